@@ -11,7 +11,7 @@ POLICY ?= docs/examples/clusterpolicy.yaml
 # Without its byte code every gpustate that a test starts would compile all of itself again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kubernetes test proof bench quick lint setup system clean
+.PHONY: demo demo-kubernetes test proof bench quick lint docs setup system clean
 
 demo: setup
 	@$(BIN)/python docs/examples/demo.py $(POLICY)
@@ -38,6 +38,10 @@ quick: setup
 
 lint: setup
 	@$(BIN)/pytest tests/unit/test_checks.py
+
+# The documentation as a site in build/site; its pages of states, verbs and formats come from the source.
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
 
 setup: system $(VENV)/.done
 

@@ -22,7 +22,7 @@ apply is decided in :func:`worst_exit_code`, in one place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 EXIT_OK = 0
@@ -37,18 +37,20 @@ EXIT_LOCKED = 8
 EXIT_BLOCKED = 9
 EXIT_INTERRUPTED = 130
 
-#: The worst for an operator first.
-_WORST_FIRST = (
-    EXIT_ERROR,
-    EXIT_ROLLED_BACK,
-    EXIT_VALIDATION,
-    EXIT_STOPPED,
-    EXIT_UNREACHABLE,
-    EXIT_REFUSED,
-    EXIT_BLOCKED,
-    EXIT_LOCKED,
-    EXIT_PENDING,
-)
+#: Every exit code and its meaning, in the order in which one outranks another.
+EXIT_CODES: Mapping[int, str] = {
+    EXIT_INTERRUPTED: "interrupted; safe to run again, `gpustate resume` continues",
+    EXIT_ERROR: "an error in the tool or its use, or a state failed",
+    EXIT_ROLLED_BACK: "a change was rolled back",
+    EXIT_VALIDATION: "validation failed",
+    EXIT_STOPPED: "stopped early, by a batch that failed",
+    EXIT_UNREACHABLE: "a node could not be reached",
+    EXIT_REFUSED: "refused: by a state, compatibility, a stale plan, a safety gate, `lint --strict`",
+    EXIT_BLOCKED: "a node waits for a person at its console, then apply again",
+    EXIT_LOCKED: "a node is held by another run, or by a person",
+    EXIT_PENDING: "changes pending: `drift`, and `plan --detailed-exitcode`",
+    EXIT_OK: "done, nothing wrong",
+}
 
 
 def worst_exit_code(codes: Iterable[int]) -> int:
@@ -57,12 +59,7 @@ def worst_exit_code(codes: Iterable[int]) -> int:
     An interruption outranks everything: the run is not over, and the resume command says how to go on.
     """
     seen = set(codes)
-    if EXIT_INTERRUPTED in seen:
-        return EXIT_INTERRUPTED
-    for code in _WORST_FIRST:
-        if code in seen:
-            return code
-    return EXIT_OK
+    return next((code for code in EXIT_CODES if code in seen), EXIT_OK)
 
 
 class GpustateError(Exception):

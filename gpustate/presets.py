@@ -57,14 +57,12 @@ def image(**overrides: Override) -> Policy:
     """The stack of a Kubernetes node, to be baked; an image has no GPUs by which to choose a driver.
 
     So give ``driver={"branch": ..., "module_type": ...}``, or bake with ``--gpu``. What needs GPUs,
-    the validator's proofs above all, is left to the first boot; labels are left to an apply.
+    the validator's proofs above all, is left to the first boot.
 
     Raises:
         PolicyError: an override of a state the stack does not have, or a wrong parameter.
     """
-    # Labels are computed where gpustate runs, from GPUs that answer: not by a first boot alone.
-    stack = tuple(state for state in _KUBERNETES if state != "gpu-labels")
-    return _policy("image", stack, overrides)
+    return _policy("image", _KUBERNETES, overrides)
 
 
 def _policy(

@@ -88,7 +88,7 @@ class Registry:
             if found is not None:
                 self._known[name] = found
                 return found
-        return self.states().get(name)
+        return self.states().get(name) or self._guess(name)
 
     def get(self, name: str) -> StateClass:
         """Return the state called ``name``.
@@ -151,10 +151,23 @@ class Registry:
         wanted = name.replace("-", "_")
         for module in _modules(self.package):
             if module.rpartition(".")[2] in wanted:
-                for cls in _classes(importlib.import_module(module)):
+                loaded = importlib.import_module(module)
+                for cls in _classes(loaded):
                     if cls.name == name:
                         return cls
+                for family in _families(loaded):
+                    if name.startswith(f"{family.family}-") and _NAME.fullmatch(name):
+                        return family.member(name)
         return None
+
+    def families(self) -> dict[str, StateClass]:
+        """Return the bundled classes that a policy may have many states of, by what their names begin with."""
+        found = (
+            one
+            for module in _modules(self.package)
+            for one in _families(importlib.import_module(module))
+        )
+        return {cls.family: cls for cls in found}
 
     def _installed(self) -> Iterator[tuple[StateClass, str]]:
         for point in _entry_points():
@@ -237,6 +250,15 @@ def _classes(module: ModuleType) -> list[StateClass]:
         and "name" in vars(cls)
         and cls.name
         and (cls.__module__ + ".").startswith(module.__name__ + ".")
+    ]
+
+
+def _families(module: ModuleType) -> list[StateClass]:
+    """The classes of a module that stand for many states, each with a name of its own."""
+    return [
+        cls
+        for _, cls in inspect.getmembers(module, inspect.isclass)
+        if issubclass(cls, State) and vars(cls).get("family") and cls.__module__ == module.__name__
     ]
 
 

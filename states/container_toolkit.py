@@ -43,6 +43,7 @@ from gpustate import (
     diff,
     ops,
 )
+from gpustate.core.planned import PlannedObservation
 from gpustate.core.required_programs import ReferringFilesQuery, still_referenced
 from gpustate.core.state import without_dependents
 from gpustate.formats import dpkg, toolkit_config
@@ -262,6 +263,21 @@ class ContainerToolkitInstalled(State[Observed]):
                 "the node's package manager"
             )
         return None
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        versions = planned.value("versions")
+        facts: dict[str, object] = (
+            {}
+            if planned.unchanged
+            else {
+                "runtime_mode": self.mode,
+                "toolkit": self.version,
+            }
+        )
+        if isinstance(versions, Mapping):
+            facts["toolkit"] = versions.get("nvidia-container-toolkit") or facts.get("toolkit")
+            facts["libnvidia_container"] = versions.get("libnvidia-container1")
+        return facts
 
     def conflicts(
         self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None

@@ -25,6 +25,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.core.planned import PlannedObservation
 from gpustate.formats import fabric, fabric_config, imex, systemd
 from gpustate.formats.fabric import COMPLETE, Topology
 from gpustate.ops import keys
@@ -141,6 +142,9 @@ class ImexRunning(State[Observed]):
     @property
     def _host(self) -> bool:
         return self.managed_by == "host"
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        return asking.matrix_facts("imex", planned) | {"imex_runs": planned.value("enabled")}
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

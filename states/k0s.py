@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -36,7 +36,7 @@ from gpustate import (
     Step,
     ops,
 )
-from gpustate.core.queries import Answer, Query
+from gpustate.core.queries import Answer, Query, ShippedFile
 from gpustate.core.required_programs import HandlerName
 from gpustate.core.shared_probes import shown
 from gpustate.core.state import AnyState
@@ -46,6 +46,7 @@ from gpustate.formats.containerd.place import render_table
 from gpustate.formats.toml_scan import parse, render_value
 from gpustate.ops.daemon_seen import BLOBS, or_refusal, read_rows
 from gpustate.ops.daemons import RUNTIME, missing_programs, missing_runtime, require
+from gpustate.probes import cri_queries, cri_status
 
 ROOT_PATH = "/etc/k0s/containerd.toml"
 #: Sorted behind what NVIDIA's tools are told to write there.
@@ -55,12 +56,13 @@ SOCKET = "/run/k0s/containerd.sock"
 UNITS = ("k0sworker", "k0scontroller")
 
 _SCRIPT = rf"""
+run=
 one() {{ # unit, what systemd shows of it
   if [ -d /run/systemd/system ]; then
     l=; a=; while IFS= read -r r; do case $r in LoadState=*) l=${{r#*=}} ;; ActiveState=*) a=${{r#*=}} ;; esac; done <<END
 $2
 END
-    [ "$l" != loaded ] || echo "unit=$1 $a"
+    [ "$l" != loaded ] || {{ echo "unit=$1 $a"; [ "$a" != active ] || run=1; }}
   else
     [ ! -e /etc/systemd/system/$1.service ] || echo "unit=$1 "
   fi
@@ -68,8 +70,8 @@ END
 {chr(10).join(f'one {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)}
 for f in {ROOT_PATH} {DROP_IN_PATH} {MERGED_PATH}; do [ -f "$f" ] && blob file "$f" "$f"; done
 told
-odd {ROOT_PATH} {DROP_IN_PATH}
-:
+odd {ROOT_PATH} {DROP_IN_PATH} || exit 0
+[ -z "$run" ] || cri_says {SOCKET}
 """
 
 
@@ -83,7 +85,8 @@ class Observed:
         managed: k0s manages its containerd's configuration.
         text: our drop-in.
         merged: what k0s has merged; ``None`` where it has not run yet.
-        lacks: what the handler lacks in that.
+        lacks: what the handler lacks in that, or in the running process.
+        dead: why no pod can start with the running containerd; empty where one can.
         missing_programs: programs of the handler that do not exist.
     """
 
@@ -93,35 +96,50 @@ class Observed:
     text: str | None = None
     merged: str | None = None
     lacks: tuple[str, ...] = ()
+    dead: str = ""
     missing_programs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class K0sQuery(Query[Observed]):
-    """Which k0s service is here, and its three files."""
+class Found:
+    """What the node says: the files, and the running containerd, which is asked where k0s runs."""
+
+    observed: Observed = field(default_factory=Observed)
+    cri: cri_status.CriStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class K0sQuery(Query[Found]):
+    """Which k0s service is here, its three files, and what its containerd says."""
+
+    @property
+    def ships(self) -> tuple[ShippedFile, ...]:
+        """What asks the running process."""
+        return cri_queries.SHIPS
 
     def script(self) -> str:
-        return BLOBS + _SCRIPT
+        return cri_queries.CRI_SAYS + BLOBS + _SCRIPT
 
-    def parse(self, answer: Answer) -> Observed:
+    def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "k0s' files", ("file",))
         units = rows.pairs("unit")
         if not units:
-            return Observed()
+            return Found()
         rows.only_files()
         running = [unit for unit, state in units.items() if state == "active"]
         files = rows.blobs["file"]
         root = files.get(ROOT_PATH)
-        return Observed(
+        observed = Observed(
             unit=(running or list(units))[0],
             active=bool(running),
             managed=root is None or "k0s_managed=true" in "".join(root.splitlines()[:2]),
             text=files.get(DROP_IN_PATH),
             merged=files.get(MERGED_PATH),
         )
+        return Found(observed, cri_status.read(rows.keys))
 
-    def placeholder(self) -> Observed:
-        return Observed()
+    def placeholder(self) -> Found:
+        return Found()
 
 
 class K0sHandlerRegistered(State[Observed]):
@@ -158,16 +176,20 @@ class K0sHandlerRegistered(State[Observed]):
             yield from missing_runtime(self.binary, missing, policy, registered=registered)
 
     def probe(self, node: Node) -> Observed:
+        found = node.query(K0sQuery())
         missing = () if self.absent else missing_programs(node, self.binary)
-        observed = replace(node.query(K0sQuery()), missing_programs=missing)
+        observed, cri = replace(found.observed, missing_programs=missing), found.cri
         if self.absent or not observed.active or observed.merged is None:
             return observed
         try:
-            return replace(
-                observed, lacks=handler_problems(effective(observed.merged), self._handler())
-            )
+            lacks = handler_problems(effective(observed.merged), self._handler())
         except ProbeError as error:
-            return replace(observed, lacks=(str(error),))
+            lacks = (str(error),)
+        if cri is None:
+            return replace(observed, lacks=lacks)
+        if not lacks and (unserved := cri.lacks(self.handler)):
+            lacks = (f"the running containerd has {unserved}",)
+        return replace(observed, lacks=lacks, dead=cri.dead("the containerd of k0s"))
 
     def _handler(self) -> Handler:
         return Handler(self.handler, self.binary, self.default)
@@ -202,7 +224,7 @@ class K0sHandlerRegistered(State[Observed]):
         if self.refuse(observed) is not None:
             return observed
         # What k0s makes of it is a fact of its own: its merged file is not changed by us.
-        return replace(observed, text=self._text(observed), lacks=())
+        return replace(observed, text=self._text(observed), lacks=(), dead="")
 
     def refuse(self, observed: Observed) -> str | None:
         if observed.text and observed.text.strip() and not observed.text.startswith(DROP_IN):
@@ -218,11 +240,12 @@ class K0sHandlerRegistered(State[Observed]):
             text = self._text(observed)
         except ProbeError as error:
             return str(error)
+        if observed.dead and text == observed.text:
+            return f"{observed.dead}; see journalctl -u {observed.unit}, fix that and restart it"
         if observed.lacks and text == observed.text:
             return (
-                f"{DROP_IN_PATH} matches the policy, but {MERGED_PATH} has: "
-                f"{'; '.join(observed.lacks)}; "
-                f"see journalctl -u {observed.unit}"
+                f"{DROP_IN_PATH} matches the policy, but k0s has: {'; '.join(observed.lacks)}; "
+                f"see {MERGED_PATH} and journalctl -u {observed.unit}"
             )
         return None
 
@@ -252,7 +275,8 @@ class K0sHandlerRegistered(State[Observed]):
     def _wait(self, *, present: bool) -> ops.Run:
         found = f"grep -qF {shlex.quote(self.binary)} {MERGED_PATH}"
         lines = [
-            f"taken() {{ [ -S {SOCKET} ] && {found if present else f'! {found}'}; }}",
+            # k0s restarts its containerd when it has merged, and that makes its socket anew.
+            f"taken() {{ [ {SOCKET} -nt {MERGED_PATH} ] && {found if present else f'! {found}'}; }}",
             "if wait_for 60 taken; then effect read; exit 0; fi",
         ]
         if present:

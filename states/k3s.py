@@ -3,14 +3,16 @@
 Both write their containerd's configuration anew at every start and look for nvidia-container-runtime while
 they do. So the right state is: the package is installed, the service was started after that, and its
 generated file names the handler. This state looks at that file, restarts the service once when it was
-started too early, and refuses to restart it again when that would not help.
+started too early, and refuses to restart it again when that would not help. The running containerd is asked
+over CRI for its handlers: a file names what the next start makes of it.
 
 Surprising: a program left in /usr/local/nvidia/toolkit by a removed GPU Operator wins over /usr/bin, and
 every pod of the handler fails. A template of the administrator (config.toml.tmpl, config-v3.toml.tmpl) takes
 the place of what is generated, and with it the detection.
 
 Sources:
-    k3s-io/k3s, pkg/agent/containerd/runtimes.go (places and order of the search), docs.k3s.io "Advanced".
+    k3s-io/k3s, pkg/agent/containerd/runtimes.go (places and order of the search), docs.k3s.io "Advanced";
+    pkg/agent/config/config.go: the socket, which RKE2 has too.
     No package of k3s or RKE2 was at hand to try it with: the tests run a stand-in that generates its file
     by that source.
     rancher/rke2#3385, NVIDIA/gpu-operator#992: configuration written over, or lost at the next start.
@@ -26,19 +28,23 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
-from gpustate.core.queries import Answer, Query
+from gpustate.core.queries import Answer, Query, ShippedFile
 from gpustate.core.shared_probes import shown
 from gpustate.formats.numbers import whole
 from gpustate.formats.toml_scan import parse
 from gpustate.ops.daemon_seen import or_refusal, read_rows
+from gpustate.probes import cri_queries, cri_status
 
 #: Where they look, the first one wins.
 SEARCHED = ("/usr/local/nvidia/toolkit", "/usr/bin")
 PROGRAM = "nvidia-container-runtime"
 UNITS = ("k3s", "k3s-agent", "rke2-server", "rke2-agent")
+#: Where the containerd of both answers.
+SOCKET = "/run/k3s/containerd/containerd.sock"
 _CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
 
 _SCRIPT = r"""
+run=
 [ -d /run/systemd/system ] || [ -n "${GPUSTATE_IMAGE-}" ] || exit 0
 one() { # unit, what systemd shows of it
   u=$1 a=; t=; l=
@@ -53,6 +59,7 @@ END
   fi
   [ "$l" = loaded ] || return 0
   echo "unit=$u $a $t"
+  [ "$a" != active ] || run=1
   n=${u%%-*}; d=
   [ -f "/etc/rancher/$n/config.yaml" ] && d=$(sed -n 's/^data-dir: *//p' "/etc/rancher/$n/config.yaml" | tr -d "\"'" | tail -n 1)
   d=${d:-/var/lib/rancher/$n}/agent/etc/containerd
@@ -66,6 +73,7 @@ END
 }
 @EACH@
 for d in @SEARCHED@; do [ -f "$d/@PROGRAM@" ] && echo "program=$d/@PROGRAM@ $(stat -c %Z "$d/@PROGRAM@")"; done
+[ -z "$run" ] || cri_says @SOCKET@
 :
 """
 
@@ -93,20 +101,30 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The services there are, and the programs they would find, best first, with their change times."""
+    """The services there are, and the programs they would find, best first, with their change times.
+
+    ``cri`` is what the running containerd says; ``None`` where none was asked.
+    """
 
     services: tuple[Service, ...] = ()
     programs: Mapping[str, int] = field(default_factory=dict[str, int])
+    cri: cri_status.CriStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class K3sQuery(Query[Found]):
-    """Which of k3s and RKE2 is here, what it has generated, and what it would find now."""
+    """Which of k3s and RKE2 is here, what it has generated, what it would find now, and what its containerd says."""
+
+    @property
+    def ships(self) -> tuple[ShippedFile, ...]:
+        """What asks the running process."""
+        return cri_queries.SHIPS
 
     def script(self) -> str:
         each = "\n".join(f'one {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)
         script = _SCRIPT.replace("@EACH@", each).replace("@PROGRAM@", PROGRAM)
-        return script.replace("@SEARCHED@", " ".join(SEARCHED))
+        script = script.replace("@SEARCHED@", " ".join(SEARCHED)).replace("@SOCKET@", SOCKET)
+        return cri_queries.CRI_SAYS + script
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "the generated configuration", ("config",))
@@ -131,7 +149,7 @@ class K3sQuery(Query[Found]):
             )
         found = rows.pairs("program")
         programs = {path: whole(second) or 0 for path, second in found.items()}
-        return Found(tuple(services), programs)
+        return Found(tuple(services), programs, cri_status.read(rows.keys))
 
     def placeholder(self) -> Found:
         return Found()
@@ -149,6 +167,7 @@ class Observed:
         template, folder: see :class:`Service`.
         programs: what it would find, best first.
         problem: why the generated file cannot be judged.
+        dead: why no pod can start with the running containerd; empty where one can.
     """
 
     unit: str = ""
@@ -159,6 +178,7 @@ class Observed:
     folder: str = ""
     programs: tuple[str, ...] = ()
     problem: str = ""
+    dead: str = ""
 
 
 class K3sHandlerRegistered(State[Observed]):
@@ -202,6 +222,10 @@ class K3sHandlerRegistered(State[Observed]):
             lacks = self._lacks(service)
         except ProbeError as error:
             problem = str(error)
+        cri = found.cri if service.active == "active" and not self.absent else None
+        if cri is not None and not lacks and (missing := cri.lacks("nvidia")):
+            lacks = (f"its running containerd has {missing}",)
+        distribution = service.unit.partition("-")[0]
         there = found.programs.get(self.binary, 0)
         return Observed(
             unit=service.unit,
@@ -212,6 +236,7 @@ class K3sHandlerRegistered(State[Observed]):
             folder=service.folder,
             programs=tuple(found.programs),
             problem=problem,
+            dead="" if cri is None else cri.dead(f"the containerd of {distribution}"),
         )
 
     def _lacks(self, service: Service) -> tuple[str, ...]:
@@ -237,13 +262,16 @@ class K3sHandlerRegistered(State[Observed]):
         settled = self.absent or not observed.unit or not observed.active or self.restart == "none"
         if settled or self.refuse(observed) is not None:
             return observed
-        return replace(observed, lacks=(), late=bool(observed.lacks) or observed.late)
+        return replace(observed, lacks=(), late=bool(observed.lacks) or observed.late, dead="")
 
     def refuse(self, observed: Observed) -> str | None:
         if self.absent or not observed.unit:
             return None
         if observed.problem:
             return observed.problem
+        if observed.dead and (not observed.lacks or observed.late):
+            log = f"{observed.folder.removesuffix('/etc/containerd')}/containerd/containerd.log"
+            return f"{observed.dead}; see {log}, fix that and restart {observed.unit}"
         if not observed.lacks or not observed.active:
             return None
         distribution = observed.unit.partition("-")[0]
@@ -292,7 +320,11 @@ class K3sHandlerRegistered(State[Observed]):
         config = shlex.quote(f"{observed.folder}/config.toml")
         program = shlex.quote(self.binary)
         unit = f"{observed.unit}.service"
-        check = f"systemctl is-active --quiet {unit} && grep -qF {program} {config}"
+        # It writes the file before it starts its containerd.
+        check = (
+            f"systemctl is-active --quiet {unit} && grep -qF {program} {config} && "
+            f"[ {SOCKET} -nt {config} ]"
+        )
         yield ops.RestartUnit(unit, healthy=check, wait_s=120)
 
     def verify(self, observed: Observed) -> Plan:

@@ -18,6 +18,7 @@ Sources:
 from __future__ import annotations
 
 import base64
+import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -29,12 +30,11 @@ from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.core.file_queries import apart, noted
 from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin, labels
-from gpustate.probes.excluded_gpus import ExcludedGpusQuery, unseen
-from gpustate.probes.gpu_facts import GpuFacts
-from gpustate.probes.gpu_labels import look
+from gpustate.formats.deviceplugin import NO_SHARING, Sharing
+from gpustate.ops import first_boot
+from gpustate.probes import gpu_labels
+from gpustate.probes.gpu_labels import FOLDER, PATH
 
-FOLDER = "/etc/kubernetes/node-feature-discovery/features.d"
-PATH = f"{FOLDER}/gpustate"
 CONFIG_PATH = "/etc/nvidia-device-plugin/config.yaml"
 
 
@@ -48,6 +48,7 @@ class Observed:
     rival: str | None = None  # another file with GFD's labels
     notes: tuple[str, ...] = ()
     image: bool = False
+    options: str | None = None  # for the first boot of an image; None: it cannot compute labels
 
 
 class GpuLabelsWritten(State[Observed]):
@@ -78,36 +79,33 @@ class GpuLabelsWritten(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        observed = look(node)
-        problem = unseen(facts.gpus, node.query(GpuFacts()), node.query(ExcludedGpusQuery()))
         config_text = node.read_text(self.config_path)
+        config, problem = None, None
+        try:
+            config = deviceplugin.read(config_text or "", self.config_path)
+        except PolicyError as error:
+            problem = str(error)
+        strategy = self.mig_strategy or (config.mig_strategy if config else "") or "none"
+        sharing = config.sharing if config else NO_SHARING
+        result = gpu_labels.desired_labels(node, strategy, sharing)
         files = node.read_texts(f"{FOLDER}/*")
         owner, text = apart(node.own_text(PATH))
         listed = None if text is None else labels.as_text(labels.parse(text))
         now = Observed(
             text=noted(owner, listed) if listed else listed,
             wanted=None,
-            rival=_rival(files),
+            rival=gpu_labels.find_rival(files),
             image=facts.image,
         )
-        if facts.image or not (facts.gpus or observed.nvml.gpus):
+        if facts.image:
+            able = problem is None and first_boot.has_python(node)
+            return replace(now, options=options(strategy, sharing) if able else None)
+        if result.text is None and result.problem is None:
             return now
-        if problem is not None:
-            return replace(now, problem=problem)
-        try:
-            config = deviceplugin.read(config_text or "", self.config_path)
-        except PolicyError as error:
-            return replace(now, problem=str(error))
-        strategy = self.mig_strategy or config.mig_strategy or "none"
-        told = labels.compute(observed, labels.Options(strategy, config.sharing))
-        if told.problem is not None:
-            return replace(now, problem=told.problem)
-        unfit = labels.unfit(told.values)
-        left = {name: value for name, value in told.values.items() if name not in unfit}
-        notes = [f"{name} is left out: {why}" for name, why in unfit.items()]
-        return replace(
-            now, wanted=labels.as_text(left), notes=(*config.warnings, *told.notes, *notes)
-        )
+        if (wrong := result.problem or problem) is not None:
+            return replace(now, problem=wrong)
+        warnings = config.warnings if config else ()
+        return replace(now, wanted=result.text, notes=(*warnings, *result.notes))
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
@@ -122,18 +120,14 @@ class GpuLabelsWritten(State[Observed]):
         if self.absent or observed.image:
             return None
         if observed.rival is not None:
-            return (
-                f"{observed.rival} has labels of GPU feature discovery, and two writers would "
-                "overwrite each other; stop "
-                "gpu-feature-discovery on this node and remove the file, or remove this state "
-                "from the policy"
-            )
+            return gpu_labels.rival_reason(observed.rival)
         return observed.problem or None
 
     def plan(self, observed: Observed) -> Plan:
         notes = observed.notes
         if observed.image and not self.absent:
-            notes = ("labels describe GPUs: they are written by the first apply on the machine",)
+            when = "first boot" if observed.options is not None else "first apply on the machine"
+            notes = (f"labels depend on the machine's GPUs: its {when} writes them",)
         return diff(observed, self.desired(observed), paths={"text": PATH}, notes=notes)
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
@@ -148,17 +142,22 @@ class GpuLabelsWritten(State[Observed]):
             yield ops.PutText(PATH, text, mode=0o644)
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
-        """Nothing: labels are computed where gpustate runs, not on the node."""
-        return iter(())
+        """The machine computes its labels itself, where the image has a Python that can."""
+        if self.absent or observed.options is None:
+            return
+        write = f"put {shlex.quote(PATH)} 0644 own"
+        if self.timestamp:
+            stamp = f"printf '{labels.TIMESTAMP}=%s\\n' \"$(date +%s)\""
+            write = f"{{ cat; {stamp}; }} | {write}"
+        settled = {f"{PATH}": write}
+        yield first_boot.compute_files("labels", observed.options, settled, f"write {PATH}")
 
 
-def _rival(files: dict[str, str]) -> str | None:
-    """Another feature file with a label that only GFD writes."""
-    for path, text in files.items():
-        hidden = path.rpartition("/")[2].startswith(".")
-        if path != PATH and not hidden and "nvidia.com/gpu.product" in labels.parse(text):
-            return path
-    return None
+def options(strategy: str, sharing: Sharing) -> str:
+    """What the program of the first boot has to know of the policy, as JSON."""
+    shared = [[one.name, one.replicas] for one in sharing.resources]
+    data = {"strategy": strategy, "sharing": [sharing.strategy, shared, sharing.renamed]}
+    return json.dumps(data, sort_keys=True)
 
 
 def _with_time(text: str) -> str:

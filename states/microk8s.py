@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Change, Conflict, Disruption, Node, NodeFacts, Plan, ProbeError, State, Step
-from gpustate.core.queries import Answer, Query
+from gpustate.core.queries import Answer, Query, ShippedFile
 from gpustate.core.required_programs import HandlerName
 from gpustate.core.state import AnyState
 from gpustate.errors import RefusedError
@@ -38,11 +38,13 @@ from gpustate.formats.containerd import (
 )
 from gpustate.ops.daemon_seen import BLOBS, RUNNING, or_refusal, owed, read_rows, unit_command
 from gpustate.ops.daemons import RUNTIME, Daemon, missing_programs, missing_runtime, require, writes
+from gpustate.probes import cri_queries, cri_status
 
 ARGS = "/var/snap/microk8s/current/args"
 TEMPLATE_PATH = f"{ARGS}/containerd-template.toml"
 RENDERED_PATH = f"{ARGS}/containerd.toml"
 PROGRAM = "/snap/microk8s/current/bin/containerd"
+CTR = "/snap/microk8s/current/bin/ctr"
 SOCKET = "/var/snap/microk8s/common/run/containerd.sock"
 UNIT = "snap.microk8s.daemon-containerd.service"
 
@@ -55,6 +57,7 @@ known {TEMPLATE_PATH}
 told
 [ -e {owed("microk8s")} ] && echo owed=1
 v=$(timeout -k 2 20 {PROGRAM} --version); v=${{v#* }}; v=${{v#* }}; v=${{v%% *}}; echo "version=${{v#v}}"
+[ "${{ua-}}" != active ] || [ -n "$hl" ] || cri_says {SOCKET}
 """
 
 
@@ -67,21 +70,28 @@ class Found:
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     originals: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     owed: bool = False
+    cri: cri_status.CriStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Microk8sQuery(Query[Found]):
-    """Its template, what was rendered from it, and the version of its containerd."""
+    """Its template, what was rendered from it, the version of its containerd, and what that says."""
+
+    @property
+    def ships(self) -> tuple[ShippedFile, ...]:
+        """What asks the running process."""
+        return cri_queries.SHIPS
 
     def script(self) -> str:
-        return unit_command(UNIT) + BLOBS + _SCRIPT
+        return cri_queries.CRI_SAYS + unit_command(UNIT) + BLOBS + _SCRIPT
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "MicroK8s' files", ("file",))
         rows.only_files()
         active = rows.last("active") if "unit" in rows.keys else ""
         files = rows.blobs["file"]
-        return Found(active, rows.last("version"), files, rows.originals, "owed" in rows.keys)
+        owes, cri = "owed" in rows.keys, cri_status.read(rows.keys)
+        return Found(active, rows.last("version"), files, rows.originals, owes, cri)
 
     def placeholder(self) -> Found:
         return Found()
@@ -93,10 +103,11 @@ class Observed:
 
     Args:
         template: ``None`` where there is no MicroK8s.
-        lacks: what the handler lacks in what was rendered.
+        lacks: what the handler lacks in what was rendered, or in the running process.
         read: containerd was started after the template was last changed by us.
         version: of its containerd.
         found: all that the node said.
+        dead: why no pod can start with the running process; empty where one can.
         missing_programs: programs of the handler that do not exist.
     """
 
@@ -105,6 +116,7 @@ class Observed:
     read: bool = True
     version: str = ""
     found: Found = field(default_factory=Found)
+    dead: str = ""
     missing_programs: tuple[str, ...] = ()
 
 
@@ -154,12 +166,16 @@ class Microk8sHandlerRegistered(State[Observed]):
                 lacks = handler_problems(effective(rendered), self._handler())
             except ProbeError as error:
                 lacks = (str(error),)
+        cri = None if self.absent or rendered is None else found.cri
+        if cri is not None and not lacks and (unserved := cri.lacks(self.handler)):
+            lacks = (f"the running containerd has {unserved}",)
         return Observed(
             template=found.files.get(TEMPLATE_PATH),
             lacks=lacks,
             read=not found.owed,
             version=found.version,
             found=found,
+            dead="" if cri is None else cri.dead("the containerd of MicroK8s"),
             missing_programs=missing,
         )
 
@@ -200,13 +216,15 @@ class Microk8sHandlerRegistered(State[Observed]):
         if not self._restarts(observed):
             return replace(observed, template=template, found=replace(observed.found, files=files))
         found = replace(observed.found, files=files, owed=False)
-        return replace(observed, template=template, lacks=(), read=True, found=found)
+        return replace(observed, template=template, lacks=(), read=True, found=found, dead="")
 
     def refuse(self, observed: Observed) -> str | None:
         try:
-            self._edit(observed)
+            edit = self._edit(observed)
         except (ProbeError, RefusedError) as error:
             return str(error)
+        if observed.dead and observed.read and not edit.files and not observed.lacks:
+            return f"{observed.dead}; journalctl -u {UNIT} has more: fix that, and restart it"
         return None
 
     def plan(self, observed: Observed) -> Plan:
@@ -253,6 +271,12 @@ class Microk8sHandlerRegistered(State[Observed]):
         functions = (
             f"dump() {{ cat {TEMPLATE_PATH}; }}\nothers() {{ :; }}\n"
             f"serves() {{ grep -qF {shlex.quote(self.binary)}; }}\n"
-            f"working() {{ [ -S {SOCKET} ] && echo 'containerd ok'; }}\n"
+            f"working() {{ [ -S {SOCKET} ] || return 1\n"
+            f"  [ -x {CTR} ] || {{ echo 'containerd ok'; return; }}\n"
+            f"  a=$(timeout -k 2 5 {CTR} -a {SOCKET} plugins ls) || return 1\n"
+            "  printf '%s\\n' \"$a\" | while read -r y i s; do\n"
+            "    case \"$y $i\" in 'io.containerd.grpc.v1 cri' | 'io.containerd.cri.v1 '*) "
+            's=${s% }; echo "$y $i ${s##* }" ;; esac\n'
+            "  done; }\n"
         )
         return Daemon("microk8s", UNIT, functions)

@@ -108,6 +108,7 @@ class MpsRunning(State[Observed]):
     after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager")
     known_after: ClassVar[tuple[str, ...]] = ("driver", "mig")
     needs_gpu: ClassVar[bool] = True
+    left_to_apply: ClassVar[bool] = True
     worst: ClassVar[Disruption] = Disruption.DRAIN
     stable: ClassVar[tuple[str, ...] | None] = (
         *("unit_text", "active", "at_boot", "threads", "exclusive", "proven", "folder"),

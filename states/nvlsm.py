@@ -23,6 +23,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.core.planned import PlannedObservation
 from gpustate.formats import dpkg, fabric
 from gpustate.formats.fabric import NVLSM
 from gpustate.probes import fabric as asking
@@ -81,6 +82,11 @@ class SubnetManagerInstalled(State[Observed]):
 
     version: Annotated[str | None, Field(pattern=r"^[0-9][0-9A-Za-z.+~:-]*$")] = None
     hold: bool = True
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        loaded = planned.value("loaded")
+        ib_umad = "ib_umad" in loaded if isinstance(loaded, tuple) else None
+        return asking.matrix_facts("nvlsm", planned) | {"ib_umad": ib_umad}
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

@@ -26,17 +26,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops, support
 from gpustate.core.shared_probes import APT_KEY, KEPT, NOW
 from gpustate.formats import apt_errors, gpu_models, rpm
 from gpustate.formats.numbers import whole
 from gpustate.ops.packages import OURS
+from gpustate.support import Kind
 
-SUPPORTED = (
-    *("debian12", "debian13", "ubuntu2204", "ubuntu2404", "ubuntu2604"),
-    *(f"{name}{major}" for name in ("rhel", "rocky", "almalinux", "ol") for major in (8, 9, 10)),
-    *("amzn2023", "sles15", "sles16", "opensuse-leap15", "opensuse-leap16"),
-)
 MACHINES = ("x86_64", "aarch64")
 
 #: What of apt's own is fetched again when it is torn; the names become words of a command.
@@ -239,11 +235,14 @@ class PreflightPassed(State[Observed]):
         return "; ".join(reasons) or None
 
     def _system(self, observed: Observed) -> Iterator[str]:
-        systems = SUPPORTED + self.other_systems
-        if observed.distribution not in systems:
+        if not (
+            support.level(Kind.DISTRIBUTION, observed.distribution)
+            or observed.distribution in self.other_systems
+        ):
+            name = observed.distribution
             yield (
-                f"{observed.distribution or 'an unknown operating system'} is not one of {', '.join(systems)}: "
-                "use one of those, or name it in other_systems to try"
+                f"{f'unsupported distribution {name}' if name else 'unknown operating system'}: use one of "
+                f"{support.summary(Kind.DISTRIBUTION)}; or name it in other_systems to try it"
             )
         elif observed.package_manager not in rpm.MANAGERS:
             needed = (

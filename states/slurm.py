@@ -16,6 +16,8 @@ Sources:
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
@@ -24,13 +26,11 @@ from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.formats import slurm
+from gpustate.ops import first_boot
 from gpustate.ops.library import original_path
 from gpustate.probes import slurm_gpus
-from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left, unseen
-from gpustate.probes.gpu_facts import GpuFacts
 
 _FOLDER = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
-_HERE = "command -v slurmd >/dev/null && echo slurmd; :"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class Observed:
     active: bool = False
     problem: str | None = None
     image: bool = False
+    able: bool = False  # an image's Python can describe the GPUs at the first boot
 
 
 class SlurmGresConfigured(State[Observed]):
@@ -102,33 +103,22 @@ class SlurmGresConfigured(State[Observed]):
         otherwise, kept = node.otherwise(self.gres_path), original_path(self.gres_path)
         known = node.stats(kept, f"{kept}.path")
         unit = node.units(self.unit).get(self.unit)
-        here = node.shell(_HERE)
-        every, held = node.query(GpuFacts()), node.query(ExcludedGpusQuery())
-        nvml = left(every, held)
-        places = node.query(slurm_gpus.SlurmPlacesQuery(for_slurmd=True))
-        observed = Observed(
+        result = slurm_gpus.desired_gres(
+            node, name=self.node_name, shards=self.shards, features=self.features
+        )
+        return Observed(
             gres_text=gres,
             node_text=node_text,
             gres_file=otherwise if f"{kept}.path" in known and kept not in known else "",
-            host=self.node_name or places.host,
-            gpus=bool(facts.gpus or nvml.gpus),
-            slurmd="slurmd" in here.stdout.split(),
+            lines=result.lines,
+            node_line=result.node_line,
+            host=result.host,
+            gpus=result.gpus,
+            slurmd=result.slurmd,
             active=unit is not None and unit.active,
+            problem=result.problem,
             image=facts.image,
-        )
-        if facts.image or not observed.gpus:
-            return observed
-        if not nvml.works:
-            broken = nvml.error_text or nvml.error_name or "a GPU does not answer"
-            return replace(observed, problem=f"NVML: {broken}; see: gpustate explain")
-        found, problem = slurm_gpus.gpus(nvml, places)
-        words = (*slurm.features(nvml), *self.features)
-        gres_value = slurm.gres_value(found, shards=self.shards)
-        return replace(
-            observed,
-            lines=tuple(slurm.gres_lines(found, shards=self.shards)),
-            node_line=slurm.node_line(observed.host, gres_value, tuple(dict.fromkeys(words))),
-            problem=problem or unseen(facts.gpus, every, held),
+            able=facts.image and first_boot.has_python(node),
         )
 
     def desired(self, observed: Observed) -> Observed:
@@ -139,7 +129,7 @@ class SlurmGresConfigured(State[Observed]):
         lines = [] if self.absent else list(observed.lines)
         gres = slurm.place(observed.gres_text or "", lines) or None
         line = "" if self.absent or not self.node_file else observed.node_line
-        node_text = f"# Written by gpustate, for slurm.conf.\n{line}\n" if line else None
+        node_text = slurm_gpus.node_text(line) if line else None
         if (
             observed.gres_text is not None
             and slurm.marked(observed.gres_text) is None
@@ -200,5 +190,19 @@ class SlurmGresConfigured(State[Observed]):
             yield ops.RestartUnit(self.unit, roll_back=(self.gres_path,))
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
-        """Nothing: the lines are made where gpustate runs, from what NVML says then."""
-        return iter(())
+        """The machine describes its GPUs itself, where the image has slurmd and a Python that can."""
+        if self.absent or not (observed.slurmd and observed.able):
+            return
+        options = {
+            "name": self.node_name,
+            "shards": self.shards,
+            "features": self.features,
+            "gres_path": self.gres_path,
+            "node_file": self.node_file,
+        }
+        writes = {
+            self.gres_path: f"put {shlex.quote(self.gres_path)} - -",
+            self.node_path: f"put {shlex.quote(self.node_path)} 0644 own",
+        }
+        label = f"write {self.gres_path}"
+        yield first_boot.compute_files("slurm", json.dumps(options, sort_keys=True), writes, label)

@@ -59,12 +59,17 @@ def lab(name: str) -> dict[str, str]:
     return found
 
 
-def main(arguments: list[str]) -> None:
-    keep = "--keep" in arguments
+def parse_arguments(arguments: list[str]) -> tuple[str, bool]:
+    """Return the policy, and whether the lab is kept at the end."""
     named = [word for word in arguments if not word.startswith("-")]
     policy = named[0] if named else "docs/examples/clusterpolicy.yaml"
     if not Path(policy).is_file():
         raise SystemExit(f"demo: there is no policy {policy}")
+    return policy, "--keep" in arguments
+
+
+def main(arguments: list[str]) -> None:
+    policy, keep = parse_arguments(arguments)
     started = time.monotonic()
     run(
         "lab",

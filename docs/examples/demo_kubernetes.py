@@ -14,7 +14,6 @@ import shlex
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 # This file's own folder is on the import path.
 import demo
@@ -82,11 +81,7 @@ class Cluster:
 
 
 def main(arguments: list[str]) -> None:
-    keep = "--keep" in arguments
-    named = [word for word in arguments if not word.startswith("-")]
-    policy = named[0] if named else "docs/examples/clusterpolicy.yaml"
-    if not Path(policy).is_file():
-        raise SystemExit(f"demo: there is no policy {policy}")
+    policy, keep = demo.parse_arguments(arguments)
     started = time.monotonic()
     words = ("--nodes", "2", "--image", "debian13,debian13-containerd2", "--gpus", "8xH100")
     demo.run("lab", "up", "--name", NAME, *words, "--kubernetes")

@@ -16,6 +16,7 @@ from gpustate.engine.events import Listener, nobody
 from gpustate.engine.fleet import FleetResult
 from gpustate.engine.walk import Options, Walk
 from gpustate.remote.chroot import ImageSession
+from gpustate.resolver.checks import node_checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,11 @@ def bake(
     states = [by_name[name] for name in names]
     last = first_boot.first_boot_of(states, image.node)
     options = Options(
-        run=fleet.new_run_id(), apply=apply, holder=fleet.controller(), all_or_nothing=True
+        run=fleet.new_run_id(),
+        apply=apply,
+        holder=fleet.controller(),
+        all_or_nothing=True,
+        checks=node_checks(policy),
     )
     session = ImageSession(image.node, image.root, image.gpus)
     node = Walk(session, resolved, [*states, last], options, stop, listen).run()
@@ -67,9 +72,10 @@ def bake(
 
 def left_to_apply(policy: Policy, node: NodeResult) -> list[str]:
     """States of an image that neither it nor its first boot can settle: an apply on the machine does."""
-    absent = {one.state for one in node.states if one.outcome is Outcome.NOT_APPLICABLE}
+    settled = {one.state for one in node.states if one.outcome is Outcome.NOT_APPLICABLE}
+    settled.update(line.partition(": ")[0] for line in first_boot_work(node))
     states = (one for one in policy.states if one.left_to_apply and not one.absent)
-    return [state.name for state in states if state.name not in absent]
+    return [state.name for state in states if state.name not in settled]
 
 
 def first_boot_work(node: NodeResult) -> list[str]:

@@ -1,7 +1,6 @@
-"""Bundles: every package that some nodes need, in one file that needs no network.
+"""Offline bundles: every package that air-gapped nodes need, in one file.
 
 A bundle is a folder or a tar file. It holds a manifest (:mod:`~gpustate.bundle.manifest`), the public
-key that signs it, and, for each distribution and architecture, flat repositories that apt reads by
-``file:``. What is in it comes from :mod:`~gpustate.bundle.closure`, from where by
-:mod:`~gpustate.bundle.upstream`.
+key that its indexes are signed with, and local repositories for each distribution and architecture. The packages
+are chosen by :mod:`~gpustate.bundle.closure` (apt) and :mod:`~gpustate.bundle.rpmclosure` (dnf, zypper).
 """

@@ -1,12 +1,12 @@
-"""What some packages need, down to what every system has: which builds go into a bundle. Pure.
+"""Which deb packages go into a bundle: the roots and their dependencies, without what nodes already have. Pure.
 
-Surprising: what "every system has" is not one version. Where nodes were asked, it is what each of them
-has installed. Otherwise it is the essential packages of the distribution, as far as nobody wants a
-version of them: those are taken along, for a machine may be older than the index.
+Surprising: what nodes already have is not one version. Where nodes were queried, it is what each of them
+has installed. Otherwise it is the essential packages of the distribution. Those still go in where a dependency
+requires a version of them, because a machine may be older than the index.
 
 Sources:
-    Debian policy 7 (relations), 3.8 (essential); apt-get(8): the first of several alternatives that
-    can be had is taken; apt_preferences(5): pins.
+    Debian policy 7 (relations), 3.8 (essential); apt-get(8): the first available alternative
+    is installed; apt_preferences(5): pins.
 """
 
 from __future__ import annotations
@@ -19,70 +19,74 @@ from gpustate.bundle.offers import Build, Offers
 from gpustate.bundle.upstream import Stanza
 from gpustate.errors import RefusedError
 from gpustate.solve.packages import Package, Universe
-from gpustate.solve.relations import Clause, Relation, text
+from gpustate.solve.relations import Clause, Relation, clause_text
 
 #: A name, and a version or nothing for the newest.
 Root = tuple[str, str]
-#: The next move where something is missing.
-SOURCES = "name the repository that has it with --sources"
+#: What to do where a package is missing.
+SOURCES = "add the repository that has it with --sources"
 
 
 @dataclass(frozen=True)
-class World:
-    """What may be taken.
+class Available:
+    """Available packages.
 
     Args:
-        indexes: by the repository of the bundle that packages from there go to.
-        pins: by repository, names that come from it and from nowhere else.
+        indexes: upstream indexes, by the repository of the bundle that their packages go to.
+        pins: by repository, names of packages that come from it only.
     """
 
     indexes: Mapping[str, Sequence[Offers]]
     pins: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
-    def called(self, name: str) -> list[tuple[str, Build]]:
+    def builds_of(self, name: str) -> list[tuple[str, Build]]:
         """Builds of a package with the repository they go to, newest first."""
         rows = [
             (repository, stanza)
-            for repository in self._homes(name)
+            for repository in self.repositories_of(name)
             for index in self.indexes[repository]
             for stanza in index.stanzas.get(name, ())
             if stanza.package is not None
         ]
-        return sorted(rows, key=lambda row: built(row[1]).order, reverse=True)
+        return sorted(rows, key=lambda row: package_of(row[1]).sort_key, reverse=True)
 
-    def providing(self, name: str) -> list[tuple[str, Build]]:
-        """Builds that stand in for a name, by their own, newest first."""
+    def providers_of(self, name: str) -> list[tuple[str, Build]]:
+        """Builds that provide a name, sorted by their own name, newest first."""
         rows = [
             (repository, stanza)
             for repository, indexes in self.indexes.items()
             for index in indexes
             for stanza in index.provides.get(name, ())
-            if stanza.package is not None and repository in self._homes(stanza.package.name)
+            if stanza.package is not None
+            and repository in self.repositories_of(stanza.package.name)
         ]
-        rows.sort(key=lambda row: built(row[1]).order, reverse=True)
-        return sorted(rows, key=lambda row: built(row[1]).name)
+        rows.sort(key=lambda row: package_of(row[1]).sort_key, reverse=True)
+        return sorted(rows, key=lambda row: package_of(row[1]).name)
 
     def versions(self, name: str) -> tuple[str, ...]:
-        """What there is of a package, newest first."""
-        return tuple(dict.fromkeys(built(stanza).version for _, stanza in self.called(name)))
+        """Available versions of a package, newest first."""
+        return tuple(
+            dict.fromkeys(package_of(stanza).version for _, stanza in self.builds_of(name))
+        )
 
-    def wanted(self, name: str, version: str) -> tuple[str, Build]:
+    def find(self, name: str, version: str) -> tuple[str, Build]:
         """The build of a package at a version, or the newest where that is empty.
 
         Raises:
-            RefusedError: nobody offers it.
+            RefusedError: no repository offers it.
         """
-        rows = self.called(name)
-        fitting = [row for row in rows if version in ("", built(row[1]).version)]
+        rows = self.builds_of(name)
+        fitting = [row for row in rows if version in ("", package_of(row[1]).version)]
         if not fitting:
-            there = f" (there are {', '.join(self.versions(name)[:5])})" if rows else ""
+            there = f" (available: {', '.join(self.versions(name)[:5])})" if rows else ""
             raise RefusedError(
                 f"no repository offers {f'{name} {version}'.rstrip()}{there}",
-                fix=f"{SOURCES}, or want another version",
+                fix=f"{SOURCES}, or request another version",
             )
         return fitting[0]
 
-    def _homes(self, name: str) -> Iterator[str]:
+    def repositories_of(self, name: str) -> Iterator[str]:
+        """Repositories of the bundle that a package may come from."""
         pinned = [
             repository
             for repository, names in self.pins.items()
@@ -91,76 +95,76 @@ class World:
         yield from pinned or self.indexes
 
 
-def built(stanza: Build) -> Package:
-    """What a build is of."""
-    if stanza.package is None:  # such were left out when they were found
-        raise RefusedError(f"an index of {stanza.source.site} has a stanza that is no package")
+def package_of(stanza: Build) -> Package:
+    """The package of a build."""
+    if stanza.package is None:  # such stanzas were skipped before
+        raise RefusedError(f"an index of {stanza.source.site} has a stanza without a package")
     return stanza.package
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
-    """What need not be in the bundle.
+class Baseline:
+    """What nodes already have.
 
     Args:
-        nodes: what each node has installed.
-        essential: leave out what every system of the distribution has; where no node was asked.
+        nodes: installed packages of each node.
+        essential: leave out essential packages of the distribution; where no node was queried.
     """
 
     nodes: tuple[Universe, ...] = ()
     essential: bool = False
 
-    def meets(self, relation: Relation) -> bool:
-        """Every node has it."""
-        return bool(self.nodes) and all(one.meeting(relation) for one in self.nodes)
+    def satisfies(self, relation: Relation) -> bool:
+        """Whether every node satisfies a relation."""
+        return bool(self.nodes) and all(one.providers_of(relation) for one in self.nodes)
 
     def has(self, name: str) -> bool:
-        """Every node has some version of a package."""
-        return bool(self.nodes) and all(one.called(name) for one in self.nodes)
+        """Whether every node has some version of a package."""
+        return bool(self.nodes) and all(one.builds_of(name) for one in self.nodes)
 
 
 @dataclass(slots=True)
 class _Search:
-    world: World
-    base: Base
+    world: Available
+    base: Baseline
     chosen: dict[str, tuple[str, Build]] = field(default_factory=dict[str, tuple[str, Build]])
     why: dict[str, str] = field(default_factory=dict[str, str])
 
     def need(self, by: Package, clause: Clause) -> str | None:
-        """Meet a clause; the package that came for it."""
-        if any(built(s).meets(one) for one in clause for _, s in self.chosen.values()):
+        """Satisfy a clause; the name of the package that was added for it."""
+        if any(package_of(s).satisfies(one) for one in clause for _, s in self.chosen.values()):
             return None
-        if any(self.base.meets(one) for one in clause):
+        if any(self.base.satisfies(one) for one in clause):
             return None
         for relation in clause:
-            for row in self._ways(relation):
-                package = built(row[1])
+            for row in self._candidates(relation):
+                package = package_of(row[1])
                 if self.base.essential and _is_essential(row[1]) and not relation.op:
                     return None
-                if self._fits(package):
+                if self._is_compatible(package):
                     self.take(row, f"{by} needs it")
                     return package.name
         raise RefusedError(
-            f"{by} needs {text(clause)}, which no repository offers in a version that fits",
+            f"{by} needs {clause_text(clause)}, which no repository offers in a suitable version",
             fix=SOURCES,
         )
 
-    def _ways(self, relation: Relation) -> Iterator[tuple[str, Build]]:
-        rows = (*self.world.called(relation.name), *self.world.providing(relation.name))
-        return (row for row in rows if built(row[1]).meets(relation))
+    def _candidates(self, relation: Relation) -> Iterator[tuple[str, Build]]:
+        rows = (*self.world.builds_of(relation.name), *self.world.providers_of(relation.name))
+        return (row for row in rows if package_of(row[1]).satisfies(relation))
 
-    def _fits(self, package: Package) -> bool:
-        others = (built(stanza) for _, stanza in self.chosen.values())
-        return not any(package.clashes(other) for other in others)
+    def _is_compatible(self, package: Package) -> bool:
+        others = (package_of(stanza) for _, stanza in self.chosen.values())
+        return not any(package.conflicts_with(other) for other in others)
 
     def take(self, row: tuple[str, Build], why: str) -> None:
-        package = built(row[1])
+        package = package_of(row[1])
         for _, stanza in self.chosen.values():
-            if package.clashes(built(stanza)):
+            if package.conflicts_with(package_of(stanza)):
                 raise RefusedError(
-                    f"{package} ({why}) and {built(stanza)} ({self.why[built(stanza).name]}) "
+                    f"{package} ({why}) and {package_of(stanza)} ({self.why[package_of(stanza).name]}) "
                     "cannot be installed together",
-                    fix="make a bundle for each",
+                    fix="build a bundle for each",
                 )
         self.chosen[package.name] = row
         self.why[package.name] = why
@@ -170,25 +174,25 @@ def _is_essential(build: Build) -> bool:
     return isinstance(build, Stanza) and build.part_of_base
 
 
-def close(world: World, roots: Iterable[Root], base: Base) -> dict[str, list[Build]]:
-    """Packages and all they need, by the repository of the bundle they go to.
+def resolve(world: Available, roots: Iterable[Root], base: Baseline) -> dict[str, list[Build]]:
+    """Resolve the roots: builds by the repository of the bundle they go to.
 
     Args:
-        world: what may be taken.
-        roots: what it is all for; those go in whoever has them.
-        base: what need not.
+        world: available packages.
+        roots: packages the bundle is built for; they go in even where nodes have them.
+        base: what nodes already have.
 
     Raises:
-        RefusedError: something is needed that nobody offers, or two clash.
+        RefusedError: a dependency is unavailable, or two packages conflict.
     """
     search = _Search(world, base)
     for name, version in dict.fromkeys(roots):
         mine = search.chosen.get(name)
-        if mine is None or version not in ("", built(mine[1]).version):
-            search.take(world.wanted(name, version), "asked for")
+        if mine is None or version not in ("", package_of(mine[1]).version):
+            search.take(world.find(name, version), "requested")
     waiting = deque(search.chosen)
     while waiting:
-        package = built(search.chosen[waiting.popleft()][1])
+        package = package_of(search.chosen[waiting.popleft()][1])
         for clause in package.depends:
             came = search.need(package, clause)
             if came is not None:
@@ -197,11 +201,11 @@ def close(world: World, roots: Iterable[Root], base: Base) -> dict[str, list[Bui
 
 
 def by_repository(chosen: Iterable[tuple[str, Build]]) -> dict[str, list[Build]]:
-    """Builds by the repository they go to, in an order that is always the same."""
+    """Group builds by the repository they go to, in a stable order."""
     found: dict[str, list[Build]] = {}
     for repository, build in chosen:
         found.setdefault(repository, []).append(build)
     return {
-        name: sorted(rows, key=lambda one: (built(one).name, built(one).version))
+        name: sorted(rows, key=lambda one: (package_of(one).name, package_of(one).version))
         for name, rows in sorted(found.items())
     }

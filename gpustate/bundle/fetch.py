@@ -1,11 +1,10 @@
-"""Fetches files by http, https and file: continued where they were cut, never used unless their hash fits.
+"""Download files by http, https and file, with resume; a file is used only if its hash matches.
 
-What has a known hash lies in a folder of its own under that hash, so a bundle that is made again fetches
-nothing twice, and one that was interrupted goes on. Proxies are those of the environment
-(``https_proxy``, ``no_proxy``).
+Files of known hash are cached under that hash, so building a bundle again downloads nothing twice, and an
+interrupted download resumes. Proxies come from the environment (``https_proxy``, ``no_proxy``).
 
-Surprising: a server may ignore that only the rest is wanted and send all of it; and a file may have
-changed between two attempts, which only its hash tells. Then it is fetched once more from the start.
+Surprising: a server may ignore a range request and send the whole file; and a file may change between two
+attempts, which only its hash shows. Then it is downloaded once more from the start.
 
 Sources:
     RFC 9110 section 14 (ranges), RFC 9112 section 6.3 (a message that ends early is incomplete).
@@ -33,20 +32,20 @@ _CHUNK = 1 << 18
 _TRIES = 5
 _TIMEOUT_S = 60
 _SCHEMES = ("http", "https", "file")
-#: Algorithms that are good enough, by the number of hexadecimal digits.
+#: Accepted hash algorithms, by the number of hexadecimal digits.
 SUMS = {digits: name for name, digits in repodata.SUMS.items()}
-#: Larger than any index there is.
+#: Larger than any real index.
 _INDEX_LIMIT = 512 << 20
 
 Say = Callable[[str], None]
 
 
-#: Logins of private repositories: host and port, path above which it counts, header.
+#: Credentials of private repositories: host and port, path prefix, header.
 _LOGINS: list[tuple[str, str, str]] = []
 
 
 def log_in(url: str, user: str, password: str) -> None:
-    """Give user and password to everything fetched from below an address, and from its host where no other fits."""
+    """Use credentials for all URLs below an address, and for its host where no other credentials match."""
     parts = urllib.parse.urlsplit(url)
     word = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
     row = (parts.netloc, parts.path.rstrip("/") + "/", f"Basic {word}")
@@ -63,7 +62,7 @@ def _login(url: str) -> str | None:
 
 def _open(url: str, start: int) -> Any:
     if urllib.parse.urlsplit(url).scheme.lower() not in _SCHEMES:
-        raise UsageError(f"{url}: is neither an http, https nor file address")
+        raise UsageError(f"{url}: unsupported URL scheme, expected http, https or file")
     request = urllib.request.Request(url, headers={"User-Agent": "gpustate"})
     login = _login(url)
     if login is not None:
@@ -75,33 +74,33 @@ def _open(url: str, start: int) -> Any:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in (404, 410):
-            raise FileNotFoundError(errno.ENOENT, f"there is no such file ({error.code})") from None
+            raise FileNotFoundError(errno.ENOENT, f"no such file ({error.code})") from None
         if error.code == 416:
             raise _Restart from None
         if error.code in (401, 403, 407):
             raise ConnectionFailed(
                 f"{url}: refused ({error.code} {error.reason})",
-                fix="check address and proxy, and username and password of the repository's state",
+                fix="check URL and proxy, and the username and password of the repository's state",
             ) from None
         raise OSError(errno.EIO, f"{error.code} {error.reason}") from None
     except urllib.error.URLError as error:
         reason = error.reason
         if isinstance(reason, FileNotFoundError) or "No such file" in str(reason):
-            raise FileNotFoundError(errno.ENOENT, "there is no such file") from None
+            raise FileNotFoundError(errno.ENOENT, "no such file") from None
         raise OSError(errno.EIO, str(reason)) from None
     except ValueError as error:
-        raise UsageError(f"{url}: is no address ({error})") from None
+        raise UsageError(f"{url}: invalid URL ({error})") from None
 
 
 class _Restart(Exception):
-    """What is here cannot be continued."""
+    """A partial download cannot be resumed."""
 
 
-def text_of(url: str) -> bytes | None:
-    """A small file whose hash is not known: a signed index, a key; ``None`` where there is none.
+def fetch_text(url: str) -> bytes | None:
+    """Download a small file of unknown hash, such as a signed index or a key; ``None`` where there is none.
 
     Raises:
-        ConnectionFailed: it cannot be had.
+        ConnectionFailed: the download failed.
     """
     last = ""
     for attempt in range(_TRIES):
@@ -117,22 +116,22 @@ def text_of(url: str) -> bytes | None:
         if len(data) > _INDEX_LIMIT:
             raise ConnectionFailed(f"{url}: is larger than {_INDEX_LIMIT >> 20} MiB")
         return data
-    raise ConnectionFailed(f"{url}: cannot be fetched ({last})", fix="check address and proxy")
+    raise ConnectionFailed(f"{url}: download failed ({last})", fix="check URL and proxy")
 
 
-def file(url: str, digest: str, size: int, cache: Path, say: Say = lambda _: None) -> Path:
-    """A file of known hash and size, in the cache.
+def fetch_file(url: str, digest: str, size: int, cache: Path, say: Say = lambda _: None) -> Path:
+    """Download a file of known hash and size into the cache.
 
     Args:
         url: http, https or file.
         digest: SHA-256, SHA-384 or SHA-512, in hexadecimal digits.
         size: in bytes.
-        cache: folder of the cache.
-        say: is told what is fetched.
+        cache: folder.
+        say: called with the URL of each download.
 
     Raises:
-        ConnectionFailed: it cannot be had, or is another one than the index says.
-        UsageError: there is no room for it.
+        ConnectionFailed: the download failed, or the content does not match its hash.
+        UsageError: the disk is full or read-only.
     """
     target = cache / digest
     if _fits(target, digest, size):
@@ -157,21 +156,21 @@ def file(url: str, digest: str, size: int, cache: Path, say: Say = lambda _: Non
             continue
         have = part.stat().st_size
         if have < size:
-            last = f"cut after {have} of {size} bytes"
+            last = f"connection closed after {have} of {size} bytes"
             continue
         if _fits(part, digest, size):
             os.replace(part, target)
             return target
         part.unlink()
         wrong += 1
-        last = "its content is not what the signed index says"
+        last = "its hash does not match the signed index"
         if wrong == 2:
             break
     raise ConnectionFailed(
         f"{url}: {last}",
         fix="try again later; the repository may be in the middle of an update"
         if wrong
-        else "run it again: it goes on where it was cut",
+        else "run the command again: it resumes the download",
     )
 
 
@@ -208,13 +207,13 @@ def _fits(path: Path, digest: str, size: int) -> bool:
 def _check_room(error: Exception, folder: Path) -> None:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         raise UsageError(
-            f"cannot be written ({error.strerror})",
+            f"cannot write ({error.strerror})",
             place=str(folder),
-            fix="make room, or name another folder with --cache; what is there is kept",
+            fix="free disk space, or set another folder with --cache; finished downloads are kept",
         ) from error
 
 
 def _words(error: Exception) -> str:
     if isinstance(error, http.client.IncompleteRead):
-        return "the connection was cut"
+        return "connection closed"
     return str(getattr(error, "strerror", "") or error or type(error).__name__)

@@ -1,4 +1,4 @@
-"""What repositories offer, whatever kind they are: builds of packages, by name and by what they stand in for."""
+"""Packages of upstream repositories, deb or rpm, by name and by provided name."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ class Build(ABC):
     @property
     @abstractmethod
     def package(self) -> Package | None:
-        """What it says of itself; ``None`` when that is no package."""
+        """Its metadata; ``None`` when they are invalid."""
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where the file is."""
+        """URL of the file."""
 
     @property
     @abstractmethod
     def digest(self) -> str:
-        """Hash of the file in hexadecimal digits, whose number tells the algorithm; empty without one."""
+        """Hash of the file, hexadecimal; its length tells the algorithm; empty without one."""
 
     @property
     @abstractmethod
     def file(self) -> str:
-        """Name that the file has in a bundle."""
+        """File name in a bundle."""
 
-    def proven(self, path: Path) -> Source:
-        """Where a fetched file is from, once whatever of it is signed was checked.
+    def verify(self, path: Path) -> Source:
+        """Verify the signature of a downloaded file, if it has one of its own, and return its source.
 
         Raises:
             RefusedError: it is not signed by a key that is pinned to its repository.
@@ -47,14 +47,14 @@ class Build(ABC):
 
 @dataclass(slots=True)
 class Offers:
-    """Everything one repository offers for an architecture."""
+    """All packages of one repository for an architecture."""
 
     date: int
     stanzas: dict[str, list[Build]] = field(default_factory=dict[str, list[Build]])
     provides: dict[str, list[Build]] = field(default_factory=dict[str, list[Build]])
 
-    def take(self, name: str, build: Build, provides: Iterable[str]) -> None:
-        """Take a build in."""
+    def add_build(self, name: str, build: Build, provides: Iterable[str]) -> None:
+        """Add a build."""
         self.stanzas.setdefault(name, []).append(build)
         for provided in provides:
             self.provides.setdefault(provided, []).append(build)

@@ -1,4 +1,4 @@
-"""Reads bundles: a folder or a tar file, looked into without unpacking, and checked as a whole."""
+"""Open bundles, a folder or a tar file, without unpacking them, and verify them."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from gpustate.errors import GpustateError, RefusedError, UsageError
 from gpustate.formats import openpgp
 from gpustate.solve import packages, repodata, rpmprimary
 
-_FIX = "give the folder or tar file that `gpustate bundle` made"
+_FIX = "pass the folder or tar file that `gpustate bundle` wrote"
 _CHUNK = 1 << 18
 _LIMIT = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle that was opened.
+    """An open bundle.
 
     Args:
-        path: of it.
+        path: of the folder or tar file.
         id: hash of its manifest.
-        manifest: what is in it.
+        manifest: its manifest.
         key: armored public key that signs its repositories.
-        members: where each file begins in a tar file, and its size; nothing for a folder.
+        members: offset and size of each file in a tar file; empty for a folder.
     """
 
     path: str
@@ -45,50 +45,50 @@ class Bundle:
     members: dict[str, tuple[int, int]] = field(repr=False)
 
     def blocks(self, name: str, start: int = 0) -> Iterator[bytes]:
-        """A file's content from a byte on.
+        """Content of a file from an offset on.
 
         Raises:
-            UsageError: it is not there.
+            UsageError: the file is missing.
         """
         yield from _blocks(self.path, self.members, name, start)
 
     def names(self) -> set[str]:
-        """Every file that is in it."""
+        """Names of all files."""
         if os.path.isdir(self.path):
             root = Path(self.path)
             return {str(p.relative_to(root)) for p in root.rglob("*") if not p.is_dir()}
         return set(self.members)
 
     def target(self, distribution: str, machine: str) -> Target:
-        """What is in it for a node.
+        """The target for a node.
 
         Raises:
-            RefusedError: nothing is.
+            RefusedError: there is none.
         """
         found = self.manifest.target(distribution, machine)
         if found is None:
             there = ", ".join(one.name for one in self.manifest.targets) or "nothing"
             raise RefusedError(
-                f"{distribution}-{machine} is not in the bundle {self.path} (it has {there})",
-                fix="make one that has it: gpustate bundle POLICY -i INVENTORY --out FILE",
+                f"the bundle {self.path} has no packages for {distribution}-{machine} (available: {there})",
+                fix="build one: gpustate bundle POLICY -i INVENTORY --out FILE",
             )
         return found
 
 
 def load(path: str) -> Bundle:
-    """Open a bundle; nothing but its manifest and key is read.
+    """Open a bundle; only its manifest and key are read.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a bundle.
     """
     try:
         seen = os.stat(os.path.join(path, NAME) if os.path.isdir(path) else path)
     except OSError as error:
         raise UsageError(
-            f"is no bundle ({error.strerror})", place=path or "--bundle", fix=_FIX
+            f"is not a bundle ({error.strerror})", place=path or "--bundle", fix=_FIX
         ) from error
     if not os.path.isdir(path) and not os.path.isfile(path):
-        raise UsageError("is no bundle (neither folder nor file)", place=path, fix=_FIX)
+        raise UsageError("is not a bundle (neither folder nor file)", place=path, fix=_FIX)
     return _load(path, seen.st_mtime_ns, seen.st_size)
 
 
@@ -100,9 +100,9 @@ def _load(path: str, mtime_ns: int, size: int) -> Bundle:
         text, key = data.decode("utf-8"), b"".join(_blocks(path, members, KEY_NAME, 0)).decode()
         openpgp.fingerprints(key)
     except ValueError as error:
-        raise UsageError(f"is no bundle ({error})", place=path, fix=_FIX) from None
+        raise UsageError(f"is not a bundle ({error})", place=path, fix=_FIX) from None
     found = manifests.from_text(text, f"{path}: {NAME}")
-    return Bundle(path, manifests.id_of(text), found, key, members)
+    return Bundle(path, manifests.bundle_id(text), found, key, members)
 
 
 def _members(path: str) -> dict[str, tuple[int, int]]:
@@ -110,7 +110,7 @@ def _members(path: str) -> dict[str, tuple[int, int]]:
         with tarfile.open(path, "r:") as tar:
             return {one.name: (one.offset_data, one.size) for one in tar if one.isfile()}
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        raise UsageError(f"is no bundle ({error})", place=path, fix=_FIX) from None
+        raise UsageError(f"is not a bundle ({error})", place=path, fix=_FIX) from None
 
 
 def _blocks(
@@ -118,7 +118,7 @@ def _blocks(
 ) -> Iterator[bytes]:
     folder = os.path.isdir(path)
     if not folder and name not in members:
-        raise UsageError(f"is no bundle: it has no {name}", place=path, fix=_FIX)
+        raise UsageError(f"is not a bundle: it lacks {name}", place=path, fix=_FIX)
     where = os.path.join(path, name) if folder else path
     try:
         with open(where, "rb") as file:
@@ -134,17 +134,15 @@ def _blocks(
                 left -= len(data)
                 yield data
     except OSError as error:
-        raise UsageError(
-            f"{name} cannot be read ({error.strerror})", place=path, fix=_FIX
-        ) from error
+        raise UsageError(f"cannot read {name} ({error.strerror})", place=path, fix=_FIX) from error
 
 
 def check(bundle: Bundle) -> list[str]:
-    """Everything that is wrong with a bundle, one line each: hashes, signatures, what lacks, what is too much."""
+    """Verify a bundle: problems with hashes, signatures, missing and unknown files, one line each."""
     wrong: list[str] = []
     named = {NAME, KEY_NAME}
     if bundle.manifest.fingerprint not in openpgp.fingerprints(bundle.key):
-        wrong.append(f"{KEY_NAME}: is not the key {bundle.manifest.fingerprint} of the manifest")
+        wrong.append(f"{KEY_NAME}: not the key {bundle.manifest.fingerprint} of the manifest")
     there = bundle.names()
     for target in bundle.manifest.targets:
         for repository in target.repositories:
@@ -154,7 +152,7 @@ def check(bundle: Bundle) -> list[str]:
             wrong += _wrong_files(bundle, folder, repository.files, there)
             if len(wrong) == before:
                 wrong += _wrong_indexes(bundle, folder, repository)
-    wrong += [f"{name}: is not in the manifest" for name in sorted(there - named)]
+    wrong += [f"{name}: not in the manifest" for name in sorted(there - named)]
     return wrong
 
 
@@ -164,7 +162,7 @@ def _wrong_files(
     for file in files:
         name = f"{folder}/{file.name}"
         if name not in there:
-            yield f"{name}: is not there"
+            yield f"{name}: missing"
             continue
         digest, size = hashlib.sha256(), 0
         for data in bundle.blocks(name):
@@ -173,30 +171,32 @@ def _wrong_files(
         if size != file.size:
             yield f"{name}: has {size} bytes, the manifest says {file.size}"
         elif digest.hexdigest() != file.sha256:
-            yield f"{name}: its content is not what the manifest says"
+            yield f"{name}: its hash does not match the manifest"
 
 
 def _wrong_indexes(bundle: Bundle, folder: str, repository: Repository) -> Iterator[str]:
-    """The signature, and that the signed index says the same as the manifest."""
+    """Verify the signature, and that the signed index lists the same packages as the manifest."""
     keys = (bundle.key.encode(),)
-    place = upstream.Place(folder, "/", (), keys, (bundle.manifest.fingerprint,))
+    place = upstream.RepositorySource(folder, "/", (), keys, (bundle.manifest.fingerprint,))
     rpm = repository.repomd is not None
     index = f"{folder}/{PRIMARY if rpm else 'Packages'}"
     try:
-        said = _said_by_repodata(bundle, place) if rpm else _said_by_packages(bundle, place)
+        listed = _listed_by_repodata(bundle, place) if rpm else _listed_by_packages(bundle, place)
     except GpustateError as error:
         yield str(error)
         return
-    if said is None:
-        yield f"{index}: is not the index that is signed"
-    elif said != {(entry.file.name, entry.file.sha256) for entry in repository.entries}:
-        yield f"{index}: has other packages than the manifest"
+    if listed is None:
+        yield f"{index}: not the signed index"
+    elif listed != {(entry.file.name, entry.file.sha256) for entry in repository.entries}:
+        yield f"{index}: its packages differ from the manifest"
 
 
-def _said_by_packages(bundle: Bundle, place: upstream.Place) -> set[tuple[str, str]] | None:
-    """Files and hashes in apt's index; ``None`` when another one is signed."""
+def _listed_by_packages(
+    bundle: Bundle, place: upstream.RepositorySource
+) -> set[tuple[str, str]] | None:
+    """Files and hashes in the apt index; ``None`` when another index is signed."""
     signed = b"".join(bundle.blocks(f"{place.uri}/InRelease"))
-    release, _ = upstream.checked(place, signed, None)
+    release, _ = upstream.verify_signature(place, signed, None)
     text = b"".join(bundle.blocks(f"{place.uri}/Packages"))
     if hashlib.sha256(text).hexdigest() not in release:
         return None
@@ -210,12 +210,14 @@ def _said_by_packages(bundle: Bundle, place: upstream.Place) -> set[tuple[str, s
     }
 
 
-def _said_by_repodata(bundle: Bundle, place: upstream.Place) -> set[tuple[str, str]] | None:
-    """The same of rpm's repodata, with the hash of the file where its own is another than SHA-256."""
+def _listed_by_repodata(
+    bundle: Bundle, place: upstream.RepositorySource
+) -> set[tuple[str, str]] | None:
+    """The same for rpm repodata; hashes other than SHA-256 are checked and converted."""
     repomd, signature = (
         b"".join(bundle.blocks(f"{place.uri}/{name}")) for name in (manifests.REPOMD, SIGNATURE)
     )
-    upstream.checked(place, repomd, signature)
+    upstream.verify_signature(place, repomd, signature)
     packed = b"".join(bundle.blocks(f"{place.uri}/{PRIMARY}"))
     primary = repodata.parse_repomd(repomd, f"{place.uri}/{manifests.REPOMD}")["primary"]
     if (primary.href, primary.checksum) != (PRIMARY, hashlib.sha256(packed).hexdigest()):
@@ -234,7 +236,7 @@ def _said_by_repodata(bundle: Bundle, place: upstream.Place) -> set[tuple[str, s
     return {(row.href, _as_sha256(bundle, place.uri, row)) for row in rows}
 
 
-def _as_sha256(bundle: Bundle, folder: str, row: rpmprimary.Listed) -> str:
+def _as_sha256(bundle: Bundle, folder: str, row: rpmprimary.PrimaryEntry) -> str:
     algorithm = SUMS.get(len(row.digest), "")
     if algorithm in ("", "sha256"):
         return row.digest

@@ -1,260 +1,244 @@
-"""What some rpm packages need, down to what nodes have: which builds go into a bundle. Pure.
+"""Which rpm packages go into a bundle: the roots and their dependencies, as libsolv resolves them for each node.
 
-The same idea as :mod:`~gpustate.bundle.closure`, with rpm's relations. What nodes have need not be in the bundle;
-where nothing is known of them, everything is taken along, down to the C library.
+libsolv is the resolver of dnf and zypper, so a bundle has what they will want to install: for each set of installed
+packages the whole transaction, in which updates of installed packages that would otherwise break are included
+(``glibc-langpack-en`` follows ``glibc``). Where nothing is known of the nodes, nothing counts as installed, and
+everything goes in, down to the C library. Weak dependencies stay out.
 
-Surprising: a package that replaces one that is installed may break others that need the old one at its very
-version (``glibc-langpack-en`` and ``glibc``). dnf and zypper then install nothing, so those go in as well, at the
-version that fits. Kernels and what is built for one are installed side by side, so several versions of those go in.
+Surprising: kernels and what is built for one are installed side by side, so several versions of those go in. A root
+for a kernel has to be installable on some node only: a node without that kernel needs no headers for it.
 
 Sources:
-    rpm manual: dependencies, boolean dependencies; dnf.conf(5), installonlypkgs; libzypp, multiversion.
+    libsolv, doc/libsolv-bindings.txt; dnf.conf(5), installonlypkgs; libzypp, multiversion; rpm manual, boolean dependencies.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from gpustate.bundle.closure import SOURCES, Root, World, built, by_repository
+from gpustate.bundle.closure import SOURCES, Available, Root, by_repository, package_of
 from gpustate.bundle.offers import Build
 from gpustate.bundle.rpmupstream import RpmBuild
-from gpustate.errors import RefusedError
-from gpustate.solve import rpmneeds
-from gpustate.solve.packages import Package, Universe
-from gpustate.solve.relations import Relation
-from gpustate.solve.rpmneeds import Need
+from gpustate.errors import RefusedError, UsageError
 
 #: Installed in several versions.
 _SIDE_BY_SIDE = re.compile(r"kernel(?:-.+|[0-9.]+(?:-.+)?)?")
+_HEAD = (
+    b'<?xml version="1.0" encoding="UTF-8"?>\n<metadata xmlns="http://linux.duke.edu/metadata/common" '
+    b'xmlns:rpm="http://linux.duke.edu/metadata/rpm">\n'
+)
+#: More facts of one conflict than anybody reads.
+_FACTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPackage:
+    """One package that is installed on a node.
+
+    Args:
+        name, version, architecture: as rpm prints them, the version with its epoch unless that is 0.
+        provides: names and files, each with a version or an empty text.
+        requires: name, operator and version of each requirement; boolean dependencies have only a name.
+    """
+
+    name: str
+    version: str
+    architecture: str
+    provides: tuple[tuple[str, str], ...] = ()
+    requires: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Installed:
-    """What one node has.
+    """All packages that are installed on one node."""
 
-    Args:
-        packages: with their files among what they provide.
-        needs: what each of them requires, by name and version.
-    """
-
-    packages: Universe
-    needs: Mapping[tuple[str, str], tuple[Need, ...]] = field(
-        default_factory=dict[tuple[str, str], tuple[Need, ...]]
-    )
+    packages: tuple[InstalledPackage, ...]
 
 
-@dataclass(slots=True)
-class _Search:
-    world: World
-    nodes: Sequence[Installed]
-    chosen: dict[tuple[str, str], tuple[str, RpmBuild]] = field(
-        default_factory=dict[tuple[str, str], tuple[str, RpmBuild]]
-    )
-    provided: dict[str, list[Package]] = field(default_factory=dict[str, list[Package]])
-    why: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    waiting: deque[tuple[str, str]] = field(default_factory=deque[tuple[str, str]])
-
-    # --- what there is ---------------------------------------------------------------------
-
-    def taken(self, relation: Relation) -> list[Package]:
-        """Chosen packages that meet a relation."""
-        rows = self.provided.get(relation.name, ())
-        return [one for one in rows if one.meets(relation)]
-
-    def there(self, node: Installed, need: Need) -> bool:
-        """One node has what is needed once the bundle is used."""
-
-        def meeting(relation: Relation) -> list[Package]:
-            return [*self.taken(relation), *node.packages.meeting(relation)]
-
-        return rpmneeds.holds(need, meeting)
-
-    def met(self, need: Need) -> bool:
-        """It need not be seen to any more: on every node."""
-        # A condition may not hold of the bundle alone, and hold of a node.
-        if (need.relation or not self.nodes) and rpmneeds.holds(need, self.taken):
-            return True
-        if not self.nodes:
-            return False
-        many = bool(need.relation and _SIDE_BY_SIDE.fullmatch(need.relation.name))
-        # A kernel's own packages are of interest where that kernel is.
-        each = (self.there(node, need) for node in self.nodes)
-        return any(each) if many else all(each)
-
-    def somewhere(self, need: Need) -> bool:
-        """A condition holds on some node."""
-        if not self.nodes:
-            return rpmneeds.holds(need, self.taken)
-        return any(self.there(node, need) for node in self.nodes)
-
-    # --- choosing --------------------------------------------------------------------------
-
-    def take(self, row: tuple[str, Build], why: str) -> None:
-        home, build = row
-        package = built(build)
-        if not isinstance(build, RpmBuild):
-            raise RefusedError(f"{package} is no rpm package")
-        key = (package.name, package.version)
-        if key in self.chosen:
-            return
-        other = self.clash(package)
-        if other is not None:
-            raise RefusedError(
-                f"{package} ({why}) and {other} ({self.why[other.name, other.version]}) "
-                "cannot be installed together",
-                fix="make a bundle for each",
-            )
-        self.chosen[key], self.why[key] = (home, build), why
-        self.waiting.append(key)
-        for name in dict.fromkeys((package.name, *(name for name, _ in package.provides))):
-            self.provided.setdefault(name, []).append(package)
-
-    def clash(self, package: Package) -> Package | None:
-        """A chosen package that cannot be installed together with another."""
-        for _, build in self.chosen.values():
-            other = build.package
-            beside = other.name == package.name and _SIDE_BY_SIDE.fullmatch(package.name)
-            if not beside and package.clashes(other):
-                return other
-        return None
-
-    def ways(self, need: Need) -> Iterator[tuple[str, Build]]:
-        """Builds that have all of a need, the preferred first: those of which nodes have another version."""
-        found: dict[tuple[str, str], tuple[str, Build]] = {}
-        for relation in need.relations:
-            for row in (*self.world.called(relation.name), *self.world.providing(relation.name)):
-                package = built(row[1])
-                found.setdefault((package.name, package.version), row)
-
-        rows = [row for row in found.values() if _has(built(row[1]), need)]
-        rows.sort(key=lambda row: not self._is_known(built(row[1]).name))
-        return iter(rows)
-
-    def _is_known(self, name: str) -> bool:
-        return any(node.packages.called(name) for node in self.nodes)
-
-    def fulfil(self, need: Need, why: str) -> bool:
-        """See to a need; whether that was possible."""
-        if self.met(need):
-            return True
-        match need.word:
-            case "and":
-                return all(self.fulfil(part, why) for part in need.parts)
-            case "or":
-                return any(self.fulfil(part, why) for part in need.parts)
-            case "if" | "unless":
-                return self._conditional(need, why)
-            case _:
-                for row in self.ways(need):
-                    if self.clash(built(row[1])) is None:
-                        self.take(row, why)
-                        return True
-                return False
-
-    def _conditional(self, need: Need, why: str) -> bool:
-        asked = self.somewhere(need.parts[1]) == (need.word == "if")
-        if asked:
-            return self.fulfil(need.parts[0], why)
-        return len(need.parts) < 3 or self.fulfil(need.parts[2], why)
-
-    # --- until nothing is missing ----------------------------------------------------------
-
-    def close(self) -> None:
-        """Take along whatever chosen packages, and those that they leave behind on nodes, need."""
-        while self.waiting:
-            while self.waiting:
-                _, build = self.chosen[self.waiting.popleft()]
-                self._needs_of(build)
-            # What hangs on a condition is judged again, of all that is there by now.
-            for _, build in list(self.chosen.values()):
-                self._needs_of(build)
-            for node in self.nodes:
-                self._keep_whole(node)
-
-    def _needs_of(self, build: RpmBuild) -> None:
-        if build.listed.unread:
-            raise RefusedError(
-                f"{build.package} needs {build.listed.unread[0]}, which cannot be read here",
-                fix="want another version, or bring it to the nodes by other means",
-            )
-        for need in build.needs:
-            if not self.fulfil(need, f"{build.package} needs it"):
-                files = any(r.name.startswith("/") for r in need.relations)
-                more = " (repodata has the files of some folders only)" if files else ""
-                raise RefusedError(
-                    f"{build.package} needs {need}, which no repository offers in a version that fits{more}",
-                    fix=SOURCES,
-                )
-
-    def _keep_whole(self, node: Installed) -> None:
-        """Packages of a node that need what is replaced go along with it."""
-        gone = [
-            old
-            for name in dict.fromkeys(name for name, _ in self.chosen)
-            for old in node.packages.called(name)
-            if not _SIDE_BY_SIDE.fullmatch(name) and (name, old.version) not in self.chosen
-        ]
-        if not gone:
-            return
-        replaced = {old.name for old in gone}
-        lost = {name for old in gone for name in (old.name, *(name for name, _ in old.provides))}
-
-        def after(relation: Relation) -> list[Package]:
-            there = node.packages.meeting(relation)
-            return [*self.taken(relation), *(p for p in there if p.name not in replaced)]
-
-        def before(relation: Relation) -> Sequence[Package]:
-            return node.packages.meeting(relation)
-
-        for (name, version), needs in node.needs.items():
-            if name in replaced:
-                continue
-            for need in needs:
-                if not any(relation.name in lost for relation in need.relations):
-                    continue
-                if rpmneeds.holds(need, before) and not rpmneeds.holds(need, after):
-                    self._follow(name, version, need)
-                    break
-
-    def _follow(self, name: str, version: str, need: Need) -> None:
-        """Take the newest build of an installed package: the one that is there would be broken."""
-        rows = [row for row in self.world.called(name) if built(row[1]).version != version]
-        row = next((row for row in rows if self.clash(built(row[1])) is None), None)
-        if row is None:
-            if len(self.nodes) > 1:
-                return  # it may go in for the others only; dnf and zypper refuse before anything changes
-            raise RefusedError(
-                f"{name} {version} is installed and needs {need}, which would be replaced, and no repository "
-                "offers a version of it that fits",
-                fix=f"update the nodes first, or {SOURCES}",
-            )
-        self.take(row, f"what {name} {version} needs is replaced")
-
-
-def _has(package: Package, need: Need) -> bool:
-    """One package has all of a need."""
-    return bool(rpmneeds.having(need, lambda one: [package] if package.meets(one) else []))
-
-
-def close(
-    world: World, roots: Iterable[Root], nodes: Sequence[Installed]
+def resolve(
+    world: Available, roots: Iterable[Root], nodes: Sequence[Installed]
 ) -> dict[str, list[Build]]:
-    """Packages and all they need, by the repository of the bundle they go to.
+    """Resolve the roots for every node: builds by the repository of the bundle they go to.
 
     Args:
-        world: what may be taken.
-        roots: what it is all for; those go in whoever has them.
-        nodes: what each has installed; empty: nothing is known, and everything goes in.
+        world: available packages.
+        roots: packages the bundle is built for; they go in even where a node has them.
+        nodes: installed packages of each node; empty when nothing is known, and everything goes in.
 
     Raises:
-        RefusedError: something is needed that nobody offers, or two clash.
+        RefusedError: a dependency is unavailable, or packages conflict.
+        UsageError: libsolv is not installed.
     """
-    search = _Search(world, nodes)
-    for name, version in dict.fromkeys(roots):
-        if version or not any(name == key for key, _ in search.chosen):
-            search.take(world.wanted(name, version), "asked for")
-    search.close()
-    return by_repository(search.chosen.values())
+    wanted = list(dict.fromkeys(roots))
+    exact = {name for name, version in wanted if version}
+    rows = [world.find(*root) for root in wanted if root[1] or root[0] not in exact]
+    pool = _Pool(world)
+    found = {pool.ids[id(build)]: (home, build) for home, build in rows}
+    side_by_side = [one for one in found if _SIDE_BY_SIDE.fullmatch(package_of(found[one][1]).name)]
+    refused: dict[int, RefusedError] = {}
+    installable: set[int] = set()
+    for node in dict.fromkeys(nodes) or (Installed(()),):
+        pool.install_base(node)
+        try:
+            new = pool.resolve(list(found))
+            installable.update(side_by_side)
+        except RefusedError:
+            if not side_by_side or len(nodes) < 2:
+                raise
+            mine = [one for one in found if one not in side_by_side]
+            for kernel in side_by_side:
+                try:
+                    pool.resolve([kernel])
+                    mine.append(kernel)
+                except RefusedError as why:
+                    refused.setdefault(kernel, why)
+            installable.update(mine)
+            new = pool.resolve(mine)
+        found |= {one: pool.rows[one] for one in new}
+    for kernel, error in refused.items():
+        if kernel not in installable:
+            raise error
+    return by_repository(found[one] for one in sorted(found))
+
+
+class _Pool:
+    """libsolv's pool with every available package, and one node's installed packages at a time."""
+
+    def __init__(self, world: Available) -> None:
+        try:
+            import solv  # a C library that only bundles of rpm packages need
+        except ImportError:
+            raise UsageError(
+                "the Python package solv is not installed, but bundles of rpm packages need it",
+                fix="build the bundle on Linux, or install solv: pip install solv",
+            ) from None
+
+        self._solv: Any = solv
+        self._pool: Any = solv.Pool()
+        self._pool.setdisttype(solv.Pool.DISTTYPE_RPM)
+        for flag in ("OBSOLETEUSESCOLORS", "IMPLICITOBSOLETEUSESCOLORS"):
+            # Packages of a second architecture (glibc.i686) stand beside those of the first.
+            self._pool.set_flag(getattr(solv.Pool, f"POOL_FLAG_{flag}"), 1)
+        self.rows: dict[int, tuple[str, RpmBuild]] = {}
+        self.ids: dict[int, int] = {}
+        architectures: set[str] = set()
+        for home, indexes in world.indexes.items():
+            builds = [
+                build
+                for index in indexes
+                for name, rows in index.stanzas.items()
+                if home in world.repositories_of(name)
+                for build in rows
+                if isinstance(build, RpmBuild)
+            ]
+            architectures |= {build.package.architecture for build in builds}
+            for build, number in zip(builds, self._load(home, builds), strict=True):
+                self.rows[number] = (home, build)
+                self.ids[id(build)] = number
+        machine = next(iter(sorted(architectures - {"noarch"})), "")
+        if machine:
+            self._pool.setarch(machine)
+        names = {build.package.name for _, build in self.rows.values()}
+        self._kernels = sorted(filter(_SIDE_BY_SIDE.fullmatch, names))
+
+    def _load(self, home: str, builds: Sequence[RpmBuild]) -> list[int]:
+        repository = self._pool.add_repo(home)
+        with tempfile.TemporaryFile() as file:
+            file.write(
+                _HEAD + b"\n".join(build.entry.text for build in builds) + b"\n</metadata>\n"
+            )
+            file.seek(0)
+            stream = self._solv.xfopen_fd(None, file.fileno())
+            loaded = repository.add_rpmmd(stream, None, 0)
+            stream.close()
+        ids = [one.id for one in repository.solvables]
+        if not loaded or len(ids) != len(builds):
+            raise RefusedError(f"libsolv cannot read the repodata of {home}: {self._pool.errstr}")
+        return ids
+
+    def install_base(self, node: Installed) -> None:
+        """Replace the installed packages by those of another node."""
+        if self._pool.installed is not None:
+            self._pool.installed.free()
+        system = self._pool.add_repo("@System")
+        for one in node.packages:
+            row = system.add_solvable()
+            row.name, row.evr, row.arch = one.name, one.version, one.architecture
+            for name, version in one.provides:
+                row.add_provides(self._dependency(name, "=" if version else "", version))
+            for need in one.requires:
+                row.add_requires(self._dependency(*need))
+        self._pool.installed = system
+        self._pool.addfileprovides()
+        self._pool.createwhatprovides()
+
+    def _dependency(self, name: str, operator: str, version: str) -> Any:
+        if name.startswith("("):
+            # What is installed was readable to rpm.
+            return self._pool.parserpmrichdep(name) or self._pool.Dep(name)
+        dependency = self._pool.Dep(name)
+        if not operator:
+            return dependency
+        flags = {"<": self._solv.REL_LT, "=": self._solv.REL_EQ, ">": self._solv.REL_GT}
+        return dependency.Rel(sum(flags[sign] for sign in operator), self._pool.Dep(version))
+
+    def resolve(self, roots: Sequence[int]) -> list[int]:
+        """Packages to install on the node for some roots.
+
+        Raises:
+            RefusedError: a dependency is unavailable, cannot be read, or packages conflict.
+        """
+        kinds = self._solv.Job
+        jobs = [
+            self._pool.Job(kinds.SOLVER_SOLVABLE | kinds.SOLVER_INSTALL, root) for root in roots
+        ]
+        jobs += [
+            self._pool.Job(
+                kinds.SOLVER_SOLVABLE_NAME | kinds.SOLVER_MULTIVERSION, self._pool.str2id(name)
+            )
+            for name in self._kernels
+        ]
+        solver = self._pool.Solver()
+        for flag in ("IGNORE_RECOMMENDED", "ALLOW_VENDORCHANGE", "NO_INFARCHCHECK"):
+            solver.set_flag(getattr(self._solv.Solver, f"SOLVER_FLAG_{flag}"), 1)
+        problems = solver.solve(jobs)
+        if problems:
+            raise self._refusal(problems)
+        new = [one.id for one in solver.transaction().newsolvables()]
+        for one in new:
+            self._check_readable(self.rows[one][1])
+        return new
+
+    def _check_readable(self, build: RpmBuild) -> None:
+        # libsolv leaves out what it cannot read, and a bundle would lack it.
+        for text in build.entry.boolean:
+            if self._pool.parserpmrichdep(text) is None:
+                raise RefusedError(
+                    f"{build.package} needs {text}, which is not a valid boolean dependency",
+                    fix="choose another version, or install it on the nodes by other means",
+                )
+
+    def _refusal(self, problems: Iterable[Any]) -> RefusedError:
+        """libsolv's own sentences, which users of dnf and zypper know, those about missing packages first."""
+        facts: dict[str, int] = {}
+        fix = "build a bundle for each of them"
+        for info in (rule.info() for one in problems for rule in one.findallproblemrules()):
+            text, missing = info.problemstr(), self._is_missing(info)
+            if missing and str(info.dep).startswith("/"):
+                text += " (repodata lists only files of a few folders)"
+            if info.solvable is not None and info.solvable.isinstalled():
+                text = text.replace(str(info.solvable), f"{info.solvable} (installed)", 1)
+                fix = f"update the nodes first, or {SOURCES}"
+            facts[text] = not missing
+        if not all(facts.values()):
+            fix = SOURCES
+        first = sorted(facts, key=facts.__getitem__)
+        more = f"; and {len(first) - _FACTS} more" if len(first) > _FACTS else ""
+        return RefusedError("; ".join(first[:_FACTS]) + more, fix=fix)
+
+    def _is_missing(self, info: Any) -> bool:
+        return bool(info.type == self._solv.Solver.SOLVER_RULE_PKG_NOTHING_PROVIDES_DEP)

@@ -1,11 +1,11 @@
-"""The signature of an rpm package, checked with the keys that are pinned to its repository.
+"""Verify the signature of an rpm package with the keys that are pinned to its repository.
 
-The package's header is signed, and has the hash of the payload; packages made before rpm 4.14 have a signature
-over header and payload instead. gpgv checks both, as it does what apt's repositories sign. The file as a whole
-is what its repodata says before this is asked.
+The package's header is signed and contains the hash of the payload; packages built before rpm 4.14 have a signature
+over header and payload instead. gpgv verifies both. The hash of the whole file was compared with the repodata
+before.
 
-Surprising: a header without the payload's hash says nothing about the payload. Such a package counts only when
-the whole of it is signed.
+Surprising: a header without a payload hash does not protect the payload. Such a package is accepted only when
+header and payload are signed together.
 
 Sources:
     rpm manual, package format (lead, signature header, header, tags 267, 268, 278, 1002, 1005, 5092, 5097).
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpustate.bundle import upstream
-from gpustate.bundle.upstream import Place
+from gpustate.bundle.upstream import RepositorySource
 from gpustate.errors import RefusedError
 
 _LEAD = 96
@@ -37,23 +37,23 @@ _LIMIT = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """One header: where it begins and ends in the file, and its values that are read here."""
+    """One header: its start and end in the file, and the values that are needed here."""
 
     start: int
     end: int
     values: dict[int, list[bytes]] = field(default_factory=dict[int, list[bytes]])
 
 
-def check(path: Path, name: str, place: Place) -> tuple[str, ...]:
-    """Fingerprints of the pinned keys that signed a package.
+def check(path: Path, name: str, place: RepositorySource) -> tuple[str, ...]:
+    """Verify a package and return the fingerprints of the pinned keys that signed it.
 
     Args:
         path: the file.
-        name: what it is called, for messages.
-        place: its repository, with the keys that count.
+        name: for messages.
+        place: its repository, with the pinned keys.
 
     Raises:
-        RefusedError: it is no package, or none of them signed it.
+        RefusedError: it is not an rpm package, or no pinned key signed it.
     """
     data = path.read_bytes()
     try:
@@ -62,21 +62,21 @@ def check(path: Path, name: str, place: Place) -> tuple[str, ...]:
         blobs = [*signature.values.get(_RSA, []), *signature.values.get(_DSA, [])]
         blobs += [base64.b64decode(b, validate=True) for b in signature.values.get(_OPENPGP, [])]
     except (ValueError, IndexError):
-        raise RefusedError(f"{place.base}: {name} is no rpm package") from None
+        raise RefusedError(f"{place.base}: {name} is not an rpm package") from None
     header, payload = data[main.start : main.end], data[main.end :]
-    told = Place(f"{place.base}/{name}", "/", (), place.keys, place.fingerprints)
+    signed = RepositorySource(f"{place.base}/{name}", "/", (), place.keys, place.fingerprints)
     if blobs and _has_payload(main, payload):
-        return upstream.checked(told, header, blobs[0])[1]
+        return upstream.verify_signature(signed, header, blobs[0])[1]
     whole = [*signature.values.get(_PGP, []), *signature.values.get(_GPG, [])]
     if whole:
-        return upstream.checked(told, header + payload, whole[0])[1]
+        return upstream.verify_signature(signed, header + payload, whole[0])[1]
     if blobs:
         raise RefusedError(
-            f"{told.base}: its payload is not what its signed header says",
+            f"{signed.base}: its payload does not match its signed header",
             fix="try again later; the repository may be in the middle of an update",
         )
     raise RefusedError(
-        f"{told.base}: is not signed",
+        f"{signed.base}: not signed",
         fix="use a repository whose packages or metadata are signed",
     )
 
@@ -113,7 +113,7 @@ def _values(data: bytes, kind: int, items: int) -> list[bytes]:
 
 
 def _has_payload(main: _Header, payload: bytes) -> bool:
-    """The signed header has the hash of the payload that is there."""
+    """Whether the payload matches its hash in the signed header."""
     digests = [one.decode("ascii", "replace") for one in main.values.get(_PAYLOAD, [])]
     number = int.from_bytes((main.values.get(_PAYLOAD_ALGORITHM) or [b""])[0])
     algorithm = _ALGORITHMS.get(number)

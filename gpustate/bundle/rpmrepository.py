@@ -1,7 +1,7 @@
-"""The repodata of a bundle's repository of rpm packages, as dnf and zypper read it.
+"""Write the repodata of a bundle's repository of rpm packages, for dnf and zypper.
 
-Plain ``primary.xml.gz`` and ``repomd.xml``, made of the elements that the packages have where they come from: no
-program is needed for it. Lists of files and of changes are left out, and neither dnf nor zypper misses them.
+``primary.xml.gz`` and ``repomd.xml`` consist of the packages' upstream elements, so no other program is
+needed. ``filelists`` and ``other`` are left out; dnf and zypper need neither.
 
 Sources:
     createrepo_c, src/xml_dump_repomd.c and src/xml_dump_primary.c; libsolv, ext/repo_rpmmd.c.
@@ -26,13 +26,13 @@ _HEAD = (
 )
 
 
-def indexes(builds: Sequence[RpmBuild], key: SigningKey, date: int) -> dict[str, bytes]:
-    """Repodata of some packages that lie beside it, by its files' names; the same bytes for the same packages.
+def build_indexes(builds: Sequence[RpmBuild], key: SigningKey, date: int) -> dict[str, bytes]:
+    """Build the repodata files of some packages, by name; the same bytes for the same packages.
 
     Args:
-        builds: the packages.
+        builds: the packages, whose files are beside the repodata.
         key: signs ``repomd.xml``.
-        date: of all of it, in seconds.
+        date: timestamp of the repodata, in seconds.
     """
     rows = sorted(build.indexed() for build in builds)
     text = _HEAD.format(count=len(rows)).encode() + b"\n".join(rows) + b"\n</metadata>\n"

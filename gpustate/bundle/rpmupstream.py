@@ -1,11 +1,11 @@
-"""Repositories of rpm packages that bundles are made from: their repodata, checked, and what is in it.
+"""Upstream repositories of rpm packages: download and verify their repodata, and list their packages.
 
-What is believed is what dnf or zypper would believe: of a repository whose metadata is signed, ``repomd.xml`` with
-its ``repomd.xml.asc``, and all that its hashes lead to; of one whose packages are signed, each package that goes in.
-A repository of which neither is signed with a pinned key is refused.
+Trust is as in dnf and zypper. Of a repository with signed metadata, ``repomd.xml`` is verified with
+``repomd.xml.asc``, and everything else by its hashes. Of one with signed packages, each package of the bundle is
+verified. A repository with neither signed by a pinned key is refused.
 
-Surprising: of a repository whose packages alone are signed, nobody vouches for the repodata: somebody in between can
-withhold packages or offer old ones, as with dnf itself. What goes in is signed either way.
+Surprising: where only packages are signed, a man in the middle can withhold packages or offer old ones, as with dnf
+itself. Every package of the bundle is signed either way.
 
 Sources:
     dnf.conf(5): gpgcheck, repo_gpgcheck, mirrorlist, metalink; metalink 3.0; createrepo_c, src/xml_dump_repomd.c.
@@ -29,34 +29,33 @@ from typing import IO
 from gpustate.bundle import fetch, rpmfile, upstream
 from gpustate.bundle.manifest import Source
 from gpustate.bundle.offers import Build, Offers
-from gpustate.bundle.upstream import Place
+from gpustate.bundle.upstream import RepositorySource
 from gpustate.errors import ConnectionFailed, ProbeError, RefusedError, UsageError
 from gpustate.solve import modules, repodata, rpmprimary
 from gpustate.solve.modules import Modules
 from gpustate.solve.packages import Package, Repository
 from gpustate.solve.repodata import Location
-from gpustate.solve.rpmneeds import Need
-from gpustate.solve.rpmprimary import Listed
+from gpustate.solve.rpmprimary import PrimaryEntry
 
 _LIMIT = 2 << 30
-#: Of a list of mirrors, how many are tried.
+#: Mirrors of a list that are tried.
 _MIRRORS = 5
 _LOCATION = re.compile(rb"<location\b[^>]*?(?:/>|>\s*</location\s*>)")
 _METALINK = re.compile(r"<url\b[^>]*>\s*(https?://[^<\s]+)/repodata/repomd\.xml\s*</url>")
 
 
 @dataclass(frozen=True, slots=True)
-class RpmPlace:
-    """One repository of rpm packages.
+class RpmRepositorySource:
+    """One upstream repository of rpm packages.
 
     Args:
         name: its id.
-        uri: its address without a slash at the end; empty where only a list of mirrors is given.
-        mirrors: address of such a list, or of a metalink.
-        keys, fingerprints: as of :class:`~gpustate.bundle.upstream.Place`.
-        packages_signed, metadata_signed: what is signed with those keys.
-        hotfixes: module streams hide none of its packages.
-        excluded, included: patterns of names; nothing but what is included, where there is any.
+        uri: its URL without a trailing slash; empty where only a mirror list is given.
+        mirrors: URL of a mirror list or metalink.
+        keys, fingerprints: as of :class:`~gpustate.bundle.upstream.RepositorySource`.
+        packages_signed, metadata_signed: what those keys sign.
+        hotfixes: module streams do not hide its packages.
+        excluded, included: name patterns; with ``included``, only matching packages.
     """
 
     name: str
@@ -74,74 +73,75 @@ class RpmPlace:
 class RpmBuild(Build):
     """One build of an rpm package in a repository."""
 
-    def __init__(self, listed: Listed, place: Place, source: Source, *, signed: bool) -> None:
-        self.listed = listed
+    def __init__(
+        self, entry: PrimaryEntry, place: RepositorySource, source: Source, *, signed: bool
+    ) -> None:
+        self.entry = entry
         self.place = place
         self.source = source
-        self._signed = signed  # the package itself is to be checked
+        self._signed = signed  # verify the package's own signature
 
     @property
     def package(self) -> Package:
-        return self.listed.package
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        """What it requires."""
-        return self.listed.needs
+        return self.entry.package
 
     @property
     def url(self) -> str:
-        base = self.listed.base.rstrip("/") or self.place.uri
-        return f"{base}/{urllib.parse.quote(self.listed.href, safe='/+~:@,=()^')}"
+        base = self.entry.base.rstrip("/") or self.place.uri
+        return f"{base}/{urllib.parse.quote(self.entry.href, safe='/+~:@,=()^')}"
 
     @property
     def digest(self) -> str:
-        return self.listed.digest
+        return self.entry.digest
 
     @property
     def file(self) -> str:
         plain = self.package.version.rpartition(":")[2]
         return f"{self.package.name}-{plain}.{self.package.architecture}.rpm"
 
-    def proven(self, path: Path) -> Source:
+    def verify(self, path: Path) -> Source:
         if not self._signed:
             return self.source
         return replace(self.source, signed_by=rpmfile.check(path, self.file, self.place))
 
     def indexed(self) -> bytes:
-        """Its element, for a repository in which it lies beside the repodata."""
+        """Its XML element, with the location beside the bundle's repodata."""
         mine = f'<location href="{html.escape(self.file)}"/>'.encode()
-        return _LOCATION.sub(lambda _: mine, self.listed.text)
+        return _LOCATION.sub(lambda _: mine, self.entry.text)
 
 
 def read(
-    place: RpmPlace,
+    place: RpmRepositorySource,
     machine: str,
     streams: Mapping[str, str],
     cache: Path,
     say: fetch.Say = lambda _: None,
 ) -> Offers:
-    """Read what a repository offers for a machine.
+    """Download the repodata of a repository and list its packages for a machine.
 
     Args:
         place: the repository.
         machine: ``x86_64``.
-        streams: module streams that are enabled, by module.
-        cache: where fetched repodata lies.
-        say: is told what is fetched.
+        streams: enabled module stream by module.
+        cache: folder for downloads.
+        say: called with the URL of each download.
 
     Raises:
-        ConnectionFailed: it cannot be fetched.
-        RefusedError: nothing of it is signed by a pinned key, or its files do not fit.
+        ConnectionFailed: a download failed.
+        RefusedError: it is not signed by a pinned key, or a hash does not match.
     """
     if not place.keys or not (place.packages_signed or place.metadata_signed):
-        why = "no key is pinned to it" if not place.keys else "nothing of it is signed"
+        why = (
+            "no key is pinned to it"
+            if not place.keys
+            else "neither packages nor metadata are signed"
+        )
         raise RefusedError(
             f"{place.name}: {why}",
-            fix="give it gpgkey and gpgcheck=1 or repo_gpgcheck=1: what cannot be checked goes into no bundle",
+            fix="set gpgkey, and gpgcheck=1 or repo_gpgcheck=1: a bundle takes verified packages only",
         )
     uri = (place.uri or _mirror(place, say)).rstrip("/")
-    checked = Place(uri, "/", (), place.keys, place.fingerprints)
+    checked = RepositorySource(uri, "/", (), place.keys, place.fingerprints)
     say(f"{uri}/repodata/repomd.xml")
     repomd, signed_by = _repomd(checked, place.metadata_signed)
     try:
@@ -154,46 +154,48 @@ def read(
             text = _file(uri, files["modules"], cache, say).decode("utf-8", "replace")
             known = modules.parse(text, f"modules.yaml of {uri}")
     except ProbeError as error:
-        raise RefusedError(error.message, fix="look at what the repository serves") from None
+        raise RefusedError(error.message, fix="check what the repository serves") from None
     times = [int(one) for one in re.findall(rb"<timestamp>\s*([0-9]{1,12})", repomd)]
     source = Source(place.name, "/", "", uri, signed_by)
-    shown = modules.filtered([row.package for row in rows], [known], streams)
+    shown = modules.apply_streams([row.package for row in rows], [known], streams)
     offers = Offers(max(times, default=0))
     for row, package in zip(rows, shown, strict=True):
         if not package.forbidden and _is_taken(package, place):
             build = RpmBuild(row, checked, source, signed=not place.metadata_signed)
-            offers.take(package.name, build, dict.fromkeys(name for name, _ in package.provides))
+            offers.add_build(
+                package.name, build, dict.fromkeys(name for name, _ in package.provides)
+            )
     return offers
 
 
-def _repomd(place: Place, signed: bool) -> tuple[bytes, tuple[str, ...]]:
+def _repomd(place: RepositorySource, signed: bool) -> tuple[bytes, tuple[str, ...]]:
     address = f"{place.base}/repodata/repomd.xml"
-    text = fetch.text_of(address)
+    text = fetch.fetch_text(address)
     if text is None:
         raise ConnectionFailed(
-            f"{address}: there is no such file: no repository of rpm packages",
-            fix="check the address: it ends above repodata",
+            f"{address}: no such file: not an rpm repository",
+            fix="check the URL: it must be the folder that contains repodata",
         )
     if not signed:
         return text, ()
-    signature = fetch.text_of(f"{address}.asc")
+    signature = fetch.fetch_text(f"{address}.asc")
     if signature is None:
         raise RefusedError(
-            f"{address}: is not signed, and repo_gpgcheck wants that it is",
-            fix="check address and repo_gpgcheck",
+            f"{address}: not signed, but repo_gpgcheck requires a signature",
+            fix="check URL and repo_gpgcheck",
         )
-    return text, upstream.checked(place, text, signature)[1]
+    return text, upstream.verify_signature(place, text, signature)[1]
 
 
 def _file(uri: str, file: Location, cache: Path, say: fetch.Say) -> bytes:
-    """A file of repodata, without compression."""
+    """Content of a repodata file, uncompressed."""
     address = f"{uri}/{file.href}"
     if len(file.checksum) not in fetch.SUMS or not file.size:
         raise RefusedError(
-            f"{uri}/repodata/repomd.xml: has no SHA-256 or size for {file.href}",
-            fix="use a repository that has them: what cannot be checked goes into no bundle",
+            f"{uri}/repodata/repomd.xml: no SHA-256 or size for {file.href}",
+            fix="use a repository that has them: a bundle takes verified packages only",
         )
-    path = fetch.file(address, file.checksum, file.size, cache, say)
+    path = fetch.fetch_file(address, file.checksum, file.size, cache, say)
     end = file.href.rpartition(".")[2]
     try:
         if end == "zst":
@@ -201,9 +203,9 @@ def _file(uri: str, file: Location, cache: Path, say: fetch.Say) -> bytes:
         with _opened(path, end) as stream:
             data = stream.read(_LIMIT + 1)
     except (OSError, EOFError, lzma.LZMAError) as error:
-        raise RefusedError(f"{address}: cannot be unpacked ({error})") from error
+        raise RefusedError(f"{address}: cannot decompress ({error})") from error
     if len(data) > _LIMIT:
-        raise RefusedError(f"{address}: is larger than {_LIMIT >> 20} MiB")
+        raise RefusedError(f"{address}: larger than {_LIMIT >> 20} MiB")
     return data
 
 
@@ -224,7 +226,7 @@ def _unzstd(path: Path) -> bytes:
         done = subprocess.run(["zstd", "-dcq", str(path)], capture_output=True, check=False)
     except FileNotFoundError:
         raise UsageError(
-            "zstd is not installed here, and a repository's repodata is compressed with it",
+            "zstd is not installed, but a repository's repodata is compressed with it",
             fix="install zstd",
         ) from None
     if done.returncode or len(done.stdout) > _LIMIT:
@@ -232,34 +234,34 @@ def _unzstd(path: Path) -> bytes:
     return done.stdout
 
 
-def mirrors(text: str) -> list[str]:
-    """Addresses of a metalink or a list of mirrors, those by https first."""
+def parse_mirrors(text: str) -> list[str]:
+    """URLs of a metalink or mirror list, https first."""
     rows = [line.strip() for line in text.splitlines()]
     found = _METALINK.findall(text) or [r for r in rows if re.match(r"https?://", r)]
     found.sort(key=lambda one: not one.startswith("https:"))
     return [html.unescape(one).rstrip("/") for one in found]
 
 
-def _mirror(place: RpmPlace, say: fetch.Say) -> str:
-    """The first mirror of a list that answers."""
+def _mirror(place: RpmRepositorySource, say: fetch.Say) -> str:
+    """The first mirror that responds."""
     if not place.mirrors:
-        raise UsageError(f"{place.name}: has no address", fix="give the repository a baseurl")
+        raise UsageError(f"{place.name}: no URL", fix="set a baseurl for the repository")
     say(place.mirrors)
-    found = mirrors((fetch.text_of(place.mirrors) or b"").decode("utf-8", "replace"))
+    found = parse_mirrors((fetch.fetch_text(place.mirrors) or b"").decode("utf-8", "replace"))
     for uri in found[:_MIRRORS]:
         try:
-            if fetch.text_of(f"{uri}/repodata/repomd.xml") is not None:
+            if fetch.fetch_text(f"{uri}/repodata/repomd.xml") is not None:
                 return uri
         except ConnectionFailed:
             continue
-    said = f"{len(found)} mirrors, and none answers" if found else "no mirror"
+    listed = f"{len(found)} mirrors, none of which responds" if found else "no mirror"
     raise ConnectionFailed(
-        f"{place.mirrors}: names {said} for {place.name}",
-        fix="check the proxy, or give the repository a baseurl",
+        f"{place.mirrors}: lists {listed} for {place.name}",
+        fix="check the proxy, or set a baseurl for the repository",
     )
 
 
-def _is_taken(package: Package, place: RpmPlace) -> bool:
+def _is_taken(package: Package, place: RpmRepositorySource) -> bool:
     def hit(patterns: tuple[str, ...]) -> bool:
         names = (package.name, f"{package.name}.{package.architecture}", repodata.nevra(package))
         return any(fnmatch.fnmatchcase(name, one) for one in patterns for name in names)

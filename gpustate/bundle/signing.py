@@ -1,8 +1,7 @@
-"""The key that signs the repositories of bundles: made here once, without GnuPG.
+"""The key that signs the repositories of bundles: generated once, without GnuPG.
 
-Signatures of Ed25519 depend on nothing but the key and the text, so the same packages and the same key
-give the same bytes. The time in a signature is the one it is given. Certificate and signatures are of
-version 4, which gpgv of every release reads.
+Ed25519 signatures are deterministic, so the same packages and the same key give the same bytes. The time in a
+signature is a parameter. Certificate and signatures have version 4, which every release of gpgv reads.
 
 Sources:
     RFC 4880 sections 4 to 7 (packets, signatures, armor, clear text);
@@ -32,39 +31,39 @@ from gpustate.errors import UsageError
 IDENTITY = "gpustate bundle"
 _EDDSA, _SHA512 = 22, 10
 _CURVE = bytes.fromhex("092b06010401da470f01")
-#: When every such key says it was made: its fingerprint is to follow from the key alone.
+#: Creation time of every such key, so that the fingerprint depends on the key alone.
 _BORN = 1_577_836_800
 _BINARY, _TEXT, _SELF = 0x00, 0x01, 0x13
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """An Ed25519 key as OpenPGP has it."""
+    """An Ed25519 key in OpenPGP format."""
 
     secret: Ed25519PrivateKey
 
     @classmethod
     def load(cls, path: Path) -> SigningKey:
-        """Read a key, or make it where there is no file.
+        """Read a key, or generate it where there is no file.
 
         Raises:
-            UsageError: the file is no such key, or cannot be read or written.
+            UsageError: the file is not such a key, or cannot be read or written.
         """
         try:
             data = path.read_bytes()
         except FileNotFoundError:
             return cls._make(path)
         except OSError as error:
-            raise UsageError(f"cannot be read ({error.strerror})", place=str(path)) from error
+            raise UsageError(f"cannot read ({error.strerror})", place=str(path)) from error
         try:
             secret = load_pem_private_key(data, None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
             secret = None
         if not isinstance(secret, Ed25519PrivateKey):
             raise UsageError(
-                "is no Ed25519 key in PEM without a password",
+                "is not an unencrypted Ed25519 key in PEM format",
                 place=str(path),
-                fix="name a file that is not there yet, and a key is made",
+                fix="pass a path that does not exist yet to generate a key",
             )
         return cls(secret)
 
@@ -81,9 +80,7 @@ class SigningKey:
         except FileExistsError:
             return cls.load(path)
         except OSError as error:
-            raise UsageError(
-                f"the key cannot be written ({error.strerror})", place=str(path)
-            ) from error
+            raise UsageError(f"cannot write the key ({error.strerror})", place=str(path)) from error
         finally:
             fresh.unlink(missing_ok=True)
         return cls(secret)
@@ -106,7 +103,7 @@ class SigningKey:
         return _armored("PUBLIC KEY", packets + self._signature(_SELF, over, _BORN))
 
     def clearsign(self, text: str, when: int) -> str:
-        """A text with its signature below it, as ``InRelease`` has it."""
+        """Sign a text in place (clear-signed), as ``InRelease`` is."""
         lines = [line.rstrip(" \t\r") for line in text.rstrip("\n").split("\n")]
         signature = self._signature(_TEXT, "\r\n".join(lines).encode(), when)
         body = "\n".join(f"- {line}" if line.startswith("-") else line for line in lines)
@@ -114,7 +111,7 @@ class SigningKey:
         return f"{head}{body}\n{_armored('SIGNATURE', signature)}"
 
     def sign(self, data: bytes, when: int) -> str:
-        """An armored signature of some bytes, as ``repomd.xml.asc`` has it."""
+        """Detached armored signature, as ``repomd.xml.asc`` is."""
         return _armored("SIGNATURE", self._signature(_BINARY, data, when))
 
     def _signature(self, kind: int, over: bytes, when: int) -> bytes:
@@ -124,9 +121,9 @@ class SigningKey:
             hashed += _sub(27, b"\x03")  # certifies and signs
         head = bytes((4, kind, _EDDSA, _SHA512)) + len(hashed).to_bytes(2) + hashed
         digest = hashlib.sha512(over + head + b"\x04\xff" + len(head).to_bytes(4)).digest()
-        made = self.secret.sign(digest)
+        signature = self.secret.sign(digest)
         rest = _sub(16, fingerprint[-8:])
-        numbers = _number(made[:32]) + _number(made[32:])
+        numbers = _number(signature[:32]) + _number(signature[32:])
         return _packet(2, head + len(rest).to_bytes(2) + rest + digest[:2] + numbers)
 
 

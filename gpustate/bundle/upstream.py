@@ -1,8 +1,8 @@
-"""Repositories that bundles are made from: their signed indexes, checked, and what is in them.
+"""Upstream repositories of deb packages: download and verify their indexes, and list their packages.
 
-A repository is believed when its ``InRelease`` (or ``Release`` with ``Release.gpg``) is signed by a key
-that is pinned to it; gpgv does that, as it does for apt. Only what was signed is read, not what stands
-around it. The indexes are believed by the hashes in there, the packages by the hashes in those.
+``InRelease`` (or ``Release`` with ``Release.gpg``) must be signed by a key that is pinned to the repository; gpgv
+verifies it, as it does for apt. Only the signed part is read. It has the hashes of the indexes, and those have
+the hashes of the packages.
 
 Sources:
     Debian wiki, RepositoryFormat; sources.list(5); gpgv(1), DETAILS of GnuPG (``VALIDSIG``).
@@ -35,15 +35,15 @@ _FIELD = re.compile(r"^(?P<name>[A-Za-z0-9-]+):[ \t]*(?P<value>.*(?:\n[ \t].*)*)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One repository, as a policy or a source entry names it.
+class RepositorySource:
+    """One upstream repository, from a policy or a source entry.
 
     Args:
-        uri: without a slash at the end.
+        uri: without a trailing slash.
         suite: a name, or a path ending in ``/`` for a flat repository.
         components: empty for a flat repository.
-        keys: key rings, binary or armored, that may have signed it.
-        fingerprints: of those, the ones that count; empty: all.
+        keys: pinned key rings, binary or armored.
+        fingerprints: of those, the accepted keys; empty for all.
     """
 
     uri: str
@@ -54,7 +54,7 @@ class Place:
 
     @property
     def base(self) -> str:
-        """The folder with ``InRelease``."""
+        """URL of the folder with ``InRelease``."""
         if self.suite.endswith("/"):
             return f"{self.uri}/{self.suite.removeprefix('./').strip('/')}".rstrip("/")
         return f"{self.uri}/dists/{self.suite}"
@@ -69,7 +69,7 @@ class Stanza(Build):
         self.source = source
 
     def field(self, name: str) -> str:
-        """A field's value on one line; empty where it has none."""
+        """A field's value on one line; empty without the field."""
         found = re.search(
             rf"^{name}:[ \t]*(.*(?:\n[ \t].*)*)", self.text, re.MULTILINE | re.IGNORECASE
         )
@@ -88,7 +88,7 @@ class Stanza(Build):
 
     @property
     def url(self) -> str:
-        """Where the file is. A name that has a "%" in it has it in the file's name too."""
+        """URL of the file. A ``%`` in the name is part of the file's name, so it is escaped."""
         name = self.field("Filename").removeprefix("./")
         return f"{self.uri}/{urllib.parse.quote(name, safe='/+~:@,=()')}"
 
@@ -105,16 +105,16 @@ class Stanza(Build):
 
     @property
     def part_of_base(self) -> bool:
-        """Every system of the distribution has it."""
+        """Whether every system of the distribution has it."""
         return self.field("Essential") == "yes" or self.field("Priority") == "required"
 
 
 @dataclass(slots=True)
 class Index(Offers):
-    """Everything one repository of Debian packages offers."""
+    """All packages of one repository of deb packages."""
 
     def add(self, text: str, uri: str, source: Source) -> None:
-        """Take a Packages file in."""
+        """Add the packages of a Packages file."""
         for part in text.split("\n\n"):
             name = re.search(r"^Package:[ \t]*(\S+)", part, re.MULTILINE)
             if name is None:
@@ -124,21 +124,23 @@ class Index(Offers):
             if "\nProvides:" in part:
                 rows = (row.split() for row in one.field("Provides").split(","))
                 provided = [words[0] for words in rows if words]
-            self.take(name[1], one, provided)
+            self.add_build(name[1], one, provided)
 
 
-def read(place: Place, architecture: str, cache: Path, say: fetch.Say = lambda _: None) -> Index:
-    """Read a repository's indexes for an architecture.
+def read(
+    place: RepositorySource, architecture: str, cache: Path, say: fetch.Say = lambda _: None
+) -> Index:
+    """Download the indexes of a repository for an architecture.
 
     Args:
         place: the repository.
         architecture: as Debian writes it: ``amd64``.
-        cache: where fetched indexes lie.
-        say: is told what is fetched.
+        cache: folder for downloads.
+        say: called with the URL of each download.
 
     Raises:
-        ConnectionFailed: it cannot be fetched.
-        RefusedError: it is not signed by a key that is pinned to it, or its files do not fit.
+        ConnectionFailed: a download failed.
+        RefusedError: it is not signed by a pinned key, or a hash does not match.
     """
     say(f"{place.base}/InRelease")
     release, signed_by = _release(place)
@@ -160,26 +162,33 @@ def read(place: Place, architecture: str, cache: Path, say: fetch.Say = lambda _
     return index
 
 
-def _release(place: Place) -> tuple[str, tuple[str, ...]]:
-    whole = fetch.text_of(f"{place.base}/InRelease")
+def _release(place: RepositorySource) -> tuple[str, tuple[str, ...]]:
+    whole = fetch.fetch_text(f"{place.base}/InRelease")
     if whole is not None:
-        return checked(place, whole, None)
-    text = fetch.text_of(f"{place.base}/Release")
-    signature = fetch.text_of(f"{place.base}/Release.gpg")
+        return verify_signature(place, whole, None)
+    text = fetch.fetch_text(f"{place.base}/Release")
+    signature = fetch.fetch_text(f"{place.base}/Release.gpg")
     if text is None or signature is None:
         raise ConnectionFailed(
-            f"{place.base}: has neither InRelease nor Release with Release.gpg: no signed repository",
-            fix="check the address: it ends above dists, or at the folder of a flat repository",
+            f"{place.base}: neither InRelease nor Release with Release.gpg: not a signed repository",
+            fix="check the URL: it must be the folder that contains dists, or that of a flat repository",
         )
-    return checked(place, text, signature)
+    return verify_signature(place, text, signature)
 
 
-def checked(place: Place, text: bytes, signature: bytes | None) -> tuple[str, tuple[str, ...]]:
-    """What was signed, and by which of the pinned keys."""
+def verify_signature(
+    place: RepositorySource, text: bytes, signature: bytes | None
+) -> tuple[str, tuple[str, ...]]:
+    """Verify a signature: the signed text, and the pinned keys that signed it.
+
+    Raises:
+        RefusedError: no pinned key signed it.
+        UsageError: gpgv is not installed.
+    """
     if not place.keys:
         raise RefusedError(
             f"{place.base}: no key is pinned to it",
-            fix="give its source entry a Signed-By, or the repository's state a key",
+            fix="set Signed-By in its source entry, or a key in the repository's state",
         )
     with tempfile.TemporaryDirectory(prefix="gpustate-") as name:
         folder = Path(name)
@@ -195,7 +204,7 @@ def checked(place: Place, text: bytes, signature: bytes | None) -> tuple[str, tu
             done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
         except FileNotFoundError:
             raise UsageError(
-                "gpgv is not installed here, and it checks the signatures of repositories",
+                "gpgv is not installed, but it is needed to verify signatures of repositories",
                 fix="install gpgv (it comes with GnuPG)",
             ) from None
         rows = [line.split() for line in done.stdout.splitlines()]
@@ -211,17 +220,17 @@ def checked(place: Place, text: bytes, signature: bytes | None) -> tuple[str, tu
     return plain.decode("utf-8", "replace"), tuple(sorted(counted))
 
 
-def _why(rows: Sequence[Sequence[str]], place: Place) -> str:
+def _why(rows: Sequence[Sequence[str]], place: RepositorySource) -> str:
     kinds = {row[1]: row for row in rows if len(row) > 2}
     if "BADSIG" in kinds:
-        return "its signature does not fit its content"
+        return "its signature does not match its content"
     if "VALIDSIG" in kinds:
-        return f"it is signed by {kinds['VALIDSIG'][-1]}, wanted {', '.join(place.fingerprints)}"
+        return f"signed by {kinds['VALIDSIG'][-1]}, expected {', '.join(place.fingerprints)}"
     if "NO_PUBKEY" in kinds:
-        return f"it is signed by {kinds['NO_PUBKEY'][2]}, which is not the key pinned to it"
+        return f"signed by {kinds['NO_PUBKEY'][2]}, which is not a key pinned to it"
     if "EXPKEYSIG" in kinds or "KEYEXPIRED" in kinds:
         return "the key pinned to it has expired"
-    return "it has no signature that can be checked"
+    return "it has no valid signature"
 
 
 def _hashes(text: str) -> dict[str, tuple[str, int]]:
@@ -234,27 +243,31 @@ def _hashes(text: str) -> dict[str, tuple[str, int]]:
 
 
 def _packages(
-    place: Place, stem: str, files: dict[str, tuple[str, int]], cache: Path, say: fetch.Say
+    place: RepositorySource,
+    stem: str,
+    files: dict[str, tuple[str, int]],
+    cache: Path,
+    say: fetch.Say,
 ) -> str:
     for end, unpack in ((".xz", lzma.open), (".gz", gzip.open), ("", open)):
         if stem + end not in files:
             continue
         sha256, size = files[stem + end]
-        path = fetch.file(f"{place.base}/{stem}{end}", sha256, size, cache, say)
+        path = fetch.fetch_file(f"{place.base}/{stem}{end}", sha256, size, cache, say)
         try:
             with unpack(path, "rb") as file:
                 data = file.read(_LIMIT + 1)
         except (OSError, EOFError, lzma.LZMAError) as error:
-            raise RefusedError(f"{place.base}/{stem}{end}: cannot be unpacked ({error})") from error
+            raise RefusedError(f"{place.base}/{stem}{end}: cannot decompress ({error})") from error
         if len(data) > _LIMIT:
-            raise RefusedError(f"{place.base}/{stem}{end}: is larger than {_LIMIT >> 20} MiB")
+            raise RefusedError(f"{place.base}/{stem}{end}: larger than {_LIMIT >> 20} MiB")
         return bytes(data).decode("utf-8", "replace")
     raise RefusedError(
-        f"{place.base}: its signed index names no {stem}",
+        f"{place.base}: its signed index does not list {stem}",
         fix="check component and architecture",
     )
 
 
 def fingerprints_of(keys: Iterable[bytes]) -> tuple[str, ...]:
-    """Of the primary keys of key rings."""
+    """Fingerprints of the primary keys of key rings."""
     return tuple(dict.fromkeys(f for key in keys for f in openpgp.primaries(openpgp.binary(key))))

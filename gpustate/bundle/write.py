@@ -1,7 +1,7 @@
-"""Writes a bundle: fetches what goes in, makes the indexes, signs them, puts all of it into a folder or tar.
+"""Write a bundle: download its packages, build and sign its indexes, write a folder or tar file.
 
 The same packages and the same key give the same bytes: names are sorted, and the only time in it is that
-of the newest index it was made from. It appears whole or not at all.
+of the newest upstream index. It is written atomically.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from email.utils import formatdate
 from pathlib import Path
 
 from gpustate.bundle import fetch, rpmrepository
-from gpustate.bundle.closure import built
+from gpustate.bundle.closure import package_of
 from gpustate.bundle.manifest import (
     KEY_NAME,
     NAME,
@@ -27,7 +27,7 @@ from gpustate.bundle.manifest import (
     Manifest,
     Repository,
     Target,
-    id_of,
+    bundle_id,
     to_text,
 )
 from gpustate.bundle.offers import Build
@@ -37,13 +37,13 @@ from gpustate.bundle.upstream import Stanza
 from gpustate.errors import RefusedError, UsageError
 from gpustate.solve.packages import Package
 
-#: What a file is made of: bytes, or a file in the cache.
+#: Content of a file: bytes, or a file in the cache.
 Content = bytes | Path
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """What one target gets, before it is fetched.
+class Selection:
+    """The packages of one target, before they are downloaded.
 
     Args:
         distribution, machine, kernels, asked: as in :class:`~gpustate.bundle.manifest.Target`.
@@ -60,12 +60,12 @@ class Chosen:
 
 
 @dataclass(slots=True)
-class Made:
+class PreparedBundle:
     """A bundle that is ready to be written.
 
     Args:
-        manifest: of it.
-        contents: every file by its path in the bundle.
+        manifest: its manifest.
+        contents: files by path in the bundle.
     """
 
     manifest: Manifest
@@ -73,39 +73,41 @@ class Made:
 
     @property
     def text(self) -> str:
-        """The manifest's text."""
+        """Text of the manifest."""
         return to_text(self.manifest)
 
     @property
     def id(self) -> str:
-        """The bundle's id."""
-        return id_of(self.text)
+        """Id of the bundle."""
+        return bundle_id(self.text)
 
 
-def make(
-    chosen: Sequence[Chosen], key: SigningKey, cache: Path, say: fetch.Say = lambda _: None
-) -> Made:
-    """Fetch everything and make the indexes.
+def prepare(
+    chosen: Sequence[Selection], key: SigningKey, cache: Path, say: fetch.Say = lambda _: None
+) -> PreparedBundle:
+    """Download all packages and build the indexes.
 
     Raises:
-        ConnectionFailed, RefusedError, UsageError: something cannot be had.
+        ConnectionFailed, RefusedError, UsageError: a package is unavailable or not verified.
     """
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot be made ({error.strerror})", place=str(cache)) from error
+        raise UsageError(
+            f"cannot create the folder ({error.strerror})", place=str(cache)
+        ) from error
     contents: dict[str, Content] = {}
     targets = [_target(one, key, cache, say, contents) for one in chosen]
     date = max((one.date for one in chosen), default=0)
     targets.sort(key=lambda one: one.name)
     contents[KEY_NAME] = key.public().encode()
-    made = Made(Manifest(date, key.fingerprint, tuple(targets)), contents)
-    contents[NAME] = made.text.encode()
-    return made
+    bundle = PreparedBundle(Manifest(date, key.fingerprint, tuple(targets)), contents)
+    contents[NAME] = bundle.text.encode()
+    return bundle
 
 
 def _target(
-    one: Chosen, key: SigningKey, cache: Path, say: fetch.Say, contents: dict[str, Content]
+    one: Selection, key: SigningKey, cache: Path, say: fetch.Say, contents: dict[str, Content]
 ) -> Target:
     target = Target(one.distribution, one.machine, one.kernels, one.asked)
     repositories: list[Repository] = []
@@ -114,8 +116,8 @@ def _target(
         entries: list[Entry] = []
         for build in builds:
             package = _checked(build)
-            path = fetch.file(build.url, build.digest, package.size, cache, say)
-            source = build.proven(path)
+            path = fetch.fetch_file(build.url, build.digest, package.size, cache, say)
+            source = build.verify(path)
             file = File(build.file, _sha256(path, build.digest), package.size)
             architecture = package.architecture or "all"
             entries.append(Entry(package.name, package.version, architecture, file, source))
@@ -128,11 +130,11 @@ def _target(
 
 
 def _checked(build: Build) -> Package:
-    package = built(build)
+    package = package_of(build)
     if not build.digest or not package.size:
         raise RefusedError(
             f"{build.source.site}: its index has no SHA256 or size for {package.name}",
-            fix="use a repository that has them: what cannot be checked goes into no bundle",
+            fix="use a repository that has them: a bundle takes verified packages only",
         )
     return package
 
@@ -147,7 +149,7 @@ def _sha256(path: Path, digest: str) -> str:
 def _indexes(builds: Sequence[Build], label: str, key: SigningKey, date: int) -> dict[str, bytes]:
     rpms = [build for build in builds if isinstance(build, RpmBuild)]
     if rpms:
-        return rpmrepository.indexes(rpms, key, date)
+        return rpmrepository.build_indexes(rpms, key, date)
     rows = [_indexed(build) for build in builds if isinstance(build, Stanza)]
     packages = "".join(sorted(rows)).encode()
     release = (
@@ -169,8 +171,8 @@ def _file(name: str, data: bytes) -> File:
     return File(name, hashlib.sha256(data).hexdigest(), len(data))
 
 
-def write(made: Made, out: Path) -> None:
-    """Write a bundle, as a tar file where the name ends in ``.tar``, else as a folder.
+def write(bundle: PreparedBundle, out: Path) -> None:
+    """Write a bundle as a tar file where the name ends in ``.tar``, else as a folder.
 
     Raises:
         UsageError: it cannot be written.
@@ -179,19 +181,19 @@ def write(made: Made, out: Path) -> None:
     try:
         _remove(fresh)
         if out.suffix == ".tar":
-            _tar(made, fresh)
+            _tar(bundle, fresh)
             os.replace(fresh, out)
         else:
             _check_folder(out)
-            _folder(made, fresh)
+            _folder(bundle, fresh)
             _remove(out)
             os.replace(fresh, out)
     except OSError as error:
         _remove(fresh)
         raise UsageError(
-            f"cannot be written ({error.strerror or error})",
+            f"cannot write ({error.strerror or error})",
             place=str(out),
-            fix="make room or name another place with --out; what was fetched is kept",
+            fix="free disk space, or set another path with --out; downloads are kept",
         ) from error
 
 
@@ -205,21 +207,21 @@ def _remove(path: Path) -> None:
 def _check_folder(out: Path) -> None:
     if out.exists() and not ((out / NAME).is_file() or (out.is_dir() and not any(out.iterdir()))):
         raise UsageError(
-            "is there and is no bundle", place=str(out), fix="name a new folder with --out"
+            "exists and is not a bundle", place=str(out), fix="set a new folder with --out"
         )
 
 
-def _members(made: Made) -> Iterator[tuple[str, Content]]:
-    # The manifest first: who reads a tar finds it without going through all of it.
-    yield NAME, made.contents[NAME]
-    yield from sorted((name, data) for name, data in made.contents.items() if name != NAME)
+def _members(bundle: PreparedBundle) -> Iterator[tuple[str, Content]]:
+    # The manifest is first, so that readers of a tar find it at once.
+    yield NAME, bundle.contents[NAME]
+    yield from sorted((name, data) for name, data in bundle.contents.items() if name != NAME)
 
 
-def _tar(made: Made, path: Path) -> None:
+def _tar(bundle: PreparedBundle, path: Path) -> None:
     with tarfile.open(path, "w:", format=tarfile.GNU_FORMAT) as tar:
-        for name, data in _members(made):
+        for name, data in _members(bundle):
             info = tarfile.TarInfo(name)
-            info.mtime, info.mode = made.manifest.date, 0o644
+            info.mtime, info.mode = bundle.manifest.date, 0o644
             if isinstance(data, bytes):
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))
@@ -229,12 +231,12 @@ def _tar(made: Made, path: Path) -> None:
                 tar.addfile(info, file)
 
 
-def _folder(made: Made, path: Path) -> None:
-    for name, data in _members(made):
+def _folder(bundle: PreparedBundle, path: Path) -> None:
+    for name, data in _members(bundle):
         target = path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(data, bytes):
             target.write_bytes(data)
         else:
             shutil.copyfile(data, target)
-        os.utime(target, (made.manifest.date, made.manifest.date))
+        os.utime(target, (bundle.manifest.date, bundle.manifest.date))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gpustate.core.inventory import Inventory
     from gpustate.core.node import Node
     from gpustate.core.policy import Policy
+    from gpustate.engine.events import Listener
     from gpustate.engine.fleet import FleetResult, Request
     from gpustate.inventory.vault import Vault
     from gpustate.policies import Changes
@@ -132,15 +134,12 @@ def lock_options(function: F) -> F:
 
 def lock_file(source: str, options: Mapping[str, Any]) -> str | None:
     """The lock file that counts for a policy; ``None`` where there is none, or none is wanted."""
-    path: str | None = options.get("lock")
-    if options.get("no_lock"):
-        if path:
-            raise UsageError("--lock and --no-lock contradict each other", fix="give one of them")
-        return None
-    beside = os.path.join(os.path.dirname(source), "gpustate.lock")
-    if not path and os.path.isfile(source) and os.path.lexists(beside):
-        return beside
-    return path or None
+    from gpustate.api import sources
+
+    path = options.get("lock")
+    if options.get("no_lock") and path:
+        raise UsageError("--lock and --no-lock contradict each other", fix="give one of them")
+    return sources.lock_file(source, path or not options.get("no_lock"))
 
 
 def locked(
@@ -165,12 +164,12 @@ def load_inventory(options: dict[str, Any], *, reach: bool = True) -> Inventory:
         options: of the verb.
         reach: nodes are to be connected to, so that their passwords are needed.
     """
-    from gpustate import inventory
+    from gpustate.api import sources
 
     source = options.get("inventory")
     if not source:
         raise UsageError("no inventory", fix="give one with -i: a file, a folder, or node1,node2")
-    loaded = inventory.load(
+    loaded = sources.load_inventory(
         source, limit=options.get("limit"), exclude=options.get("exclude"), vault=_vault(options)
     )
     notes.tell(loaded.notes)
@@ -307,26 +306,17 @@ def load_policy(
     source: str, options: Mapping[str, Any] | None = None, *, origins: bool = False
 ) -> Policy:
     """Read the policy that the command line names, with the changes it asks for."""
-    from gpustate import policies
-    from gpustate.cli import rules
+    from gpustate.api import sources
 
-    if not source:
-        raise UsageError("no policy", fix="give a Python file, an Operator file or a state's name")
     given = options or {}
-    made = policies.load(
+    return sources.load_policy(
         source,
         changes=changes_of(given),
-        origins=origins,
+        bundle=given.get("bundle"),
         strict=bool(given.get("strict")),
         release=given.get("release"),
+        origins=origins,
     )
-    rules.check_allowed(made, source)
-    file = (options or {}).get("bundle")
-    if file is None and not any(state.name == "bundle" for state in made.states):
-        return made
-    from gpustate.resolver import bundle_nodes
-
-    return bundle_nodes.onto(made, file)
 
 
 def known_states() -> Collection[str]:
@@ -369,24 +359,38 @@ class Interrupt:
         signal.signal(signal.SIGTERM, hit)
 
 
-def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
-    """Run with progress on standard error; Ctrl-C stops it in good order."""
+@contextmanager
+def watched(
+    inventory: Inventory, *, quiet: bool = False, resume: str = ""
+) -> Iterator[tuple[Listener, Interrupt]]:
+    """Progress on standard error, and Ctrl-C, for one run; ``resume`` is the command to go on with."""
     from gpustate.cli.progress import Progress
-    from gpustate.engine import fleet
 
-    progress = Progress([node.name for node in request.inventory], quiet=quiet)
-    resume = f"gpustate resume {request.run}" if request.apply and request.run else ""
+    progress = Progress([node.name for node in inventory], quiet=quiet)
 
-    def told() -> None:
+    def announce() -> None:
         progress.say(
             "interrupted: the running steps are finished, nothing new is begun"
             + (f"; go on with: {resume}" if resume else "")
         )
 
-    stop = Interrupt(told)
+    stop = Interrupt(announce)
     stop.arm()
     with progress:
-        return fleet.run(request, progress.event, stop)
+        yield progress.event, stop
+
+
+def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
+    """Run with progress on standard error; Ctrl-C stops it in good order."""
+    from gpustate.api.functions import last_in_image
+    from gpustate.engine import fleet
+    from gpustate.resolver.checks import node_checks
+
+    request.last_in_image = last_in_image(request.inventory)
+    request.checks = node_checks(request.policy)
+    resume = f"gpustate resume {request.run}" if request.apply and request.run else ""
+    with watched(request.inventory, quiet=quiet, resume=resume) as (listen, stop):
+        return fleet.run(request, listen, stop)
 
 
 def check_out(path: str) -> None:
@@ -411,16 +415,9 @@ def write_out(text: str, path: str | None = None) -> None:
         raise UsageError(f"cannot be written ({error.strerror})", place=path) from error
 
 
-def serial(asked: str | None, pace: Sequence[str], count: int) -> tuple[str, ...]:
-    """Sizes of batches: those asked for, else the pace of the policy for so many nodes."""
-    if asked:
-        return tuple(asked.split(","))
-    if not pace or not count:
-        return ()
-    shares = (
-        -(-count * int(size[:-1]) // 100) if size.endswith("%") else int(size) for size in pace
-    )
-    return (str(min(shares)),)
+def serial(asked: str | None) -> tuple[str, ...]:
+    """Sizes of batches as they are asked for."""
+    return tuple(asked.split(",")) if asked else ()
 
 
 def as_json(document: Any) -> str:

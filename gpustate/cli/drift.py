@@ -32,6 +32,6 @@ def drift(
 
     result, _ = make_plan(policy, options, output=output, diff=diff, whole=whole, verb="drift")
     codes = [result.exit_code]
-    if result.pending and not exit_zero_on_changes:
+    if result.drifted and not exit_zero_on_changes:
         codes.append(EXIT_PENDING)
     common.finish(*codes)

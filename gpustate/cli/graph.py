@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpustate.graph.about import About
     from gpustate.graph.build import Graph
 
-FORMATS = click.Choice(["text", "json", "dot", "mermaid", "svg"])
+FORMATS = click.Choice(["text", "json", "dot", "mermaid"])
 
 
 @click.command()
@@ -46,10 +46,6 @@ def graph(policy: str | None, whole: bool, node: str | None, output: str, **opti
     made, about = _of_all() if whole else _of_policy(str(policy), node, options)
     if output == "json":
         common.write_out(common.as_json(draw.as_data(made, about)))
-    elif output == "svg":
-        from gpustate.graph.svg import as_svg
-
-        common.write_out(as_svg(made, about))
     else:
         text = {"text": draw.as_text, "dot": draw.as_dot, "mermaid": draw.as_mermaid}
         common.write_out(text[output](made, about))

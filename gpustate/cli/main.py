@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 import click
 
+from gpustate import __version__
+from gpustate.cli import plugins
 from gpustate.errors import EXIT_ERROR, EXIT_INTERRUPTED, GpustateError, UsageError
 
 #: Verb, module below ``gpustate.cli``, attribute, one line of help.
@@ -99,21 +101,20 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "group",
         "Ask which versions, GPUs and kernels go together, and who says so.",
     ),
-    "lab": ("gpustate_lab.verb", "group", "Throw-away nodes with simulated GPUs."),
     "completion": ("completion", "completion", "Print shell completion for bash, zsh or fish."),
 }
 
 
 class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return [*VERBS, *plugins.verbs(VERBS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
-            return None
+            point = plugins.verbs(VERBS).get(cmd_name)
+            return None if point is None else plugins.load(point)
         module, attribute, _ = VERBS[cmd_name]
-        home = module if "." in module else f"gpustate.cli.{module}"
-        found: Any = getattr(importlib.import_module(home), attribute)
+        found: Any = getattr(importlib.import_module(f"gpustate.cli.{module}"), attribute)
         if not isinstance(found, click.Command):
             raise click.ClickException(f"{cmd_name} is no command")
         return found
@@ -122,22 +123,33 @@ class _Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            import difflib
+            known = self.list_commands(ctx)
+            if args[0] not in known:
+                import difflib
 
-            near = difflib.get_close_matches(args[0], VERBS, 1)
-            hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(VERBS)}"
-            raise UsageError(f"no verb {args[0]!r}", fix=hint)
+                near = difflib.get_close_matches(args[0], known, 1)
+                hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(known)}"
+                if args[0] in plugins.PACKAGES:
+                    package = plugins.PACKAGES[args[0]]
+                    hint = f"install {package}: pipx inject gpustate {package}"
+                raise UsageError(f"no verb {args[0]!r}", fix=hint)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        installed = plugins.verbs(VERBS)
         with formatter.section("Verbs"):
             formatter.write_dl([(name, VERBS[name][2]) for name in VERBS])
+        if installed:
+            with formatter.section("Verbs of installed packages"):
+                formatter.write_dl(
+                    [(name, plugins.summary(point)) for name, point in installed.items()]
+                )
 
 
 @click.command(
     cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.version_option(package_name="gpustate", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Ordered, idempotent state for NVIDIA GPU nodes: plan, apply, verify and prove, over plain SSH.
 

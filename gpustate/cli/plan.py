@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from gpustate.cli import common, reports, rules
+from gpustate.cli import common, notes, reports, rules
 from gpustate.cli.context import context
 from gpustate.errors import EXIT_PENDING, UsageError
 
@@ -84,67 +83,64 @@ def make_plan(
     verb: str = "plan",
 ) -> tuple[Any, dict[str, Any]]:
     """Plan and print; return the run's result and the document."""
-    from gpustate.engine.fleet import Request
-    from gpustate.plan import document
+    from gpustate import api
 
     rules.read()
-    serial, written = options.get("serial"), options.get("reports", ())
-    reports.check(written, serial)
+    serial, report_files = options.get("serial"), options.get("reports", ())
+    reports.check(report_files, serial)
     if out is not None:
         common.check_out(out)
     policy = common.load_policy(source, options)
-    if ensure is not None:
-        policy = policy.with_ensure(ensure)
-    inventory, lock = common.locked(common.load_inventory(options), policy, source, options)
-    request = Request(
-        policy,
-        inventory,
-        known=common.known_states(),
-        forks=options["forks"],
-        timings=estimate,
-        forecast=verb != "drift",
-        all_or_nothing=bool(options.get("all_or_nothing")),
-    )
-    result = common.run(request, verb=verb, quiet=output != "text")
-    result.drift = verb == "drift"
-    sizes = ",".join(common.serial(serial, policy.pace, len(inventory.nodes)))
-    made = document.plan_document(
-        policy,
-        source,
-        result.nodes,
-        run=result.run,
-        created=common.now(),
-        schedule=reports.schedule(result, options["forks"], sizes) if estimate else None,
-        context=context(verb, source, options),
-    )
-    if lock is not None:
-        made["lock"] = json.loads(lock)
+    inventory = common.load_inventory(options)
+    notes.tell_strangers(inventory, policy, source)
+    shared: dict[str, Any] = {
+        "lock": common.lock_file(source, options) or False,
+        "forks": options["forks"],
+        "source": source,
+        "context": context(verb, source, options),
+    }
+    result: api.PlanResult | api.DriftResult
+    with common.watched(inventory, quiet=output != "text") as (listen, stop):
+        if verb == "drift":
+            result = api.drift(policy, inventory, events=listen, stop=stop, **shared)
+        else:
+            result = api.plan(
+                policy,
+                inventory,
+                remove=ensure == "absent",
+                all_or_nothing=bool(options.get("all_or_nothing")),
+                estimate=estimate,
+                serial=serial.split(",") if serial else (),
+                events=listen,
+                stop=stop,
+                **shared,
+            )
+    document = result.document
     if out is not None:
-        common.write_out(common.as_json(made), out)
-    reports.show_plan(made, output, diff=diff, whole=whole, reports=written, verb=verb)
+        common.write_out(common.as_json(document), out)
+    reports.show_plan(document, output, diff=diff, whole=whole, reports=report_files, verb=verb)
     if output == "text":
         if out is not None:
             click.echo(
                 f"Saved to {out}; apply it with: gpustate apply {out} -i {options['inventory']}"
             )
-        if verb == "drift":
-            drifted = sum(node.drifted for node in result.nodes)
+        if isinstance(result, api.DriftResult):
+            drifted = len(result.drifted)
             click.echo(f"Drift: {drifted} of {len(result.nodes)} nodes differ from the policy.")
-        click.echo(result.summary())
-    return result, made
+        click.echo(result.summary)
+    return result, document
 
 
 def _show_again(
     source: str, options: dict[str, Any], *, output: str, out: str | None, diff: bool, whole: bool
 ) -> None:
     """Show a saved plan."""
-    from gpustate.cli.apply import read_json
-    from gpustate.plan.document import read_plan
+    from gpustate.api import saved
 
     given = {"--out": out, "--serial": options["serial"], "--remove": options["removal"]}
     if any(given.values()):
         name = next(name for name, value in given.items() if value)
         raise UsageError(f"{source} is a saved plan, {name} is for new ones", fix="leave it away")
     reports.check(options["reports"], None)
-    made = read_plan(read_json(source), place=source)
+    made = saved.read(source)
     reports.show_plan(made, output, diff=diff, whole=whole, reports=options["reports"])

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gpustate.cli import common
 from gpustate.errors import GpustateError, UsageError
-
-if TYPE_CHECKING:
-    from gpustate.engine.fleet import FleetResult
-    from gpustate.plan.estimate import Schedule
 
 FORMATS = click.Choice(["text", "json", "markdown", "html"])
 #: What a report is, by the end of its file's name.
@@ -60,16 +56,6 @@ def check(reports: Sequence[str], serial: str | None) -> None:
         from gpustate.engine import fleet
 
         fleet.batches((), serial.split(","))
-
-
-def schedule(result: FleetResult, forks: int, serial: str | None) -> Schedule:
-    """How the plan would be carried out."""
-    from gpustate.engine import fleet
-    from gpustate.plan.estimate import Schedule
-
-    sizes = tuple(word.strip() for word in serial.split(",")) if serial else ()
-    batches = fleet.batches([node.name for node in result.nodes], sizes) if sizes else []
-    return Schedule(forks, sizes, tuple(tuple(batch) for batch in batches))
 
 
 def show_plan(
@@ -125,27 +111,26 @@ def text(made: Mapping[str, Any], kind: str, *, diff: bool, whole: bool) -> str:
 
 
 def _html(made: Mapping[str, Any]) -> str:
-    from gpustate.graph import svg
     from gpustate.plan import html
 
     try:
-        drawing = _drawing(made)
+        return html.report(made, order=_order(made))
     except GpustateError:
         # A plan from elsewhere may have states that this gpustate does not know.
         return html.report(made)
-    return html.report(made, drawing=drawing, drawing_style=svg.IN_PAGE)
 
 
-def _drawing(made: Mapping[str, Any]) -> str:
+def _order(made: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """States in the order they are applied, each with what it waits for."""
     from gpustate import registry
     from gpustate.core.policy import build as build_state
-    from gpustate.graph import svg
-    from gpustate.graph.about import of_states
+    from gpustate.graph.about import told
     from gpustate.graph.build import build, reverse
+    from gpustate.graph.order import order
 
     rows = made["policy"]["states"]
     states = [build_state(registry.get(row["state"]), row["parameters"]) for row in rows]
     graph = build(states)
     if states and all(state.absent for state in states):
         graph = reverse(graph)
-    return svg.as_svg(graph, of_states(states), alone=False)
+    return [(name, told(graph, name)) for name in order(graph)]

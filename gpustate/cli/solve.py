@@ -52,7 +52,7 @@ def solve(
     request = Request(made, inventory, known=common.known_states(), forks=options["forks"])
     found = driver_sets.survey(request)
     gone = _gone(old.by_node(), inventory, options)
-    solved = driver_sets.settle_all(
+    solved = driver_sets.resolve_all(
         found, old, update=found.cases if update else (), gone=gone if prune else ()
     )
     changed = solved.lock.sets != old.sets
@@ -66,7 +66,7 @@ def solve(
     }
     show = document.solve_data if output == "json" else document.solve_text
     shown: Any = show(
-        solved.settled,
+        solved.resolutions,
         troubles,
         path=path,
         changed=written,

@@ -31,7 +31,8 @@ def rule_data(rule: Rule) -> dict[str, Any]:
         "when": rule.written,
         "because": rule.because,
         "fix": rule.fix,
-        "source": {"address": rule.source.address, "retrieved": rule.source.retrieved},
+        "source": {"address": rule.source.address, "retrieved": rule.source.retrieved}
+        | ({"live": True} if rule.source.live else {}),
     }
     for key, version in (("first_bad", rule.first_bad), ("first_good", rule.first_good)):
         if version:
@@ -199,7 +200,8 @@ def why_text(rule: Rule, result: Result | None, facts: Facts) -> str:
     for key, version in (("first bad", rule.first_bad), ("first good", rule.first_good)):
         if version:
             lines.append(f"  {key}: {version}")
-    lines.append(f"  source: {rule.source.address} (read {rule.source.retrieved})")
+    live = ", a live index" if rule.source.live else ""
+    lines.append(f"  source: {rule.source.address} (read {rule.source.retrieved}{live})")
     if rule.review:
         review = rule.review
         note = f": {review.note}" if review.note else ""

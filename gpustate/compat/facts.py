@@ -9,6 +9,7 @@ is two facts, and no fabric manager at all is a value.
 
 Sources:
     NVIDIA/open-gpu-kernel-modules, README.md: list of compatible GPUs (models and architectures).
+    docs.nvidia.com, MIG user guide, "Supported GPUs" (read 2026-11-23).
 """
 
 from __future__ import annotations
@@ -58,6 +59,15 @@ MODELS: Mapping[str, tuple[str, ...]] = {
 _ARCHITECTURE = {model: name for name, models in MODELS.items() for model in models}
 #: GeForce and TITAN cards; a Quadro RTX 4000 is none.
 _GEFORCE = re.compile(r"GTX.*|TITAN.*|RTX[2-5]0[5-9]0(TI|D)?")
+#: GPUs that MIG can divide.
+_MIG = frozenset(
+    (
+        *("A30", "A30X", "A100", "A100X", "A800"),
+        *("H20", "H100", "H200", "H800", "GH200"),
+        *("B200", "B300", "GB200", "GB300"),
+        *("RTXPRO4500", "RTXPRO5000", "RTXPRO6000", "RTXPRO6000D"),
+    )
+)
 _OTHER_NAMES = {"GRACEHOPPER": "GH200", "DGXSPARK": "GB10", "RTXA6000": "A6000"}
 _YES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _NONE = ("none", "absent")
@@ -130,6 +140,7 @@ _LIST = (
     _words("gpu", "GPU models, all of the node", _PROBE, _ARCHITECTURE, "gpus", "model"),
     _words("arch", "architectures of the GPUs", "follows from gpu", MODELS, "architecture"),
     _flag("geforce", "GeForce or TITAN cards are among the GPUs", "follows from gpu"),
+    _flag("mig_capable", "a GPU that MIG can divide is among the GPUs", "follows from gpu"),
     _words("fabric", "what joins the GPUs", _PROBE, ("pcie", "nvswitch", "nvlink5", "mnnvl")),
     _version("fabric_manager", "fabric manager", _PACKAGE, 2, "fabricmanager", "fm"),
     _flag("fabric_manager_runs", "its service is enabled", _POLICY),
@@ -349,6 +360,7 @@ def derived(known: Facts) -> dict[str, Value]:
     if isinstance(models, frozenset):
         found.setdefault("arch", frozenset(_ARCHITECTURE[model] for model in models))
         found.setdefault("geforce", any(_GEFORCE.fullmatch(model) for model in models))
+        found.setdefault("mig_capable", bool(models & _MIG))
     return found
 
 

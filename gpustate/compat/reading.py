@@ -113,7 +113,7 @@ class _Reader:
 
     def source(self, data: Any, line: int) -> Source:
         keys = ("address", "retrieved")
-        one = self.closed(data, keys, line, "a source", keys)
+        one = self.closed(data, (*keys, "live"), line, "a source", keys)
         address, day = self.text(one, "address", line), self.text(one, "retrieved", line)
         if not _ADDRESS.fullmatch(address):
             where = self.line_of(one, "address", line)
@@ -121,7 +121,11 @@ class _Reader:
         if not _DAY.fullmatch(day):
             where = self.line_of(one, "retrieved", line)
             self.fail(f"retrieved is {shown(day)}, wanted a day such as 2026-08-21", where)
-        return Source(address, day)
+        live = one.get("live", False)
+        if not isinstance(live, bool):
+            where = self.line_of(one, "live", line)
+            self.fail(f"live is {shown(live)}, wanted true or false", where)
+        return Source(address, day, live)
 
     # --- one rule ----------------------------------------------------------------------------
 

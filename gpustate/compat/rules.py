@@ -28,10 +28,12 @@ class Source:
     Args:
         address: of the page, file or thread.
         retrieved: the day it was read, ISO.
+        live: it changes from day to day, as a package index does; nobody can read it again as it was.
     """
 
     address: str
     retrieved: str
+    live: bool = False
 
 
 class ReviewVerdict(Enum):

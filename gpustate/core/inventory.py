@@ -45,8 +45,9 @@ class Connection:
     """How one node is reached. ``None`` means "not given": ``~/.ssh/config`` or the default decides.
 
     Args:
-        kind: ``ssh``, or ``local`` for the machine gpustate itself runs on.
-        host: name or address to connect to.
+        kind: ``ssh``; ``local`` for the machine gpustate itself runs on; there, ``docker`` or ``podman`` for
+            a container and ``chroot`` for the root of an image.
+        host: name or address to connect to; the container or the folder.
         port: TCP port, 1 to 65535.
         user: login name.
         key_file: private key.

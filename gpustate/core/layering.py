@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gpustate.core.building import parameters
 from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.inventory import InventoryNode, VarsLayer
 from gpustate.core.layers import Layer, Path, value_at
 from gpustate.core.parameter_errors import given
+from gpustate.core.state import AnyState
 from gpustate.core.where import parse
 from gpustate.errors import PolicyError
 from gpustate.formats.words import named
-
-if TYPE_CHECKING:
-    from gpustate.core.policy import Policy
 
 T = TypeVar("T")
 #: Beside states in a layer: exceptions from the compatibility matrix.
@@ -24,7 +22,24 @@ ALLOW = "allow"
 SECTIONS = {"states": 0, "groups": 1, "nodes": 2}
 
 
-def layers_of(policy: Policy, node: InventoryNode) -> tuple[Layer, ...]:
+class PolicyLayers(Protocol):
+    """What a policy says by section; see :class:`gpustate.core.policy.Policy` for each attribute."""
+
+    @property
+    def states(self) -> tuple[AnyState, ...]: ...
+    @property
+    def groups(self) -> Mapping[str, Mapping[str, Any]]: ...
+    @property
+    def nodes(self) -> Mapping[str, Mapping[str, Any]]: ...
+    @property
+    def places(self) -> Mapping[Path, str]: ...
+    @property
+    def replaced(self) -> Mapping[Path, Any]: ...
+    @property
+    def last(self) -> tuple[Path, ...]: ...
+
+
+def layers_of(policy: PolicyLayers, node: InventoryNode) -> tuple[Layer, ...]:
     """Every layer that says something about a node, the strongest last.
 
     The fleet's, then those of its groups (a deeper group after its parents), then the node's own; in
@@ -58,7 +73,7 @@ def layers_of(policy: Policy, node: InventoryNode) -> tuple[Layer, ...]:
     return (*found["fleet"], *found["group"], *found["node"], *([last] if last is not None else []))
 
 
-def groups_of(policy: Policy, node: InventoryNode) -> list[str]:
+def groups_of(policy: PolicyLayers, node: InventoryNode) -> list[str]:
     """The groups of a policy that a node is in, the strongest last: those of labels before the inventory's."""
     view = NodeView(node.name, node.groups, node.vars, NodeFacts())
     labelled = [key for key in policy.groups if by_label(key) and parse(key).holds(view)]
@@ -79,7 +94,7 @@ def _below(found: Mapping[Path, T], above: Path) -> dict[Path, T]:
     }
 
 
-def _own_layer(policy: Policy, section: str, scope: str, name: str) -> Layer:
+def _own_layer(policy: PolicyLayers, section: str, scope: str, name: str) -> Layer:
     body = (policy.groups if section == "groups" else policy.nodes)[name]
     place = policy.places.get((section, name), "")
     above = (section, name)
@@ -87,7 +102,7 @@ def _own_layer(policy: Policy, section: str, scope: str, name: str) -> Layer:
     return Layer(scope, name, body, place, _below(policy.places, above), replaced=replaced)
 
 
-def _last_words(policy: Policy, own: Mapping[str, Any], node: InventoryNode) -> Layer | None:
+def _last_words(policy: PolicyLayers, own: Mapping[str, Any], node: InventoryNode) -> Layer | None:
     """What the command line said about this node, the narrower last."""
     exact: list[tuple[Path, Any]] = []
     places: dict[Path, str] = {}

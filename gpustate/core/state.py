@@ -28,6 +28,7 @@ from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.encode import differing, plain
 from gpustate.core.facts import NodeFacts
 from gpustate.core.node import Node
+from gpustate.core.planned import PlannedObservation
 from gpustate.core.step import Step
 
 ObservedT = TypeVar("ObservedT")
@@ -73,7 +74,12 @@ class State(BaseModel, Generic[ObservedT]):
         stable: fields of the observation that a saved plan is compared by; ``None``: all of them.
         proof: this state only proves; its failure is a validation failure (exit code 3).
         needs_gpu: it does not apply where the policy expects no GPU.
-        left_to_apply: neither an image nor its first boot settles it; an apply on the machine does.
+        left_to_apply: it depends on the machine's GPUs; where it leaves nothing to the first boot of an image, an
+            apply on the machine settles it.
+        stepwise: what is left once its steps have run is planned again, as long as it is something else
+            than before. Otherwise that is a failure.
+        family: of a state that a policy may have many times, each with its own parameters: names that
+            begin with this and a dash are its members. The class itself has no name and is in no policy.
 
     Args:
         ensure: ``present``, or ``absent`` to take away everything this state ever puts on a node.
@@ -98,6 +104,8 @@ class State(BaseModel, Generic[ObservedT]):
     proof: ClassVar[bool] = False
     needs_gpu: ClassVar[bool] = False
     left_to_apply: ClassVar[bool] = False
+    stepwise: ClassVar[bool] = False
+    family: ClassVar[str] = ""
 
     ensure: Literal["present", "absent"] = "present"
     only: OnlyWhere | None = None
@@ -126,6 +134,16 @@ class State(BaseModel, Generic[ObservedT]):
             observed: what the probe read; ``None`` in the first call.
         """
         return iter(())
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        """MAY: facts for the compatibility matrix, by their names in :data:`gpustate.compat.facts.FACTS`; ``None``: unknown.
+
+        Not called of a state that is removed. Pure.
+
+        Args:
+            planned: what the state observed, as it will be once the plan is carried out.
+        """
+        return {}
 
     @abstractmethod
     def probe(self, node: Node) -> ObservedT:
@@ -187,6 +205,11 @@ class State(BaseModel, Generic[ObservedT]):
             preview: what the states ahead of it gave as :meth:`preview`.
         """
         return ()
+
+    @classmethod
+    def member(cls, name: str) -> type[State[ObservedT]]:
+        """MUST, of a family: the class of the member that a policy calls ``name``."""
+        raise NotImplementedError(f"{cls.__name__} is no family of states")
 
     @classmethod
     def observation_type(cls) -> Any:

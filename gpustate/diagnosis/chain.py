@@ -28,6 +28,7 @@ from gpustate.diagnosis.chain_data import (
     key,
 )
 from gpustate.formats.nvml_report import Gpu, NvmlFacts, error_name
+from gpustate.probes.cri_status import BUNDLED
 
 OK = "ok"
 FAILED = "failed"
@@ -271,7 +272,7 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     if found is None:
         if wanted.containers == "required":
             return Check("runtime", FAILED, "containerd is not installed", remedies.NO_CONTAINERD)
-        return _crio(observed, wanted) or Check("runtime", NOT_APPLICABLE, "no containerd here")
+        return _instead(observed, wanted) or Check("runtime", NOT_APPLICABLE, "no containerd here")
     if found.dump_status != 0:
         evidence = f"{found.dump} ended with {found.dump_status}: {found.dump_error}"
         return Check("runtime", FAILED, evidence, remedies.CONTAINERD_CONFIG)
@@ -279,10 +280,12 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     other = served_elsewhere(observed, wanted)
     if found.disabled and (other or not observed.kubelet):
         evidence = f"containerd serves no CRI: disabled_plugins names {found.disabled}"
-        return _crio(observed, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
+        return _instead(observed, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
     if other and wanted.handler not in handlers:
         evidence = f"{other} serves containers, and is not looked at"
-        return _crio(observed, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
+        return _instead(observed, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
+    if wanted.handler not in handlers and (judged := _bundled(observed, wanted)) is not None:
+        return judged
     if not found.active:
         return Check("runtime", FAILED, "containerd is not running", remedies.CONTAINERD_DOWN)
     if found.disabled:
@@ -309,6 +312,31 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
         evidence = f"cgroup drivers disagree: {drivers}"
         return Check("runtime", FAILED, evidence, remedies.CGROUP_DRIVERS)
     return _ok("runtime", f"containerd serves CRI; handler {wanted.handler} is {binary}")
+
+
+def _instead(observed: ChainObservation, wanted: Wanted) -> Check | None:
+    """Another runtime of the kubelet's that answers over CRI; ``None`` where none has anything to say."""
+    return _crio(observed, wanted) or _bundled(observed, wanted)
+
+
+def _bundled(observed: ChainObservation, wanted: Wanted) -> Check | None:
+    """The containerd of a Kubernetes distribution; ``None`` where none runs, or nothing is known of it."""
+    found = observed.bundled
+    if found is None or not found.outcome:
+        return None
+    state = BUNDLED.get(found.socket, "k3s")
+    name = f"the containerd of {state}"
+    if dead := found.dead(name):
+        return Check("runtime", FAILED, dead, remedies.BUNDLED_DEAD.format(state=state))
+    if lacks := found.lacks(wanted.handler):
+        evidence = f"{name} lacks the runtime handler: {lacks}"
+        remedy = remedies.NO_BUNDLED_HANDLER.format(state=state)
+        return Check("runtime", FAILED, evidence, remedy)
+    if drivers := found.cgroup_drivers(wanted.handler):
+        return Check(
+            "runtime", FAILED, f"cgroup drivers disagree: {drivers}", remedies.CGROUP_DRIVERS
+        )
+    return _ok("runtime", f"{name} serves CRI; it has the handler {wanted.handler}")
 
 
 def _crio(observed: ChainObservation, wanted: Wanted) -> Check | None:

@@ -218,6 +218,7 @@ class ChainObservation:
     runtime_binary: Program | None = None
     containerd: Containerd | None = None
     crio: CriStatus | None = None  # what a running CRI-O says
+    bundled: CriStatus | None = None  # what the containerd of k3s, RKE2, k0s or MicroK8s says
     other_runtimes: tuple[str, ...] = ()
     kubelet: bool = False  # a kubelet of its own is here, which pods with GPUs are given to
     cdi: tuple[CdiSpec, ...] = ()

@@ -164,6 +164,7 @@ END
 fi
 [ ! -S /var/run/crio/crio.sock ] || ! command -v crio >/dev/null || cri_says /var/run/crio/crio.sock | sed 's/^/crio_/'
 """
+    + cri_status.BUNDLED_SAYS
     + cri_status.KUBELET
     + r"""
 for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
@@ -366,6 +367,7 @@ def parse(
         runtime_binary=lines.program("runtime_binary"),
         containerd=_containerd(lines),
         crio=_cri(lines, "crio_"),
+        bundled=_cri(lines, "bundled_"),
         other_runtimes=tuple(lines.values("other")),
         kubelet=lines.one("kubelet") == "1",
         cdi=lines.cdi(),

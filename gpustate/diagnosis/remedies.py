@@ -47,6 +47,10 @@ CONTAINERD_STOPPED = (
 CONTAINERD_DOWN = "systemctl status containerd and journalctl -u containerd say why; then start it"
 NO_HANDLER = "register it: gpustate apply with the state containerd"
 NO_CRIO_HANDLER = "register it: gpustate apply with the state crio"
+NO_BUNDLED_HANDLER = "register it: gpustate apply with the state {state}"
+BUNDLED_DEAD = (
+    "fix what it names, and restart {state}; its journal and its containerd's log have more"
+)
 CRI_DISABLED = (
     "for pods, take that entry out of disabled_plugins (/etc/containerd/config.toml), and systemctl restart containerd; "
     "then gpustate apply with the state containerd"

@@ -31,11 +31,16 @@ from gpustate.errors import UsageError
 from gpustate.formats.masking import keep_readable
 from gpustate.graph.build import build, reverse
 from gpustate.graph.order import order
+from gpustate.remote.chroot import ChrootSession
 from gpustate.remote.session import Session
 
 DEFAULT_FORKS = 50
 
 T = TypeVar("T")
+
+
+#: Makers of the states that come after all others of a node that is the root of an image.
+LastInImage = tuple[Callable[[Sequence[AnyState], InventoryNode], AnyState], ...]
 
 
 @dataclass(slots=True)
@@ -57,6 +62,8 @@ class Request:
         timings: ask nodes also how long steps took there before, for an estimate.
         plans: what :func:`resolve_all` made of it.
         all_or_nothing, without_gpu, forecast: see :class:`gpustate.engine.walk.Options`.
+        checks: see :class:`gpustate.engine.walk.Options`.
+        last_in_image: make states that come after all others of a node that is the root of an image.
     """
 
     policy: Policy
@@ -76,6 +83,8 @@ class Request:
     all_or_nothing: bool = False
     without_gpu: frozenset[str] = frozenset()
     forecast: bool = False
+    last_in_image: LastInImage = ()
+    checks: Sequence[gate.NodeCheck] = ()
 
 
 @dataclass(slots=True)
@@ -274,6 +283,7 @@ def run(
         all_or_nothing=request.all_or_nothing,
         without_gpu=request.without_gpu,
         forecast=request.forecast,
+        checks=request.checks,
     )
 
     hearing = threading.Lock()
@@ -286,7 +296,9 @@ def run(
         if stop():
             return None
         resolved, states = plan
-        return Walk(Session(resolved.node), resolved, states, options, stop, tell).run()
+        if resolved.node.connection.kind == "chroot":
+            states = [*states, *(last(states, resolved.node) for last in request.last_in_image)]
+        return Walk(_session(resolved.node), resolved, states, options, stop, tell).run()
 
     result = FleetResult(run_id, applied=request.apply)
     done: dict[str, NodeResult] = {}
@@ -304,6 +316,11 @@ def run(
     return result
 
 
+def _session(node: InventoryNode) -> Session:
+    """The session of a node, by its kind of connection."""
+    return ChrootSession(node) if node.connection.kind == "chroot" else Session(node)
+
+
 Answered = tuple[InventoryNode, T | None, errors.GpustateError | None]
 
 
@@ -313,7 +330,7 @@ def each(
     """Do one small thing on every node (lock, unlock): what it gave, or its error."""
 
     def one(node: InventoryNode) -> Answered[T]:
-        session = Session(node)
+        session = _session(node)
         try:
             session.connect()
             return node, work(session), None

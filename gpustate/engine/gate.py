@@ -32,6 +32,9 @@ from gpustate.errors import (
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 
+#: Why a node must not be changed although each of its states may be; ``None`` when nothing speaks against it.
+NodeCheck = Callable[[Sequence[AnyState], Observations], RefusedError | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -302,19 +305,19 @@ def refuse_what_exceeds(
     return refused
 
 
-def bundled(
-    states: Sequence[AnyState], observations: Observations, results: Mapping[str, StateResult]
+def check_node(
+    checks: Iterable[NodeCheck],
+    states: Sequence[AnyState],
+    observations: Observations,
+    results: Mapping[str, StateResult],
 ) -> None:
-    """Refuse a node that is not as wanted, when the bundle that it is to be made from lacks something.
+    """Refuse a node that is to be changed, for reasons that lie outside of its states.
 
     Raises:
-        RefusedError: naming what is missing.
+        RefusedError: the first of these reasons.
     """
-    if not any(state.name == "bundle" for state in states):
-        return
     if not idle(results):
-        from gpustate.resolver import bundle_nodes as bundles
-
-        reason = bundles.lacking(states, observations)
-        if reason is not None:
-            raise reason
+        for check in checks:
+            reason = check(states, observations)
+            if reason is not None:
+                raise reason

@@ -29,6 +29,8 @@ def restart(session: Session, boot_id: str, timeout_s: int) -> None:
             "this is the machine gpustate runs on; it will not reboot itself",
             fix="reboot it and run again",
         )
+    if session.node.connection.kind != "ssh":
+        raise StepFailed("a container does not reboot itself", fix="restart it and run again")
     deadline = time.monotonic() + timeout_s
     try:
         session.shell(_REBOOT)

@@ -95,6 +95,8 @@ def after_steps(
     )
     if wants_reboot and all(c.disruption is Disruption.REBOOT for c in remaining.changes):
         return become(Outcome.REBOOT_PENDING, "the rest comes with a reboot")
+    if state.stepwise and remaining.changes != planned.plan.changes:
+        return become(Outcome.PENDING)
     told = f"its steps ran, and it still differs: {differences(remaining.changes)}"
     return become(Outcome.FAILED, f"{told}; {next_move(remaining.changes)}")
 

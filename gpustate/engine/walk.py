@@ -71,6 +71,7 @@ class Options:
         all_or_nothing: a node is left alone where one of its states cannot be applied.
         without_gpu: nodes that the policy expects no GPU on, where only a part of it is walked.
         forecast: of states that are known only after others, say what can be said now.
+        checks: what else may keep a node from being changed.
     """
 
     run: str
@@ -86,6 +87,7 @@ class Options:
     all_or_nothing: bool = False
     without_gpu: frozenset[str] = frozenset()
     forecast: bool = False
+    checks: Sequence[gate.NodeCheck] = ()
 
 
 class _InterruptedError(Exception):
@@ -157,7 +159,7 @@ class Walk:
         self.result.notes += dict.fromkeys(told)
         self._keep(observations, results)
         self._held(ledger, results)
-        gate.bundled(self.states, observations, results)
+        gate.check_node(self.options.checks, self.states, observations, results)
         self._end(*verdicts.node_status(results.values()))
         if self._left_alone():
             return
@@ -330,6 +332,9 @@ class Walk:
                 )
                 for state in todo:
                     became = verdicts.after_steps(state, results[state.name], record, observations)
+                    if became.outcome is Outcome.PENDING:
+                        settled.pop(state.name, None)
+                        continue
                     settled[state.name] = became
                     self._say("result", became.outcome.value, state.name)
             elif self._reboot(observations, results, rebooted_for):

@@ -59,7 +59,11 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "the repository is no longer kept up to date: ask who publishes it, or use another one",
     ),
     (
-        r"\b40[134] +\S|does not have a Release file|Filename.*not found",
+        r"\b401 +\S|\b401$|Login to .* failed|Authentication required",
+        "the repository refuses this login: check username and password in the policy",
+    ),
+    (
+        r"\b40[34] +\S|does not have a Release file|Filename.*not found",
         "the repository does not have what its index names: bring it up to date, or correct its address",
     ),
     (

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from gpustate.errors import PolicyError
 from gpustate.gpu_operator import documents, history, shape, umbrella
 from gpustate.gpu_operator.beside import Beside
+from gpustate.gpu_operator.chart_values import ChartValues
 from gpustate.gpu_operator.documents import Item
-from gpustate.gpu_operator.wrappers import OTHER_CHART, Held, unwrap
+from gpustate.gpu_operator.wrappers import OTHER_CHART, unwrap
 
 #: Kinds that ask for states.
 POLICIES = ("clusterpolicy", "gpucluster", "helm", "nvidiadriver")
@@ -34,7 +35,7 @@ class Part:
 
     kind: str
     item: Item
-    held: Held | None = None
+    held: ChartValues | None = None
     release: str = ""
 
 
@@ -75,7 +76,7 @@ def part(item: Item, beside: Beside) -> Part:
         PolicyError: it only looks like one of the Operator's, or has to be rendered first.
     """
     held = unwrap(item, beside)
-    if isinstance(held, Held):
+    if isinstance(held, ChartValues):
         return Part("helm", held.values, held, held.release)
     if held is OTHER_CHART:
         return Part("other", item)
@@ -97,6 +98,6 @@ def _values_in_config_maps(made: list[Part], beside: Beside) -> list[Part]:
             inner = umbrella.inner(values, beside, named_chart=False)
             if inner is not None or umbrella.telling(values):
                 name = one.item.text("metadata", "name")
-                held = Held(inner or values, f"the ConfigMap {name}")
+                held = ChartValues(inner or values, f"the ConfigMap {name}")
                 found.append(Part("helm", held.values, held))
     return found

@@ -7,18 +7,15 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import shown
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.beside import Beside
+from gpustate.gpu_operator.chart_values import ChartValues
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.helm import SECTIONS
 from gpustate.gpu_operator.nearest import top_level
-
-if TYPE_CHECKING:
-    from gpustate.gpu_operator.wrappers import Held
 
 _NAME = "gpu-operator"
 #: Sections that other charts have as well.
@@ -60,25 +57,24 @@ def foreign(values: Item, file: str, *, least: int = 1) -> PolicyError | None:
     )
 
 
-def held(item: Item, beside: Beside) -> Held | None:
+def held(item: Item, beside: Beside) -> ChartValues | None:
     """The values in those of an umbrella chart; ``None``: the document is none, or holds them itself.
 
     Raises:
         PolicyError: there are several.
     """
-    from gpustate.gpu_operator.wrappers import Held
 
     release = next((release for name, _, release in _dependencies(beside) if name == _NAME), "")
     own = beside.chart
     if own is not None and own.text("name") == _NAME and not release:
         release = history.called(own.text("appVersion") or own.text("version"))
         if release and telling(item):
-            return Held(item, "the chart's own values", release)
+            return ChartValues(item, "the chart's own values", release)
     found = inner(item, beside, named_chart=False)
     if found is None:
         return None
     key = next(key for key, one in item.value.items() if one.line == found.line)
-    return Held(found, f"the umbrella chart's values, at {key}", release)
+    return ChartValues(found, f"the umbrella chart's values, at {key}", release)
 
 
 def inner(values: Item, beside: Beside, *, named_chart: bool) -> Item | None:

@@ -24,6 +24,7 @@ from gpustate.errors import PolicyError
 from gpustate.formats.words import named, shown
 from gpustate.gpu_operator import history, umbrella
 from gpustate.gpu_operator.beside import Beside
+from gpustate.gpu_operator.chart_values import ChartValues
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.merging import EMPTY, assign, merged
 
@@ -33,28 +34,9 @@ _FLEET = ("helm",)
 _AS_INSTALLED = "helm get values gpu-operator -n gpu-operator > values.yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Values of the chart, and what their wrapper says of them.
-
-    Args:
-        values: of the chart.
-        wrapper: what held them, for sentences: ``the HelmRelease gpu-operator``.
-        release: of the Operator, as it is tagged; empty where the wrapper does not say it.
-        notes: each with its place.
-        used: kind and name of the objects whose values are among them.
-    """
-
-    values: Item
-    wrapper: str
-    release: str = ""
-    notes: tuple[str, ...] = ()
-    used: tuple[tuple[str, str], ...] = ()
-
-
 #: What is no wrapper, and a wrapper of another chart.
 NO_WRAPPER, OTHER_CHART = None, False
-Found = Held | bool | None
+Found = ChartValues | bool | None
 
 
 def unwrap(item: Item, beside: Beside) -> Found:
@@ -122,7 +104,7 @@ class _Wrapper:
                 f"{self.place(version)}: warning: version {shown(text)} of the chart names no release that "
                 f"is known; read as for {history.newest()}; --release says another one"
             )
-        return Held(inner or values, self.title, release, tuple(notes))
+        return ChartValues(inner or values, self.title, release, tuple(notes))
 
     def text_of(self, item: Item, command: str) -> Item:
         """Values that stand as text in the document."""
@@ -186,7 +168,7 @@ def _helm_release(wrapper: _Wrapper) -> Found:
             lower = merged(lower, found)
             used.append((one.text("kind"), one.text("name")))
     held = wrapper.held(merged(lower, own), spec.get("chart", "spec", "version"), ours)
-    if isinstance(held, Held):
+    if isinstance(held, ChartValues):
         return replace(held, notes=(*notes, *held.notes), used=tuple(used))
     return held
 
@@ -280,7 +262,7 @@ def _fleet(wrapper: _Wrapper) -> Found:
         raise wrapper.refuse("takes values of the cluster (helm.valuesFrom)", command, helm)
     held = wrapper.held(merged(lower, values), helm.get("version"), ours)
     customised = wrapper.item.get("targetCustomizations")
-    if isinstance(held, Held) and customised is not None:
+    if isinstance(held, ChartValues) and customised is not None:
         note = (
             f"{wrapper.place(customised)}: warning: targetCustomizations are not read: they hold for "
             "single clusters"

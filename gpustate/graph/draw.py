@@ -1,4 +1,4 @@
-"""A graph as text, JSON data, DOT and Mermaid. Pure; :mod:`gpustate.graph.svg` draws it.
+"""A graph as text, JSON data, DOT and Mermaid. Pure.
 
 Names of states can be anybody's: each form escapes what would mean something in it.
 

@@ -125,10 +125,13 @@ def _read(store: Store, source: str, vault: Vault) -> str | None:
         _file(store, source, vault)
         # pyinfra knows group_data/ only, and its reader has read that.
         return None if _is_pyinfra(source) else os.path.dirname(source)
+    if source.startswith("@"):
+        pyinfra_.fill_list(store, source)
+        return None
     if "," in source:
         plain.fill(store, source)
         return None
-    if source in {"localhost", "@local"}:
+    if source == "localhost":
         plain.fill(store, "localhost,")
         return None
     raise InventoryError(

@@ -22,7 +22,7 @@ from typing import Any
 from gpustate.errors import InventoryError
 from gpustate.formats.words import at, shown
 from gpustate.inventory.files import names_in, read_text
-from gpustate.inventory.ranges import check_name
+from gpustate.inventory.pyinfra_connectors import nodes_of
 from gpustate.inventory.store import Store, Value, variable_name
 
 _PLAIN = (str, int, float, bool, type(None), list, tuple, dict)
@@ -80,31 +80,29 @@ def _node(store: Store, path: str, group: str, host: Any, place: str) -> None:
             place=place,
             fix=f"name it _{group} if it is not a group",
         )
-    name, connector = _connector(host, place)
-    node = store.nodes.get(name)
-    if node is None:
-        node = store.node(name, group, source=path, dialect="pyinfra")
-        if connector == "local":
-            node.vars["ansible_connection"] = Value("local", place)
-    else:
-        store.node(name, group, source=path)
-    for key, item in data.items():
-        node.vars[variable_name(key, place)] = Value(item, place)
+    for one in nodes_of(host, place):
+        node = store.nodes.get(one.name)
+        if node is None:
+            node = store.node(one.name, group, source=path, dialect="pyinfra")
+            for key, item in one.data.items():
+                node.vars[key] = Value(item, place)
+        else:
+            store.node(one.name, group, source=path)
+        for other in one.groups:
+            store.node(one.name, store.group(other, place).name, source=path)
+        for key, item in data.items():
+            node.vars[variable_name(key, place)] = Value(item, place)
 
 
-def _connector(host: str, place: str) -> tuple[str, str]:
-    """Split ``@connector/name``; return the node's name and the connector."""
-    if not host.startswith("@"):
-        return check_name(host, place), "ssh"
-    connector, _, rest = host[1:].partition("/")
-    if connector == "local":
-        return "localhost", "local"
-    if connector == "ssh" and rest:
-        return check_name(rest, place), "ssh"
-    raise InventoryError(
-        f"{shown(host)}: the connector @{connector[:40]} is not supported, only @ssh and @local",
-        place=place,
-    )
+def fill_list(store: Store, source: str) -> None:
+    """Read a list on the command line that names connectors: ``@docker/a,@local``.
+
+    Raises:
+        InventoryError: a name that is none, or a connector that is not supported.
+    """
+    place = f"inventory list {shown(source)}"
+    for item in filter(None, (item.strip() for item in source.split(","))):
+        _node(store, source, "ungrouped", item, place)
 
 
 def _group_data(store: Store, directory: str) -> None:

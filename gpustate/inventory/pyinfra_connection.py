@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from gpustate.core.inventory import Connection
 from gpustate.inventory.fields import Fields
+from gpustate.inventory.pyinfra_connectors import CONNECTION
 from gpustate.inventory.templates import Scope
 
 _STRICT = {"yes": "yes", "ask": "yes", "true": "yes", "accept-new": "accept-new"}
@@ -43,8 +44,12 @@ def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
             raise fields.error(other, "is set, and only sudo is supported", found.origin)
     user = fields.text("_sudo_user") or "root"
     password = fields.password("_sudo_password")
-    local = fields.text("ansible_connection") == "local"
-    if local or (name == "localhost" and "ssh_hostname" not in scope.variables):
+    kind = fields.text(CONNECTION)
+    if kind in ("docker", "podman", "chroot"):
+        return Connection(
+            kind, fields.text("chroot_directory" if kind == "chroot" else "docker_identifier")
+        )
+    if kind == "local" or (name == "localhost" and "ssh_hostname" not in scope.variables):
         return Connection("local", become=become, become_user=user, become_password=password)
     for variable in _UNUSED:
         if variable in scope.variables:

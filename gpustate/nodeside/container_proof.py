@@ -36,7 +36,7 @@ from typing import Any
 
 from gpustate.diagnosis import chain
 from gpustate.diagnosis.chain_data import ChainObservation, ContainerResult, Wanted
-from gpustate.nodeside import container_image, cri, cri_rows
+from gpustate.nodeside import container_hooks, container_image, cri, cri_rows
 
 #: Of the containerd namespace, the containers and the image; nothing else bears it.
 NAME = "gpustate-validate"
@@ -223,6 +223,29 @@ def request() -> str:
 
 
 _MOUNT = "/var/run/nvidia-container-devices/all"
+_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES=all"
+_ANNOTATION = f"cdi.k8s.io/{NAME}"
+
+
+def with_hook(error: str, binary: str, how: str) -> str:
+    """Add the program of a hook that failed to the runtime's words.
+
+    Args:
+        error: the runtime's words.
+        binary: program that adds hooks for the request; empty: the toolkit's.
+        how: the request, as :func:`request` has it, or ``device`` for a CDI device.
+    """
+    if not container_hooks.failed(error):
+        return error
+    hooks = container_hooks.injected(
+        binary or container_hooks.NVIDIA_RUNTIME,
+        [_CAPABILITIES, *([_VISIBLE] if how == "envvar" else [])],
+        {_ANNOTATION: ALL} if how in ("annotation", "device") else {},
+        [_MOUNT] if how == "mounts" else [],
+        attempt,
+    )
+    return container_hooks.named(error, hooks)
 
 
 # --- containerd -----------------------------------------------------------------------------------
@@ -337,17 +360,15 @@ class Containerd:
     def containers(self, way: str, began: float) -> list[ContainerResult]:
         """Start them, one after the other."""
         handler = self.handlers()[self.wanted.handler]
-        found = [self.start(way, handler, self.asking(), began)]
+        found = [self.start(way, handler, request(), began)]
         if self.wanted.cdi:
-            native = self.version() >= (2, 0)
-            device = ["--device", ALL] if native else ["--annotation", f"cdi.k8s.io/{NAME}={ALL}"]
             default = self.handlers().get("runc", Handler("io.containerd.runc.v2", "", False))
             began = time.monotonic()
-            found.append(
-                self.start(
-                    f"{self.name}, CDI device {ALL}", default if native else handler, device, began
-                )
-            )
+            way = f"{self.name}, CDI device {ALL}"
+            if self.version() >= (2, 0):
+                found.append(self.start(way, default, "device", began))
+            else:
+                found.append(self.start(way, handler, "annotation", began))
         return found
 
     def version(self) -> tuple[int, int]:
@@ -355,18 +376,18 @@ class Containerd:
         match = re.match(r"v?(\d+)\.(\d+)", self.status.version)
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
-    def asking(self) -> list[str]:
-        """Options by which a container asks NVIDIA's runtime for every GPU."""
-        capabilities = ["--env", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
-        how = request()
+    def asking(self, how: str) -> list[str]:
+        """Options by which a container requests every GPU."""
+        if how == "device":
+            return ["--device", ALL]
         if how == "envvar":
-            return [*capabilities, "--env", "NVIDIA_VISIBLE_DEVICES=all"]
+            return ["--env", _CAPABILITIES, "--env", _VISIBLE]
         if how == "mounts":
             mount = f"type=bind,src=/dev/null,dst={_MOUNT},options=bind:ro"
-            return [*capabilities, "--mount", mount]
-        return ["--annotation", f"cdi.k8s.io/{NAME}={ALL}"]
+            return ["--env", _CAPABILITIES, "--mount", mount]
+        return ["--annotation", f"{_ANNOTATION}={ALL}"]
 
-    def start(self, way: str, handler: Handler, asking: list[str], began: float) -> ContainerResult:
+    def start(self, way: str, handler: Handler, how: str, began: float) -> ContainerResult:
         """Start one container, with a handler's program and options."""
         name = f"{NAME}-{os.getpid()}-{time.monotonic_ns()}"
         snapshotter = str(self.config().get("containerd", {}).get("snapshotter") or "")
@@ -377,9 +398,11 @@ class Containerd:
             options += ["--runc-binary", handler.binary]
         if handler.systemd_cgroup:
             options += ["--runc-systemd-cgroup", "--cgroup", f"system.slice:{NAME}:{name}"]
-        argv = [*self.ctr, "run", "--rm", *options, *asking, IMAGE, name, *self.test.argv]
-        result = started(way, argv, self.test, began)
-        result = replace(result, error=completed(result.error, handler.binary))
+        argv = [*self.ctr, "run", "--rm", *options, *self.asking(how)]
+        result = started(way, [*argv, IMAGE, name, *self.test.argv], self.test, began)
+        words = completed(result.error, handler.binary)
+        binary = "" if how == "device" else handler.binary
+        result = replace(result, error=with_hook(words, binary, how))
         links = unlinked(result.devices) if handler.systemd_cgroup else ()
         files = tuple(path for path in result.files if not path.startswith(_MOUNT))
         return replace(result, unlinked=links, files=files)
@@ -488,6 +511,8 @@ def loaded(program: str, way: str, options: list[str], test: Test) -> ContainerR
         argv = [program, "run", "--rm", "--network", network, "--name", name]
         argv += ["--label", NAME, *options, IMAGE, *test.argv]
         result = started(way, argv, test, began)
+        how = "device" if "--device" in options else request()
+        result = replace(result, error=with_hook(result.error, "", how))
     except CommandError as error:
         result = ContainerResult(way, error=str(error), elapsed_s=elapsed(began))
     finally:
@@ -544,7 +569,9 @@ def bundle(way: str, binary: str, test: Test) -> ContainerResult:
         config["process"]["env"] += ["NVIDIA_VISIBLE_DEVICES=" + ALL]
         config["root"]["readonly"] = False
         path.write_text(json.dumps(config), encoding="utf-8")
-        return started(way, [*base, "run", "--bundle", folder, name], test, began)
+        result = started(way, [*base, "run", "--bundle", folder, name], test, began)
+        words = container_hooks.named(result.error, container_hooks.read(folder))
+        return replace(result, error=words)
     except CommandError as error:
         return ContainerResult(way, error=str(error), elapsed_s=elapsed(began))
     except (OSError, ValueError, KeyError, TypeError) as error:

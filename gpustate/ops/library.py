@@ -17,6 +17,7 @@ Expects ``G`` (state folder), ``R`` (folder of this run), ``LOCK`` (whose lock i
 
 import hashlib
 
+from gpustate.ops.filelocks import FILE_LOCKS
 from gpustate.ops.packages import PACKAGES
 from gpustate.ops.reloads import GPU_SCOPES
 from gpustate.ops.rpmpackages import RPM_PACKAGES
@@ -199,6 +200,7 @@ forget_original() { hash_of "$1"; k=$G/originals/$H; rm -f "$k" "$k.path"; }
 # --- packages ----------------------------------------------------------------------------
 """
     + RUNNING
+    + FILE_LOCKS
     + PACKAGES
     + RPM_PACKAGES
     + r"""

@@ -13,7 +13,7 @@ installed makes apt fail as well: what is installed decides, not the exit status
 
 Sources:
     apt.conf(5), apt-get(8), dpkg(1); apt 2.6 and 3.0: apt-pkg/contrib/fileutl.cc (``GetLock``),
-    apt-pkg/deb/dpkgpm.cc (hooks). proc(5): /proc/locks.
+    apt-pkg/deb/dpkgpm.cc (hooks).
 """
 
 #: Defines ``unmet``: what installed packages want and do not have, with its version where only one will do.
@@ -54,16 +54,7 @@ apt() { # a shut package manager, no questions, conffiles kept, waits for somebo
 }
 apt_lists_kept() { sync /var/lib/apt/lists /var/lib/apt/lists/*_*; } # apt forces none of them to disk
 lock_holder() { # who holds a lock of dpkg or apt, as NAME (process N)
-  # At once: the shell reads byte by byte, and the kernel skips lines where locks come and go meanwhile.
-  lk=$(cat /proc/locks 2>/dev/null)
-  for i in $(stat -c %i /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock /var/cache/apt/archives/lock 2>/dev/null); do
-    while read -r _ _ _ _ p n _; do
-      case $n in *:"$i") c=; { read -r c <"/proc/$p/comm"; } 2>/dev/null; echo "${c:-another program} (process $p)"; return 0 ;; esac
-    done <<LOCKS
-$lk
-LOCKS
-  done 2>/dev/null
-  return 1
+  file_lock_holder '' /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock /var/cache/apt/archives/lock
 }
 apt_wait() { # until nobody else is at work with dpkg or apt
   apt_patience; n=$APT_WAIT_S

@@ -12,7 +12,7 @@ without those of the packages it is to move; the node's own locks are never open
 Sources:
     dnf(8), dnf.conf(5) (``pluginconfpath``); dnf 4.14, dnf/lock.py (pid files); dnf-plugins-core,
     versionlock; zypper(8) (exit codes, ``ZYPP_LOCK_TIMEOUT``); libzypp, zypp.conf (``locksfile.path``,
-    ``ZYPP_CONF``); rpm(8): a transaction holds .rpm.lock for writing. proc(5): /proc/locks.
+    ``ZYPP_CONF``); rpm(8): a transaction holds .rpm.lock for writing.
 """
 
 RPM_PACKAGES = r"""
@@ -21,18 +21,9 @@ rpm_lock_holder() { # who is at work with rpm, dnf or zypper, as NAME (process N
     p=; { read -r p <"$f"; } 2>/dev/null || [ -n "$p" ] || continue
     case $p in ''|*[!0-9]*) continue ;; esac
     [ -d "/proc/$p" ] || continue # left behind
-    c=; { read -r c <"/proc/$p/comm"; } 2>/dev/null; echo "${c:-another program} (process $p)"; return 0
+    named_process "$p"; return 0
   done
-  # At once, as lock_holder of apt's does, for the same reason.
-  lk=$(cat /proc/locks 2>/dev/null)
-  for i in $(stat -c %i /var/lib/rpm/.rpm.lock /usr/lib/sysimage/rpm/.rpm.lock 2>/dev/null); do
-    while read -r _ _ _ w p n _; do
-      case $w$n in WRITE*:"$i") c=; { read -r c <"/proc/$p/comm"; } 2>/dev/null; echo "${c:-another program} (process $p)"; return 0 ;; esac
-    done <<LOCKS
-$lk
-LOCKS
-  done 2>/dev/null
-  return 1
+  file_lock_holder WRITE /var/lib/rpm/.rpm.lock /usr/lib/sysimage/rpm/.rpm.lock
 }
 rpm_wait() { # until nobody else is at work with packages
   : "${RPM_WAIT_S:=300}"; n=$RPM_WAIT_S

@@ -1,11 +1,12 @@
-"""How long a maintenance is likely to take, and on what that rests. Pure.
+"""How long a plan is likely to take, from what its steps took before. Pure.
 
-The time of a step comes from the first of these that has it: the node's own journal, the journals of
-the other nodes of this plan, and :mod:`gpustate.plan.durations`. The time of a look is what this very
-plan took on the node. A node takes its looks and its steps one after the other, and its reboot where
-a step asks for one; nodes are then dealt to the forks, batch after batch, as a run does it.
+The time of a step comes from the node's own journal, else from the journals of the other nodes of this
+plan. A step that no node has run before is listed as unmeasured and adds no time: a guess helps nobody to
+book a maintenance window. The time of a probe is what this very plan took on the node. A node takes its
+probes and its steps one after the other, and its reboot where a step asks for one. Nodes are then
+dealt to the forks, batch after batch, as a run does it.
 
-What may cost a reboot, but is not known yet, counts one in the upper bound only.
+A reboot that is only possible (known after ...) counts in the upper bound only.
 """
 
 from __future__ import annotations
@@ -18,23 +19,18 @@ from typing import Any
 
 from gpustate.core.change import Disruption
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
-from gpustate.core.timing import PlannedStep
-from gpustate.plan import durations
-from gpustate.plan.durations import ZERO, Seconds
-from gpustate.plan.measured import OTHERS, OWN, Measured, key_of, measured
+from gpustate.plan.measured import OTHERS, OWN, Measured, Seconds, key_of, measured
 
-LOOK = "this plan's own look at the node"
-DEFAULT = "default"
+PROBE = "this plan's probe"
 REBOOT = "reboot"
 #: What is left out, whatever the plan.
 NOT_COUNTED = (
     "the time that workloads take to leave a node",
     "nodes that could not be planned",
+    "steps that no node of this plan has run before",
 )
-_POSSIBLE = "a reboot that may become necessary (known after ...) counts in the upper bound only"
-_KNOWN_LATER = (
-    "a change that takes another look to be known is counted with what such a state takes"
-)
+_POSSIBLE = "a reboot that is only possible (known after ...) counts in the upper bound only"
+_KNOWN_LATER = "a state that is known after another one takes what it took in earlier runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,34 +50,46 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing that takes time on one node."""
+    """One thing that takes time on one node.
+
+    Args:
+        state: whose step it is; empty for a reboot and for probes.
+        what: its label.
+        seconds: of it; ``None`` when nobody has measured it.
+        basis: where the seconds come from.
+        certain: it will happen; a reboot may be only possible.
+    """
 
     state: str
     what: str
-    seconds: Seconds
-    basis: str
-    source: str = ""
+    seconds: Seconds | None
+    basis: str = ""
     certain: bool = True
 
 
 def estimate(nodes: Sequence[NodeResult], schedule: Schedule) -> Estimate:
-    """How long it takes to carry a plan out."""
+    """Estimate how long it takes to carry a plan out."""
     found = measured(nodes)
     shapes: dict[object, list[Part]] = {}
     parts: dict[str, list[Part]] = {}
     for node in nodes:
         if node.proceeds or node.status in (NodeStatus.OK, NodeStatus.BLOCKED):
-            # Nodes without journals that have the same to do take the same, but for the looks.
+            # Nodes without journals that have the same to do take the same, but for the probes.
             shape = (node.steps, _unknown(node)) if not node.timings else node.name
             if shape not in shapes:
                 shapes[shape] = _parts(node, found)
-            parts[node.name] = [_looks(node), *shapes[shape]]
+            parts[node.name] = [_probes(node), *shapes[shape]]
     return Estimate(schedule, {name: tuple(mine) for name, mine in parts.items()})
 
 
 @dataclass(slots=True)
 class Estimate:
-    """What takes how long on which node."""
+    """What takes how long on which node.
+
+    Args:
+        schedule: how the plan would be carried out.
+        parts: by node.
+    """
 
     schedule: Schedule
     parts: Mapping[str, tuple[Part, ...]]
@@ -90,8 +98,13 @@ class Estimate:
     def __post_init__(self) -> None:
         self.totals = {name: _sum(mine) for name, mine in self.parts.items()}
 
+    @property
+    def is_measured(self) -> bool:
+        """Some step was measured; without that there is no estimate."""
+        return any(part.basis in (OWN, OTHERS) for mine in self.parts.values() for part in mine)
+
     def data(self) -> dict[str, Any]:
-        """As it stands in a plan."""
+        """The estimate as it stands in a plan."""
         return {
             **_seconds(self._span()),
             "forks": self.schedule.forks,
@@ -102,6 +115,7 @@ class Estimate:
             "reboots_at_most": self._reboots(certain=False),
             "rests_on": self._rests_on(),
             "longest": self._longest(),
+            "unmeasured": self._unmeasured(),
             "assumes": [_POSSIBLE, _KNOWN_LATER],
             "not_counted": list(NOT_COUNTED),
         }
@@ -114,10 +128,11 @@ class Estimate:
         )
 
     def of(self, names: Sequence[str]) -> dict[str, int] | None:
-        """What one node of a group takes: the least, what is usual, the most."""
-        mine = [self.totals[name] for name in names if name in self.totals]
-        if not mine:
+        """What one node of a group takes; ``None`` where some of its steps were never measured."""
+        known = [name for name in names if name in self.parts]
+        if not known or any(part.seconds is None for name in known for part in self.parts[name]):
             return None
+        mine = [self.totals[name] for name in known]
         return _seconds(
             Seconds(
                 min(s.low for s in mine), median(s.likely for s in mine), max(s.high for s in mine)
@@ -141,49 +156,54 @@ class Estimate:
         return Seconds(span("low"), span("likely"), span("high"))
 
     def _rests_on(self) -> list[dict[str, Any]]:
-        """Where the likely seconds of all nodes together come from."""
+        """Sources of the likely seconds of all nodes together."""
         seconds: dict[str, float] = {}
         nodes: dict[str, set[str]] = {}
         for name, mine in self.parts.items():
             for part in mine:
-                seconds[part.basis] = seconds.get(part.basis, 0) + part.seconds.likely
-                nodes.setdefault(part.basis, set()).add(name)
+                if part.seconds is not None:
+                    seconds[part.basis] = seconds.get(part.basis, 0) + part.seconds.likely
+                    nodes.setdefault(part.basis, set()).add(name)
         whole = sum(seconds.values()) or 1
         return [
             {"basis": basis, "share": round(seconds[basis] / whole, 3), "nodes": len(nodes[basis])}
-            for basis in (OWN, OTHERS, DEFAULT, LOOK)
+            for basis in (OWN, OTHERS, PROBE)
             if basis in seconds
         ]
 
     def _longest(self, limit: int = 12) -> list[dict[str, Any]]:
         """What takes most of the nodes' time, all nodes together."""
-        rows: dict[tuple[str, str], list[Part]] = {}
+        rows: dict[tuple[str, str], list[tuple[Seconds, str]]] = {}
         for mine in self.parts.values():
             for part in mine:
-                rows.setdefault((part.state, part.what), []).append(part)
-        first = sorted(rows.items(), key=lambda row: (-sum(p.seconds.high for p in row[1]), row[0]))
-        first.sort(key=lambda row: -sum(p.seconds.likely for p in row[1]))
-        return [_row(mine) for _, mine in first[:limit]]
+                if part.seconds is not None:
+                    rows.setdefault((part.state, part.what), []).append((part.seconds, part.basis))
+
+        def order(row: tuple[tuple[str, str], list[tuple[Seconds, str]]]) -> Any:
+            spans = [seconds for seconds, _ in row[1]]
+            return -sum(s.likely for s in spans), -sum(s.high for s in spans), row[0]
+
+        return [_row(*key, mine) for key, mine in sorted(rows.items(), key=order)[:limit]]
+
+    def _unmeasured(self, limit: int = 12) -> list[dict[str, Any]]:
+        """Steps that no journal has, those of most nodes first."""
+        nodes: dict[tuple[str, str], int] = {}
+        for mine in self.parts.values():
+            for key in {(part.state, part.what) for part in mine if part.seconds is None}:
+                nodes[key] = nodes.get(key, 0) + 1
+        first = sorted(nodes.items(), key=lambda row: (-row[1], row[0]))
+        return [{"state": s, "what": w, "nodes": number} for (s, w), number in first[:limit]]
 
 
-def _row(parts: Sequence[Part]) -> dict[str, Any]:
+def _row(state: str, what: str, parts: Sequence[tuple[Seconds, str]]) -> dict[str, Any]:
     """One thing on all nodes that do it."""
-    spans = [part.seconds for part in parts]
+    spans = [seconds for seconds, _ in parts]
     whole = Seconds(
         min(s.low for s in spans), median(s.likely for s in spans), max(s.high for s in spans)
     )
-    bases = [
-        basis for basis in (OWN, OTHERS, DEFAULT, LOOK) if any(p.basis == basis for p in parts)
-    ]
-    sources = sorted({part.source for part in parts if part.source})
-    return {
-        "state": parts[0].state,
-        "what": parts[0].what,
-        "nodes": len(parts),
-        **_seconds(whole),
-        "basis": " and ".join(bases),
-        **({"source": "; ".join(sources)} if sources else {}),
-    }
+    bases = [basis for basis in (OWN, OTHERS, PROBE) if any(b == basis for _, b in parts)]
+    basis = " and ".join(bases)
+    return {"state": state, "what": what, "nodes": len(parts), **_seconds(whole), "basis": basis}
 
 
 def _seconds(s: Seconds) -> dict[str, int]:
@@ -191,66 +211,50 @@ def _seconds(s: Seconds) -> dict[str, int]:
 
 
 def _sum(parts: Iterable[Part]) -> Seconds:
-    total = ZERO
-    for part in parts:
-        total = total + part.seconds
-    return total
+    known = (part.seconds for part in parts if part.seconds is not None)
+    return sum(known, Seconds(0, 0, 0))
 
 
 def _unknown(node: NodeResult) -> tuple[tuple[str, Disruption], ...]:
     return tuple((r.state, r.worst) for r in node.outcomes(Outcome.KNOWN_AFTER))
 
 
-def _looks(node: NodeResult) -> Part:
-    """One look before, one after each stage; a state that is known after another makes one more."""
+def _probes(node: NodeResult) -> Part:
+    """One probe before, one after each stage; a state that is known after another adds one."""
     depth: dict[str, int] = {}
     for result in node.states:
         if result.outcome is Outcome.KNOWN_AFTER:
             depth[result.state] = 1 + max((depth.get(n, 1) for n in result.known_after), default=1)
         elif result.outcome is Outcome.PENDING:
             depth[result.state] = 1
-    looks = 1 + max(depth.values(), default=0)
+    probes = 1 + max(depth.values(), default=0)
     took = max(0.1, node.duration_s)
-    return Part("", "connecting and looking", Seconds(took, took, 2 * took).times(looks), LOOK)
+    return Part("", "connecting and probing", Seconds(took, took, 2 * took).times(probes), PROBE)
 
 
 def _parts(node: NodeResult, found: Measured) -> list[Part]:
-    parts = [_step(node.name, step, found) for step in node.steps if step.kind != "Reboot"]
+    parts = [
+        _part(node.name, step.state, step.label, key_of(step.state, step.label), found)
+        for step in node.steps
+        if step.kind != "Reboot"
+    ]
     planned = {step.state for step in node.steps}
     for result in node.states:
         unknown = result.outcome is Outcome.KNOWN_AFTER
         if unknown or (result.outcome is Outcome.PENDING and result.state not in planned):
-            parts.append(_state(node.name, result.state, result.worst, found))
+            parts.append(_part(node.name, result.state, "all its steps", (result.state, ""), found))
     certain = any(step.kind == "Reboot" for step in node.steps)
     possible = any(r.worst is Disruption.REBOOT for r in node.outcomes(Outcome.KNOWN_AFTER))
     if certain or possible:
-        parts.append(_reboot(node.name, found, certain=certain))
+        known = found.find(node.name, ("", REBOOT))
+        if known is None:
+            parts.append(Part("", REBOOT, None, certain=certain))
+        else:
+            seconds = known[0] if certain else Seconds(0, 0, known[0].high)
+            parts.append(Part("", REBOOT, seconds, known[1], certain))
     return parts
 
 
-def _step(node: str, step: PlannedStep, found: Measured) -> Part:
-    known = found.find(node, key_of(step.state, step.label))
-    if known is not None:
-        return Part(step.state, step.label, *known)
-    default = durations.of_step(step.state, step.label, step.kind)
-    high = min(default.seconds.high, step.timeout_s)
-    seconds = Seconds(default.seconds.low, min(default.seconds.likely, high), high)
-    return Part(step.state, step.label, seconds, DEFAULT, default.source)
-
-
-def _state(node: str, state: str, worst: Disruption, found: Measured) -> Part:
-    known = found.find(node, (state, ""))
-    what = "all its steps"
-    if known is not None:
-        return Part(state, what, *known)
-    default = durations.of_state(state, worst)
-    return Part(state, what, default.seconds, DEFAULT, default.source)
-
-
-def _reboot(node: str, found: Measured, *, certain: bool) -> Part:
-    known = found.find(node, ("", REBOOT))
-    seconds, basis = known or (durations.REBOOT.seconds, DEFAULT)
-    if not certain:
-        seconds = Seconds(0, 0, seconds.high)
-    source = "" if known else durations.REBOOT.source
-    return Part("", REBOOT, seconds, basis, source, certain)
+def _part(node: str, state: str, what: str, key: tuple[str, str], found: Measured) -> Part:
+    seconds, basis = found.find(node, key) or (None, "")
+    return Part(state, what, seconds, basis)

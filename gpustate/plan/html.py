@@ -30,6 +30,7 @@ from gpustate.plan.overview import (
     pace,
     percent,
     span,
+    unmeasured,
 )
 
 #: More ranges than this in a heading, nobody reads; inside are the names.
@@ -37,25 +38,23 @@ _RANGES = 12
 _STATES = 8
 
 
-def report(document: Mapping[str, Any], *, drawing: str = "", drawing_style: str = "") -> str:
+def report(document: Mapping[str, Any], *, order: Sequence[tuple[str, str]] = ()) -> str:
     """The whole page.
 
     Args:
         document: ``gpustate.plan/1``.
-        drawing: an SVG of the order of the states, without a style of its own.
-        drawing_style: its style.
+        order: states in the order they are applied, each with what it waits for.
     """
     view = overview(document)
     time = _timed(view)
-    style = STYLE + drawing_style
     title = f"Plan: {text(document['policy']['name'])}, {_nodes(view.size)}"
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(style)}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="generator" content="gpustate">',
-        f"<title>{title}</title><style>{style}</style></head>",
+        f"<title>{title}</title><style>{STYLE}</style></head>",
         '<body><a class="skip" href="#nodes">Skip to the nodes</a><div class="page">',
         _top(view),
         f"<main>{_cards(view)}",
@@ -63,7 +62,7 @@ def report(document: Mapping[str, Any], *, drawing: str = "", drawing_style: str
         _section("Nodes", _groups(view), "nodes"),
         _section("How long it takes", _time(time)) if time is not None else "",
         _notes(document["notes"]),
-        _section("Order of the states", f'<div class="drawing">{drawing}</div>') if drawing else "",
+        _section("Order of the states", _order(order)) if order else "",
         "</main>",
         _footer(document),
         f"</div><script>{SCRIPT}</script></body></html>",
@@ -71,13 +70,13 @@ def report(document: Mapping[str, Any], *, drawing: str = "", drawing_style: str
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def _policy(style: str) -> str:
+def _policy() -> str:
     def allowed(content: str) -> str:
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         return f"'sha256-{digest}'"
 
     return (
-        f"default-src 'none'; style-src {allowed(style)}; script-src {allowed(SCRIPT)}; "
+        f"default-src 'none'; style-src {allowed(STYLE)}; script-src {allowed(SCRIPT)}; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -230,27 +229,24 @@ def _time(time: Mapping[str, Any]) -> str:
         f"<li>{percent(row['share'])} {text(row['basis'])} ({_nodes(row['nodes'])})</li>"
         for row in time["rests_on"]
     )
-    sources = list(dict.fromkeys(row["source"] for row in time["longest"] if row.get("source")))
     rows = [
         [
             (f"<b>{text(row['state'])}</b>: " if row["state"] else "") + text(row["what"]),
             f'<span class="nowrap">{span(row)}</span>',
-            text(row["basis"])
-            + (f" [{sources.index(row['source']) + 1}]" if row.get("source") else ""),
+            text(row["basis"]),
             f"{row['nodes']:,}",
         ]
         for row in time["longest"]
     ]
-    numbered = "".join(f"<li>{text(source)}</li>" for source in sources)
-    notes = f'<ol class="text soft">{numbered}</ol>' if sources else ""
     mind = [f"Not counted: {one}." for one in time["not_counted"]]
     mind += [f"Assumed: {one}." for one in time["assumes"]]
+    if time.get("unmeasured"):
+        mind.append(f"Never measured: {unmeasured(time)}.")
     return (
         f"<p>Likely <b>{span(time)}</b>, {text(pace(time))}.</p>"
         f'<h3>Of the nodes\' own time</h3><ul class="text">{rests}</ul>'
         "<h3>What takes longest</h3>"
-        + _table(["Step", "On one node", "Rests on", "Nodes"], rows, 1)
-        + notes
+        + _table(["Step", "On one node", "Based on", "Nodes"], rows, 1)
         + f'<h3>To be kept in mind</h3><ul class="text">{"".join(f"<li>{text(m)}</li>" for m in mind)}</ul>'
     )
 
@@ -340,6 +336,16 @@ def _notes(notes: Sequence[str]) -> str:
         return ""
     items = "".join(f"<li>{text(note)}</li>" for note in notes)
     return _section("Notes on the policy", f'<ul class="text">{items}</ul>', "notes")
+
+
+def _order(order: Sequence[tuple[str, str]]) -> str:
+    rows = "".join(
+        f"<li><b>{text(name)}</b>"
+        + (f' <span class="soft">{text(waits)}</span>' if waits else "")
+        + "</li>"
+        for name, waits in order
+    )
+    return f'<ol class="text">{rows}</ol>'
 
 
 def _footer(document: Mapping[str, Any]) -> str:

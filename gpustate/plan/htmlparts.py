@@ -103,8 +103,6 @@ pre .a{color:var(--add)}pre .d{color:var(--del)}pre .h{color:var(--accent)}
 .chips{display:flex;flex-wrap:wrap;gap:4px;list-style:none;margin:0;padding:0;max-height:190px;overflow:auto}
 .chips li{background:var(--code);border-radius:5px;padding:0 7px;font-size:13px}
 .chips li.hit{outline:2px solid var(--accent)}
-.drawing{overflow-x:auto}
-.drawing svg{height:auto;max-width:none}
 footer{color:var(--soft);font-size:13px;margin-top:20px;overflow-wrap:anywhere}
 [hidden]{display:none!important}
 @media (max-width:640px){.page{padding:18px 14px}.inside{padding-left:14px}.top{flex-direction:column}}

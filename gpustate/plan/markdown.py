@@ -30,6 +30,7 @@ from gpustate.plan.overview import (
     percent,
     span,
     state_words,
+    unmeasured,
 )
 
 #: What means something anywhere, at the beginning of a line, or before a word (``:name:``, ``http://``).
@@ -148,14 +149,16 @@ def _time(estimate: Mapping[str, Any]) -> list[str]:
         [
             (f"{text(row['state'])}: " if row["state"] else "") + code(row["what"], cell=True),
             span(row),
-            text(row["basis"]) + (f": {text(row['source'])}" if row.get("source") else ""),
+            text(row["basis"]),
             str(row["nodes"]),
         ]
         for row in estimate["longest"]
     ]
-    lines += table(["takes longest", "on one node", "rests on", "nodes"], rows, 1)
+    lines += table(["takes longest", "on one node", "based on", "nodes"], rows, 1)
     told = [f"Not counted: {one}." for one in estimate["not_counted"]]
     told += [f"Assumed: {one}." for one in estimate["assumes"]]
+    if estimate.get("unmeasured"):
+        told.append(f"Never measured: {unmeasured(estimate)}.")
     return [*lines, "", *(f"- {text(one)}" for one in told)]
 
 

@@ -9,7 +9,23 @@ from functools import lru_cache
 from statistics import median
 
 from gpustate.core.outcome import NodeResult
-from gpustate.plan.durations import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A duration: the shortest, the likely and the longest."""
+
+    low: float
+    likely: float
+    high: float
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(self.low + other.low, self.likely + other.likely, self.high + other.high)
+
+    def times(self, number: float) -> Seconds:
+        """So many of them, one after the other."""
+        return Seconds(self.low * number, self.likely * number, self.high * number)
+
 
 OWN, OTHERS = "measured on the node", "measured on other nodes of this plan"
 #: So many of a node's own measurements of one step are looked at, the newest first.

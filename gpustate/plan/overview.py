@@ -141,6 +141,18 @@ def pace(estimate: Mapping[str, Any]) -> str:
     return said
 
 
+def unmeasured(estimate: Mapping[str, Any]) -> str:
+    """Steps without a measurement: ``driver: install the driver (12 nodes), ...``."""
+    rows = estimate["unmeasured"]
+    words = [
+        (f"{row['state']}: " if row["state"] else "")
+        + f"{row['what']} ({row['nodes']} node{'s' * (row['nodes'] != 1)})"
+        for row in rows[:3]
+    ]
+    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+    return ", ".join(words) + more
+
+
 def percent(share: float) -> str:
     """A share of the time."""
     return f"{share:.0%}" if share >= 0.01 or share == 0 else "under 1%"

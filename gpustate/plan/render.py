@@ -23,6 +23,7 @@ from gpustate.plan.overview import (
     percent,
     span,
     state_words,
+    unmeasured,
 )
 from gpustate.plan.ranges import fold
 
@@ -254,9 +255,10 @@ _COLUMNS = (("nodes", 7), ("possible", 10), ("changes", 9))
 def _time(page: Page, estimate: Mapping[str, Any]) -> None:
     page.add(("Time: ", "bold"), f"likely {span(estimate)}, {pace(estimate)}")
     rests = ", ".join(f"{percent(row['share'])} {row['basis']}" for row in estimate["rests_on"])
-    page.add("  ", (f"rests on: {rests}", "dim"))
+    page.add("  ", (f"based on: {rests}", "dim"))
     for row in estimate["longest"][:3]:
         whose = f"{row['state']}: " if row["state"] else ""
-        source = f" ({row['source']})" if row.get("source") else f" ({row['basis']})"
-        page.add("  ", (f"{span(row)}  {whose}{row['what']}{source}", "dim"))
+        page.add("  ", (f"{span(row)}  {whose}{row['what']} ({row['basis']})", "dim"))
+    if estimate.get("unmeasured"):
+        page.add("  ", (f"never measured: {unmeasured(estimate)}", "dim"))
     page.add("  ", (f"not counted: {'; '.join(estimate['not_counted'])}", "dim"))

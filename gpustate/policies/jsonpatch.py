@@ -1,7 +1,6 @@
-"""JSON patch and JSON merge patch, on trees that know where their values stand.
+"""JSON Patch and JSON Merge Patch on trees whose values know their file and line.
 
-A patch that is a list is a JSON patch, one that is a mapping a merge patch. A JSON patch is carried
-out whole or not at all.
+A list is a JSON patch, a mapping a merge patch. A JSON patch is applied completely or not at all.
 
 Sources:
     RFC 6902 (JSON Patch), RFC 6901 (JSON Pointer), RFC 7386 (JSON Merge Patch).
@@ -28,42 +27,42 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 
 
 def merge(tree: Tree, patch: Tree, touched: dict[Path, str], above: Path = ()) -> Tree:
-    """Carry out a merge patch: ``null`` takes away, mappings are merged, the rest is replaced.
+    """Apply a merge patch: ``null`` removes a key, mappings are merged, anything else is replaced.
 
     Args:
-        tree: what is changed.
-        patch: what to change.
-        touched: takes the paths that the patch names, and its places.
-        above: where ``tree`` is.
+        tree: the document.
+        patch: the patch.
+        touched: changed paths and the places that change them are added here.
+        above: path of ``tree``.
     """
     if not isinstance(patch.value, dict):
         touched[above] = patch.place
         return patch
-    made = dict(tree.value) if isinstance(tree.value, dict) else {}
+    result = dict(tree.value) if isinstance(tree.value, dict) else {}
     for key, value in patch.value.items():
         path = (*above, key)
         if value.value is None:
-            made.pop(key, None)
+            result.pop(key, None)
             touched[path] = value.place
         elif isinstance(value.value, dict):
-            there = made.get(key)
+            there = result.get(key)
             if not value.value and not (there is not None and isinstance(there.value, dict)):
                 touched[path] = value.place
             place = there.place if there is not None else value.place
-            made[key] = Tree(
+            result[key] = Tree(
                 merge(there or Tree({}, value.place), value, touched, path).value, place
             )
         else:
-            made[key] = value
+            result[key] = value
             touched[path] = value.place
-    return Tree(made, tree.place)
+    return Tree(result, tree.place)
 
 
 def apply(tree: Tree, patch: Tree, touched: dict[Path, str]) -> Tree:
-    """Carry out a JSON patch.
+    """Apply a JSON patch.
 
     Raises:
-        PolicyError: an operation is wrong or cannot be done, with its place and number.
+        PolicyError: an operation is invalid or fails; the message has its place and number.
     """
     for number, operation in enumerate(patch.value, 1):
         tree = _Operation(operation, number, touched).on(tree)
@@ -78,36 +77,38 @@ class _Operation:
         self.number = number
         self.touched = touched
         if not isinstance(operation.value, dict):
-            self.fail(f"is {kind_of(operation.value)}, wanted a mapping")
+            self.fail(f"is {kind_of(operation.value)}, expected a mapping")
         self.members: dict[str, Tree] = operation.value
         self.name = self.text("op")
         if self.name not in _OPERATIONS:
-            self.fail(f"there is no op {shown(self.name)}", ", ".join(_OPERATIONS))
+            self.fail(f"unknown op {shown(self.name)}", ", ".join(_OPERATIONS))
         for member in _OPERATIONS[self.name]:
             if member not in self.members:
-                self.fail(f"{self.name} lacks '{member}'")
+                self.fail(f"{self.name} requires '{member}'")
         self.path = self.text("path")
 
     def fail(self, why: str, wanted: str = "") -> NoReturn:
         raise PolicyError(
             f"operation {self.number} of the patch: {why}",
             place=self.place,
-            fix=f"there are {wanted}" if wanted else None,
+            fix=f"use {wanted}" if wanted else None,
         )
 
     def text(self, member: str) -> str:
         tree = self.members.get(member)
         if tree is None:
-            self.fail(f"lacks '{member}'")
+            self.fail(f"missing '{member}'")
         if not isinstance(tree.value, str):
-            self.fail(f"'{member}' is {kind_of(tree.value)}, wanted a string")
+            self.fail(f"'{member}' is {kind_of(tree.value)}, expected a string")
         return tree.value
 
     def pointer(self, text: str) -> tuple[str, ...]:
         if not text:
             return ()
         if not text.startswith("/") or re.search(r"~(?![01])", text):
-            self.fail(f"{shown(text)} is no JSON pointer, wanted '/a/b', with '/' in a key as '~1'")
+            self.fail(
+                f"{shown(text)} is not a JSON pointer, expected '/a/b', with '/' in a key as '~1'"
+            )
         return tuple(
             part.replace("~1", "/").replace("~0", "~") for part in text.removeprefix("/").split("/")
         )
@@ -115,10 +116,10 @@ class _Operation:
     def on(self, tree: Tree) -> Tree:
         pointer = self.pointer(self.path)
         if self.name == "test":
-            seen, wanted = plain(self.at(tree, pointer)), plain(self.members["value"])
-            if not _equal(seen, wanted):
+            value, expected = plain(self.at(tree, pointer)), plain(self.members["value"])
+            if not _equal(value, expected):
                 self.fail(
-                    f"{self.path or 'it'} is {shown(seen)}, and the test wants {shown(wanted)}"
+                    f"{self.path or 'the document'} is {shown(value)}, the test expects {shown(expected)}"
                 )
             return tree
         self.touch(tree, pointer)
@@ -141,7 +142,7 @@ class _Operation:
         return self.put(tree, pointer, Tree(value.value, self.place), inserting=inserting)
 
     def touch(self, tree: Tree, pointer: tuple[str, ...]) -> None:
-        """Remember what changes; in a list, the list does."""
+        """Record the changed path; a change in a list counts as one of the list."""
         keys: list[str] = []
         here: Tree | None = tree
         for key in pointer:
@@ -156,13 +157,13 @@ class _Operation:
             here = "/" + "/".join(pointer[: depth + 1])
             if isinstance(tree.value, dict):
                 if key not in tree.value:
-                    self.fail(f"there is nothing at {shown(here)}")
+                    self.fail(f"no value at {shown(here)}")
                 tree = tree.value[key]
             elif isinstance(tree.value, list):
                 index = self.index(key, len(tree.value) - 1, here)
                 tree = tree.value[index]
             else:
-                self.fail(f"there is nothing at {shown(here)}: {kind_of(tree.value)} is above it")
+                self.fail(f"no value at {shown(here)}: its parent is {kind_of(tree.value)}")
         return tree
 
     def index(self, key: str, most: int, here: str) -> int:
@@ -173,38 +174,40 @@ class _Operation:
     def put(
         self, tree: Tree, pointer: Steps, value: Tree | None, *, inserting: bool = False
     ) -> Tree:
-        """A tree with the value at a pointer replaced, inserted, or (``None``) taken away."""
+        """A tree with the value at a pointer replaced, inserted, or removed (``None``)."""
         if not pointer:
             return value if value is not None else Tree(None, self.place)
         key, rest = str(pointer[0]), pointer[1:]
-        made: Any
+        result: Any
         if isinstance(tree.value, dict):
-            made = dict(tree.value)
+            result = dict(tree.value)
             if rest:
-                made[key] = self.put(self.at(tree, (key,)), rest, value, inserting=inserting)
+                result[key] = self.put(self.at(tree, (key,)), rest, value, inserting=inserting)
             elif value is None:
-                made.pop(key)
+                result.pop(key)
             else:
-                made[key] = value
-            return Tree(made, tree.place)
+                result[key] = value
+            return Tree(result, tree.place)
         if isinstance(tree.value, list):
-            made = list(tree.value)
+            result = list(tree.value)
             here = self.path
             if rest:
-                index = self.index(key, len(made) - 1, here)
-                made[index] = self.put(made[index], rest, value, inserting=inserting)
+                index = self.index(key, len(result) - 1, here)
+                result[index] = self.put(result[index], rest, value, inserting=inserting)
             elif value is None:
-                made.pop(self.index(key, len(made) - 1, here))
+                result.pop(self.index(key, len(result) - 1, here))
             elif inserting:
-                made.insert(len(made) if key == "-" else self.index(key, len(made), here), value)
+                result.insert(
+                    len(result) if key == "-" else self.index(key, len(result), here), value
+                )
             else:
-                made[self.index(key, len(made) - 1, here)] = value
-            return Tree(made, tree.place)
-        self.fail(f"there is nothing at {shown(self.path)}: {kind_of(tree.value)} is above it")
+                result[self.index(key, len(result) - 1, here)] = value
+            return Tree(result, tree.place)
+        self.fail(f"no value at {shown(self.path)}: its parent is {kind_of(tree.value)}")
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Equal as JSON has it: true is no 1, and 1 is 1.0."""
+    """Equality of JSON: true is not 1, and 1 is 1.0."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

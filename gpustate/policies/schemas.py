@@ -48,11 +48,26 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
         made["properties"]["only"] = {"oneOf": [{"$ref": "#/$defs/condition"}, {"type": "null"}]}
         definitions[name] = _described(made, cls)
         states[name] = {"oneOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
+    families: dict[str, Any] = {}
+    partly: dict[str, Any] = {}
+    for family, cls in sorted(registry.Registry().families().items()):
+        made = cls.model_json_schema(schema_generator=_Generator)
+        made.pop("$defs", None)
+        made["properties"]["only"] = {"oneOf": [{"$ref": "#/$defs/condition"}, {"type": "null"}]}
+        definitions[family] = {**_described(made, cls), "title": f"{family}-NAME"}
+        pattern = f"^{family}-[a-z0-9]+(-[a-z0-9]+)*$"
+        families[pattern] = {"$ref": f"#/$defs/{family}"}
+        partly[pattern] = {"$ref": f"#/$defs/{family}-override"}
+        definitions[f"{family}-override"] = {
+            key: value for key, value in definitions[family].items() if key != "required"
+        }
     definitions["condition"] = {
         "type": "string",
         "description": "Which nodes: runtime('containerd') & ~mig_capable, group('inference').",
     }
-    definitions["states"] = _closed(states, "By name: parameters, or nothing for the defaults.")
+    definitions["states"] = _closed(
+        states, "By name: parameters, or nothing for the defaults.", families
+    )
     definitions["allow"] = {
         "type": "object",
         "description": "Rules of the compatibility matrix to go on in spite of, each with the reason.",
@@ -63,6 +78,7 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
         "additionalProperties": _closed(
             {**states, "allow": {"$ref": "#/$defs/allow"}},
             "By state: parameters that replace those of the fleet.",
+            partly,
         ),
     }
     return {
@@ -85,12 +101,15 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
     }
 
 
-def _closed(properties: Mapping[str, Any], description: str) -> dict[str, Any]:
+def _closed(
+    properties: Mapping[str, Any], description: str, patterns: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
         "type": "object",
         "description": description,
         "additionalProperties": False,
         "properties": dict(properties),
+        "patternProperties": dict(patterns),
     }
 
 

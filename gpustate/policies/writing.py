@@ -86,11 +86,18 @@ class _Python:
         names = [*(name for name in type(state).model_fields if name not in _SHARED), *_SHARED]
         given = [name for name in names if name in state.model_fields_set]
         short = [f"{name}={self.literal(getattr(state, name))}" for name in given]
-        line = _call(self.named(type(state)), short, 4)
+        cls = self.state_class(type(state))
+        line = _call(cls, short, 4)
         if "\n" not in line:
             return line
         long = [f"{name}={self.literal(getattr(state, name), 8)}" for name in given]
-        return _call(type(state).__name__, long, 4)
+        return _call(cls, long, 4)
+
+    def state_class(self, cls: type[AnyState]) -> str:
+        if not cls.family:
+            return self.named(cls)
+        family = next(one for one in cls.__mro__ if "family" in vars(one))
+        return f"{self.named(family)}.member({_quoted(cls.name)})"
 
     def named(self, cls: type) -> str:
         self.imports.setdefault(_public(cls), set()).add(cls.__name__)

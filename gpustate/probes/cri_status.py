@@ -36,6 +36,21 @@ cri_says() {
 }
 """
 
+#: Where the containerd of a Kubernetes distribution answers, and whose it is.
+BUNDLED = {
+    "/run/k3s/containerd/containerd.sock": "k3s",  # RKE2's too
+    "/run/k0s/containerd.sock": "k0s",
+    "/var/snap/microk8s/common/run/containerd.sock": "microk8s",
+}
+#: Prints the rows of ``cri_says`` of the first of these that somebody listens at, each with ``bundled_`` ahead.
+BUNDLED_SAYS = rf"""
+for s in {" ".join(BUNDLED)}; do
+  grep -qs " $s\$" /proc/net/unix || continue
+  cri_says "$s" | sed 's/^/bundled_/'
+  break
+done
+"""
+
 #: Prints ``kubelet_cgroup=DRIVER|WHERE`` where a kubelet runs and names its cgroup driver.
 KUBELET = r"""
 for kp in "$PROC"/[0-9]*/comm; do

@@ -13,9 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpustate.core.node import Node
+from gpustate.core.planned import PlannedObservation
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats import fabric
+from gpustate.formats.dpkg import upstream_version
 from gpustate.formats.numbers import whole
 from gpustate.probes.gpu_facts import GpuFacts
 
@@ -65,4 +67,25 @@ def look(node: Node) -> fabric.Sight:
     )
 
 
-__all__ = ["COUNT_BRIDGES", "BridgesQuery", "look"]
+#: A topology in the words of the compatibility matrix.
+_TOPOLOGIES = {"none": "pcie", "nvswitch": "nvswitch", "nvlink5": "nvlink5", "multi-node": "mnnvl"}
+
+
+def matrix_facts(fact: str, planned: PlannedObservation) -> dict[str, object]:
+    """What a state with fields ``topology`` and ``version`` declares to the compatibility matrix.
+
+    Args:
+        fact: the matrix's name of that version.
+        planned: the state's observation.
+    """
+    version = planned.value("version")
+    facts: dict[str, object] = {
+        fact: upstream_version(version) if isinstance(version, str) else None
+    }
+    topology = planned.now("topology")
+    if isinstance(topology, str):
+        facts["fabric"] = _TOPOLOGIES.get(topology)
+    return facts
+
+
+__all__ = ["COUNT_BRIDGES", "BridgesQuery", "look", "matrix_facts"]

@@ -8,15 +8,17 @@ Sources:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpustate.core.node import Node
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats import labels
+from gpustate.formats.deviceplugin.model import Sharing
 from gpustate.formats.labels import VGpu
 from gpustate.formats.numbers import whole
-from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left, unseen
 from gpustate.probes.gpu_facts import GpuFacts
 
 _SCRIPT = r"""
@@ -88,4 +90,75 @@ def look(node: Node) -> labels.Seen:
     return labels.Seen(left(nvml, held), classes, machine.product, machine.vgpus)
 
 
-__all__ = ["Machine", "MachineQuery", "look"]
+#: Where NFD reads feature files, and ours among them.
+FOLDER = "/etc/kubernetes/node-feature-discovery/features.d"
+PATH = f"{FOLDER}/gpustate"
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredLabels:
+    """What the feature file should say.
+
+    Args:
+        text: ``None``: no GPUs, nothing to say.
+        problem: why there is no text.
+        notes: what is left out, and what a person should know.
+    """
+
+    text: str | None = None
+    problem: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def desired_labels(node: Node, strategy: str, sharing: Sharing) -> DesiredLabels:
+    """Query a node, and compute its labels.
+
+    Args:
+        node: with GPUs or without.
+        strategy: ``none``, ``single`` or ``mixed``, for MIG devices.
+        sharing: as the device plugin's configuration has it.
+    """
+    facts = node.facts()
+    observed = look(node)
+    problem = unseen(facts.gpus, node.query(GpuFacts()), node.query(ExcludedGpusQuery()))
+    if not (facts.gpus or observed.nvml.gpus):
+        return DesiredLabels()
+    if problem is not None:
+        return DesiredLabels(problem=problem)
+    result = labels.compute(observed, labels.Options(strategy, sharing))
+    if result.problem is not None:
+        return DesiredLabels(problem=result.problem)
+    unfit = labels.unfit(result.values)
+    left_in = {name: value for name, value in result.values.items() if name not in unfit}
+    notes = [f"{name} is left out: {why}" for name, why in unfit.items()]
+    return DesiredLabels(labels.as_text(left_in), notes=(*result.notes, *notes))
+
+
+def find_rival(files: Mapping[str, str]) -> str | None:
+    """Another feature file with a label that only GFD writes; ``None`` where there is none."""
+    for path, text in files.items():
+        hidden = path.rpartition("/")[2].startswith(".")
+        if path != PATH and not hidden and "nvidia.com/gpu.product" in labels.parse(text):
+            return path
+    return None
+
+
+def rival_reason(path: str) -> str:
+    """Why the file is not written beside another writer's, and the next move."""
+    return (
+        f"{path} has labels of GPU feature discovery: two writers would take turns; stop "
+        "gpu-feature-discovery on this node and remove the file, or leave this state out"
+    )
+
+
+__all__ = [
+    "FOLDER",
+    "PATH",
+    "DesiredLabels",
+    "Machine",
+    "MachineQuery",
+    "desired_labels",
+    "find_rival",
+    "look",
+    "rival_reason",
+]

@@ -8,14 +8,17 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from gpustate.core.node import Node
 from gpustate.core.queries import Answer, Query
 from gpustate.formats import slurm
 from gpustate.formats.numbers import whole
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.formats.slurm import Cpu, MigFiles, SlurmGpu
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left, unseen
+from gpustate.probes.gpu_facts import GpuFacts
 
 _SCRIPT = r"""
 h=; { read -r h </proc/sys/kernel/hostname; } 2>/dev/null; printf 'host=%s\n' "${h:-$(uname -n)}"
@@ -101,6 +104,70 @@ class SlurmPlacesQuery(Query[Places]):
 
     def placeholder(self) -> Places:
         return Places()
+
+
+_HERE = "command -v slurmd >/dev/null && echo slurmd; :"
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredGres:
+    """What Slurm's files should say of a node.
+
+    Args:
+        host: the node's name in Slurm.
+        gpus: there are some.
+        slurmd: it is installed.
+        lines: for ``gres.conf``.
+        node_line: for ``slurm.conf``.
+        problem: why they cannot be told.
+    """
+
+    host: str = ""
+    gpus: bool = False
+    slurmd: bool = False
+    lines: tuple[str, ...] = ()
+    node_line: str = ""
+    problem: str | None = None
+
+
+def desired_gres(node: Node, *, name: str, shards: int, features: Sequence[str]) -> DesiredGres:
+    """Query a node, and describe its GPUs.
+
+    Args:
+        node: with GPUs or without.
+        name: in Slurm; empty: its host name.
+        shards: jobs that may share one GPU.
+        features: further words for ``Feature=``.
+    """
+    facts = node.facts()
+    here = node.shell(_HERE)
+    every, held = node.query(GpuFacts()), node.query(ExcludedGpusQuery())
+    nvml = left(every, held)
+    places = node.query(SlurmPlacesQuery(for_slurmd=True))
+    observed = DesiredGres(
+        host=name or places.host,
+        gpus=bool(facts.gpus or nvml.gpus),
+        slurmd="slurmd" in here.stdout.split(),
+    )
+    if facts.image or not observed.gpus:
+        return observed
+    if not nvml.works:
+        broken = nvml.error_text or nvml.error_name or "a GPU does not answer"
+        return replace(observed, problem=f"NVML: {broken}; see: gpustate explain")
+    found, problem = gpus(nvml, places)
+    words = (*slurm.features(nvml), *features)
+    gres_value = slurm.gres_value(found, shards=shards)
+    return replace(
+        observed,
+        lines=tuple(slurm.gres_lines(found, shards=shards)),
+        node_line=slurm.node_line(observed.host, gres_value, tuple(dict.fromkeys(words))),
+        problem=problem or unseen(facts.gpus, every, held),
+    )
+
+
+def node_text(line: str) -> str:
+    """The file with the node's line."""
+    return f"# Written by gpustate, for slurm.conf.\n{line}\n"
 
 
 def gpus(nvml: NvmlFacts, places: Places) -> tuple[tuple[SlurmGpu, ...], str | None]:

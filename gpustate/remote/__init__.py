@@ -1,4 +1,4 @@
-"""The way to nodes: the only room that knows pyinfra and paramiko.
+"""The way to nodes: the only room that knows paramiko.
 
 Nodes are worked on in threads, which is what paramiko is made for; nothing is patched at import.
 pyinfra is loaded when a node is given to one of its operations, see :mod:`gpustate.remote.connector`.

@@ -14,12 +14,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from gpustate.core.inventory import InventoryNode
-from gpustate.errors import LockHeld, UsageError
+from gpustate.errors import ConnectionFailed, LockHeld, UsageError
 from gpustate.ops import Program
 from gpustate.remote.channel import Channel, LocalChannel
 from gpustate.remote.session import Session
@@ -90,6 +90,34 @@ class ImageSession(Session):
             yield from super().run_program(run, program, lock, **options)
         finally:
             self._guarded = False
+
+
+class ChrootSession(ImageSession):
+    """An image that an inventory names; it is held from connecting to closing.
+
+    Args:
+        node: its connection names the folder.
+    """
+
+    def __init__(self, node: InventoryNode) -> None:
+        super().__init__(node, node.connection.host or "/")
+        self._holding = ExitStack()
+        self._held = False
+
+    def connect(self) -> None:
+        """Check that it is an image, and keep others out of it; raise ``ConnectionFailed``."""
+        if self._held:
+            return
+        try:
+            self._holding.enter_context(held(self._root))
+        except UsageError as error:
+            raise ConnectionFailed(f"{self._root}: {error.message}", fix=error.fix) from error
+        self._held = True
+
+    def close(self) -> None:
+        """Let others in again."""
+        self._holding.close()
+        self._held = False
 
 
 @contextmanager

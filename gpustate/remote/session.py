@@ -21,7 +21,7 @@ from gpustate.core.queries import Answer, Query
 from gpustate.errors import ConnectionFailed, ProbeError, StepFailed
 from gpustate.formats.numbers import whole
 from gpustate.remote import batch as batches
-from gpustate.remote import nodeprogram
+from gpustate.remote import containers, nodeprogram
 from gpustate.remote.channel import Channel, LocalChannel, SshChannel
 from gpustate.remote.ssh import close_client, lost, open_client
 
@@ -55,7 +55,13 @@ class Session:
 
     def connect(self) -> None:
         """Connect and log in, unless connected; raise ``ConnectionFailed``."""
-        if self.node.connection.kind == "local" or self._client is not None:
+        connection = self.node.connection
+        if connection.kind == "local" or self._client is not None:
+            return
+        if connection.kind == "chroot":
+            raise ConnectionFailed("it is the root of an image, in which nothing runs")
+        if connection.kind in containers.PROGRAMS:
+            containers.check(connection.kind, connection.host or "")
             return
         self.connections += 1
         self._client = open_client(self.node.name, self.node.connection)
@@ -74,7 +80,7 @@ class Session:
     @property
     def connected(self) -> bool:
         """The connection stands, as far as can be told from here."""
-        return self.node.connection.kind == "local" or self._transport() is not None
+        return self.node.connection.kind != "ssh" or self._transport() is not None
 
     def _hung_up(self, channel: Channel) -> bool:
         """A channel ended because the connection did, not because the command did."""
@@ -117,6 +123,8 @@ class Session:
         self.execs += 1
         connection = self.node.connection
         self._prompt = ""
+        if connection.kind in containers.PROGRAMS:
+            return LocalChannel(containers.argv(connection.kind, connection.host or "", inner))
         command = inner
         if connection.become:
             user = shlex.quote(connection.become_user)

@@ -227,7 +227,9 @@ def with_sources(case: AnyCase, files: Sequence[str]) -> AnyCase:
     return replace(case, sources=entries, keys=keys)
 
 
-def chosen(cases: Sequence[AnyCase], cache: Path, say: Callable[[str], None]) -> list[write.Chosen]:
+def chosen(
+    cases: Sequence[AnyCase], cache: Path, say: Callable[[str], None]
+) -> list[write.Selection]:
     """Everything that every kind of node gets.
 
     Raises:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from gpustate.bundle import fetch, upstream
-from gpustate.bundle.closure import Base, World, close
+from gpustate.bundle.closure import Available, Baseline, resolve
 from gpustate.bundle.manifest import BASE, DRIVER, TOOLKIT
-from gpustate.bundle.upstream import Index, Place
-from gpustate.bundle.write import Chosen
+from gpustate.bundle.upstream import Index, RepositorySource
+from gpustate.bundle.write import Selection
 from gpustate.core.facts import NodeFacts
 from gpustate.core.state import AnyState
 from gpustate.errors import ProbeError, RefusedError, UsageError
@@ -79,9 +79,11 @@ class Read:
 
     cache: Path
     say: fetch.Say = lambda _: None
-    known: dict[tuple[Place, str], Index] = field(default_factory=dict[tuple[Place, str], Index])
+    known: dict[tuple[RepositorySource, str], Index] = field(
+        default_factory=dict[tuple[RepositorySource, str], Index]
+    )
 
-    def index(self, place: Place, architecture: str) -> Index:
+    def index(self, place: RepositorySource, architecture: str) -> Index:
         """One repository."""
         key = (place, architecture)
         if key not in self.known:
@@ -89,7 +91,7 @@ class Read:
         return self.known[key]
 
 
-def chosen(case: Case, read: Read) -> Chosen:
+def chosen(case: Case, read: Read) -> Selection:
     """Everything that one kind of node gets.
 
     Raises:
@@ -113,20 +115,20 @@ def chosen(case: Case, read: Read) -> Chosen:
         for source in case.sources
         if id(one := read.index(_place(source, case), case.architecture)) not in own
     ]
-    world = World(indexes, pins)
+    world = Available(indexes, pins)
     wants = asked(case.states, case.facts, world.versions, case.kernels)
     wants = _complete(wants, case)
-    stanzas = close(world, wants.roots, Base(case.nodes, essential=not case.nodes))
+    stanzas = resolve(world, wants.roots, Baseline(case.nodes, essential=not case.nodes))
     date = max((one.date for rows in indexes.values() for one in rows), default=0)
     facts = case.facts
-    return Chosen(facts.distribution, facts.machine, case.kernels, told(wants), stanzas, date)
+    return Selection(facts.distribution, facts.machine, case.kernels, told(wants), stanzas, date)
 
 
 def _complete(wants: Asked, case: Case) -> Asked:
     """With packages that somebody named, and with headers that are not offered, unless all nodes have them."""
     if wants.problem:
         raise RefusedError(f"{case.name}: {wants.problem}")
-    base = Base(case.nodes)
+    base = Baseline(case.nodes)
     rows = dict(wants.by_state)
     wanted = tuple((name, "") for name in wants.bare.values() if not base.has(name))
     rows["kernels"] = (*rows.get("kernels", ()), *wanted)
@@ -150,7 +152,7 @@ def told(wants: Asked) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _own(state: Any, case: Case) -> Place | None:
+def _own(state: Any, case: Case) -> RepositorySource | None:
     """Where a repository's state takes packages from; ``None``: from the distribution's own entries."""
     where = state.place(case.facts, case.sources)
     if where.problem:
@@ -163,10 +165,12 @@ def _own(state: Any, case: Case) -> Place | None:
         fetch.log_in(where.uri, state.login.user, state.login.password)
     if where.key_url is not None:
         key = fetched_key(where.key_url, where.fingerprint or "")
-        return Place(where.uri, where.suite, where.components, (key,), (where.fingerprint or "",))
+        return RepositorySource(
+            where.uri, where.suite, where.components, (key,), (where.fingerprint or "",)
+        )
     if state.key is not None:
         key = state.key.encode()
-        return Place(
+        return RepositorySource(
             where.uri, where.suite, where.components, (key,), openpgp.fingerprints(state.key)
         )
     entry = Source("", where.uri, where.suite, where.components, where.signed_by)
@@ -179,7 +183,7 @@ def fetched_key(url: str, fingerprint: str) -> bytes:
     Raises:
         RefusedError: it is another, or none.
     """
-    key = fetch.text_of(url)
+    key = fetch.fetch_text(url)
     if key is None:
         raise RefusedError(f"{url}: there is no such key", fix="set key")
     try:
@@ -228,12 +232,12 @@ def key_here(path: str, *, of: str, place: str, fix: str) -> bytes:
         ) from error
 
 
-def _place(source: Source, case: Case) -> Place:
+def _place(source: Source, case: Case) -> RepositorySource:
     """A source entry with the keys that its Signed-By names."""
     if openpgp.BEGIN in source.signed_by:
         lines = (line.strip() for line in source.signed_by.splitlines())
         text = "\n".join("" if line == "." else line for line in lines)
-        return Place(source.uri, source.suite, source.components, (text.encode(),))
+        return RepositorySource(source.uri, source.suite, source.components, (text.encode(),))
     words = source.signed_by.replace(",", " ").split()
     fingerprints = tuple(word.rstrip("!").upper() for word in words if not word.startswith("/"))
     paths = [word for word in words if word.startswith("/")]
@@ -244,7 +248,7 @@ def _place(source: Source, case: Case) -> Place:
         keys.append(case.keys[path])
     if not keys and "" in case.keys:
         keys.append(case.keys[""])
-    return Place(source.uri, source.suite, source.components, tuple(keys), fingerprints)
+    return RepositorySource(source.uri, source.suite, source.components, tuple(keys), fingerprints)
 
 
 class _Named(Protocol):

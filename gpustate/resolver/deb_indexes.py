@@ -56,7 +56,7 @@ def _origin(origin: str, site: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """Which indexes a node has; ``digest`` is the same where they hold the same."""
+    """The package indexes of a node; equal indexes have the same ``digest``."""
 
     digest: str = ""
     count: int = 0
@@ -64,7 +64,7 @@ class Lists:
 
 @dataclass(frozen=True, slots=True)
 class PackageListsQuery(Query[Lists]):
-    """A digest of all package indexes and of apt's pins."""
+    """Digest of all package indexes and apt's pins."""
 
     def script(self) -> str:
         return (
@@ -89,7 +89,7 @@ class PackageListsQuery(Query[Lists]):
 
 @dataclass(frozen=True, slots=True)
 class DebDriverQuery(Query[tuple[Package, ...]]):
-    """Every build of everything named like a part of the driver, with all it says of others.
+    """All builds of packages named like parts of the driver, with their relations.
 
     Args:
         kernels: releases whose prebuilt modules are of interest.
@@ -99,9 +99,9 @@ class DebDriverQuery(Query[tuple[Package, ...]]):
 
     def script(self) -> str:
         ends = "|".join(kernel.replace(".", "[.]").replace("+", "[+]") for kernel in self.kernels)
-        built = f"&& ($0 !~ /(^|\\n)Package: linux-/ || $0 ~ /(^|\\n)Package: linux-modules-nvidia-[^\\n]*-({ends or '-'})\\n/)"
+        package_of = f"&& ($0 !~ /(^|\\n)Package: linux-/ || $0 ~ /(^|\\n)Package: linux-modules-nvidia-[^\\n]*-({ends or '-'})\\n/)"
         awk = (
-            f'BEGIN {{ RS = ""; FS = "\\n" }} $0 ~ /(^|\\n)Package: {_NAMES}\\n/ {built} {{'
+            f'BEGIN {{ RS = ""; FS = "\\n" }} $0 ~ /(^|\\n)Package: {_NAMES}\\n/ {package_of} {{'
             f" for (i = 1; i <= NF; i++) {{ if ($i !~ /^[ \\t]/) keep = ($i ~ /^({_FIELDS}):/);"
             ' if (keep) print $i } print "" }'
         )
@@ -137,7 +137,7 @@ def _indexes(text: str, *, leaf: bool) -> Iterator[Package]:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """What packages of the driver need of others, and what apt's pins say.
+    """Packages that driver packages depend on, and apt's pins.
 
     Args:
         packages: offered or installed, as far as somebody needs them.
@@ -150,7 +150,7 @@ class Others:
 
 @dataclass(frozen=True, slots=True)
 class OtherPackagesQuery(Query[Others]):
-    """Builds of some names, or of packages that stand in for them, and pins of others.
+    """Builds of packages that are or provide some names, and pins of others.
 
     Args:
         names: packages or provided names that are needed.
@@ -191,7 +191,7 @@ class OtherPackagesQuery(Query[Others]):
 
 
 def with_pins(found: tuple[Package, ...], others: Others) -> tuple[Package, ...]:
-    """The driver's builds with apt's pins marked, and what others there are."""
+    """Driver packages with apt's pins applied, and the other packages."""
     mine = tuple(
         replace(one, forbidden=True) if (one.name, one.version) in others.forbidden else one
         for one in found

@@ -1,7 +1,7 @@
-"""Asks nodes what decides which driver they get, and settles it: once for all nodes that are alike.
+"""Resolve the driver sets of an inventory: query the nodes, solve once for identical nodes.
 
-Every node is looked at as for a plan, so that the matrix judges with the same facts; its package
-indexes are read from one node of all that have the same ones.
+Every node is probed as for a plan, so that compatibility rules see the same facts. Equal package indexes are
+read from one node only.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from gpustate.resolver.deb_indexes import (
 from gpustate.resolver.rpm_indexes import OtherRpmsQuery, RpmDriverQuery, with_others
 from gpustate.resolver.rpm_repositories import Repositories, RepositoriesQuery
 from gpustate.solve import branches, keeping
-from gpustate.solve.keeping import Outdated, Settled
-from gpustate.solve.lock import Lock, Situation, gathered
-from gpustate.solve.packages import Package, Universe, outside_names
-from gpustate.solve.problem import Problem, Wanted
-from gpustate.solve.solver import explain
+from gpustate.solve.keeping import Outdated, Resolution
+from gpustate.solve.lock import Lock, Platform, merge_sets
+from gpustate.solve.packages import Package, Universe, unresolved_names
+from gpustate.solve.problem import DriverRequest, Problem
+from gpustate.solve.solver import describe_conflict
 from gpustate.states.driver.gpus import module_type
 
 #: Facts of the matrix that follow from the driver that is chosen.
@@ -46,20 +46,21 @@ _OF_DRIVER = ("driver", "module_type", "userland", "driver_loaded", "fabric_mana
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What decides for one node, but for the packages.
+    """The input of the solver for one node, without packages.
 
     Args:
-        wanted, situation: of the driver.
+        wanted: the policy's request.
+        situation: platform of the node.
         gpus: on PCI.
         os_id, kernels, scheme: as in :class:`~gpustate.solve.problem.Problem`.
-        facts: of the matrix, without the driver.
-        allow: rules to go on in spite of.
+        facts: for compatibility rules, without the driver.
+        allow: accepted compatibility rules.
         lists: digest of its package indexes.
         repositories: of rpm packages; ``None`` on a node with apt.
     """
 
-    wanted: Wanted
-    situation: Situation
+    wanted: DriverRequest
+    situation: Platform
     gpus: tuple[Any, ...] = field(compare=False)
     os_id: str
     kernels: tuple[str, ...]
@@ -71,11 +72,11 @@ class Case:
 
     @property
     def index(self) -> tuple[str, tuple[str, ...]]:
-        """What decides which stanzas are wanted."""
+        """Key of the package index that the node needs."""
         return self.lists, self.kernels if self.wanted.precompiled else ()
 
     def problem(self, universe: Universe) -> Problem:
-        """The whole problem."""
+        """The problem, with the packages of the node's repositories."""
         return Problem(
             self.wanted,
             universe,
@@ -100,11 +101,11 @@ class Case:
 
 @dataclass(slots=True)
 class Survey:
-    """What all nodes said.
+    """Answers of all nodes.
 
     Args:
         cases: by node.
-        universes: packages by index.
+        universes: packages by index key.
         unreachable, failed: by node, why.
         skipped: by node, why it gets no driver.
     """
@@ -122,10 +123,10 @@ class Survey:
 
 
 def survey(request: fleet.Request) -> Survey:
-    """Ask all nodes.
+    """Query all nodes.
 
     Raises:
-        GpustateError: policy or overrides are wrong; nothing was reached then.
+        GpustateError: policy or overrides are invalid; no node was reached.
     """
     plans = {
         resolved.node.name: (resolved, states) for resolved, states in fleet.resolve_all(request)
@@ -154,7 +155,7 @@ def _failed(found: Survey, name: str, error: GpustateError) -> None:
 
 
 def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> Case | str:
-    """What decides for one node, or why it gets no driver."""
+    """The case of one node, or why it gets no driver."""
     apt, dnf = PackageListsQuery(), RepositoriesQuery()
     observations, facts, known = probe_states(resolved.node, states, session.answer, (apt, dnf))
     if "driver" in observations.errors:
@@ -164,19 +165,19 @@ def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> C
     by_name = {state.name: state for state in states}
     driver: Any = by_name["driver"]
     if results["driver"].outcome is Outcome.NOT_APPLICABLE or driver.absent:
-        return results["driver"].reason or "the policy takes the driver away here"
+        return results["driver"].reason or "the policy removes the driver here"
     digest, repositories = apt.parse(known[apt]).digest, None
     if not digest:
         repositories = dnf.parse(known[dnf]).checked()
         digest = repositories.digest
     if not digest:
         raise RefusedError(
-            "this node has neither apt nor dnf", fix="leave the driver out for it with only="
+            "neither apt nor dnf on this node", fix="exclude the node from the driver with only="
         )
     source = results.get("driver-repository")
     if source is not None and source.plan.changes:
         raise RefusedError(
-            "the policy's driver-repository is not in place here, so what it offers is not known",
+            "the policy's driver-repository is not configured here yet, so its packages are unknown",
             fix="apply driver-repository first",
         )
     applied = [s for s in states if results[s.name].outcome is not Outcome.NOT_APPLICABLE]
@@ -192,7 +193,7 @@ def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> C
                 getattr(observations.observed.get("fabric-manager"), "needed", facts.has_nvswitch)
             ),
         ),
-        situation=Situation(
+        situation=Platform(
             facts.distribution,
             facts.os_codename,
             facts.machine,
@@ -213,10 +214,10 @@ def _absent(state: AnyState | None) -> bool:
     return state is None or state.absent
 
 
-def wanted_of(driver: Any, *, fabric_manager: bool = False) -> Wanted:
-    """What the parameters of the driver's state want."""
+def wanted_of(driver: Any, *, fabric_manager: bool = False) -> DriverRequest:
+    """The request that the driver state's parameters make."""
     channel = driver.version if driver.version in branches.CHANNELS else None
-    return Wanted(
+    return DriverRequest(
         None if channel else driver.version,
         channel,
         driver.branch,
@@ -260,81 +261,81 @@ def _offers(node: Node, kernels: tuple[str, ...]) -> tuple[Package, ...]:
     if not mine:
         return ()
     names = tuple(sorted({one.name for one in mine}))
-    return with_pins(mine, node.query(OtherPackagesQuery(outside_names(mine), names)))
+    return with_pins(mine, node.query(OtherPackagesQuery(unresolved_names(mine), names)))
 
 
 def _offers_of_rpms(node: Node, repositories: Repositories) -> tuple[Package, ...]:
     mine = node.query(RpmDriverQuery(repositories))
     if not mine:
         return ()
-    others: tuple[Package, ...] = node.query(OtherRpmsQuery(repositories, outside_names(mine)))
+    others: tuple[Package, ...] = node.query(OtherRpmsQuery(repositories, unresolved_names(mine)))
     return with_others(mine, others)
 
 
 @dataclass(slots=True)
 class Solved:
-    """What became of all nodes.
+    """Result for all nodes.
 
     Args:
-        settled: by node.
+        resolutions: by node.
         lock: the new lock.
         refused: by node, why it has no set.
     """
 
-    settled: dict[str, Settled]
+    resolutions: dict[str, Resolution]
     lock: Lock
     refused: dict[str, str]
 
 
-def settle_all(
+def resolve_all(
     found: Survey, old: Lock, *, update: Iterable[str] = (), gone: Iterable[str] = ()
 ) -> Solved:
-    """Settle every node; nodes that are alike once. Nodes that were not asked keep what they have.
+    """Resolve every node, identical nodes once. Nodes that were not queried keep their set.
 
     Args:
-        found: what the nodes said.
-        old: the lock as it is.
-        update: nodes that are asked to move.
-        gone: nodes that are to leave the lock.
+        found: answers of the nodes.
+        old: the current lock.
+        update: nodes to update.
+        gone: nodes to remove from the lock.
     """
     moving = frozenset(update)
     had = old.by_node()
-    known: dict[object, Settled | str] = {}
-    settled: dict[str, Settled] = {}
+    known: dict[object, Resolution | str] = {}
+    resolutions: dict[str, Resolution] = {}
     refused: dict[str, str] = dict(found.failed)
     for node, case in found.cases.items():
         key = (case, had.get(node), node in moving)
         if key not in known:
-            known[key] = _settle(found.problem(node), case, had.get(node), old, node in moving)
+            known[key] = _resolve(found.problem(node), case, had.get(node), old, node in moving)
         answer = known[key]
         if isinstance(answer, str):
             refused[node] = answer
         else:
-            settled[node] = answer
+            resolutions[node] = answer
             if answer.set is None and answer.unsolved is not None:
-                refused[node] = explain(answer.unsolved)
+                refused[node] = describe_conflict(answer.unsolved)
     leaving = {*found.skipped, *gone}
     sets = {node: one for node, one in had.items() if node not in leaving}
-    sets |= {node: one.set for node, one in settled.items() if one.set is not None}
-    return Solved(settled, gathered(sets, compat.load().digest), refused)
+    sets |= {node: one.set for node, one in resolutions.items() if one.set is not None}
+    return Solved(resolutions, merge_sets(sets, compat.load().digest), refused)
 
 
-def _settle(problem: Problem, case: Case, had: Any, old: Lock, update: bool) -> Settled | str:
+def _resolve(problem: Problem, case: Case, had: Any, old: Lock, update: bool) -> Resolution | str:
     try:
-        return keeping.settle(problem, case.situation, had, old.sets, update=update)
+        return keeping.resolve(problem, case.situation, had, old.sets, update=update)
     except RefusedError as error:
         return str(error)
 
 
 def outdated_all(found: Survey, old: Lock, month: str) -> tuple[list[Outdated], Mapping[str, str]]:
-    """What is newer than each locked set, and per node why that cannot be told."""
+    """Newer drivers by locked set, and per node why they are unknown."""
     had = old.by_node()
     done: dict[object, Outdated] = {}
     troubles = {**found.unreachable, **found.failed}
     for node, case in found.cases.items():
         one = had.get(node)
         if one is None:
-            troubles[node] = "is not in the lock; lock it with: gpustate solve"
+            troubles[node] = "not in the lock file; add it with: gpustate solve"
         elif (one, case) not in done:
             try:
                 done[one, case] = keeping.outdated(one, found.problem(node), month)

@@ -19,7 +19,7 @@ from gpustate.files import TextFiles
 from gpustate.formats import driverset
 from gpustate.resolver.driver_sets import wanted_of
 from gpustate.solve import lock as locks
-from gpustate.solve.lock import Lock, LockedSet, policy_part
+from gpustate.solve.lock import Lock, LockedSet, without_node_parts
 
 _FILES = TextFiles("lock file", PolicyError, 64)
 _SOLVE = "solve again: gpustate solve"
@@ -114,7 +114,7 @@ def onto_image(
     fitting = {
         (one.driver, one.module_type, *sorted(one.versions.items())): one
         for one in lock.sets
-        if one.serves(wanted)
+        if one.matches(wanted)
     }
     if len(fitting) > 1:
         told = ", ".join(sorted(f"{one.driver} {one.module_type}" for one in fitting.values()))
@@ -148,9 +148,9 @@ def _own_layers(node: InventoryNode) -> Sequence[VarsLayer]:
 
 def _check(one: LockedSet, driver: Any, node: str, path: str) -> None:
     now = wanted_of(driver)
-    if one.serves(now):
+    if one.matches(now):
         return
-    before = policy_part(one.wanted)
+    before = without_node_parts(one.wanted)
     what = f"for {before.text}, and the policy wants {now.text} now"
     if before.text == now.text:
         what = "for other modules or packages than the policy wants now"

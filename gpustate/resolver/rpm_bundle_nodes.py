@@ -1,7 +1,7 @@
-"""What nodes with dnf or zypper have, for bundles: asked of the nodes, or read from files that somebody brings.
+"""Installed packages and repositories of nodes with dnf or zypper, for bundles: queried, or read from files.
 
-Surprising: what is installed is needed with everything it provides and requires, its files included, for packages
-need files too. :data:`QUERY` prints that; ``docs/bundle.md`` has it for whoever makes a file of it.
+Surprising: libsolv needs everything that installed packages provide and require, files included. :data:`QUERY` prints
+that; ``docs/bundle.md`` shows the command for users who pass it as a file.
 
 Sources:
     rpm(8), query formats; createrepo_c, src/misc.c (which files repodata has); dnf, dnf/rpm/__init__.py
@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpustate.bundle.rpmclosure import Installed
+from gpustate.bundle.rpmclosure import Installed, InstalledPackage
 from gpustate.core.facts import NodeFacts
 from gpustate.core.node import Node
 from gpustate.core.state import AnyState
@@ -27,16 +27,14 @@ from gpustate.formats.driverschemes import RHEL, SUSE
 from gpustate.formats.words import shown
 from gpustate.resolver.deb_bundles import key_here, keys_of
 from gpustate.resolver.rpm_bundles import RpmCase, RpmSource, parse_sources
-from gpustate.solve import modules, rpmneeds
-from gpustate.solve.packages import Package, Repository, Universe
-from gpustate.solve.rpmneeds import Need
+from gpustate.solve import modules
 
 #: What rpm prints of each package: itself after "=", what it provides after "+", what it needs after "-", its files.
 QUERY = (
     r"=%{NAME}|%{EPOCHNUM}:%{VERSION}-%{RELEASE}|%{ARCH}\n[+%{PROVIDENAME}|%{PROVIDEVERSION}\n]"
     r"[-%{REQUIRENAME}|%{REQUIREFLAGS:depflags}|%{REQUIREVERSION}\n][%{FILENAMES}\n]"
 )
-#: sh: the same without files that repodata does not have either.
+#: sh: the same without files that repodata does not list.
 _INSTALLED = (
     f"rpm -qa --qf '{QUERY}' 2>/dev/null | grep -E '^[=+-]|^/etc/|bin/|^/usr/lib/sendmail$'"
 )
@@ -55,12 +53,13 @@ _VARIABLES = (
     "done\n"
     "rpm -q --qf 'releasever=%{VERSION}\\n' --whatprovides system-release 2>/dev/null | grep '=[0-9]'; :"
 )
-#: sh: kernels whose headers are there.
+#: sh: kernels with installed headers.
 _READY = 'cd /lib/modules && for k in *; do [ ! -e "$k/build/Makefile" ] || echo "$k"; done'
+_OPERATORS = frozenset({"<", "<=", "=", ">=", ">"})
 _FOLDERS = {"dnf": "/etc/yum.repos.d/*.repo", "zypper": "/etc/zypp/repos.d/*.repo"}
 _FILES = TextFiles("file of sources", UsageError, 4)
 _LISTS = TextFiles("list of what is installed", UsageError, 256)
-#: What people call distributions that os-release calls otherwise.
+#: Common names of distributions that have another ID in os-release.
 _ALIASES = {"alma": "almalinux", "oraclelinux": "ol", "opensuse": "opensuse-leap", "suse": "sles"}
 
 
@@ -78,7 +77,7 @@ class Family:
 
 
 def family(name: str) -> Family | None:
-    """A distribution by its name; ``None`` when it has no rpm packages, or is not known."""
+    """A distribution by name; ``None`` when it has no rpm packages, or is unknown."""
     os_id = _ALIASES.get(name, name)
     if os_id in RHEL:
         return Family(os_id, "dnf")
@@ -86,28 +85,27 @@ def family(name: str) -> Family | None:
 
 
 def parse_installed(text: str, place: str) -> Installed:
-    """Read what :data:`QUERY` prints.
+    """Read the output of :data:`QUERY`.
 
     Raises:
-        ProbeError: it is something else.
+        ProbeError: it is not such output.
     """
-    here = Repository("installed")
-    packages: list[Package] = []
-    needs: dict[tuple[str, str], tuple[Need, ...]] = {}
+    packages: list[InstalledPackage] = []
     for part in re.split(r"^=", text, flags=re.MULTILINE)[1:]:
         head, *rows = part.splitlines()
         words = head.split("|")
         if len(words) != 3 or not rpmversion.is_version(words[1]):
-            raise ProbeError(f"{place}: {shown(head[:80])} is no package, as name|version|machine")
+            raise ProbeError(
+                f"{place}: {shown(head[:80])} is not a package, expected name|version|machine"
+            )
         name, version, arch = words[0], words[1].removeprefix("0:"), words[2]
         if name == "gpg-pubkey":
             continue
-        provides = dict.fromkeys(_provided(rows))
-        packages.append(Package(name, version, here, arch, provides=tuple(provides), rpm=True))
-        needs[name, version] = tuple(_needed(rows))
+        provides, requires = dict.fromkeys(_provided(rows)), dict.fromkeys(_required(rows))
+        packages.append(InstalledPackage(name, version, arch, tuple(provides), tuple(requires)))
     if not packages:
-        raise ProbeError(f"{place}: names no package", fix="docs/bundle.md says how it is made")
-    return Installed(Universe(tuple(packages)), needs)
+        raise ProbeError(f"{place}: lists no package", fix="see docs/bundle.md for the command")
+    return Installed(tuple(packages))
 
 
 def _provided(rows: Iterable[str]) -> Iterable[tuple[str, str]]:
@@ -119,16 +117,12 @@ def _provided(rows: Iterable[str]) -> Iterable[tuple[str, str]]:
             yield name, version
 
 
-def _needed(rows: Iterable[str]) -> Iterable[Need]:
+def _required(rows: Iterable[str]) -> Iterable[tuple[str, str, str]]:
     for row in rows:
         words = row[1:].rsplit("|", 2)
-        if row.startswith("-") and len(words) == 3:
-            try:
-                need = rpmneeds.read(words[0], words[1].strip(), words[2])
-            except ValueError:
-                continue  # what is installed is whole
-            if need is not None:
-                yield need
+        if row.startswith("-") and len(words) == 3 and not words[0].startswith("rpmlib("):
+            sign = words[1].strip() if words[2] else ""
+            yield words[0], sign if sign in _OPERATORS else "", words[2]
 
 
 # --- nodes ---------------------------------------------------------------------------------
@@ -137,11 +131,11 @@ def _needed(rows: Iterable[str]) -> Iterable[Need]:
 def case(
     node: Node, states: Sequence[AnyState], facts: NodeFacts, kernels: tuple[str, ...]
 ) -> RpmCase:
-    """What one node has.
+    """Query one node.
 
     Raises:
-        ProbeError: it did not arrive whole.
-        UsageError: a repository has a variable that nobody set.
+        ProbeError: the answer is incomplete.
+        UsageError: a repository uses an undefined variable.
     """
     texts = node.read_texts(_FOLDERS[facts.package_manager])
     installed = node.shell(_INSTALLED).stdout
@@ -162,12 +156,12 @@ def case(
         keys,
         kernels,
         (_known(installed),),
-        streams=modules.enabled([streams]),
+        streams=modules.enabled_streams([streams]),
         ready=frozenset(ready),
     )
 
 
-#: What nodes have, while some node has it: machines of one image have the same, and it is large.
+#: Installed packages by digest, while in use: nodes of one image share them, and they are large.
 _KNOWN: weakref.WeakValueDictionary[str, Installed] = weakref.WeakValueDictionary()
 
 
@@ -203,16 +197,16 @@ def _variables(facts: NodeFacts) -> dict[str, str]:
 def named(
     facts: NodeFacts, states: Sequence[AnyState], files: Sequence[str], installed: Sequence[str]
 ) -> RpmCase:
-    """A kind of node that nobody asked.
+    """A kind of node that is not queried.
 
     Args:
-        facts: what is known of it.
+        facts: its known facts.
         states: of the policy.
-        files: its repositories, as in /etc/yum.repos.d.
-        installed: what such nodes have, one file a node; nothing is left out without one.
+        files: .repo files of its repositories.
+        installed: files with installed packages, one a node; without any, nothing counts as installed.
 
     Raises:
-        UsageError: a file is not to be read, or is something else.
+        UsageError: a file cannot be read, or has other contents.
     """
     sources, keys = read_sources(files, facts)
     nodes: list[Installed] = []
@@ -220,21 +214,23 @@ def named(
         try:
             nodes.append(parse_installed(_LISTS.text(file), file))
         except ProbeError as error:
-            raise UsageError(error.message, fix="docs/bundle.md says how it is made") from None
+            raise UsageError(error.message, fix="see docs/bundle.md for the command") from None
     return RpmCase(facts, states, sources, keys, nodes=tuple(nodes))
 
 
 def read_sources(
     files: Sequence[str], facts: NodeFacts
 ) -> tuple[tuple[RpmSource, ...], Mapping[str, bytes]]:
-    """Repositories of .repo files of this machine, and the keys that they name.
+    """Repositories of .repo files on this machine, and their key files.
 
     Raises:
-        UsageError: a file or a key is not to be read.
+        UsageError: a file or key cannot be read.
     """
     sources = parse_sources({file: _FILES.text(file) for file in files}, _variables(facts))
     if not sources:
-        raise UsageError("names no repository", place=files[0], fix="as in /etc/yum.repos.d")
+        raise UsageError(
+            "defines no repository", place=files[0], fix="pass a file as in /etc/yum.repos.d"
+        )
     keys: dict[str, bytes] = {}
     for source in sources:
         for word in source.get("gpgkey").replace(",", " ").split():
@@ -244,6 +240,6 @@ def read_sources(
                     path,
                     of=f"{source.name}: ",
                     place=source.file,
-                    fix="name a key file of this machine in gpgkey",
+                    fix="set gpgkey to a key file on this machine",
                 )
     return sources, keys

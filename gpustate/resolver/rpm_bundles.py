@@ -1,7 +1,7 @@
-"""What a bundle is made for on nodes with dnf or zypper: the same as :mod:`~gpustate.resolver.deb_bundles`, of rpm packages.
+"""Bundle contents for nodes with dnf or zypper: like :mod:`~gpustate.resolver.deb_bundles`, for rpm packages.
 
-Surprising: dnf and zypper take a name that our repositories have from there, whatever others offer; so does this.
-A repository of the distribution is believed as dnf believes it, by the signature of its metadata or of its packages.
+Surprising: packages of the policy's repositories come from there only, whatever others offer, as with dnf and
+zypper. A repository of the distribution is trusted as dnf trusts it, by signed metadata or signed packages.
 
 Sources:
     dnf.conf(5): repository options, variables; zypper(8); dnf, dnf/rpm/__init__.py (what $releasever stands for).
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from gpustate.bundle import fetch, rpmclosure, rpmupstream
-from gpustate.bundle.closure import SOURCES, World
+from gpustate.bundle.closure import SOURCES, Available
 from gpustate.bundle.manifest import BASE, DRIVER, TOOLKIT
 from gpustate.bundle.offers import Offers
 from gpustate.bundle.rpmclosure import Installed
-from gpustate.bundle.rpmupstream import RpmPlace
-from gpustate.bundle.write import Chosen
+from gpustate.bundle.rpmupstream import RpmRepositorySource
+from gpustate.bundle.write import Selection
 from gpustate.core.facts import NodeFacts
 from gpustate.core.state import AnyState
 from gpustate.errors import RefusedError, UsageError
@@ -40,8 +40,8 @@ class RpmSource:
 
     Args:
         name: its id.
-        file: where it is written.
-        options: all that is said of it, variables put in.
+        file: path of the .repo file.
+        options: its options, with variables replaced.
     """
 
     name: str
@@ -49,11 +49,11 @@ class RpmSource:
     options: tuple[tuple[str, str], ...]
 
     def get(self, key: str, default: str = "") -> str:
-        """One option."""
+        """Value of an option."""
         return dict(self.options).get(key, default)
 
     def is_on(self, key: str, default: str) -> bool:
-        """One option that is a yes or no."""
+        """Value of a boolean option."""
         return self.get(key, default).lower() not in rpmrepos.OFF
 
 
@@ -65,9 +65,9 @@ class RpmCase:
         facts, states, kernels, packages: as of :class:`~gpustate.resolver.deb_bundles.Case`.
         sources: repositories of the distribution.
         keys: key files by path; those of rpm's own database are under "".
-        nodes: what each has installed; empty when nothing is known.
-        streams: module streams that are enabled, by module.
-        ready: kernels whose headers are there, from wherever.
+        nodes: installed packages of each; empty when unknown.
+        streams: enabled module stream by module.
+        ready: kernels with installed headers, from any source.
     """
 
     facts: NodeFacts
@@ -91,10 +91,10 @@ def parse_sources(texts: Mapping[str, str], variables: Mapping[str, str]) -> tup
 
     Args:
         texts: the files.
-        variables: what ``$basearch`` and its like stand for.
+        variables: values of ``$basearch`` and the like.
 
     Raises:
-        UsageError: one has a variable that nobody set.
+        UsageError: a variable is not defined.
     """
     return tuple(
         RpmSource(
@@ -111,9 +111,9 @@ def _filled(text: str, variables: Mapping[str, str], section: str, file: str) ->
     def value(match: re.Match[str]) -> str:
         if match[1] not in variables:
             raise UsageError(
-                f"{section}: nobody says what ${match[1]} stands for",
+                f"{section}: undefined variable ${match[1]}",
                 place=file,
-                fix="write the value in its place",
+                fix="write its value instead",
             )
         return variables[match[1]]
 
@@ -122,13 +122,15 @@ def _filled(text: str, variables: Mapping[str, str], section: str, file: str) ->
 
 @dataclass(slots=True)
 class RpmRead:
-    """Repositories that were read, each once for all cases."""
+    """Repositories, each read once for all cases."""
 
     cache: Path
     say: fetch.Say = lambda _: None
     known: dict[Any, Offers] = field(default_factory=dict[Any, Offers])
 
-    def offers(self, place: RpmPlace, machine: str, streams: Mapping[str, str]) -> Offers:
+    def offers(
+        self, place: RpmRepositorySource, machine: str, streams: Mapping[str, str]
+    ) -> Offers:
         """One repository."""
         key = (place, machine, tuple(sorted(streams.items())))
         if key not in self.known:
@@ -136,11 +138,11 @@ class RpmRead:
         return self.known[key]
 
 
-def chosen(case: RpmCase, read: RpmRead) -> Chosen:
-    """Everything that one kind of node gets.
+def chosen(case: RpmCase, read: RpmRead) -> Selection:
+    """The bundle's packages for one kind of node.
 
     Raises:
-        GpustateError: something is not to be had.
+        GpustateError: a package is unavailable.
     """
     facts = case.facts
     if facts.machine not in ("x86_64", "aarch64"):
@@ -154,15 +156,15 @@ def chosen(case: RpmCase, read: RpmRead) -> Chosen:
     offers[BASE] = [
         read.offers(_place(source, case), facts.machine, case.streams) for source in case.sources
     ]
-    world = World(offers, _pins(offers))
+    world = Available(offers, _pins(offers))
     wants = _complete(asked(case.states, facts, world.versions, case.kernels), case)
-    builds = rpmclosure.close(world, wants.roots, case.nodes)
+    builds = rpmclosure.resolve(world, wants.roots, case.nodes)
     date = max((one.date for rows in offers.values() for one in rows), default=0)
-    return Chosen(facts.distribution, facts.machine, case.kernels, told(wants), builds, date)
+    return Selection(facts.distribution, facts.machine, case.kernels, told(wants), builds, date)
 
 
 def _pins(offers: Mapping[str, Sequence[Offers]]) -> dict[str, frozenset[str]]:
-    """Names that come from our repositories, the toolkit's first: they have the better priority."""
+    """Names that come from the policy's repositories only; the toolkit's has the better priority."""
     there = {name: {n for one in rows for n in one.stanzas} for name, rows in offers.items()}
     toolkit, driver = (frozenset(there.get(name, ())) for name in (TOOLKIT, DRIVER))
     return {TOOLKIT: toolkit, DRIVER: driver - toolkit}
@@ -180,8 +182,8 @@ def _complete(wants: Asked, case: RpmCase) -> Asked:
     return Asked(with_named(wants.by_state, case.packages))
 
 
-def _own(state: Any, case: RpmCase) -> RpmPlace:
-    """Where a repository's state takes packages from."""
+def _own(state: Any, case: RpmCase) -> RpmRepositorySource:
+    """The upstream repository of a state."""
     where = state.rpm_place(case.facts)
     if where.problem or where.uri is None:
         raise RefusedError(f"{case.name}: {state.name}: {where.problem}")
@@ -193,7 +195,7 @@ def _own(state: Any, case: RpmCase) -> RpmPlace:
     else:
         key = (state.key or "").encode()
         fingerprints = openpgp.fingerprints(state.key or "")
-    return RpmPlace(
+    return RpmRepositorySource(
         state.name,
         where.uri,
         "",
@@ -205,14 +207,14 @@ def _own(state: Any, case: RpmCase) -> RpmPlace:
     )
 
 
-def _place(source: RpmSource, case: RpmCase) -> RpmPlace:
+def _place(source: RpmSource, case: RpmCase) -> RpmRepositorySource:
     """A repository of the distribution with the keys that its gpgkey names."""
     secret = next((key for key in _SECRETS if source.get(key)), "")
     if secret:
         raise UsageError(
-            f"{source.name}: wants {secret}, and is not read from here",
+            f"{source.name}: requires {secret}, which is not supported here",
             place=source.file,
-            fix="keep a mirror of it, made with dnf reposync, and name that with --sources",
+            fix="mirror it with dnf reposync and pass the mirror with --sources",
         )
     keys: list[bytes] = []
     for word in source.get("gpgkey").replace(",", " ").split():
@@ -220,14 +222,14 @@ def _place(source: RpmSource, case: RpmCase) -> RpmPlace:
         if path.startswith("/") and path in case.keys:
             keys.append(case.keys[path])
         elif path.startswith("/"):
-            raise UsageError(f"{source.name}: its key {path} is not there", place=source.file)
+            raise UsageError(f"{source.name}: key file {path} is missing", place=source.file)
     if not keys and "" in case.keys:
         keys.append(case.keys[""])
-    # zypper checks packages where it does not check the metadata, dnf what it is told to.
+    # zypper verifies packages where it does not verify metadata; dnf does as configured.
     metadata = "1" if case.facts.package_manager == "zypper" else "0"
     metadata = metadata if source.is_on("gpgcheck", "1") else "0"
     uri = (source.get("baseurl").replace(",", " ").split() or [""])[0]
-    return RpmPlace(
+    return RpmRepositorySource(
         source.name,
         re.sub(r"/+$", "", uri) + source.get("path", "").rstrip("/") if uri else "",
         source.get("metalink") or source.get("mirrorlist"),
@@ -246,7 +248,7 @@ def _patterns(source: RpmSource, kind: str) -> tuple[str, ...]:
 
 
 def grouped(cases: Iterable[RpmCase]) -> list[RpmCase]:
-    """One case for all nodes of a kind: all their kernels, and what every one of them has."""
+    """One case for all nodes of a kind: all kernels, and the installed packages of each node."""
     made: list[RpmCase] = []
     for rows in by_kind(cases):
         first = rows[0]

@@ -1,10 +1,10 @@
-"""What a node's rpm repositories offer: the part of their repodata that a driver set can need.
+"""Packages of a node's rpm repositories, as far as a driver set can need them.
 
 Two asks, once it is known which repositories there are (:mod:`~gpustate.resolver.rpm_repositories`). :class:`RpmDriverQuery`
 brings the packages of the driver, cut out of ``primary.xml`` on the node, and the module streams they belong
 to; :class:`OtherRpmsQuery` what those need of others, out of repositories and rpm's database.
 
-Surprising: a file that is not what ``repomd.xml`` says it is, is refused; only the node decompresses.
+Surprising: a file that does not match its hash in ``repomd.xml`` is refused; only the node decompresses.
 
 Sources:
     createrepo_c, src/xml_dump_primary.c; dnf.conf(5): excludepkgs, includepkgs, priority, module_hotfixes;
@@ -44,7 +44,7 @@ _CONTENT = (
 
 @dataclass(frozen=True, slots=True)
 class RpmDriverQuery(Query[tuple[Package, ...]]):
-    """Every build of everything named like a part of the driver, with what dnf's settings forbid.
+    """All builds of packages named like parts of the driver, with those marked that dnf's settings forbid.
 
     Args:
         repositories: of the node.
@@ -88,20 +88,20 @@ class RpmDriverQuery(Query[tuple[Package, ...]]):
         hotfixes = {row.name for row in by_name.values() if row.hotfixes}
         plain = [one for one in found if one.repository.origin in hotfixes]
         rest = [one for one in found if one.repository.origin not in hotfixes]
-        filtered = (*plain, *modules.filtered(rest, known, dict(self.repositories.streams)))
-        return tuple(_by_priority(filtered, {n: row.priority for n, row in by_name.items()}))
+        visible = (*plain, *modules.apply_streams(rest, known, dict(self.repositories.streams)))
+        return tuple(_by_priority(visible, {n: row.priority for n, row in by_name.items()}))
 
     def placeholder(self) -> tuple[Package, ...]:
         return ()
 
 
 def is_part(name: str, version: str) -> bool:
-    """An rpm package belongs to the driver: by its name, and by having a driver's version."""
+    """Whether an rpm package belongs to the driver: by its name and version."""
     return driverset.is_member(name, version) and driverset.is_version(upstream_version(version))
 
 
 def _part(row: RpmRepository, file: repodata.Location, kind: str, awk: str) -> str:
-    """Script that brings the interesting part of one file, once it is what repomd.xml says."""
+    """Script that verifies a file's hash and prints the relevant part of it."""
     path, mark = shlex.quote(f"{row.folder}/{file.href}"), shlex.quote(f"={kind}|{row.name}")
     check = ""
     if file.algorithm:
@@ -117,16 +117,14 @@ def _parts(answer: Answer) -> Iterator[tuple[str, str, str]]:
     text = f"\n{answer.text}"
     if answer.status == _DAMAGED:
         name = text.rpartition("\n=damaged|")[2].strip()
-        raise RefusedError(
-            f"dnf's repodata of {name[:80]} is not what its repomd.xml says", fix=FIX
-        )
+        raise RefusedError(f"dnf's repodata of {name[:80]} does not match its repomd.xml", fix=FIX)
     if "\n=zstd" in text:
         raise RefusedError(
-            "dnf's repodata is compressed with zstd, and the node has no zstd to read it",
+            "dnf's repodata is compressed with zstd, but zstd is not installed on the node",
             fix="install the package zstd on the node",
         )
     if answer.status != 0:
-        raise ProbeError(f"dnf's repodata could not be read: {answer.text[-80:]!r}")
+        raise ProbeError(f"cannot read dnf's repodata: {answer.text[-80:]!r}")
     for part in re.split(r"\n=(?=(?:primary|modules|installed)\|)", text)[1:]:
         head, _, body = part.partition("\n")
         kind, _, name = head.partition("|")
@@ -134,7 +132,7 @@ def _parts(answer: Answer) -> Iterator[tuple[str, str, str]]:
 
 
 def _whole(packages: str) -> bytes:
-    """A part of a primary.xml as a document of its own."""
+    """Wrap part of a primary.xml as a document."""
     return b"<metadata>" + packages.encode() + b"</metadata>"
 
 
@@ -150,12 +148,12 @@ def _excluded(package: Package, row: RpmRepository) -> Package:
         return any(fnmatch.fnmatchcase(name, one) for one in patterns for name in names)
 
     if hit(row.excluded) or (row.included and not hit(row.included)):
-        return replace(package, forbidden=True, bar="an excludepkgs or includepkgs of dnf")
+        return replace(package, forbidden=True, forbidden_by="an excludepkgs or includepkgs of dnf")
     return package
 
 
 def _by_priority(packages: Iterable[Package], priority: Mapping[str, int]) -> Iterator[Package]:
-    """A name is taken from the repositories with the lowest number only."""
+    """Apply dnf's priorities: a package comes only from the repositories with the lowest number."""
     packages = tuple(packages)
     best: dict[str, int] = {}
     for one in packages:
@@ -164,7 +162,7 @@ def _by_priority(packages: Iterable[Package], priority: Mapping[str, int]) -> It
             best[one.name] = min(best.get(one.name, mine), mine)
     for one in packages:
         if not one.forbidden and priority[one.repository.origin] > best[one.name]:
-            yield replace(one, forbidden=True, bar="a repository with a better priority")
+            yield replace(one, forbidden=True, forbidden_by="a repository with a better priority")
         else:
             yield one
 
@@ -251,7 +249,7 @@ def _installed(text: str) -> Iterator[Package]:
 
 
 def with_others(mine: tuple[Package, ...], others: Iterable[Package]) -> tuple[Package, ...]:
-    """The driver's builds and what others there are; capabilities of one build come together."""
+    """Driver packages and the other packages; capabilities of one build are merged."""
     names = {one.name for one in mine}
     merged: dict[tuple[str, str, str, str], Package] = {}
     for one in others:

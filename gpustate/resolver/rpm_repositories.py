@@ -1,10 +1,10 @@
-"""Which rpm repositories a node has, as dnf is set up: enabled ones, their repodata, enabled module streams.
+"""The rpm repositories of a node, as dnf is configured: enabled ones, their repodata, enabled module streams.
 
 :class:`RepositoriesQuery` brings dnf's settings and each repository's ``repomd.xml`` out of dnf's cache. What is in
 them is asked by :mod:`~gpustate.resolver.rpm_indexes`.
 
-Surprising: nothing is fetched; dnf's cache says what dnf would install. Nodes with the same repositories have
-them in folders with different names, which make no difference here.
+Surprising: nothing is downloaded; dnf's cache shows what dnf would install. Equal repositories count as equal,
+although their cache folders have different names on each node.
 
 Sources:
     dnf.conf(5): repository options, cache; dnf5 keeps its cache in /var/cache/libdnf5.
@@ -29,21 +29,21 @@ _KEYS = (
 _USER = re.compile(r"//[^/@]*@")
 _CACHE = re.compile(r"/var/cache/(?:libdnf5|dnf)/(.+)-[0-9a-f]{16}/repodata/repomd\.xml")
 _NO_RPM = 69
-FIX = "dnf makecache on the node"
+FIX = "run dnf makecache on the node"
 
 
 @dataclass(frozen=True, slots=True)
 class RpmRepository:
-    """One enabled repository and where the node has its repodata.
+    """An enabled repository and its repodata on the node.
 
     Args:
         name: its id.
         site: its address.
-        folder: of the cache, above ``repodata/``.
+        folder: cache folder, above ``repodata/``.
         primary, modules: its files; ``None`` where it has no module streams.
         priority: the lowest number wins.
-        excluded, included: patterns; nothing but what is included, where there is any.
-        hotfixes: module streams hide none of its packages.
+        excluded, included: name patterns; with ``included``, only matching packages.
+        hotfixes: module streams do not hide its packages.
     """
 
     name: str
@@ -58,20 +58,20 @@ class RpmRepository:
 
     @property
     def origin(self) -> Repository:
-        """As packages have it: one id is one origin."""
+        """As packages have it: a repository's id is its origin."""
         return Repository(self.name, "/", "", self.site)
 
 
 @dataclass(frozen=True, slots=True)
 class Repositories:
-    """What dnf is set up with.
+    """dnf's repositories.
 
     Args:
         machine: as ``uname -m`` says.
-        rows: enabled repositories whose repodata is there.
-        streams: module and the stream that is enabled; empty for a module that is switched off.
-        missing: enabled repositories whose repodata is not there.
-        digest: the same where repositories offer the same.
+        rows: enabled repositories with cached repodata.
+        streams: module and enabled stream; empty for a disabled module.
+        missing: enabled repositories without cached repodata.
+        digest: equal for equal repositories.
     """
 
     machine: str = ""
@@ -81,21 +81,21 @@ class Repositories:
     digest: str = ""
 
     def checked(self) -> Repositories:
-        """Itself.
+        """Itself, if repodata of every repository is cached.
 
         Raises:
-            RefusedError: what a repository offers is not known.
+            RefusedError: repodata is missing.
         """
         if self.missing:
             raise RefusedError(
-                f"dnf has no repodata of {', '.join(self.missing[:4])} here yet", fix=FIX
+                f"dnf has no cached repodata of {', '.join(self.missing[:4])}", fix=FIX
             )
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoriesQuery(Query[Repositories]):
-    """dnf's settings and every ``repomd.xml`` of its cache; nothing where there is no rpm."""
+    """dnf's settings and every cached ``repomd.xml``; empty without rpm."""
 
     def script(self) -> str:
         keep = (
@@ -122,7 +122,7 @@ class RepositoriesQuery(Query[Repositories]):
         repos, also_found, streams = rest.partition("=streams\n")
         if not (found and also_found and re.fullmatch(r"[0-9A-Za-z_]+", machine.strip())):
             raise ProbeError(f"dnf's settings were answered with {answer.text[:80]!r}")
-        chosen = tuple(sorted(modules.enabled([streams]).items()))
+        chosen = tuple(sorted(modules.enabled_streams([streams]).items()))
         everywhere = _settings(main).get("main", {})
         rows, missing = _repositories(_settings(repos), everywhere, _caches(files))
         bare = [replace(row, folder="") for row in rows]
@@ -134,7 +134,7 @@ class RepositoriesQuery(Query[Repositories]):
 
 
 def _settings(text: str) -> dict[str, dict[str, str]]:
-    """Sections of dnf's files; a line that begins with a blank goes on with the one before it."""
+    """Sections of dnf's files; a line that begins with a space continues the previous one."""
     found: dict[str, dict[str, str]] = {}
     section, key = found.setdefault("main", {}), ""
     for line in text.splitlines():

@@ -1,6 +1,6 @@
-"""One concrete driver set out of what repositories offer, and why there is none. Pure.
+"""The resolver for driver sets: one matching set of packages from the repositories, or the smallest conflict. Pure.
 
-indexes (:mod:`~gpustate.solve.packages`) + what is wanted (:mod:`~gpustate.solve.problem`)
+indexes (:mod:`~gpustate.solve.packages`) + driver request (:mod:`~gpustate.solve.problem`)
     ──▶ :func:`~gpustate.solve.solver.solve` ──▶ a set, or the smallest conflict
     ──▶ the lock file (:mod:`~gpustate.solve.lock`)
 """

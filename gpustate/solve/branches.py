@@ -1,10 +1,10 @@
-"""Driver branches: of which kind each is, and until when it is supported.
+"""Driver branches: the kind of each, and its end of support.
 
-A policy may name a kind instead of a branch: ``latest-lts``, ``latest-production``,
-``latest-new-feature``, or ``latest`` for any. The newest branch of the kind that fits is meant.
+A policy may name a channel instead of a branch: ``latest-lts``, ``latest-production``,
+``latest-new-feature``, or ``latest`` for any. It selects the newest suitable branch of that kind.
 
-Surprising: a branch that is not listed (a newer one, a house build) is of no kind, so only ``latest``
-reaches it.
+Surprising: a branch that is not listed (a newer one, a private build) has no kind, so only ``latest``
+selects it.
 
 Sources:
     NVIDIA data center driver documentation, r615: supported drivers and CUDA toolkit versions;
@@ -21,12 +21,11 @@ from gpustate.formats import driverset
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One branch.
+    """A driver branch.
 
     Args:
         kind: ``lts``, ``production`` or ``new-feature``.
-        ends: month after which NVIDIA supports it no longer, as ``2028-06``; ``past`` where that
-            month is over and not known.
+        ends: last month of support, as ``2028-06``; ``past`` where it is over and the month is unknown.
     """
 
     kind: str
@@ -48,21 +47,21 @@ BRANCHES: Mapping[int, Branch] = {
 }
 
 
-#: What a policy may write instead of a version.
+#: Channels, which a policy may name instead of a version.
 LATEST = "latest"
 CHANNELS = (LATEST, "latest-lts", "latest-production", "latest-new-feature")
 
 
 def in_channel(version: str, channel: str) -> bool:
-    """A driver version belongs to what ``latest-...`` means."""
+    """Whether a channel such as ``latest-lts`` includes a driver version."""
     if channel == LATEST:
         return True
     branch = BRANCHES.get(driverset.branch_of(version))
     return branch is not None and channel == f"{LATEST}-{branch.kind}"
 
 
-def ended(version: str, month: str) -> str | None:
-    """When support of a driver's branch ended, seen from a month (``2026-11``); ``None``: it has not."""
+def support_ended(version: str, month: str) -> str | None:
+    """Last month of support of a driver's branch; ``None`` while it is supported in ``month`` (``2026-11``)."""
     branch = BRANCHES.get(driverset.branch_of(version))
     if branch is None or (branch.ends != "past" and branch.ends >= month):
         return None

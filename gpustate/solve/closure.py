@@ -1,12 +1,11 @@
-"""One set of packages for one driver version: everything needed, nothing that clashes, nothing mixed. Pure.
+"""The packages of one driver version: dependencies complete, no conflicts, no mixed versions or origins. Pure.
 
-The search is exact: it goes back over every choice (alternatives, packages that stand in for others,
-builds) before it says that there is no set. Where there is none, it says which facts are at fault,
-and each of those is needed for the fault.
+The search is exact: it backtracks over every choice (alternatives, provided names, builds) before it
+reports that there is no set. Then it reports a minimal conflict: every fact in it is needed.
 
-What holds in every set: all packages that must share the driver's version do, all packages of the driver's
-family come from one origin, every clause of what they need is met, and no two clash. What
-packages outside of the family need in turn is left to apt.
+In every set, packages that must share the driver's version do, all driver packages come from one
+origin, every dependency is satisfied, and no two packages conflict. The dependencies of other packages are
+left to apt.
 
 Sources:
     Debian policy 7 (relations); apt(8), EDSP: alternatives are tried in their order.
@@ -23,25 +22,25 @@ from gpustate.solve import core, relations
 from gpustate.solve.packages import Package, Universe
 from gpustate.solve.relations import Clause, Relation
 
-#: More choices than any real set of packages takes, by a factor of a hundred.
+#: A hundred times more choices than any real set of packages needs.
 _LIMIT = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A package that the set must have, or that a package of it needs. ``by`` is empty for the first."""
+    """A dependency of the set (``by`` is empty), or of one of its packages."""
 
     by: str
     clause: Clause
 
     def __str__(self) -> str:
-        what = relations.text(self.clause)
-        return f"{self.by} needs {what}" if self.by else f"the set has {what}"
+        what = relations.clause_text(self.clause)
+        return f"{self.by} needs {what}" if self.by else f"the set needs {what}"
 
 
 @dataclass(frozen=True, slots=True)
-class Clash:
-    """Two packages that cannot be installed together, in the order of their names."""
+class Conflict:
+    """Two packages that cannot be installed together, sorted by name."""
 
     one: str
     other: str
@@ -51,8 +50,8 @@ class Clash:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """A package that is of another driver version or another origin than the set, or that a pin forbids."""
+class Mismatch:
+    """A package of another driver version or origin than the set, or one that a pin forbids."""
 
     package: str
     why: str
@@ -61,19 +60,19 @@ class Apart:
         return f"{self.package} {self.why}"
 
 
-Fact = Need | Clash | Apart
+Fact = Need | Conflict | Mismatch
 
 
 @dataclass(slots=True)
 class Closure:
-    """The search for one set.
+    """The search for the packages of one driver version.
 
     Args:
-        universe: what there is.
+        universe: available packages.
         version: the driver version.
-        origin: where all of the driver comes from; empty: anywhere, as long as it is one place.
-        roots: names that must be there.
-        any_version: roots of which any build will do, such as modules for one kernel.
+        origin: the repository that all driver packages come from; empty for any single one.
+        roots: names of required packages.
+        any_version: roots that may have any version, such as modules for one kernel.
     """
 
     universe: Universe
@@ -86,46 +85,48 @@ class Closure:
     _met: dict[Fact, None] = field(default_factory=dict[Fact, None], init=False)
 
     def find(self) -> tuple[Package, ...] | None:
-        """The set, roots first, without packages that nothing in it needs; ``None``: there is none."""
-        found = self.respecting(None)
-        return None if found is None else self._pruned(found)
+        """The set, roots first, without unneeded packages; ``None`` when there is none."""
+        found = self.solve_with(None)
+        return None if found is None else self._prune(found)
 
     def reasons(self) -> tuple[Fact, ...]:
-        """Why there is no set: facts that leave none, of which each is needed for that."""
+        """A minimal conflict that explains why there is no set."""
         self._met = {}
-        if self.respecting(None) is not None:
+        if self.solve_with(None) is not None:
             return ()
-        # What the search never came to had no part in its failure.
-        return core.irreducible(tuple(self._met), lambda facts: self.respecting(facts) is not None)
+        # Facts that the search never reached are not part of its failure.
+        return core.minimal_conflict(
+            tuple(self._met), lambda facts: self.solve_with(facts) is not None
+        )
 
-    def told(self) -> str:
-        """The same in words; what nobody offers is named as such."""
+    def describe(self) -> str:
+        """The conflict in words; dependencies that no repository offers are marked."""
         words: list[str] = []
         for fact in self.reasons():
             if isinstance(fact, Need) and not fact.by:
-                continue  # what the set must have goes without saying
+                continue  # the roots are not news
             nobody = isinstance(fact, Need) and not any(
-                self.universe.meeting(relation) for relation in fact.clause
+                self.universe.providers_of(relation) for relation in fact.clause
             )
             words.append(f"{fact}, which no repository offers" if nobody else str(fact))
         return "; ".join(dict.fromkeys(words))
 
-    def respecting(self, facts: frozenset[Fact] | None) -> tuple[Package, ...] | None:
-        """A set that respects only these facts; ``None`` stands for all there are."""
+    def solve_with(self, facts: frozenset[Fact] | None) -> tuple[Package, ...] | None:
+        """Search with only some of the facts; ``None`` stands for all of them."""
         self._respected, self._tried = facts, 0
         needs = [Need("", (Relation(name),)) for name in self.roots]
-        found = self._extend({}, [need for need in needs if self._counts(need)])
+        found = self._extend({}, [need for need in needs if self._applies(need)])
         return None if found is None else tuple(found.values())
 
-    def _counts(self, fact: Fact) -> bool:
-        """The fact is to be respected; it is written down that it was looked at."""
+    def _applies(self, fact: Fact) -> bool:
+        """Whether a fact applies; it is recorded as reached."""
         if self._respected is not None:
             return fact in self._respected
         self._met.setdefault(fact)
         return True
 
-    def _pruned(self, found: tuple[Package, ...]) -> tuple[Package, ...]:
-        """Without what another choice made superfluous."""
+    def _prune(self, found: tuple[Package, ...]) -> tuple[Package, ...]:
+        """Remove packages that a later choice made unnecessary."""
         kept = list(found)
         for one in reversed(found):
             rest = [other for other in kept if other is not one]
@@ -140,17 +141,17 @@ class Closure:
         self._tried += 1
         if self._tried > _LIMIT:
             raise RefusedError(
-                f"driver {self.version}: its packages can be combined in too many ways to tell",
-                fix="name fewer repositories, or an exact version",
+                f"driver {self.version}: too many combinations of packages to search",
+                fix="use fewer repositories, or request an exact version",
             )
         for number, need in enumerate(needs):
             if any(self._meets(one, need) for one in chosen.values()):
                 continue
             rest = needs[number + 1 :]
-            for package in self._ways(need):
-                if not self._fits(package, chosen):
+            for package in self._candidates(need):
+                if not self._is_compatible(package, chosen):
                     continue
-                mine = [n for n in self._needs(package) if self._counts(n)]
+                mine = [n for n in self._needs(package) if self._applies(n)]
                 found = self._extend({**chosen, package.name: package}, [*rest, *mine])
                 if found is not None:
                     return found
@@ -159,46 +160,46 @@ class Closure:
 
     def _meets(self, package: Package, need: Need) -> bool:
         return any(
-            package.meets(relation) and (need.by or package.name == relation.name)
+            package.satisfies(relation) and (need.by or package.name == relation.name)
             for relation in need.clause
         )
 
-    def _ways(self, need: Need) -> Iterator[Package]:
-        """Packages that meet a need, the preferred first; a root is the package of that very name."""
+    def _candidates(self, need: Need) -> Iterator[Package]:
+        """Packages that satisfy a dependency, the preferred first; a root needs the package of that name."""
         seen: set[Package] = set()
         for relation in need.clause:
             fitting = [
                 package
-                for package in self.universe.meeting(relation)
+                for package in self.universe.providers_of(relation)
                 if package not in seen and (need.by or package.name == relation.name)
             ]
             seen.update(fitting)
-            # A tool of which any version fits is best of the driver's own.
+            # A tool that may have any version is preferred at the driver's own.
             yield from sorted(fitting, key=lambda p: upstream_version(p.version) != self.version)
 
     @staticmethod
     def _needs(package: Package) -> list[Need]:
         return [Need(str(package), clause) for clause in package.depends]
 
-    def _fits(self, package: Package, chosen: dict[str, Package]) -> bool:
+    def _is_compatible(self, package: Package, chosen: dict[str, Package]) -> bool:
         mine = chosen.get(package.name)
         if mine is not None and mine != package:
             return False
-        if any(self._counts(fact) for fact in self._apart(package)):
+        if any(self._applies(fact) for fact in self._mismatches(package)):
             return False
-        clashes = (other for other in chosen.values() if package.clashes(other))
+        conflicts_with = (other for other in chosen.values() if package.conflicts_with(other))
         return not any(
-            self._counts(Clash(*sorted((str(package), str(other))))) for other in clashes
+            self._applies(Conflict(*sorted((str(package), str(other))))) for other in conflicts_with
         )
 
-    def _apart(self, package: Package) -> Iterator[Apart]:
-        """What keeps a package out of this set."""
+    def _mismatches(self, package: Package) -> Iterator[Mismatch]:
+        """Reasons why a package cannot be in this set."""
         name, origin = str(package), package.repository.origin
         exact = package.name in self.roots and package.name not in self.any_version
         version = upstream_version(package.version) if exact else package.driver
         if version and version != self.version:
-            yield Apart(name, f"is no part of driver {self.version}")
+            yield Mismatch(name, f"does not belong to driver {self.version}")
         if package.forbidden:
-            yield Apart(name, f"is forbidden by {package.bar}")
+            yield Mismatch(name, f"is forbidden by {package.forbidden_by}")
         if self.origin and origin != self.origin and not package.leaf and (exact or version):
-            yield Apart(name, f"comes from {origin}, not from {self.origin}")
+            yield Mismatch(name, f"comes from {origin}, not from {self.origin}")

@@ -1,8 +1,8 @@
-"""Why something cannot be had: the smallest set of facts that rules everything out. Pure.
+"""Minimal conflicts: the smallest set of facts that explains why nothing is possible. Pure.
 
-Two questions of the same kind. :func:`irreducible` takes facts and a test, and leaves facts out until
-each of those left is needed. :func:`smallest` knows for every possibility the facts that rule it
-out, and finds the fewest facts that rule out all.
+:func:`minimal_conflict` takes facts and a test, and drops facts until each of the remaining ones is
+needed. :func:`minimal_hitting_set` knows the facts that exclude each possibility, and finds the fewest
+facts that exclude all of them.
 
 Sources:
     R. Reiter, A theory of diagnosis from first principles (1987): conflicts and hitting sets;
@@ -17,13 +17,12 @@ from typing import TypeVar
 F = TypeVar("F", bound=Hashable)
 
 
-def irreducible(facts: Sequence[F], possible: Callable[[frozenset[F]], bool]) -> tuple[F, ...]:
-    """Facts that together leave nothing possible, of which none can be left out.
+def minimal_conflict(facts: Sequence[F], possible: Callable[[frozenset[F]], bool]) -> tuple[F, ...]:
+    """Reduce contradictory facts to a minimal conflict: without any one of them something is possible.
 
     Args:
-        facts: all of them together leave nothing possible; the last are kept rather than the first.
-        possible: whether something is left when exactly these facts hold; fewer facts never make
-            less possible.
+        facts: a contradiction; earlier facts are dropped first.
+        possible: whether anything is possible under some of the facts. Fewer facts never allow less.
     """
     kept = list(facts)
     for fact in facts:
@@ -33,21 +32,23 @@ def irreducible(facts: Sequence[F], possible: Callable[[frozenset[F]], bool]) ->
     return tuple(kept)
 
 
-def smallest(possibilities: Sequence[Collection[F]], order: Sequence[F]) -> tuple[F, ...] | None:
-    """The fewest facts of which each possibility is ruled out by at least one.
+def minimal_hitting_set(
+    possibilities: Sequence[Collection[F]], order: Sequence[F]
+) -> tuple[F, ...] | None:
+    """The fewest facts that together exclude every possibility.
 
     Args:
-        possibilities: for each, the facts that rule it out; any one of them does.
-        order: all facts; of two answers of one size the one with earlier facts wins.
+        possibilities: for each, the facts that exclude it; any one of them does.
+        order: all facts; of two answers of equal size the one with earlier facts wins.
 
     Returns:
-        The facts in that order; ``None`` when some possibility is ruled out by nothing.
+        The facts in that order; ``None`` when no fact excludes some possibility.
     """
     rank = {fact: number for number, fact in enumerate(order)}
     rows = {frozenset(rank[fact] for fact in facts) for facts in possibilities}
     if frozenset() in rows:
         return None
-    # A possibility that falls with another one adds nothing.
+    # A possibility that is excluded whenever another one is adds nothing.
     needed = sorted(
         (row for row in rows if not any(other < row for other in rows)),
         key=lambda row: (len(row), sorted(row)),
@@ -60,7 +61,7 @@ def smallest(possibilities: Sequence[Collection[F]], order: Sequence[F]) -> tupl
 
 
 def _hitting(rows: Sequence[frozenset[int]], size: int) -> tuple[int, ...] | None:
-    """At most so many numbers that meet every row, the lowest first; ``None`` when there are none."""
+    """At most ``size`` numbers that hit every row, the lowest first; ``None`` when there are none."""
     if not rows:
         return ()
     if size == 0 or _disjoint(rows) > size:
@@ -75,7 +76,7 @@ def _hitting(rows: Sequence[frozenset[int]], size: int) -> tuple[int, ...] | Non
 
 
 def _disjoint(rows: Sequence[frozenset[int]]) -> int:
-    """How many rows have nothing in common: each of them costs a number."""
+    """Number of disjoint rows: each of them needs a number of its own."""
     seen: set[int] = set()
     count = 0
     for row in rows:

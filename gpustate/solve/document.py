@@ -1,7 +1,7 @@
-"""What was solved, and what is newer, as documents and as text. Pure.
+"""Output of ``gpustate solve`` and ``gpustate outdated``, as JSON documents and as text. Pure.
 
-Formats: ``gpustate.solve/1`` and ``gpustate.outdated/1``; ``schema/`` describes them. The lock file has
-its own (:mod:`gpustate.solve.lock`).
+Formats: ``gpustate.solve/1`` and ``gpustate.outdated/1``; ``schema/`` describes them. For the lock file see
+:mod:`gpustate.solve.lock`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpustate.solve.keeping import Newer, Outdated, Settled
+from gpustate.solve.keeping import Newer, Outdated, Resolution
 from gpustate.solve.lock import LockedSet, set_data, wanted_data
-from gpustate.solve.solver import Unsolved, few
+from gpustate.solve.solver import NoSolution, shorten
 
 SOLVE_FORMAT = "gpustate.solve/1"
 OUTDATED_FORMAT = "gpustate.outdated/1"
-#: What happened to nodes, in the order of the last line.
+#: Values of ``how``, in the order of the summary line.
 HOWS = ("solved", "joined", "kept", "moved")
 _WIDTH = 100
 
 
 def solve_data(
-    settled: Mapping[str, Settled],
+    resolutions: Mapping[str, Resolution],
     troubles: Mapping[str, Mapping[str, str]],
     *,
     path: str,
@@ -30,19 +30,19 @@ def solve_data(
     gone: Sequence[str] = (),
     pruned: bool = False,
 ) -> dict[str, Any]:
-    """What became of all nodes.
+    """The result for all nodes, ``gpustate.solve/1``.
 
     Args:
-        settled: by node.
-        troubles: by kind (``refused``, ``unreachable``, ``skipped``), by node, why.
+        resolutions: by node.
+        troubles: by kind (``refused``, ``unreachable``, ``skipped``) and node, why.
         path: of the lock file.
-        changed: the lock is another one than before.
-        gone: nodes of the lock that the inventory has no more.
-        pruned: they were taken out of the lock.
+        changed: the lock file changed.
+        gone: locked nodes that are no longer in the inventory.
+        pruned: they were removed from the lock file.
     """
     rows: list[dict[str, Any]] = []
-    for one, how, nodes in _groups(settled):
-        sample = settled[nodes[0]]
+    for one, how, nodes in _groups(resolutions):
+        sample = resolutions[nodes[0]]
         data = set_data(one)
         del data["nodes"]
         row: dict[str, Any] = {"how": how, "nodes": nodes, "set": data}
@@ -51,7 +51,9 @@ def solve_data(
         if sample.notes:
             row["notes"] = list(sample.notes)
         rows.append(row)
-    conflicts = [{"nodes": nodes, **_conflict(unsolved)} for unsolved, nodes in _conflicts(settled)]
+    conflicts = [
+        {"nodes": nodes, **_conflict(unsolved)} for unsolved, nodes in _conflicts(resolutions)
+    ]
     return {
         "format": SOLVE_FORMAT,
         "lock": path,
@@ -61,11 +63,11 @@ def solve_data(
         **{kind: dict(sorted(rows.items())) for kind, rows in troubles.items()},
         "gone": list(gone),
         "pruned": pruned,
-        "summary": counts(settled, troubles),
+        "summary": counts(resolutions, troubles),
     }
 
 
-def _conflict(unsolved: Unsolved) -> dict[str, Any]:
+def _conflict(unsolved: NoSolution) -> dict[str, Any]:
     return {
         "wanted": unsolved.wanted,
         "offered": list(unsolved.offered),
@@ -73,12 +75,12 @@ def _conflict(unsolved: Unsolved) -> dict[str, Any]:
     }
 
 
-def _groups(settled: Mapping[str, Settled]) -> Iterator[tuple[LockedSet, str, list[str]]]:
+def _groups(resolutions: Mapping[str, Resolution]) -> Iterator[tuple[LockedSet, str, list[str]]]:
     groups: dict[tuple[Any, ...], list[str]] = {}
     kept: dict[tuple[Any, ...], LockedSet] = {}
-    for node, one in settled.items():
+    for node, one in resolutions.items():
         if one.set is not None:
-            bare = one.set.but_nodes()
+            bare = one.set.without_nodes()
             key = (bare, one.how, one.why, one.notes)
             groups.setdefault(key, []).append(node)
             kept[key] = bare
@@ -86,9 +88,9 @@ def _groups(settled: Mapping[str, Settled]) -> Iterator[tuple[LockedSet, str, li
         yield kept[key], key[1], sorted(nodes)
 
 
-def _conflicts(settled: Mapping[str, Settled]) -> Iterator[tuple[Unsolved, list[str]]]:
-    groups: dict[tuple[Any, ...], tuple[Unsolved, list[str]]] = {}
-    for node, one in settled.items():
+def _conflicts(resolutions: Mapping[str, Resolution]) -> Iterator[tuple[NoSolution, list[str]]]:
+    groups: dict[tuple[Any, ...], tuple[NoSolution, list[str]]] = {}
+    for node, one in resolutions.items():
         if one.unsolved is not None:
             key = (one.unsolved.wanted, one.unsolved.reasons, one.unsolved.offered)
             groups.setdefault(key, (one.unsolved, []))[1].append(node)
@@ -97,17 +99,17 @@ def _conflicts(settled: Mapping[str, Settled]) -> Iterator[tuple[Unsolved, list[
 
 
 def counts(
-    settled: Mapping[str, Settled], troubles: Mapping[str, Mapping[str, str]]
+    resolutions: Mapping[str, Resolution], troubles: Mapping[str, Mapping[str, str]]
 ) -> dict[str, int]:
-    """How many nodes went which way."""
-    found = {how: sum(one.how == how for one in settled.values()) for how in HOWS}
+    """Number of nodes by result."""
+    found = {how: sum(one.how == how for one in resolutions.values()) for how in HOWS}
     others = {kind: len(rows) for kind, rows in troubles.items()}
     alone = {node for rows in troubles.values() for node in rows}
-    return {"nodes": len({*settled, *alone}), **found, **others}
+    return {"nodes": len({*resolutions, *alone}), **found, **others}
 
 
 def solve_text(
-    settled: Mapping[str, Settled],
+    resolutions: Mapping[str, Resolution],
     troubles: Mapping[str, Mapping[str, str]],
     *,
     path: str,
@@ -115,38 +117,38 @@ def solve_text(
     gone: Sequence[str] = (),
     pruned: bool = False,
 ) -> str:
-    """The same for a person; the last line is for grep."""
+    """The same as text; the last line is a summary for grep."""
     lines: list[str] = []
-    for one, how, nodes in _groups(settled):
-        sample = settled[nodes[0]]
-        lines.append(f"{one.driver} {one.module_type}  {how}: {few(nodes, 8)}")
-        lines += _wrapped(f"for {_situation(one)}; wanted: {one.wanted.text}")
+    for one, how, nodes in _groups(resolutions):
+        sample = resolutions[nodes[0]]
+        lines.append(f"{one.driver} {one.module_type}  {how}: {shorten(nodes, 8)}")
+        lines += _wrapped(f"for {_situation(one)}; requested: {one.wanted.text}")
         where = ", ".join(sorted({str(package.repository) for package in one.packages}))
         lines += _wrapped(f"{len(one.packages)} packages from {where} ({one.scheme})")
         lines += [row for text in filter(None, (sample.why,)) for row in _wrapped(f"why: {text}")]
         lines += [row for note in sample.notes for row in _wrapped(f"note: {note}")]
-    for unsolved, nodes in _conflicts(settled):
-        lines.append(f"no set for {unsolved.wanted}: {few(nodes, 8)}")
+    for unsolved, nodes in _conflicts(resolutions):
+        lines.append(f"no driver set for {unsolved.wanted}: {shorten(nodes, 8)}")
         lines += _conflict_lines(unsolved)
-    conflicting = {node for _, nodes in _conflicts(settled) for node in nodes}
+    conflicting = {node for _, nodes in _conflicts(resolutions) for node in nodes}
     for kind, rows in troubles.items():
         for node in sorted(rows):
             if node not in conflicting:
                 lines += _wrapped(f"{node}: {kind}: {rows[node]}", "")
     if gone:
-        what = "left the lock" if pruned else "still in the lock; take them out with --prune"
-        lines += _wrapped(f"not in the inventory, {what}: {few(gone, 8)}", "")
-    lines.append(f"{path} {'has changed' if changed else 'stays as it is'}")
-    words = counts(settled, troubles).items()
+        what = "removed from the lock" if pruned else "still locked; remove them with --prune"
+        lines += _wrapped(f"not in the inventory, {what}: {shorten(gone, 8)}", "")
+    lines.append(f"{path} {'changed' if changed else 'is unchanged'}")
+    words = counts(resolutions, troubles).items()
     return "\n".join([*lines, " ".join(f"{name}={number}" for name, number in words)]) + "\n"
 
 
-def _conflict_lines(unsolved: Unsolved) -> Iterator[str]:
+def _conflict_lines(unsolved: NoSolution) -> Iterator[str]:
     if not unsolved.offered:
         yield "  no repository of the node offers a driver"
         return
-    yield from _wrapped(f"on offer: {few(unsolved.offered, 6)}")
-    yield "  these facts together rule out all of them:"
+    yield from _wrapped(f"offered: {shorten(unsolved.offered, 6)}")
+    yield "  together these facts exclude all of them:"
     for number, reason in enumerate(unsolved.reasons, 1):
         yield from _wrapped(f"{number}. {reason.text}", "    ")
 
@@ -172,7 +174,7 @@ def _wrapped(text: str, indent: str = "  ") -> list[str]:
 
 
 def outdated_data(found: Sequence[Outdated], troubles: Mapping[str, str]) -> dict[str, Any]:
-    """What is newer than each locked set."""
+    """Newer drivers by locked set, ``gpustate.outdated/1``."""
     return {
         "format": OUTDATED_FORMAT,
         "sets": [_outdated(one) for one in found],
@@ -202,15 +204,15 @@ def _outdated(one: Outdated) -> dict[str, Any]:
 
 
 def outdated_text(found: Sequence[Outdated], troubles: Mapping[str, str]) -> str:
-    """The same for a person; the last line is for grep."""
+    """The same as text; the last line is a summary for grep."""
     lines: list[str] = []
     for one in found:
-        lines.append(f"{one.set.driver} {one.set.module_type}: {few(one.set.nodes, 8)}")
+        lines.append(f"{one.set.driver} {one.set.module_type}: {shorten(one.set.nodes, 8)}")
         lines += _wrapped(f"locked for {one.set.wanted.text}, {_situation(one.set)}")
         for newer in one.newer:
             lines += _newer(newer)
         if not one.newer:
-            lines.append("  nothing newer is on offer")
+            lines.append("  no newer driver is offered")
         lines += [row for note in one.notes for row in _wrapped(f"note: {note}")]
     for node in sorted(troubles):
         lines += _wrapped(f"{node}: {troubles[node]}", "")

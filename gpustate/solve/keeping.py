@@ -1,4 +1,4 @@
-"""What stays put and what is newer: a locked set held against what is on offer now. Pure."""
+"""Compare a locked set with the repositories: keep it, replace it, or list newer drivers. Pure."""
 
 from __future__ import annotations
 
@@ -9,113 +9,116 @@ from gpustate.errors import RefusedError
 from gpustate.formats import driverset
 from gpustate.formats.dpkg import version_key
 from gpustate.solve import branches, lock
-from gpustate.solve.lock import LockedSet, Situation
+from gpustate.solve.lock import LockedSet, Platform
 from gpustate.solve.packages import Universe
 from gpustate.solve.problem import Candidate, Problem
-from gpustate.solve.solver import Reason, Reasons, Unsolved, solve
+from gpustate.solve.solver import NoSolution, Reason, Reasons, solve
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What a node gets.
+class Resolution:
+    """The driver set of a node.
 
     Args:
         set: the set; ``None`` when there is none.
-        how: ``kept``, ``joined`` (the set of nodes like it), ``solved``, ``moved`` or ``none``.
-        why: why it is not kept, or why there is none.
-        notes: what a person should know of it.
+        how: ``kept``, ``joined`` (takes the set of identical nodes), ``solved``, ``moved`` or ``none``.
+        why: why the locked set is not kept, or why there is none.
+        notes: warnings about it.
+        unsolved: the conflict, where there is no set.
     """
 
     set: LockedSet | None
     how: str
     why: str = ""
     notes: tuple[str, ...] = ()
-    unsolved: Unsolved | None = field(default=None, compare=False)
+    unsolved: NoSolution | None = field(default=None, compare=False)
 
 
-def settle(
+def resolve(
     problem: Problem,
-    situation: Situation,
+    situation: Platform,
     old: LockedSet | None,
     others: Iterable[LockedSet] = (),
     *,
     update: bool = False,
-) -> Settled:
-    """The set of one node, or of nodes that are alike.
+) -> Resolution:
+    """Resolve the driver set of one node, or of identical nodes.
 
     Args:
-        problem: what decides.
-        situation: what the node is.
-        old: what it has in the lock file.
-        others: sets of other nodes: one like them joins them.
-        update: look for the newest although there is a set.
+        problem: request, repositories, GPUs and compatibility.
+        situation: platform of the node.
+        old: its set in the lock file.
+        others: sets of other nodes; an identical node takes theirs.
+        update: choose the newest even if there is a locked set.
 
     Raises:
-        RefusedError: a repository has another file under the version that is locked.
+        RefusedError: a repository offers another file under a locked version.
     """
-    why = "" if old is None else _moved_on(old, problem, situation)
+    why = "" if old is None else _reason_to_move(old, problem, situation)
     if not update:
         if old is not None and not why:
-            return Settled(old, "kept", notes=tuple(_complaints(old, problem)))
+            return Resolution(old, "kept", notes=tuple(_warnings(old, problem)))
         for one in others:
             alike = one.wanted == problem.wanted and one.situation == situation
-            if alike and not missing(one, problem.universe):
-                return Settled(one, "joined", why)
+            if alike and not unavailable(one, problem.universe):
+                return Resolution(one, "joined", why)
     found = solve(problem)
-    if isinstance(found, Unsolved):
-        return Settled(None, "none", why, unsolved=found)
-    made = lock.locked(found, problem.wanted, situation)
+    if isinstance(found, NoSolution):
+        return Resolution(None, "none", why, unsolved=found)
+    locked = lock.lock_solution(found, problem.wanted, situation)
     if old is None:
-        return Settled(made, "solved")
-    return Settled(made, "kept" if made.same_set(old) else "moved", why or "asked to")
+        return Resolution(locked, "solved")
+    return Resolution(
+        locked, "kept" if locked.same_set(old) else "moved", why or "updated on request"
+    )
 
 
-def _moved_on(old: LockedSet, problem: Problem, situation: Situation) -> str:
-    """Why a locked set is not the node's any more."""
-    if not old.serves(problem.wanted):
+def _reason_to_move(old: LockedSet, problem: Problem, situation: Platform) -> str:
+    """Why a locked set no longer applies to the node; empty while it does."""
+    if not old.matches(problem.wanted):
         before, now = old.wanted, problem.wanted
         if before.text != now.text:
-            return f"it was locked for {before.text}, the policy wants {now.text}"
-        return "the policy wants other modules or packages of it now"
+            return f"it was locked for {before.text}, the policy now requests {now.text}"
+        return "the policy now requests other kernel modules or packages"
     if old.wanted != problem.wanted:
         return (
-            "the fabric manager is wanted now"
+            "the fabric manager is now required"
             if problem.wanted.fabric_manager
-            else ("the fabric manager is wanted no longer")
+            else ("the fabric manager is no longer required")
         )
     if old.situation != situation:
-        return "the node has another system, or other GPUs, than it was locked for"
+        return "the node's operating system or GPUs differ from those it was locked for"
     return ""
 
 
-def missing(one: LockedSet, universe: Universe) -> list[str]:
-    """Packages of a set that no repository offers any more.
+def unavailable(one: LockedSet, universe: Universe) -> list[str]:
+    """Packages of a set that no repository offers any longer.
 
     Raises:
         RefusedError: one is offered with another hash.
     """
     gone: list[str] = []
     for package in one.packages:
-        builds = [p for p in universe.called(package.name) if p.version == package.version]
+        builds = [p for p in universe.builds_of(package.name) if p.version == package.version]
         same = [p for p in builds if not p.sha256 or p.sha256 == package.sha256]
         if builds and package.sha256 and not same:
             raise RefusedError(
-                f"{package} is another file than the one that is locked: {builds[0].repository} has "
-                f"sha256 {builds[0].sha256[:16]}..., the lock {package.sha256[:16]}...",
-                fix="find out why; take the new one with: gpustate solve --update",
+                f"{package} differs from the locked file: {builds[0].repository} offers "
+                f"sha256 {builds[0].sha256[:16]}..., locked is {package.sha256[:16]}...",
+                fix="find out why the file changed; to accept it: gpustate solve --update",
             )
         if not [p for p in builds if not p.forbidden]:
             gone.append(str(package))
     return gone
 
 
-def _complaints(one: LockedSet, problem: Problem) -> Iterable[str]:
-    gone = missing(one, problem.universe)
+def _warnings(one: LockedSet, problem: Problem) -> Iterable[str]:
+    gone = unavailable(one, problem.universe)
     if gone:
         more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
-        yield f"no repository offers {', '.join(gone[:3])}{more} any more"
+        yield f"no repository offers {', '.join(gone[:3])}{more} any longer"
     for rule, text in problem.blocks(one.driver, one.module_type):
-        yield f"rule {rule} of the matrix blocks it: {text}"
+        yield f"blocked by compatibility rule {rule}: {text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +126,8 @@ class Newer:
     """A driver newer than the locked one.
 
     Args:
-        version, module_type, origin: of it.
-        reasons: what rules it out; empty when ``solve --update`` may take it.
+        version, module_type, origin: of that driver.
+        reasons: why it is excluded; empty when ``solve --update`` may choose it.
     """
 
     version: str
@@ -135,12 +138,12 @@ class Newer:
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """A locked set and what is newer.
+    """A locked set and the newer drivers.
 
     Args:
-        set: the locked one.
+        set: the locked set.
         newer: one of each version, the newest first.
-        notes: what is wrong with the locked one.
+        notes: warnings about the locked set.
     """
 
     set: LockedSet
@@ -149,17 +152,17 @@ class Outdated:
 
     @property
     def allowed(self) -> Newer | None:
-        """The newest that may be taken."""
+        """The newest driver that is not excluded."""
         return next((one for one in self.newer if not one.reasons), None)
 
 
 def outdated(one: LockedSet, problem: Problem, month: str) -> Outdated:
-    """What is newer than a locked set, and why it is, or is not, allowed.
+    """List the drivers newer than a locked set, and why each is allowed or not.
 
     Args:
         one: the locked set.
         problem: of a node that has it.
-        month: this month, as ``2026-11``: a branch may be past its end.
+        month: the current month, as ``2026-11``, to report branches past their end of support.
     """
     reasons = Reasons(problem)
     current = version_key(one.driver)
@@ -168,17 +171,17 @@ def outdated(one: LockedSet, problem: Problem, month: str) -> Outdated:
         if version_key(candidate.version) > current:
             by_version.setdefault(candidate.version, []).append(candidate)
     newer = [_newer(reasons, one, rows) for rows in by_version.values()]
-    notes = list(_complaints(one, problem))
-    end = branches.ended(one.driver, month)
+    notes = list(_warnings(one, problem))
+    end = branches.support_ended(one.driver, month)
     if end is not None:
         branch = driverset.branch_of(one.driver)
         when = "" if end == "past" else f" ({end})"
-        notes.append(f"branch {branch} is past the end of its support{when}")
+        notes.append(f"branch {branch} is past its end of support{when}")
     return Outdated(one, tuple(newer), tuple(notes))
 
 
 def _newer(reasons: Reasons, one: LockedSet, rows: list[Candidate]) -> Newer:
-    """Of one version, the candidate that is least ruled out; the locked one's kind before others."""
+    """The least excluded candidate of one version, preferably with the locked module type."""
     found = [(tuple(dict.fromkeys(reasons.all(candidate))), candidate) for candidate in rows]
     why, best = min(
         found,

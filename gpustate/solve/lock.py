@@ -1,41 +1,40 @@
-"""The lock file: which concrete set each node has, until somebody asks to move. Pure.
+"""The lock file: the exact driver set of each node, until an update is requested. Pure.
 
 ``gpustate.lock`` beside the policy is JSON (``gpustate.lock/1``, ``schema/lock.json``), the same bytes for
-the same content, so that it is reviewed and merged like code. A set says what it was solved from:
-what the policy wanted, for which distribution and GPUs, out of which repositories; and what it is: every
-package of the driver's own, in full versions, with hashes where the index gives them.
+the same content, so that it is reviewed and merged like code. A set records its inputs (the policy's request,
+distribution, GPUs, repositories) and its packages: every driver package in its full version, with hashes
+where the index has them.
 
-Surprising: it holds no package outside of the driver; compilers and headers go their own way.
+Surprising: it pins driver packages only; compilers and kernel headers are not pinned.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gpustate.errors import PolicyError
-from gpustate.formats import driverset, strict_json
+from gpustate.formats import driverset, schemas, strict_json
 from gpustate.formats.masking import masked_data
-from gpustate.formats.words import kind_of, named, shown
+from gpustate.formats.words import named
 from gpustate.solve.packages import Package, Repository
-from gpustate.solve.problem import Wanted
+from gpustate.solve.problem import DriverRequest
 from gpustate.solve.solver import Solution
 
 FORMAT = "gpustate.lock/1"
 NAME = "gpustate.lock"
-_WORD = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~^_-]*")
+_FIX = "solve again"
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """What a set was solved for.
+class Platform:
+    """The platform that a set was solved for.
 
     Args:
-        distribution: NVIDIA's code of it: ``debian12``.
-        release: its code name: ``bookworm``.
+        distribution: as NVIDIA writes it: ``debian12``.
+        release: code name: ``bookworm``.
         machine: ``x86_64``.
         gpus: PCI device ids, sorted, each once.
     """
@@ -48,23 +47,23 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class LockedSet:
-    """One set and the nodes that have it.
+    """One driver set and the nodes that have it.
 
     Args:
-        driver: version of the driver.
+        driver: driver version.
         module_type: open or proprietary.
-        scheme: whose names the packages have.
-        wanted: what the policy wanted when it was solved.
-        situation: what it was solved for.
-        packages: of the driver's own, by name.
-        nodes: by name, sorted.
+        scheme: package naming scheme.
+        wanted: the policy's request at the time.
+        situation: platform it was solved for.
+        packages: the driver's packages, sorted by name.
+        nodes: names, sorted.
     """
 
     driver: str
     module_type: str
     scheme: str
-    wanted: Wanted
-    situation: Situation
+    wanted: DriverRequest
+    situation: Platform
     packages: tuple[Package, ...]
     nodes: tuple[str, ...] = ()
 
@@ -73,25 +72,25 @@ class LockedSet:
         """Full version of every package."""
         return {package.name: package.version for package in self.packages}
 
-    def serves(self, wanted: Wanted) -> bool:
-        """It was solved for the same word of the policy."""
-        return policy_part(self.wanted) == policy_part(wanted)
+    def matches(self, wanted: DriverRequest) -> bool:
+        """Whether it was solved for the same request of a policy."""
+        return without_node_parts(self.wanted) == without_node_parts(wanted)
 
-    def but_nodes(self) -> LockedSet:
-        """The set alone: nodes that have the same one have the same of this."""
+    def without_nodes(self) -> LockedSet:
+        """The set without its nodes, to compare and group sets."""
         return replace(self, nodes=()) if self.nodes else self
 
     def same_set(self, other: LockedSet) -> bool:
-        """Everything but the nodes is the same."""
-        return self.but_nodes() == other.but_nodes()
+        """Whether two sets differ at most in their nodes."""
+        return self.without_nodes() == other.without_nodes()
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """All sets.
+    """A lock file.
 
     Args:
-        sets: in any order; a node is in one of them at most.
+        sets: driver sets; a node is in one of them at most.
         matrix: digest of the compatibility matrix that accepted them.
     """
 
@@ -99,21 +98,21 @@ class Lock:
     matrix: str = ""
 
     def of(self, node: str) -> LockedSet | None:
-        """The set of a node."""
+        """The set of a node; ``None`` when it is not locked."""
         return self.by_node().get(node)
 
     def by_node(self) -> dict[str, LockedSet]:
-        """The set of every node that has one."""
+        """Sets by node."""
         return {node: one for one in self.sets for node in one.nodes}
 
 
-def policy_part(wanted: Wanted) -> Wanted:
-    """What the policy says of the driver, without what follows from the node."""
+def without_node_parts(wanted: DriverRequest) -> DriverRequest:
+    """A request without the parts that follow from the node."""
     return replace(wanted, fabric_manager=False)
 
 
-def locked(solution: Solution, wanted: Wanted, situation: Situation) -> LockedSet:
-    """A solution as it is locked: the driver's own packages only."""
+def lock_solution(solution: Solution, wanted: DriverRequest, situation: Platform) -> LockedSet:
+    """Turn a solution into a locked set: driver packages only."""
     mine = tuple(
         replace(one, depends=(), conflicts=(), provides=(), rpm=False)
         for one in solution.packages
@@ -130,11 +129,11 @@ def locked(solution: Solution, wanted: Wanted, situation: Situation) -> LockedSe
     )
 
 
-def gathered(sets: Mapping[str, LockedSet], matrix: str = "") -> Lock:
-    """A lock from the set of each node: what is the same is written once."""
+def merge_sets(sets: Mapping[str, LockedSet], matrix: str = "") -> Lock:
+    """Build a lock file from the set of each node; equal sets are merged."""
     groups: dict[LockedSet, list[str]] = {}
     for node, one in sets.items():
-        groups.setdefault(one.but_nodes(), []).append(node)
+        groups.setdefault(one.without_nodes(), []).append(node)
     whole = [replace(one, nodes=tuple(sorted(nodes))) for one, nodes in groups.items()]
     return Lock(tuple(sorted(whole, key=lambda one: one.nodes)), matrix)
 
@@ -143,13 +142,13 @@ def gathered(sets: Mapping[str, LockedSet], matrix: str = "") -> Lock:
 
 
 def to_text(lock: Lock) -> str:
-    """The file: the same bytes for the same lock."""
+    """The text of a lock file: the same bytes for the same lock."""
     data = {"format": FORMAT, "matrix": lock.matrix, "sets": [set_data(one) for one in lock.sets]}
     return json.dumps(masked_data(data), indent=2, ensure_ascii=True) + "\n"
 
 
 def set_data(one: LockedSet) -> dict[str, Any]:
-    """One set as plain JSON data."""
+    """A set as JSON data."""
     repositories = sorted({package.repository for package in one.packages})
     return {
         "driver": one.driver,
@@ -181,10 +180,10 @@ def set_data(one: LockedSet) -> dict[str, Any]:
     }
 
 
-def wanted_data(wanted: Wanted) -> dict[str, Any]:
-    """What was wanted, without what is as it is by default."""
-    default = Wanted()
-    rows = ((one.name, getattr(wanted, one.name)) for one in fields(Wanted))
+def wanted_data(wanted: DriverRequest) -> dict[str, Any]:
+    """A request as JSON data, without default values."""
+    default = DriverRequest()
+    rows = ((one.name, getattr(wanted, one.name)) for one in fields(DriverRequest))
     return {name: value for name, value in rows if value != getattr(default, name)}
 
 
@@ -195,18 +194,12 @@ def from_text(text: str, place: str) -> Lock:
     """Read a lock file.
 
     Raises:
-        PolicyError: it is none, with the key that is wrong.
+        PolicyError: it is not a lock file, or does not fit its schema.
     """
-    data = _Part(
-        strict_json.read(text, place, PolicyError, said="is no lock file", fix="solve again"), place
-    )
-    found = data.get("format", str)
-    if found != FORMAT:
-        raise PolicyError(
-            f"format is {shown(found)}, wanted {FORMAT}", place=place, fix="solve again"
-        )
-    data.only("format", "matrix", "sets")
-    sets = tuple(_set(part) for part in data.parts("sets"))
+    data = strict_json.read(text, place, PolicyError, said="is not a lock file", fix=_FIX)
+    schemas.check_format(data, FORMAT, place=place, error=PolicyError, fix=_FIX)
+    schemas.check(data, "gpustate.solve", "lock.json", place=place, error=PolicyError, fix=_FIX)
+    sets = tuple(_set(row, f"sets[{n}]", place) for n, row in enumerate(data["sets"]))
     seen: dict[str, int] = {}
     for number, one in enumerate(sets):
         for node in one.nodes:
@@ -214,137 +207,52 @@ def from_text(text: str, place: str) -> Lock:
                 raise PolicyError(
                     f"node {named(node)} is in sets[{seen[node]}] and in sets[{number}]",
                     place=place,
-                    fix="take one of them out, or solve again",
+                    fix="remove one of them, or solve again",
                 )
             seen[node] = number
-    return Lock(sets, data.get("matrix", str))
+    return Lock(sets, data["matrix"])
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """An object of the file, and the way to it."""
+def _set(row: Mapping[str, Any], path: str, place: str) -> LockedSet:
+    def fail(key: str, message: str) -> PolicyError:
+        return PolicyError(f"{path}.{key}: {message}", place=place, fix=_FIX)
 
-    data: Any
-    place: str
-    path: str = ""
-
-    def fail(self, key: str, message: str) -> PolicyError:
-        where = f"{self.path}.{key}" if self.path and key else self.path or key or "the file"
-        return PolicyError(f"{where}: {message}", place=self.place, fix="solve again")
-
-    def get(self, key: str, kind: type, default: Any = None) -> Any:
-        if not isinstance(self.data, dict):
-            raise self.fail("", f"is {kind_of(self.data)}, wanted a mapping")
-        if key not in self.data:
-            if default is None:
-                raise self.fail(key, "is not there")
-            return default
-        value = self.data[key]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            wanted = {str: "a string", int: "a number", list: "a list", dict: "a mapping"}
-            raise self.fail(key, f"is {kind_of(value)}, wanted {wanted.get(kind, kind.__name__)}")
-        return value
-
-    def word(self, key: str, default: str | None = None) -> str:
-        value: str = self.get(key, str, default)
-        if not _WORD.fullmatch(value) and value != default:
-            raise self.fail(key, f"is {shown(value)}, wanted a plain word")
-        return value
-
-    def words(self, key: str) -> tuple[str, ...]:
-        rows = self.get(key, list)
-        for number, row in enumerate(rows):
-            if not isinstance(row, str) or not row:
-                raise self.fail(f"{key}[{number}]", f"is {kind_of(row)}, wanted a string")
-        if len(set(rows)) != len(rows):
-            raise self.fail(key, "has something twice")
-        return tuple(rows)
-
-    def part(self, key: str) -> _Part:
-        self.get(key, dict)
-        return _Part(self.data[key], self.place, f"{self.path}.{key}" if self.path else key)
-
-    def parts(self, key: str) -> Iterable[_Part]:
-        rows = self.get(key, list)
-        above = f"{self.path}.{key}" if self.path else key
-        return [_Part(row, self.place, f"{above}[{number}]") for number, row in enumerate(rows)]
-
-    def only(self, *keys: str) -> None:
-        for key in self.data:
-            if key not in keys:
-                raise self.fail("", f"has the key {named(key)}, wanted {', '.join(keys)}")
-
-
-def _set(part: _Part) -> LockedSet:
-    module_type = part.get("module_type", str)
-    if module_type not in (driverset.OPEN, driverset.PROPRIETARY):
-        raise part.fail("module_type", f"is {shown(module_type)}, wanted open or proprietary")
-    driver = part.get("driver", str)
-    if not driverset.is_version(driver):
-        raise part.fail("driver", f"is {shown(driver)}, wanted a driver version")
-    part.only(
-        *("driver", "module_type", "scheme", "wanted", "for", "repositories", "packages", "nodes")
-    )
-    repositories = [_repository(row) for row in part.parts("repositories")]
-    packages = tuple(_package(row, repositories) for row in part.parts("packages"))
-    if not packages:
-        raise part.fail("packages", "is empty")
-    if len({package.name for package in packages}) != len(packages):
-        raise part.fail("packages", "has a package twice")
-    for package in packages:
-        if package.driver not in ("", driver):
-            raise part.fail(
-                "packages", f"has {package}, which is no part of driver {driver}: a mixed set"
+    repositories = [Repository(**one) for one in row["repositories"]]
+    packages: list[Package] = []
+    for number, one in enumerate(row["packages"]):
+        if one["repository"] >= len(repositories):
+            raise fail(
+                f"packages[{number}].repository", f"there is no repository {one['repository']}"
             )
+        packages.append(
+            Package(
+                one["name"],
+                one["version"],
+                repositories[int(one["repository"])],
+                one["architecture"],
+                sha256=one.get("sha256", ""),
+                size=int(one.get("size", 0)),
+            )
+        )
+    if len({package.name for package in packages}) != len(packages):
+        raise fail("packages", "has a package twice")
+    for package in packages:
+        if package.driver not in ("", row["driver"]):
+            raise fail(
+                "packages", f"{package} does not belong to driver {row['driver']}: a mixed set"
+            )
+    situation = row["for"]
     return LockedSet(
-        driver,
-        module_type,
-        part.get("scheme", str),
-        _wanted(part.part("wanted")),
-        _situation(part.part("for")),
-        packages,
-        part.words("nodes"),
+        row["driver"],
+        row["module_type"],
+        row["scheme"],
+        DriverRequest(**row["wanted"]),
+        Platform(
+            situation["distribution"],
+            situation["release"],
+            situation["machine"],
+            tuple(situation["gpus"]),
+        ),
+        tuple(packages),
+        tuple(row["nodes"]),
     )
-
-
-def _repository(part: _Part) -> Repository:
-    part.get("origin", str)
-    part.only("origin", "suite", "component", "site")
-    return Repository(*(part.get(key, str) for key in ("origin", "suite", "component", "site")))
-
-
-def _package(part: _Part, repositories: Sequence[Repository]) -> Package:
-    number = part.get("repository", int)
-    if not 0 <= number < len(repositories):
-        raise part.fail("repository", f"is {number}, and there is no such repository")
-    sha256 = part.get("sha256", str, "")
-    if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise part.fail("sha256", f"is {shown(sha256)}, wanted 64 hexadecimal digits")
-    part.only("name", "version", "architecture", "repository", "sha256", "size")
-    return Package(
-        part.word("name"),
-        part.word("version"),
-        repositories[number],
-        part.word("architecture", ""),
-        sha256=sha256,
-        size=part.get("size", int, 0),
-    )
-
-
-def _situation(part: _Part) -> Situation:
-    distribution, release, machine = (
-        part.get(key, str) for key in ("distribution", "release", "machine")
-    )
-    part.only("distribution", "release", "machine", "gpus")
-    return Situation(distribution, release, machine, part.words("gpus"))
-
-
-def _wanted(part: _Part) -> Wanted:
-    kinds: dict[str, type] = {
-        **dict.fromkeys(("version", "channel", "module_type"), str),
-        "branch": int,
-        **dict.fromkeys(("full", "precompiled", "fabric_manager"), bool),
-    }
-    part.only(*kinds)
-    given = {name: part.get(name, kind) for name, kind in kinds.items() if name in part.data}
-    return Wanted(**given)

@@ -1,7 +1,7 @@
-"""Module streams of rpm repositories: which packages are there only while a stream is enabled. Pure.
+"""Module streams of rpm repositories: packages that are available only while a stream is active. Pure.
 
-What dnf does with them: a package that belongs to streams is there while one of them is active (enabled, or
-the module's default); where a stream is active, packages of its names from outside of it are hidden.
+As dnf does it: a package of a module stream is available while one of its streams is active (enabled, or
+the module's default). An active stream hides packages of the same names from outside the stream.
 
 Sources:
     modulemd version 2 and modulemd-defaults version 1 (libmodulemd, yaml_specs); dnf, modularity.
@@ -26,10 +26,10 @@ _ARTIFACT = re.compile(r"(.+)-[0-9]+:[^:]*")
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One stream of a module with the packages of all its versions.
+    """One stream of a module, with the packages of all its versions.
 
     Args:
-        module, stream: ``nvidia-driver``, ``open-dkms``.
+        module, stream: names: ``nvidia-driver``, ``open-dkms``.
         packages: as ``name-epoch:version-release.arch``.
     """
 
@@ -43,11 +43,11 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Modules:
-    """What a repository's ``modules.yaml`` says.
+    """The contents of a ``modules.yaml``.
 
     Args:
-        streams: all of them.
-        defaults: stream of each module that is active when none is enabled.
+        streams: of all modules.
+        defaults: default stream by module.
     """
 
     streams: tuple[Stream, ...] = ()
@@ -55,10 +55,10 @@ class Modules:
 
 
 def parse(text: str, place: str) -> Modules:
-    """Read a ``modules.yaml``; documents of other kinds are left out.
+    """Read a ``modules.yaml``; documents of other kinds are skipped.
 
     Raises:
-        ProbeError: it is no YAML, or not within limits.
+        ProbeError: it is not valid YAML, or exceeds the limits.
     """
     found: dict[tuple[str, str], set[str]] = {}
     defaults: dict[str, str] = {}
@@ -80,12 +80,12 @@ def parse(text: str, place: str) -> Modules:
 
 
 def _word(value: Any) -> str:
-    """A name; streams such as ``580`` may have been written without quotes."""
+    """A name; a stream such as ``580`` may be written without quotes."""
     return "" if value is None or isinstance(value, (dict, list)) else str(value)
 
 
-def enabled(texts: Iterable[str]) -> dict[str, str]:
-    """Streams that are enabled, from the files of ``/etc/dnf/modules.d``; empty for a disabled module."""
+def enabled_streams(texts: Iterable[str]) -> dict[str, str]:
+    """Enabled stream by module, from the files in ``/etc/dnf/modules.d``; empty for a disabled module."""
     found: dict[str, str] = {}
     module, keys = "", dict[str, str]()
 
@@ -106,15 +106,15 @@ def enabled(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def filtered(
+def apply_streams(
     packages: Iterable[Package], known: Iterable[Modules], chosen: Mapping[str, str]
 ) -> tuple[Package, ...]:
-    """The same packages; those that no active stream has, or one hides, are marked forbidden.
+    """Mark packages as forbidden that are in no active stream, or that an active stream hides.
 
     Args:
-        packages: of repositories whose packages streams apply to.
-        known: of all repositories.
-        chosen: enabled streams, by module.
+        packages: of repositories that module streams apply to.
+        known: modules of all repositories.
+        chosen: enabled stream by module.
     """
     known = tuple(known)
     active = {m: s for one in known for m, s in (one.defaults or {}).items()} | dict(chosen)
@@ -133,8 +133,8 @@ def filtered(
         if any(active.get(stream.module) == stream.stream for stream in mine):
             return package
         if mine:
-            told = " or ".join(sorted(map(str, mine))[:3])
-            return _barred(package, f"module stream {told}, which is not enabled,")
+            stream_names = " or ".join(sorted(map(str, mine))[:3])
+            return _barred(package, f"module stream {stream_names}, which is not enabled,")
         if package.name in names:
             return _barred(package, f"module stream {names[package.name]}, which has its own,")
         return package
@@ -142,5 +142,9 @@ def filtered(
     return tuple(seen(package) for package in packages)
 
 
-def _barred(package: Package, bar: str) -> Package:
-    return package if package.forbidden else replace(package, forbidden=True, bar=bar)
+def _barred(package: Package, forbidden_by: str) -> Package:
+    return (
+        package
+        if package.forbidden
+        else replace(package, forbidden=True, forbidden_by=forbidden_by)
+    )

@@ -1,6 +1,6 @@
-"""Packages of repositories' indexes, and who of them meets what. Pure.
+"""Packages of repository indexes, and which of them satisfy a dependency. Pure.
 
-Debian's indexes are read here; those of rpm repositories by :mod:`~gpustate.solve.repodata`.
+This module reads Debian's indexes; rpm repositories are read by :mod:`~gpustate.solve.repodata`.
 
 Sources:
     deb822(5); Debian wiki, RepositoryFormat: fields of Packages and Release files.
@@ -20,20 +20,20 @@ from gpustate.solve.relations import Clause, Relation
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~-]*")
-#: What forbids packages on nodes with apt.
+#: Why a package is forbidden on a node with apt.
 PIN = "a pin of apt"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Repository:
-    """Where a package comes from.
+    """The repository of a package.
 
     Args:
-        origin: what its Release file calls itself: ``Debian``, ``NVIDIA``; else its address.
+        origin: as its Release file has it: ``Debian``, ``NVIDIA``; else its URL.
         suite: ``bookworm``; ``/`` for a flat repository.
         component: ``non-free``; empty for a flat repository.
-        site: its address.
+        site: its URL.
     """
 
     origin: str
@@ -51,16 +51,16 @@ class Package:
 
     Args:
         name, version, architecture: as in the index.
-        repository: where it comes from.
+        repository: that offers it.
         depends: clauses of Depends and Pre-Depends.
         conflicts: relations of Conflicts and Breaks.
-        provides: names it stands in for, with versions.
+        provides: provided names, each with a version or an empty text.
         sha256: hash of the file; empty when the index has none.
         size: of the file in bytes.
-        leaf: a package outside of the driver: what it needs in turn is apt's business.
-        forbidden: something on the node forbids it.
-        bar: what does.
-        rpm: versions compare as rpm's do.
+        leaf: not a driver package: its dependencies are left to apt or dnf.
+        forbidden: the node's configuration forbids it.
+        forbidden_by: what forbids it.
+        rpm: compare versions as rpm does.
     """
 
     name: str
@@ -74,41 +74,41 @@ class Package:
     size: int = 0
     leaf: bool = False
     forbidden: bool = False
-    bar: str = PIN
+    forbidden_by: str = PIN
     rpm: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
 
     @property
-    def order(self) -> Any:
-        """Sorts builds of one kind, the oldest first."""
+    def sort_key(self) -> Any:
+        """Sort key of its version, oldest first."""
         return rpmversion.version_key(self.version) if self.rpm else version_key(self.version)
 
     @property
     def driver(self) -> str:
-        """The driver version it must share with all others of a set; empty when any version fits."""
+        """The driver version that all packages of a set must share; empty when any version is allowed."""
         if driverset.any_version_fits(self.name) or not driverset.is_member(
             self.name, self.version
         ):
             return ""
         return upstream_version(self.version)
 
-    def meets(self, relation: Relation) -> bool:
-        """It is, or stands in for, what a relation names."""
-        return relation.met_by(self.name, self.version, self.provides)
+    def satisfies(self, relation: Relation) -> bool:
+        """Whether it is, or provides, what a relation requires."""
+        return relation.satisfied_by(self.name, self.version, self.provides)
 
-    def clashes(self, other: Package) -> bool:
-        """The two cannot be installed together. A package never clashes with itself."""
+    def conflicts_with(self, other: Package) -> bool:
+        """Whether two packages cannot be installed together. A package never conflicts with itself."""
         if self.name == other.name:
             return self.version != other.version
-        return any(other.meets(one) for one in self.conflicts) or any(
-            self.meets(one) for one in other.conflicts
+        return any(other.satisfies(one) for one in self.conflicts) or any(
+            self.satisfies(one) for one in other.conflicts
         )
 
 
 def parse(text: str, repository: Repository, *, leaf: bool = False) -> Iterator[Package]:
-    """Read the stanzas of a Packages file; what is no package is left out."""
+    """Read the stanzas of a Packages file; anything else is skipped."""
     for stanza in _stanzas(text):
         name, version = stanza.get("package", ""), stanza.get("version", "")
         if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
@@ -152,10 +152,10 @@ def _stanzas(text: str) -> Iterator[dict[str, str]]:
 
 @dataclass(frozen=True)
 class Universe:
-    """Everything that may be chosen, found by name and by what it stands in for.
+    """All available packages, by name and by provided name.
 
     Args:
-        packages: in any order; a build that two repositories offer alike counts once.
+        packages: in any order; a build that two repositories of one origin offer counts once.
     """
 
     packages: tuple[Package, ...]
@@ -170,7 +170,7 @@ class Universe:
         ordered = {
             name: tuple(
                 sorted(
-                    sorted(rows.values(), key=lambda p: p.order, reverse=True),
+                    sorted(rows.values(), key=lambda p: p.sort_key, reverse=True),
                     key=lambda p: p.name != name,
                 )
             )
@@ -178,31 +178,31 @@ class Universe:
         }
         object.__setattr__(self, "_by_name", ordered)
 
-    def called(self, name: str) -> tuple[Package, ...]:
-        """Packages of exactly this name, newest first."""
+    def builds_of(self, name: str) -> tuple[Package, ...]:
+        """Builds of a package, newest first."""
         return tuple(one for one in self._by_name.get(name, ()) if one.name == name)
 
-    def meeting(self, relation: Relation) -> tuple[Package, ...]:
-        """Packages that meet a relation: those of the name first, newest first."""
-        return tuple(one for one in self._by_name.get(relation.name, ()) if one.meets(relation))
+    def providers_of(self, relation: Relation) -> tuple[Package, ...]:
+        """Packages that satisfy a relation: those of the same name first, newest first."""
+        return tuple(one for one in self._by_name.get(relation.name, ()) if one.satisfies(relation))
 
     def versions(self, name: str, origin: str) -> tuple[str, ...]:
         """Driver versions at which an origin offers a package, newest first."""
-        versions = (upstream_version(p.version) for p in self.of(name, origin))
+        versions = (upstream_version(p.version) for p in self.from_origin(name, origin))
         return tuple(dict.fromkeys(versions))
 
-    def of(self, name: str, origin: str) -> tuple[Package, ...]:
-        """Packages of a name from one origin, newest first."""
-        return tuple(one for one in self.called(name) if one.repository.origin == origin)
+    def from_origin(self, name: str, origin: str) -> tuple[Package, ...]:
+        """Builds of a package from one origin, newest first."""
+        return tuple(one for one in self.builds_of(name) if one.repository.origin == origin)
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Origins of packages of the driver, sorted."""
+        """Origins of driver packages, sorted."""
         return tuple(sorted({p.repository.origin for p in self.packages if p.driver}))
 
 
-def outside_names(packages: Iterable[Package]) -> tuple[str, ...]:
-    """Names that packages need, and none of them has or stands in for: sorted."""
+def unresolved_names(packages: Iterable[Package]) -> tuple[str, ...]:
+    """Names that packages depend on and none of them is or provides, sorted."""
     packages = tuple(packages)
     inside = {name for p in packages for name in (p.name, *(name for name, _ in p.provides))}
     needed = {relation.name for p in packages for clause in p.depends for relation in clause}

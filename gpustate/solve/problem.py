@@ -1,8 +1,8 @@
-"""What a node is to get: what the policy wants, what its repositories offer, what its GPUs allow. Pure.
+"""The input of the resolver: the policy's request, the repositories' packages, and what the GPUs allow. Pure.
 
-The compatibility matrix and the table of kernel modules belong to other rooms, so a problem carries
-them as functions. Every set that the repositories could be meant for is a :class:`Candidate`, the
-incomplete ones too: why each is ruled out is what an answer of "nothing fits" consists of.
+The compatibility matrix and the table of kernel modules are other modules' business, so a problem carries
+them as functions. Every driver that a repository might offer is a :class:`Candidate`, incomplete ones
+included: the answer "no set" consists of the reasons that exclude each of them.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from gpustate.formats.driverset import OPEN, PROPRIETARY, Scheme
 from gpustate.solve import branches, schemes
 from gpustate.solve.packages import Universe
 
-#: Kernel modules for a branch, as (which, "") or (None, why there are none).
+#: Kernel module type for a branch and a requested type, as (type, "") or (None, why there is none).
 Modules = Callable[[int, str], tuple[str | None, str]]
-#: What the matrix has against a driver version with open or proprietary modules: rule and reason.
+#: Compatibility rules that block a driver version with a module type: id and reason of each.
 Blocks = Callable[[str, str], "tuple[tuple[str, str], ...]"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The policy's word.
+class DriverRequest:
+    """What a policy requests of the driver.
 
     Args:
         version: exact driver version.
         channel: ``latest``, ``latest-lts``, ``latest-production`` or ``latest-new-feature``.
         branch: driver branch.
         module_type: ``auto``, ``open`` or ``proprietary``.
-        full: with display libraries.
-        precompiled: Ubuntu's signed modules instead of building them.
-        fabric_manager: the fabric manager is to be there, in the driver's version.
+        full: include display libraries.
+        precompiled: use Ubuntu's signed modules instead of DKMS.
+        fabric_manager: include the fabric manager in the driver's version.
     """
 
     version: str | None = None
@@ -46,7 +46,7 @@ class Wanted:
 
     @property
     def text(self) -> str:
-        """The driver that is wanted, in a few words."""
+        """The request in a few words."""
         words = f"driver {self.version}" if self.version else self.channel or ""
         if self.branch is not None:
             words = f"{words} of branch {self.branch}" if words else f"branch {self.branch}"
@@ -55,14 +55,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One driver as one repository might offer it.
+    """One driver that a repository might offer.
 
     Args:
-        scheme: whose names its packages have.
-        origin: where all of it comes from.
-        version: of the driver.
+        scheme: package naming scheme.
+        origin: the repository.
+        version: driver version.
         module_type: open or proprietary.
-        required: names of packages that must be there.
+        required: names of required packages.
     """
 
     scheme: Scheme
@@ -80,16 +80,16 @@ class Problem:
     """Everything that decides which driver a node gets.
 
     Args:
-        wanted: by the policy.
-        universe: packages that the node's repositories offer.
-        os_id: distribution, as os-release has it.
-        modules: which kernel modules a branch has for the GPUs.
-        blocks: what the compatibility matrix has against a driver.
-        kernels: releases that want prebuilt modules.
-        scheme: whose names the packages of the node have already; empty for none.
+        wanted: the policy's request.
+        universe: packages of the node's repositories.
+        os_id: distribution, as in os-release.
+        modules: kernel module type of a branch for the GPUs.
+        blocks: compatibility rules that block a driver.
+        kernels: kernel releases that need prebuilt modules.
+        scheme: naming scheme of the installed driver packages; empty for none.
     """
 
-    wanted: Wanted
+    wanted: DriverRequest
     universe: Universe
     os_id: str
     modules: Modules
@@ -98,7 +98,7 @@ class Problem:
     scheme: str = ""
 
     def candidates(self) -> list[Candidate]:
-        """Every driver that might be meant, whole or not: the newest first, then names that are there."""
+        """All candidates, complete or not: newest first, then the installed naming scheme."""
         found = list(self._candidates())
         order = {scheme.name: number for number, scheme in enumerate(schemes.of(self.os_id))}
         found.sort(key=lambda c: (c.scheme.name != self.scheme, order[c.scheme.name], c.origin))
@@ -121,7 +121,7 @@ class Problem:
         for origin in self.universe.origins:
             offered = [self.universe.versions(name, origin) for name in names]
             if not all(offered):
-                continue  # such names are not this repository's
+                continue  # this repository uses other names
             for version in dict.fromkeys(version for one in offered for version in one):
                 if driverset.is_version(version):
                     required = (*names, *self._fabric_manager(origin, version))
@@ -132,27 +132,27 @@ class Problem:
             return ()
         names = schemes.fabric_managers(driverset.branch_of(version))
         offered = (name for name in names if version in self.universe.versions(name, origin))
-        there = (name for name in names if self.universe.of(name, origin))
+        there = (name for name in names if self.universe.from_origin(name, origin))
         return (next(offered, next(there, names[-1])),)
 
     def extras(self, candidate: Candidate) -> Iterator[str]:
-        """Names to take along where they are offered in the driver's version."""
+        """Optional packages that the repository offers in the driver's version."""
         branch = driverset.branch_of(candidate.version)
         for name in candidate.scheme.extra(branch, candidate.module_type):
             if candidate.version in self.universe.versions(name, candidate.origin):
                 yield name
 
     def prebuilt(self, candidate: Candidate) -> tuple[str, ...]:
-        """Packages with modules for the node's kernels, where they are taken instead of building."""
+        """Packages with prebuilt modules for the node's kernels, where the policy requests them."""
         if not self.wanted.precompiled:
             return ()
         branch, is_open = driverset.branch_of(candidate.version), candidate.module_type == OPEN
         stems = [Scheme.fill(name, branch, is_open) for name in candidate.scheme.prebuilt]
         names = (stem.replace("{k}", kernel) for kernel in self.kernels for stem in stems)
-        return tuple(name for name in names if self.universe.of(name, candidate.origin))
+        return tuple(name for name in names if self.universe.from_origin(name, candidate.origin))
 
     def wants(self, version: str) -> bool:
-        """A version is of the branch, the channel or the number that the policy wants."""
+        """Whether a version matches the requested version, branch and channel."""
         wanted = self.wanted
         return (
             (wanted.version is None or version == wanted.version)

@@ -1,8 +1,7 @@
-"""Relations between Debian packages: what a package needs, forbids and stands in for. Pure.
+"""Relations between Debian packages: dependencies, conflicts and provided names. Pure.
 
-Surprising: a version of a provided name counts only where the provider gives one (``Provides: a (=
-1)``); without it, only relations without a version are met. A name with an architecture of its
-own (``a:i386``) is met by nothing here: a driver set is of one architecture.
+Surprising: a provided name without a version (``Provides: a``) satisfies only relations without a version.
+A relation to another architecture (``a:i386``) is never satisfied: a driver set has one architecture.
 
 Sources:
     deb-control(5): Depends, Pre-Depends, Conflicts, Breaks, Provides;
@@ -35,13 +34,13 @@ _SIGNS = {
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One package name with a bound on its version.
+    """A package name with an optional version constraint.
 
     Args:
-        name: of a package, or one that packages provide.
+        name: of a package, or a provided name.
         op: ``<<``, ``<=``, ``=``, ``>=``, ``>>``; empty for any version.
-        version: the bound.
-        arch: another architecture it is about; empty for the set's own.
+        version: to compare with.
+        arch: foreign architecture; empty for the set's own.
     """
 
     name: str
@@ -53,20 +52,20 @@ class Relation:
         name = f"{self.name}:{self.arch}" if self.arch else self.name
         return f"{name} ({self.op} {self.version})" if self.op else name
 
-    def admits(self, version: str) -> bool:
-        """A package of the name with this version meets it."""
+    def allows(self, version: str) -> bool:
+        """Whether a package of the name at this version satisfies it."""
         if self.arch:
             return False
         return not self.op or compare_versions(version, self.version) in _SIGNS[self.op]
 
-    def met_by(self, name: str, version: str, provides: Iterable[tuple[str, str]]) -> bool:
-        """A package is, or stands in for, what the relation names."""
-        if name == self.name and self.admits(version):
+    def satisfied_by(self, name: str, version: str, provides: Iterable[tuple[str, str]]) -> bool:
+        """Whether a package is, or provides, what the relation requires."""
+        if name == self.name and self.allows(version):
             return True
         if self.arch:
             return False
         return any(
-            provided == self.name and (not self.op or (bound != "" and self.admits(bound)))
+            provided == self.name and (not self.op or (bound != "" and self.allows(bound)))
             for provided, bound in provides
         )
 
@@ -75,9 +74,9 @@ Clause = tuple[Relation, ...]
 
 
 def parse(field: str) -> tuple[Clause, ...]:
-    """Read ``a (>= 1) | b, c``: all clauses must be met, each by any of its relations.
+    """Read ``a (>= 1) | b, c``: all clauses must be satisfied, each by any of its relations.
 
-    What cannot be read is left out: an index with one odd field is no reason to know nothing.
+    Unreadable parts are skipped: one odd field does not make a whole index useless.
     """
     clauses: list[Clause] = []
     for part in field.split(","):
@@ -101,7 +100,7 @@ def _relation(word: str) -> Relation | None:
 
 
 def parse_provides(field: str) -> tuple[tuple[str, str], ...]:
-    """Read ``Provides``: names, each with its version or an empty text."""
+    """Read ``Provides``: names, each with a version or an empty text."""
     return tuple(
         (one.name, one.version if one.op == "=" else "")
         for clause in parse(field)
@@ -109,6 +108,6 @@ def parse_provides(field: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def text(clause: Clause) -> str:
-    """A clause as it stands in an index."""
+def clause_text(clause: Clause) -> str:
+    """Format a clause as in an index."""
     return " | ".join(map(str, clause))

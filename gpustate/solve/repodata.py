@@ -1,9 +1,9 @@
-"""Repositories of rpm packages: ``repomd.xml`` and the packages of ``primary.xml``. Pure.
+"""Repodata of rpm repositories: ``repomd.xml`` and the packages of ``primary.xml``. Pure.
 
-The XML comes from the network, and through a node: it is read as it streams, never as a tree, and a
-document type, an entity, or anything larger or deeper than real repodata has, is refused.
+The XML is untrusted: it comes from the network, or through a node. It is parsed as a stream. A document
+type, an entity, or anything larger or deeper than real repodata is refused.
 
-Surprising: primary.xml lists only the files below a few folders, so dependencies on files are left to dnf.
+Surprising: primary.xml lists only files of a few folders, so file dependencies are left to dnf.
 
 Sources:
     createrepo_c, src/xml_dump_primary.c and src/xml_dump_repomd.c; rpm metadata namespaces
@@ -45,9 +45,9 @@ class Location:
     """One file of a repository.
 
     Args:
-        href: below the repository's address: ``repodata/...-primary.xml.gz``.
-        algorithm, checksum: of the file as it lies there; empty when none is given.
-        size: in bytes; 0 when none is given.
+        href: relative to the repository's URL: ``repodata/...-primary.xml.gz``.
+        algorithm, checksum: of the file as served; empty when not given.
+        size: in bytes; 0 when not given.
     """
 
     href: str
@@ -58,32 +58,32 @@ class Location:
 
 @dataclass(slots=True)
 class Reader:
-    """Walks over elements, within limits; ``taken`` is called for each that ends.
+    """Parses XML within limits and calls :meth:`element_started` and :meth:`element_ended`.
 
     Names are without their prefix: ``rpm:entry`` is ``entry``.
     """
 
     place: str
-    at: int = 0  # where the tag that is being read begins, in bytes
+    at: int = 0  # offset of the current tag, in bytes
     path: list[str] = field(default_factory=list[str])
     texts: list[str] = field(default_factory=list[str])
     attributes: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
 
-    def ended(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
+    def element_ended(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
         """An element is complete; ``path`` ends with its own name."""
         raise NotImplementedError
 
-    def begun(self, path: list[str]) -> None:
+    def element_started(self, path: list[str]) -> None:
         """An element begins; ``path`` ends with its own name."""
 
-    def refused(self, why: str) -> ProbeError:
-        return ProbeError(f"{self.place}: {why}", fix="look at what the repository serves")
+    def invalid(self, why: str) -> ProbeError:
+        return ProbeError(f"{self.place}: {why}", fix="check what the repository serves")
 
     def feed(self, data: bytes) -> None:
-        """Read the whole document.
+        """Parse the whole document.
 
         Raises:
-            ProbeError: it is no XML, or not within limits.
+            ProbeError: it is not well-formed XML, or exceeds the limits.
         """
         parser = expat.ParserCreate()
         parser.buffer_text = True
@@ -108,34 +108,34 @@ class Reader:
             parser.Parse(b"", True)
         except expat.ExpatError as error:
             why = expat.ErrorString(error.code)
-            raise self.refused(f"is no XML: {why}, line {error.lineno}") from None
+            raise self.invalid(f"not well-formed XML: {why}, line {error.lineno}") from None
         except (ValueError, LookupError) as error:
-            raise self.refused(f"is in an encoding that cannot be read ({error})") from None
+            raise self.invalid(f"unsupported encoding ({error})") from None
 
     def _doctype(self, *_: Any) -> None:
-        raise self.refused("has a document type, which no repository needs")
+        raise self.invalid("contains a document type, which repodata never has")
 
     def _entity(self, *_: Any) -> Any:
-        raise self.refused("defines an entity, which no repository needs")
+        raise self.invalid("defines an entity, which repodata never does")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         if len(self.path) >= _MAX_DEPTH:
-            raise self.refused(f"is nested deeper than {_MAX_DEPTH} elements")
+            raise self.invalid(f"is nested deeper than {_MAX_DEPTH} elements")
         if any(len(value) > _MAX_ATTRIBUTE for value in attributes.values()):
-            raise self.refused(f"has an attribute of more than {_MAX_ATTRIBUTE} signs")
+            raise self.invalid(f"has an attribute of more than {_MAX_ATTRIBUTE} characters")
         self.path.append(name.rpartition(":")[2])
         self.attributes.append(attributes)
         self.texts.append("")
-        self.begun(self.path)
+        self.element_started(self.path)
 
     def _text(self, text: str) -> None:
         if self.texts:
             self.texts[-1] += text
             if len(self.texts[-1]) > _MAX_TEXT:
-                raise self.refused(f"has a text of more than {_MAX_TEXT} signs")
+                raise self.invalid(f"has a text of more than {_MAX_TEXT} characters")
 
     def _end(self, _: str) -> None:
-        self.ended(self.path, self.attributes[-1], self.texts[-1].strip())
+        self.element_ended(self.path, self.attributes[-1], self.texts[-1].strip())
         self.path.pop()
         self.attributes.pop()
         self.texts.pop()
@@ -151,7 +151,7 @@ class _Repomd(Reader):
     checksum: tuple[str, str] = ("", "")
     size: int = 0
 
-    def ended(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
+    def element_ended(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
         if path[:2] != ["repomd", "data"]:
             return
         if path[2:] == ["location"]:
@@ -166,7 +166,7 @@ class _Repomd(Reader):
     def _take(self, kind: str) -> None:
         algorithm, checksum = self.checksum
         if not HREF.fullmatch(self.href):
-            raise self.refused(f"has no usable address for {kind or 'a file'}: {self.href[:80]!r}")
+            raise self.invalid(f"invalid location of {kind or 'a file'}: {self.href[:80]!r}")
         if algorithm not in _SUMS or not re.fullmatch(f"[0-9a-f]{{{_SUMS[algorithm]}}}", checksum):
             algorithm = checksum = ""
         self.found.setdefault(kind, Location(self.href, algorithm, checksum, self.size))
@@ -174,15 +174,15 @@ class _Repomd(Reader):
 
 
 def parse_repomd(data: bytes, place: str) -> dict[str, Location]:
-    """Files of a repository by their kind: ``primary``, ``modules``.
+    """Files of a repository by type: ``primary``, ``modules``.
 
     Raises:
-        ProbeError: it is no ``repomd.xml``, or has no primary.xml.
+        ProbeError: it is not a ``repomd.xml``, or lists no primary.xml.
     """
     reader = _Repomd(place)
     reader.feed(data)
     if "primary" not in reader.found:
-        raise reader.refused("is no repomd.xml: it names no primary")
+        raise reader.invalid("not a repomd.xml: it lists no primary")
     return reader.found
 
 
@@ -191,7 +191,7 @@ def parse_repomd(data: bytes, place: str) -> dict[str, Location]:
 
 @dataclass(slots=True)
 class Row:
-    """One package of a ``primary.xml`` as far as it is read, without what it needs."""
+    """The package of a ``primary.xml`` that is being read, without its requirements."""
 
     name: str = ""
     arch: str = ""
@@ -207,34 +207,34 @@ R = TypeVar("R", bound=Row)
 
 @dataclass(slots=True)
 class PrimaryReader(Reader, Generic[R]):
-    """Reads the packages of a ``primary.xml``; what is kept of them is each reader's own."""
+    """Reads the packages of a ``primary.xml``; subclasses decide what to keep of them."""
 
     repository: Repository = field(default_factory=lambda: Repository(""))
     architectures: Collection[str] = ()
     count: int = 0
     row: R = field(init=False)  # the package that is being read
 
-    def fresh(self) -> R:
-        """A package of which nothing is known."""
+    def new_row(self) -> R:
+        """An empty row for the next package."""
         raise NotImplementedError
 
-    def more(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
-        """Another element of a package is complete; ``path`` begins below it."""
+    def other_element(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
+        """Another element of a package is complete; ``path`` begins below the package."""
         raise NotImplementedError
 
-    def needed(self, name: str, flags: str, version: str) -> None:
-        """The package requires something."""
+    def requirement(self, name: str, flags: str, version: str) -> None:
+        """A requirement of the package."""
         raise NotImplementedError
 
-    def take(self) -> None:
-        """An rpm package with a name and a version is complete."""
+    def package_ended(self) -> None:
+        """A package with valid name and version is complete."""
         raise NotImplementedError
 
-    def begun(self, path: list[str]) -> None:
+    def element_started(self, path: list[str]) -> None:
         if path == ["metadata", "package"]:
-            self.row = self.fresh()
+            self.row = self.new_row()
 
-    def ended(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
+    def element_ended(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
         if path[:2] != ["metadata", "package"]:
             return
         match path[2:]:
@@ -252,20 +252,20 @@ class PrimaryReader(Reader, Generic[R]):
             case ["format", kind, "entry"]:
                 self._entry(kind, attributes)
             case rest:
-                self.more(rest, attributes, text)
+                self.other_element(rest, attributes, text)
 
     def _entry(self, kind: str, attributes: Mapping[str, str]) -> None:
         row, name = self.row, attributes.get("name", "")
         flags, version = attributes.get("flags", ""), evr(attributes)
         row.entries += 1
         if row.entries > MAX_ENTRIES:
-            raise self.refused(f"has a package with more than {MAX_ENTRIES} capabilities")
+            raise self.invalid(f"has a package with more than {MAX_ENTRIES} capabilities")
         if kind == "provides":
-            # A bound other than "=" on what is provided says too little to be matched.
+            # A provided name with another operator than "=" cannot be matched.
             if name and (not flags or flags == "EQ"):
                 row.provides.append((name, version))
         elif kind == "requires":
-            self.needed(name, flags, version)
+            self.requirement(name, flags, version)
         elif kind in ("conflicts", "obsoletes"):
             clash = rpmrelations.plain(name, flags, version)
             if clash is not None:
@@ -276,10 +276,10 @@ class PrimaryReader(Reader, Generic[R]):
     def _complete(self, kind: str) -> None:
         self.count += 1
         if self.count > MAX_PACKAGES:
-            raise self.refused(f"has more than {MAX_PACKAGES} packages")
+            raise self.invalid(f"has more than {MAX_PACKAGES} packages")
         named = kind == "rpm" and NAME.fullmatch(self.row.name)
         if named and rpmversion.is_version(self.row.version):
-            self.take()
+            self.package_ended()
 
 
 @dataclass(slots=True)
@@ -293,14 +293,14 @@ class _Primary(PrimaryReader[_Raw]):
     leaf: bool = False
     packages: list[Package] = field(default_factory=list[Package])
 
-    def fresh(self) -> _Raw:
+    def new_row(self) -> _Raw:
         return _Raw()
 
-    def more(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
+    def other_element(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
         if path == ["checksum"] and attributes.get("type") == "sha256":
             self.row.sha256 = text.lower() if _SHA256.fullmatch(text.lower()) else ""
 
-    def needed(self, name: str, flags: str, version: str) -> None:
+    def requirement(self, name: str, flags: str, version: str) -> None:
         if self.leaf:
             return
         if name.startswith("("):
@@ -308,7 +308,7 @@ class _Primary(PrimaryReader[_Raw]):
         elif (needed := rpmrelations.plain(name, flags, version)) is not None:
             self.row.depends.append((needed,))
 
-    def take(self) -> None:
+    def package_ended(self) -> None:
         raw = self.row
         if not _ARCH.fullmatch(raw.arch) or raw.arch == "src":
             return
@@ -332,7 +332,7 @@ class _Primary(PrimaryReader[_Raw]):
 
 
 def evr(attributes: Mapping[str, str]) -> str:
-    """Epoch, version and release of an element, as one text; empty when it names no version."""
+    """Epoch, version and release of an element as one text; empty without a version."""
     epoch, version = attributes.get("epoch") or "0", attributes.get("ver", "")
     if not version:
         return ""
@@ -348,17 +348,17 @@ def parse_primary(
     architectures: Collection[str] = (),
     leaf: bool = False,
 ) -> Iterator[Package]:
-    """Packages of a ``primary.xml``, or of a part of one; what is no package is left out.
+    """Packages of a ``primary.xml``, or of a part of one; anything else is skipped.
 
     Args:
-        data: the document, not compressed.
-        repository: where it is from.
+        data: the document, uncompressed.
+        repository: that it describes.
         place: for messages.
-        architectures: the only ones of interest; empty for all but sources.
-        leaf: packages outside of the driver: what they need is not read.
+        architectures: to keep; empty for all but source packages.
+        leaf: packages outside of the driver: their requirements are not read.
 
     Raises:
-        ProbeError: it is no XML, or not within limits.
+        ProbeError: it is not well-formed XML, or exceeds the limits.
     """
     reader = _Primary(place, repository=repository, architectures=architectures, leaf=leaf)
     reader.feed(data)

@@ -1,7 +1,7 @@
-"""All that ``primary.xml`` says of packages, for repositories that are made from others. Pure.
+"""Complete entries of a ``primary.xml``, to build repositories from. Pure.
 
-Where :mod:`~gpustate.solve.repodata` reads what a driver set can need, this keeps everything: what packages need
-with all its words, the files they provide, where they lie, and their element as it stands there.
+:mod:`~gpustate.solve.repodata` reads what a driver set needs. This keeps everything else too: provided files, the
+location of each package, and its XML element, byte for byte.
 
 Sources:
     createrepo_c, src/xml_dump_primary.c; rpm metadata namespaces http://linux.duke.edu/metadata/common, .../rpm.
@@ -13,37 +13,33 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from gpustate.solve import rpmneeds
 from gpustate.solve.packages import Package, Repository
 from gpustate.solve.repodata import HREF, SUMS, PrimaryReader, Row
-from gpustate.solve.rpmneeds import Need
 
 _END = b"</package>"
-#: The only prefix that createrepo_c writes, and dnf and zypper read.
+#: createrepo_c writes only the prefix ``rpm``, and dnf and zypper read only that.
 _OTHER_PREFIX = re.compile(rb"</?(?!rpm:)[A-Za-z_][\w.-]*:")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class PrimaryEntry:
     """One package of a repository.
 
     Args:
-        package: with the files among what it provides; what it needs is in ``needs``.
-        needs: all that it requires.
-        href: its file below the repository's address.
-        base: another address that ``href`` is below; empty for the repository's own.
-        digest: of the file in hexadecimal digits, whose number tells the algorithm; empty without one.
-        text: its element.
-        unread: boolean dependencies that cannot be read.
+        package: name, version, and everything it provides, files included.
+        href: its file, relative to the repository's URL.
+        base: another base URL; empty for the repository's own.
+        digest: of the file, hexadecimal; its length tells the algorithm; empty without one.
+        text: its XML element.
+        boolean: boolean dependencies among its requirements.
     """
 
     package: Package
-    needs: tuple[Need, ...]
     href: str
     base: str
     digest: str
     text: bytes = field(repr=False)
-    unread: tuple[str, ...] = ()
+    boolean: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -52,19 +48,18 @@ class _Row(Row):
     href: str = ""
     base: str = ""
     digest: str = ""
-    needs: list[Need] = field(default_factory=list[Need])
-    unread: list[str] = field(default_factory=list[str])
+    boolean: list[str] = field(default_factory=list[str])
 
 
 @dataclass(slots=True)
-class _Whole(PrimaryReader[_Row]):
+class _EntryReader(PrimaryReader[_Row]):
     data: bytes = b""
-    found: list[Listed] = field(default_factory=list[Listed])
+    found: list[PrimaryEntry] = field(default_factory=list[PrimaryEntry])
 
-    def fresh(self) -> _Row:
+    def new_row(self) -> _Row:
         return _Row(start=self.at)
 
-    def more(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
+    def other_element(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
         row = self.row
         match path:
             case ["checksum"]:
@@ -79,24 +74,19 @@ class _Whole(PrimaryReader[_Row]):
             case _:
                 pass
 
-    def needed(self, name: str, flags: str, version: str) -> None:
-        try:
-            need = rpmneeds.read(name, flags, version)
-        except ValueError:
-            self.row.unread.append(name)
-            return
-        if need is not None:
-            self.row.needs.append(need)
+    def requirement(self, name: str, flags: str, version: str) -> None:
+        if name.startswith("("):
+            self.row.boolean.append(name)
 
-    def take(self) -> None:
+    def package_ended(self) -> None:
         row = self.row
         if row.arch not in self.architectures:
             return
         if not HREF.fullmatch(row.href):
-            raise self.refused(f"has no usable address for {row.name}: {row.href[:80]!r}")
+            raise self.invalid(f"invalid location of {row.name}: {row.href[:80]!r}")
         text = self.data[row.start : self.at + len(_END)]
         if not text.endswith(_END) or _OTHER_PREFIX.search(text):
-            raise self.refused(f"has an element of {row.name} that cannot be taken over")
+            raise self.invalid(f"the element of {row.name} cannot be copied")
         package = Package(
             row.name,
             row.version,
@@ -109,26 +99,25 @@ class _Whole(PrimaryReader[_Row]):
             row.size,
             rpm=True,
         )
-        needs = tuple(dict.fromkeys(row.needs))
         self.found.append(
-            Listed(package, needs, row.href, row.base, row.digest, text, tuple(row.unread))
+            PrimaryEntry(package, row.href, row.base, row.digest, text, tuple(row.boolean))
         )
 
 
 def parse(
     data: bytes, repository: Repository, place: str, architectures: Collection[str]
-) -> list[Listed]:
-    """Packages of a ``primary.xml`` in UTF-8.
+) -> list[PrimaryEntry]:
+    """Read a ``primary.xml`` in UTF-8.
 
     Args:
-        data: the document, not compressed.
-        repository: where it is from.
+        data: the document, uncompressed.
+        repository: that it describes.
         place: for messages.
-        architectures: the only ones of interest.
+        architectures: to keep.
 
     Raises:
-        ProbeError: it is no XML, or not within limits.
+        ProbeError: it is not well-formed XML, or exceeds the limits.
     """
-    reader = _Whole(place, repository=repository, architectures=architectures, data=data)
+    reader = _EntryReader(place, repository=repository, architectures=architectures, data=data)
     reader.feed(data)
     return reader.found

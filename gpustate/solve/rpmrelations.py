@@ -1,10 +1,10 @@
-"""Relations between rpm packages: capabilities with bounds on their versions. Pure.
+"""Relations between rpm packages: capabilities with version constraints. Pure.
 
-Surprising: unlike with Debian's, a capability that is provided without a version meets every bound; what a
-package obsoletes goes by names of packages only, not by what stands in for them.
+Surprising: unlike Debian's, a capability provided without a version satisfies every constraint. Obsoletes
+match package names only, not provided names.
 
-Boolean dependencies are read as far as a set needs them: ``and``, ``or`` and ``with`` become clauses; what
-hangs on a condition (``if``, ``unless``, ``without``), on a file or on rpm itself is left to dnf.
+Of boolean dependencies, ``and``, ``or`` and ``with`` become clauses. Conditions (``if``, ``unless``,
+``without``), files and rpm's own features are left to dnf.
 
 Sources:
     rpm manual: dependencies, boolean dependencies; rpm, lib/rpmds.c; libsolv, src/pool.c.
@@ -30,10 +30,10 @@ _MAX_DEPTH = 20
 
 @dataclass(frozen=True, slots=True)
 class RpmRelation(Relation):
-    """One capability with a bound on its version.
+    """A capability with an optional version constraint.
 
     Args:
-        obsoletes: it is about packages of that very name.
+        obsoletes: match package names only.
     """
 
     obsoletes: bool = False
@@ -41,27 +41,27 @@ class RpmRelation(Relation):
     def __str__(self) -> str:
         return f"{self.name} {self.op} {self.version}" if self.op else self.name
 
-    def admits(self, version: str) -> bool:
-        """A capability of the name with this version meets it."""
+    def allows(self, version: str) -> bool:
+        """Whether a capability of the name at this version satisfies it."""
         if not self.op:
             return True
         found = rpmversion.compare_in_relation(version, self.version)
         return (found > 0) - (found < 0) in _ADMITTED[self.op]
 
-    def met_by(self, name: str, version: str, provides: Iterable[tuple[str, str]]) -> bool:
-        """A package is, or provides, what the relation names."""
-        if name == self.name and self.admits(version):
+    def satisfied_by(self, name: str, version: str, provides: Iterable[tuple[str, str]]) -> bool:
+        """Whether a package is, or provides, what the relation requires."""
+        if name == self.name and self.allows(version):
             return True
         if self.obsoletes:
             return False
         return any(
-            provided == self.name and (not bound or self.admits(bound))
+            provided == self.name and (not bound or self.allows(bound))
             for provided, bound in provides
         )
 
 
 def parse(text: str) -> tuple[Clause, ...]:
-    """Read ``name``, ``name >= 1`` or a boolean dependency; what is left to dnf gives nothing."""
+    """Read ``name``, ``name >= 1`` or a boolean dependency; empty for what is left to dnf."""
     if not text.startswith("("):
         words = text.split()
         found = _plain(words)
@@ -72,7 +72,7 @@ def parse(text: str) -> tuple[Clause, ...]:
 
 
 def plain(name: str, flags: str, version: str) -> RpmRelation | None:
-    """A relation as repodata has it, in attributes; ``None`` for what is left to dnf."""
+    """A relation from attributes of repodata; ``None`` for what is left to dnf."""
     if _is_left_to_dnf(name):
         return None
     sign = SIGNS.get(flags, "")
@@ -92,7 +92,7 @@ def _plain(words: list[str]) -> RpmRelation | None:
 
 
 def _boolean(tokens: list[str], depth: int) -> tuple[tuple[Clause, ...] | None, list[str]]:
-    """Clauses of a dependency in brackets and the tokens behind it; ``None``: it is left to dnf."""
+    """Clauses of a dependency in parentheses, and the remaining tokens; ``None``: left to dnf."""
     if depth > _MAX_DEPTH or not tokens or tokens[0] != "(":
         return None, []
     parts: list[tuple[Clause, ...] | None] = []
@@ -127,7 +127,7 @@ def _operand(tokens: list[str], depth: int) -> tuple[tuple[Clause, ...] | None, 
 
 
 def _either(parts: list[tuple[Clause, ...]]) -> tuple[Clause, ...] | None:
-    """Any of some parts. One that is itself several clauses is spread over the others."""
+    """Any of several parts, in conjunctive normal form."""
     found: tuple[Clause, ...] = ((),)
     for part in parts:
         found = tuple((*left, *right) for left in found for right in part)

@@ -1,7 +1,7 @@
-"""Whose names the packages of a driver have, on apt and on rpm distributions. Pure.
+"""Naming schemes of driver packages on apt and rpm distributions. Pure.
 
-Surprising: NVIDIA's rpm packages have the same names in every branch; on RHEL 8 and 9 the branch is
-chosen by a module stream, on RHEL 10 and Fedora by the version alone.
+Surprising: NVIDIA's rpm packages have the same names in every branch. On RHEL 8 and 9 a module stream
+selects the branch, on RHEL 10 and Fedora the version alone.
 
 Sources:
     NVIDIA driver installation guide r615, RHEL family and Fedora: compute-only sets, module streams;
@@ -22,12 +22,12 @@ _RPM = replace(driverschemes.of("rhel")[0], prebuilt=())
 
 
 def of(os_id: str) -> tuple[Scheme, ...]:
-    """Schemes of a distribution, the vendor's first."""
+    """Naming schemes of a distribution, the vendor's first."""
     if os_id in RPM_SYSTEMS:
         return (replace(_RPM, os_id=os_id),)
     return tuple(scheme for scheme in driverschemes.SCHEMES if scheme.os_id == os_id)
 
 
 def fabric_managers(branch: int) -> tuple[str, ...]:
-    """Names that the fabric manager of a branch may have, the usual one last."""
+    """Possible package names of a branch's fabric manager, the usual one last."""
     return (f"nvidia-fabricmanager-{branch}", "nvidia-fabric-manager", "nvidia-fabricmanager")

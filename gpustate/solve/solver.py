@@ -1,8 +1,8 @@
-"""From a problem to one concrete set, or to the smallest set of facts that leaves none. Pure.
+"""Find the driver set for a problem, or the fewest facts that exclude every driver. Pure.
 
-The newest driver wins that the policy wants, the repositories offer as a whole from one origin, the
-GPUs can be driven with, and the matrix does not block. Where there is none, every driver on
-offer is ruled out by some facts (:class:`Reason`); the answer is the fewest of them that rule out all.
+The newest driver wins that the policy allows, one origin offers completely, the GPUs support, and the
+compatibility matrix does not block. Where there is none, some facts (:class:`Reason`) exclude each offered
+driver; the answer is the fewest facts that exclude all of them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gpustate.solve.problem import Candidate, Problem
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One fact that rules drivers out.
+    """One fact that excludes drivers.
 
     Args:
-        key: tells facts apart; its first word is the kind: ``policy``, ``gpu``, ``modules``, ``offer``,
+        key: identifies the fact; its first word is the kind: ``policy``, ``gpu``, ``modules``, ``offer``,
             ``set`` or ``rule``.
-        text: in words.
+        text: the fact in words.
     """
 
     key: str
@@ -33,17 +33,17 @@ class Reason:
 
     @property
     def kind(self) -> str:
-        """What kind of fact it is."""
+        """First word of the key."""
         return self.key.partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """One concrete set.
+    """The driver set of a problem.
 
     Args:
         candidate: the driver.
-        packages: all of it, by name; packages that are none of the driver's own are left to apt.
+        packages: its packages, sorted by name, without those left to apt or dnf.
     """
 
     candidate: Candidate
@@ -51,13 +51,13 @@ class Solution:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsolved:
-    """There is no set.
+class NoSolution:
+    """There is no driver set.
 
     Args:
-        wanted: what there is no set for, in a few words.
-        reasons: the fewest facts that rule out everything on offer; empty when nothing is on offer.
-        offered: drivers on offer, the newest first.
+        wanted: the request, in a few words.
+        reasons: the fewest facts that exclude every offered driver; empty when none is offered.
+        offered: offered drivers, newest first.
     """
 
     wanted: str
@@ -65,12 +65,12 @@ class Unsolved:
     offered: tuple[str, ...]
 
 
-#: Facts a person can change come first, where two answers are equally short.
+#: Of two answers of equal length, the one with facts that a person can change wins.
 _ORDER = ("policy", "rule", "gpu", "modules", "offer", "set")
 
 
-def solve(problem: Problem) -> Solution | Unsolved:
-    """The set for a problem, or why there is none."""
+def solve(problem: Problem) -> Solution | NoSolution:
+    """Solve a problem."""
     reasons = Reasons(problem)
     candidates = problem.candidates()
     for candidate in candidates:
@@ -83,23 +83,23 @@ def solve(problem: Problem) -> Solution | Unsolved:
         {reason.key: reason for rows in found.values() for reason in rows}.values(),
         key=lambda reason: (_ORDER.index(reason.kind), reason.key),
     )
-    fewest = core.smallest(list(found.values()), order)
+    fewest = core.minimal_hitting_set(list(found.values()), order)
     offered = tuple(dict.fromkeys(str(candidate) for candidate in candidates))
-    return Unsolved(problem.wanted.text, fewest or (), offered)
+    return NoSolution(problem.wanted.text, fewest or (), offered)
 
 
 class Reasons:
-    """What rules candidates of one problem out."""
+    """Finds the facts that exclude candidates of one problem."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._blocks = cache(problem.blocks)
 
     def all(self, candidate: Candidate) -> Iterator[Reason]:
-        """Every fact that alone rules a candidate out; none for one that can be had."""
+        """Every fact that excludes a candidate on its own; none for an available one."""
         yield from self.cheap(candidate)
         if not list(self._not_offered(candidate)):
-            text = self._closure(candidate).told()
+            text = self._closure(candidate).describe()
             if text:
                 yield Reason(
                     f"set:{candidate}",
@@ -107,15 +107,15 @@ class Reasons:
                 )
 
     def cheap(self, candidate: Candidate) -> Iterator[Reason]:
-        """The same without looking at what packages need in turn."""
+        """The same without resolving dependencies."""
         yield from self._policy(candidate)
         yield from self._modules(candidate)
         yield from self._not_offered(candidate)
         for rule, text in self._blocks(candidate.version, candidate.module_type):
-            yield Reason(f"rule:{rule}", f"rule {rule} of the matrix: {text}")
+            yield Reason(f"rule:{rule}", f"compatibility rule {rule}: {text}")
 
     def packages(self, candidate: Candidate) -> tuple[Package, ...] | None:
-        """All packages of a candidate, with what is taken along where that can be had too."""
+        """All packages of a candidate, with optional ones where they are installable; ``None`` without a set."""
         closure = self._closure(candidate)
         found = closure.find()
         if found is None:
@@ -139,17 +139,17 @@ class Reasons:
     def _policy(self, candidate: Candidate) -> Iterator[Reason]:
         wanted = self.problem.wanted
         if not self.problem.wants(candidate.version):
-            yield Reason("policy:driver", f"the policy wants {wanted.text}")
+            yield Reason("policy:driver", f"the policy requests {wanted.text}")
         if wanted.module_type not in ("auto", candidate.module_type):
             yield Reason(
-                "policy:module_type", f"the policy wants {wanted.module_type} kernel modules"
+                "policy:module_type", f"the policy requests {wanted.module_type} kernel modules"
             )
 
     def _modules(self, candidate: Candidate) -> Iterator[Reason]:
         branch = driverset.branch_of(candidate.version)
         kind, why = self.problem.modules(branch, candidate.module_type)
         if kind is None:
-            # One GPU is one fact, whatever branch it speaks against.
+            # One GPU is one fact, whatever branch it excludes.
             text = why.partition("; set ")[0].partition(", not by ")[0]
             yield Reason(f"gpu:{text}", text)
         elif self.problem.wanted.module_type == "auto":
@@ -159,38 +159,41 @@ class Reasons:
             elif kind != candidate.module_type:
                 yield Reason(
                     f"modules:{kind}:{branch}",
-                    f"the GPUs get {kind} modules from branch {branch} (module_type auto)",
+                    f"the GPUs use {kind} modules in branch {branch} (module_type auto)",
                 )
 
     def _not_offered(self, candidate: Candidate) -> Iterator[Reason]:
         universe, origin = self.problem.universe, candidate.origin
         for name in candidate.required:
-            builds = universe.of(name, origin)
+            builds = universe.from_origin(name, origin)
             fitting = [p for p in builds if driverset.at_version((p.version,), candidate.version)]
             if fitting and all(p.forbidden for p in fitting):
-                bar = fitting[0].bar
-                kind = "pin" if bar == PIN else bar
+                forbidden_by = fitting[0].forbidden_by
+                kind = "pin" if forbidden_by == PIN else forbidden_by
                 yield Reason(
-                    f"offer:{origin}:{kind}", f"{bar} forbids the driver's packages of {origin}"
+                    f"offer:{origin}:{kind}",
+                    f"{forbidden_by} forbids the driver's packages of {origin}",
                 )
             elif not fitting:
                 versions = universe.versions(name, origin)
-                told = f"offers {name} at {few(versions)} only" if versions else f"has no {name}"
-                yield Reason(f"offer:{origin}:{name}", f"{origin} {told}")
+                offer = (
+                    f"offers {name} at {shorten(versions)} only" if versions else f"has no {name}"
+                )
+                yield Reason(f"offer:{origin}:{name}", f"{origin} {offer}")
 
 
-def few(words: Sequence[str], most: int = 4) -> str:
-    """The first of some words, and how many more there are."""
+def shorten(words: Sequence[str], most: int = 4) -> str:
+    """Join the first few words, with the number of remaining ones."""
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
 
 
-def explain(unsolved: Unsolved) -> str:
-    """Why there is no set, in one line."""
+def describe_conflict(unsolved: NoSolution) -> str:
+    """Explain in one line why there is no set."""
     if not unsolved.offered:
-        return f"no set for {unsolved.wanted}: no repository of the node offers a driver"
+        return f"no driver set for {unsolved.wanted}: no repository of the node offers a driver"
     facts = "; ".join(f"({number}) {r.text}" for number, r in enumerate(unsolved.reasons, 1))
     return (
-        f"no set for {unsolved.wanted}: on offer are {few(unsolved.offered, 6)}, and these facts "
-        f"together rule out all of them: {facts}"
+        f"no driver set for {unsolved.wanted}: offered are {shorten(unsolved.offered, 6)}; together these facts "
+        f"exclude all of them: {facts}"
     )

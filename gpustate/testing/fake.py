@@ -19,6 +19,7 @@ from gpustate.core.required_programs import MissingProgramsQuery, ReferringFiles
 from gpustate.core.state import AnyState
 from gpustate.core.step import Step
 from gpustate.formats import dpkg, systemd
+from gpustate.operations.queries import CommandOutput, Output
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery
 from gpustate.probes.package_files import PackageFiles
 
@@ -38,7 +39,7 @@ class FakeNode(Node):
         candidates: name to ``(version, origin)`` pairs, best first.
         units: names of units that exist, with their active state (``active``, ``inactive``).
         modules: loaded kernel modules.
-        shell: part of a fragment's text to ``(status, output)``, or to a function of the node
+        shell: part of a fragment's text, or of a command that a fact of pyinfra runs, to ``(status, output)``, or to a function of the node
             that returns it. The first part found in a fragment answers it.
         runs: part of a ``Run`` step's label to a function of the node that does its work.
         answers: ready answers to other kinds of asks, by class name or by the ask itself.
@@ -138,6 +139,12 @@ class FakeNode(Node):
                         status, out = answer(self) if callable(answer) else answer
                         return queries.CommandResult(status, out)
                 raise AssertionError(f"FakeNode has no answer to the fragment: {text}")
+            case CommandOutput(text=text):
+                for part, answer in self.shells.items():
+                    if part in text:
+                        status, out = answer(self) if callable(answer) else answer
+                        return Output(status, tuple(out.splitlines()))
+                raise AssertionError(f"FakeNode has no answer to the command of a fact: {text}")
             case _:
                 raise AssertionError(f"FakeNode has no answer to {query!r}: give it in answers=")
 

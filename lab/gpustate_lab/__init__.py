@@ -7,3 +7,5 @@ bring (PCI devices, kernel modules, packages, ``nvidia-smi``, NVML, CUDA) is sim
 
 :mod:`gpustate_lab.api` is the way in.
 """
+
+__version__ = "0.1.0"

@@ -32,7 +32,7 @@ from gpustate_lab.node import READY_TIMEOUT_S, Node
 from gpustate_lab.record import REPOSITORY_PORT, Lab, load, write_record
 from gpustate_lab.spec import LabSpec, NodeSpec, check_name
 
-FORMAT = "gpustate_lab/1"
+FORMAT = "gpustate.lab/1"
 #: The lab that is meant when no name is given.
 DEFAULT_NAME = "lab"
 LOCK_WAIT_S = 300.0

@@ -149,9 +149,12 @@ def _stack(
     stack: tuple[Path, ...] = (_base(recipe, say),)
     if recipe.script is not None:
         script = (SCRIPTS / recipe.script).read_text()
-        bound = _programs(recipe, say)
-        # The folder of programs is named after all that is in it.
-        stack = (_layer(image, stack, script, bound, str(bound or ""), say), *stack)
+        bound, content = None, ""
+        if recipe.programs is not None:
+            files = programs.provide(recipe.programs, say).values()
+            bound = programs.common_folder(recipe.programs, files)
+            content = programs.identity(files)
+        stack = (_layer(image, stack, script, bound, content, say), *stack)
     script = simulation.install_script(repository, recipe.distribution)
     content = simulation.digest(repository)
     stack = (_layer(f"{image}-gpu", stack, script, repository.root, content, say), *stack)
@@ -172,19 +175,6 @@ def _slurm_head(recipe: Recipe, say: Say) -> tuple[Path, ...]:
     script = (SCRIPTS / "slurmctld.sh").read_text()
     name = f"{recipe.distribution}-slurmctld"
     return (_layer(name, stack, script, None, "", say), *stack)
-
-
-def _programs(recipe: Recipe, say: Say) -> Path | None:
-    """The folder of the programs that a recipe installs."""
-    if recipe.programs is None:
-        return None
-    folders = {path.parent for path in programs.provide(recipe.programs, say).values()}
-    if len(folders) > 1:
-        raise LabError(
-            f"some programs of {recipe.programs} are ready and some are not",
-            fix=f"put all of them into the folder that {programs.READY_VARIABLE} names, or none",
-        )
-    return folders.pop()
 
 
 def _base(recipe: Recipe, say: Say) -> Path:

@@ -1,7 +1,9 @@
 """Where labs and their caches lie, and locks on those folders.
 
-``GPUSTATE_LAB_DIR`` and ``GPUSTATE_LAB_CACHE`` move them. A lock file is never deleted: two
-processes could then hold "the" lock on two different files of the same name.
+``GPUSTATE_LAB_DIR`` and ``GPUSTATE_LAB_CACHE`` move them. A lock file is removed by the process that
+releases it. A process that was waiting for it then holds a lock on a removed file: it compares the file
+that it opened with the one at the path, and tries again. So no two processes hold "the" lock on two
+different files of the same name.
 """
 
 from __future__ import annotations
@@ -34,14 +36,16 @@ def repository_dir() -> Path:
 
 @contextmanager
 def locked(path: Path, *, wait_s: float, what: str) -> Iterator[None]:
-    """Hold an exclusive lock on ``path``; the kernel lets go of it when the process dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as handle:
-        deadline = time.monotonic() + wait_s
-        while True:
+    """Hold an exclusive lock on ``path``; the kernel releases it when the process dies.
+
+    The file is removed with the lock. A process that is killed leaves it, empty, to the next one.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise LabError(
@@ -50,7 +54,22 @@ def locked(path: Path, *, wait_s: float, what: str) -> Iterator[None]:
                         fix="wait for it, or end it",
                     ) from None
                 time.sleep(0.2)
-        yield
+                continue
+            if not _leads_to(path, handle.fileno()):
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _leads_to(path: Path, descriptor: int) -> bool:
+    """Whether a path still leads to the file that was opened by it."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def write_text(path: Path, text: str, mode: int = 0o644) -> None:

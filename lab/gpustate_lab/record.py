@@ -18,7 +18,7 @@ from gpustate_lab.network import Network
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec, NodeSpec
 
-RECORD_FORMAT = "gpustate_lab-record/1"
+RECORD_FORMAT = "gpustate.lab-record/1"
 REPOSITORY_PORT = 8080
 
 

@@ -41,6 +41,7 @@ from gpustate import (
     Step,
     ops,
 )
+from gpustate.core.planned import PlannedObservation
 from gpustate.core.required_programs import HandlerName
 from gpustate.core.state import AnyState
 from gpustate.errors import RefusedError
@@ -192,6 +193,9 @@ class ContainerdHandlerRegistered(State[Observed]):
     unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")] = UNIT
     socket: Annotated[str | None, Field(pattern=_ABSOLUTE)] = None
     restart: Literal["systemd", "none"] = "systemd"
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        return {"containerd": planned.now("version") or None}
 
     def conflicts(
         self, policy: Mapping[str, AnyState], facts: NodeFacts, observed: Observed | None

@@ -19,12 +19,14 @@ Sources:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from gpustate import Conflict, Disruption, Node, Plan, Step, diff, ops
 from gpustate.core.facts import NodeFacts
+from gpustate.core.planned import PlannedObservation
 from gpustate.core.state import without_dependents
 from gpustate.formats import driverset
 from gpustate.formats.driverschemes import of as schemes_of
@@ -39,6 +41,7 @@ from gpustate.states.driver.observed import AptAfterQuery, AptQuery, Observed, p
 from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
 
+_BUILT = re.compile(r"([0-9][0-9.]*) (open|proprietary)")
 _LOADING = frozenset({"loaded", "parameters", "modules"})
 
 
@@ -145,6 +148,27 @@ class DriverInstalled(DriverParameters):
         return (f"will install {what}", *([f"will be refused: {why}"] if why else ()))
 
     # --- desired, plan -------------------------------------------------------------------
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        found, built = planned.value("library"), planned.value("built")
+        stays = planned.unchanged
+        kind: str | None = None if stays or self.module_type == "auto" else self.module_type
+        if kind is None:
+            matches = (
+                _BUILT.fullmatch(one)
+                for one in (built.values() if isinstance(built, Mapping) else ())
+                if isinstance(one, str)
+            )
+            kinds = {match[2] for match in matches if match}
+            kind = kinds.pop() if len(kinds) == 1 else None
+        sources = {True: "precompiled", False: "dkms"}
+        return {
+            "driver": found or (None if stays else self.version or self.branch),
+            "module_type": kind,
+            "module_source": None
+            if stays or self.precompiled is None
+            else sources[self.precompiled],
+        }
 
     def conflicts(
         self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None

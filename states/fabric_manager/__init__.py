@@ -28,6 +28,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.core.planned import PlannedObservation
 from gpustate.formats import fabric, fabric_config, systemd
 from gpustate.formats.fabric import COMPLETE, Topology, loaded_version
 from gpustate.ops import keys
@@ -112,6 +113,10 @@ class FabricManagerRunning(State[Observed]):
     @property
     def _asked(self) -> dict[str, str]:
         return {key: str(value) for key, value in self.config.items()}
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        facts = asking.matrix_facts("fabric_manager", planned)
+        return facts | {"fabric_manager_runs": planned.value("enabled")}
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

@@ -39,7 +39,7 @@ from gpustate.mig.document import change_lines
 from gpustate.mig.plan import NodePlan
 from gpustate.probes.gpu_clients import GpuClientsQuery
 from gpustate.probes.gpu_facts import GpuFacts
-from gpustate.states.mig import planning, scripts
+from gpustate.states.mig import firstboot, planning, scripts
 from gpustate.states.mig.observed import (
     UNIT,
     UNIT_LINK,
@@ -277,7 +277,7 @@ class MigLayoutApplied(State[Observed]):
         if plan and stops:
             notes.append(f"stopped for it and started again: {', '.join(stops)}")
         if observed.image:
-            notes.append("MIG is configured on the machine itself, not in an image; apply it there")
+            notes.append("MIG is configured by the machine itself, at its first boot")
         found = diff(
             observed,
             wanted,
@@ -342,6 +342,13 @@ class MigLayoutApplied(State[Observed]):
         if "device_nodes" in plan.fields and not divides:
             yield scripts.nodes()
         yield from self._leave(observed, wanted, plan)
+
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
+        """The machine divides its GPUs itself, by layouts that are planned here for every model in the tables."""
+        if not self.absent:
+            clients = scripts.known_clients(self.clients, resets=True)
+            config = _config(*self._question()[:3])
+            yield from firstboot.first_boot_steps(config, observed.folder, _restore(), clients)
 
     def _divide(self, observed: Observed, plan: NodePlan) -> Iterator[Step]:
         addresses = planning.addresses(observed.gpus)

@@ -56,7 +56,7 @@ WantedBy=multi-user.target
 """
 
 
-_FUNCTIONS = r"""
+FUNCTIONS = r"""
 smi() { timeout -k 5 120 nvidia-smi "$@" 2>&1 </dev/null; }
 why() { printf '%s' "$1" | tail -n 1; }
 start_again() {
@@ -114,7 +114,7 @@ def divide(
     folder: str, plans: Iterable[GpuPlan], addresses: dict[int, str], clients: Iterable[str]
 ) -> Step:
     """Take away what goes, then give every GPU the layout that lies in the folder."""
-    lines = [f"D={shlex.quote(folder)}", _FUNCTIONS]
+    lines = [f"D={shlex.quote(folder)}", FUNCTIONS]
     lines.append("trap 'start_again' EXIT")
     lines.append("stop_clients " + " ".join(map(shlex.quote, clients)))
     for plan in plans:
@@ -154,7 +154,7 @@ def wait_for_reboot(plans: Iterable[GpuPlan], addresses: dict[int, str]) -> Step
             lines.append(f'o=$(smi -i {bus} -mig {word}) || fail "GPU {bus}: $(why "$o")"')
     if not lines:
         return None
-    text = "\n".join(["D=/nonexistent", _FUNCTIONS, *lines, "effect set"])
+    text = "\n".join(["D=/nonexistent", FUNCTIONS, *lines, "effect set"])
     return ops.Run(text, "set the MIG mode for after the reboot", timeout=300, running=True)
 
 
@@ -166,7 +166,7 @@ def nodes() -> Step:
 
 def start_stopped(folder: str) -> Step:
     """Start what an interrupted run has left stopped."""
-    text = f"D={shlex.quote(folder)}\n{_FUNCTIONS}\nstart_again\neffect started"
+    text = f"D={shlex.quote(folder)}\n{FUNCTIONS}\nstart_again\neffect started"
     return ops.Run(text, "restart the services stopped for MIG", timeout=600, running=True)
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from gpustate import NodeFacts
+from gpustate.core.planned import PlannedObservation
 from gpustate.formats import drivernames
 from gpustate.states.repository import rpm
 from gpustate.states.repository.base import RepositoryState
@@ -50,6 +51,9 @@ class DriverRepository(RepositoryState):
     name: ClassVar[str] = "driver-repository"
     driver: ClassVar[bool] = True
     origin: Literal["vendor", "distribution", "mirror"] = "vendor"
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        return {"driver_from": self.origin}
 
     @property
     def source(self) -> str:

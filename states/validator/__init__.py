@@ -53,6 +53,7 @@ NONE = "none"
 #: The programs of the node: package and file. They keep these paths there.
 PROGRAM = (
     ("gpustate.nodeside", "validate.py"),
+    ("gpustate.nodeside", "container_hooks.py"),
     ("gpustate.nodeside", "container_image.py"),
     ("gpustate.nodeside", "container_inside.py"),
     ("gpustate.nodeside", "container_proof.py"),

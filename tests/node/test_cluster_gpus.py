@@ -23,7 +23,7 @@ from gpupods import (
     report,
     working,
 )
-from labkubernetes import create, get, kubectl, wait_for, wait_phase, wait_ready
+from labkubernetes import WAYS, bring_back, create, get, kubectl, wait_for, wait_phase
 
 from gpustate.cluster import pods
 from gpustate_lab.api import Lab
@@ -196,7 +196,7 @@ def test_time_slices_are_resources_of_the_plugin(
 
 @pytest.mark.parametrize(
     "way",
-    ["reboot", *(pytest.param(one, marks=pytest.mark.proof) for one in ("power loss", "reset"))],
+    [WAYS[0], *(pytest.param(one, marks=pytest.mark.proof) for one in WAYS[1:])],
 )
 def test_a_pod_with_gpus_comes_back_with_its_node(
     cluster: Lab, interpreters: dict[str, str], way: str
@@ -206,29 +206,20 @@ def test_a_pod_with_gpus_comes_back_with_its_node(
     two = gpu_deployment("stays", node, interpreters["gpu1"], {"nvidia.com/gpu": 2})
     create(cluster, two)
     before = wait_for(lambda: working(cluster, "stays", set()), "the pod works")
-    uid = get(cluster, "node", node.name)["metadata"]["uid"]
-    began = time.monotonic()
-    if way == "reboot":
-        node.reboot()
-    elif way == "power loss":
-        node.kill()
-        node.boot()
-    else:
-        node.reset()
+
+    def restore() -> None:
         gpustate("apply", POLICY, "-i", cluster.inventory, "-l", node.name, "--yes", code=0)
         import_image(node)
-    up = time.monotonic()
-    wait_ready(cluster, node.name, node.boot_id())
-    ready = time.monotonic()
+
+    back = bring_back(cluster, node, way, restore)
     wait_resources(cluster, node, {"nvidia.com/gpu": 8})
     offered = time.monotonic()
     # A pod that the kubelet starts before the plugin has registered fails, and the deployment makes another.
     wait_for(lambda: working(cluster, "stays", {before}), "the pod works again")
     print(
-        f"\n{way}: set up after {up - began:.1f} s; then Ready after {ready - up:.1f} s, all GPUs "
-        f"offered after {offered - up:.1f} s, the pod works after {time.monotonic() - up:.1f} s"
+        f"\n{way}: {back}, all GPUs offered after {offered - back.up:.1f} s, "
+        f"the pod works after {time.monotonic() - back.up:.1f} s"
     )
-    assert get(cluster, "node", node.name)["metadata"]["uid"] == uid
     kubectl(cluster, "delete", "deployment", "stays")
     kubectl(cluster, "delete", "pods", "--selector", "app=stays", "--now")
 

@@ -131,7 +131,7 @@ def test_list_names_the_inventory_that_ansible_and_gpustate_read(lab: Lab) -> No
         check=True,
     )
     document = json.loads(listed.stdout)
-    assert document["format"] == "gpustate_lab/1"
+    assert document["format"] == "gpustate.lab/1"
     assert document["inventory"] == document["labs"][0]["inventory"] == str(lab.inventory)
 
     from gpustate import inventory

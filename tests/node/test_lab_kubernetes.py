@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from labkubernetes import audit, create, get, kubectl, logs, pod, wait_for, wait_phase, wait_ready
+from labkubernetes import (
+    WAYS,
+    audit,
+    bring_back,
+    create,
+    get,
+    kubectl,
+    logs,
+    pod,
+    wait_for,
+    wait_phase,
+)
 from labtraces import traces
 
 from gpustate_lab import api, process
@@ -47,6 +58,8 @@ def test_every_node_is_ready_with_the_cluster_s_version_and_nothing_failed(clust
         assert info["kubeletVersion"].startswith("v1.36.")
         assert info["bootID"] == node.boot_id()
         assert node.run("systemctl is-system-running").stdout.strip() == "running"
+        refused = "journalctl -u kubelet -o cat | grep -i '^[EW].*oom.\\?score' || :"
+        assert node.run(refused).stdout == ""
     assert nodes["gpu1"]["status"]["nodeInfo"]["containerRuntimeVersion"].startswith(
         "containerd://1.6."
     )
@@ -101,34 +114,19 @@ def test_a_deployment_is_scheduled_to_real_nodes_only(cluster: Lab) -> None:
     kubectl(cluster, "delete", "deployment", "spread")
 
 
-@pytest.mark.parametrize("way", ["reboot", "power loss", "reset"])
+@pytest.mark.parametrize("way", WAYS)
 def test_a_node_comes_back_as_the_same_node(cluster: Lab, way: str) -> None:
     node = cluster.node("gpu2")
-    before = uid(cluster, node)
     create(cluster, pod("survivor", "sleep 1000", node=node.name, restartPolicy="Always"))
     wait_phase(cluster, "survivor", "Running")
-    began = time.monotonic()
-    if way == "reboot":
-        node.reboot()
-    elif way == "power loss":
-        node.kill()
-        node.boot()
-    else:
-        node.reset()
-    back = time.monotonic()
-    observed = wait_ready(cluster, node.name, node.boot_id())
-    ready = time.monotonic()
-    assert observed["metadata"]["uid"] == before
+    back = bring_back(cluster, node, way)
 
     def runs() -> bool:
         status = get(cluster, "pod", "survivor")["status"]["containerStatuses"][0]
         return "running" in status["state"] and status["restartCount"] > 0
 
     wait_for(runs, "the pod runs again")
-    print(
-        f"\n{way}: ssh after {back - began:.1f} s, Ready {ready - back:.1f} s later, "
-        f"the pod runs {time.monotonic() - back:.1f} s later"
-    )
+    print(f"\n{way}: {back}, the pod runs {time.monotonic() - back.up:.1f} s later")
     kubectl(cluster, "delete", "pod", "survivor", "--now")
 
 

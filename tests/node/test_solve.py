@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 from commands import gpustate
-from solveworld import H100, V100, outside_names, problem
+from solveworld import H100, V100, problem, unresolved_names
 
 from gpustate.core.queries import Answer, Query
 from gpustate.resolver.deb_indexes import DebDriverQuery, OtherPackagesQuery, with_pins
 from gpustate.solve.packages import Package, Repository, Universe
-from gpustate.solve.problem import Wanted
-from gpustate.solve.solver import Solution, Unsolved, explain, solve
+from gpustate.solve.problem import DriverRequest
+from gpustate.solve.solver import NoSolution, Solution, describe_conflict, solve
 from gpustate_lab import host, setup
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -80,7 +80,7 @@ def test_debians_own_drivers_are_solved_from_its_real_indexes(release: tuple[str
     mine: tuple[Package, ...] = asked(DebDriverQuery(), conf)
     assert {p.repository.origin for p in mine} == {"Debian"}
     names = tuple(sorted({one.name for one in mine}))
-    offered = with_pins(mine, asked(OtherPackagesQuery(outside_names(mine), names), conf))
+    offered = with_pins(mine, asked(OtherPackagesQuery(unresolved_names(mine), names), conf))
     # Its main component, which has the compilers, is left out here; what is not found is taken for offered.
     there = {provided for p in offered for provided in (p.name, *(n for n, _ in p.provides))}
     main = Repository("Debian", name, "main")
@@ -96,21 +96,21 @@ def test_debians_own_drivers_are_solved_from_its_real_indexes(release: tuple[str
     universe = Universe((*offered, *needed))
     for full in (False, True):
         for gpu in (H100, V100):
-            found = solve(problem(Wanted(branch=BRANCH[name], full=full), universe, gpu))
-            assert isinstance(found, Solution), explain(found)
+            found = solve(problem(DriverRequest(branch=BRANCH[name], full=full), universe, gpu))
+            assert isinstance(found, Solution), describe_conflict(found)
             versions = {package.driver for package in found.packages} - {""}
             assert versions == {found.candidate.version}
             assert {package.repository.origin for package in found.packages} == {"Debian"}
             mine_of_it = [package for package in found.packages if package.driver]
             assert len(mine_of_it) >= 9
             assert all(re.fullmatch(r"[0-9a-f]{64}", package.sha256) for package in mine_of_it)
-    newer = solve(problem(Wanted(branch=580), universe, H100))
-    assert isinstance(newer, Unsolved)
-    assert [reason.text for reason in newer.reasons] == ["the policy wants branch 580"]
+    newer = solve(problem(DriverRequest(branch=580), universe, H100))
+    assert isinstance(newer, NoSolution)
+    assert [reason.text for reason in newer.reasons] == ["the policy requests branch 580"]
     alone = Universe(tuple(replace(one) for one in mine))
-    without = solve(problem(Wanted(branch=BRANCH[name]), alone, H100))
-    assert isinstance(without, Unsolved)
-    assert "which no repository offers" in explain(without)
+    without = solve(problem(DriverRequest(branch=BRANCH[name]), alone, H100))
+    assert isinstance(without, NoSolution)
+    assert "which no repository offers" in describe_conflict(without)
 
 
 POLICY = """
@@ -199,14 +199,14 @@ def test_nodes_are_locked_applied_and_stay_where_they_are(fresh_lab: Lab, tmp_pa
     for row in newer.document["sets"]:
         assert row["update"] == "580.178.04"
         told = {one["version"]: [why["text"] for why in one["because"]] for one in row["newer"]}
-        assert told["595.91.07"][0] == "the policy wants branch 580"
+        assert told["595.91.07"][0] == "the policy requests branch 580"
     limit = ["-l", fresh_lab.nodes[0].name]
     gpustate("solve", str(path), *rest, *limit, "--prune", "--check", code=0)
     data = json.loads(lock.read_text())
     data["sets"][0]["nodes"].append("gone1")
     lock.write_text(json.dumps(data))
     stays = gpustate("solve", str(path), *rest, code=0)
-    assert "still in the lock; take them out with --prune: gone1" in stays.out
+    assert "still locked; remove them with --prune: gone1" in stays.out
     assert "gone1" in lock.read_text()
     gpustate("solve", str(path), *rest, *limit, "--prune", code=0)
     assert [name for name in ("gone1", "580.178.04") if name in lock.read_text()] == []
@@ -216,5 +216,5 @@ def test_nodes_are_locked_applied_and_stay_where_they_are(fresh_lab: Lab, tmp_pa
 
     conflict = gpustate("solve", wanted("branch=565"), *rest, "-o", "json", code=5)
     assert [one["text"] for one in conflict.document["conflicts"][0]["facts"]] == [
-        "the policy wants branch 565"
+        "the policy requests branch 565"
     ]

@@ -21,10 +21,10 @@ from gpustate.core.queries import Answer, Query
 from gpustate.errors import RefusedError
 from gpustate.resolver.rpm_indexes import OtherRpmsQuery, RpmDriverQuery, with_others
 from gpustate.resolver.rpm_repositories import Repositories, RepositoriesQuery
-from gpustate.solve.packages import Package, Universe, outside_names
-from gpustate.solve.problem import Problem, Wanted
+from gpustate.solve.packages import Package, Universe, unresolved_names
+from gpustate.solve.problem import DriverRequest, Problem
 from gpustate.solve.repodata import nevra
-from gpustate.solve.solver import Solution, Unsolved, explain, solve
+from gpustate.solve.solver import NoSolution, Solution, describe_conflict, solve
 
 pytestmark = pytest.mark.node
 
@@ -137,11 +137,11 @@ def asked(inside: Inside, query: Query[Any]) -> Any:
 def offered(inside: Inside) -> tuple[Repositories, tuple[Package, ...]]:
     repositories = asked(inside, RepositoriesQuery()).checked()
     mine = asked(inside, RpmDriverQuery(repositories))
-    others = asked(inside, OtherRpmsQuery(repositories, outside_names(mine)))
+    others = asked(inside, OtherRpmsQuery(repositories, unresolved_names(mine)))
     return repositories, with_others(mine, others)
 
 
-def solved(packages: tuple[Package, ...], wanted: Wanted) -> Solution | Unsolved:
+def solved(packages: tuple[Package, ...], wanted: DriverRequest) -> Solution | NoSolution:
     def modules(branch: int, kind: str) -> tuple[str | None, str]:
         return ("open" if kind == "auto" else kind), ""
 
@@ -186,7 +186,7 @@ def enable(inside: Inside, stream: str) -> None:
 
 def test_the_set_is_what_dnf_would_install(inside: Inside, tmp_path: Path) -> None:
     nothing = asked(inside, RepositoriesQuery())
-    with pytest.raises(RefusedError, match="no repodata of base, cuda here yet"):
+    with pytest.raises(RefusedError, match="no cached repodata of base, cuda"):
         nothing.checked()
     assert inside("dnf -q makecache").returncode == 0
     repositories, packages = offered(inside)
@@ -194,9 +194,12 @@ def test_the_set_is_what_dnf_would_install(inside: Inside, tmp_path: Path) -> No
     assert repositories.rows[0].primary.href.endswith(".zst")
     assert all(len(p.sha256) == 64 for p in packages if p.repository.origin == "cuda")
     assert {p.name for p in packages if p.leaf} == {"dkms", "glibc"}
-    for wanted, version in ((Wanted(branch=580), "580.105.08"), (Wanted(), "595.58.03")):
+    for wanted, version in (
+        (DriverRequest(branch=580), "580.105.08"),
+        (DriverRequest(), "595.58.03"),
+    ):
         found = solved(packages, wanted)
-        assert isinstance(found, Solution), explain(found)
+        assert isinstance(found, Solution), describe_conflict(found)
         assert found.candidate.version == version
         mine = {nevra(package) for package in found.packages}
         assert {p.repository.origin for p in found.packages} == {"cuda"}
@@ -229,9 +232,9 @@ def test_dnf_and_gpustate_see_the_same_packages(
 def test_a_conflict_is_told_where_dnf_finds_one(inside: Inside, tmp_path: Path) -> None:
     inside("echo excludepkgs=dkms >>/etc/yum.repos.d/base.repo; dnf -q makecache")
     _, packages = offered(inside)
-    found = solved(packages, Wanted(branch=580))
-    assert isinstance(found, Unsolved)
-    assert "needs dkms >= 3.1.8" in explain(found)
+    found = solved(packages, DriverRequest(branch=580))
+    assert isinstance(found, NoSolution)
+    assert "needs dkms >= 3.1.8" in describe_conflict(found)
     told = dnf(inside, tmp_path, "nvidia-driver-cuda-3:580.65.06", "kmod-nvidia-open-dkms")
     assert isinstance(told, str)
     assert "requires dkms >= 3.1.8" in told
@@ -240,7 +243,7 @@ def test_a_conflict_is_told_where_dnf_finds_one(inside: Inside, tmp_path: Path) 
 def test_repodata_that_is_not_what_repomd_says_is_refused(inside: Inside) -> None:
     inside("dnf -q makecache; for f in /var/cache/dnf/cuda-*/repodata/*primary*; do : >$f; done")
     repositories = asked(inside, RepositoriesQuery()).checked()
-    with pytest.raises(RefusedError, match="repodata of cuda is not what its repomd"):
+    with pytest.raises(RefusedError, match="repodata of cuda does not match its repomd"):
         asked(inside, RpmDriverQuery(repositories))
 
 
@@ -278,7 +281,7 @@ def test_a_node_with_dnf_is_solved_locked_and_stays(inside: Inside, tmp_path: Pa
         return done.returncode, (done.stdout + done.stderr).decode()
 
     code, told = gpustate("solve")
-    assert (code, "dnf has no repodata of base, cuda here yet" in told) == (5, True), told
+    assert (code, "dnf has no cached repodata of base, cuda" in told) == (5, True), told
     inside("dnf -q makecache")
     code, told = gpustate("solve")
     assert code == 0, told
@@ -291,8 +294,8 @@ def test_a_node_with_dnf_is_solved_locked_and_stays(inside: Inside, tmp_path: Pa
     assert gpustate("solve", "--update", "--check")[0] == 0
     _, told = gpustate("outdated")
     assert "595.58.03 open (cuda)  not allowed:" in told
-    assert "the policy wants branch 580" in told
+    assert "the policy requests branch 580" in told
     before = lock.read_text()
     code, told = gpustate("solve", wanted="branch=570")
-    assert (code, "no set for branch 570" in told) == (5, True), told
+    assert (code, "no driver set for branch 570" in told) == (5, True), told
     assert lock.read_text() == before

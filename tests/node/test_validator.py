@@ -6,13 +6,12 @@ Looked at with systemctl, stat and a shell that sources the status file, not wit
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import forkserver
 import pytest
 
 from gpustate_lab.api import Lab
@@ -50,24 +49,8 @@ class Proven:
 
     def gpustate(self, verb: str, *more: str) -> tuple[int, str]:
         """Exit code and output; the last line is the summary."""
-        code = "import sys; from gpustate.cli.main import entry; sys.exit(entry())"
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                code,
-                verb,
-                *more,
-                "-i",
-                str(self.lab.inventory),
-                "-l",
-                self.node.name,
-            ],
-            capture_output=True,
-            text=True,
-            timeout=400,
-            check=False,
-        )
+        words = [verb, *more, "-i", str(self.lab.inventory), "-l", self.node.name]
+        done = forkserver.run(words, 400)
         assert "Traceback" not in done.stderr
         return done.returncode, done.stdout + done.stderr
 

@@ -30,15 +30,27 @@ from gpustate_lab.node import Node
 pytestmark = pytest.mark.node
 
 POLICY = """
-from gpustate import presets
-policy = presets.image(
+from pathlib import Path
+
+from gpustate import Policy, presets
+from gpustate.states.mig import MigLayoutApplied
+image = presets.image(
     driver={"branch": 580, "module_type": "open"}, validator={"timeout_s": 20}
 )
+parted = Path(__file__).with_name("parted.yaml")
+policy = Policy(*image.states, MigLayoutApplied("one", file=str(parted)))
+"""
+#: One GPU in halves, for every MIG device costs a boot its proof.
+PARTED = """version: v1
+mig-configs:
+  one:
+  - {devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 2}}
+  - {devices: [1, 2, 3, 4, 5, 6, 7], mig-enabled: false}
 """
 IDENTITY = ("etc/hostname", "etc/machine-id", "var/lib/dbus/machine-id", "etc/ssh", "etc/hosts")
 WORK = [
-    *("nouveau", "driver", "fabric-manager", "persistenced", "dev-char", "cdi", "containerd"),
-    "validator",
+    *("nouveau", "driver", "fabric-manager", "persistenced", "containerd", "mig", "mig"),
+    *("dev-char", "cdi", "gpu-labels", "validator"),
 ]
 
 
@@ -134,6 +146,7 @@ def make_root(
         trap = Path(tempfile.mkdtemp(dir="/srv", prefix="gpustate-trap-"))
         root = Root(folder / "root", folder / "upper", trap, lab, node, folder / "policy.py")
         root.policy.write_text(POLICY)
+        root.policy.with_name("parted.yaml").write_text(PARTED)
         host.mount_overlay(root.path, node.layers, root.upper, folder / "work")
         made.append(root)
         setup._replace_sources(root.path, node.sources)
@@ -235,6 +248,7 @@ def test_everything_that_an_image_can_hold_is_in_it(baked: Bake) -> None:
     for kernel in kernels:
         assert list((upper / "usr/lib/modules" / kernel).rglob("nvidia.ko*")), kernel
     assert [row["state"] for row in baked.document["first_boot"]] == WORK
+    assert baked.document["left_to_apply"] == []
 
 
 def test_a_second_bake_changes_nothing_and_moves_no_time(baked: Bake) -> None:

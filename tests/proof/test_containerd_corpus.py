@@ -7,6 +7,7 @@ refused is in ``tests/support/containerdcorpus.py``, so that nothing is left out
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,11 @@ from gpustate.formats.containerd import (
 from gpustate.formats.toml_scan import parse
 
 pytestmark = pytest.mark.node
+
+#: A repository, or a publisher whose configuration it is.
+_SOURCE = re.compile(
+    r"# shape of: (?:[\w.-]+/[\w.-]+|kubernetes\.io|containerd\.io package|NVIDIA (?:GPU Operator|container toolkit))"
+)
 
 
 @dataclass(frozen=True)
@@ -112,4 +118,7 @@ def test_the_corpus_is_as_large_as_it_says_and_names_its_sources() -> None:
     for name in NAMES:
         first, _, rest = (CORPUS / f"{name}.toml").read_text().partition("\n")
         assert first.startswith("# shape of: ")
+        assert "general knowledge" not in first
         assert rest
+    sourced = [name for name in NAMES if _SOURCE.match((CORPUS / f"{name}.toml").read_text())]
+    assert len(sourced) >= 60

@@ -38,7 +38,8 @@ from randomchecks import (
 )
 
 from gpustate import ops, policies, presets
-from gpustate.cli.apply import _policy_of, read_json
+from gpustate.api import load_policy
+from gpustate.api.saved import policy_of, read_json
 from gpustate.cli.common import as_json
 from gpustate.cli.explain import checks_page
 from gpustate.cli.facts import _node as facts_page
@@ -346,7 +347,7 @@ def test_a_saved_plan_is_read_as_it_was_made_or_refused(
         check_shown(render.nodes_page(made, diff=True, whole=True).plain())
         check_shown(render.troubles_page(made, diff=True, whole=True).plain())
         check_shown(render.plan_sentence(made))
-        found: Policy = _policy_of(made, {}, str(path))
+        found: Policy = policy_of(made, load_policy, str(path))
         return found
 
     attempt("saved plans", read)

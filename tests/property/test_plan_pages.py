@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from shutil import which
 from typing import Any
@@ -20,7 +19,6 @@ from gpustate.formats.words import printable
 from gpustate.graph import draw
 from gpustate.graph.about import About
 from gpustate.graph.build import Edge, Graph
-from gpustate.graph.svg import as_svg
 from gpustate.plan import html, markdown
 
 _SPECIAL = st.sampled_from(list("ab1 .)-#+*_`|\\<>[]()!&@:~=\t\n\x1b/;{}$^'\"\u202e\u2028"))
@@ -143,13 +141,6 @@ def graph(text: str) -> tuple[Graph, dict[str, About]]:
 @settings(max_examples=60)
 def test_a_drawing_is_well_formed_whatever_states_are_called(text: str) -> None:
     made, about = graph(text)
-    root = ElementTree.fromstring(as_svg(made, about))
-    assert {element.tag.rpartition("}")[2] for element in root.iter()} == {
-        *("svg", "title", "style", "rect", "g", "path", "text")
-    }
-    bare = printable((text or "-").replace("\n", " ").replace("\t", " "))
-    names = [e.text for e in root.iter() if e.get("class") == "name"]
-    assert bare in names
     lines = draw.as_mermaid(made, about).splitlines()
     assert len(lines) == 4
     for line in lines[1:3]:

@@ -16,9 +16,9 @@ from gpustate.formats.driverset import OPEN, PROPRIETARY
 from gpustate.solve import core
 from gpustate.solve.closure import Closure
 from gpustate.solve.packages import Package, Repository, Universe
-from gpustate.solve.problem import Problem, Wanted
+from gpustate.solve.problem import DriverRequest, Problem
 from gpustate.solve.relations import Relation
-from gpustate.solve.solver import Reasons, Solution, Unsolved, solve
+from gpustate.solve.solver import NoSolution, Reasons, Solution, solve
 
 MANY = 1500 if everything() else 80
 
@@ -99,7 +99,7 @@ def repositories(draw: st.DrawFn) -> tuple[Package, ...]:
 
 
 WANTED = st.builds(
-    Wanted,
+    DriverRequest,
     branch=st.sampled_from([None, 570, 580, 595]),
     channel=st.sampled_from([None, None, "latest-lts", "latest-production"]),
     module_type=st.sampled_from(["auto", OPEN, PROPRIETARY]),
@@ -113,7 +113,7 @@ def no_matter(branch: int, wanted: str) -> tuple[str | None, str]:
 # The oracle: nothing of the solver's, and every combination.
 
 
-def admits(package: Package, relation: Relation) -> bool:
+def allows(package: Package, relation: Relation) -> bool:
     if package.name != relation.name:
         return not relation.op and (relation.name, "") in package.provides
     have, bound = VERSIONS.index(package.version), relation.version
@@ -131,9 +131,9 @@ def is_set(chosen: tuple[Package, ...], version: str, origin: str, roots: tuple[
         if one.forbidden or (family and (one.version, one.repository.origin) != (version, origin)):
             return False
         for clause in one.depends:
-            if not any(admits(other, relation) for other in chosen for relation in clause):
+            if not any(allows(other, relation) for other in chosen for relation in clause):
                 return False
-        if any(o is not one and admits(o, r) for o in chosen for r in one.conflicts):
+        if any(o is not one and allows(o, r) for o in chosen for r in one.conflicts):
             return False
     return True
 
@@ -148,7 +148,7 @@ def combinations(packages: tuple[Package, ...]) -> Iterator[tuple[Package, ...]]
 KINDS = {570: "latest-production", 580: "latest-lts", 595: "latest-production"}
 
 
-def newest(packages: tuple[Package, ...], wanted: Wanted) -> tuple[str, set[str]] | None:
+def newest(packages: tuple[Package, ...], wanted: DriverRequest) -> tuple[str, set[str]] | None:
     """The newest version that any combination gives, and the kinds of modules it can have."""
     all_of_them = list(combinations(packages))
     kinds = [OPEN if wanted.module_type == "auto" else wanted.module_type]
@@ -173,12 +173,12 @@ def newest(packages: tuple[Package, ...], wanted: Wanted) -> tuple[str, set[str]
 @given(packages=repositories(), wanted=WANTED)
 @settings(max_examples=MANY, deadline=None)
 def test_the_set_is_the_newest_of_all_combinations_and_never_mixed(
-    packages: tuple[Package, ...], wanted: Wanted
+    packages: tuple[Package, ...], wanted: DriverRequest
 ) -> None:
     found = solve(Problem(wanted, Universe(packages), "debian", no_matter))
     best = newest(packages, wanted)
     if best is None:
-        assert isinstance(found, Unsolved)
+        assert isinstance(found, NoSolution)
         return
     assert isinstance(found, Solution)
     candidate = found.candidate
@@ -202,7 +202,7 @@ def test_the_set_is_the_newest_of_all_combinations_and_never_mixed(
 @given(packages=repositories(), wanted=WANTED)
 @settings(max_examples=MANY, deadline=None)
 def test_the_facts_that_conflict_are_the_fewest_there_are(
-    packages: tuple[Package, ...], wanted: Wanted
+    packages: tuple[Package, ...], wanted: DriverRequest
 ) -> None:
     problem = Problem(wanted, Universe(packages), "debian", no_matter)
     found = solve(problem)
@@ -228,9 +228,9 @@ def test_of_the_facts_that_spoil_a_set_none_can_be_left_out(
         facts = frozenset(search.reasons())
         whole = any(is_set(chosen, version, origin, roots) for chosen in combinations(packages))
         assert bool(facts) is not whole
-        assert not facts or search.respecting(facts) is None
+        assert not facts or search.solve_with(facts) is None
         for fact in facts:
-            assert search.respecting(facts - {fact}) is not None
+            assert search.solve_with(facts - {fact}) is not None
 
 
 ROWS = st.lists(st.sets(st.integers(0, 7), min_size=0, max_size=4), max_size=7)
@@ -240,7 +240,7 @@ ROWS = st.lists(st.sets(st.integers(0, 7), min_size=0, max_size=4), max_size=7)
 @settings(max_examples=MANY * 2, deadline=None)
 def test_the_smallest_set_of_facts_is_the_smallest_of_all_subsets(rows: list[set[int]]) -> None:
     order = list(range(8))
-    found = core.smallest(rows, order)
+    found = core.minimal_hitting_set(rows, order)
     sizes = (
         subset
         for size in range(9)

@@ -6,12 +6,21 @@ import itertools
 import re
 from collections.abc import Iterator
 
+from bundleworld import installed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rpmworld import Rpm, compared, installable, needs, needs_libsolv, primary
 from shares import everything
 
+from gpustate.bundle import rpmclosure
+from gpustate.bundle.closure import Available
+from gpustate.bundle.manifest import BASE, Source
+from gpustate.bundle.offers import Offers
+from gpustate.bundle.rpmupstream import RpmBuild
+from gpustate.bundle.upstream import RepositorySource
+from gpustate.errors import RefusedError
 from gpustate.formats import rpmversion
+from gpustate.solve import rpmprimary
 from gpustate.solve.closure import Closure
 from gpustate.solve.packages import Package, Repository, Universe
 from gpustate.solve.repodata import parse_primary
@@ -103,7 +112,7 @@ def number(version: str) -> Number:
     return int(match[1] or 0), tuple(map(int, match[2].split("."))), match[3] or ""
 
 
-def admits(version: str, sign: str, bound: str) -> bool:
+def allows(version: str, sign: str, bound: str) -> bool:
     a, b = number(version), number(bound)
     if not (a[2] and b[2]):
         a, b = (*a[:2], ""), (*b[:2], "")
@@ -114,11 +123,11 @@ def met(relation: str, one: Rpm, *, provided: bool = True) -> bool:
     if relation.startswith("("):
         return any(met(part, one) for part in relation[1:-1].split(" or "))
     name, sign, bound = (*relation.split(), "", "")[:3]
-    if one.name == name and (not sign or admits(one.version, sign, bound)):
+    if one.name == name and (not sign or allows(one.version, sign, bound)):
         return True
     for row in one.provides if provided else ():
         there, _, version = row.partition(" = ")
-        if there == name and (not sign or not version or admits(version, sign, bound)):
+        if there == name and (not sign or not version or allows(version, sign, bound)):
             return True
     return False
 
@@ -188,3 +197,92 @@ def test_libsolv_finds_a_set_in_the_same_repositories(
     ]
     ours = [found_by_us(packages, driver) is not None for packages, driver in cases]
     assert ours == installable([(packages, ROOTS) for packages in shown])
+
+
+# --- bundles -------------------------------------------------------------------------------
+
+
+def bundle_of(packages: tuple[Rpm, ...], node: tuple[Rpm, ...]) -> tuple[Rpm, ...] | None:
+    """The packages of a bundle for the roots and one node; ``None`` when it is refused."""
+    listed = rpmprimary.parse(primary(packages), Repository("one"), "primary.xml", ("x86_64",))
+    offers = Offers(0)
+    place = RepositorySource("file:/x", "/", (), ())
+    for entry in listed:
+        build = RpmBuild(entry, place, Source("one", "/", "", "file:/x"), signed=False)
+        names = dict.fromkeys(name for name, _ in entry.package.provides)
+        offers.add_build(entry.package.name, build, names)
+    nodes = (installed(*node),) if node else ()
+    try:
+        found = rpmclosure.resolve(Available({BASE: [offers]}), [(r, "") for r in ROOTS], nodes)
+    except RefusedError:
+        return None
+    chosen = {str(build.package) for build in found[BASE]}
+    return tuple(one for one in packages if f"{one.name} {one.version}" in chosen)
+
+
+def newest(packages: tuple[Rpm, ...], name: str) -> Rpm:
+    return max((one for one in packages if one.name == name), key=lambda one: number(one.version))
+
+
+def is_consistent(chosen: tuple[Rpm, ...]) -> bool:
+    for one in chosen:
+        if not all(any(met(row, other) for other in chosen) for row in one.requires):
+            return False
+        others = [other for other in chosen if other is not one]
+        if any(met(row, other) for row in one.conflicts for other in others):
+            return False
+        if any(met(row, other, provided=False) for row in one.obsoletes for other in others):
+            return False
+    return True
+
+
+@given(packages=repositories())
+@settings(max_examples=MANY * 10, deadline=None)
+def test_a_bundle_is_complete_and_refused_only_where_no_combination_is(
+    packages: tuple[Rpm, ...],
+) -> None:
+    roots = {newest(packages, name) for name in ROOTS}
+    found = bundle_of(packages, ())
+    possible = (set(c) for c in combinations(packages) if is_consistent(c))
+    assert (found is not None) is any(roots <= chosen for chosen in possible)
+    if found is not None:
+        assert roots <= set(found)
+        assert is_consistent(found)
+
+
+@given(packages=repositories(), numbers=st.sets(st.integers(0, 11), max_size=3))
+@settings(max_examples=MANY * 10, deadline=None)
+def test_with_the_bundle_a_node_has_a_consistent_set_of_packages(
+    packages: tuple[Rpm, ...], numbers: set[int]
+) -> None:
+    """The node has some packages in older versions than the repository, consistent among themselves."""
+    names = dict.fromkeys(packages[n % len(packages)].name for n in sorted(numbers))
+    node = tuple(Rpm(name, "3:470.1-1.el9", provides=(f"{name}-old",)) for name in names)
+    found = bundle_of(packages, node)
+    roots = {newest(packages, name) for name in ROOTS}
+    kept = [[None, one] for one in node]
+    whole = [
+        (*chosen, *(one for one in rest if one is not None))
+        for chosen in combinations(packages)
+        for rest in itertools.product(*kept)
+    ]
+    possible = [
+        set(c)
+        for c in whole
+        if len({one.name for one in c}) == len(c)
+        and {one.name for one in node} <= {one.name for one in c} | obsoleted(c)
+        and is_consistent(c)
+    ]
+    assert (found is not None) is any(roots <= chosen for chosen in possible)
+    if found is not None:
+        assert any(roots <= c and c - set(node) <= set(found) for c in possible)
+
+
+def obsoleted(chosen: tuple[Rpm, ...]) -> set[str]:
+    """Names of installed packages that some of these obsolete."""
+    old = [Rpm(name, "3:470.1-1.el9") for name in NAMES]
+    return {
+        one.name
+        for one in old
+        if any(met(row, one, provided=False) for other in chosen for row in other.obsoletes)
+    }

@@ -12,13 +12,13 @@ from typing import Any
 from rpmworld import Rpm, primary
 
 from gpustate.bundle import rpmclosure, rpmupstream, upstream, write
-from gpustate.bundle.closure import Base, World, close
+from gpustate.bundle.closure import Available, Baseline, resolve
 from gpustate.bundle.manifest import BASE
 from gpustate.bundle.offers import Offers
 from gpustate.bundle.rpmclosure import Installed
-from gpustate.bundle.rpmupstream import RpmPlace
+from gpustate.bundle.rpmupstream import RpmRepositorySource
 from gpustate.bundle.signing import SigningKey
-from gpustate.bundle.upstream import Index, Place
+from gpustate.bundle.upstream import Index, RepositorySource
 from gpustate.resolver.rpm_bundle_nodes import parse_installed
 
 DATE = 1_700_000_000
@@ -73,24 +73,26 @@ class Site:
         )
         (self.root / "InRelease").write_text(self.key.clearsign(release, DATE))
 
-    def place(self, uri: str = "") -> Place:
+    def place(self, uri: str = "") -> RepositorySource:
         """The repository with the key that is pinned to it."""
         keys = (self.key.public().encode(),)
-        return Place(uri or self.root.as_uri(), "/", (), keys, (self.key.fingerprint,))
+        return RepositorySource(uri or self.root.as_uri(), "/", (), keys, (self.key.fingerprint,))
 
     def index(self) -> Index:
         """What it offers."""
         return upstream.read(self.place(), "amd64", self.cache)
 
-    def made(self, *roots: str, name: str = "debian12") -> write.Made:
+    def made(self, *roots: str, name: str = "debian12") -> write.PreparedBundle:
         """A bundle of some packages."""
         index = self.index()
-        world = World({BASE: [index]})
-        stanzas = close(world, [(root, "") for root in roots or ("app",)], Base(essential=True))
-        chosen = write.Chosen(
+        world = Available({BASE: [index]})
+        stanzas = resolve(
+            world, [(root, "") for root in roots or ("app",)], Baseline(essential=True)
+        )
+        chosen = write.Selection(
             name, "x86_64", (), {"--package": roots or ("app",)}, stanzas, index.date
         )
-        return write.make([chosen], self.signing, self.cache)
+        return write.prepare([chosen], self.signing, self.cache)
 
     def bundle(self, path: Path, *roots: str) -> Path:
         """A bundle that was written."""
@@ -153,11 +155,13 @@ class RpmSite:
         text = text.replace('package="10"', f'package="{len(data)}"')
         return text.replace("</format>", f"{files}</format>")
 
-    def place(self, **more: Any) -> RpmPlace:
+    def place(self, **more: Any) -> RpmRepositorySource:
         """The repository with the key that is pinned to it."""
         given: dict[str, Any] = {"packages_signed": False, "metadata_signed": True, **more}
         keys = (self.key.public().encode(),)
-        return RpmPlace("site", self.root.as_uri(), "", keys, (self.key.fingerprint,), **given)
+        return RpmRepositorySource(
+            "site", self.root.as_uri(), "", keys, (self.key.fingerprint,), **given
+        )
 
     def offers(self, **more: Any) -> Offers:
         """What it offers."""
@@ -165,14 +169,14 @@ class RpmSite:
 
     def made(
         self, *roots: str, nodes: Sequence[rpmclosure.Installed] = (), name: str = "rocky9"
-    ) -> write.Made:
+    ) -> write.PreparedBundle:
         """A bundle of some packages."""
         offers = self.offers()
         wanted = [(root, "") for root in roots or ("app",)]
-        builds = rpmclosure.close(World({BASE: [offers]}), wanted, nodes)
+        builds = rpmclosure.resolve(Available({BASE: [offers]}), wanted, nodes)
         asked = {"--package": roots or ("app",)}
-        chosen = write.Chosen(name, "x86_64", (), asked, builds, offers.date)
-        return write.make([chosen], self.signing, self.cache)
+        chosen = write.Selection(name, "x86_64", (), asked, builds, offers.date)
+        return write.prepare([chosen], self.signing, self.cache)
 
     def bundle(self, path: Path, *roots: str, **more: Any) -> Path:
         """A bundle that was written."""
@@ -187,7 +191,9 @@ def installed(*packages: Rpm) -> Installed:
         epoch, version, release = one.evr
         lines.append(f"={one.name}|{epoch}:{version}-{release}|{one.arch}")
         lines.append(f"+{one.name}|{one.version}")
-        lines += [p if p.startswith("/") else f"+{p}|" for p in one.provides]
+        for provided in one.provides:
+            name, _, bound = provided.partition(" = ")
+            lines.append(provided if provided.startswith("/") else f"+{name}|{bound}")
         for need in one.requires:
             words = need.split() if not need.startswith("(") else [need]
             lines.append(f"-{words[0]}|{'|'.join(words[1:] or ['', ''])}")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import cycles
-
-GPUSTATE = str(Path(sys.executable).with_name("gpustate"))
+import forkserver
+from forkserver import GPUSTATE as GPUSTATE
 
 
 class Ran:
@@ -41,14 +39,7 @@ class Ran:
 
 def gpustate(*words: object, code: int | None = None, timeout: float = 300) -> Ran:
     """Run ``gpustate``; with ``code``, its exit code is asserted with everything it said."""
-    done = subprocess.run(
-        [GPUSTATE, *(str(word) for word in words)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        stdin=subprocess.DEVNULL,
-    )
-    ran = Ran(done)
+    ran = Ran(forkserver.run([str(word) for word in words], timeout))
     cycles.heard(words, ran.out)
     assert code is None or ran.code == code, f"exit {ran.code}\n{ran.out}\n{ran.err}"
     assert "Traceback" not in ran.err, ran.err

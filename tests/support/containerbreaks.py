@@ -97,7 +97,7 @@ BREAKS = (
     Break("toolkit-config", ("nonsense",), *toolkit('mode = "nonsense"')),
     Break("legacy", ("nvidia-container-cli",), *toolkit('mode = "legacy"')),
     Break("hook-missing", ("nvidia-cdi-hook", "permission denied"), f"chmod 644 {HOOK}", f"chmod 755 {HOOK}"),
-    Break("hook-failed", ("quota of hooks reached",),
+    Break("hook-failed", ("quota of hooks reached", f"hook #0 is {HOOK} "),
           f"mv {HOOK} {HOOK}.away; printf '#!/bin/sh\\necho quota of hooks reached >&2; exit 4\\n' >{HOOK}; chmod 755 {HOOK}",
           f"mv {HOOK}.away {HOOK}"),
     Break("cdi-unresolved", ("nvidia.com/gpu=all",), f"rm {SPEC}", REFRESH),

@@ -6,12 +6,14 @@ import json
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpustate_lab.api import Lab
 from gpustate_lab.kubernetes import containers
 from gpustate_lab.kubernetes.cluster import Kubernetes
+from gpustate_lab.node import Node
 
 #: A machine under load takes several times as long.
 WAIT_S = 90.0
@@ -118,6 +120,51 @@ def wait_ready(lab: Lab, node: str, boot_id: str) -> dict[str, Any]:
     seen: dict[str, Any] = get(lab, "node", node)
     assert seen["status"]["nodeInfo"]["bootID"] == boot_id
     return seen
+
+
+WAYS = ("reboot", "power loss", "reset")
+
+
+@dataclass(frozen=True)
+class Return:
+    """When a node was back, on the monotonic clock.
+
+    Args:
+        began: it was interrupted.
+        up: it answered over ssh, and was set up again where that was needed.
+        ready: its kubelet said so.
+    """
+
+    began: float
+    up: float
+    ready: float
+
+    def __str__(self) -> str:
+        return f"ssh after {self.up - self.began:.1f} s, Ready {self.ready - self.up:.1f} s later"
+
+
+def bring_back(
+    lab: Lab, node: Node, way: str, restore: Callable[[], object] = lambda: None
+) -> Return:
+    """Interrupt a node in one of :data:`WAYS`, and wait until it is Ready as the same Node.
+
+    Args:
+        restore: sets a node up again that was reset.
+    """
+    uid = get(lab, "node", node.name)["metadata"]["uid"]
+    began = time.monotonic()
+    if way == "reboot":
+        node.reboot()
+    elif way == "power loss":
+        node.kill()
+        node.boot()
+    else:
+        node.reset()
+        restore()
+    up = time.monotonic()
+    seen = wait_ready(lab, node.name, node.boot_id())
+    assert seen["metadata"]["uid"] == uid
+    return Return(began, up, time.monotonic())
 
 
 def audit(lab: Lab) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from filestates import file_state
 from gpustate import Disruption, Plan, Policy
 from gpustate.core.change import Change
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
-from gpustate.core.timing import PlannedStep
+from gpustate.core.timing import PlannedStep, Timing
 from gpustate.plan.document import plan_document
 from gpustate.plan.estimate import Schedule
 
@@ -39,7 +39,11 @@ def plan(text: str, names: tuple[str, ...] = ("gpu1", "gpu2", "gpu3")) -> dict[s
     ]
     failed = StateResult("first", Outcome.FAILED, reason=text, evidence=f"{text}\n{text}")
     steps = (PlannedStep("first", text, "Run", 300), PlannedStep("first", "reboot", "Reboot", 900))
-    nodes = [NodeResult(name, states=states, notes=[text], steps=steps) for name in names]
+    timings = (Timing("first", text, 7, "r-1"),)
+    nodes = [
+        NodeResult(name, states=states, notes=[text], steps=steps, timings=timings)
+        for name in names
+    ]
     nodes += [
         NodeResult("bad1", NodeStatus.FAILED, text, [failed]),
         NodeResult("far1", NodeStatus.UNREACHABLE, text),

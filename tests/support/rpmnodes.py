@@ -7,16 +7,15 @@ Real: systemd, sshd, rpm, dnf with versionlock, zypper, rpmbuild, createrepo_c, 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forkserver
 import yaml
 from rpmworld import Rpm, build, index, needs
 from shortpaths import short_folder
@@ -118,18 +117,10 @@ def gpustate(
     """Run a verb on one node with a policy; the document it prints."""
     policy = folder / "policy.py"
     policy.write_text(POLICY.format(key=repository.key, body=body))
-    code = "import sys; from gpustate.cli.main import entry; sys.exit(entry())"
     target = ["-i", str(inventory(lab, folder)), "-l", node.name, "-o", "json"]
     if verb in ("apply", "remove"):
         target.append("--yes")
-    done = subprocess.run(
-        [sys.executable, "-c", code, verb, str(policy), *target],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-        env=dict(os.environ),
-    )
+    done = forkserver.run([verb, str(policy), *target], 500)
     assert done.returncode == status, done.stdout[-6000:] + done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     return document

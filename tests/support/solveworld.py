@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from gpustate import PciGpu
 from gpustate.solve import packages
-from gpustate.solve.packages import Package, Repository, Universe, outside_names
-from gpustate.solve.problem import Blocks, Problem, Wanted
+from gpustate.solve.packages import Package, Repository, Universe, unresolved_names
+from gpustate.solve.problem import Blocks, DriverRequest, Problem
 from gpustate.states.driver.gpus import module_type
 
 VENDOR = Repository("NVIDIA", "/", "", "https://vendor.test/cuda")
@@ -77,7 +77,7 @@ def universe(
 
 
 def problem(
-    wanted: Wanted,
+    wanted: DriverRequest,
     offered: Universe,
     *gpus: str,
     blocks: Blocks = lambda version, module_type: (),
@@ -101,9 +101,9 @@ __all__ = [
     "V100",
     "VENDOR",
     "debian",
-    "outside_names",
     "problem",
     "stanza",
     "universe",
+    "unresolved_names",
     "vendor",
 ]

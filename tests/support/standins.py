@@ -97,8 +97,8 @@ oom_score = 0
 _MICROK8S = "/var/snap/microk8s/current"
 MICROK8S_START = """#!/usr/bin/python3
 # A stand-in for MicroK8s' containerd: renders its template as run-containerd-with-args does, refuses what is
-# no TOML or names a default that is not there, and listens on its socket.
-import os, signal, socket, sys, tomllib
+# no TOML or names a default that is not there, and becomes the node's own containerd, on the socket of MicroK8s.
+import os, sys, tomllib
 data, run = "/var/snap/microk8s/current", "/var/snap/microk8s/common/run"
 if sys.argv[1:] == ["--version"]:
     print("containerd github.com/containerd/containerd v1.6.28 abc")
@@ -111,13 +111,9 @@ cri = tomllib.loads(text)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]
 if cri["default_runtime_name"] not in cri["runtimes"]:
     sys.exit("no such default runtime")
 os.makedirs(run, exist_ok=True)
-path = run + "/containerd.sock"
-if os.path.exists(path):
-    os.unlink(path)
-listening = socket.socket(socket.AF_UNIX)
-listening.bind(path)
-listening.listen()
-signal.sigwait([signal.SIGTERM])
+words = ["--config", data + "/args/containerd.toml", "--address", run + "/containerd.sock"]
+words += ["--root", "/var/lib/microk8s-standin", "--state", run + "/containerd"]
+os.execv("/usr/bin/containerd", ["/usr/bin/containerd", *words])
 """
 
 
@@ -129,6 +125,7 @@ def render_microk8s(template: str) -> str:
 def install_microk8s(node: Node) -> None:
     """MicroK8s' layout, and the stand-in for its containerd, running."""
     write(node, "/snap/microk8s/current/bin/containerd", MICROK8S_START, 0o755)
+    write(node, "/snap/microk8s/current/bin/ctr", '#!/bin/sh\nexec /usr/bin/ctr "$@"\n', 0o755)
     write(node, f"{_MICROK8S}/args/containerd-template.toml", MICROK8S_TEMPLATE)
     unit = "snap.microk8s.daemon-containerd.service"
     text = "[Service]\nExecStart=/snap/microk8s/current/bin/containerd\n"
@@ -168,8 +165,9 @@ def merge_k0s(version: int, drop_ins: list[str]) -> str:
 
 K0S_START = """#!/usr/bin/python3
 # A stand-in for k0s: merges /etc/k0s/containerd.d into /run/k0s/containerd-cri.toml while its containerd.toml
-# is k0s managed, and looks for changes twice a second (k0s uses inotify).
-import glob, os, socket, sys, time
+# is k0s managed, looks for changes twice a second (k0s uses inotify), and runs the node's own containerd on the
+# socket of k0s.
+import glob, os, signal, subprocess, sys, time
 sys.path.insert(0, "/usr/local/lib/k0s-standin")
 from merging import merge
 os.makedirs("/run/k0s", exist_ok=True)
@@ -177,15 +175,24 @@ os.makedirs("/etc/k0s/containerd.d", exist_ok=True)
 root = "/etc/k0s/containerd.toml"
 if not os.path.exists(root):
     open(root, "w").write('# k0s_managed=true\\nversion = 2\\nimports = ["/run/k0s/containerd-cri.toml"]\\n')
-sock = socket.socket(socket.AF_UNIX)
-if os.path.exists("/run/k0s/containerd.sock"):
-    os.unlink("/run/k0s/containerd.sock")
-sock.bind("/run/k0s/containerd.sock")
-before = None
+words = ["/usr/bin/containerd", "--config", root, "--address", "/run/k0s/containerd.sock"]
+words += ["--root", "/var/lib/k0s/containerd", "--state", "/run/k0s/containerd"]
+before = child = None
+def stop(*_):
+    if child:
+        child.terminate()
+        child.wait()
+def end(*_):
+    stop()
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
 while True:
     texts = [open(path).read() for path in sorted(glob.glob("/etc/k0s/containerd.d/*.toml"))]
     if texts != before and open(root).readline().startswith("# k0s_managed=true"):
-        open("/run/k0s/containerd-cri.toml", "w").write(merge(texts))
+        with open("/run/k0s/containerd-cri.toml", "w") as merged:
+            merged.write(merge(texts))
+        stop()
+        child = subprocess.Popen(words)
         print("restarted containerd", flush=True)
         before = texts
     time.sleep(0.5)
@@ -211,12 +218,14 @@ def install_k0s(node: Node) -> None:
 # --- k3s, RKE2 -------------------------------------------------------------------------------
 
 K3S_START = """#!/bin/sh
-# A stand-in for k3s and RKE2: writes its containerd's configuration anew at every start, and looks for
-# NVIDIA's runtime where k3s-io/k3s pkg/agent/containerd/runtimes.go does, in that order.
-d=/var/lib/rancher/@NAME@/agent/etc/containerd; mkdir -p $d
-t='plugins."io.containerd.cri.v1.runtime".containerd.runtimes'
+# A stand-in for k3s and RKE2: writes its containerd's configuration anew at every start, looks for NVIDIA's
+# runtime where k3s-io/k3s pkg/agent/containerd/runtimes.go does, in that order, and becomes the node's own
+# containerd, on the socket of k3s.
+d=/var/lib/rancher/@NAME@/agent/etc/containerd; mkdir -p $d /run/k3s/containerd
+v=3; t='plugins."io.containerd.cri.v1.runtime".containerd.runtimes'
+case $(/usr/bin/containerd --version) in *' v1.'*|*' 1.'*) v=2; t='plugins."io.containerd.grpc.v1.cri".containerd.runtimes' ;; esac
 {
-  printf 'version = 3\\n\\n[%s.runc]\\n  runtime_type = "io.containerd.runc.v2"\\n' "$t"
+  printf 'version = '$v'\\n\\n[%s.runc]\\n  runtime_type = "io.containerd.runc.v2"\\n' "$t"
   for p in /usr/local/nvidia/toolkit /usr/bin; do
     [ -f $p/nvidia-container-runtime ] || continue
     printf '\\n[%s.nvidia]\\n  runtime_type = "io.containerd.runc.v2"\\n' "$t"
@@ -224,7 +233,8 @@ t='plugins."io.containerd.cri.v1.runtime".containerd.runtimes'
     break
   done
 } >$d/config.toml
-exec sleep infinity
+exec /usr/bin/containerd --config $d/config.toml --address /run/k3s/containerd/containerd.sock \\
+  --root /var/lib/rancher/@NAME@/agent/containerd --state /run/k3s/containerd
 """
 
 
@@ -236,5 +246,6 @@ def install_k3s(node: Node, unit: str) -> None:
         node, f"/etc/systemd/system/{unit}.service", f"[Service]\nExecStart=/usr/local/bin/{name}\n"
     )
     generated = f"/var/lib/rancher/{name}/agent/etc/containerd/config.toml"
-    wait = f"n=200; until [ -s {generated} ] || [ $n = 0 ]; do n=$((n - 1)); sleep 0.1; done"
+    listening = f"[ /run/k3s/containerd/containerd.sock -nt {generated} ]"
+    wait = f"n=200; until {listening} || [ $n = 0 ]; do n=$((n - 1)); sleep 0.1; done"
     node.run(f"systemctl daemon-reload; systemctl start {unit}; {wait}")

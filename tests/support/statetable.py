@@ -10,6 +10,7 @@ distribution is recorded data, and is found by the names in them.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import sys
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpustate import registry
+from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
 from gpustate.policies import load
 
@@ -190,12 +192,18 @@ as desired, for `ensure: present` and `ensure: absent`.
 """
 
 
+def holds(cls: type[AnyState]) -> str:
+    """The first sentence of a state's docstring."""
+    words = " ".join(inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0].split())
+    return words.replace("``", "`").replace("|", "\\|")
+
+
 def page(made: list[Row]) -> str:
     """The whole page, of the rows of all states."""
     columns = list(DISTRIBUTIONS)
     lines = [
-        f"| state | {' | '.join(columns)} | proven on nodes by | in Python |",
-        f"| --- |{' --- |' * (len(columns) + 2)}",
+        f"| state | what holds | {' | '.join(columns)} | proven on nodes by | in Python |",
+        f"| --- |{' --- |' * (len(columns) + 3)}",
     ]
     for row in made:
         cells = [row.cells.get(column, "–") for column in columns]
@@ -203,7 +211,7 @@ def page(made: list[Row]) -> str:
         cls = registry.get(row.state)
         module = cls.__module__.removeprefix("gpustate.states.").partition(".")[0]
         lines.append(
-            f"| `{row.state}` | {' | '.join(cells)} | {tests} | `{module}.{cls.__name__}` |"
+            f"| `{row.state}` | {holds(cls)} | {' | '.join(cells)} | {tests} | `{module}.{cls.__name__}` |"
         )
     on_nodes = sum(bool(row.tests) for row in made)
     gpus = sum(REAL_GPU in row.cells.values() for row in made)

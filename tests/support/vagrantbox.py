@@ -73,7 +73,7 @@ def prepare() -> Box:
     """Build what is missing in the lab's cache."""
     simulated = simulation.build_repository(paths.repository_dir(), print)
     toolkit = simulated.root / simulated.path("toolkit", "debian12")
-    sources = [GUEST / "box.sh", *sorted(vmpackages.GUEST.rglob("*.*"))]
+    sources = [GUEST / "box.sh", vmpackages.BOOT_DISK, *sorted(vmpackages.GUEST.rglob("*.*"))]
     sources += [Path(vmpackages.__file__), Path(__file__)]
     parts = [url(ARCHIVE), (toolkit / "Packages").read_text()]
     parts += [path.read_text() for path in sources]

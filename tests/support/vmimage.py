@@ -33,7 +33,7 @@ def folder_of(kernels: int) -> Path:
     lower = images.prepare(["debian12"], print).stacks["debian12"][-1]
     qemu = run(["qemu-system-x86_64", "--version"]).stdout
     sources = [path for path in sorted(GUEST.rglob("*")) if path.is_file()]
-    sources += [Path(vmpackages.__file__), Path(__file__)]
+    sources += [Path(vmpackages.__file__), Path(__file__), vmpackages.BOOT_DISK]
     parts = [str(lower), qemu, str(kernels), *MACHINE, *(path.read_text() for path in sources)]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
     name = f"vm{kernels}"

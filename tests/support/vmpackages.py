@@ -22,6 +22,8 @@ from gpustate_lab.sim.native import Builder
 from gpustate_lab.sim.signing import SigningKey
 
 GUEST = Path(__file__).with_name("vmguest")
+#: Packs a root into a disk, for the machine and for the Vagrant box.
+BOOT_DISK = Path(__file__).with_name("bootdisk.sh")
 VERSION = "580.65.06"
 DKMS = "nvidia-kernel-open-dkms"
 KEY = "key.asc"

@@ -5,10 +5,13 @@ Each tool runs once, from the environment the tests run in, with its settings in
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Collection, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -68,3 +71,52 @@ def _rows() -> list[str]:
     data = tomllib.loads((TOP / "pyproject.toml").read_text())
     layers = data["tool"]["importlinter"]["contracts"][0]["layers"]
     return [name for layer in layers for name in layer.replace("|", " ").replace(":", " ").split()]
+
+
+def _modules() -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for folder, package in (("gpustate", "gpustate"), ("states", "gpustate.states")):
+        for path in sorted((TOP / folder).rglob("*.py")):
+            parts = path.relative_to(TOP / folder).with_suffix("").parts
+            if not (folder == "gpustate" and parts[0] == "states"):
+                found[".".join((package, *parts)).removesuffix(".__init__")] = path
+    return found
+
+
+def _imported(source: str, modules: Collection[str]) -> set[str]:
+    """Modules that a source imports anywhere: in functions and for type checkers too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            below = {f"{node.module}.{one.name}" for one in node.names}
+            found |= below & set(modules)
+            if not below <= set(modules):
+                found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+    return found & set(modules)
+
+
+def _cycles(imports: Mapping[str, set[str]]) -> list[list[str]]:
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return [error.args[1]]
+    return []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    modules = _modules()
+    assert len(modules) > 400
+    imports = {
+        name: _imported(path.read_text("utf-8"), modules) - {name} for name, path in modules.items()
+    }
+    assert _cycles(imports) == []
+
+
+def test_a_cycle_behind_a_local_import_or_for_type_checkers_would_be_found() -> None:
+    local = "def f():\n    from gpustate.b import g\n"
+    typed = "if TYPE_CHECKING:\n    from gpustate import a\n"
+    modules = ("gpustate.a", "gpustate.b")
+    imports = {"gpustate.a": _imported(local, modules), "gpustate.b": _imported(typed, modules)}
+    assert _cycles(imports)

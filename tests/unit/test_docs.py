@@ -14,15 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
 from gpustate import errors, inventory, policies, registry
-from gpustate.cli.main import VERBS
+from gpustate.cli.main import cli
 from gpustate.ops import steps
 
 TOP = Path(__file__).parents[2]
-PAGES = [TOP / "README.md", TOP / "CONTRIBUTING.md", *sorted((TOP / "docs").glob("*.md"))]
+PAGES = [TOP / "README.md", TOP / "CONTRIBUTING.md", *sorted((TOP / "docs").rglob("*.md"))]
 PROGRAM = Path(sys.executable).with_name("gpustate")
 
 
@@ -81,10 +82,6 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_in_the_pages_have_verbs_and_options_that_exist(page: Path) -> None:
-    import click
-
-    from gpustate.cli.main import cli
-
     for words in commands(page):
         command: click.Command | None = cli
         context = click.Context(cli)
@@ -115,13 +112,13 @@ def test_the_table_of_verbs_names_every_verb_and_no_other() -> None:
     told: set[str] = set()
     for row in table("docs/use.md", "verb"):
         told.update(match.split()[0] for match in re.findall(r"`([^`]+)`", row[0]))
-    assert told | {"completion"} == set(VERBS)
+    assert told | {"completion"} == set(cli.list_commands(click.Context(cli)))
     assert "gpustate completion bash" in (TOP / "docs/use.md").read_text("utf-8")
 
 
 def test_the_table_of_exit_codes_names_every_code() -> None:
     told = {int(row[0]) for row in table("docs/use.md", "code")}
-    assert told == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    assert told == set(errors.EXIT_CODES)
 
 
 def test_which_exit_code_wins_is_told_as_it_is() -> None:
@@ -140,7 +137,8 @@ def test_formats_of_json_are_told_by_name() -> None:
         path = TOP / "gpustate/plan/schema" / f"{name}.json"
         const = json.loads(path.read_text("utf-8"))["properties"]["format"]["const"]
         assert f"`{const}`" in text.replace("\n", " ")
-    source = "".join(p.read_text("utf-8") for p in (TOP / "gpustate").rglob("*.py"))
+    code = [*(TOP / "gpustate").rglob("*.py"), *(TOP / "lab/gpustate_lab").glob("*.py")]
+    source = "".join(path.read_text("utf-8") for path in code)
     for told in re.findall(r"`gpustate\.(\w+)/1`", text):
         assert f'"gpustate.{told}/1"' in source
 
@@ -164,6 +162,9 @@ def test_steps_that_the_page_names_are_steps_there_are() -> None:
 def test_the_policy_of_the_readme_loads(tmp_path: Path) -> None:
     policy = next(text for _, language, text in snippets(TOP / "README.md") if language == "python")
     (tmp_path / "policy.py").write_text(policy, encoding="utf-8")
+    short = next(text for _, language, text in snippets(TOP / "README.md") if language == "yaml")
+    (tmp_path / "policy.yaml").write_text(short, encoding="utf-8")
+    assert "validator" in {s.name for s in policies.load(str(tmp_path / "policy.yaml")).states}
     loaded = policies.load(str(tmp_path / "policy.py"))
     assert {"nouveau", "driver", "containerd", "validator"} <= {s.name for s in loaded.states}
 

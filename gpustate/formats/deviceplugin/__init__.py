@@ -1,8 +1,8 @@
 """The device plugin's configuration file, schema v1: read, chosen among named ones, written.
 
-The plugin and GPU feature discovery read the same file. What they take in silence and do not honour
-is a warning (a key that there is not, one that stands twice), or an error where somebody counts on it:
-``rename``, ``devices``, ``resources``.
+The plugin and GPU feature discovery read the same file. What they accept and do not honour is a
+warning in a file and an error in a policy: unknown keys, keys that stand twice, ``rename``,
+``devices`` and ``resources``. Values of these three are checked all the same, as the plugin does.
 
 Sources:
     NVIDIA/k8s-device-plugin v0.20.0: api/config/v1/*.go (schema, ``DisableResourceNamingInConfig``),

@@ -1,7 +1,7 @@
 """Reads one configuration of the device plugin and writes it again.
 
 :func:`read` stops at the first thing that is wrong, :func:`faults` names them all, for a linter. A key that the
-plugin ignores, and one that stands twice, is a note of a file and an error in a policy (:func:`read_data`).
+plugin ignores, and one that stands twice, is a warning in a file and an error in a policy (:func:`read_data`).
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ class _Reader:
         self.lenient = lenient
         #: What a lenient reader goes past, as the plugin does.
         self.passed: list[PolicyError] = []
+        #: Of these, the unknown keys.
+        self.unrecognized: list[PolicyError] = []
         #: Of keys and values by themselves; what they say together is judged once they are right.
         self.faults: list[PolicyError] = []
 
@@ -103,8 +105,10 @@ class _Reader:
     def fail(self, where: str, said: str, fix: str = "", line: int | None = None) -> NoReturn:
         raise self.fault(where, said, fix, line)
 
-    def passable(self, where: str, said: str, fix: str, line: int | None) -> None:
-        (self.passed if self.lenient else self.faults).append(self.fault(where, said, fix, line))
+    def passable(self, where: str, said: str, fix: str, line: int | None) -> PolicyError:
+        found = self.fault(where, said, fix, line)
+        (self.passed if self.lenient else self.faults).append(found)
+        return found
 
     def line(self, holder: Any, key: str) -> int | None:
         return self.lines.of_keys.get(id(holder), {}).get(key)
@@ -123,7 +127,7 @@ class _Reader:
         return PluginConfig(sharing, strategy, data, notes, tuple(map(str, self.passed)))
 
     def mapping(self, data: Any, branch: Branch, path: str) -> None:
-        before = len(self.passed)
+        before = len(self.unrecognized)
         if self.lenient and not branch.listed:
             self.in_any_case(data, branch)
         for key, value in [*data.items()]:
@@ -139,8 +143,11 @@ class _Reader:
                 self.line(data, key),
             )
         missing = [key for key in branch.required if key not in data]
-        if missing and len(self.passed) > before:
-            raise self.passed.pop(before)  # perhaps the one that is missing, by another name
+        if missing and len(self.unrecognized) > before:
+            # Perhaps the one that is missing, by another name.
+            found = self.unrecognized[before]
+            self.passed = [one for one in self.passed if one is not found]
+            raise found
         if missing:
             self.fail(path, f"{missing[0]} is missing", line=self.first_line(data))
 
@@ -164,8 +171,12 @@ class _Reader:
                 del data[key]
         elif isinstance(kind, Branch):
             self.branch(value, kind, below, line)
-        elif value is not None or kind.kind in ("resource", "count", "ignored", "all"):
+        elif value is not None or kind.kind in ("resource", "count", "name", "devices"):
             self.leaf(value, kind, below, line)
+            if kind.ignored and value not in kind.harmless:
+                self.passable(below, "has no effect", kind.ignored, line)
+                if self.lenient:
+                    del data[key]
 
     def first_line(self, data: Any) -> int | None:
         known = self.lines.of_keys.get(id(data), {})
@@ -211,7 +222,9 @@ class _Reader:
         else:
             fix = f"there are {', '.join(branch.keys)}"
         said = f"there is no key {named(word)}"
-        self.passable(path, said, f"{fix}; the device plugin ignores it", line)
+        found = self.passable(path, said, f"{fix}; the device plugin ignores it", line)
+        if self.lenient:
+            self.unrecognized.append(found)
 
     def sharing(self, data: Mapping[str, Any]) -> Sharing:
         given = {key: value for key, value in (data.get("sharing") or {}).items() if value}

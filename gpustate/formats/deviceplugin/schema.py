@@ -6,7 +6,7 @@ A kind is a mapping of keys, or the name of a check in :mod:`gpustate.formats.de
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 MIG_STRATEGIES = ("none", "single", "mixed")
 DEVICE_LISTS = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
@@ -18,14 +18,16 @@ class Leaf:
 
     Args:
         kind: ``boolean``, ``text``, ``choice``, ``choices`` (one or a list), ``duration``, ``count``,
-            ``channels``, ``resource``, or ``ignored``.
+            ``channels``, ``resource``, ``devices``, ``name``, or ``patterns``.
         words: what a choice may be.
-        why: for an ignored key, what to do instead.
+        ignored: what the plugin does although it reads the key, and what to do instead.
+        harmless: values that say what the plugin does anyway.
     """
 
     kind: str
     words: tuple[str, ...] = ()
-    why: str = ""
+    ignored: str = ""
+    harmless: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Branch:
 
 
 _BOOLEAN, _TEXT = Leaf("boolean"), Leaf("text")
-_NAMING = "the device plugin ignores it; take it out"
+_PATTERNS = Leaf("patterns", ignored="the device plugin ignores it; remove it", harmless=(None, []))
 
 _REPLICATED = Branch(
     {
@@ -49,9 +51,13 @@ _REPLICATED = Branch(
             {
                 "name": Leaf("resource"),
                 "replicas": Leaf("count"),
-                "devices": Leaf("all", why="the device plugin ignores it and shares all devices"),
+                "devices": Leaf(
+                    "devices",
+                    ignored="the device plugin ignores it and shares all devices",
+                    harmless=("all",),
+                ),
                 "rename": Leaf(
-                    "ignored", why="the device plugin ignores it; say renameByDefault: true"
+                    "name", ignored="the device plugin ignores it; set renameByDefault: true"
                 ),
             },
             listed=True,
@@ -99,10 +105,8 @@ SCHEMA = Branch(
                 ),
             }
         ),
-        "resources": Branch(
-            {"gpus": Leaf("ignored", why=_NAMING), "mig": Leaf("ignored", why=_NAMING)}
-        ),
-        "sharing": Branch({"timeSlicing": _REPLICATED, "mps": _REPLICATED}),
+        "resources": Branch({"gpus": _PATTERNS, "mig": _PATTERNS}),
+        "sharing": Branch({"timeSlicing": _REPLICATED, "mps": replace(_REPLICATED, nullable=True)}),
         "imex": Branch({"channelIDs": Leaf("channels"), "required": _BOOLEAN}),
     }
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from gpustate.formats.deviceplugin.model import GPU
@@ -24,6 +25,13 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1
 _LONGEST_S = 2**63 / 1e9
 _MIG = re.compile(r"mig-[1-9]\d?g\.[1-9]\d{0,4}gb(?:\.[a-z]+(?:\.[a-z]+)?|-me)?")
 
+_UUID = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+#: 0, 0:1 (a MIG device), GPU-..., MIG-..., and MIG devices of drivers before R470.
+_DEVICE = re.compile(
+    rf"[0-9]{{1,18}}(?::[0-9]{{1,18}})?|(?:GPU|MIG)-{_UUID}|MIG-GPU-{_UUID}/[0-9]{{1,18}}/[0-9]{{1,18}}"
+)
+_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+
 Wrong = tuple[str, str]  # what was seen and wanted, next move
 
 
@@ -34,7 +42,7 @@ def check(leaf: Leaf, value: Any) -> Wrong | None:
             fine = isinstance(value, bool)
             return None if fine else (f"wanted true or false, is {_seen(value)}", "")
         case "text":
-            fine = isinstance(value, str) and value.isprintable()
+            fine = _is_text(value) and value.isprintable()
             return None if fine else (f"wanted text, is {_seen(value)}", "put it in quotes")
         case "choice":
             return _choice(leaf, value)
@@ -49,12 +57,14 @@ def check(leaf: Leaf, value: Any) -> Wrong | None:
             fine = isinstance(value, list) and all(type(one) is int and one == 0 for one in value)
             fine = fine and len(value) <= 1
             return None if fine else (f"wanted [] or [0], is {_seen(value)}", "")
-        case "all":
-            return None if value == "all" else (f"is {_seen(value)}, wanted all", leaf.why)
         case "resource":
             return _resource(value)
+        case "devices":
+            return _devices(value)
+        case "name":
+            return _name(value)
         case _:
-            return ("is not honoured", leaf.why)
+            return _patterns(value)
 
 
 def full_name(name: str) -> str:
@@ -93,6 +103,66 @@ def _duration(value: Any) -> Wrong | None:
         if seconds < _LONGEST_S:
             return None
     return f"is {_seen(value)}, wanted a duration", "write 60s, 5m or infinite"
+
+
+def _devices(value: Any) -> Wrong | None:
+    """Check a choice of devices: ``all``, a count, or a list of indices and UUIDs."""
+    if isinstance(value, list):
+        return next((wrong for one in value if (wrong := _device(one))), None)
+    whole = _is_whole(value)
+    if value == "all" or (whole and value > 0):
+        return None
+    return f"is {_seen(value)}, wanted all, a count or a list of devices", "write all"
+
+
+def _device(value: Any) -> Wrong | None:
+    if value is None or (_is_whole(value) and value >= 0):
+        return None
+    if isinstance(value, str) and _DEVICE.fullmatch(value):
+        return None
+    return f"has {_seen(value)}, wanted an index or a UUID of a device", "write all"
+
+
+def _is_text(value: Any) -> bool:
+    """Whether YAML's text reaches the plugin as text: a bare y or n is true or false there."""
+    return isinstance(value, str) and value not in ("y", "Y", "n", "N")
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether YAML's number reaches the plugin as a whole number: 2.0 does."""
+    return type(value) is int or (isinstance(value, float) and value.is_integer())
+
+
+def _name(value: Any) -> Wrong | None:
+    """Check a name that a resource could have, ours or not."""
+    if not _is_text(value):
+        return f"wanted the name of a resource, is {_seen(value)}", "put it in quotes"
+    full = full_name(value)
+    if len(full) > LONGEST_NAME:
+        return f"is {_seen(value)}, longer than {LONGEST_NAME} characters", ""
+    if not _SUBDOMAIN.fullmatch(full.removeprefix(PREFIX)):
+        return f"is {_seen(value)}, wanted lower-case letters, digits, dots and dashes", ""
+    return None
+
+
+def _patterns(value: Any) -> Wrong | None:
+    """Check names for GPUs whose model matches a pattern."""
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        return f"wanted a list, is {kind_of(value)}", ""
+    for one in value:
+        if not isinstance(one, Mapping):
+            return f"wanted mappings with pattern and name, has {kind_of(one)}", ""
+        missing = [key for key in ("pattern", "name") if key not in one]
+        if missing:
+            return f"has an entry without {missing[0]}", "give pattern and name"
+        if one["pattern"] is not None and not _is_text(one["pattern"]):
+            return f"has the pattern {_seen(one['pattern'])}, wanted text", "put it in quotes"
+        wrong = _name(one["name"])
+        if wrong is not None:
+            return f"has a name that {wrong[0]}", wrong[1]
+    return None
 
 
 def _count(value: Any) -> Wrong | None:

@@ -6,10 +6,12 @@ was reset joins as the same Node. Files lie where kubeadm puts them.
 
 A node is a container, and a kubelet wants a machine. What it cannot have is replaced here: kernel settings
 that it would change (files bound over them), the kernel log (the console), an ``oom_score_adj`` below that
-of its parent where this machine does not allow one.
+of its parent where this machine does not allow one (settings of the kubelet and of containerd).
 
 Sources:
-    kubelet 1.36: pkg/kubelet/cm/container_manager_linux.go, ``setupKernelTunables``: the settings.
+    kubelet 1.36: pkg/kubelet/cm/container_manager_linux.go, ``setupKernelTunables``: the settings;
+    ``ensureProcessInContainerWithOOMScore``; cmd/kubelet/app/server.go, ``ApplyOOMScoreAdj``.
+    proc_pid_oom_score_adj(5): lowering it needs CAP_SYS_RESOURCE.
     containerd docs/cri/config.md: ``restrict_oom_score_adj``.
     Linux Documentation/networking/ip-sysctl: proxy_arp.
 """
@@ -219,6 +221,11 @@ def kubelet_configuration() -> dict[str, Any]:
         "evictionHard": {},
         "imageGCHighThresholdPercent": 100,
     }
+    if not _may_lower_oom_score():
+        # The kubelet's default of -999 would be refused, at the start and then every minute. What a process
+        # already has it may write, and a node's processes inherit this one's.
+        inherited = Path("/proc/self/oom_score_adj").read_text()
+        configuration["oomScoreAdj"] = int(inherited)
     if len(cgroup_hierarchies()) > 1:
         # A node has its own part of each cgroup v1 hierarchy, but not the root that the kubelet's groups
         # for classes of pods would be made in.

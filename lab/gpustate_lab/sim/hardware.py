@@ -24,7 +24,7 @@ from gpustate.errors import LabError
 from gpustate_lab.sim import mig
 from gpustate_lab.sim.models import GpuModel, board_of
 
-FORMAT = "gpustate_lab-hardware/1"
+FORMAT = "gpustate.lab-hardware/1"
 HARDWARE_PATH = "etc/gpustate-lab/hardware.json"
 MIG_PATH = "etc/gpustate-lab/mig.json"
 INITRAMFS_MODULES_PATH = "etc/initramfs-tools/modules"

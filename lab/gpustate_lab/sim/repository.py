@@ -166,17 +166,11 @@ def _toolkit(module: str, say: Callable[[str], None]) -> tuple[dict[str, Path], 
 
 
 def _content(toolkits: _Toolkits) -> str:
-    """Digest of all that goes into the packages: our sources, the compiler, NVIDIA's programs.
-
-    A folder of built programs is named after what it was built from; ready ones are distinguished by
-    size and time.
-    """
+    """Digest of all that goes into the packages: our sources, the compiler, NVIDIA's programs."""
     digest = hashlib.sha256(run(["gcc", "--version"]))
     # The data files are those of the version that the module pins.
-    for program in (path for one, _ in toolkits.values() for path in one.values()):
-        status = program.stat()
-        text = f"{program.parent.name}/{program.name} {status.st_size} {status.st_mtime_ns}\n"
-        digest.update(text.encode())
+    for found, _ in toolkits.values():
+        digest.update(programs.identity(found.values()).encode())
     folder = Path(__file__).parent
     for path in sorted(folder.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:

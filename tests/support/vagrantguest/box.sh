@@ -96,13 +96,6 @@ cp "$root/run/core.img" "$root/usr/lib/grub/i386-pc/boot.img" "$out/"
 umount "$root/var/cache/apt/archives" "$root/run/debs" "$root/proc"
 rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/*.bin "$root"/run/* "$root"/var/log/*.log "$out/debs/partial" "$out/debs/lock"
 
-# A disk as grub-install leaves it: boot.img in front, core.img behind it, one partition at 1 MiB.
-truncate -s 6G "$out/disk.raw"
-mke2fs -q -F -t ext4 -L root -N 200000 -E offset=1048576,assume_storage_prezeroed=1 -d "$root" "$out/disk.raw" 6290432k
-dd if="$out/boot.img" of="$out/disk.raw" bs=1 count=440 conv=notrunc 2> /dev/null
-dd if="$out/core.img" of="$out/disk.raw" bs=512 seek=1 conv=notrunc 2> /dev/null
-# Active, type 83, from sector 2048 to the end (12,580,864 sectors); then the mark of a boot sector.
-printf '\200\376\377\377\203\376\377\377\000\010\000\000\000\370\277\000' | dd of="$out/disk.raw" bs=1 seek=446 conv=notrunc 2> /dev/null
-printf '\125\252' | dd of="$out/disk.raw" bs=1 seek=510 conv=notrunc 2> /dev/null
+sh "${0%/*}/../bootdisk.sh" "$root" "$out" 6 200000
 qemu-img convert -f raw -O qcow2 "$out/disk.raw" "$out/box.img"
-rm -rf "$root" "$out/boot.img" "$out/core.img" "$out/disk.raw"
+rm -rf "$root" "$out/disk.raw"

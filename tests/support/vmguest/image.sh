@@ -92,13 +92,6 @@ cp "$root/etc/ssh/ssh_host_ed25519_key.pub" "$out/host.pub"
 cp "$root/tmp/core.img" "$root/usr/lib/grub/i386-pc/boot.img" "$out/"
 umount "$root/var/cache/apt/archives" "$root/var/lib/apt/lists" "$root/tmp" "$root/run" "$root/proc"
 
-# A disk as grub-install leaves it: boot.img in front, core.img behind it, one partition at 1 MiB.
-truncate -s 5G "$out/disk.raw"
-mke2fs -q -F -t ext4 -L root -N 120000 -E offset=1048576,assume_storage_prezeroed=1 -d "$root" "$out/disk.raw" 5241856k
-dd if="$out/boot.img" of="$out/disk.raw" bs=1 count=440 conv=notrunc 2> /dev/null
-dd if="$out/core.img" of="$out/disk.raw" bs=512 seek=1 conv=notrunc 2> /dev/null
-# Active, type 83, from sector 2048; then the mark of a boot sector.
-printf '\200\376\377\377\203\376\377\377\000\010\000\000\000\370\237\000' | dd of="$out/disk.raw" bs=1 seek=446 conv=notrunc 2> /dev/null
-printf '\125\252' | dd of="$out/disk.raw" bs=1 seek=510 conv=notrunc 2> /dev/null
+sh "$guest/../bootdisk.sh" "$root" "$out" 5 120000
 umount "$root"
-rm -rf "$out/upper" "$out/work" "$root" "$out/boot.img" "$out/core.img"
+rm -rf "$out/upper" "$out/work" "$root"

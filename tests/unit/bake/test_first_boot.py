@@ -19,6 +19,7 @@ from gpustate.bake.first_boot import UNIT_PATH, compiled, first_boot_of
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.state import diff
 from gpustate.core.step import Step as AnyStep
+from gpustate.ops import first_boot as settling
 from gpustate.testing import FakeNode
 
 
@@ -165,6 +166,29 @@ def test_a_first_boot_that_was_cut_off_is_done_again(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     assert boot(made).returncode == 0
     assert result(made) == "done"
+
+
+def test_what_the_machine_computes_is_written_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "one/file", tmp_path / "two/file"
+    for path in (first, second):
+        path.parent.mkdir()
+        path.with_name("other").write_text("kept\n")
+    python = tmp_path / "bin/python3"
+    python.parent.mkdir()
+    python.write_text(
+        '#!/bin/sh\nfor w; do o=$w; done\ncase "$*" in *first_boot.py*) mkdir "$o"; echo 1 >"$o/0"; echo 2 >"$o/1" ;; esac\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{python.parent}:{os.environ['PATH']}")
+    writes = {str(first): f"put {first} 0644 own", str(second): f"put {second} - -"}
+    made = baked(tmp_path / "g", settling.compute_files("labels", "{}", writes, "write both"))
+    done = boot(made)
+    assert (done.returncode, result(made)) == (0, "done"), done.stderr
+    assert (first.read_text(), second.read_text()) == ("1\n", "2\n")
+    assert [path.with_name("other").read_text() for path in (first, second)] == ["kept\n"] * 2
+    assert not list((tmp_path / "g").glob("runs/*/modules"))
 
 
 def test_a_first_boot_waits_for_who_holds_the_node(tmp_path: Path) -> None:

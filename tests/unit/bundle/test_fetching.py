@@ -71,24 +71,24 @@ def test_a_download_that_was_cut_is_continued_where_it_ended(
     server: Server, tmp_path: Path
 ) -> None:
     server.cuts = [100_000, 200_000]
-    path = fetch.file(server.url, SHA, len(DATA), tmp_path)
+    path = fetch.fetch_file(server.url, SHA, len(DATA), tmp_path)
     assert path.read_bytes() == DATA
     assert server.asked == [None, "bytes=100000-", "bytes=300000-"]
-    assert fetch.file(server.url, SHA, len(DATA), tmp_path) == path
+    assert fetch.fetch_file(server.url, SHA, len(DATA), tmp_path) == path
     assert len(server.asked) == 3, "what is there is not fetched again"
 
 
 def test_one_that_was_cut_for_good_goes_on_the_next_time(server: Server, tmp_path: Path) -> None:
     server.cuts = [1000] * 5
-    with pytest.raises(ConnectionFailed, match="it goes on where it was cut"):
-        fetch.file(server.url, SHA, len(DATA), tmp_path)
-    assert fetch.file(server.url, SHA, len(DATA), tmp_path).read_bytes() == DATA
+    with pytest.raises(ConnectionFailed, match="it resumes the download"):
+        fetch.fetch_file(server.url, SHA, len(DATA), tmp_path)
+    assert fetch.fetch_file(server.url, SHA, len(DATA), tmp_path).read_bytes() == DATA
     assert server.asked[-1] == "bytes=5000-"
 
 
 def test_a_server_that_sends_all_of_it_again_is_understood(server: Server, tmp_path: Path) -> None:
     server.cuts, server.ranges = [100_000], False
-    assert fetch.file(server.url, SHA, len(DATA), tmp_path).read_bytes() == DATA
+    assert fetch.fetch_file(server.url, SHA, len(DATA), tmp_path).read_bytes() == DATA
 
 
 @pytest.mark.parametrize("left", [b"x" * 100_000, b"x" * (len(DATA) + 1), b"x" * len(DATA)])
@@ -96,13 +96,13 @@ def test_what_is_left_of_another_file_is_fetched_anew(
     server: Server, tmp_path: Path, left: bytes
 ) -> None:
     (tmp_path / f"{SHA}.part").write_bytes(left)
-    assert fetch.file(server.url, SHA, len(DATA), tmp_path).read_bytes() == DATA
+    assert fetch.fetch_file(server.url, SHA, len(DATA), tmp_path).read_bytes() == DATA
 
 
 def test_another_content_is_never_used(server: Server, tmp_path: Path) -> None:
     server.data = DATA[:-1] + b"x"
-    with pytest.raises(ConnectionFailed, match="its content is not what the signed index says"):
-        fetch.file(server.url, SHA, len(DATA), tmp_path)
+    with pytest.raises(ConnectionFailed, match="its hash does not match the signed index"):
+        fetch.fetch_file(server.url, SHA, len(DATA), tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert len(server.asked) == 2
 
@@ -115,13 +115,13 @@ def test_what_the_server_says_is_told(
 ) -> None:
     server.status = status
     with pytest.raises(ConnectionFailed, match=said) as caught:
-        fetch.file(server.url, SHA, len(DATA), tmp_path)
+        fetch.fetch_file(server.url, SHA, len(DATA), tmp_path)
     assert server.url in str(caught.value)
 
 
 def test_a_small_file_that_is_not_there_is_none(server: Server) -> None:
     server.status = 404
-    assert fetch.text_of(server.url) is None
+    assert fetch.fetch_text(server.url) is None
 
 
 def test_a_server_that_is_not_there_is_one_line(
@@ -129,19 +129,19 @@ def test_a_server_that_is_not_there_is_one_line(
 ) -> None:
     monkeypatch.setattr(fetch.time, "sleep", lambda _: None)
     monkeypatch.setenv("no_proxy", "*")
-    with pytest.raises(ConnectionFailed, match=r"cannot be fetched .*check address and proxy"):
-        fetch.text_of("http://127.0.0.1:9/InRelease")
+    with pytest.raises(ConnectionFailed, match=r"download failed .*check URL and proxy"):
+        fetch.fetch_text("http://127.0.0.1:9/InRelease")
 
 
 def test_files_of_this_machine_are_read_and_other_schemes_are_not(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(DATA)
     cache = tmp_path / "cache"
     cache.mkdir()
-    assert fetch.file((tmp_path / "f").as_uri(), SHA, len(DATA), cache).read_bytes() == DATA
-    assert fetch.text_of((tmp_path / "none").as_uri()) is None
+    assert fetch.fetch_file((tmp_path / "f").as_uri(), SHA, len(DATA), cache).read_bytes() == DATA
+    assert fetch.fetch_text((tmp_path / "none").as_uri()) is None
     for url in ("ftp://example.invalid/f", "data:,x", "/etc/passwd", "cdrom:[x]/"):
-        with pytest.raises(UsageError, match="neither an http, https nor file address"):
-            fetch.text_of(url)
+        with pytest.raises(UsageError, match="unsupported URL scheme"):
+            fetch.fetch_text(url)
 
 
 def test_a_full_disk_is_one_line_and_keeps_what_is_there(
@@ -153,6 +153,6 @@ def test_a_full_disk_is_one_line_and_keeps_what_is_there(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(fetch, "_continue", full)
-    with pytest.raises(UsageError, match=r"No space left on device.*; make room.*--cache"):
-        fetch.file(server.url, SHA, len(DATA), tmp_path)
+    with pytest.raises(UsageError, match=r"No space left on device.*; free disk space.*--cache"):
+        fetch.fetch_file(server.url, SHA, len(DATA), tmp_path)
     assert (tmp_path / f"{SHA}.part").stat().st_size == 1000

@@ -13,7 +13,7 @@ import pytest
 from bundleworld import DATE, Site, stanza
 
 from gpustate.bundle import manifest, reading, upstream, write
-from gpustate.bundle.closure import Base, World, close
+from gpustate.bundle.closure import Available, Baseline, resolve
 from gpustate.bundle.manifest import BASE, DRIVER
 from gpustate.bundle.offers import Build
 from gpustate.bundle.signing import SigningKey
@@ -93,13 +93,13 @@ def test_apts_own_checker_accepts_the_signature(site: Site, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("file", "damage", "said"),
     [
-        ("debian12-x86_64/base/app_1.0_amd64.deb", "flip", "its content is not what the manifest"),
+        ("debian12-x86_64/base/app_1.0_amd64.deb", "flip", "its hash does not match the manifest"),
         ("debian12-x86_64/base/app_1.0_amd64.deb", "cut", "bytes, the manifest says"),
-        ("debian12-x86_64/base/app_1.0_amd64.deb", "remove", "is not there"),
-        ("debian12-x86_64/base/Packages", "flip", "its content is not what the manifest says"),
-        ("debian12-x86_64/base/InRelease", "flip", "its content is not what the manifest says"),
-        ("debian12-x86_64/base/more.deb", "add", "is not in the manifest"),
-        ("key.asc", "other", "is not the key"),
+        ("debian12-x86_64/base/app_1.0_amd64.deb", "remove", "missing"),
+        ("debian12-x86_64/base/Packages", "flip", "its hash does not match the manifest"),
+        ("debian12-x86_64/base/InRelease", "flip", "its hash does not match the manifest"),
+        ("debian12-x86_64/base/more.deb", "add", "not in the manifest"),
+        ("key.asc", "other", "not the key"),
     ],
 )
 def test_damage_is_found_and_named(
@@ -135,7 +135,7 @@ def test_an_index_that_somebody_signed_anew_is_found(site: Site, tmp_path: Path)
     (path / "manifest.json").write_text(text.replace(mine.sha256, theirs.sha256))
     wrong = reading.check(reading.load(str(path)))
     assert len(wrong) == 1
-    assert "not the key pinned to it" in wrong[0]
+    assert "not a key pinned to it" in wrong[0]
 
 
 @pytest.mark.parametrize(
@@ -162,12 +162,12 @@ def test_what_is_no_manifest_is_one_line(text: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("name", "../../etc/passwd", "wanted a plain word"),
-        ("name", "a\nb", "wanted a plain word"),
-        ("sha256", "00", "wanted a plain word"),
-        ("size", -1, "wanted a number from 0"),
-        ("size", 1e3, "wanted a number"),
-        ("size", True, "wanted a number"),
+        ("name", "../../etc/passwd", "expected InRelease, Packages"),
+        ("name", "a\nb", "expected InRelease, Packages"),
+        ("sha256", "00", "expected 64 hexadecimal digits"),
+        ("size", -1, "expected a number from 0"),
+        ("size", 1.5, "expected a whole number"),
+        ("size", True, "expected a whole number"),
     ],
 )
 def test_a_manifest_may_not_lead_out_of_its_folder(
@@ -183,7 +183,7 @@ def test_a_manifest_may_not_lead_out_of_its_folder(
 def test_what_is_no_bundle_is_one_line(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "b.tar"
     path.write_bytes(data)
-    with pytest.raises(UsageError, match="is no bundle"):
+    with pytest.raises(UsageError, match="is not a bundle"):
         reading.load(str(path))
 
 
@@ -206,7 +206,7 @@ def test_links_in_a_tar_are_not_followed(site: Site, tmp_path: Path) -> None:
 def test_a_folder_of_somebody_else_is_not_replaced(site: Site, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis").write_text("x")
-    with pytest.raises(UsageError, match="is no bundle"):
+    with pytest.raises(UsageError, match="is not a bundle"):
         write.write(site.made(), tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis").read_text() == "x"
 
@@ -218,7 +218,7 @@ def test_no_room_for_the_bundle_is_one_line(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(write, "_tar", full)
-    with pytest.raises(UsageError, match=r"No space left on device\); make room"):
+    with pytest.raises(UsageError, match=r"No space left on device\); free disk space"):
         write.write(site.made(), tmp_path / "b.tar")
     assert not list(tmp_path.glob("*.tar*"))
 
@@ -229,20 +229,20 @@ def test_no_room_for_the_bundle_is_one_line(
 def test_a_repository_without_a_pinned_key_is_refused(site: Site) -> None:
     place = site.place()
     with pytest.raises(RefusedError, match="no key is pinned to it"):
-        upstream.read(upstream.Place(place.uri, "/", (), ()), "amd64", site.cache)
+        upstream.read(upstream.RepositorySource(place.uri, "/", (), ()), "amd64", site.cache)
 
 
 def test_a_repository_signed_by_another_key_is_refused_with_both_named(
     site: Site, tmp_path: Path
 ) -> None:
     other = SigningKey.load(tmp_path / "other.pem")
-    place = upstream.Place(site.root.as_uri(), "/", (), (other.public().encode(),))
-    with pytest.raises(RefusedError, match="which is not the key pinned to it"):
+    place = upstream.RepositorySource(site.root.as_uri(), "/", (), (other.public().encode(),))
+    with pytest.raises(RefusedError, match="which is not a key pinned to it"):
         upstream.read(place, "amd64", site.cache)
     both = (other.public().encode(), site.key.public().encode())
-    pinned = upstream.Place(site.root.as_uri(), "/", (), both, (other.fingerprint,))
+    pinned = upstream.RepositorySource(site.root.as_uri(), "/", (), both, (other.fingerprint,))
     with pytest.raises(
-        RefusedError, match=f"signed by {site.key.fingerprint}, wanted {other.fingerprint}"
+        RefusedError, match=f"signed by {site.key.fingerprint}, expected {other.fingerprint}"
     ):
         upstream.read(pinned, "amd64", site.cache)
 
@@ -251,7 +251,7 @@ def test_a_repository_signed_by_another_key_is_refused_with_both_named(
 def test_a_release_that_was_changed_is_refused(site: Site, old: str) -> None:
     file = site.root / "InRelease"
     file.write_text(file.read_text().replace(old, old[::-1]))
-    with pytest.raises(RefusedError, match="its signature does not fit its content"):
+    with pytest.raises(RefusedError, match="its signature does not match its content"):
         site.index()
 
 
@@ -263,13 +263,13 @@ def test_text_around_what_was_signed_counts_for_nothing(site: Site) -> None:
 
 def test_an_index_or_package_that_was_changed_is_refused(site: Site) -> None:
     (site.root / "app.deb").write_bytes(b"x" * (site.root / "app.deb").stat().st_size)
-    with pytest.raises(ConnectionFailed, match="not what the signed index says"):
+    with pytest.raises(ConnectionFailed, match="does not match the signed index"):
         site.made()
     file = site.root / "Packages"
     file.write_text(file.read_text().replace("libone", "libtwo"))
     shutil.rmtree(site.cache)
     site.cache.mkdir()
-    with pytest.raises(ConnectionFailed, match="not what the signed index says"):
+    with pytest.raises(ConnectionFailed, match="does not match the signed index"):
         site.index()
 
 
@@ -282,12 +282,12 @@ def test_a_package_without_a_hash_goes_into_no_bundle(site: Site) -> None:
 # --- what is needed ------------------------------------------------------------------------
 
 
-def world(*texts: str, driver: str = "") -> World:
+def world(*texts: str, driver: str = "") -> Available:
     index, own = upstream.Index(0), upstream.Index(0)
     for text in texts:
         index.add(text, "file:/x", manifest.Source("Example", "/", "", "file:/x"))
     own.add(driver, "file:/d", manifest.Source("Vendor", "/", "", "file:/d"))
-    return World({DRIVER: [own], BASE: [index]}, {DRIVER: frozenset({"libcuda1"})})
+    return Available({DRIVER: [own], BASE: [index]}, {DRIVER: frozenset({"libcuda1"})})
 
 
 def got(found: dict[str, list[Build]]) -> list[str]:
@@ -298,7 +298,7 @@ def test_pinned_names_come_from_their_repository_only() -> None:
     where = world(
         stanza("libcuda1", b"", Version="9.0"), driver=stanza("libcuda1", b"", Version="1.0")
     )
-    found = close(where, [("libcuda1", "")], Base())
+    found = resolve(where, [("libcuda1", "")], Baseline())
     assert got(found) == ["driver-repository:libcuda1 1.0"]
 
 
@@ -310,29 +310,32 @@ def test_what_all_nodes_have_stays_out_and_what_one_lacks_goes_in() -> None:
 
     old = node("Package: b\nVersion: 0.9\n\nPackage: c\nVersion: 1\n")
     new = node("Package: b\nVersion: 1.1\n\nPackage: c\nVersion: 1\n")
-    assert got(close(where, [("a", "")], Base((new,)))) == ["base:a 1.0"]
-    assert got(close(where, [("a", "")], Base((old, new)))) == ["base:a 1.0", "base:b 1.0"]
+    assert got(resolve(where, [("a", "")], Baseline((new,)))) == ["base:a 1.0"]
+    assert got(resolve(where, [("a", "")], Baseline((old, new)))) == ["base:a 1.0", "base:b 1.0"]
 
 
 def test_an_essential_package_goes_in_where_a_version_of_it_is_wanted() -> None:
     where = world(stanza("a", b"", "libc6 (>= 1)"), stanza("libc6", b"", Essential="yes"))
-    assert got(close(where, [("a", "")], Base(essential=True))) == ["base:a 1.0", "base:libc6 1.0"]
+    assert got(resolve(where, [("a", "")], Baseline(essential=True))) == [
+        "base:a 1.0",
+        "base:libc6 1.0",
+    ]
 
 
 def test_what_nobody_offers_is_refused_with_who_needs_it() -> None:
     where = world(stanza("a", b"", "b (>= 2) | z"), stanza("b", b""))
     with pytest.raises(RefusedError, match=r"^a 1.0 needs b \(>= 2\) \| z, which no repository"):
-        close(where, [("a", "")], Base())
-    with pytest.raises(RefusedError, match=r"no repository offers b 7 \(there are 1.0\)"):
-        close(where, [("b", "7")], Base())
+        resolve(where, [("a", "")], Baseline())
+    with pytest.raises(RefusedError, match=r"no repository offers b 7 \(available: 1.0\)"):
+        resolve(where, [("b", "7")], Baseline())
 
 
 def test_packages_that_clash_are_refused_with_both_named() -> None:
     where = world(stanza("a", b"", Conflicts="b"), stanza("b", b""))
     with pytest.raises(
-        RefusedError, match=r"b 1.0 \(asked for\) and a 1.0 \(asked for\) cannot be"
+        RefusedError, match=r"b 1.0 \(requested\) and a 1.0 \(requested\) cannot be"
     ):
-        close(where, [("a", ""), ("b", "")], Base())
+        resolve(where, [("a", ""), ("b", "")], Baseline())
 
 
 # --- the key -------------------------------------------------------------------------------
@@ -349,5 +352,5 @@ def test_a_key_is_made_once_and_is_for_its_owner_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"-----BEGIN PRIVATE KEY-----\nAAAA\n", b"\0\xff"])
 def test_a_file_that_is_no_key_is_one_line(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "k").write_bytes(data)
-    with pytest.raises(UsageError, match="is no Ed25519 key"):
+    with pytest.raises(UsageError, match="is not an unencrypted Ed25519 key"):
         SigningKey.load(tmp_path / "k")

@@ -14,7 +14,7 @@ from bundleworld import DATE, RPMS, RpmSite, installed
 from rpmworld import Rpm
 
 from gpustate.bundle import fetch, manifest, reading, rpmupstream
-from gpustate.bundle.rpmupstream import RpmPlace
+from gpustate.bundle.rpmupstream import RpmRepositorySource
 from gpustate.bundle.signing import SigningKey
 from gpustate.errors import ConnectionFailed, RefusedError, UsageError
 
@@ -101,12 +101,12 @@ def test_elements_are_taken_over_and_lead_to_the_file_beside_the_repodata(
 @pytest.mark.parametrize(
     ("file", "damage", "said"),
     [
-        ("app-1.0-1.x86_64.rpm", "flip", "its content is not what the manifest says"),
-        ("app-1.0-1.x86_64.rpm", "remove", "is not there"),
-        ("repodata/primary.xml.gz", "flip", "its content is not what the manifest says"),
-        ("repodata/repomd.xml", "flip", "its content is not what the manifest says"),
-        ("repodata/repomd.xml.asc", "flip", "its content is not what the manifest says"),
-        ("repodata/filelists.xml.gz", "add", "is not in the manifest"),
+        ("app-1.0-1.x86_64.rpm", "flip", "its hash does not match the manifest"),
+        ("app-1.0-1.x86_64.rpm", "remove", "missing"),
+        ("repodata/primary.xml.gz", "flip", "its hash does not match the manifest"),
+        ("repodata/repomd.xml", "flip", "its hash does not match the manifest"),
+        ("repodata/repomd.xml.asc", "flip", "its hash does not match the manifest"),
+        ("repodata/filelists.xml.gz", "add", "not in the manifest"),
     ],
 )
 def test_damage_is_found_and_named(
@@ -130,8 +130,8 @@ def test_repodata_that_somebody_signed_anew_or_packed_anew_is_found(
     path = site.bundle(tmp_path / "b")
     forged = RpmSite(tmp_path / "other").bundle(tmp_path / "forged")
     for name, said in (
-        ("repodata/repomd.xml.asc", "not the key pinned to it"),
-        ("repodata/primary.xml.gz", "is not the index that is signed"),
+        ("repodata/repomd.xml.asc", "not a key pinned to it"),
+        ("repodata/primary.xml.gz", "not the signed index"),
     ):
         shutil.rmtree(path)
         site.bundle(path)
@@ -158,7 +158,7 @@ def _sha256(path: Path) -> str:
 def test_a_manifest_may_not_lead_out_of_its_folder(site: RpmSite, name: str) -> None:
     data = json.loads(site.made().text)
     data["targets"][0]["repositories"][0]["indexes"][0]["name"] = name
-    with pytest.raises(UsageError, match="wanted a plain word"):
+    with pytest.raises(UsageError, match="expected InRelease, Packages"):
         manifest.from_text(json.dumps(data), "x")
 
 
@@ -170,22 +170,24 @@ def test_metadata_of_another_key_changed_or_not_signed_is_refused(
 ) -> None:
     other = SigningKey.load(tmp_path / "other.pem")
     place = site.place()
-    stranger = RpmPlace("x", place.uri, "", (other.public().encode(),), metadata_signed=True)
-    with pytest.raises(RefusedError, match="which is not the key pinned to it"):
+    stranger = RpmRepositorySource(
+        "x", place.uri, "", (other.public().encode(),), metadata_signed=True
+    )
+    with pytest.raises(RefusedError, match="which is not a key pinned to it"):
         rpmupstream.read(stranger, "x86_64", {}, site.cache)
     repomd = site.root / "repodata/repomd.xml"
     repomd.write_text(repomd.read_text().replace("<size>", "<size>1"))
-    with pytest.raises(RefusedError, match="its signature does not fit its content"):
+    with pytest.raises(RefusedError, match="its signature does not match its content"):
         site.offers()
     (site.root / "repodata/repomd.xml.asc").unlink()
-    with pytest.raises(RefusedError, match="is not signed, and repo_gpgcheck wants that it is"):
+    with pytest.raises(RefusedError, match="not signed, but repo_gpgcheck requires a signature"):
         site.offers()
 
 
 def test_a_repository_that_nobody_vouches_for_is_refused(site: RpmSite) -> None:
-    with pytest.raises(RefusedError, match="site: nothing of it is signed"):
+    with pytest.raises(RefusedError, match="site: neither packages nor metadata are signed"):
         site.offers(metadata_signed=False)
-    place = RpmPlace("site", site.root.as_uri(), "", (), metadata_signed=True)
+    place = RpmRepositorySource("site", site.root.as_uri(), "", (), metadata_signed=True)
     with pytest.raises(RefusedError, match="site: no key is pinned to it"):
         rpmupstream.read(place, "x86_64", {}, site.cache)
 
@@ -193,13 +195,13 @@ def test_a_repository_that_nobody_vouches_for_is_refused(site: RpmSite) -> None:
 def test_packages_and_repodata_that_were_changed_are_refused(site: RpmSite) -> None:
     file = site.root / "app-1.0-1.rpm"
     file.write_bytes(b"x" * file.stat().st_size)
-    with pytest.raises(ConnectionFailed, match="not what the signed index says"):
+    with pytest.raises(ConnectionFailed, match="does not match the signed index"):
         site.made()
     primary = site.root / "repodata/primary.xml.gz"
     primary.write_bytes(primary.read_bytes()[:-1] + b"x")
     shutil.rmtree(site.cache)
     site.cache.mkdir()
-    with pytest.raises(ConnectionFailed, match="not what the signed index says"):
+    with pytest.raises(ConnectionFailed, match="does not match the signed index"):
         site.offers()
 
 
@@ -219,30 +221,30 @@ def test_packages_and_repodata_that_were_changed_are_refused(site: RpmSite) -> N
     ],
 )
 def test_lists_of_mirrors_and_metalinks_are_read(text: str, found: list[str]) -> None:
-    assert rpmupstream.mirrors(text) == found
+    assert rpmupstream.parse_mirrors(text) == found
 
 
 def test_a_mirror_that_does_not_answer_is_passed_over(
     site: RpmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    real = fetch.text_of
+    real = fetch.fetch_text
 
-    def text_of(url: str) -> bytes | None:
+    def fetch_text(url: str) -> bytes | None:
         asked.append(url)
         if "//down." in url:
             raise ConnectionFailed("down")
         return real(url.replace("https://up.example", site.root.as_uri()))
 
-    monkeypatch.setattr(fetch, "text_of", text_of)
+    monkeypatch.setattr(fetch, "fetch_text", fetch_text)
     (tmp_path / "list").write_text("https://down.example\nhttps://up.example\n")
     listed = (tmp_path / "list").as_uri()
-    place = RpmPlace("x", "", listed, site.place().keys, metadata_signed=True)
+    place = RpmRepositorySource("x", "", listed, site.place().keys, metadata_signed=True)
     with pytest.raises(ConnectionFailed, match=r"https://up\.example/repodata/primary"):
         rpmupstream.read(place, "x86_64", {}, site.cache)  # the name is no machine's
     assert [one for one in asked if "down" in one] == ["https://down.example/repodata/repomd.xml"]
     (tmp_path / "list").write_text("https://down.example\n")
-    with pytest.raises(ConnectionFailed, match="names 1 mirrors, and none answers for x"):
+    with pytest.raises(ConnectionFailed, match="lists 1 mirrors, none of which responds for x"):
         rpmupstream.read(place, "x86_64", {}, site.cache)
 
 

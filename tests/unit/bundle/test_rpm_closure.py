@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,16 +11,16 @@ from bundleworld import RpmSite, installed
 from rpmworld import Rpm
 
 from gpustate.bundle import rpmclosure
-from gpustate.bundle.closure import World
+from gpustate.bundle.closure import Available
 from gpustate.bundle.manifest import BASE, DRIVER
 from gpustate.bundle.rpmclosure import Installed
-from gpustate.errors import RefusedError
+from gpustate.errors import RefusedError, UsageError
 
 
 def closed(site: RpmSite, *roots: str, nodes: Iterable[Installed] = ()) -> list[str]:
     wanted = [(name, version) for name, _, version in (root.partition("=") for root in roots)]
-    world = World({BASE: [site.offers()]})
-    found = rpmclosure.close(world, wanted, tuple(nodes))
+    world = Available({BASE: [site.offers()]})
+    found = rpmclosure.resolve(world, wanted, tuple(nodes))
     return sorted(str(one.package) for rows in found.values() for one in rows)
 
 
@@ -28,10 +29,14 @@ def site_of(tmp_path: Path, *packages: Rpm) -> RpmSite:
 
 
 def test_what_hangs_on_a_condition_comes_where_the_condition_holds(tmp_path: Path) -> None:
-    a = Rpm("a", "1-1", ("(b if c)", "(d if c else e)", "(f unless c)"))
-    site = site_of(tmp_path, a, *(Rpm(name, "1-1") for name in "bcdef"))
-    assert closed(site, "a") == ["a 1-1", "e 1-1", "f 1-1"]
-    assert closed(site, "a", nodes=[installed(Rpm("c", "0-1"))]) == ["a 1-1", "b 1-1", "d 1-1"]
+    a = Rpm("a", "1-1", ("(b if c)", "(d if g else e)"))
+    site = site_of(tmp_path, a, *(Rpm(name, "1-1") for name in "bcde"))
+    assert closed(site, "a") == ["a 1-1", "e 1-1"]
+    assert closed(site, "a", nodes=[installed(Rpm("c", "0-1"), Rpm("g", "0-1"))]) == [
+        "a 1-1",
+        "b 1-1",
+        "d 1-1",
+    ]
     # The condition comes to hold while packages are added.
     late = site_of(
         tmp_path, Rpm("a", "1-1", ("(b if c)", "x")), Rpm("x", "1-1", ("c",)), *site_rows("bc")
@@ -59,7 +64,9 @@ def test_with_and_without_are_about_one_package(tmp_path: Path) -> None:
 
 def test_a_dependency_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     site = site_of(tmp_path, Rpm("a", "1-1", ("(b and or c)",)))
-    with pytest.raises(RefusedError, match=r"a 1-1 needs \(b and or c\), which cannot be read"):
+    with pytest.raises(
+        RefusedError, match=r"a 1-1 needs \(b and or c\), which is not a valid boolean"
+    ):
         closed(site, "a")
 
 
@@ -79,7 +86,7 @@ def test_what_needs_the_old_version_of_a_replaced_package_goes_along(tmp_path: P
     assert found == ["app 1-1", "glibc 2.35-1", "glibc-langpack-en 2.35-1"]
     with pytest.raises(
         RefusedError,
-        match=r"glibc-langpack-en 2.34-1 is installed and needs glibc = 2.34-1, which would be",
+        match=r"package glibc-langpack-en-2.34-1.x86_64 \(installed\) requires glibc = 2.34-1, but none of",
     ):
         closed(site_of(tmp_path, *packages[:2]), "app", nodes=[node])
 
@@ -110,17 +117,21 @@ def test_packages_that_nodes_have_in_another_version_are_preferred(tmp_path: Pat
 @pytest.mark.parametrize(
     ("packages", "roots", "said"),
     [
-        ([Rpm("a", "1-1", ("b >= 2",)), Rpm("b", "1-1")], ["a"], "^a 1-1 needs b >= 2, which no"),
-        ([Rpm("b", "1-1")], ["b=7-1"], r"no repository offers b 7-1 \(there are 1-1\)"),
+        (
+            [Rpm("a", "1-1", ("b >= 2",)), Rpm("b", "1-1")],
+            ["a"],
+            r"^nothing provides b >= 2 needed by a-1-1\.x86_64; add the repository",
+        ),
+        ([Rpm("b", "1-1")], ["b=7-1"], r"no repository offers b 7-1 \(available: 1-1\)"),
         (
             [Rpm("a", "1-1", ("/usr/share/x",))],
             ["a"],
-            r"needs /usr/share/x, which .* \(repodata has the files of some folders only\)",
+            r"nothing provides /usr/share/x needed by a-1-1.* \(repodata lists only files of a few folders\)",
         ),
         (
             [Rpm("a", "1-1", conflicts=("b",)), Rpm("b", "1-1")],
             ["a", "b"],
-            r"b 1-1 \(asked for\) and a 1-1 \(asked for\) cannot be installed together",
+            r"package a-1-1.x86_64 conflicts with b provided by b-1-1.x86_64; build a bundle for each of them",
         ),
     ],
 )
@@ -134,6 +145,102 @@ def test_what_cannot_be_had_is_refused_with_who_needs_it(
 def test_pinned_names_come_from_their_repository_only(tmp_path: Path) -> None:
     base, vendor = site_of(tmp_path, Rpm("dkms", "9-1")), site_of(tmp_path, Rpm("dkms", "3-1"))
     offers = {DRIVER: [vendor.offers()], BASE: [base.offers()]}
-    world = World(offers, {DRIVER: frozenset({"dkms"})})
-    found = rpmclosure.close(world, [("dkms", "")], ())
+    world = Available(offers, {DRIVER: frozenset({"dkms"})})
+    found = rpmclosure.resolve(world, [("dkms", "")], ())
     assert [(home, str(one.package)) for home, (one,) in found.items()] == [(DRIVER, "dkms 3-1")]
+
+
+#: A dependency; packages with which it holds; packages with which it does not. After rpm's manual, boolean dependencies.
+BOOLEAN = [
+    ("(pkgA and pkgB)", ["pkgA pkgB"], ["pkgA", ""]),
+    ("(pkgA >= 3.2 or pkgB)", ["pkgA=3.2", "pkgB"], ["pkgA=3.1", ""]),
+    ("(myPkg-langCZ if langsupportCZ)", ["", "myPkg-langCZ langsupportCZ"], ["langsupportCZ"]),
+    (
+        "(myPkg-backend-mariaDB if mariaDB else sqlite)",
+        ["sqlite", "mariaDB myPkg-backend-mariaDB"],
+        ["", "mariaDB", "mariaDB sqlite"],
+    ),
+    ("(pkgA-foo with pkgA-bar)", ["x+pkgA-foo+pkgA-bar"], ["x+pkgA-foo y+pkgA-bar", "x+pkgA-foo"]),
+    ("(pkgA-foo without pkgA-bar)", ["x+pkgA-foo"], ["x+pkgA-foo+pkgA-bar", ""]),
+    ("(pkgA or pkgB or pkgC)", ["pkgC"], [""]),
+    ("(pkgA or (pkgB and pkgC))", ["pkgA", "pkgB pkgC"], ["pkgB"]),
+    (
+        "(supportCZ if (langCZ and locale))",
+        ["langCZ", "langCZ locale supportCZ"],
+        ["langCZ locale"],
+    ),
+    ("((pkgA with capB) or (pkgB without capA))", ["pkgA+capB", "pkgB"], ["pkgA", "pkgB+capA"]),
+    (
+        "(python3dist(six) >= 1.9 with python3dist(six) < 2)",
+        ["python3-six+python3dist(six)=1.16"],
+        ["python3-six+python3dist(six)=2.1", ""],
+    ),
+    ("(libfoo.so.1()(64bit) or /usr/bin/foo)", ["x+libfoo.so.1()(64bit)", "y+/usr/bin/foo"], ["x"]),
+    (
+        "(kernel-devel-uname-r(5.14) if kernel-core)",
+        ["", "k+kernel-devel-uname-r(5.14) kernel-core"],
+        ["kernel-core"],
+    ),
+]
+
+
+def node_of(text: str) -> Installed:
+    """``a=1+x b``: packages with versions and what they provide."""
+    rows: list[Rpm] = []
+    for word in text.split():
+        label, *provides = word.split("+")
+        name, _, version = label.partition("=")
+        caps = tuple(p.replace("=", " = ") for p in provides)
+        rows.append(Rpm(name, f"{version or '1'}-1", provides=caps))
+    return installed(*rows, Rpm("other", "1-1"))
+
+
+@pytest.mark.parametrize(("text", "good", "bad"), BOOLEAN)
+def test_a_dependency_holds_as_the_manual_says(
+    tmp_path: Path, text: str, good: list[str], bad: list[str]
+) -> None:
+    site = site_of(tmp_path, Rpm("app", "1-1", (text,)))
+    for row in good:
+        assert closed(site, "app", nodes=[node_of(row)]) == ["app 1-1"], row
+    for row in bad:
+        with pytest.raises(RefusedError, match=r"needed by app-1-1|requires"):
+            closed(site, "app", nodes=[node_of(row)])
+
+
+@pytest.mark.parametrize("text", ["(", "()", "(a", "(a b)", "(a and)", "(a) b", "(and a)"])
+def test_what_is_no_boolean_dependency_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(RefusedError, match="which is not a valid boolean dependency"):
+        closed(site_of(tmp_path, Rpm("app", "1-1", (text,)), Rpm("a", "1-1")), "app")
+
+
+def test_packages_of_a_second_architecture_stand_beside_the_first(tmp_path: Path) -> None:
+    node = installed(Rpm("glibc", "2.34-1"), Rpm("glibc", "2.34-1", arch="i686"))
+    site = site_of(tmp_path, Rpm("app", "1-1", ("glibc >= 2.35",)), Rpm("glibc", "2.35-1"))
+    assert closed(site, "app", nodes=[node]) == ["app 1-1", "glibc 2.35-1"]
+
+
+def test_each_node_gets_what_it_lacks_and_a_node_without_a_kernel_needs_no_headers(
+    tmp_path: Path,
+) -> None:
+    rows = [Rpm("kernel-devel-matched", v, (f"kernel-core = {v}",)) for v in ("5-1", "5-2")]
+    site = site_of(tmp_path, *rows, Rpm("app", "1-1", ("lib",)), Rpm("lib", "1-1"))
+    roots = ["app", *(f"{row.name}={row.version}" for row in rows)]
+    nodes = [
+        installed(Rpm("kernel-core", "5-1"), Rpm("lib", "1-1")),
+        installed(Rpm("kernel-core", "5-2")),
+    ]
+    assert closed(site, *roots, nodes=nodes) == sorted(
+        ["app 1-1", "lib 1-1", *(f"{row.name} {row.version}" for row in rows)]
+    )
+    with pytest.raises(
+        RefusedError, match=r"nothing provides kernel-core = 5-2 needed by kernel-devel-matched-5-2"
+    ):
+        closed(site, *roots, nodes=[nodes[0], installed(Rpm("kernel-core", "5-1"))])
+
+
+def test_a_missing_libsolv_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "solv", None)
+    with pytest.raises(UsageError, match=r"solv is not installed.*pip install solv"):
+        closed(site_of(tmp_path, Rpm("a", "1-1")), "a")

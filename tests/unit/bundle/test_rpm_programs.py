@@ -12,11 +12,11 @@ import pytest
 from rpmworld import Rpm, build, index, needs
 
 from gpustate.bundle import reading, rpmclosure, rpmupstream, write
-from gpustate.bundle.closure import World
+from gpustate.bundle.closure import Available
 from gpustate.bundle.manifest import BASE
-from gpustate.bundle.rpmupstream import RpmPlace
+from gpustate.bundle.rpmupstream import RpmRepositorySource
 from gpustate.bundle.signing import SigningKey
-from gpustate.bundle.upstream import Place
+from gpustate.bundle.upstream import RepositorySource
 from gpustate.errors import RefusedError
 from gpustate.resolver.rpm_bundle_nodes import QUERY, parse_installed
 
@@ -45,18 +45,18 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.folder
 
 
-def real_place(real: Path, key: bytes | None = None) -> RpmPlace:
+def real_place(real: Path, key: bytes | None = None) -> RpmRepositorySource:
     keys = (key or (real.parent / "key.asc").read_bytes(),)
-    return RpmPlace("real", real.as_uri(), "", keys, packages_signed=True)
+    return RpmRepositorySource("real", real.as_uri(), "", keys, packages_signed=True)
 
 
-def real_bundle(real: Path, tmp_path: Path, place: RpmPlace | None = None) -> Path:
+def real_bundle(real: Path, tmp_path: Path, place: RpmRepositorySource | None = None) -> Path:
     cache = tmp_path / "cache"
     cache.mkdir(exist_ok=True)
     offers = rpmupstream.read(place or real_place(real), "x86_64", {}, cache)
-    builds = rpmclosure.close(World({BASE: [offers]}), [("app", "")], ())
-    chosen = write.Chosen("rocky9", "x86_64", (), {}, builds, offers.date)
-    made = write.make([chosen], SigningKey.load(tmp_path / "key.pem"), cache)
+    builds = rpmclosure.resolve(Available({BASE: [offers]}), [("app", "")], ())
+    chosen = write.Selection("rocky9", "x86_64", (), {}, builds, offers.date)
+    made = write.prepare([chosen], SigningKey.load(tmp_path / "key.pem"), cache)
     write.write(made, tmp_path / "b")
     return tmp_path / "b"
 
@@ -75,7 +75,7 @@ def test_signed_packages_are_believed_and_the_manifest_says_by_whom(
 
 def test_packages_of_another_key_or_of_none_are_refused(real: Path, tmp_path: Path) -> None:
     other = SigningKey.load(tmp_path / "other.pem").public().encode()
-    with pytest.raises(RefusedError, match=r"real/.*rpm: it is signed by .*|not the key pinned"):
+    with pytest.raises(RefusedError, match=r"real/.*rpm: signed by .*|not a key pinned"):
         real_bundle(real, tmp_path, real_place(real, other))
 
 
@@ -100,7 +100,7 @@ def test_a_package_that_was_changed_is_refused_whatever_its_repodata_says(
         f'{_sha256(primary)}</checksum><location href="repodata/primary.xml"/>'
         f"<size>{primary.stat().st_size}</size></data></repomd>"
     )
-    said = "payload is not what its signed header says" if damage == "payload" else "not fit its"
+    said = "payload does not match its signed header" if damage == "payload" else "not match its"
     with pytest.raises(RefusedError, match=said):
         real_bundle(world, tmp_path)
 
@@ -112,13 +112,13 @@ def test_what_is_no_package_is_refused_in_one_line(real: Path, tmp_path: Path) -
     place = place_of(real)
     for data in (b"", b"x" * 500, whole[:96], whole[:200], whole[:96] + b"\x8e\xad\xe8\x01" * 9):
         (tmp_path / "x.rpm").write_bytes(data)
-        with pytest.raises(RefusedError, match=r"x\.rpm is no rpm package"):
+        with pytest.raises(RefusedError, match=r"x\.rpm is not an rpm package"):
             rpmfile.check(tmp_path / "x.rpm", "x.rpm", place)
 
 
-def place_of(real: Path) -> Place:
+def place_of(real: Path) -> RepositorySource:
     key = (real.parent / "key.asc").read_bytes()
-    return Place(real.as_uri(), "/", (), (key,))
+    return RepositorySource(real.as_uri(), "/", (), (key,))
 
 
 def test_dnf_itself_installs_from_a_bundle_and_from_nothing_else(
@@ -176,12 +176,12 @@ def test_rpm_says_what_is_installed_in_the_words_that_are_read(real: Path) -> No
         check=True,
     )
     node = parse_installed(done.stdout, "node")
-    assert [p.name for p in node.packages.packages].count("tool") == 1
-    needs = {name: [str(need) for need in rows] for (name, _), rows in node.needs.items()}
+    assert [p.name for p in node.packages].count("tool") == 1
+    needs = {p.name: [" ".join(filter(None, row)) for row in p.requires] for p in node.packages}
     assert "(extra if bash)" in needs["app"]
     assert "tool >= 2" in needs["app"]
     assert not any("rpmlib" in row for rows in needs.values() for row in rows)
-    tool = next(p for p in node.packages.packages if p.name == "tool")
+    tool = next(p for p in node.packages if p.name == "tool")
     assert ("/usr/bin/tool", "") in tool.provides
 
 

@@ -79,7 +79,7 @@ def test_the_lock_beside_the_policy_is_read_before_any_root_is_touched(tmp_path:
     assert told.startswith(f"{lock}: has no set for node a")
     assert "/nowhere" in said(*words, "--no-lock")
     lock.write_text("{")
-    assert "is no lock file" in said(*words)
+    assert "is not a lock file" in said(*words)
     assert "/nowhere: " in said(*words, "--lock", "/nowhere")
 
 
@@ -87,6 +87,9 @@ def test_states_that_only_an_apply_settles_are_named() -> None:
     made = Policy(*(build(registry.get(n), {}) for n in ("nouveau", "gpu-labels", "slurm-gres")))
     node = NodeResult("root", states=[StateResult("slurm-gres", Outcome.NOT_APPLICABLE)])
     assert left_to_apply(made, node) == ["gpu-labels"]
+    node.observed["first-boot"] = {"wanted_work": ["gpu-labels: write the file"]}
+    assert left_to_apply(made, node) == []
+    node.observed.clear()
     assert left_to_apply(made.with_ensure("absent"), node) == []
     left = {name for name in registry.states() if registry.get(name).left_to_apply}
-    assert left == {"gpu-labels", "slurm-gres", "mig"}
+    assert left == {"gpu-labels", "slurm-gres", "mig", "mps"}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from gpustate.cli.apply import _policy_of, read_json
+from gpustate.api import load_policy
+from gpustate.api.saved import policy_of, read_json
 from gpustate.cli.main import cli
 from gpustate.errors import PolicyError
 from gpustate.formats import masking
@@ -76,12 +78,12 @@ def test_a_saved_plan_takes_its_secrets_from_the_policy_again(place: Path) -> No
     run("plan", "policy.yml", "--out", "plan.json")
     masking.forget_all()
     saved = read_plan(read_json("plan.json"), place="plan.json")
-    made = _policy_of(saved, {}, "plan.json")
+    made: Any = policy_of(saved, load_policy, "plan.json")
     (state,) = (state for state in made.states if state.name == "driver-repository")
     assert (state.username, state.password) == ("ops", URL_PASSWORD)
     (place / "policy.yml").rename("elsewhere.yml")
     with pytest.raises(PolicyError) as caught:
-        _policy_of(saved, {}, "plan.json")
+        policy_of(saved, load_policy, "plan.json")
     said = str(caught.value)
     assert "a saved plan holds no secrets" in said
     assert "driver-repository.parameters.password cannot be read from policy.yml" in said

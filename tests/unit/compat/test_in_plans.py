@@ -13,9 +13,11 @@ from gpustate.core.change import Change, Plan
 from gpustate.core.facts import NodeFacts, PciGpu
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import Outcome, StateResult
+from gpustate.core.planned import PlannedObservation
 from gpustate.core.policy import resolve
+from gpustate.core.state import AnyState
 from gpustate.engine import gate
-from gpustate.errors import PolicyError, RefusedError
+from gpustate.errors import PolicyError, ProbeError, RefusedError
 from gpustate.plan.document import policy_data
 from gpustate.states.container_toolkit import ContainerToolkitInstalled
 from gpustate.states.containerd import ContainerdHandlerRegistered
@@ -49,6 +51,7 @@ def test_facts_of_a_node_are_what_the_probe_is_sure_of() -> None:
         "arch": "ada",
         "gpu": "L40S",
         "geforce": "no",
+        "mig_capable": "no",
         "fabric": "pcie",
     }
 
@@ -168,3 +171,28 @@ def test_an_exception_without_a_reason_is_a_mistake_of_the_inventory(allow: obje
     mine = InventoryNode("n1", vars={"gpustate": {"allow": allow}})
     with pytest.raises(PolicyError, match="gpustate: allow: "):
         resolve(Policy(DriverInstalled()), mine)
+
+
+@pytest.mark.parametrize(
+    ("state", "observed"),
+    [
+        (DriverInstalled(branch=580), SimpleNamespace(library="580.65.06", build={})),
+        (FabricManagerRunning(), SimpleNamespace(topology="nvlink5", version=None)),
+        (ContainerToolkitInstalled(), SimpleNamespace()),
+    ],
+)
+def test_a_field_that_was_renamed_stops_the_node_instead_of_switching_rules_off(
+    state: AnyState, observed: object
+) -> None:
+    results = {state.name: StateResult(state.name, Outcome.UNCHANGED)}
+    with pytest.raises(ProbeError, match=rf"{state.name}: its facts for the .* has no attribute"):
+        collect(node(B200), (state,), {state.name: observed}, results)
+
+
+def test_a_fact_that_the_matrix_does_not_know_is_a_mistake_in_the_state() -> None:
+    class Misspelt(ContainerdHandlerRegistered):
+        def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+            return {"contanerd": "1.7.27"}
+
+    with pytest.raises(ProbeError, match="contanerd"):
+        collect(node(B200), (Misspelt(),), {}, {})

@@ -55,6 +55,12 @@ def test_every_rule_was_held_against_its_source_a_second_time() -> None:
     assert alone == pending
 
 
+def test_an_index_that_changes_every_day_is_named_as_such() -> None:
+    indexes = {rule.id for rule in RULES if "//packages." in rule.source.address}
+    assert indexes == {rule.id for rule in RULES if rule.source.live}
+    assert len(indexes) == 5
+
+
 def test_few_rules_have_been_read_by_their_author_alone() -> None:
     verdicts = Counter(rule.review.verdict for rule in RULES if rule.review)
     assert verdicts[ReviewVerdict.PENDING] <= 0.06 * len(RULES)
@@ -210,11 +216,14 @@ _BAD = [
     ({"gpu": "GB300", "driver": "570.211.01", "mig": "no"}, "driver-first-b300", "block"),
     ({"driver": "545.29.06", "kernel": "6.8.0", "module_source": "dkms"}, "build-545-linux-6.8", "warn"),
     ({"driver": "580.119.02", "kernel": "7.0.9", "module_source": "dkms"}, "build-580-linux-7.0", "warn"),
+    ({"driver": "580.142", "kernel": "7.1.0", "module_source": "dkms"}, "build-580-linux-7.1", "warn"),
     ({"driver": "545.23.08"}, "driver-eol-545", "warn"),
     ({"driver": "555.42.06"}, "driver-eol-555", "warn"),
     ({"dcgm": "3.3.9", "gpu": "B200"}, "dcgm-blackwell", "warn"),
     ({"dcgm": "3.3.9", "gpu": "NVIDIA GeForce RTX 5090"}, "dcgm-blackwell", "warn"),
+    ({"dcgm": "4.3.1", "gpu": "RTX PRO 6000"}, "dcgm-compute-capability-12", "warn"),
     ({"gpu": "GeForce RTX 4080 SUPER", "mig": "yes"}, "mig-not-on-geforce", "block"),
+    ({"gpu": "A40,L40S", "mig": "yes"}, "mig-not-on-small-ampere", "block"),
     ({"gpu": "GTX 1080 Ti", "driver": "595.91.07"}, "driver-drops-pascal", "block"),
 ]  # fmt: skip
 
@@ -238,6 +247,8 @@ def test_a_set_that_is_known_to_be_bad_is_found(
         {"gpu": "RTX PRO 6000", "driver": "570.172.08", "module_type": "open"},
         {"gpu": "RTX PRO 4500", "driver": "580.142", "module_type": "open"},
         {"gpu": "GeForce RTX 3090", "driver": "580.142", "mig": "no"},
+        {"gpu": "A40,RTX PRO 6000", "driver": "580.142", "module_type": "open", "mig": "yes"},
+        {"gpu": "A10,H200", "driver": "580.142", "module_type": "open", "mig": "yes"},
         {"dcgm": "4.0.0", "gpu": "B200"},
     ],
     ids=str,
@@ -245,6 +256,20 @@ def test_a_set_that_is_known_to_be_bad_is_found(
 def test_the_first_good_release_is_not_blocked(given: dict[str, object]) -> None:
     report = compat.check(compat.facts(given), rules=RULES)
     assert [result.rule.id for result in report.blocks] == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "first_good"),
+    [("6.19.2", "580.126.18"), ("7.0.9", "580.142"), ("7.1.0", "580.159.04")],
+)
+def test_a_driver_that_is_too_old_for_a_kernel_is_told_the_first_that_builds_there(
+    kernel: str, first_good: str
+) -> None:
+    given = {"driver": "580.119.02", "kernel": kernel, "module_source": "dkms"}
+    report = compat.check(compat.facts(given), rules=RULES)
+    built = [one.rule for one in report.warnings if one.rule.id.startswith("build-580")]
+    assert [rule.first_good for rule in built] == [first_good]
+    assert first_good in built[0].fix
 
 
 def test_a_release_of_a_cuda_series_is_meant_with_its_patches() -> None:

@@ -13,6 +13,8 @@ import pytest
 from gpustate.diagnosis import chain, chain_data, chain_probe, container_checks, health, remedies
 from gpustate.formats.nvml_report import Gpu, MigDevice, NvmlFacts
 from gpustate.formats.quarantine import Entry, Quarantine
+from gpustate.probes import cri_status
+from gpustate.probes.cri_status import CriHandler, CriStatus
 
 DATA = Path(__file__).parents[2] / "data/nvidia"
 V = "580.65.06"
@@ -522,6 +524,48 @@ def test_the_fragments_read_a_node(tmp_path: Path) -> None:
     assert observed.nvml_library is None
     assert observed.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert len(observed.kernel) > 3
+
+
+K3S = "/run/k3s/containerd/containerd.sock"
+SERVES = CriStatus(K3S, "ok", handlers=(CriHandler("nvidia"), CriHandler("runc")))
+
+
+@pytest.mark.parametrize("plain", [None, PLAIN])
+@pytest.mark.parametrize(
+    ("says", "outcome", "words"),
+    [
+        (SERVES, "ok", "the containerd of k3s serves CRI; it has the handler nvidia"),
+        (CriStatus(K3S, "unserved", "load failed"), "failed", "runs without its CRI service"),
+        (CriStatus(K3S, "silent", "timed out"), "failed", "does not answer: timed out"),
+        (
+            CriStatus(K3S, "ok", handlers=(CriHandler("runc"),)),
+            "failed",
+            "the containerd of k3s lacks the runtime handler: no nvidia; it has runc",
+        ),
+    ],
+)
+def test_the_containerd_of_a_distribution_is_judged_by_what_it_answers(
+    plain: chain_data.Containerd | None, says: CriStatus, outcome: str, words: str
+) -> None:
+    observed = replace(GOOD, containerd=plain, bundled=says, other_runtimes=("k3s",))
+    check = {one.name: one for one in chain.evaluate(observed, chain.Wanted())}["runtime"]
+    assert check.outcome == outcome
+    assert words in check.evidence
+    assert ("state k3s" in check.remedy or "restart k3s" in check.remedy) == check.failed
+
+
+def test_only_sockets_that_somebody_listens_at_are_asked(tmp_path: Path) -> None:
+    unix = tmp_path / "unix"
+    script = cri_status.BUNDLED_SAYS.replace("/proc/net/unix", str(unix))
+    says = 'cri_says() { echo "cri_socket=$1"; echo "cri=ok|containerd|v2.1.5||runc"; }\n'
+    rows = "Num RefCount Protocol Flags Type St Inode Path\n0: 2 0 10000 0001 01 9 /run/k0s/containerd.sock\n"
+    for text, wanted in ((rows, "/run/k0s/containerd.sock"), ("", None), (rows + ".ttrpc\n", None)):
+        unix.write_text(text.replace("sock\n.ttrpc", "sock.ttrpc"))
+        done = subprocess.run(
+            ["sh", "-c", says + script], stdout=subprocess.PIPE, text=True, check=True
+        )
+        found = chain_probe.parse(done.stdout, NvmlFacts()).bundled
+        assert (found.socket if found else None) == wanted
 
 
 @pytest.mark.parametrize(

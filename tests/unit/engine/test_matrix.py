@@ -13,6 +13,7 @@ from filestates import First, here, request
 from gpustate import Policy
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeStatus
+from gpustate.core.planned import PlannedObservation
 from gpustate.engine import fleet
 
 RULE = "proprietary-modules-620"
@@ -24,6 +25,9 @@ class Pretender(First):
     name: ClassVar[str] = "driver"
     version: str = "620.10.01"
     module_type: str = "proprietary"
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        return {"driver": self.version, "module_type": self.module_type}
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from gpustate.engine import fleet, verdicts
 from gpustate.errors import RefusedError
 from gpustate.plan import document, render
 from gpustate.plan.make import Observations
+from gpustate.states.driver import DriverInstalled
 
 
 class Masked(First):
@@ -126,11 +127,7 @@ def test_the_matrix_does_not_keep_drift_from_being_counted(
 
 
 def test_a_driver_that_is_refused_is_judged_as_it_is_and_not_as_it_was_to_become() -> None:
-    class Driver(First):
-        name: ClassVar[str] = "driver"
-        version: str = "620.10.01"
-        module_type: str = "proprietary"
-
+    driver = DriverInstalled(version="620.10.01", module_type="proprietary")
     change = Plan((Change("library", "580.65.06", "620.10.01"),))
 
     class Looked:
@@ -139,7 +136,7 @@ def test_a_driver_that_is_refused_is_judged_as_it_is_and_not_as_it_was_to_become
 
     def facts(outcome: Outcome) -> Any:
         results = {"driver": StateResult("driver", outcome, change)}
-        return collect(NodeFacts(), [Driver()], {"driver": Looked()}, results)
+        return collect(NodeFacts(), [driver], {"driver": Looked()}, results)
 
     assert str(facts(Outcome.PENDING)["driver"]) != str(facts(Outcome.REFUSED)["driver"])
     assert facts(Outcome.REFUSED)["module_type"] == frozenset({"open"})

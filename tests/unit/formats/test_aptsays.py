@@ -18,6 +18,19 @@ from gpustate.formats import apt_errors
             "bring it up to date",
         ),
         (
+            "Err:1 http://x  InRelease\n  401  Unauthorized [IP: 10.0.0.1 80]\n"
+            "E: Failed to fetch http://x/InRelease  401  Unauthorized [IP: 10.0.0.1 80]\n",
+            "E: Failed to fetch http://x/InRelease  401  Unauthorized [IP: 10.0.0.1 80]",
+            "check username and password",
+        ),
+        (
+            "Errors during downloading metadata for repository 'x':\n"
+            "  - Status code: 401 for http://x/repodata/repomd.xml (IP: 10.0.0.1)\n",
+            "Errors during downloading metadata for repository 'x': "
+            "- Status code: 401 for http://x/repodata/repomd.xml (IP: 10.0.0.1)",
+            "check username and password",
+        ),
+        (
             "E: Failed to fetch http://x/Packages.gz  Hash Sum mismatch\n   Hashes of expected file:\n",
             "E: Failed to fetch http://x/Packages.gz  Hash Sum mismatch",
             "being updated or is damaged",

@@ -59,8 +59,6 @@ def shared(resource: str, *, kind: str = "timeSlicing", more: str = "") -> str:
         (SLICED.replace("      replicas: 4\n", ""), "replicas is missing"),
         (SLICED.replace("version: v1", "version: v2"), "wanted v1"),
         (SLICED + "    - name: gpu\n      replicas: 2\n", "stands twice"),
-        (shared("{name: gpu, replicas: 2, rename: x}"), "say renameByDefault: true"),
-        (shared("{name: gpu, replicas: 2, devices: [0]}"), "shares all devices"),
         (shared("{name: mig-1g.10gb+me, replicas: 2}"), "called nvidia.com/mig-1g.10gb.me"),
         (shared("{name: 1g.10gb, replicas: 2}"), "called nvidia.com/mig-1g.10gb"),
         (shared("{name: mig-1g.10gb, replicas: 2}", kind="mps"), "cannot be shared with MPS"),
@@ -72,7 +70,6 @@ def shared(resource: str, *, kind: str = "timeSlicing", more: str = "") -> str:
         ("sharing: {timeSlicing: {resources: []}}", "is empty"),
         ("sharing: {timeSlicing: {resources: {a: b}}}", "wanted a list"),
         ("sharing: [1]", "wanted a mapping"),
-        ("resources: {gpus: [{pattern: '*', name: gpu}]}", "is not honoured"),
         ("flags: {gfd: {sleepInterval: 60}}", "nanoseconds"),
         ("flags: {gfd: {sleepInterval: 1 minute}}", "write 60s"),
         ("flags: {migStrategy: mix}", "did you mean mixed"),
@@ -107,6 +104,11 @@ def test_what_the_plugin_would_take_in_silence_is_an_error_with_the_way_out(
         ),
         (SLICED.replace("timeSlicing", "time-slicing"), "did you mean timeSlicing"),
         (SLICED.replace("sharing:", "share:"), "did you mean sharing"),
+        (SLICED + "      rename: shared-gpu\n", "set renameByDefault: true"),
+        (SLICED + "      devices: [0, '1:0']\n", "resources[0].devices: has no effect; the device plugin ignores it and shares all"),
+        (SLICED + "      devices: 2\n", "shares all devices"),
+        (SLICED + "resources: {gpus: [{pattern: '*', name: gpu}]}\n", "f:9: resources.gpus: has no effect"),
+        (SLICED + "resources: {mig: [{pattern: '1g*', name: small}]}\n", "the device plugin ignores it; remove it"),
         (SLICED.replace("failRequestsGreaterThanOne", "failRequestsGreaterThen1"), "did you mean fail"),
         (SLICED + "sharing: {}\n", "is also in line 2"),
         ("flags: {deviceListStrategy: envvar}", "belongs under flags.plugin"),
@@ -122,8 +124,38 @@ def test_what_the_plugin_goes_past_is_a_warning_in_a_file_and_an_error_in_a_poli
     errors, passed = faults(text, "f")
     assert (errors, [str(one) for one in passed]) == ([], list(config.warnings))
     if "also in line" not in words:
-        with pytest.raises(PolicyError, match="there is no key"):
+        with pytest.raises(PolicyError, match=r"there is no key|has no effect"):
             read_data(yaml.safe_load(text), "")
+
+
+@pytest.mark.parametrize(
+    "text", [SLICED + "      devices: all\n", SLICED + "resources: {gpus: []}\n"]
+)
+def test_an_ignored_key_that_asks_for_what_the_plugin_does_anyway_is_no_warning(text: str) -> None:
+    assert read(text, "f").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("      devices: none\n", "wanted all, a count or a list of devices"),
+        ("      devices: [first]\n", "wanted an index or a UUID of a device"),
+        ("      rename: Shared\n", "wanted lower-case letters"),
+        ("resources: {gpus: [{name: gpu}]}\n", "has an entry without pattern"),
+        ("resources: {gpus: all}\n", "wanted a list"),
+    ],
+)
+def test_a_value_that_the_plugin_refuses_is_an_error_although_the_key_has_no_effect(
+    more: str, words: str
+) -> None:
+    with pytest.raises(PolicyError, match="f:9") as caught:
+        read(SLICED + more, "f")
+    assert words in str(caught.value)
+
+
+def test_a_missing_key_is_named_beside_one_that_has_no_effect() -> None:
+    with pytest.raises(PolicyError, match="replicas is missing"):
+        read(SLICED.replace("replicas: 4", "rename: shared"), "f")
 
 
 def test_a_key_counts_in_any_case_as_for_the_plugin() -> None:

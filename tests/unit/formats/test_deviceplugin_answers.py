@@ -13,7 +13,6 @@ ANSWERS = json.loads(
 )
 #: Refused here although the plugin starts with it: it cannot do what the file says.
 STRICTER = (
-    *("is not honoured", "wanted all", "wanted a mapping, is nothing"),
     *("a second document begins", "stands twice", "would do nothing"),
     *("version: is '', wanted v1", "wanted a whole number", "wanted at most 10000"),
     *("the device plugin advertises", "is advertised with flags.migStrategy mixed only"),
@@ -37,3 +36,21 @@ def test_the_device_plugin_and_gpustate_agree_on_recorded_answers() -> None:
         accepted += 1
     assert accepted > 70
     assert refused > 90
+
+
+def test_what_the_plugin_logs_as_ignored_is_a_warning_here() -> None:
+    ignored = 0
+    for answer in ANSWERS["naming"]["answers"]:
+        try:
+            config = deviceplugin.read(answer["text"], "f")
+        except PolicyError:
+            assert answer["refused"], answer["text"]
+            continue
+        assert not answer["refused"], answer["text"]
+        assert config.sharing.strategy == answer["strategy"]
+        warned = any(
+            "has no effect; the device plugin ignores it" in one for one in config.warnings
+        )
+        assert warned == answer["ignored"], answer["text"]
+        ignored += warned
+    assert ignored == 20

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from operatorfiles import HEAD, load, read, states
 
-from gpustate.cli.common import serial
+from gpustate.api.functions import batch_sizes
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.policy import Policy, parameters, resolve
 from gpustate.errors import PolicyError
@@ -210,9 +210,9 @@ def test_apply_takes_as_many_nodes_at_a_time_as_both_limits_allow(
     tmp_path: Path,
 ) -> None:
     policy = load(HEAD + PACE % (auto, parallel, unavailable), tmp_path)
-    assert serial(None, policy.pace, nodes) == sizes
-    assert serial("1,50%", policy.pace, nodes) == ("1", "50%")
-    assert serial(None, again(policy, tmp_path).pace, nodes) == sizes
+    assert batch_sizes((), policy.pace, nodes) == sizes
+    assert batch_sizes(("1", "50%"), policy.pace, nodes) == ("1", "50%")
+    assert batch_sizes((), again(policy, tmp_path).pace, nodes) == sizes
 
 
 def test_a_pace_that_nobody_wrote_is_not_kept(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def listed(*arguments: str) -> str:
 def test_list_without_a_lab_says_how_to_make_one(labs: Path) -> None:
     assert listed() == "no lab; gpustate lab up makes one\n"
     assert json.loads(listed("-o", "json")) == {
-        "format": "gpustate_lab/1",
+        "format": "gpustate.lab/1",
         "inventory": None,
         "kubeconfig": None,
         "programs": None,
@@ -80,7 +80,7 @@ def test_a_lab_that_is_not_there_names_those_that_are(labs: Path) -> None:
         api.find("demo").node("gpu7")
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"format": "gpustate_lab-record/9"}', '{"format": 1}'])
+@pytest.mark.parametrize("text", ["", "[]", '{"format": "gpustate.lab-record/9"}', '{"format": 1}'])
 def test_a_damaged_record_is_named_with_its_path(labs: Path, text: str) -> None:
     (labs / "demo").mkdir()
     (labs / "demo" / "lab.json").write_text(text)

@@ -136,6 +136,16 @@ def test_where_the_machine_allows_it_containerd_s_file_stays_as_it_is(
     assert not (tmp_path / "config.toml").exists()
 
 
+def test_a_kubelet_that_may_not_lower_its_oom_score_keeps_the_one_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "_may_lower_oom_score", lambda: False)
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    assert machine.kubelet_configuration()["oomScoreAdj"] == own
+    monkeypatch.setattr(machine, "_may_lower_oom_score", lambda: True)
+    assert "oomScoreAdj" not in machine.kubelet_configuration()
+
+
 def test_a_node_s_files_carry_its_own_credentials(layout: Layout, tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "usr/bin").mkdir(parents=True)

@@ -181,3 +181,18 @@ def test_data_files_are_copied_from_the_modules_sources_once(stub: Path) -> None
     write_go(stub, "1.26.8")
     with pytest.raises(LabError, match=r"kwok has no file like none/\*"):
         programs.data_files("kwok", ["none/*"], print)
+
+
+def test_replaced_programs_are_distinguished_even_in_a_folder_of_one_name(tmp_path: Path) -> None:
+    program = tmp_path / "containerd"
+    program.write_text("one")
+    first = programs.identity([program])
+    assert programs.identity([program]) == first
+    program.write_text("another")
+    assert programs.identity([program]) != first
+
+
+def test_programs_of_two_folders_have_none_in_common(tmp_path: Path) -> None:
+    assert programs.common_folder("kwok", [tmp_path / "a", tmp_path / "b"]) == tmp_path
+    with pytest.raises(LabError, match="some programs of kwok are ready and some are not"):
+        programs.common_folder("kwok", [tmp_path / "a", tmp_path / "other" / "b"])

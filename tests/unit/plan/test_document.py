@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from gpustate import Disruption, Plan, Policy, PolicyError, where
 from gpustate.core.change import Change
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.core.timing import PlannedStep, Timing
 from gpustate.plan import document
 from gpustate.plan.estimate import Schedule
 
@@ -208,15 +209,7 @@ def test_the_schema_takes_nothing_else(spoil: Any) -> None:
             {"format": "gpustate.plan/9"},
             "it is of format 'gpustate.plan/9', this gpustate reads 'gpustate.plan/1'; plan again",
         ),
-        ({"format": "gpustate.plan/1"}, "the plan is damaged (no nodes or no policy); plan again"),
-        (
-            {"format": "gpustate.plan/1", "nodes": [{}], "policy": {"states": []}},
-            "the plan is damaged (a node without name or states); plan again",
-        ),
-        (
-            {"format": "gpustate.plan/1", "nodes": [7], "policy": {"states": []}},
-            "the plan is damaged (a node without name or states); plan again",
-        ),
+        ({"format": "gpustate.plan/1"}, "the plan is damaged: id: is missing; plan again"),
     ],
 )
 def test_what_is_no_plan_is_refused_with_the_place(data: Any, message: str) -> None:
@@ -241,7 +234,7 @@ def test_what_is_no_plan_is_refused_with_the_place(data: Any, message: str) -> N
             "the plan was altered after it was made",
         ),
         (lambda d: d["nodes"].pop(), "the plan was altered after it was made"),
-        (lambda d: d.pop("id"), "the plan was altered after it was made"),
+        (lambda d: d.pop("id"), "the plan is damaged: id: is missing"),
     ],
 )
 def test_a_plan_that_was_altered_is_refused(alter: Any, message: str) -> None:
@@ -258,23 +251,42 @@ def test_a_run_over_no_nodes_has_documents_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    ("spoil", "message"),
     [
-        lambda made: made["nodes"][0]["states"][1].pop("known_after"),
-        lambda made: made["nodes"][0]["states"].append(7),
-        lambda made: made["nodes"][0].pop("status"),
-        lambda made: made["nodes"][0]["states"][0]["changes"][0].pop("before"),
-        lambda made: made["policy"]["states"][0].pop("parameters"),
-        lambda made: made["policy"]["states"][0].update(state=7),
-        lambda made: made.update(notes=7),
+        (lambda made: made["nodes"][0]["states"][1].pop("known_after"), "known_after"),
+        (
+            lambda made: made["nodes"][0]["states"].append(7),
+            "nodes[0].states[4]: is a number, expected a mapping",
+        ),
+        (lambda made: made["nodes"][0].pop("status"), "nodes[0].status: is missing"),
+        (
+            lambda made: made["nodes"][0]["states"][0]["changes"][0].pop("before"),
+            "nodes[0].states[0].changes[0].before: is missing",
+        ),
+        (
+            lambda made: made["policy"]["states"][0].pop("parameters"),
+            "policy.states[0].parameters: is missing",
+        ),
+        (
+            lambda made: made["policy"]["states"][0].update(state=7),
+            "policy.states[0].state: is a number, expected a string",
+        ),
+        (lambda made: made.update(notes=7), "notes: is a number, expected a list"),
+        (lambda made: made.update(nodes=7), "nodes: is a number, expected a list"),
+        (lambda made: made["nodes"][0].pop("name"), "nodes[0].name: is missing"),
+        (lambda made: made["nodes"].append(7), "nodes[1]: is a number, expected a mapping"),
     ],
 )
-def test_a_plan_that_lacks_something_is_refused_though_its_id_was_made_to_fit(spoil: Any) -> None:
+def test_a_plan_that_does_not_fit_its_schema_is_refused_with_the_place_in_it(
+    spoil: Any, message: str
+) -> None:
     made = json.loads(json.dumps(plan(node())))
     spoil(made)
     made["id"] = document.plain_fingerprint([made["policy"], made["nodes"]])
-    with pytest.raises(PolicyError, match=r"^p.json: the plan is damaged"):
+    with pytest.raises(PolicyError) as caught:
         document.read_plan(made, place="p.json")
+    assert str(caught.value).startswith("p.json: the plan is damaged: ")
+    assert message in str(caught.value)
 
 
 def test_a_plan_of_an_earlier_release_without_a_fleet_is_read_and_shown() -> None:
@@ -284,8 +296,12 @@ def test_a_plan_of_an_earlier_release_without_a_fleet_is_read_and_shown() -> Non
     assert document.read_plan(made, place="p.json") == made
 
 
-def test_a_fleet_follows_from_the_nodes_and_has_an_estimate_where_one_was_asked_for() -> None:
-    nodes = [ready("gpu1"), ready("gpu2"), NodeResult("gpu3", NodeStatus.UNREACHABLE, "no route")]
+def test_a_fleet_follows_from_the_nodes_and_has_an_estimate_where_steps_were_measured() -> None:
+    nodes = [
+        ready("gpu1", 3),
+        ready("gpu2", 4),
+        NodeResult("gpu3", NodeStatus.UNREACHABLE, "no route"),
+    ]
     made = document.plan_document(
         POLICY,
         "p",
@@ -307,10 +323,21 @@ def test_a_fleet_follows_from_the_nodes_and_has_an_estimate_where_one_was_asked_
     assert document.read_plan(json.loads(json.dumps(made)), place="p.json") == made
 
 
-def ready(name: str) -> NodeResult:
+def test_there_is_no_estimate_where_nothing_was_measured() -> None:
+    made = document.plan_document(
+        POLICY, "p", [ready("gpu1")], run="r", created=CREATED, schedule=Schedule(5)
+    )
+    PLAN_SCHEMA.validate(made)
+    assert "estimate" not in made["fleet"]
+    assert "estimate" not in made["fleet"]["groups"][0]
+
+
+def ready(name: str, seconds: int | None = None) -> NodeResult:
     change = Change("text", "a\n", "b\n", Disruption.RESTART, "", "/etc/x")
     state = StateResult("first", Outcome.PENDING, Plan((change,)), worst=Disruption.RESTART)
-    return NodeResult(name, states=[state])
+    timings = () if seconds is None else (Timing("first", "write /etc/x", seconds, "r-1"),)
+    steps = (PlannedStep("first", "write /etc/x", "PutText", 30),)
+    return NodeResult(name, states=[state], steps=steps, timings=timings)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +355,7 @@ def ready(name: str) -> NodeResult:
 )
 def test_what_is_said_of_the_fleet_must_fit_the_nodes(spoil: Any) -> None:
     made = document.plan_document(
-        POLICY, "p", [ready("gpu1")], run="r", created=CREATED, schedule=Schedule(5)
+        POLICY, "p", [ready("gpu1", 3)], run="r", created=CREATED, schedule=Schedule(5)
     )
     spoil(made["fleet"])
     with pytest.raises(PolicyError, match=r"^p.json: the plan is damaged"):

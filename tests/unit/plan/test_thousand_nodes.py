@@ -19,6 +19,7 @@ from typing import Any
 from fleets import Fleet
 
 from gpustate import inventory
+from gpustate.api.functions import schedule
 from gpustate.cli import common, reports
 from gpustate.engine import fleet
 from gpustate.plan import document
@@ -64,7 +65,7 @@ def test_a_thousand_nodes_with_twenty_plans_cost_at_most_three_seconds(tmp_path:
             result.nodes,
             run=result.run,
             created="2026-11-21T07:55:00Z",
-            schedule=reports.schedule(result, 50, "1,10%"),
+            schedule=schedule(result, 50, ("1", "10%")),
         )
     )
     texts = {

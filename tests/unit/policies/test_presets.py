@@ -37,7 +37,7 @@ def test_a_slurm_node_and_an_image_leave_out_what_makes_no_sense_there() -> None
     assert "containerd" not in names(presets.slurm_node())
     assert "validator" in names(presets.slurm_node())
     whole = names(presets.kubernetes_node())
-    assert names(presets.image()) == [name for name in whole if name != "gpu-labels"]
+    assert names(presets.image()) == whole
 
 
 def test_an_override_gives_parameters_and_none_leaves_a_state_out() -> None:

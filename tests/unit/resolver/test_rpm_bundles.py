@@ -88,7 +88,7 @@ def sources(worlds: dict[str, RpmSite], folder: Path, **more: str) -> Path:
     return file
 
 
-def made(cases: list[bundle_nodes.AnyCase], tmp_path: Path) -> write.Chosen:
+def made(cases: list[bundle_nodes.AnyCase], tmp_path: Path) -> write.Selection:
     cache = tmp_path / "cache"
     cache.mkdir(exist_ok=True)
     (found,) = bundle_nodes.chosen(cases, cache, lambda _: None)
@@ -132,7 +132,7 @@ def test_what_the_installed_have_stays_out(worlds: dict[str, RpmSite], tmp_path:
     assert names(made([bare], tmp_path)) - names(made([full], tmp_path)) == {"dkms"}
 
 
-def names(found: write.Chosen) -> set[str]:
+def names(found: write.Selection) -> set[str]:
     return {one.package.name for rows in found.stanzas.values() for one in rows if one.package}
 
 
@@ -187,14 +187,14 @@ def test_sles_gets_its_own_names_and_headers() -> None:
 def test_built_modules_go_in_where_the_policy_wants_them(worlds: dict[str, RpmSite]) -> None:
     facts = NodeFacts(os_id="rhel", os_version="9.6", machine="x86_64", package_manager="dnf")
     bare = kernelnames.parts("dnf", KERNEL)["r"]
-    built = f"kmod-nvidia-580.65.06-{bare}"
+    package_of = f"kmod-nvidia-580.65.06-{bare}"
     there: dict[str, tuple[str, ...]] = {
         one.name: (one.version,) for one in DRIVER if "kmod-nvidia" not in one.name
     }
-    there[built] = ("3:580.65.06-3.el9_5",)
+    there[package_of] = ("3:580.65.06-3.el9_5",)
     state = DriverInstalled(branch=580, precompiled=True, module_type="proprietary")
     wants = asked([state], facts, lambda name: there.get(name, ()), [KERNEL])
-    assert (built, "3:580.65.06-3.el9_5") in wants.by_state["driver"], wants
+    assert (package_of, "3:580.65.06-3.el9_5") in wants.by_state["driver"], wants
     wants = asked([state], facts, lambda name: there.get(name, ()), [KERNEL, "6.0-1.el9.x86_64"])
     assert "as a whole set" in wants.problem
 
@@ -233,7 +233,7 @@ def test_a_node_tells_repositories_keys_variables_streams_and_what_is_installed(
     assert case.keys[""] == key
     assert (case.streams, case.ready) == ({"perl": "5.32"}, frozenset({KERNEL}))
     (installed,) = case.nodes
-    assert [one.name for one in installed.packages.packages] == ["bash"]
+    assert [one.name for one in installed.packages] == ["bash"]
     again = rpm_bundle_nodes.case(node, (), facts, (KERNEL,))
     assert again.nodes[0] is installed, "nodes of one image are kept once"
 
@@ -250,7 +250,7 @@ def test_repo_files_are_read_with_their_variables() -> None:
     assert one.name == "baseos"
     assert one.get("mirrorlist") == "https://m.example/?a=x86_64&r=9"
     assert one.get("gpgkey").split() == ["file:///a", "file:///b"]
-    with pytest.raises(UsageError, match=r"/etc/x\.repo: baseos: nobody says what \$releasever"):
+    with pytest.raises(UsageError, match=r"/etc/x\.repo: baseos: undefined variable \$releasever"):
         parse_sources({"/etc/x.repo": text}, {"basearch": "x86_64"})
 
 
@@ -292,8 +292,8 @@ def test_without_a_gpgkey_the_keys_of_rpm_itself_count() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"sslclientcert": "/etc/pki/x.pem"}, "base: wants sslclientcert, .* dnf reposync"),
-        ({"gpgkey": "file:///nowhere"}, "base: its key /nowhere is not there"),
+        ({"sslclientcert": "/etc/pki/x.pem"}, "base: requires sslclientcert, .* dnf reposync"),
+        ({"gpgkey": "file:///nowhere"}, "base: key file /nowhere is missing"),
     ],
 )
 def test_a_repository_that_cannot_be_read_from_here_is_named(
@@ -328,7 +328,7 @@ def test_the_bundle_is_complete_for_a_policy_and_says_what_it_lacks(
     )
     chosen = made([case], tmp_path)
     site = worlds["base"]
-    write.write(write.make([chosen], site.signing, tmp_path / "cache"), tmp_path / "b.tar")
+    write.write(write.prepare([chosen], site.signing, tmp_path / "cache"), tmp_path / "b.tar")
     bundle = reading.load(str(tmp_path / "b.tar"))
     assert reading.check(bundle) == []
     facts = NodeFacts(os_id="rocky", os_version="9.6", machine="x86_64", package_manager="dnf")

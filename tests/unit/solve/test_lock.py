@@ -16,17 +16,17 @@ from gpustate.core.inventory import Inventory, InventoryNode, VarsLayer
 from gpustate.core.policy import Policy, resolve
 from gpustate.errors import PolicyError, RefusedError
 from gpustate.resolver import lock_layers
-from gpustate.resolver.driver_sets import Survey, settle_all
+from gpustate.resolver.driver_sets import Survey, resolve_all
 from gpustate.solve import document, keeping, lock
-from gpustate.solve.lock import Lock, LockedSet, Situation, from_text, gathered, to_text
-from gpustate.solve.problem import Wanted
+from gpustate.solve.lock import Lock, LockedSet, Platform, from_text, merge_sets, to_text
+from gpustate.solve.problem import DriverRequest
 from gpustate.solve.solver import Solution, solve
 from gpustate.states.driver import DriverInstalled
 
-HERE = Situation("debian12", "bookworm", "x86_64", (H100,))
+HERE = Platform("debian12", "bookworm", "x86_64", (H100,))
 OLD = universe((vendor("580.65.06"), VENDOR))
 NEW = universe((vendor("595.91.07") + vendor("580.178.04") + vendor("580.65.06"), VENDOR))
-BRANCH = Wanted(branch=580)
+BRANCH = DriverRequest(branch=580)
 
 
 def schema(name: str) -> Any:
@@ -34,14 +34,14 @@ def schema(name: str) -> Any:
     return json.loads(text)
 
 
-def one_set(wanted: Wanted = BRANCH) -> LockedSet:
+def one_set(wanted: DriverRequest = BRANCH) -> LockedSet:
     made = solve(problem(wanted, OLD, H100))
     assert isinstance(made, Solution)
-    return lock.locked(made, wanted, HERE)
+    return lock.lock_solution(made, wanted, HERE)
 
 
 def a_lock(*nodes: str) -> Lock:
-    return gathered(dict.fromkeys(nodes or ("gpu2", "gpu1"), one_set()), "digest")
+    return merge_sets(dict.fromkeys(nodes or ("gpu2", "gpu1"), one_set()), "digest")
 
 
 TEXT = to_text(a_lock())
@@ -74,11 +74,11 @@ def changed(**keys: object) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is no lock file"),
+        ("", "is not a lock file"),
         ("[" * 100_000, "nested too deep"),
-        ("[]", "is a list, wanted a mapping"),
-        ("{}", "format: is not there"),
-        ('{"format": "gpustate.lock/2"}', "format is 'gpustate.lock/2', wanted gpustate.lock/1"),
+        ("[]", "is a list, expected a mapping"),
+        ("{}", "format: is missing"),
+        ('{"format": "gpustate.lock/2"}', "format is 'gpustate.lock/2', expected gpustate.lock/1"),
         (
             '{"format": "gpustate.lock/1", "format": "x"}',
             "the key format is there twice; solve again",
@@ -88,20 +88,26 @@ def changed(**keys: object) -> str:
             "gpustate.lock:3: the key format is",
         ),
         ('{"format": NaN}', "gpustate.lock:1: NaN is no number of JSON; solve again"),
-        ('{"format": ' + "1" * 5000 + "}", "is no lock file"),
-        (TEXT.replace('"sets"', '"set"'), "has the key set"),
-        (changed(driver="latest"), "sets[0].driver: is 'latest'"),
-        (changed(module_type=True), "sets[0].module_type: is a boolean, wanted a string"),
-        (changed(nodes="gpu1"), "sets[0].nodes: is a string, wanted a list"),
-        (changed(nodes=["a", "a"]), "has something twice"),
+        ('{"format": ' + "1" * 5000 + "}", "is not a lock file"),
+        (TEXT.replace('"sets"', '"set"'), "sets: is missing"),
+        (changed(driver="latest"), "sets[0].driver: is 'latest', expected a driver version"),
+        (changed(module_type=True), "sets[0].module_type: is 'True', expected open or proprietary"),
+        (changed(nodes="gpu1"), "sets[0].nodes: is a string, expected a list"),
+        (changed(nodes=["a", "a"]), "sets[0].nodes: has an item twice"),
         (changed(nodes=[1]), "sets[0].nodes[0]: is a number"),
         (changed(packages=[]), "sets[0].packages: is empty"),
-        (changed(repositories=[]), "there is no such repository"),
-        (changed(wanted={"branch": "580"}), "sets[0].wanted.branch: is a string, wanted a number"),
-        (changed(wanted={"colour": 1}), "has the key colour"),
+        (changed(repositories=[]), "packages[0].repository: there is no repository 0"),
+        (
+            changed(wanted={"branch": "580"}),
+            "sets[0].wanted.branch: is a string, expected a whole number",
+        ),
+        (
+            changed(wanted={"colour": 1}),
+            "sets[0].wanted: unknown key colour, expected version, channel",
+        ),
         (changed(driver="595.91.07"), "a mixed set"),
-        (TEXT.replace("libcuda1", "lib cuda"), "wanted a plain word"),
-        (TEXT.replace('"580.65.06-1"', '"580.65.06-1;rm -rf"', 1), "wanted a plain word"),
+        (TEXT.replace("libcuda1", "lib cuda"), "expected a plain word"),
+        (TEXT.replace('"580.65.06-1"', '"580.65.06-1;rm -rf"', 1), "expected a plain word"),
     ],
 )
 def test_a_file_that_is_none_is_one_clear_error(text: str, said: str) -> None:
@@ -131,43 +137,43 @@ def test_a_file_that_is_no_text_is_one_clear_error(tmp_path: Path, content: byte
 
 def test_a_locked_set_stays_although_something_newer_is_offered() -> None:
     had = a_lock().sets[0]
-    assert keeping.settle(problem(BRANCH, NEW, H100), HERE, had).set == had
-    moved = keeping.settle(problem(BRANCH, NEW, H100), HERE, had, update=True)
+    assert keeping.resolve(problem(BRANCH, NEW, H100), HERE, had).set == had
+    moved = keeping.resolve(problem(BRANCH, NEW, H100), HERE, had, update=True)
     assert (moved.how, moved.set and moved.set.driver) == ("moved", "580.178.04")
 
 
 def test_a_node_like_others_joins_them_and_another_is_solved() -> None:
     had = a_lock().sets
-    joined = keeping.settle(problem(BRANCH, NEW, H100), HERE, None, had)
+    joined = keeping.resolve(problem(BRANCH, NEW, H100), HERE, None, had)
     assert (joined.how, joined.set and joined.set.driver) == ("joined", "580.65.06")
-    elsewhere = Situation("debian13", "trixie", "x86_64", (H100,))
-    solved = keeping.settle(problem(BRANCH, NEW, H100), elsewhere, None, had)
+    elsewhere = Platform("debian13", "trixie", "x86_64", (H100,))
+    solved = keeping.resolve(problem(BRANCH, NEW, H100), elsewhere, None, had)
     assert (solved.how, solved.set and solved.set.driver) == ("solved", "580.178.04")
 
 
 def test_a_set_moves_when_the_policy_wants_something_else() -> None:
-    wanted = Wanted(branch=595)
-    moved = keeping.settle(problem(wanted, NEW, H100), HERE, a_lock().sets[0])
-    assert moved.why == "it was locked for branch 580, the policy wants branch 595"
+    wanted = DriverRequest(branch=595)
+    moved = keeping.resolve(problem(wanted, NEW, H100), HERE, a_lock().sets[0])
+    assert moved.why == "it was locked for branch 580, the policy now requests branch 595"
     assert moved.set is not None
     assert moved.set.driver == "595.91.07"
 
 
 def test_another_file_under_the_locked_version_is_refused() -> None:
     forged = universe((vendor("580.65.06", digest="b"), VENDOR))
-    with pytest.raises(RefusedError, match="is another file than the one that is locked"):
-        keeping.settle(problem(BRANCH, forged, H100), HERE, a_lock().sets[0])
+    with pytest.raises(RefusedError, match="differs from the locked file"):
+        keeping.resolve(problem(BRANCH, forged, H100), HERE, a_lock().sets[0])
 
 
 def test_a_locked_set_that_is_gone_or_blocked_stays_and_says_so() -> None:
     gone = universe((vendor("580.178.04"), VENDOR))
-    kept = keeping.settle(
+    kept = keeping.resolve(
         problem(BRANCH, gone, H100, blocks=lambda v, k: (("bad", "it hangs"),)),
         HERE,
         a_lock().sets[0],
     )
     assert kept.how == "kept"
-    assert [note.partition(" ")[0] for note in kept.notes] == ["no", "rule"]
+    assert [note.partition(" ")[0] for note in kept.notes] == ["no", "blocked"]
 
 
 # --- outdated --------------------------------------------------------------------------------
@@ -183,25 +189,25 @@ def test_outdated_says_of_each_newer_driver_why_it_is_or_is_not_allowed() -> Non
     told = {one.version: [reason.key for reason in one.reasons] for one in found.newer}
     assert told == {"595.91.07": ["policy:driver", "rule:driver-595"], "580.178.04": []}
     assert found.allowed is not None
-    assert found.notes == ("branch 580 is past the end of its support (2028-06)",)
+    assert found.notes == ("branch 580 is past its end of support (2028-06)",)
     data = document.outdated_data([found], {"gpu9": "unreachable"})
     jsonschema.validate(data, schema("outdated"))
     text = document.outdated_text([found], {})
     assert "595.91.07 open (NVIDIA)  not allowed:" in text
-    assert "- rule driver-595 of the matrix: it hangs" in text
+    assert "- compatibility rule driver-595: it hangs" in text
     assert text.endswith("sets=1 updates=1 troubles=0\n")
 
 
 def test_what_was_solved_is_of_its_schema() -> None:
-    settled = {
-        "gpu1": keeping.settle(problem(BRANCH, NEW, H100), HERE, None),
-        "gpu2": keeping.settle(problem(Wanted(branch=610), NEW, H100), HERE, None),
+    resolutions = {
+        "gpu1": keeping.resolve(problem(BRANCH, NEW, H100), HERE, None),
+        "gpu2": keeping.resolve(problem(DriverRequest(branch=610), NEW, H100), HERE, None),
     }
     troubles = {"refused": {"gpu2": "no set"}, "unreachable": {}, "skipped": {"gpu3": "no GPU"}}
-    data = document.solve_data(settled, troubles, path="gpustate.lock", changed=True)
+    data = document.solve_data(resolutions, troubles, path="gpustate.lock", changed=True)
     jsonschema.validate(data, schema("solve"))
-    text = document.solve_text(settled, troubles, path="gpustate.lock", changed=True)
-    assert "1. the policy wants branch 610" in text
+    text = document.solve_text(resolutions, troubles, path="gpustate.lock", changed=True)
+    assert "1. the policy requests branch 610" in text
     assert text.splitlines()[-1] == (
         "nodes=3 solved=1 joined=0 kept=0 moved=0 refused=1 unreachable=0 skipped=1"
     )
@@ -225,7 +231,7 @@ def test_a_lock_is_the_last_word_about_the_driver() -> None:
 
 
 def test_a_lock_for_a_channel_replaces_it() -> None:
-    made = gathered({"gpu1": one_set(Wanted(channel="latest-lts"))})
+    made = merge_sets({"gpu1": one_set(DriverRequest(channel="latest-lts"))})
     driver = locked_driver(
         Policy(DriverInstalled(version="latest-lts")), InventoryNode("gpu1"), made
     )
@@ -255,16 +261,16 @@ def test_a_thousand_nodes_with_twenty_sets_are_locked_in_well_under_a_second() -
     import time
 
     sets = {
-        f"gpu{n}": lock.locked(
+        f"gpu{n}": lock.lock_solution(
             solve(problem(BRANCH, OLD, H100)),  # type: ignore[arg-type]
             BRANCH,
-            Situation("debian12", "bookworm", "x86_64", (f"{n:04x}",)),
+            Platform("debian12", "bookworm", "x86_64", (f"{n:04x}",)),
         )
         for n in range(20)
     }
     many = {f"node{n}": sets[f"gpu{n % 20}"] for n in range(1000)}
     before = time.process_time()
-    made = from_text(to_text(gathered(many)), "x")
+    made = from_text(to_text(merge_sets(many)), "x")
     inventory = Inventory("x", tuple(InventoryNode(name) for name in many))
     policy = Policy(DriverInstalled(branch=580))
     for node in lock_layers.onto(inventory, policy, made, "x").nodes:
@@ -284,7 +290,7 @@ def image_driver(made: Lock, **parameters: Any) -> Any:
 
 
 def test_an_image_gets_the_one_set_that_the_lock_has_for_its_policy() -> None:
-    elsewhere = replace(one_set(), wanted=Wanted(branch=570))
+    elsewhere = replace(one_set(), wanted=DriverRequest(branch=570))
     made = Lock((*a_lock().sets, elsewhere), "digest")
     driver = image_driver(made, branch=580)
     assert (driver.version, driver.locked) == ("580.65.06", one_set().versions)
@@ -293,9 +299,9 @@ def test_an_image_gets_the_one_set_that_the_lock_has_for_its_policy() -> None:
 def test_an_image_is_refused_where_the_lock_has_none_or_several_sets() -> None:
     with pytest.raises(PolicyError, match="has no set for branch 595"):
         image_driver(a_lock(), branch=595)
-    other = keeping.settle(problem(BRANCH, NEW, H100), HERE, None).set
+    other = keeping.resolve(problem(BRANCH, NEW, H100), HERE, None).set
     assert other is not None
-    both = gathered({"gpu1": one_set(), "gpu2": other})
+    both = merge_sets({"gpu1": one_set(), "gpu2": other})
     with pytest.raises(PolicyError, match="has 2 sets for branch 580") as error:
         image_driver(both, branch=580)
     assert "580.178.04 open, 580.65.06 open" in str(error.value)
@@ -304,7 +310,7 @@ def test_an_image_is_refused_where_the_lock_has_none_or_several_sets() -> None:
 
 def test_one_set_for_two_kinds_of_nodes_is_one_set_for_an_image() -> None:
     other = replace(one_set(), situation=replace(HERE, gpus=("2331",)))
-    assert image_driver(gathered({"a": one_set(), "b": other}), branch=580).version == "580.65.06"
+    assert image_driver(merge_sets({"a": one_set(), "b": other}), branch=580).version == "580.65.06"
 
 
 def test_an_image_without_a_driver_needs_no_set() -> None:
@@ -313,10 +319,10 @@ def test_an_image_without_a_driver_needs_no_set() -> None:
 
 def test_nodes_leave_the_lock_only_when_they_are_said_to() -> None:
     had = a_lock("gpu1", "gpu2", "gpu3")
-    assert settle_all(Survey(), had).lock.sets == had.sets
-    pruned = settle_all(Survey(), had, gone=["gpu1", "gpu3"]).lock
+    assert resolve_all(Survey(), had).lock.sets == had.sets
+    pruned = resolve_all(Survey(), had, gone=["gpu1", "gpu3"]).lock
     assert [one.nodes for one in pruned.sets] == [("gpu2",)]
-    assert settle_all(Survey(), had, gone=had.by_node()).lock.sets == ()
+    assert resolve_all(Survey(), had, gone=had.by_node()).lock.sets == ()
 
 
 def test_nodes_that_left_the_inventory_are_told() -> None:
@@ -325,4 +331,4 @@ def test_nodes_that_left_the_inventory_are_told() -> None:
     jsonschema.validate(data, schema("solve"))
     assert (data["gone"], data["pruned"]) == (["gpu7"], True)
     stay = document.solve_text({}, troubles, path="x", changed=False, gone=["gpu7"])
-    assert "not in the inventory, still in the lock; take them out with --prune: gpu7" in stay
+    assert "not in the inventory, still locked; remove them with --prune: gpu7" in stay

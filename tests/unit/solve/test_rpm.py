@@ -12,10 +12,10 @@ from gpustate.resolver.rpm_indexes import OtherRpmsQuery, RpmDriverQuery, with_o
 from gpustate.resolver.rpm_repositories import Repositories, RepositoriesQuery
 from gpustate.solve import modules, repodata, rpmrelations, schemes
 from gpustate.solve.packages import Package, Repository, Universe
-from gpustate.solve.problem import Problem, Wanted
-from gpustate.solve.relations import text
+from gpustate.solve.problem import DriverRequest, Problem
+from gpustate.solve.relations import clause_text
 from gpustate.solve.repodata import Location, nevra
-from gpustate.solve.solver import Solution, Unsolved, explain, solve
+from gpustate.solve.solver import NoSolution, Solution, describe_conflict, solve
 
 CUDA = Repository("cuda", "/", "", "https://vendor.test")
 
@@ -57,14 +57,14 @@ def test_a_version_is_older(older: str, newer: str) -> None:
 def test_a_relation_without_a_release_is_about_all_of_them() -> None:
     assert rpmversion.compare_in_relation("3:580.65.06-2.el9", "3:580.65.06") == 0
     ((relation,),) = rpmrelations.parse("nvidia-kmod = 3:580.65.06")
-    assert relation.admits("3:580.65.06-7.el9")
-    assert not relation.admits("580.65.06-7.el9")
+    assert relation.allows("3:580.65.06-7.el9")
+    assert not relation.allows("580.65.06-7.el9")
 
 
 def test_what_is_provided_without_a_version_meets_every_bound() -> None:
     ((relation,),) = rpmrelations.parse("nvidia-kmod >= 3:580")
-    assert relation.met_by("kmod-x", "1-1", [("nvidia-kmod", "")])
-    assert not relation.met_by("kmod-x", "1-1", [("nvidia-kmod", "3:570")])
+    assert relation.satisfied_by("kmod-x", "1-1", [("nvidia-kmod", "")])
+    assert not relation.satisfied_by("kmod-x", "1-1", [("nvidia-kmod", "3:570")])
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_is_provided_without_a_version_meets_every_bound() -> None:
 def test_boolean_dependencies_are_read_as_far_as_a_set_needs_them(
     written: str, read_as: list[str]
 ) -> None:
-    assert [text(clause) for clause in rpmrelations.parse(written)] == read_as
+    assert [clause_text(clause) for clause in rpmrelations.parse(written)] == read_as
 
 
 # --- repodata --------------------------------------------------------------------------------
@@ -108,14 +108,14 @@ def test_a_repomd_names_its_files() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "is no XML"),
-        (b"\0\1", "is no XML"),
-        (b"<repomd>", "is no XML"),
-        (b"<html/>", "it names no primary"),
-        (REPOMD.replace("repodata/p", "../../etc/p").encode(), "has no usable address"),
-        (REPOMD.replace("repodata/p", "/etc/p").encode(), "has no usable address"),
-        (REPOMD.replace("repodata/p", "$(id)").encode(), "has no usable address"),
-        (b'<?xml version="1.0" encoding="martian"?><a/>', "is in an encoding"),
+        (b"", "not well-formed XML"),
+        (b"\0\1", "not well-formed XML"),
+        (b"<repomd>", "not well-formed XML"),
+        (b"<html/>", "it lists no primary"),
+        (REPOMD.replace("repodata/p", "../../etc/p").encode(), "invalid location"),
+        (REPOMD.replace("repodata/p", "/etc/p").encode(), "invalid location"),
+        (REPOMD.replace("repodata/p", "$(id)").encode(), "invalid location"),
+        (b'<?xml version="1.0" encoding="martian"?><a/>', "unsupported encoding"),
         (b"<!DOCTYPE a [<!ENTITY x SYSTEM 'file:///etc/passwd'>]><a>&x;</a>", "a document type"),
         (b"<!DOCTYPE a><a/>", "a document type"),
         (b"<a>" * 40, "is nested deeper than 16"),
@@ -153,7 +153,10 @@ def test_packages_are_read_with_all_that_decides() -> None:
         "580.65.06",
         True,
     )
-    assert [text(clause) for clause in package.depends] == ["nvidia-kmod = 3:580.65.06", "a | b"]
+    assert [clause_text(clause) for clause in package.depends] == [
+        "nvidia-kmod = 3:580.65.06",
+        "a | b",
+    ]
     assert [str(row) for row in package.conflicts] == ["old < 2", "nvidia-x11"]
     assert ("libcuda.so.1()(64bit)", "") in package.provides
     assert len(package.sha256) == 64
@@ -172,21 +175,21 @@ def test_obsoleting_is_about_names_only() -> None:
         Rpm("old", "1-1"),
         Rpm("other", "1-1", provides=("old = 1",)),
     )
-    assert new.clashes(old)
-    assert not new.clashes(other)
+    assert new.conflicts_with(old)
+    assert not new.conflicts_with(other)
 
 
 # --- solving ---------------------------------------------------------------------------------
 
 
-def problem(wanted: Wanted, packages: tuple[Package, ...]) -> Problem:
+def problem(wanted: DriverRequest, packages: tuple[Package, ...]) -> Problem:
     dkms = read(Rpm("dkms", "3.2.1-1.el9", arch="noarch"), leaf=True)
     return Problem(wanted, Universe((*packages, *dkms)), "rocky", lambda branch, kind: ("open", ""))
 
 
 def test_a_driver_is_solved_from_rpms_with_its_epoch() -> None:
     packages = read(*driver("580.65.06"), *driver("580.105.08"), *driver("595.58.03"))
-    found = solve(problem(Wanted(branch=580, fabric_manager=True), packages))
+    found = solve(problem(DriverRequest(branch=580, fabric_manager=True), packages))
     assert isinstance(found, Solution)
     assert {p.version for p in found.packages} == {"3:580.105.08-1.el9"}
     assert {p.name for p in found.packages} == {p.name for p in driver("x")}
@@ -233,16 +236,19 @@ def test_packages_are_there_while_a_stream_of_theirs_is_active(
     rows: list[dict[str, object]], settings: str, there: set[str]
 ) -> None:
     known = [modules.parse(documents(rows), "modules.yaml")]
-    found = modules.filtered(PACKAGES, known, modules.enabled([settings]))
+    found = modules.apply_streams(PACKAGES, known, modules.enabled_streams([settings]))
     assert {package.driver for package in found if not package.forbidden} == there
 
 
 def test_a_stream_that_would_have_it_is_named() -> None:
     known = [modules.parse(documents(STREAMS), "modules.yaml")]
-    packages = modules.filtered(PACKAGES, known, {"nvidia-driver": "580-open"})
-    found = solve(problem(Wanted(branch=595), packages))
-    assert isinstance(found, Unsolved)
-    assert "module stream nvidia-driver:open-dkms, which is not enabled, forbids" in explain(found)
+    packages = modules.apply_streams(PACKAGES, known, {"nvidia-driver": "580-open"})
+    found = solve(problem(DriverRequest(branch=595), packages))
+    assert isinstance(found, NoSolution)
+    assert (
+        "module stream nvidia-driver:open-dkms, which is not enabled, forbids"
+        in describe_conflict(found)
+    )
 
 
 @pytest.mark.parametrize("content", ["{", "a: [", "\x01", "[" * 100, "a: 1\na: 2", "&a [*a]"])
@@ -284,7 +290,7 @@ def test_enabled_repositories_are_those_with_repodata() -> None:
 
 
 def test_a_repository_without_repodata_is_refused() -> None:
-    with pytest.raises(RefusedError, match=r"no repodata of base here yet.*dnf makecache"):
+    with pytest.raises(RefusedError, match=r"no cached repodata of base.*dnf makecache"):
         settings("[base]\n").checked()
 
 
@@ -326,7 +332,7 @@ def test_excluded_packages_are_forbidden() -> None:
 
 def test_damaged_repodata_and_missing_zstd_are_refused() -> None:
     query = RpmDriverQuery(settings("[a]\n", "a"))
-    with pytest.raises(RefusedError, match="repodata of a is not what its repomd"):
+    with pytest.raises(RefusedError, match="repodata of a does not match its repomd"):
         query.parse(Answer(70, b"=damaged|a\n"))
     with pytest.raises(RefusedError, match="install the package zstd"):
         query.parse(Answer(0, b"=primary|a\n=zstd\n"))

@@ -76,8 +76,8 @@ def test_only_what_the_node_needs_is_sent_and_then_apt_sees_nothing_else(bundle:
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"os_version": "13"}, "debian13-x86_64 is not in the bundle .* has debian12-x86_64"),
-        ({"machine": "aarch64"}, "debian12-aarch64 is not in the bundle"),
+        ({"os_version": "13"}, "has no packages for debian13-x86_64 .available: debian12-x86_64"),
+        ({"machine": "aarch64"}, "has no packages for debian12-aarch64"),
         ({"package_manager": "apk"}, "no apt, dnf or zypper on this node"),
         (
             {"package_manager": "dnf"},
@@ -96,7 +96,7 @@ def test_a_node_that_the_bundle_is_not_for_is_refused(
 
 @pytest.mark.parametrize("file", ["/nowhere/b.tar", "", "/dev/null", "/etc/passwd"])
 def test_a_file_that_is_no_bundle_is_an_error_of_the_policy(file: str) -> None:
-    with pytest.raises(PolicyError, match="is no bundle"):
+    with pytest.raises(PolicyError, match="is not a bundle"):
         build(BundleInPlace, {"file": file})
 
 

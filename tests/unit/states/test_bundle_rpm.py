@@ -34,7 +34,7 @@ def rpms(tmp_path: Path) -> Bundle:
     made = site.made(name="rocky9")
     files = {k.replace("rocky9", "sles15"): v for k, v in made.contents.items() if "/" in k}
     manifest = replace(made.manifest, targets=(*made.manifest.targets, target))
-    both = write.Made(manifest, {**made.contents, **files})
+    both = write.PreparedBundle(manifest, {**made.contents, **files})
     both.contents["manifest.json"] = both.text.encode()
     write.write(both, tmp_path / "rpms.tar")
     return reading.load(str(tmp_path / "rpms.tar"))

@@ -11,10 +11,13 @@ from standins import merge_k0s
 
 from gpustate import Disruption, ops
 from gpustate.core.queries import Answer
+from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.k0s import (
     DROP_IN_PATH,
     MERGED_PATH,
     ROOT_PATH,
+    SOCKET,
+    Found,
     K0sHandlerRegistered,
     K0sQuery,
     Observed,
@@ -22,12 +25,19 @@ from gpustate.states.k0s import (
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
+SERVES = CriStatus(SOCKET, "ok", handlers=(CriHandler("runc"), CriHandler("nvidia")))
 
-def node_with(version: int = 2, files: dict[str, str] | None = None, **facts: Any) -> FakeNode:
-    def observed(node: FakeNode) -> Observed:
+
+def node_with(
+    version: int = 2,
+    files: dict[str, str] | None = None,
+    cri: CriStatus | None = None,
+    **facts: Any,
+) -> FakeNode:
+    def observed(node: FakeNode) -> Found:
         text = node.files.get(DROP_IN_PATH)
         merged = merge_k0s(version, [text] if text else [])
-        return replace(Observed("k0sworker", True, True, text, merged), **facts)
+        return Found(replace(Observed("k0sworker", True, True, text, merged), **facts), cri)
 
     return FakeNode(
         files=files,
@@ -80,8 +90,28 @@ def test_a_drop_in_that_k0s_does_not_take_up_is_no_success() -> None:
     assert "no runtime nvidia" in (state.refuse(state.probe(stuck)) or "")
 
 
+@pytest.mark.parametrize(
+    ("cri", "reason"),
+    [
+        (CriStatus(SOCKET, "unserved", "load failed"), "without its CRI service"),
+        (CriStatus(SOCKET, "silent", "timed out"), "does not answer: timed out"),
+        (CriStatus(SOCKET, "ok", handlers=(CriHandler("runc"),)), "has no nvidia; it has runc"),
+    ],
+)
+def test_a_containerd_that_does_not_serve_pods_is_no_success(cri: CriStatus, reason: str) -> None:
+    node = node_with()
+    list(converge(K0sHandlerRegistered(), node))
+    assert not K0sHandlerRegistered().verify(
+        K0sHandlerRegistered().probe(node_with(files=dict(node.files), cri=SERVES))
+    )
+    broken = node_with(files=dict(node.files), cri=cri)
+    state = K0sHandlerRegistered()
+    assert reason in (state.refuse(state.probe(broken)) or "")
+    assert state.verify(state.probe(broken))
+
+
 def test_a_node_without_it_has_nothing_to_do() -> None:
-    node = FakeNode(answers={"K0sQuery": Observed()})
+    node = FakeNode(answers={"K0sQuery": Found()})
     plan = next(converge(K0sHandlerRegistered(), node))
     assert not plan
     assert "not installed" in plan.notes[0]
@@ -94,7 +124,10 @@ def test_the_contract_holds() -> None:
 def test_the_answer_of_a_node_is_read() -> None:
     root = "# k0s_managed=true\n"
     out = f"unit=k0sworker active\nfile={len(root)} {ROOT_PATH}\n{root}\nfile=1 {MERGED_PATH}\n#\n"
-    observed = K0sQuery().parse(Answer(0, out.encode()))
+    out += f"cri_socket={SOCKET}\ncri=unserved|no such default runtime\n"
+    found = K0sQuery().parse(Answer(0, out.encode()))
+    observed = found.observed
+    assert found.cri == CriStatus(SOCKET, "unserved", "no such default runtime")
     assert (observed.unit, observed.active, observed.managed, observed.merged) == (
         "k0sworker",
         True,

@@ -9,7 +9,8 @@ import pytest
 
 from gpustate import Disruption, ops
 from gpustate.core.queries import Answer
-from gpustate.states.k3s import Found, K3sHandlerRegistered, K3sQuery, Service
+from gpustate.probes.cri_status import CriHandler, CriStatus
+from gpustate.states.k3s import SOCKET, Found, K3sHandlerRegistered, K3sQuery, Service
 from gpustate.testing import FakeNode, check_contract
 
 BINARY = "/usr/bin/nvidia-container-runtime"
@@ -20,8 +21,14 @@ FOLDER = "/var/lib/rancher/k3s/agent/etc/containerd"
 EARLY = Service("k3s", "active", 100, FOLDER, WITHOUT)
 
 
-def node_with(service: Service | None = EARLY, programs: dict[str, int] | None = None) -> FakeNode:
-    found = Found((service,) if service else (), {BINARY: 200} if programs is None else programs)
+def node_with(
+    service: Service | None = EARLY,
+    programs: dict[str, int] | None = None,
+    cri: CriStatus | None = None,
+) -> FakeNode:
+    found = Found(
+        (service,) if service else (), {BINARY: 200} if programs is None else programs, cri
+    )
     return FakeNode(answers={"K3sQuery": found})
 
 
@@ -69,6 +76,36 @@ def test_what_a_restart_would_not_mend_is_refused(
     assert state.verify(observed)
 
 
+DEAD = CriStatus(SOCKET, "unserved", "load failed")
+RUNC_ALONE = CriStatus(SOCKET, "ok", handlers=(CriHandler("runc"),))
+
+
+@pytest.mark.parametrize(
+    ("cri", "reason"),
+    [
+        (DEAD, "the containerd of k3s runs without its CRI service, so that no pod can start"),
+        (CriStatus(SOCKET, "silent", "timed out"), "does not answer: timed out"),
+        (RUNC_ALONE, "its running containerd has no nvidia; it has runc"),
+    ],
+)
+def test_a_containerd_that_does_not_serve_pods_is_not_called_good(
+    cri: CriStatus, reason: str
+) -> None:
+    state, observed = look(node_with(replace(EARLY, started=300, config=WITH), cri=cri))
+    assert reason in (state.refuse(observed) or "")
+    assert state.verify(observed)
+
+
+def test_a_containerd_older_than_its_file_is_restarted_and_a_dead_one_with_its_service() -> None:
+    for cri in (RUNC_ALONE, DEAD):
+        config = WITH if cri is RUNC_ALONE else WITHOUT
+        state, observed = look(node_with(replace(EARLY, config=config), cri=cri))
+        assert state.refuse(observed) is None
+        (step,) = state.apply(observed, state.plan(observed))
+        assert isinstance(step, ops.RestartUnit)
+        assert f"[ {SOCKET} -nt {FOLDER}/config.toml ]" in (step.healthy or "")
+
+
 def test_a_node_without_them_and_a_service_that_does_not_run_are_left_alone() -> None:
     state, observed = look(node_with(None))
     assert not state.plan(observed)
@@ -91,3 +128,7 @@ def test_the_answer_of_a_node_is_read() -> None:
     )
     service = Service("rke2-agent", "active", 1700, "/d", "#\n", "/d/config.toml.tmpl")
     assert K3sQuery().parse(Answer(0, out)) == Found((service,), {"/usr/bin/x": 1600})
+    out += f"cri_socket={SOCKET}\ncri=ok|containerd|v2.1.5||runc\ncri_handler=runc|||1\n".encode()
+    told = K3sQuery().parse(Answer(0, out)).cri
+    assert told is not None
+    assert told.lacks("nvidia") == "no nvidia; it has runc"

@@ -164,6 +164,7 @@ def test_a_node_without_gpus_and_an_image_get_no_file() -> None:
     none.node_facts = NodeFacts(systemd=True)
     assert not GpuLabelsWritten().plan(GpuLabelsWritten().probe(none))
     image = node()
+    image.shells |= {"python3": (0, "")}
     image.node_facts = replace(image.node_facts, image=True)
     plan = GpuLabelsWritten().plan(GpuLabelsWritten().probe(image))
     assert not plan

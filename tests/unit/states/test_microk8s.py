@@ -11,8 +11,10 @@ from standins import MICROK8S_TEMPLATE, render_microk8s
 from gpustate import Disruption, ops
 from gpustate.core.queries import Answer
 from gpustate.ops.daemons import RestartDaemon
+from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.microk8s import (
     RENDERED_PATH,
+    SOCKET,
     TEMPLATE_PATH,
     Found,
     Microk8sHandlerRegistered,
@@ -72,6 +74,23 @@ def test_a_node_without_it_and_one_where_it_does_not_run_are_not_restarted() -> 
 def test_a_broken_template_is_refused() -> None:
     state = Microk8sHandlerRegistered()
     assert "not valid TOML" in (state.refuse(state.probe(node_with("version = \n"))) or "")
+
+
+def test_a_containerd_that_does_not_serve_pods_is_refused_or_restarted() -> None:
+    node = node_with()
+    list(converge(Microk8sHandlerRegistered(), node))
+    template = node.files[TEMPLATE_PATH]
+    state = Microk8sHandlerRegistered()
+    serves = CriStatus(SOCKET, "ok", handlers=(CriHandler("nvidia"),))
+    assert not state.verify(state.probe(node_with(template, cri=serves)))
+    dead = state.probe(node_with(template, cri=CriStatus(SOCKET, "unserved", "load failed")))
+    assert "runs without its CRI service" in (state.refuse(dead) or "")
+    assert state.verify(dead)
+    old = state.probe(
+        node_with(template, cri=CriStatus(SOCKET, "ok", handlers=(CriHandler("runc"),)))
+    )
+    assert state.refuse(old) is None
+    assert state.plan(old).disruption is Disruption.RESTART
 
 
 def test_the_contract_holds() -> None:

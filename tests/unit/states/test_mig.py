@@ -322,7 +322,7 @@ def test_an_image_is_left_alone_and_says_so() -> None:
     state = MigLayoutApplied("all-balanced")
     observed = state.probe(node(image=True))
     assert (state.plan(observed).changes, state.refuse(observed)) == ((), None)
-    assert "not in an image" in state.plan(observed).notes[0]
+    assert "at its first boot" in state.plan(observed).notes[0]
 
 
 def test_holders_are_read_with_their_capabilities_and_pods() -> None:

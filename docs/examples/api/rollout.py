@@ -1,0 +1,49 @@
+"""Apply a policy from a program: one canary node first, then all others.
+
+    python docs/examples/api/rollout.py POLICY INVENTORY CANARY
+
+Ends before the first change on nodes whose plan costs more than a restarted service, and before the
+other nodes when the canary fails.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from gpustate import GpustateError, api
+
+
+def report(event: api.Event) -> None:
+    """One line for each thing that a person would want to know at once."""
+    if event.kind in ("started", "result", "rebooting", "finished"):
+        print(f"{event.node}: {event.kind} {event.state} {event.text}".rstrip(), file=sys.stderr)
+
+
+def roll_out(policy: str, inventory: str, canary: str) -> int:
+    """Return the exit code of the first batch that fails, else 0, or 2 where drift is left."""
+    for limit in (canary, f"all:!{canary}"):
+        planned = api.plan(policy, inventory, limit=limit)
+        if not planned.ok:
+            print(f"{limit}: cannot be planned: {planned.summary}")
+            return planned.exit_code
+        if planned.disruption > api.Disruption.RESTART:
+            print(f"{limit}: would cost a {planned.disruption.word}, nothing done")
+            return 5
+        applied = api.apply(planned, inventory, limit=limit, events=report)
+        print(f"{limit}: {len(applied.changed)} of {len(applied.nodes)} nodes changed")
+        if not applied.ok:
+            for node in applied.nodes:
+                for state in node.outcomes(api.Outcome.FAILED):
+                    print(f"{node.name}: {state.state}: {state.reason}\n{state.evidence}")
+            return applied.exit_code
+    left = api.drift(policy, inventory).drifted
+    print(f"drift: {', '.join(left) or 'none'}")
+    return 2 if left else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(roll_out(*sys.argv[1:]))
+    except GpustateError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)

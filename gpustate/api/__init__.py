@@ -1,0 +1,88 @@
+"""The Python API: plan, apply and detect drift from a program, as the command line does.
+
+::
+
+    from gpustate import api
+
+    planned = api.plan("policy.py", "inventory.yml", limit="canary")
+    if planned.pending and planned.disruption <= api.Disruption.RESTART:
+        applied = api.apply(planned, "inventory.yml", limit="canary", events=print)
+        raise SystemExit(applied.exit_code)
+
+Functions read policies and inventories from wherever the command line reads them, or take a
+:class:`~gpustate.Policy` and an :class:`Inventory` that the program made. They print nothing, ask
+nothing, install no signal handler and raise :class:`~gpustate.GpustateError` for everything that a
+user can cause before the first node is reached. What happens on a node afterwards is in the result:
+one node that fails does not keep the others from being finished.
+
+What this module exports stays compatible within a major version.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpustate.api.functions import apply, drift, plan
+    from gpustate.api.results import ApplyResult, DriftResult, PlanResult, Result
+    from gpustate.api.sources import load_inventory, load_policy
+    from gpustate.core.change import Change, Disruption
+    from gpustate.core.inventory import Inventory, InventoryNode
+    from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+    from gpustate.core.policy import Policy
+    from gpustate.engine.events import Event
+
+__all__ = [
+    "ApplyResult",
+    "Change",
+    "Disruption",
+    "DriftResult",
+    "Event",
+    "Inventory",
+    "InventoryNode",
+    "NodeResult",
+    "NodeStatus",
+    "Outcome",
+    "PlanResult",
+    "Policy",
+    "Result",
+    "StateResult",
+    "apply",
+    "drift",
+    "load_inventory",
+    "load_policy",
+    "plan",
+]
+
+_HOME = {
+    "ApplyResult": "gpustate.api.results",
+    "Change": "gpustate.core.change",
+    "Disruption": "gpustate.core.change",
+    "DriftResult": "gpustate.api.results",
+    "Event": "gpustate.engine.events",
+    "Inventory": "gpustate.core.inventory",
+    "InventoryNode": "gpustate.core.inventory",
+    "NodeResult": "gpustate.core.outcome",
+    "NodeStatus": "gpustate.core.outcome",
+    "Outcome": "gpustate.core.outcome",
+    "PlanResult": "gpustate.api.results",
+    "Policy": "gpustate.core.policy",
+    "Result": "gpustate.api.results",
+    "StateResult": "gpustate.core.outcome",
+    "apply": "gpustate.api.functions",
+    "drift": "gpustate.api.functions",
+    "load_inventory": "gpustate.api.sources",
+    "load_policy": "gpustate.api.sources",
+    "plan": "gpustate.api.functions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'gpustate.api' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

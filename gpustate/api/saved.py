@@ -1,0 +1,133 @@
+"""Reading a saved plan back: its policy, its nodes and the lock it was made with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpustate import registry
+from gpustate.api.results import PlanResult
+from gpustate.core.inventory import Inventory
+from gpustate.core.policy import Policy, build
+from gpustate.errors import PolicyError, UsageError
+from gpustate.formats.masking import missing_secrets, with_secrets
+from gpustate.plan.document import policy_parameters, read_plan
+from gpustate.resolver import lock_layers
+from gpustate.solve import lock
+
+
+class Plan(dict[str, Any]):
+    """The document of a plan that was checked when it was read."""
+
+
+def read(path: str) -> Plan:
+    """Read and check the file of a saved plan.
+
+    Raises:
+        PolicyError: it cannot be read, is not a plan, or was altered.
+    """
+    return Plan(read_plan(read_json(path), place=path))
+
+
+def document_of(plan: Plan | PlanResult) -> Mapping[str, Any]:
+    """The document of a plan that was read, or just made."""
+    return plan if isinstance(plan, Plan) else plan.document
+
+
+def read_json(path: str) -> Any:
+    """Read a file that should be a plan."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise PolicyError(
+            f"cannot be read as a plan ({error})", place=path, fix="plan again"
+        ) from error
+
+
+def policy_of(
+    document: Mapping[str, Any], read_policy: Callable[[str], Policy], place: str
+) -> Policy:
+    """The policy of a plan, its secrets read again from the policy's own file.
+
+    Raises:
+        PolicyError: the plan is damaged, or a secret cannot be read.
+    """
+    data = _with_secrets(document["policy"], read_policy, place)
+    states = [
+        build(registry.get(row["state"]), row["parameters"], place=place) for row in data["states"]
+    ]
+    layers = {key: data.get(key) or {} for key in ("groups", "nodes")}
+    try:
+        return Policy(
+            *states,
+            name=data.get("name"),
+            notes=tuple(document.get("notes", ())),
+            allow=data.get("allow"),
+            last=data.get("last", ()),
+            pace=data.get("pace", ()),
+            **layers,
+        )
+    except PolicyError as error:
+        raise PolicyError(f"the plan is damaged: {error.message}", place=place) from None
+
+
+def _with_secrets(
+    data: dict[str, Any], read_policy: Callable[[str], Policy], place: str
+) -> dict[str, Any]:
+    """What a plan says of its policy, with the secrets that it does not hold.
+
+    Raises:
+        PolicyError: one of them is not in the policy's file.
+    """
+    missing = missing_secrets(data)
+    if not missing:
+        return data
+    source = str(data.get("source", ""))
+    fix = "set it in the inventory instead, in the variable gpustate: it is read again with every apply"
+    name = ".".join(map(str, missing[0]))
+    try:
+        parameters = policy_parameters(read_policy(source))
+    except (PolicyError, UsageError) as error:
+        raise PolicyError(
+            f"a saved plan holds no secrets, and {name} cannot be read from {source} ({error.message})",
+            place=place,
+            fix=f"apply the plan where {source} can be read, or {fix}",
+        ) from error
+    filled: dict[str, Any] = with_secrets(data, parameters)
+    left = missing_secrets(filled)
+    if left:
+        name = ".".join(map(str, left[0]))
+        raise PolicyError(
+            f"a saved plan holds no secrets, and {source} has none for {name}", place=place, fix=fix
+        )
+    return filled
+
+
+def as_locked(
+    inventory: Inventory, policy: Policy, document: Mapping[str, Any], source: str
+) -> Inventory:
+    """The inventory with the lock that the plan was made with."""
+    if "lock" not in document:
+        return inventory
+    locked = lock.from_text(json.dumps(document["lock"]), f"{source}: lock")
+    return lock_layers.onto(inventory, policy, locked, source, registry.names())
+
+
+def only_planned(inventory: Inventory, document: Mapping[str, Any], source: str) -> Inventory:
+    """The nodes of an inventory that the plan is for.
+
+    Raises:
+        UsageError: it has none of them.
+    """
+    names = {row["name"] for row in document["nodes"]}
+    nodes = tuple(node for node in inventory.nodes if node.name in names)
+    if not nodes:
+        raise UsageError(
+            "the inventory has none of the plan's nodes",
+            place=source,
+            fix="give the inventory it was made with",
+        )
+    return replace(inventory, nodes=nodes)

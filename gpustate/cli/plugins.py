@@ -1,0 +1,79 @@
+"""Verbs that installed packages add through entry points::
+
+    [project.entry-points."gpustate.verbs"]
+    lab = "gpustate_lab.verb:group"
+
+Surprising: gpustate's own verbs never wait for this. Entry points are read only for ``--help`` and for a
+verb that gpustate itself does not have.
+
+Sources:
+    Python Packaging User Guide, "Entry points specification".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import click
+
+from gpustate.errors import UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "gpustate.verbs"
+#: Verbs of packages that belong to gpustate, for who has not installed them.
+PACKAGES = {"lab": "gpustate-lab"}
+
+
+def verbs(own: Collection[str]) -> dict[str, EntryPoint]:
+    """Verbs of installed packages, by name.
+
+    Raises:
+        UsageError: two packages have one verb, or one has a verb of gpustate's ``own``.
+    """
+    from importlib import metadata  # which a verb of gpustate's own does without
+
+    points: dict[str, EntryPoint] = {}
+    for point in metadata.entry_points(group=GROUP):
+        other = "gpustate" if point.name in own else _owner(points.get(point.name))
+        if other:
+            raise UsageError(
+                f"verb {point.name!r} has two owners: {other} and {_owner(point)}",
+                fix="uninstall one of them",
+            )
+        points[point.name] = point
+    return points
+
+
+def load(point: EntryPoint) -> click.Command:
+    """Import a verb.
+
+    Raises:
+        UsageError: its package is broken.
+    """
+    try:
+        command = point.load()
+    except Exception as error:
+        raise UsageError(
+            f"verb {point.name!r} of {_owner(point)} cannot be imported: {type(error).__name__}: {error}",
+            fix="reinstall or uninstall the package",
+        ) from error
+    if not isinstance(command, click.Command):
+        raise UsageError(f"verb {point.name!r} of {_owner(point)}: {point.value} is not a command")
+    return command
+
+
+def summary(point: EntryPoint) -> str:
+    """One line of help; of a broken package, what is wrong with it."""
+    try:
+        return load(point).get_short_help_str(limit=200)
+    except UsageError as error:
+        return f"unavailable: {error.message}"
+
+
+def _owner(point: EntryPoint | None) -> str:
+    if point is None:
+        return ""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value

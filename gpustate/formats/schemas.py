@@ -1,0 +1,129 @@
+"""Check documents that are read back against their published JSON Schemas.
+
+The schemas are files of this package (``gpustate/plan/schema/plan.json``); a schema is compiled once, when the first
+document of its kind is read. The error names the place in the document and what was expected there. A value that must be
+a certain word is named in the schema by its ``title``: ``a driver version``.
+
+Sources:
+    JSON Schema, draft 2020-12 (the keywords of draft 7 in it); fastjsonschema's documentation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from gpustate.errors import GpustateError
+from gpustate.formats.words import kind_of, named, shown
+
+_KINDS = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "null": "nothing",
+    "number": "a number",
+    "object": "a mapping",
+    "string": "a string",
+}
+
+
+def check(
+    data: Any,
+    package: str,
+    name: str,
+    *,
+    place: str,
+    error: type[GpustateError],
+    fix: str,
+    what: str = "",
+) -> None:
+    """Check a document.
+
+    Args:
+        data: the document, as read from JSON.
+        package: that has the schema in its folder ``schema``: ``gpustate.plan``.
+        name: of the schema's file.
+        place: of the document, for messages.
+        error: raised where the document does not fit the schema.
+        fix: the next move.
+        what: first words of the message: ``the plan is damaged``.
+
+    Raises:
+        GpustateError: of the class that was given.
+    """
+    import fastjsonschema  # only where a document is read back
+
+    try:
+        _validator(package, name)(data)
+    except fastjsonschema.JsonSchemaValueException as found:
+        message = _message(found)
+        raise error(f"{what}: {message}" if what else message, place=place, fix=fix) from None
+
+
+def check_format(
+    data: Any, expected: str, *, place: str, error: type[GpustateError], fix: str
+) -> None:
+    """Check the format that a document says it is of, before anything else in it.
+
+    Raises:
+        GpustateError: of the class that was given; it is of another format, or of none.
+    """
+    if not isinstance(data, dict):
+        raise error(f"is {kind_of(data)}, expected a mapping", place=place, fix=fix)
+    if "format" not in data:
+        raise error("format: is missing", place=place, fix=fix)
+    if data["format"] != expected:
+        raise error(f"format is {shown(data['format'])}, expected {expected}", place=place, fix=fix)
+
+
+@cache
+def _validator(package: str, name: str) -> Callable[[Any], Any]:
+    import fastjsonschema
+
+    text = resources.files(package).joinpath("schema", name).read_text("utf-8")
+    schema = json.loads(text, object_hook=_as_draft_7)
+    return fastjsonschema.compile(schema, use_default=False, use_formats=False)
+
+
+def _as_draft_7(data: dict[str, Any]) -> dict[str, Any]:
+    """The one keyword of our schemas that has another name in the draft that fastjsonschema implements."""
+    required = data.pop("dependentRequired", None)
+    return data if required is None else {**data, "dependencies": required}
+
+
+def _message(found: Any) -> str:
+    path, value, wanted = (
+        found.name.removeprefix("data").removeprefix("."),
+        found.value,
+        found.definition,
+    )
+    where = path or "the document"
+    rule, limit = found.rule, found.rule_definition
+    if rule == "type":
+        kinds = limit if isinstance(limit, list) else [limit]
+        return f"{where}: is {kind_of(value)}, expected {' or '.join(_KINDS[k] for k in kinds)}"
+    if rule == "required":
+        missing = next(key for key in limit if key not in value)
+        return f"{path}.{missing}: is missing".removeprefix(".")
+    if rule == "additionalProperties":
+        unknown = next(key for key in value if key not in wanted.get("properties", {}))
+        known = ", ".join(wanted.get("properties", {}))
+        return f"{where}: unknown key {named(unknown)}, expected {known}"
+    if rule in ("enum", "const"):
+        words = limit if rule == "enum" else [limit]
+        *most, last = map(str, words)
+        expected = f"{', '.join(most)} or {last}" if most else last
+        return f"{where}: is {shown(value)}, expected {expected}"
+    if rule == "pattern":
+        return f"{where}: is {shown(value)}, expected {wanted.get('title', f'a text that matches {limit}')}"
+    if rule == "uniqueItems":
+        return f"{where}: has an item twice"
+    if rule == "minItems":
+        return f"{where}: is empty"
+    if rule in ("minimum", "maximum"):
+        bound = "from" if rule == "minimum" else "up to"
+        return f"{where}: is {shown(value)}, expected a number {bound} {limit}"
+    return str(found.message).removeprefix("data.")

@@ -1,0 +1,164 @@
+"""pyinfra's ``@connector/name``: nodes that are reached otherwise than by name over SSH.
+
+| name | node |
+| --- | --- |
+| ``@ssh/NAME`` | as ``NAME`` |
+| ``@local`` | this machine |
+| ``@docker/NAME``, ``@podman/NAME`` | a container that runs on this machine |
+| ``@chroot/FOLDER`` | the root of an image on this machine |
+| ``@vagrant``, ``@vagrant/NAME`` | every Vagrant machine of this folder that runs, or one |
+
+Unlike pyinfra, no container is started from an image, and none is committed to one. A Vagrant machine's host
+key is learned at the first contact and kept beside the machine.
+
+Sources:
+    pyinfra 3.10, ``connectors/docker.py``, ``chroot.py``, ``local.py`` and ``vagrant.py``.
+    Vagrant, "Machine Readable Output"; ``vagrant ssh-config``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.errors import InventoryError
+from gpustate.formats.words import shown
+from gpustate.inventory import executable
+from gpustate.inventory.documents import parse_json
+from gpustate.inventory.files import read_text
+from gpustate.inventory.ranges import check_name
+
+#: The variable of the data that says how a node is reached, where that is not SSH.
+CONNECTION = "ansible_connection"
+SUPPORTED = ("ssh", "local", "docker", "podman", "chroot", "vagrant")
+_CONTAINER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
+_OPTIONS = "@vagrant.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One node that a name stands for.
+
+    Args:
+        name: the node's.
+        data: its variables.
+        groups: those it is in besides.
+    """
+
+    name: str
+    data: dict[str, Any] = field(default_factory=dict[str, Any])
+    groups: tuple[str, ...] = ()
+
+
+def nodes_of(text: str, place: str) -> tuple[Named, ...]:
+    """The nodes that a name with or without a connector stands for.
+
+    Raises:
+        InventoryError: the connector is unsupported, or no such machine runs.
+    """
+    if not text.startswith("@"):
+        return (Named(check_name(text, place)),)
+    connector, _, rest = text[1:].partition("/")
+    if connector == "local" and not rest:
+        return (Named("localhost", {CONNECTION: "local"}),)
+    if connector == "ssh" and rest:
+        return (Named(check_name(rest, place)),)
+    if connector in ("docker", "podman") and rest:
+        return (_container(connector, rest, place),)
+    if connector == "chroot" and rest:
+        folder = f"/{rest.strip('/')}"
+        name = re.sub(r"[^\w.-]", "-", rest.strip("/"))
+        return (Named(check_name(name, place), {CONNECTION: "chroot", "chroot_directory": folder}),)
+    if connector == "vagrant":
+        return tuple(_vagrant(rest, place))
+    named = ", ".join(f"@{one}" for one in SUPPORTED)
+    if connector in SUPPORTED:
+        raise InventoryError(
+            f"{shown(text)}: a name is missing", place=place, fix=f"write @{connector}/NAME"
+        )
+    raise InventoryError(
+        f"{shown(text)}: the connector @{connector[:40]} is not supported",
+        place=place,
+        fix=f"use one of {named}",
+    )
+
+
+def _container(connector: str, name: str, place: str) -> Named:
+    if not _CONTAINER.fullmatch(name):
+        raise InventoryError(
+            f"{shown(name)} is an image and not the name of a container",
+            place=place,
+            fix=f"start one: {connector} run -d --name NAME {shlex.quote(name)} tail -f /dev/null, and name it",
+        )
+    return Named(name, {CONNECTION: connector, "docker_identifier": name})
+
+
+# --- Vagrant -------------------------------------------------------------------------------
+
+
+def _vagrant(name: str, place: str) -> Iterator[Named]:
+    running = [
+        target
+        for target in _running(executable.shell("vagrant status --machine-readable"))
+        if not name or target == name
+    ]
+    if not running:
+        what = f"no Vagrant machine {shown(name)}" if name else "no Vagrant machine"
+        raise InventoryError(f"{what} runs in this folder", place=place, fix="run vagrant up")
+    options = _options()
+    text = executable.shell(f"vagrant ssh-config {shlex.join(running)}")
+    for host, given in _ssh_config(text).items():
+        data: dict[str, Any] = {
+            "ssh_hostname": given.get("hostname", host),
+            "ssh_strict_host_key_checking": "accept-new",
+            "ssh_known_hosts_file": os.path.abspath(f".vagrant/known_hosts-{host}"),
+            "_sudo": given.get("user") != "root",
+        }
+        for key, variable in (
+            ("port", "ssh_port"),
+            ("user", "ssh_user"),
+            ("identityfile", "ssh_key"),
+        ):
+            if key in given:
+                data[variable] = given[key]
+        data |= _mapping(_mapping(options.get("data")).get(host))
+        groups = _mapping(options.get("groups")).get(host, ())
+        yield Named(check_name(host, place), data, ("vagrant", *map(str, groups)))
+
+
+def _running(text: str) -> Iterator[str]:
+    """Machines that run: lines of ``timestamp,target,type,data``."""
+    for line in text.splitlines():
+        words = line.strip().split(",", 3)
+        if len(words) == 4 and words[2:] == ["state", "running"]:
+            yield words[1]
+
+
+def _ssh_config(text: str) -> dict[str, dict[str, str]]:
+    """Hosts and their options, by name in lower case."""
+    hosts: dict[str, dict[str, str]] = {}
+    options: dict[str, str] = {}
+    for line in text.splitlines():
+        words = shlex.split(line)
+        if len(words) < 2:
+            continue
+        if words[0].lower() == "host":
+            options = hosts.setdefault(words[1], {})
+        else:
+            options.setdefault(words[0].lower(), words[1])
+    return hosts
+
+
+def _options() -> dict[str, Any]:
+    """``@vagrant.json`` beside the Vagrantfile: data and groups of its machines."""
+    if not os.path.exists(_OPTIONS):
+        return {}
+    return _mapping(parse_json(read_text(_OPTIONS), _OPTIONS))
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,115 @@
+"""Compute on the machine itself what its first boot is to write: labels, Slurm's lines.
+
+    python3 -I -S -B first_boot.py labels OPTIONS FOLDER
+
+Writes the text of each file into FOLDER, by its number; a file that has nothing to say is not there. Prints what a
+person should know; ends with 1 and a reason where something is missing. Needs Python 3.10, the modules beside
+it, and sh; ``PROC``, ``SYS`` and ``G`` are as for every program of gpustate on a node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from gpustate.core.node import Node
+from gpustate.core.queries import Answer, Query
+from gpustate.errors import GpustateError
+from gpustate.formats.deviceplugin.model import Shared, Sharing
+from gpustate.formats.slurm import foreign, place
+from gpustate.probes import gpu_labels, slurm_gpus
+
+T = TypeVar("T")
+
+
+class LocalNode(Node):
+    """This machine; every query is a process of its own."""
+
+    def __init__(self, folder: str) -> None:
+        self.name = "here"
+        self.vars = {}
+        self._shipped = os.path.join(folder, "shipped")
+        self._answers: dict[Any, Any] = {}
+
+    def query(self, query: Query[T]) -> T:
+        """Run its fragment once."""
+        if query not in self._answers:
+            self._answers[query] = self._run(query)
+        found: T = self._answers[query]
+        return found
+
+    def _run(self, query: Query[T]) -> T:
+        for file in getattr(query, "ships", ()):
+            place = os.path.join(self._shipped, file.digest)
+            os.makedirs(place, exist_ok=True)
+            with open(os.path.join(place, file.name), "wb") as out:
+                out.write(file.load())
+        done = subprocess.run(
+            ["sh", "-c", query.script()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C", "SHIPPED": self._shipped},
+            timeout=120,
+            check=False,
+        )
+        return query.parse(Answer(done.returncode, done.stdout))
+
+
+def labels(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
+    """The feature file."""
+    strategy, shared, renamed = options["sharing"]
+    sharing = Sharing(strategy, tuple(Shared(*one) for one in shared), renamed)
+    result = gpu_labels.desired_labels(node, options["strategy"], sharing)
+    other = gpu_labels.find_rival(node.read_texts(f"{gpu_labels.FOLDER}/*"))
+    if result.text is not None and other is not None:
+        raise SystemExit(gpu_labels.rival_reason(other))
+    if result.problem is not None:
+        raise SystemExit(result.problem)
+    for note in result.notes:
+        print(note)
+    yield result.text
+
+
+def slurm(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
+    """``gres.conf``, and the file with the node's line."""
+    gres = node.read_text(options["gres_path"]) or ""
+    result = slurm_gpus.desired_gres(
+        node,
+        name=options["name"],
+        shards=options["shards"],
+        features=tuple(options["features"]),
+    )
+    if result.problem is not None:
+        raise SystemExit(result.problem)
+    if not result.slurmd or not result.lines:
+        return
+    other = foreign(gres, result.host)
+    if other is not None:
+        raise SystemExit(f"{options['gres_path']}: {other} already describes GPUs; remove it")
+    print(f"slurm.conf of the cluster wants: {result.node_line}")
+    yield place(gres, list(result.lines)) or None
+    yield slurm_gpus.node_text(result.node_line) if options["node_file"] else None
+
+
+def main(what: str, options: str, folder: str) -> None:
+    """Write what there is to write."""
+    os.makedirs(folder, exist_ok=True)
+    texts = {"labels": labels, "slurm": slurm}[what](LocalNode(folder), json.loads(options))
+    try:
+        for number, text in enumerate(texts):
+            if text is not None:
+                with open(os.path.join(folder, str(number)), "w", encoding="utf-8") as out:
+                    out.write(text)
+    except GpustateError as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

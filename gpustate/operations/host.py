@@ -1,0 +1,348 @@
+"""pyinfra's own ``State`` and ``Host`` over answers of a batch: operations yield commands, and nothing runs.
+
+Everything that pyinfra wants of a node comes through ``run_shell_command`` of its connector. Here that is
+a query; one without an answer yet makes the fact a placeholder. pyinfra has one current state for a process,
+so operations of several nodes take turns; none of them waits for a node in there.
+
+Sources:
+    pyinfra 3.10, ``api/facts.py``, ``api/operation.py`` (``command_generator``), ``connectors/fake.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, cast
+
+from pyinfra import logger
+from pyinfra.api import arguments as arguments_api
+from pyinfra.api import facts
+from pyinfra.api.config import Config
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.host import Host as PyinfraHost
+from pyinfra.api.host import HostData
+from pyinfra.api.inventory import Inventory as PyinfraInventory
+from pyinfra.api.state import State as PyinfraState
+from pyinfra.api.state import StateHostMeta, StateHostResults, StateStage
+from pyinfra.connectors.base import BaseConnector
+from pyinfra.connectors.util import CommandOutput as PyinfraOutput
+from pyinfra.connectors.util import OutputLine
+from pyinfra.context import ctx_config, ctx_host, ctx_inventory, ctx_state
+
+from gpustate.core.node import Node
+from gpustate.errors import GpustateError, ProbeError
+from gpustate.operations import names
+from gpustate.operations.placeholders import World, placeholder
+from gpustate.operations.queries import CommandOutput, Output
+from gpustate.operations.steps import TEMPORARY, PlannedCommand
+from gpustate.operations.translate import Global, planned, unix
+
+# What pyinfra logs of a fact that fails is in the error that this room raises.
+logger.addHandler(logging.NullHandler())
+logger.propagate = False
+
+# It works the same list out of annotations for every fact of every node: half of what a plan costs.
+arguments_api.all_global_arguments = cache(arguments_api.all_global_arguments)
+
+_TURN = threading.RLock()
+
+
+class _UnansweredError(Exception):
+    """The answer to a query is on its way."""
+
+
+class _Connector(BaseConnector):
+    """Answers from the batch."""
+
+    handles_execution = True
+
+    @staticmethod
+    def make_names_data(name: str) -> Iterator[Any]:
+        yield name, {}, []
+
+    def run_shell_command(
+        self, command: Any, print_output: bool = False, print_input: bool = False, **arguments: Any
+    ) -> tuple[bool, PyinfraOutput]:
+        return cast(_Host, self.host).answer(command, arguments)
+
+    def put_file(self, *arguments: Any, **named: Any) -> bool:
+        raise ProbeError("it uploads a file while it looks, which only a step may do")
+
+    def get_file(self, *arguments: Any, **named: Any) -> bool:
+        raise ProbeError("it downloads a file while it looks")
+
+
+class _Data(HostData):
+    """The variables of one node: one place to look into, for every argument of every fact."""
+
+    def __getattr__(self, key: str) -> Any:
+        for values in (self.override_datas, self.__dict__["host"].get_deploy_data()):
+            if key in values:
+                return copy(values[key])
+        raise AttributeError(key)
+
+    def dict(self) -> dict[str, Any]:
+        return {**self.__dict__["host"].get_deploy_data(), **self.override_datas}
+
+
+class _Host(PyinfraHost):
+    """A node as pyinfra has it."""
+
+    connected = True
+
+    def __init__(self, node: Node, state: _State, world: World) -> None:
+        super().__init__(node.name, state.inventory, [], _Connector)
+        self.node = node
+        self.world = world
+        self.unanswered = 0
+        self.failed = ""
+        self.temporary = 0
+        self.asked: dict[CommandOutput, None] = {}
+        self.data = _Data(self)
+        self.data.override_datas.update(
+            {key: value for key, value in node.vars.items() if not _is_connection(key)}
+        )
+        self.init(state)
+
+    def answer(self, command: Any, arguments: Mapping[str, Any]) -> tuple[bool, PyinfraOutput]:
+        """What a command printed.
+
+        Raises:
+            _UnansweredError: that is not known yet.
+        """
+        given = Global.of(arguments)
+        text = unix(command, given, bare=True)
+        query = CommandOutput(text, given.timeout_s)
+        self.asked[query] = None
+        output: Output | None = self.node.query(query)
+        if output is None:
+            raise _UnansweredError
+        if output.status not in given.ok:
+            last = output.stderr[-1] if output.stderr else "it printed no error"
+            self.failed = f"`{_short(str(command))}` ended with {output.status}: {last}"
+        lines = [OutputLine("stdout", line) for line in output.stdout]
+        lines += [OutputLine("stderr", line) for line in output.stderr]
+        return output.status in given.ok, PyinfraOutput(lines)
+
+    def get_fact(self, name_or_cls: Any, *arguments: Any, **named: Any) -> Any:
+        """The fact, or a placeholder for it."""
+        try:
+            return facts.get_fact(self.state, self, name_or_cls, args=arguments, kwargs=named)
+        except _UnansweredError:
+            self.unanswered += 1
+            return placeholder(name_or_cls, self.world)
+
+    def get_temp_filename(
+        self,
+        hash_key: str | None = None,
+        hash_filename: bool = True,
+        *,
+        temp_directory: str | None = None,
+    ) -> str:
+        """The same name each time, so that a plan can be compared with a later one."""
+        if not hash_key:
+            self.temporary += 1
+            hash_key = f"{self.temporary}"
+        name = hashlib.sha1(hash_key.encode()).hexdigest() if hash_filename else hash_key
+        return f"{TEMPORARY}/pyinfra-{name}"
+
+    def get_temp_dir_config(self) -> str:
+        return TEMPORARY
+
+
+class _State(PyinfraState):
+    """pyinfra's state of a process; made anew for each operation of each node, but for what takes time."""
+
+    def __init__(self) -> None:
+        inventory = PyinfraInventory((["node"], {}))
+        super().__init__(inventory, Config(PARALLEL=1, TEMP_DIR=TEMPORARY), check_for_changes=False)
+        # Otherwise pyinfra prints what a fact that failed had printed.
+        self.print_fact_output = True
+        self.current_stage = StateStage.Prepare
+
+    def host_of(self, node: Node, world: World) -> _Host:
+        host = _Host(node, self, world)
+        self.op_meta = {}
+        self.ops = {host: {}}
+        self.meta = {host: StateHostMeta()}
+        self.results = {host: StateHostResults()}
+        self.activated_hosts = self.active_hosts = {host}
+        return host
+
+    def fail_hosts(self, hosts_to_fail: Any, activated_count: int | None = None) -> None:
+        for host in hosts_to_fail:
+            raise ProbeError(host.failed or "a fact of pyinfra cannot be read")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What an operation yields on a node.
+
+    Args:
+        commands: in order.
+        notes: what pyinfra warns of.
+        complete: every query has its answer; otherwise there are no commands.
+    """
+
+    commands: tuple[PlannedCommand, ...] = ()
+    notes: tuple[str, ...] = ()
+    complete: bool = True
+
+
+@dataclass(slots=True)
+class _Warnings(logging.Handler):
+    """Keeps what pyinfra warns of."""
+
+    lines: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        logging.Handler.__init__(self, logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(" ".join(record.getMessage().split()))
+
+    __hash__ = object.__hash__
+
+
+_state: _State | None = None
+#: What operations asked of nodes before, so that the next one is asked for it without trying placeholders.
+_LEARNED: dict[str, dict[CommandOutput, None]] = {}
+_LEARNED_MOST = 1000
+_QUERIES_MOST = 64
+
+
+def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
+    """The commands that an operation or a deploy yields on a node.
+
+    Args:
+        node: queries go to it.
+        name: dotted name.
+        arguments: as plain data.
+
+    Raises:
+        RefusedError: it yields something that cannot be a step.
+        ProbeError: a fact cannot be read, or the operation itself objects.
+    """
+    function = names.find(name)
+    key = _key(node, function, name, arguments)
+    asked: dict[CommandOutput, None] = {}
+    with _TURN:
+        learned = _LEARNED.get(key, {})
+        if learned and all(answer is None for answer in [node.query(query) for query in learned]):
+            return Planned(complete=False)
+        tried = _attempt(node, World.NOTHING, function, arguments)
+        for world in (World.FILES, World.EVERYTHING):
+            asked |= tried.host.asked
+            if tried.host.unanswered:
+                tried = _attempt(node, world, function, arguments)
+        _learn(key, asked | tried.host.asked)
+    if tried.host.unanswered:
+        return Planned(complete=False)
+    if tried.error is not None:
+        raise _told(name, tried.error) from tried.error
+    return tried.planned
+
+
+def _key(node: Node, function: Any, name: str, arguments: Mapping[str, Any]) -> str:
+    """Equal for nodes that get the same queries; a deploy may go by a node's variables."""
+    vars = {} if hasattr(function._inner, "is_idempotent") else node.vars
+    return json.dumps([name, arguments, vars], sort_keys=True, default=repr)
+
+
+def _learn(key: str, asked: dict[CommandOutput, None]) -> None:
+    if key not in _LEARNED and len(_LEARNED) >= _LEARNED_MOST:
+        _LEARNED.pop(next(iter(_LEARNED)))
+    learned = _LEARNED.setdefault(key, {})
+    for query in asked:
+        if len(learned) < _QUERIES_MOST:
+            learned[query] = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """How an operation went in one world."""
+
+    host: _Host
+    planned: Planned = Planned()
+    error: Exception | None = None
+
+
+def _attempt(node: Node, world: World, function: Any, arguments: Mapping[str, Any]) -> _Tried:
+    global _state
+    if _state is None:
+        _state = _State()
+    host = _state.host_of(node, world)
+    warnings = _Warnings()
+    logger.addHandler(warnings)
+    try:
+        with _current(_state, host):
+            function(**{key: names.decoded(value) for key, value in arguments.items()})
+            commands = tuple(_commands(_state, host))
+        return _Tried(host, Planned(commands, tuple(dict.fromkeys(warnings.lines))))
+    except Exception as error:  # noqa: BLE001  placeholders need not make sense to an operation
+        return _Tried(host, error=error)
+    finally:
+        logger.removeHandler(warnings)
+
+
+@contextmanager
+def _current(state: _State, host: _Host) -> Iterator[None]:
+    """Make state and host the current ones; pyinfra's own leave them set when an exception passes."""
+    chosen = (
+        (ctx_state, state),
+        (ctx_inventory, state.inventory),
+        (ctx_config, state.config.copy()),
+        (ctx_host, host),
+    )
+    before = [manager.get() for manager, _ in chosen]
+    try:
+        for manager, value in chosen:
+            manager.set(value)
+        yield
+    finally:
+        for (manager, _), value in zip(chosen, before, strict=True):
+            manager.set(value)
+
+
+def _commands(state: _State, host: _Host) -> Iterator[PlannedCommand]:
+    """Commands of all operations that were called, in order; a deploy calls several."""
+    for key in list(host.op_hash_order):
+        data = state.ops[host][key]
+        only_if = data.global_arguments.get("_if") or []
+        if not all(one() for one in (only_if if isinstance(only_if, list) else [only_if])):
+            yielded: list[Any] = []
+        else:
+            yielded = list(data.command_generator())
+        if not host.unanswered:
+            given = Global.of(data.global_arguments)
+            inner = inspect.getclosurevars(data.command_generator).nonlocals.get("func")
+            repeats = not getattr(inner, "is_idempotent", True)
+            for command in yielded:
+                yield planned(command, given, repeats=repeats)
+        # Operations behind it may ask whether it changed anything.
+        data.operation_meta.set_complete(True, yielded, PyinfraOutput([]))
+
+
+def _told(name: str, error: Exception) -> Exception:
+    if isinstance(error, GpustateError):
+        return type(error)(f"{name}: {error.message}", fix=error.fix)
+    if isinstance(error, PyinfraError):
+        return ProbeError(f"{name}: {error}")
+    return ProbeError(f"{name}: {type(error).__name__}: {error}")
+
+
+def _is_connection(name: str) -> bool:
+    """How a node is reached, which is none of an operation's business."""
+    return name.startswith(("_", "ssh_", "ansible_")) or name == "gpustate"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -1,0 +1,201 @@
+"""Operations and deploys by dotted name, and their arguments as plain data."""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import importlib
+import inspect
+import io
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from pyinfra.api.arguments import all_argument_meta
+from pyinfra.api.command import MaskString
+from pyinfra.api.hiddenvalue import HiddenValue
+
+from gpustate.errors import PolicyError
+from gpustate.formats import masking
+from gpustate.formats.words import shown
+
+#: Where pyinfra's own operations are: ``apt.packages`` is short for what is there.
+_OWN = "pyinfra.operations."
+#: Values that JSON and YAML have no words for, by the one key of a mapping that stands for them.
+TEXT, BYTES, SECRET = "$text", "$base64", "$secret"
+
+#: Arguments that every operation has, and that mean something in a policy.
+SUPPORTED = frozenset(
+    (
+        *("_sudo", "_sudo_user", "_use_sudo_login", "_preserve_sudo_env"),
+        *("_su_user", "_use_su_login", "_preserve_su_env", "_su_shell"),
+        *("_shell_executable", "_chdir", "_env", "_success_exit_codes", "_timeout", "_stdin"),
+        "_ignore_errors",
+    )
+)
+_FLEET = "how many nodes work at once is for --serial and --forks of apply"
+_ROOT = "commands run as root already; _sudo_user or _su_user names another user"
+_FUNCTION = "a policy holds no functions; `unless` says when there is nothing to do"
+#: Why others are refused.
+_REFUSED = {
+    "name": "the state has a name already",
+    "_if": _FUNCTION,
+    "_retry_until": _FUNCTION,
+    "_parallel": _FLEET,
+    "_run_once": _FLEET,
+    "_serial": _FLEET,
+    "_sudo_password": _ROOT,
+    "_su_password": _ROOT,
+    "_doas": _ROOT,
+    "_doas_user": "use _sudo_user or _su_user",
+    "_dzdo": _ROOT,
+    "_dzdo_user": "use _sudo_user or _su_user",
+    "_get_pty": "steps run without a terminal",
+    "_retries": "apply again: what is done is not done twice",
+    "_retry_delay": "apply again: what is done is not done twice",
+    "_continue_on_error": "a failed command ends its state",
+    "_temp_dir": "temporary files have a folder of their own",
+}
+
+
+def find(name: str) -> Any:
+    """The operation or deploy of a dotted name.
+
+    Raises:
+        PolicyError: there is none.
+    """
+    module, _, function = name.rpartition(".")
+    if not module:
+        raise PolicyError(
+            f"{shown(name)} is no dotted name of an operation", fix="write one such as apt.packages"
+        )
+    for full in (f"{_OWN}{module}", module):
+        try:
+            loaded = importlib.import_module(full)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (full == error.name or full.startswith(f"{error.name}.")):
+                continue
+            raise PolicyError(f"{name}: {full} cannot be imported: {error}") from error
+        except Exception as error:
+            raise PolicyError(
+                f"{name}: {full} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
+        found = getattr(loaded, function, None)
+        if is_operation(found):
+            return found
+        known = [key for key, value in vars(loaded).items() if is_operation(value)]
+        near = difflib.get_close_matches(function, known, 1)
+        raise PolicyError(
+            f"{full} has no operation {shown(function)}",
+            fix=f"did you mean {module}.{near[0]}"
+            if near
+            else f"it has {', '.join(sorted(known))}",
+        )
+    raise PolicyError(
+        f"no module {shown(module)} with operations, among pyinfra's own or on the import path",
+        fix="pyinfra's operations are listed in its documentation, such as apt.packages",
+    )
+
+
+def is_operation(value: object) -> bool:
+    """Whether something is an operation or a deploy."""
+    inner = getattr(value, "_inner", None)
+    return hasattr(inner, "is_idempotent") or hasattr(inner, "deploy_name")
+
+
+def name_of(function: object) -> str:
+    """The dotted name of an operation or a deploy.
+
+    Raises:
+        PolicyError: it is none, or cannot be found by a name.
+    """
+    if isinstance(function, str):
+        return function
+    if not is_operation(function):
+        raise PolicyError(
+            f"{shown(function)} is no operation and no deploy of pyinfra",
+            fix="hand in the function itself, as Operation(apt.packages, packages=['curl'])",
+        )
+    module, name = str(getattr(function, "__module__", "")), str(getattr(function, "__name__", ""))
+    dotted = f"{module}.{name}".removeprefix(_OWN)
+    try:
+        found = find(dotted)
+    except PolicyError:
+        found = None
+    if found is not function:
+        raise PolicyError(
+            f"{dotted} is not found by its name",
+            fix="define it at the top of a module that can be imported, not in the policy's own file",
+        )
+    return dotted
+
+
+def check(name: str, arguments: Mapping[str, Any]) -> None:
+    """Check the arguments of an operation against its signature.
+
+    Raises:
+        PolicyError: naming the argument.
+    """
+    function = find(name)
+    own: dict[str, Any] = {}
+    for key, value in arguments.items():
+        if key not in all_argument_meta:
+            own[key] = value
+        elif key not in SUPPORTED:
+            raise PolicyError(
+                f"{name}: {key} is not supported", fix=_REFUSED.get(key, "leave it out")
+            )
+    signature = inspect.signature(function._inner)
+    try:
+        signature.bind(**own)
+    except TypeError as error:
+        known = [key for key in signature.parameters if not key.startswith("_")]
+        raise PolicyError(f"{name}: {error}", fix=f"it has {', '.join(known)}") from None
+
+
+def encoded(value: Any, place: str) -> Any:
+    """An argument as plain JSON data.
+
+    Raises:
+        PolicyError: it has no such form.
+    """
+    if isinstance(value, HiddenValue):
+        return {SECRET: str(value.raw_value)}
+    if isinstance(value, MaskString):
+        return {SECRET: str(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, io.StringIO):
+        return {TEXT: value.getvalue()}
+    if isinstance(value, io.BytesIO):
+        return {BYTES: base64.b64encode(value.getvalue()).decode("ascii")}
+    if isinstance(value, Mapping):
+        return {str(key): encoded(one, f"{place}.{key}") for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [encoded(one, place) for one in value]
+    if isinstance(value, set | frozenset):
+        return [encoded(one, place) for one in sorted(value, key=str)]
+    raise PolicyError(
+        f"{place}: a {type(value).__name__} cannot stand in a policy",
+        fix="give text, numbers, lists, mappings, or a StringIO for the content of a file",
+    )
+
+
+def decoded(value: Any) -> Any:
+    """The argument that plain data stands for; what is a secret is remembered as one."""
+    if isinstance(value, Mapping):
+        if len(value) == 1:
+            key, one = next(iter(value.items()))
+            if key == TEXT:
+                return io.StringIO(str(one))
+            if key == BYTES:
+                return io.BytesIO(base64.b64decode(str(one)))
+            if key == SECRET:
+                # As text, for an operation that knows nothing of secrets writes "*MASKED*" otherwise.
+                masking.remember([str(one), shlex.quote(str(one))])
+                return str(one)
+        return {key: decoded(one) for key, one in value.items()}
+    return [decoded(one) for one in value] if isinstance(value, list | tuple) else value

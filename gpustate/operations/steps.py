@@ -1,0 +1,157 @@
+"""The steps that commands of pyinfra become."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shlex
+from dataclasses import dataclass
+
+from gpustate.core.change import Disruption
+from gpustate.core.step import Step
+from gpustate.ops import PutText, Run
+
+#: Where pyinfra puts files that only its own next command reads. Users that a command runs as may pass
+#: through it and not list it; nobody but root can put something in the place of a file there.
+TEMPORARY = "/var/lib/gpustate-pyinfra"
+
+_CALLS = (
+    r"\b(?:systemctl (?:--?\S+ )*(?:{0})\b|service \S+ (?:{0})\b|(?:rc-service|initctl) (?:\S+ )?(?:{0})\b"
+    r"|/etc/(?:init\.d|rc\.d)/\S+ (?:{0})\b)"
+)
+_RESTARTS = re.compile(_CALLS.format("restart|try-restart|stop|kill|force-reload"))
+_RELOADS = re.compile(_CALLS.format("reload|reload-or-restart"))
+#: What means something on a running system only. Whether a unit is enabled, pyinfra asks a systemd that runs.
+_RUNNING = re.compile(
+    r"\b(?:systemctl|service|rc-service|rc-update|initctl|hostnamectl|timedatectl|modprobe|mount|umount|swapon)\s"
+    r"|\bsysctl \S"
+)
+_LABEL = 100
+#: What a login over SSH gives to commands, and systemd does not.
+_AT_HOME = 'HOME=${HOME:-/root}; export HOME; cd "$HOME" 2>/dev/null || cd /\n'
+
+
+@dataclass(frozen=True, slots=True)
+class PyinfraCommand(Run):
+    """A command of an operation; ``secret``: it holds one, and nothing of it or its output is kept."""
+
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTemporary(Step):
+    """Write a file that only the operation's next command reads.
+
+    Args:
+        path: below :data:`TEMPORARY`.
+        content: the bytes, in base64.
+        mode: permission bits.
+        secret: it holds one.
+    """
+
+    path: str
+    content: str
+    mode: int
+    secret: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"write {self.path}"
+
+    def script(self) -> str:
+        path = shlex.quote(self.path)
+        return (
+            f"mkdir -p -m 0711 {TEMPORARY}; rm -f {path}; umask 077\n"
+            f"base64 -d >{path} <<'END'\n{self.content}END\n"
+            f"chmod {self.mode:04o} {path}; effect wrote\n"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCommand:
+    """One command that an operation yields.
+
+    Args:
+        shown: what people are shown, without secrets.
+        steps: what does it.
+        disruption: what it costs, as far as the command tells.
+        repeats: pyinfra does not look whether it is needed: it comes again after it ran.
+    """
+
+    shown: str
+    steps: tuple[Step, ...]
+    disruption: Disruption = Disruption.NONE
+    repeats: bool = False
+
+
+def run(
+    text: str,
+    shown: str,
+    *,
+    timeout_s: int,
+    ok: tuple[int, ...],
+    ignore_errors: bool,
+    stdin: tuple[str, ...],
+    secret: bool,
+) -> PyinfraCommand:
+    """The step of a command.
+
+    Args:
+        text: sh, with its own shell and user.
+        shown: the same without secrets.
+        timeout_s: seconds.
+        ok: exit codes that are a success.
+        ignore_errors: a failure is printed and not judged.
+        stdin: lines of its standard input.
+        secret: it holds one.
+    """
+    script = text
+    if stdin:
+        script = f"printf '%s\\n' {shlex.join(stdin)} | {{ {script}\n}}"
+    if ignore_errors:
+        script = f'rc=0; {{ {script}\n}} || rc=$?; [ $rc = 0 ] || echo "ended with $rc, which is ignored"'
+    elif ok != (0,):
+        codes = "|".join(map(str, ok))
+        script = f"rc=0; {{ {script}\n}} || rc=$?; case $rc in {codes}) ;; *) exit $rc ;; esac"
+    enter = leave = ""
+    if TEMPORARY in text:
+        enter = f"mkdir -p -m 0711 {TEMPORARY}\n"
+        leave = f"\nrmdir {TEMPORARY} 2>/dev/null || :"
+    label = f"run {_short(shown)}"
+    return PyinfraCommand(
+        f"{_AT_HOME}{enter}{script}{leave}\neffect ran\n",
+        label,
+        timeout_s,
+        bool(_RUNNING.search(shown)),
+        secret,
+    )
+
+
+def write(path: str, content: bytes, *, owner: str, secret: bool) -> Step:
+    """The step that puts a file in its place.
+
+    Args:
+        path: absolute.
+        content: all of it.
+        owner: who owns a file that is not there yet; empty: root. An existing one keeps owner and mode.
+        secret: it holds one.
+    """
+    if path.startswith(f"{TEMPORARY}/"):
+        data = base64.encodebytes(content).decode("ascii")
+        return WriteTemporary(path, data, 0o644 if owner else 0o600, secret)
+    text = content.decode("utf-8", "surrogateescape")
+    if secret:
+        return PutText(path, text, 0o600, f"{owner}:" if owner else "root:root", secret=True)
+    return PutText(path, text, owner=f"{owner}:" if owner else None)
+
+
+def disruption(shown: str) -> Disruption:
+    """What a command costs, as far as it can be told from its text."""
+    if _RESTARTS.search(shown):
+        return Disruption.RESTART
+    return Disruption.RELOAD if _RELOADS.search(shown) else Disruption.NONE
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LABEL else f"{line[: _LABEL - 3]}..."

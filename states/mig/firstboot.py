@@ -1,0 +1,152 @@
+"""What a machine does at its first boot so that its GPUs are divided as the image's policy says.
+
+An image does not know its machine's GPUs, and the machine has no planner. So the layout of every GPU that the
+tables know is planned while the image is baked, for a GPU that has no instance yet, and the machine picks
+the one of each of its GPUs, by the number of the GPU in PCI order and its PCI device id.
+
+Surprising: the files are written even then by the machine, for they name the addresses of its GPUs; where no
+GPU gets MIG mode there are none, as after an apply.
+"""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Iterator, Mapping
+
+from gpustate import Step, ops
+from gpustate.errors import RefusedError
+from gpustate.mig import plan as planner
+from gpustate.mig import saved, tables
+from gpustate.mig.config import Config, Entry
+from gpustate.mig.layout import GpuLayout, Layout
+from gpustate.states.mig import scripts
+from gpustate.states.mig.observed import UNIT, UNIT_PATH
+
+#: Stands for a GPU's address in its lines.
+_HERE = "0000:00:00.0"
+
+
+def layout_lines(config: Config) -> Mapping[tuple[str, str], str] | None:
+    """The lines of the layout by number of the GPU, ``*`` for any other, and PCI device id.
+
+    ``None`` where that does not say it all: a filter names boards.
+    """
+    if any(one.subsystem for entry in config.entries for one in entry.filters):
+        return None
+    named = {index for entry in config.entries for index in entry.indices or ()}
+    numbers = {**{str(index): index for index in sorted(named)}, "*": max(named, default=-1) + 1}
+    found: dict[tuple[str, str], str] = {}
+    for device_id in tables.by_device_id():
+        made: dict[int, str | None] = {}
+        for number, index in numbers.items():
+            entry = config.entry_for(index, device_id)
+            if id(entry) not in made:
+                made[id(entry)] = "" if entry is None else _lines(entry, device_id)
+            text = made[id(entry)]
+            if text is not None:
+                found[number, device_id] = text
+    return found
+
+
+def _lines(entry: Entry, device_id: str) -> str | None:
+    """Those of one GPU, with ``@`` for its address; ``None`` where it cannot be divided so."""
+    wanted = Config("image", (Entry(entry.enabled, entry.devices),))
+    blank = Layout(gpus=(GpuLayout(index=0, device_id=device_id, enabled=False),))
+    try:
+        made = planner.plan(wanted, blank)
+    except RefusedError:
+        return None
+    text = saved.after(made.gpus, {0: _HERE}).removeprefix(saved.HEAD)
+    return text.replace(saved.bus_id(_HERE), "@")
+
+
+def first_boot_steps(
+    config: Config, folder: str, restore: str, clients: tuple[str, ...]
+) -> Iterator[Step]:
+    """Divide the GPUs, and leave behind what divides them at every boot.
+
+    Args:
+        config: what is wanted.
+        folder: of the state, on the machine.
+        restore: text of the program that gives a layout.
+        clients: services that may hold GPUs, stopped for it and started again.
+    """
+    lines = layout_lines(config)
+    if lines is None:
+        return
+    by_lines: dict[str, list[str]] = {}
+    for (number, device_id), text in lines.items():
+        by_lines.setdefault(text, []).append(f"{number}.{device_id}")
+    # A number of its own comes before any other, whatever it gets.
+    cases = sorted(
+        ((keys, text) for text, keys in by_lines.items()), key=lambda one: "*" in "".join(one[0])
+    )
+    branches = [
+        f"    {'|'.join(key for key in keys if key.startswith('*') is any_number)}) t={shlex.quote(text)} ;;"
+        for any_number in (False, True)
+        for keys, text in cases
+        if any(key.startswith("*") is any_number for key in keys)
+    ]
+    words = {
+        "@FOLDER@": shlex.quote(folder),
+        "@FUNCTIONS@": scripts.FUNCTIONS,
+        "@CLIENTS@": shlex.join(clients),
+        "@BRANCHES@": "\n".join(branches),
+        "@HEAD@": shlex.quote(saved.HEAD),
+        "@RESTORE@": base64.encodebytes(restore.encode()).decode("ascii"),
+        "@UNIT_TEXT@": scripts.unit_text(folder),
+        "@UNIT_PATH@": UNIT_PATH,
+        "@UNIT@": UNIT,
+        "@NAME@": shlex.quote(config.name),
+    }
+    text = _DIVIDE
+    for word, value in words.items():
+        text = text.replace(word, value)
+    yield ops.Run(text, "apply the MIG layout of this machine", timeout=1800, running=True)
+    yield scripts.nodes()
+
+
+_DIVIDE = r"""D=@FOLDER@
+@FUNCTIONS@
+lines() { # number, address, device id: its part of the layout
+  t=; case $1.$3 in
+@BRANCHES@
+    *) return 1 ;;
+  esac
+  [ -z "$t" ] || printf '%s' "$t" | sed "s/@/$2/"
+}
+n=0; until gpus=$(smi --query-gpu=pci.bus_id,mig.mode.current --format=csv,noheader); do
+  n=$((n + 1)); [ $n -lt 30 ] || fail "no GPU answers: $(why "$gpus")"
+  sleep 1
+done
+printf '%s' @HEAD@ >"$R/layout"; printf '%s' @HEAD@ >"$R/before"; n=0
+printf '%s\n' "$gpus" | sort >"$R/gpus"
+while IFS=', ' read -r bus mode; do
+  i=; { read -r i <"$SYS/bus/pci/devices/$(printf '%s' "${bus#0000}" | tr A-F a-f)/device"; } 2>/dev/null || :
+  case $mode in
+    Enabled|Disabled)
+      lines $n "$bus" "${i#0x}" >>"$R/layout" || fail "GPU $bus (${i:-unknown}) cannot be divided as @NAME@ says by the tables of this image: gpustate apply"
+      [ "$mode" = Enabled ] && mode=on || mode=off
+      ! grep -q "^gpu $bus " "$R/layout" || echo "gpu $bus $mode" >>"$R/before" ;;
+  esac
+  n=$((n + 1))
+done <"$R/gpus"
+base64 -d >"$R/restore" <<'END'
+@RESTORE@END
+grep -q '^gpu ' "$R/layout" || exit 0
+trap 'start_again' EXIT
+stop_clients @CLIENTS@
+if grep -q '^gpu .* on$' "$R/layout"; then
+  [ -e "$D/before" ] || put "$D/before" 0644 own <"$R/before"
+  put "$D/restore" 0755 own <"$R/restore"
+  put "$D/layout" 0644 own <"$R/layout"
+  put @UNIT_PATH@ 0644 own <<'END'
+@UNIT_TEXT@END
+  systemctl --no-reload enable @UNIT@ || fail "@UNIT@ cannot be enabled"
+fi
+sh "$R/restore" "$R/layout" || fail "the GPUs are not divided yet: gpustate explain"
+effect divided"""
+
+
+__all__ = ["first_boot_steps", "layout_lines"]

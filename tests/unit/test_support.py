@@ -1,0 +1,99 @@
+"""What README, docs and refusals say of supported systems is one table, and tests show every line of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import statetable
+import supporttable
+
+from gpustate import registry, support
+from gpustate.states.preflight import Observed, PreflightPassed
+from gpustate.support import Kind, Level, Support
+
+TESTS = Path(__file__).parents[1]
+#: What the declarations of tests on nodes call a level.
+HOWS = {Level.REAL: statetable.REAL_NODE, Level.SIMULATED: statetable.SIMULATED}
+IDS = [row.name for row in support.TABLE]
+
+
+@pytest.mark.parametrize("page", supporttable.PAGES, ids=lambda page: page.name)
+def test_the_pages_have_the_table(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert supporttable.written(text) == text, "python tests/support/supporttable.py writes it"
+
+
+def refused(distribution: str) -> str:
+    return PreflightPassed().refuse(Observed(distribution=distribution)) or ""
+
+
+def test_preflight_refuses_what_the_table_does_not_have_and_nothing_else() -> None:
+    for name in support.ids(Kind.DISTRIBUTION):
+        assert "unsupported distribution" not in refused(name)
+    refusal = refused("fedora42")
+    assert (
+        f"unsupported distribution fedora42: use one of {support.summary(Kind.DISTRIBUTION)}"
+        in refusal
+    )
+
+
+def test_a_refusal_says_how_each_distribution_was_tested() -> None:
+    summary = support.summary(Kind.DISTRIBUTION)
+    assert summary.startswith("debian12, debian13 (tested on the real thing); ")
+    for level in Level:
+        assert f"({level.value})" in summary
+
+
+def test_no_name_is_there_twice() -> None:
+    for kind in Kind:
+        names = support.ids(kind)
+        assert len(names) == len(set(names))
+        assert all(support.level(kind, name) for name in names)
+    assert support.level(Kind.RUNTIME, "lxc") is None
+
+
+@pytest.mark.parametrize("row", support.TABLE, ids=IDS)
+def test_every_line_names_tests_that_are_there(row: Support) -> None:
+    assert row.tests
+    for name in row.tests:
+        assert (TESTS / name).is_file(), name
+        on_node = not name.startswith("unit/")
+        assert on_node == (row.level is not Level.RECORDED), name
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in support.TABLE if row.kind is Kind.DISTRIBUTION], ids=lambda row: row.name
+)
+def test_the_level_of_a_distribution_is_what_its_tests_show(row: Support) -> None:
+    families = {"debian": "debian", "rocky": "rhel", "sles": "suse", "ubuntu": "ubuntu"}
+    for name in row.ids:
+        os_id = name.rstrip("0123456789")
+        for module in row.tests:
+            text = (TESTS / module).read_text("utf-8")
+            if row.level is Level.RECORDED:
+                assert f'"{os_id}"' in text or os_id in text.lower(), (module, os_id)
+                continue
+            shown = {word for how in statetable.declared(TESTS / module).values() for word in how}
+            wanted = name if os_id == "debian" else families[os_id]
+            assert wanted in shown, (module, wanted)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in support.TABLE if row.kind is not Kind.DISTRIBUTION],
+    ids=lambda row: row.name,
+)
+def test_the_level_of_a_runtime_is_what_its_tests_declare(row: Support) -> None:
+    assert set(row.ids) <= set(registry.names())
+    if row.kind is Kind.SCHEDULER:
+        return
+    for name in row.ids:
+        shown = [statetable.declared(TESTS / module).get(name) for module in row.tests]
+        assert any(how is not None and how[0] == HOWS[row.level] for how in shown), name
+
+
+def test_every_runtime_of_a_preset_is_in_the_table() -> None:
+    from gpustate import presets
+
+    assert set(presets._RUNTIMES) <= set(support.ids(Kind.RUNTIME))
