@@ -23,7 +23,7 @@ def _numbers(text: str) -> list[float]:
     try:
         return [float(word) for word in text.split(",")]
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no list of numbers") from None
+        raise click.BadParameter(f"{text!r} is not a list of numbers") from None
 
 
 def _chosen(only: str | None, count: int) -> list[Contender]:

@@ -81,7 +81,7 @@ class Stage:
         return self.bed.hosts[: self.count]
 
     def inventory(self) -> Path:
-        """gpustate's, written anew for the present port."""
+        """gpustate's, rewritten for the present port."""
         work = self.bed.work
         rows = [
             "all:",

@@ -136,7 +136,7 @@ class Testbed:
     # --- the way there -----------------------------------------------------------------
 
     def delay(self, round_trip_s: float) -> None:
-        """Put a delaying proxy before all nodes, or take it away."""
+        """Put a delaying proxy before all nodes, or remove it."""
         if self._proxy is not None:
             self._proxy.terminate()
             self._proxy.wait()

@@ -230,7 +230,7 @@ def _entry_points() -> Iterable[EntryPoint]:
 def _two_owners(name: str, one: str, other: str) -> GraphError:
     return GraphError(
         f"state {name!r} has two owners: {one} and {other}",
-        fix="rename or take away one of them",
+        fix="rename or remove one of them",
     )
 
 
@@ -264,7 +264,7 @@ def _families(module: ModuleType) -> list[StateClass]:
 
 def _checked(found: object, reference: str, owner: str) -> StateClass:
     if not (inspect.isclass(found) and issubclass(found, State)):
-        raise GraphError(f"{owner}: {reference} is no subclass of gpustate.State")
+        raise GraphError(f"{owner}: {reference} is not a subclass of gpustate.State")
     if not found.name:
         raise GraphError(f"{owner}: {reference} has no name", fix="set its class attribute 'name'")
     return found

@@ -1,6 +1,6 @@
 """A node takes packages from a bundle that was brought to it, and asks no other repository.
 
-For nodes without a way out. ``gpustate bundle`` makes the bundle where there is one; this state brings
+For air-gapped nodes. ``gpustate bundle`` makes the bundle where there is one; this state brings
 the part of it that a node needs over the connection that is there, and gives apt a configuration, and dnf
 and zypper a folder of repositories, in which that is all there is. Everything gpustate does with packages
 on such a node uses it: no other repository is asked, not even tried. The user's own apt, dnf or zypper is
@@ -10,7 +10,7 @@ left as it is.
 ``toolkit-repository`` at it; a policy that names the state itself gets the same.
 
 Surprising: the bundle is kept, for a package that is to be repaired or rolled back needs it. It goes
-when the state is taken away. Another bundle has another id and so another folder; the one before it goes
+when the state is removed. Another bundle has another id and so another folder; the one before it goes
 when the new one is there. Not below /var/lib/gpustate: apt reads repositories without root's rights.
 
 Sources:

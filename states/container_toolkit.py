@@ -223,7 +223,7 @@ class ContainerToolkitInstalled(State[Observed]):
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            # What bytes are given back is known to the node alone: ``kept`` stands for them.
+            # What bytes are restored is known to the node alone: ``kept`` stands for them.
             return replace(
                 observed, versions=dict.fromkeys(PACKAGES), held=(), kept=False, damaged=()
             )
@@ -329,7 +329,7 @@ class ContainerToolkitInstalled(State[Observed]):
             return
         after = self.desired(observed)
         if "versions" in plan.fields and observed.config_text is None and not observed.kept:
-            # The package writes the file when it is configured; giving back means there is none.
+            # The package writes the file when it is configured; restoring means there is none.
             yield ops.Run(
                 f"save the original {CONFIG_PATH}", f"record that {CONFIG_PATH} did not exist", 30
             )

@@ -79,7 +79,7 @@ class Observed:
     link_record: str | None = None
     brought: str | None = None
     choices: tuple[str, ...] = ()
-    foreign_link: str | None = None  # /usr/local/cuda is no alternative, and leads there
+    foreign_link: str | None = None  # /usr/local/cuda is not an alternative, and leads there
     offered: tuple[tuple[str, tuple[str, ...]], ...] = ()
     manager: str = "apt"
 
@@ -287,8 +287,8 @@ class CudaToolkitsInstalled(State[Observed]):
                 f"PM={observed.manager}; GO=; gone=; there=\n"
                 f'for p in {names}; do if rpm -q "$p" >/dev/null; then there="$there $p"; else gone="$gone $p"; fi; done\n'
                 f"rpm_open {names}\n"
-                "mend() { AGAIN=$1; shift; [ $# -gt 0 ] || return 0; NAMES=$*; WANT=$*; rpm_fetch && rpm_swap; }\n"
-                "mend '' $gone && mend 1 $there"
+                "fix() { AGAIN=$1; shift; [ $# -gt 0 ] || return 0; NAMES=$*; WANT=$*; rpm_fetch && rpm_swap; }\n"
+                "fix '' $gone && fix 1 $there"
             )
         return f"apt_fetch --reinstall {names} && apt_swap --reinstall {names}"
 

@@ -5,7 +5,7 @@ one tree of the NVIDIA driver.
 
 Surprising: a module built against the open driver's tree refuses to load beside the proprietary
 driver, and the other way round it loads and is slow on Grace: so a change of the driver's kind means
-to build it anew, which no package does. And /dev/gdrdrv does not come by itself with every
+to rebuild it, which no package does. And /dev/gdrdrv does not come by itself with every
 version: up to 2.5 an init script makes it, later udev and a line of modprobe.d do. SUSE's package gives
 it to the group video only, at every load; that is left as it is.
 
@@ -82,7 +82,7 @@ class GdrCopyInstalled(State[Observed]):
         required: refuse a node for which no repository offers it; else leave it alone.
 
     Disruption:
-        ``DRAIN`` where a loaded module is replaced or taken away, otherwise ``NONE``.
+        ``DRAIN`` where a loaded module is replaced or removed, otherwise ``NONE``.
 
     Raises:
         StepFailed: the module cannot be built or loaded; the compiler's or the kernel's word is in

@@ -79,7 +79,7 @@ class GpuDirectStorageEnabled(State[Observed]):
         required: refuse a node for which no repository offers it; else leave it alone.
 
     Disruption:
-        ``DRAIN`` where a loaded module is replaced or taken away, otherwise ``NONE``.
+        ``DRAIN`` where a loaded module is replaced or removed, otherwise ``NONE``.
 
     Raises:
         StepFailed: the module cannot be built or loaded; the compiler's or the kernel's word is in

@@ -108,7 +108,7 @@ class ImexRunning(State[Observed]):
         timeout_s: how long the daemon may take to be ready.
 
     Disruption:
-        ``DRAIN`` where a daemon that runs is restarted or taken away: jobs across nodes lose memory.
+        ``DRAIN`` where a daemon that runs is restarted or removed: jobs across nodes lose memory.
 
     Raises:
         PolicyError: IMEX has no such key, or an address is none.

@@ -5,7 +5,7 @@ k0s manages its containerd's configuration, merges the CRI plugin's settings of 
 one small file is put there, and what k0s makes of it is waited for in /run/k0s/containerd-cri.toml.
 
 Surprising: none of that happens once the first line of /etc/k0s/containerd.toml, ``# k0s_managed=true``, is
-gone. Such a node is refused: its containerd is the administrator's, and the state ``containerd`` is no help
+gone. Such a node is refused: its containerd is the administrator's, and the state ``containerd`` is not a help
 for it either, since k0s' unit does not name its file.
 
 Sources:

@@ -7,7 +7,7 @@ discovery (NFD) picks files up. No pod has to come up first, and drift of a labe
 
 Surprising: NFD lets the later of two files win, in the order of their names, so two writers of one
 label would take turns; where GFD's own file lies beside, this state refuses. A label that Kubernetes
-would refuse (GFD writes those all the same: a machine called "To be filled by O.E.M.") is left out
+would refuse (GFD writes those anyway: a machine called "To be filled by O.E.M.") is left out
 and named. The time of writing, GFD's ``gfd.timestamp``, is left out unless asked for.
 
 Sources:

@@ -5,7 +5,7 @@ before the first client, with the GPUs in exclusive mode, so that nobody goes pa
 the daemon are what every client gets that asks for none. In Kubernetes the device plugin brings a
 daemon of its own for each resource: there this state has no place.
 
-Surprising: a client that cannot reach the daemon runs all the same, without MPS, as long as the GPU is
+Surprising: a client that cannot reach the daemon runs anyway, without MPS, as long as the GPU is
 in default mode, so "it works" proves nothing. The proof here is two processes with a context on the
 same GPU at once, both of them known to the MPS server. One server serves one user at a time: jobs of
 other users wait. Exclusive mode is lost with a reboot, so the unit sets it, and takes it back.
@@ -208,7 +208,7 @@ class MpsRunning(State[Observed]):
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
             ours = [gpu.uuid for gpu in self._shared(observed)] if observed.active else []
-            # What was set by hand is not ours to take away.
+            # What was set by hand is not ours to remove.
             held = tuple(uuid for uuid in observed.exclusive if uuid not in ours)
             return replace(
                 observed,

@@ -344,7 +344,7 @@ def _built_meanwhile(kernels: tuple[str, ...]) -> Step:
 
 
 def _holding(observed: Observed) -> list[str]:
-    """Kernels whose initramfs has to be built anew."""
+    """Kernels whose initramfs has to be rebuilt."""
     return [kernel for kernel, found in observed.initramfs.items() if found != CLEAN]
 
 

@@ -4,7 +4,7 @@ The NVSwitches of such a board are reached like an InfiniBand subnet, through ma
 ConnectX-7 cards. ``nvlsm``, a subnet manager of its own, has to run before Fabric Manager routes them;
 without it CUDA answers 802 for ever, and nothing else looks wrong.
 
-Surprising: it is no service. Fabric Manager's start script starts it, in Fabric Manager's service, and
+Surprising: it is not a service. Fabric Manager's start script starts it, in Fabric Manager's service, and
 refuses to when ``ib_umad`` is not loaded, which nothing loads by itself. So this state brings what the
 script needs, and the state ``fabric-manager`` sees to it that it runs. Its version is a date and has
 nothing to do with the driver's.
@@ -69,7 +69,7 @@ class SubnetManagerInstalled(State[Observed]):
         hold: hold the package.
 
     Disruption:
-        ``NONE`` while it comes. ``DRAIN`` where the package is replaced or taken away.
+        ``NONE`` while it comes. ``DRAIN`` where the package is replaced or removed.
 
     Raises:
         StepFailed: the package cannot be installed, or the kernel takes no module.

@@ -7,7 +7,7 @@ to the node.
 Surprising: nvidia-peermem that was built before OFED came is a shell: it is there, signed and in
 its place, and answers "Invalid argument" to every load. And one that was built against another OFED
 is refused as well. So the checksum in the module is compared with the one OFED gives, and the
-driver's modules are built anew with DKMS where they differ; the driver that runs is not touched by
+driver's modules are rebuilt with DKMS where they differ; the driver that runs is not touched by
 that. Restarting OFED unloads the module; it is loaded again by the next apply, and at boot.
 
 Sources:
@@ -68,7 +68,7 @@ class GpuDirectRdmaEnabled(State[Observed]):
         method: ``auto`` by rule, or ``dma-buf`` or ``peermem`` in any case.
 
     Disruption:
-        ``NONE``: the driver's modules on disk are built anew, the loaded ones stay. Taking
+        ``NONE``: the driver's modules on disk are rebuilt, the loaded ones stay. Taking
         nvidia-peermem away is ``DRAIN``: jobs that use it end.
 
     Raises:

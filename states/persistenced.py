@@ -89,7 +89,7 @@ class PersistenceModeEnabled(State[Observed]):
             drop_in_text=drop_in,
             active=unit is not None and unit.active,
             at_boot=(unit is not None and unit.unit_file_state == "enabled") or WANTS_PATH in wants,
-            # A GPU that does not say is somebody else's finding.
+            # A GPU that does not say is foreign finding.
             persistent={
                 gpu.pci: gpu.persistence_mode for gpu in gpus if gpu.persistence_mode is not None
             },
@@ -110,7 +110,7 @@ class PersistenceModeEnabled(State[Observed]):
                 drop_in_text=None,
                 active=False,
                 at_boot=False,
-                # Set by hand (nvidia-smi -pm 1) it is not this state's to take away.
+                # Set by hand (nvidia-smi -pm 1) it is not this state's to remove.
                 persistent=dict.fromkeys(observed.persistent, False)
                 if observed.active
                 else observed.persistent,
@@ -226,7 +226,7 @@ def drop_in_text(unit_text: str, *, uvm_persistence: bool) -> str | None:
 
 
 def parse_modes(text: str) -> dict[str, bool]:
-    """Read nvidia-smi's table; a GPU that does not answer is somebody else's finding."""
+    """Read nvidia-smi's table; a GPU that does not answer is foreign finding."""
     found: dict[str, bool] = {}
     for line in text.splitlines():
         address, _, mode = (part.strip() for part in line.partition(","))

@@ -8,7 +8,7 @@ variable; with a device of CDI beside it GPUs are injected twice, by rules that 
 containers fail. CRI-O reads the same folders.
 
 A hook that a package owns is not touched. One that nobody owns and that is NVIDIA's is removed, and given
-back when this state is taken away.
+back when this state is removed.
 
 Surprising: podman looks for its CDI folders in containers.conf as well (``cdi_spec_dirs``, from 5.0 on); a
 file there that leaves out /var/run/cdi hides every GPU.
@@ -107,7 +107,7 @@ class Observed:
     Args:
         version: of podman; empty where there is none.
         leftovers: hooks of NVIDIA's that nobody owns.
-        kept: hooks that gpustate has removed and can give back.
+        kept: hooks that gpustate has removed and can restore.
         owned: hooks of NVIDIA's with the package that owns them.
         hidden: the configuration file that hides the specification; empty where none does.
         problem: why the configuration cannot be judged.

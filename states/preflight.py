@@ -55,7 +55,7 @@ _TORN = r"""
 torn() {
   apt-get check -q -o Debug::NoLocking=1 2>&1 | sed -nE 's/^E: //p; s/^ ([^ ]+ : .*)/unmet \1/p; s/^ +((Pre)?Depends: .*)/unmet \1/p'
   for f in $(grep -aLE '^(Package|SHA256|SHA512|SHA1|MD5Sum):' /var/lib/apt/lists/*_Packages /var/lib/apt/lists/*Release 2>/dev/null); do
-    [ ! -s "$f" ] || echo "$f is no package list"
+    [ ! -s "$f" ] || echo "$f is not a package list"
   done
 }
 """
@@ -401,7 +401,7 @@ class PreflightPassed(State[Observed]):
 
 
 def _read_anew() -> Step:
-    """Take away lists that apt cannot read, and what they were compiled into, and read all again."""
+    """Remove lists that apt cannot read, and what they were compiled into, and read all again."""
     return ops.Run(
         _TORN + "apt_wait\n"
         "for n in 1 2 3 4 5 6 7 8 9; do\n"  # apt complains of one at a time
@@ -416,7 +416,7 @@ def _read_anew() -> Step:
 
 
 def _package(row: str) -> str:
-    """Status and name; empty when it is no row of dpkg's: the name becomes a word of a command."""
+    """Status and name; empty when it is not a row of dpkg's: the name becomes a word of a command."""
     found = re.fullmatch(r"\s*(\w{1,4})\s*\|\s*([a-z0-9][a-z0-9.+:-]*)\s*", row, re.ASCII)
     return f"{found[1]} {found[2]}" if found else ""
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FAMILY = "pyinfra"
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-#: Where pyinfra keeps a copy of a file that it edits: the minute is no difference between two plans.
+#: Where pyinfra keeps a copy of a file that it edits: the minute is not a difference between two plans.
 _TIME = re.compile(r"\.\d{10}\b")
 #: Arguments of services that pyinfra obeys without looking.
 _EACH_TIME = ("restarted", "reloaded", "daemon_reload", "command")
@@ -191,7 +191,7 @@ def _member(name: str) -> type[OperationApplied]:
     own = name.removeprefix(f"{FAMILY}-")
     if own == name or not _NAME.fullmatch(own):
         raise PolicyError(
-            f"{name!r} is no name of an operation",
+            f"{name!r} is not a name of an operation",
             fix=f"names are {FAMILY}-NAME, in lower case with dashes, as in {FAMILY}-curl",
         )
     # One class for each name: the engine calls states by the name of their class.

@@ -136,7 +136,7 @@ class VfioBound(State[Observed]):
         return words
 
     def _words(self, cpu: str) -> tuple[str, ...]:
-        """Kernel arguments. Arm and AMD machines have the IOMMU on by default; AMD's is asked for all the same."""
+        """Kernel arguments. Arm and AMD machines have the IOMMU on by default; AMD's is asked for anyway."""
         first = {"GenuineIntel": ("intel_iommu=on",), "AuthenticAMD": ("amd_iommu=on",)}.get(
             cpu, ()
         )

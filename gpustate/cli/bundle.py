@@ -1,4 +1,4 @@
-"""``gpustate bundle``: every package a policy needs, in one file for nodes without a way out."""
+"""``gpustate bundle``: every package a policy needs, in one file for air-gapped nodes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Bundle(click.Group):
 
 @click.group(cls=_Bundle)
 def group() -> None:
-    """Bundles: everything nodes without a way out need. `bundle POLICY` makes one, `bundle check` looks at one."""
+    """Bundles: everything air-gapped nodes need. `bundle POLICY` makes one, `bundle check` looks at one."""
 
 
 @group.command()

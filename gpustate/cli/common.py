@@ -397,7 +397,7 @@ def check_out(path: str) -> None:
     """Say before a run that its result could not be written."""
     folder = Path(path).parent
     if not os.access(folder, os.W_OK | os.X_OK):
-        why = "is not writable" if folder.is_dir() else "is no folder"
+        why = "is not writable" if folder.is_dir() else "is not a folder"
         raise UsageError(f"{folder} {why}", place=path, fix="name another file with --out")
 
 

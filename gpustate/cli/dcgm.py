@@ -131,7 +131,7 @@ def _check_url(url: str) -> None:
         fits = False
     if not fits or not url.isprintable() or " " in url:
         raise UsageError(
-            f"--scrape: {shown(url)} is no address of an exporter",
+            f"--scrape: {shown(url)} is not an address of an exporter",
             fix="write one such as http://localhost:9400/metrics",
         )
 

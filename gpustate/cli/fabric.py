@@ -64,7 +64,7 @@ def _network(text: str | None, output: str) -> Network | None:
     try:
         return ipaddress.ip_network(text, strict=False)
     except ValueError:
-        raise UsageError(f"--network {text!r} is no network, write 10.0.0.0/16") from None
+        raise UsageError(f"--network {text!r} is not a network, write 10.0.0.0/16") from None
 
 
 def _look(node: Node) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def _seconds(text: str) -> int:
     found = int(match[1]) * _UNITS[match[2]] if match is not None else 0
     if not 0 < found <= _MOST_S:
         raise UsageError(
-            f"--for: {text[:40]!r} is no time", fix="write 30m, 8h or 7d, up to a year"
+            f"--for: {text[:40]!r} is not a time", fix="write 30m, 8h or 7d, up to a year"
         )
     return found
 

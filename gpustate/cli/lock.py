@@ -17,7 +17,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 def _seconds(text: str) -> int:
     match = re.fullmatch(r"(\d+)([smhd])", text)
     if match is None or not 0 < int(match[1]) * _UNITS[match[2]] <= 366 * 86400:
-        raise UsageError(f"--for: {text!r} is no time", fix="write 30m, 8h or 7d")
+        raise UsageError(f"--for: {text!r} is not a time", fix="write 30m, 8h or 7d")
     return int(match[1]) * _UNITS[match[2]]
 
 

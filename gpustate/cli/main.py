@@ -65,14 +65,14 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "convert",
         "Write a policy in another shape: YAML, Python or ClusterPolicy.",
     ),
-    "remove": ("remove", "remove", "Take away what a policy put on nodes."),
+    "remove": ("remove", "remove", "Remove what a policy put on nodes."),
     "lock": ("lock", "lock", "Keep gpustate off nodes for a while."),
     "unlock": ("lock", "unlock", "Let gpustate on locked nodes again."),
     "bake": ("bake", "bake", "Bake a policy into the mounted root of an image."),
     "bundle": (
         "bundle",
         "group",
-        "Fetch every package a policy needs into one file, for nodes without a way out.",
+        "Fetch every package a policy needs into one file, for air-gapped nodes.",
     ),
     "resume": ("resume", "resume", "Go on with a run that was interrupted."),
     "solve": ("solve", "solve", "Find one driver set for each node, and lock it."),
@@ -116,7 +116,7 @@ class _Verbs(click.Group):
         module, attribute, _ = VERBS[cmd_name]
         found: Any = getattr(importlib.import_module(f"gpustate.cli.{module}"), attribute)
         if not isinstance(found, click.Command):
-            raise click.ClickException(f"{cmd_name} is no command")
+            raise click.ClickException(f"{cmd_name} is not a command")
         return found
 
     def resolve_command(

@@ -1,4 +1,4 @@
-"""Notes on standard error: what has no effect, and is no mistake for sure."""
+"""Notes on standard error: what has no effect, and is not a mistake for sure."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Progress:
 
     Args:
         nodes: names of all nodes of the run.
-        quiet: say nothing (JSON is asked for and standard error is no terminal).
+        quiet: say nothing (JSON is asked for and standard error is not a terminal).
     """
 
     def __init__(self, nodes: list[str], *, quiet: bool = False) -> None:

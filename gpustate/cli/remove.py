@@ -1,4 +1,4 @@
-"""``gpustate remove``: take away what a policy put on nodes."""
+"""``gpustate remove``: remove what a policy put on nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpustate.cli.apply import apply_options, apply_policy
 @common.inventory_options
 @apply_options
 def remove(policy: str, **options: Any) -> None:
-    """Take away everything that POLICY's states ever put on the nodes, in reverse order.
+    """Remove everything that POLICY's states ever put on the nodes, in reverse order.
 
     Files that were there before get their earlier bytes back.
     """

@@ -134,7 +134,7 @@ def _why_page(rows: list[Value]) -> Page:
     for value in rows:
         page.add((f"{masked(dotted(value.path))} = {_short(value.value)}", "bold"))
         for number, said in enumerate(reversed(value.said)):
-            word = "taken away" if said.value is REMOVED else _short(said.value)
+            word = "removed" if said.value is REMOVED else _short(said.value)
             style = "" if number == 0 else "dim"
             place = f"  {said.place}" if said.place else ""
             page.add("  ", (f"{said.layer}: {word}{place}", style))

@@ -76,7 +76,7 @@ def validate(
 ) -> None:
     """Prove that the nodes' GPUs can be used, as POLICY's proving states say: exit 3 when they cannot.
 
-    The proof is made anew although one is kept: a CUDA kernel runs on every GPU. Nothing else is
+    The proof is recreated although one is kept: a CUDA kernel runs on every GPU. Nothing else is
     changed.
     """
     from gpustate.cli.explain import checks_page

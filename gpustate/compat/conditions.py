@@ -199,11 +199,11 @@ def within(fact: Fact, text: str) -> Test:
     """The version, or number, is within all bounds: ``>=6.15 <6.17``.
 
     Raises:
-        ValueError: the text is no range.
+        ValueError: the text is not a range.
     """
     bounds = [(_SIGNS[sign], _bound(written)) for sign, written in _BOUND.findall(text)]
     if not bounds or _BOUND.sub("", text).strip(" ,"):
-        raise ValueError("is no range; write bounds such as '>=6.15 <6.17'")
+        raise ValueError("is not a range; write bounds such as '>=6.15 <6.17'")
 
     def ask(value: Value, _: Value) -> bool | None:
         if isinstance(value, int):

@@ -59,7 +59,7 @@ def _load(where: str) -> RuleSet:
 def _folder(folder: str, wanted: str) -> tuple[dict[str, str], str]:
     """Texts of the YAML files of a folder by name, and that of its sums."""
     if not os.path.isdir(folder):
-        raise UsageError("is no folder", place=folder, fix="name the folder with the rules")
+        raise UsageError("is not a folder", place=folder, fix="name the folder with the rules")
     sums = _FILES.text(os.path.join(folder, SUMS))
     found = hashlib.sha256(sums.encode()).hexdigest()
     if wanted and found != wanted:
@@ -98,7 +98,7 @@ def assemble(texts: Mapping[str, str], sums: str, origin: str) -> RuleSet:
             if rule.id in rules:
                 first = rules[rule.id].place
                 raise UsageError(
-                    f"rule {rule.id} is there twice, first in {first}", place=rule.place
+                    f"rule {rule.id} is defined twice, first in {first}", place=rule.place
                 )
             rules[rule.id] = rule
     return RuleSet(rules, hashlib.sha256(sums.encode()).hexdigest(), origin)
@@ -109,7 +109,7 @@ def _sums(text: str, path: str) -> dict[str, str]:
     for number, line in enumerate(text.splitlines(), 1):
         match = _LINE.fullmatch(line)
         if match is None or match[2] in found:
-            why = "names a file twice" if match else "is no line of sha256sum"
+            why = "names a file twice" if match else "is not a line of sha256sum"
             raise UsageError(f"{shown(line)} {why}", place=f"{path}:{number}")
         found[match[2]] = match[1]
     if not found:

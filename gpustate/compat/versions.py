@@ -77,7 +77,7 @@ def parse(text: str, numbers: int) -> Version:
     match = _VERSION.fullmatch(text.strip())
     rest = match["rest"] if match else ""
     if match is None or (rest and rest[0] not in "-+~_" and not _PRE.match(rest)):
-        raise ValueError("is no version")
+        raise ValueError("is not a version")
     parts = tuple(int(part) for part in match["parts"].split("."))
     found = _PRE.match(rest)
     pre = (0, found["word"], int(found["number"] or 0)) if found else _FINAL

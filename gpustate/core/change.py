@@ -33,7 +33,7 @@ class Disruption(IntEnum):
             return cls[word.upper()]
         except KeyError:
             choices = ", ".join(level.word for level in cls)
-            raise ValueError(f"{word!r} is no disruption level (one of {choices})") from None
+            raise ValueError(f"{word!r} is not a disruption level (one of {choices})") from None
 
 
 @dataclass(frozen=True, slots=True)

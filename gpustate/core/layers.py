@@ -20,10 +20,10 @@ Path = tuple[str, ...]
 
 
 class _Removed(Enum):
-    REMOVED = "taken away"
+    REMOVED = "removed"
 
 
-#: What the command line took away: the state's own default holds.
+#: What the command line removed: the state's own default holds.
 REMOVED: Final = _Removed.REMOVED
 
 
@@ -155,7 +155,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def _put(data: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
-    """A copy of ``data`` with the value at ``path`` replaced or taken away."""
+    """A copy of ``data`` with the value at ``path`` replaced or removed."""
     made = dict(data)
     key, rest = path[0], path[1:]
     if rest:

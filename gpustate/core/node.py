@@ -48,7 +48,7 @@ class Node(ABC):
         """Text of a file that gpustate itself writes, for all to read or for root alone: as :meth:`read_text`.
 
         Where owner or mode are not as it was written, the text says so in a line ahead: so it differs
-        from what is wanted. A unit that is masked is no file of ours.
+        from what is wanted. A unit that is masked is not a file of ours.
 
         Raises:
             RefusedError: something else is in its place.

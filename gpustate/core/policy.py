@@ -96,10 +96,13 @@ class Policy:
         seen: set[str] = set()
         for state in states:
             if not isinstance(state, State):
-                raise PolicyError(f"{state!r} is no state", fix="call the state class: Driver(...)")
+                raise PolicyError(
+                    f"{state!r} is not a state", fix="call the state class: Driver(...)"
+                )
             if state.name in seen:
                 raise PolicyError(
-                    f"state {state.name!r} is there twice", fix="keep one and override it per group"
+                    f"state {state.name!r} is defined twice",
+                    fix="keep one and override it per group",
                 )
             seen.add(state.name)
         self.states = states
@@ -159,7 +162,7 @@ class Policy:
         return {key: value for key, value in said.items() if value}
 
     def with_ensure(self, ensure: str) -> Policy:
-        """The same policy with every state's ``ensure`` set; ``absent`` takes everything away."""
+        """The same policy with every state's ``ensure`` set; ``absent`` removes everything."""
         states = [build(type(s), {**parameters(s), "ensure": ensure}) for s in self.states]
         return self.but(*states, last=(("states", s.name, "ensure") for s in states))
 
@@ -190,12 +193,12 @@ class Policy:
                     _reasons(values, place)
                     continue
                 if name not in by_name and ("states", str(name)) in self.places:
-                    # Only what a change took away has a place, and is not there.
+                    # Only what a change removed has a place, and is not there.
                     there = f" ({place})" if place else ""
                     raise PolicyError(
-                        f"takes away the state {shown(name)}, which {title} changes{there}",
+                        f"removes the state {shown(name)}, which {title} changes{there}",
                         place=self.places["states", str(name)],
-                        fix="take that away too",
+                        fix="remove that too",
                     )
                 if name not in by_name:
                     raise PolicyError(
@@ -242,7 +245,7 @@ def _paths(last: Iterable[Iterable[str]]) -> tuple[Path, ...]:
         section = str(path[0]) if path else ""
         whole = len(path) > (1 if section == "states" else 2)
         if not whole or section not in SECTIONS or not all(isinstance(key, str) for key in path):
-            raise PolicyError(f"{shown(one)} is no path of a value")
+            raise PolicyError(f"{shown(one)} is not a path of a value")
         found.add(path)
     return tuple(sorted(found))
 
@@ -256,7 +259,7 @@ def _sizes(pace: Iterable[str]) -> tuple[str, ...]:
     sizes = tuple(pace) if isinstance(pace, list | tuple) else ("?",)
     for size in sizes:
         if not isinstance(size, str) or not _SIZE.fullmatch(size):
-            raise PolicyError(f"pace: {shown(size)} is no number of nodes and no percentage")
+            raise PolicyError(f"pace: {shown(size)} is not a number of nodes and no percentage")
     return sizes
 
 

@@ -50,7 +50,7 @@ class Conflict:
     Args:
         reason: what is wrong and the next move.
         state: name of the state that is refused; ``None`` for the one that reports it.
-        warning: it is shown beside the changes, which are applied all the same.
+        warning: it is shown beside the changes, which are applied anyway.
         with_changes: it counts only where the state changes something.
     """
 
@@ -82,7 +82,7 @@ class State(BaseModel, Generic[ObservedT]):
             begin with this and a dash are its members. The class itself has no name and is in no policy.
 
     Args:
-        ensure: ``present``, or ``absent`` to take away everything this state ever puts on a node.
+        ensure: ``present``, or ``absent`` to remove everything this state ever puts on a node.
         only: nodes it applies to; all when not given.
     """
 
@@ -112,7 +112,7 @@ class State(BaseModel, Generic[ObservedT]):
 
     @property
     def absent(self) -> bool:
-        """This state is to be taken away."""
+        """This state is to be removed."""
         return self.ensure == "absent"
 
     @property
@@ -209,7 +209,7 @@ class State(BaseModel, Generic[ObservedT]):
     @classmethod
     def member(cls, name: str) -> type[State[ObservedT]]:
         """MUST, of a family: the class of the member that a policy calls ``name``."""
-        raise NotImplementedError(f"{cls.__name__} is no family of states")
+        raise NotImplementedError(f"{cls.__name__} is not a family of states")
 
     @classmethod
     def observation_type(cls) -> Any:

@@ -237,7 +237,7 @@ def _call(name: str, tokens: list[tuple[str, str]], text: str) -> Condition:
     while True:
         kind, word = _next(tokens, text)
         if kind != "word":
-            raise PolicyError(f"condition {shown(text)}: {shown(word)} is no value")
+            raise PolicyError(f"condition {shown(text)}: {shown(word)} is not a value")
         arguments.append(_unquoted(word))
         kind, word = _next(tokens, text)
         if (kind, word) == ("op", ")"):

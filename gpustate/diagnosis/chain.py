@@ -1,6 +1,6 @@
 """The chain of proofs: from GPUs on PCI to a CUDA kernel that ran on every one of them.
 
-Each link rests on those before it, so the first broken one is the cause and the rest are symptoms.
+Each link is based on those before it, so the first broken one is the cause and the rest are symptoms.
 Pure: an observation goes in, checks come out, each with what was seen and the next move.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.

@@ -38,7 +38,7 @@ class Wanted:
 
     @property
     def text(self) -> str:
-        """One line for the key of a proof: a proof of less is no proof of more."""
+        """One line for the key of a proof: a proof of less is not a proof of more."""
         return (
             f"cuda={int(self.cuda)} gpus={'all' if self.gpus is None else self.gpus} "
             f"containers={self.containers} handler={self.handler or '-'} cdi={int(self.cdi)}"

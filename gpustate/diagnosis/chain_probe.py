@@ -46,7 +46,7 @@ for d in /usr/lib/*-linux-gnu /usr/lib/*-linux-gnu/nvidia/current /usr/lib64; do
 done
 for f in /lib/modules/"$k"/updates/dkms/nvidia*.ko* /lib/modules/"$k"/extra/nvidia*.ko* \
   /lib/modules/"$k"/kernel/nvidia*/nvidia*.ko* /lib/modules/"$k"/kernel/drivers/video/nvidia*.ko*; do
-  # GPUDirect Storage's module is no part of the driver, and comes without it.
+  # GPUDirect Storage's module is not part of the driver, and comes without it.
   case ${f##*/} in nvidia-fs.*) ;; *) [ -f "$f" ] && set -- "$@" "$f" ;; esac
 done
 [ $# = 0 ] || stat -c 'driver_file=%n %s %.9Y %.9Z %i' "$@"

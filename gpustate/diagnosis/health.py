@@ -4,8 +4,8 @@ A finding is *failed* when the GPU must not be trusted with work any more, *warn
 somebody should look. What comes and goes (clocks, a PCIe link that saves power) is never more than a
 warning, and where a GPU says nothing it is not accused.
 
-Surprising: a waiting row remapping is no fault, work goes on as before; a failed one ends in a
-replacement. An Xid that asks for a reset fails a GPU only while nobody says that it was mended: drivers
+Surprising: a waiting row remapping is not a fault, work goes on as before; a failed one ends in a
+replacement. An Xid that asks for a reset fails a GPU only while nobody says that it was fixed: drivers
 that report a recovery action say so themselves.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.
@@ -199,17 +199,17 @@ def _nvlink(gpu: Gpu, health: GpuHealth, links: int) -> Iterator[Finding]:
 
 
 def _log(gpu: Gpu, log: tuple[Xid, ...]) -> Iterator[Finding]:
-    mended = gpu.health is not None and gpu.health.recovery_action == 0 and gpu.error is None
+    fixed = gpu.health is not None and gpu.health.recovery_action == 0 and gpu.error is None
     for one in log:
         row = xids.known(one.number)
         kind, remedy = xids.ACTIONS[row.action]
         if kind == xids.REPORT:
             continue
-        level = FAILED if kind == xids.RESET and not mended else WARNING
+        level = FAILED if kind == xids.RESET and not fixed else WARNING
         times = "" if one.count == 1 else f", {one.count} times"
         action = row.action or "no action named"
         evidence = f"Xid {one.number} {row.name} ({action}){times}"
-        if kind == xids.RESET and mended:
+        if kind == xids.RESET and fixed:
             evidence += "; the driver asks for nothing any more"
             remedy = "have the GPU replaced when it comes back"
         yield _finding(gpu, "xid", level, evidence, remedy, xids.SOURCES[row.source])

@@ -36,9 +36,9 @@ NO_LOW_LEVEL = (
     "of /etc/nvidia-container-runtime/config.toml"
 )
 NO_CONTAINERD = "install containerd, or prove without it (containers: none)"
-TOOLKIT_CONFIG = "mend that line, or copy back what is kept of the file; then gpustate apply with the state container-toolkit"
+TOOLKIT_CONFIG = "fix that line, or copy back what is kept of the file; then gpustate apply with the state container-toolkit"
 CONTAINERD_CONFIG = (
-    "mend what it names, or copy back what is kept of the file (cp -p), and restart containerd; then "
+    "fix what it names, or copy back what is kept of the file (cp -p), and restart containerd; then "
     "gpustate apply with the state containerd"
 )
 CONTAINERD_STOPPED = (
@@ -60,19 +60,19 @@ NOT_READ = "restart it: gpustate apply with the state containerd, or systemctl r
 CGROUP_DRIVERS = (
     "set SystemdCgroup of these handlers, and cgroupDriver of the kubelet, to the same driver"
 )
-HANDLER_BINARY = "install the container toolkit, or mend the handler: gpustate apply with container-toolkit and containerd"
+HANDLER_BINARY = "install the container toolkit, or fix the handler: gpustate apply with container-toolkit and containerd"
 CDI = "generate it: gpustate apply with the state cdi, or systemctl restart nvidia-cdi-refresh"
 CDI_STALE = (
     "generate it anew: gpustate apply with the state cdi, or systemctl restart nvidia-cdi-refresh"
 )
 CDI_BROKEN = "write it anew: gpustate apply with the state cdi, or remove it and systemctl restart nvidia-cdi-refresh"
 CDI_NO_FILE = "move it away, then generate the specification: gpustate apply with the state cdi"
-ALL_HELD = "mend one, then end its quarantine: gpustate quarantine -l NODE --gpu GPU --end; then apply with the state cdi"
+ALL_HELD = "fix one, then end its quarantine: gpustate quarantine -l NODE --gpu GPU --end; then apply with the state cdi"
 QUARANTINE_FILE = (
     "write it anew: gpustate quarantine NODE --gpu GPU --for 1d --reason WHY, or --end"
 )
-EARLIER = "mend the links before this one, if one is broken, then run gpustate validate"
-NO_DEVICE = "with MIG mode on, create MIG devices; otherwise mend the links before this one"
+EARLIER = "fix the links before this one, if one is broken, then run gpustate validate"
+NO_DEVICE = "with MIG mode on, create MIG devices; otherwise fix the links before this one"
 
 _NVML = {
     9: NOT_LOADED,

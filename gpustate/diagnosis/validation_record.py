@@ -1,7 +1,7 @@
 """Reads the proof that is kept on a node.
 
 The file is written by ``gpustate.nodeside.validate``. One that cannot be read, or is of another
-format, is no proof: the next apply makes a new one.
+format, is not a proof: the next apply makes a new one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Proof:
 
 
 def read_proof(text: str) -> Proof | None:
-    """Read the text of proof.json; ``None`` when it is no proof of the known format."""
+    """Read the text of proof.json; ``None`` when it is not a proof of the known format."""
     try:
         data: Any = json.loads(text)
         if data["format"] != FORMAT:
@@ -49,7 +49,7 @@ def read_proof(text: str) -> Proof | None:
 def _check(data: Any) -> chain.Check:
     check: chain.Check = typed(chain.Check, data)
     if check.outcome not in (chain.OK, chain.FAILED, chain.NOT_APPLICABLE):
-        raise ValueError(f"{check.outcome!r} is no outcome of a check")
+        raise ValueError(f"{check.outcome!r} is not an outcome of a check")
     return check
 
 

@@ -247,7 +247,8 @@ def batches(nodes: Sequence[Any], serial: Sequence[str]) -> list[list[Any]]:
         number = text.removesuffix("%")
         if not number.isdigit() or int(number) == 0 or (text.endswith("%") and int(number) > 100):
             raise UsageError(
-                f"--serial: {word!r} is no batch size", fix="use numbers or percentages: 1,10%,50%"
+                f"--serial: {word!r} is not a batch size",
+                fix="use numbers or percentages: 1,10%,50%",
             )
         size = int(number)
         sizes.append(-(-len(rest) * size // 100) if text.endswith("%") else size)

@@ -130,7 +130,7 @@ def compatible(facts: Facts, allow: Mapping[str, str]) -> Judged:
     others = ", ".join(result.rule.id for result in report.blocks[1:])
     more = f"; also {others}" if others else ""
     because = rule.because.rstrip(".")
-    reason = RefusedError(f"the matrix blocks it: {rule.id}: {because}{more}", fix=rule.fix)
+    reason = RefusedError(f"blocked by compatibility rule {rule.id}: {because}{more}", fix=rule.fix)
     return Judged(tuple(notes), reason, allowed)
 
 

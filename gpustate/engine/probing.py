@@ -22,7 +22,7 @@ from gpustate.plan.make import Observations, applicable
 T = TypeVar("T")
 Answerer = Callable[[Sequence[Query[Any]]], Sequence[Answer]]
 
-#: Asks that hang on answers that hang on answers; more rounds than this is a probe that never ends.
+#: Asks that depend on answers that depend on answers; more rounds than this is a probe that never ends.
 _MAX_ROUNDS = 8
 
 

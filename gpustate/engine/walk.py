@@ -96,7 +96,7 @@ class _InterruptedError(Exception):
 
 @dataclass(slots=True)
 class Walk:
-    """One node on its way. ``states`` are in graph order, backwards for what is taken away."""
+    """One node on its way. ``states`` are in graph order, backwards for what is removed."""
 
     session: Session
     resolved: Resolved

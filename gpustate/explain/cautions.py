@@ -54,7 +54,7 @@ def _devices(view: View) -> Iterator[str]:
         right = wanted & 0o777
         yield (
             f"{', '.join(paths)} {'has' if len(paths) == 1 else 'have'} mode {mode:04o}, not {right:04o}: root "
-            f"opens it all the same, users and rootless containers do not; chmod {right:04o} {' '.join(paths)}"
+            f"opens it anyway, users and rootless containers do not; chmod {right:04o} {' '.join(paths)}"
         )
 
 
@@ -93,7 +93,7 @@ def _persistence(view: View) -> Iterator[str]:
     masked = services.is_masked(unit)
     if unit.failure:
         found = services.drop_in(view, name) or unit.failure
-        then = f"mend that, then systemctl restart {name}"
+        then = f"fix that, then systemctl restart {name}"
     elif masked or unit.missed:
         if all(gpu.persistence_mode is not False for gpu in view.observed.nvml.gpus):
             return  # set by nvidia-smi -pm, say
@@ -109,7 +109,7 @@ def _layout(view: View) -> Iterator[str]:
     unit = view.clues.unit("gpustate-mig")
     if unit.failure:
         found = services.drop_in(view, unit.name) or unit.failure
-        yield f"{found}; this boot has not divided the GPUs: mend that, then gpustate apply with the state mig"
+        yield f"{found}; this boot has not divided the GPUs: fix that, then gpustate apply with the state mig"
     elif unit.exists and unit.enabled == "disabled":
         yield f"{unit.name} is not enabled: the next boot divides no GPU; gpustate apply with the state mig"
     # At boot it is still at work.

@@ -429,7 +429,7 @@ CAUSES = (
     Cause("uvm-node-not-made", "device-nodes", _uvm_node, "nvidia-modprobe -c=0 -u, or the first CUDA program, makes it"),
     Cause("mig-capability-without-node", "device-nodes", _capability, remedies.CAPABILITY_NODES, state="driver"),
     Cause("device-node-not-a-device", "device-nodes", _not_a_device,
-          "gpustate apply with the state driver makes it anew; empty it first if it is a folder with something in it", state="driver"),
+          "gpustate apply with the state driver recreates it; empty it first if it is a folder with something in it", state="driver"),
     Cause("device-numbers-moved", "device-nodes", _numbers, remedies.DEVICE_NODES, ("NVIDIA/nvidia-container-toolkit#1828",), "driver"),
     Cause("device-node-missing", "device-nodes", _missing_node, remedies.DEVICE_NODES, state="driver"),
     Cause("mig-without-devices", "cuda", _empty, "create MIG devices: gpustate apply with the state mig, or switch MIG off",

@@ -290,7 +290,7 @@ def _not_whole(view: View) -> str:
 
 
 def _no_module(view: View) -> str:
-    # Without packages of its own the driver is somebody else's, with its modules in a container or elsewhere.
+    # Without packages of its own the driver is foreign, with its modules in a container or elsewhere.
     if not view.clues.has("no_module") or view.clues.has("operator_driver"):
         return ""
     if not view.observed.loaded or view.observed.on_disk:
@@ -312,7 +312,7 @@ _WITH_MODULE = (
 )
 CAUSES = (
     Cause("gpus-held-for-virtual-machines", "pci", _held,
-          "give them back (unbind vfio-pci, take vfio-pci.ids off the kernel command line), or leave this node out"),
+          "restore them (unbind vfio-pci, take vfio-pci.ids off the kernel command line), or leave this node out"),
     Cause("no-gpu-on-pci", "pci", _none, remedies.NO_GPU),
     Cause("nouveau-in-initramfs", "pci", _nouveau_in_image,
           "build the initramfs anew without it and reboot: gpustate apply with the state nouveau",
@@ -350,7 +350,7 @@ CAUSES = (
           "install the compiler the kernel was built with, then gpustate apply with the state driver",
           ("NVIDIA/gpu-operator#504", "NVIDIA/gpu-operator#1251")),
     Cause("module-build-failed", _DRIVER, _build,
-          "mend what the build names, then gpustate apply with the state driver",
+          "fix what the build names, then gpustate apply with the state driver",
           ("NVIDIA/gpu-operator#564", "NVIDIA/gpu-operator#457")),
     Cause("kernel-headers-missing", _DRIVER, _headers,
           "install the headers of the running kernel: gpustate apply with the state driver",
@@ -362,9 +362,9 @@ CAUSES = (
           "build it for the running kernel: gpustate apply with the state driver",
           ("NVIDIA/gpu-operator#564",), "driver"),
     Cause("module-file-missing", _DRIVER, _not_whole,
-          "build it anew: gpustate apply with the state driver", state="driver", explains=False),
+          "rebuild it: gpustate apply with the state driver", state="driver", explains=False),
     Cause("module-files-gone", _DRIVER, _no_module,
-          "build them anew: gpustate apply with the state driver", state="driver", explains=False),
+          "rebuild them: gpustate apply with the state driver", state="driver", explains=False),
     Cause("repository-unreachable", _DRIVER, _offline,
           "let the node reach it, or name a mirror it reaches: driver-repository with a URL of your own",
           ("NVIDIA/gpu-operator#91", "NVIDIA/gpu-operator#427")),

@@ -119,7 +119,7 @@ def _configuration(view: View) -> str:
         data = jsonedit.parse("\n".join(rows), _CONFIG)
         runtimes = data.get("runtimes")
         if runtimes is not None and not isinstance(runtimes, Mapping):
-            raise ProbeError("runtimes is no object", place=_CONFIG)
+            raise ProbeError("runtimes is not an object", place=_CONFIG)
     except ProbeError as error:
         where = error.place or _CONFIG
         return f"{where}: {error.message}; docker starts with it no more" + damaged.as_before(
@@ -165,14 +165,14 @@ CAUSES = (
     _cause("docker-configuration-no-file", _no_file,
            "move it away, then gpustate apply with the state docker"),
     _cause("docker-configuration-broken", _configuration,
-           "mend it, or copy back what is kept of it (cp -p); then gpustate apply with the state docker"),
+           "fix it, or copy back what is kept of it (cp -p); then gpustate apply with the state docker"),
     _cause("docker-masked", _masked("docker", _set_up),
            "systemctl unmask docker, then gpustate apply with the state docker, which starts it"),
     _cause("docker-stopped", _stopped("docker", lambda v: _set_up(v) or _named(v)),
            "start it: gpustate apply with the state docker, or systemctl start docker", "docker"),
     _cause("docker-without-runtime", _without, "register it again: gpustate apply with the state docker", "docker"),
     _cause("crio-configuration-broken", _crio_configuration,
-           "mend what it names, or copy back what is kept of it (cp -p); then gpustate apply with the state crio"),
+           "fix what it names, or copy back what is kept of it (cp -p); then gpustate apply with the state crio"),
     _cause("crio-without-handler", _crio_without, "register it again: gpustate apply with the state crio", "crio"),
     _cause("crio-masked", _masked("crio", _served("crio")),
            "systemctl unmask crio, then gpustate apply with the state crio, which starts it"),

@@ -1,7 +1,7 @@
 """The sh fragment that looks for traces of known problems; it prints lines ``key=value`` and only reads.
 
 Every program has two seconds, an exporter five, and ``walk`` puts a limit around the whole, so that a node on which something
-hangs is explained all the same, with less.
+hangs is explained anyway, with less.
 
 Surprising: /proc/keys names enrolled Secure Boot keys without any tool; a make.log lies in a DKMS tree only
 while its build has failed, for a good one is moved away.

@@ -46,7 +46,7 @@ _HALTED = (
     ("mps-halted", "cuda", (_MPS,)),
     ("dcgm-halted", "metrics", tuple(unit for unit, _, _ in EXPORTERS)),
 )
-DROP_IN = "mend that drop-in or remove it, which no apply does; then systemctl daemon-reload, and restart the service"
+DROP_IN = "fix that drop-in or remove it, which no apply does; then systemctl daemon-reload, and restart the service"
 _CONTINUE = "let that process go on, or restart the service; then ask who stopped it"
 
 
@@ -145,7 +145,7 @@ def _stopped(name: str) -> Callable[[View], str]:
 
 
 def _imex_stopped(view: View) -> str:
-    """Elsewhere it has nothing to serve, and an RPM enables it all the same."""
+    """Elsewhere it has nothing to serve, and an RPM enables it anyway."""
     return _stopped("nvidia-imex")(view) if gpus.on_rack(view) else ""
 
 
@@ -250,7 +250,7 @@ CAUSES = (
           "stop the other: echo quit | CUDA_MPS_PIPE_DIRECTORY=ITS_FOLDER nvidia-cuda-mps-control; then gpustate apply with the state mps", explains=False),
     Cause("mps-pipes-moved", "cuda", _moved, f"{DROP_IN}; or name that folder with pipe_folder of the state mps", explains=False),
     Cause("mps-down", "cuda", _sharing,
-          f"systemctl unmask {_MPS} where it is masked, mend what it names, then gpustate apply with the state mps", state="mps", explains=False),
+          f"systemctl unmask {_MPS} where it is masked, fix what it names, then gpustate apply with the state mps", state="mps", explains=False),
     Cause("mps-drop-in", "cuda", lambda v: drop_in(v, _MPS), DROP_IN, explains=False),
     Cause("imex-stopped", "fabric", _imex_stopped, _start("nvidia-imex", "imex"), state="imex", explains=False),
     Cause("fabric-manager-drop-in", "fabric", _manager_drop_in, DROP_IN, explains=False),
@@ -260,7 +260,7 @@ CAUSES = (
       for unit, cause, state in EXPORTERS),
     Cause("exporter-without-engine", "metrics", _without_engine,
           "start it: systemctl start nvidia-dcgm; systemctl status nvidia-dcgm says why it does not run; where it listens elsewhere, "
-          "mend what says so, or engine of the state dcgm-exporter", explains=False),
+          "fix what says so, or engine of the state dcgm-exporter", explains=False),
     *(Cause(cause, link, _halted(*names), _CONTINUE, explains=False) for cause, link, names in _HALTED),
     *(Cause(cause, "metrics", _silent(unit), _mend(unit, state), state=state, explains=False)
       for unit, cause, state in _ANSWER),

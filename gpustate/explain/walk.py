@@ -99,7 +99,7 @@ class Diagnosis:
 
 
 def query(node: Node) -> View:
-    """Everything an explanation rests on, in one exec."""
+    """Everything an explanation is based on, in one exec."""
     observed = chain_queries.query_chain(
         node, timeout_s=NVML_S, limit_s=CHAIN_S, program_s=PROGRAM_S
     )

@@ -22,12 +22,12 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"DKMS build error",
-        "choose a driver version that supports this kernel, or mend its headers and compiler",
+        "choose a driver version that supports this kernel, or fix its headers and compiler",
     ),
     (r"this would also remove|error: it is needed by \S", ""),
     (
         r"installed half-way, and not to be finished",
-        "mend or remove them on the node (dpkg --audit says what is amiss), then apply again",
+        "fix or remove them on the node (dpkg --audit says what is amiss), then apply again",
     ),
     (r"No space left on device|enough free space", _ROOM),
     (
@@ -44,7 +44,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Hash Sum mismatch|unexpected size|Mirror sync in progress",
-        "the repository is being updated or is damaged, or a proxy serves old files: mend that or wait, then apply again",
+        "the repository is being updated or is damaged, or a proxy serves old files: fix that or wait, then apply again",
     ),
     (
         r"NO_PUBKEY|BADSIG|Missing key|is not signed|no longer signed|invalid signature|verification failed|Bad signature",
@@ -82,11 +82,11 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Problem executing scripts|Failure running (hook|script)|Sub-process .*(preconfigure|listchanges)",
-        "mend or remove the hook in /etc/apt/apt.conf.d, then apply again",
+        "fix or remove the hook in /etc/apt/apt.conf.d, then apply again",
     ),
     (
         r"subprocess (returned error|was killed)|script .* failed",
-        "see the newest /var/lib/gpustate/runs/*/apt.log on the node, mend what it says, then apply again",
+        "see the newest /var/lib/gpustate/runs/*/apt.log on the node, fix what it says, then apply again",
     ),
     (
         r"have unmet dependencies|held broken packages|generated breaks|Unable to satisfy|impossible situation",
@@ -103,7 +103,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"(?P<path>\S+) (did not come up|does not run): \S",
-        "mend that (journalctl -u {path} on the node says more), then apply again",
+        "fix that (journalctl -u {path} on the node says more), then apply again",
     ),
     (
         r"Job for (?P<path>\S+) failed because",
@@ -111,7 +111,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"error processing (package|archive)",
-        "see the newest /var/lib/gpustate/runs/*/apt.log on the node, mend what it says, then apply again",
+        "see the newest /var/lib/gpustate/runs/*/apt.log on the node, fix what it says, then apply again",
     ),
 )
 _MARKED = re.compile(r"E: |error: |dpkg: error ")

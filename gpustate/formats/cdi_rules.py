@@ -68,11 +68,11 @@ def refusals(data: Mapping[str, Any]) -> Iterator[str]:
     names = [_text(device.get("name")) for device in devices]
     for name, device in zip(names, devices, strict=True):
         if not _DEVICE.fullmatch(name):
-            yield f"{shown(name)} is no name of a device"
+            yield f"{shown(name)} is not a name of a device"
         if not any(_filled(device.get("containerEdits") or {})):
             yield f"the device {named(name)} has no edits"
     for name in dict.fromkeys(one for one in names if names.count(one) > 1):
-        yield f"the device {named(name)} is there twice"
+        yield f"the device {named(name)} is defined twice"
     if not devices:
         yield "it has no devices"
     for edit in edits:
@@ -85,13 +85,13 @@ def _shape(value: Any, kind: Any, place: str) -> Iterator[str]:
         return
     if isinstance(kind, list):
         if not isinstance(value, list):
-            yield f"{place} is no list"
+            yield f"{place} is not a list"
             return
         for number, one in enumerate(value):
             yield from _shape(one, kind[0], f"{place}[{number}]")
     elif isinstance(kind, Mapping):
         if not isinstance(value, Mapping):
-            yield f"{place} is no mapping"
+            yield f"{place} is not a mapping"
             return
         for key, one in value.items():
             path = f"{place}.{key}" if place else str(key)
@@ -152,13 +152,13 @@ def _edits(edit: Mapping[str, Any]) -> Iterator[str]:
         if not path:
             yield "a device node has no path"
         if _text(node.get("type")) not in ("", "b", "c", "u", "p"):
-            yield f"{path}: {shown(node.get('type'))} is no type of a device node"
+            yield f"{path}: {shown(node.get('type'))} is not a type of a device node"
         permissions = _text(node.get("permissions"))
         if permissions != "none" and permissions.strip("rwm"):
             yield f"{path}: {shown(permissions)} are no permissions"
     for hook in _each(edit, "hooks"):
         if _text(hook.get("hookName")) not in _HOOKS:
-            yield f"{shown(hook.get('hookName'))} is no hook"
+            yield f"{shown(hook.get('hookName'))} is not a hook"
         if not _text(hook.get("path")):
             yield f"the hook {shown(hook.get('hookName'))} has no path"
         yield from _environment(hook)

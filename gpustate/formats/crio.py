@@ -178,7 +178,7 @@ def handler_problems(says: Mapping[str, Any], handler: Handler) -> tuple[str, ..
 def _refuse_foreign(files: Files) -> None:
     if files.drop_in_path in files.texts and not files.ours:
         raise RefusedError(
-            "this file is somebody else's",
+            "this file is foreign",
             place=files.drop_in_path,
             fix="choose another drop_in_name",
         )

@@ -229,7 +229,7 @@ def fitting(
 
 
 def branch(driver: str | None) -> int:
-    """``580`` for ``580.65.06``; 0 for what is no version."""
+    """``580`` for ``580.65.06``; 0 for what is not a version."""
     head = (driver or "").partition(".")[0]
     return int(head) if head.isdecimal() and head.isascii() and len(head) < 6 else 0
 

@@ -98,7 +98,7 @@ def parse_count(text: str | int) -> dict[str, int]:
     """
     if isinstance(text, int):
         if text < 0:
-            raise ValueError(f"{text} is no number of GPUs")
+            raise ValueError(f"{text} is not a number of GPUs")
         return {"": text}
     if text.strip().lower() == "none":
         return {"": 0}
@@ -107,7 +107,7 @@ def parse_count(text: str | int) -> dict[str, int]:
         match = _ITEM.fullmatch(item.strip())
         if match is None:
             raise ValueError(
-                f"{item.strip()!r} is no number of GPUs; write 8, 8xH100 or 4xA100,4xL40S"
+                f"{item.strip()!r} is not a number of GPUs; write 8, 8xH100 or 4xA100,4xL40S"
             )
         if match["any"]:
             counts[""] += int(match["any"])
@@ -116,7 +116,7 @@ def parse_count(text: str | int) -> dict[str, int]:
         model = model if model in MODELS else model.removesuffix("SUPER")
         if model not in MODELS:
             near = ", ".join(difflib.get_close_matches(model, MODELS, 3, 0.4)) or "H100, A100, L40S"
-            raise ValueError(f"{match['model']!r} is no known GPU model (such as {near})")
+            raise ValueError(f"{match['model']!r} is not a known GPU model (such as {near})")
         counts[model] += int(match["count"] or 1)
     return dict(counts)
 

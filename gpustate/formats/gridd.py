@@ -1,4 +1,4 @@
-"""gridd.conf, edited so that every line of others stays, and can be given back to the byte.
+"""gridd.conf, edited so that every line of others stays, and can be restored to the byte.
 
 A line that is changed stays above as a comment of ours, and what we set stands below another one. So the file
 itself says what it was, whatever others write into it meanwhile.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-HEADER = "# Written by gpustate (state vgpu-guest), which takes it away again.\n"
+HEADER = "# Written by gpustate (state vgpu-guest), which removes it again.\n"
 _WAS = "#gpustate was: "
 _SETS = "#gpustate sets the next line"
 _ENDED = "#gpustate ended the line before"

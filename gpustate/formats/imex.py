@@ -77,7 +77,7 @@ def checked_nodes(nodes: tuple[str, ...]) -> tuple[str, ...]:
     """The same, with addresses in their usual form.
 
     Raises:
-        ValueError: one is no address or host name, or is there twice.
+        ValueError: one is not an address or host name, or is defined twice.
     """
     found: list[str] = []
     for node in nodes:
@@ -101,7 +101,7 @@ def checked_domains(domains: Mapping[str, tuple[str, ...]]) -> Mapping[str, tupl
     for name, nodes in domains.items():
         key = name.lower()
         if not _DOMAIN.fullmatch(key) or key in found:
-            raise ValueError(f"{name[:80]!r} is no CLUSTER-UUID.CLIQUE, or is there twice")
+            raise ValueError(f"{name[:80]!r} is no CLUSTER-UUID.CLIQUE, or is defined twice")
         if not nodes:
             raise ValueError(f"domain {key} has no nodes")
         found[key] = checked_nodes(nodes)

@@ -89,14 +89,14 @@ def set_key(text: str, path: Sequence[str], value: object, place: str) -> str:
         place: the file's path, for messages.
 
     Raises:
-        ProbeError: it is no JSON, a key on the way stands there twice, or is no object.
+        ProbeError: it is no JSON, a key on the way stands there twice, or is not an object.
     """
     expected = copy.deepcopy(parse(text, place))
     table = expected
     for key in path[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
-            raise ProbeError(f"{key} is no object", place=place, fix="correct it")
+            raise ProbeError(f"{key} is not an object", place=place, fix="correct it")
     table[path[-1]] = value
     if not text.removeprefix(_BOM).strip(" \t\r\n"):
         bom = _BOM if text.startswith(_BOM) else ""
@@ -162,7 +162,7 @@ def _walk(text: str, path: Sequence[str], place: str) -> tuple[_Value, _Value, l
     owner = value
     for at, key in enumerate(path):
         if value.members is None:
-            raise ProbeError(f"{path[at - 1]} is no object", place=place, fix="correct it")
+            raise ProbeError(f"{path[at - 1]} is not an object", place=place, fix="correct it")
         owner = value
         there = [member for member in value.members if member.key == key]
         if len(there) > 1:

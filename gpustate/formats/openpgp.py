@@ -65,7 +65,7 @@ def _blocks(text: str) -> list[bytes]:
         try:
             blocks.append(base64.b64decode(body, validate=True))
         except binascii.Error as error:
-            raise ValueError(f"the key block is no base64 ({error})") from None
+            raise ValueError(f"the key block is not a base64 ({error})") from None
     return blocks
 
 

@@ -68,7 +68,7 @@ def with_epoch(full: str) -> str:
 
 
 def parse_query(text: str, held: Iterable[str] = ()) -> dict[str, Package]:
-    """Read ``rpm -qa --qf QUERY_FORMAT``; of a package that is there twice, as kernels are, the newest counts.
+    """Read ``rpm -qa --qf QUERY_FORMAT``; of a package that is defined twice, as kernels are, the newest counts.
 
     Args:
         text: the output.

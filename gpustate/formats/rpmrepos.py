@@ -56,7 +56,7 @@ def sections(text: str) -> Iterator[Section]:
 
 
 def parse_repos(texts: Mapping[str, str]) -> tuple[RpmSource, ...]:
-    """Enabled repositories of some files, by path; what cannot be read is no repository."""
+    """Enabled repositories of some files, by path; what cannot be read is not a repository."""
     found: list[RpmSource] = []
     for file, text in texts.items():
         for one in sections(text):

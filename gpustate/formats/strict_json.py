@@ -88,7 +88,7 @@ def read(
             keys = [key for key, _ in rows]
             twice = next(key for number, key in enumerate(keys) if key in keys[:number])
             raise error(
-                f"the key {named(twice)} is there twice",
+                f"the key {named(twice)} is defined twice",
                 place=at(place, _line_of_second(text) if lined else None),
                 fix=fix,
             )
@@ -96,7 +96,7 @@ def read(
 
     def constant(word: str) -> NoReturn:
         line = _line_of(text, word) if lined else None
-        raise error(f"{word} is no number of JSON", place=at(place, line), fix=fix)
+        raise error(f"{word} is not a number of JSON", place=at(place, line), fix=fix)
 
     try:
         return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)

@@ -149,7 +149,7 @@ def runs_nothing(drop_ins: Mapping[str, str], unit: str) -> str:
     if not is_nothing(command.lstrip("-@:+!")):
         return ""
     return (
-        f"{path} has {unit} run {command}, so that nothing runs: mend that drop-in or remove it, then "
+        f"{path} has {unit} run {command}, so that nothing runs: fix that drop-in or remove it, then "
         "systemctl daemon-reload"
     )
 

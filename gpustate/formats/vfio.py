@@ -93,7 +93,7 @@ def boot_program(devices: Iterable[str]) -> str:
 
 
 def release_program(devices: Iterable[str]) -> str:
-    """sh that gives them back to their own drivers."""
+    """sh that restores them to their own drivers."""
     return _chosen(devices) + _COMMON + _RELEASE
 
 

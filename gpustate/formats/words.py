@@ -13,7 +13,7 @@ _ACTED_ON = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 
-#: The same but for the end of a line: of a JSON document that is no part of a text.
+#: The same but for the end of a line: of a JSON document that is not part of a text.
 _ACTED_ON_IN_JSON = re.compile(_ACTED_ON.pattern.replace("\x0a-\x1f", "\x0b-\x1f"))
 
 

@@ -1,7 +1,7 @@
 """NVIDIA's Xids as data, what to do about each as NVIDIA names it, and their lines in the kernel log.
 
 Surprising: an Xid says that something happened, not that it is still so. A reset or a new load of the
-module mends a GPU and leaves the line; so only lines since the module was loaded count, and whoever
+module fixes a GPU and leaves the line; so only lines since the module was loaded count, and whoever
 judges them asks the GPU as well.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.

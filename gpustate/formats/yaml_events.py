@@ -289,7 +289,7 @@ class _Builder:
                 raise self.error("a key is not a string", event)
             if self.rules.quoted_keys and self.is_renamed(event):
                 raise self.error(
-                    f"the key {shown(event.value)} is no text to YAML; quote it", event
+                    f"the key {shown(event.value)} is not a text to YAML; quote it", event
                 )
             return event.value
         key = self.value(event, depth)

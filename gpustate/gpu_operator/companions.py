@@ -290,11 +290,13 @@ def _of_object(item: Item, file: str) -> Companion:
         if data is None:
             continue
         if not isinstance(data.value, dict):
-            raise PolicyError(f"{section} of the {kind} {shown(name)} is no mapping", place=place)
+            raise PolicyError(
+                f"{section} of the {kind} {shown(name)} is not a mapping", place=place
+            )
         for key, value in data.value.items():
             if not isinstance(value.value, str):
                 raise PolicyError(
-                    f"{key} of the {kind} {shown(name)} is no text", place=f"{file}:{value.line}"
+                    f"{key} of the {kind} {shown(name)} is not a text", place=f"{file}:{value.line}"
                 )
             encoded = kind == SECRET and section == "data"
             entries[key] = _decoded(value, file, key) if encoded else entry_of(value, file)
@@ -315,7 +317,7 @@ def _decoded(value: Item, file: str, key: str) -> Entry:
         )
     except (binascii.Error, ValueError) as error:
         raise PolicyError(
-            f"{key} of a Secret is no base64",
+            f"{key} of a Secret is not a base64",
             place=f"{file}:{value.line}",
             fix="encode it, or move it to stringData",
         ) from error

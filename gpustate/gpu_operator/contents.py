@@ -119,7 +119,7 @@ def clients(entry: Entry) -> list[Item]:
     for item in units.value:
         if not isinstance(item.value, str) or not _UNIT.fullmatch(item.value):
             raise PolicyError(
-                f"{shown(item.value)} is no service, wanted one such as nvidia-dcgm.service",
+                f"{shown(item.value)} is not a service, wanted one such as nvidia-dcgm.service",
                 place=f"{entry.file}:{item.line}",
             )
     return list(units.value)
@@ -158,7 +158,7 @@ def _repositories(key: str, entry: Entry) -> Iterator[Flaw]:
             entry.file,
             entry.line,
             key,
-            f"the key {shown(key)} is no name of a repository file",
+            f"the key {shown(key)} is not a name of a repository file",
             "end it in .list or .sources for apt, in .repo for dnf and zypper",
         )
 
@@ -169,7 +169,7 @@ def _certificates(key: str, entry: Entry) -> Iterator[Flaw]:
     elif not key.endswith((".crt", ".pem", ".cer")):
         fix = "end it in .crt, which update-ca-certificates wants"
         yield Flaw(
-            entry.file, entry.line, key, f"the key {shown(key)} is no name of a certificate", fix
+            entry.file, entry.line, key, f"the key {shown(key)} is not a name of a certificate", fix
         )
 
 
@@ -186,7 +186,7 @@ def _license(key: str, entry: Entry) -> Iterator[Flaw]:
 
 def _environment(key: str, entry: Entry) -> Iterator[Flaw]:
     if not _VARIABLE.fullmatch(key):
-        yield Flaw(entry.file, entry.line, key, f"the key {shown(key)} is no name of a variable")
+        yield Flaw(entry.file, entry.line, key, f"the key {shown(key)} is not a name of a variable")
 
 
 _WANTED_KEY: Mapping[str, str] = {

@@ -77,7 +77,7 @@ def plain(item: Item) -> Any:
 
 
 def without_heading(text: str) -> str:
-    """Take away what ``helm get values`` writes above the values; every line keeps its number.
+    """Remove what ``helm get values`` writes above the values; every line keeps its number.
 
     No values at all become a section that says nothing: the chart's own hold then.
     """

@@ -103,7 +103,7 @@ def since(kind: str, path: str) -> str:
 
 
 def number(release: str) -> tuple[int, int, int] | None:
-    """``v24.9.0`` as numbers; ``None`` for what is no release."""
+    """``v24.9.0`` as numbers; ``None`` for what is not a release."""
     match = _RELEASE.fullmatch(release.strip())
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 

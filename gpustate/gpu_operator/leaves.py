@@ -393,7 +393,7 @@ CLUSTER_POLICY: Leaves = {
 _AFFINITY = "preferredDuringSchedulingIgnoredDuringExecution[]"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[]"
 _SELECTS = (
-    "the inventory chooses the nodes; a selector is refused, as its labels are not known here"
+    "the inventory chooses the nodes; a selector is refused, as its labels are not supported here"
 )
 
 

@@ -1,7 +1,7 @@
 """A class for every value of node feature discovery (NFD), the chart that the Operator's brings along.
 
 NFD is pods and a service account; it says nothing of a node's own state. Three of its values decide
-whether labels reach a node all the same, the ones that the state ``gpu-labels`` writes among them: its
+whether labels reach a node anyway, the ones that the state ``gpu-labels`` writes among them: its
 worker has to be there, has to read feature files (the source ``local``), and its master has to let
 ``nvidia.com`` pass.
 

@@ -55,7 +55,7 @@ def of_nodes(nodes: tuple[tuple[str, Item], ...], name: str) -> Iterator[Label]:
         if not node:
             raise PolicyError("a Node without metadata.name", place=place)
         if not _NAME.fullmatch(node):
-            raise PolicyError(f"{shown(node)} is no name of a Node", place=place)
+            raise PolicyError(f"{shown(node)} is not a name of a Node", place=place)
         if node in seen:
             raise PolicyError(
                 f"a second Node {shown(node)}, the first is at {seen[node]}", place=place

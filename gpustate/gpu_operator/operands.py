@@ -4,7 +4,7 @@ GPU feature discovery becomes the state ``gpu-labels``; the device plugin's conf
 ``device-plugin-config``, which that reads too; the MIG manager becomes ``mig``.
 
 Surprising: ``migManager.config.default`` is ``all-disabled``, and the API server fills that in. Nobody
-need have meant it, and carried out it would take away every MIG layout that the Operator did not make.
+need have meant it, and carried out it would remove every MIG layout that the Operator did not make.
 So it is never carried out: GPUs are divided where somebody names a configuration for a node, in the
 label ``nvidia.com/mig.config`` of a Node beside the policy, or with the state ``mig`` in a policy of
 one's own. A configuration of the device plugin, on the other hand, that no label and no default names

@@ -227,7 +227,7 @@ class _Reader:
             driver = self._pools(source.notes, None)
         else:
             source.notes.append(
-                f"{source.place(item)}: no NVIDIADriver in this file: the driver is somebody else's "
+                f"{source.place(item)}: no NVIDIADriver in this file: the driver is foreign "
                 "and stays as it is"
             )
         wanted = (*_dra_stack(driver), *wanted_metrics(source))
@@ -260,7 +260,7 @@ class _Reader:
             wanted = (*_dra_stack(driver), *wanted_metrics(source))
             return self._reading("helm", item, source, wanted, ())
         wanted = with_machines(source, lambda: _stack(source, driver))
-        # dcgm is off in the chart, as long as nobody takes that away with null.
+        # dcgm is off in the chart, as long as nobody removes that with null.
         of_chart = bool(source.of_chart("dcgm.enabled"))
         on = tuple(
             n for n in _ON_BY_DEFAULT if n != "dcgm" or of_chart or is_null(item, "dcgm.enabled")
@@ -386,7 +386,7 @@ def _dra_stack(driver: Stack) -> tuple[Wanted, ...]:
 
 
 def _stack(source: Source, driver: Stack) -> Iterator[Wanted]:
-    """The whole stack of a ClusterPolicy; without ``driver`` the driver is somebody else's."""
+    """The whole stack of a ClusterPolicy; without ``driver`` the driver is foreign."""
     root = source.spec.get("hostPaths", "rootFS")
     if root is not None and root.value not in ("", "/"):
         source.notes.append(
@@ -401,7 +401,7 @@ def _stack(source: Source, driver: Stack) -> Iterator[Wanted]:
     else:
         section = source.spec.get("driver") or source.spec
         source.notes.append(
-            f"{source.place(section)}: driver.enabled is false: the driver is somebody else's and "
+            f"{source.place(section)}: driver.enabled is false: the driver is foreign and "
             "stays as it is"
         )
         source.not_used("driver.enabled is false", *_OF_DRIVER, but=_SWITCHES)

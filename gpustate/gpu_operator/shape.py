@@ -125,7 +125,7 @@ def _values(item: Item, place: str) -> str:
     if _misplaced(item.value):
         return "helm"  # the same
     raise PolicyError(
-        f"is no policy: it begins with {shown(key)}{top_level(key, SECTIONS)}",
+        f"is not a policy: it begins with {shown(key)}{top_level(key, SECTIONS)}",
         place=place,
         fix=WANTED,
     )

@@ -50,7 +50,7 @@ def foreign(values: Item, file: str, *, least: int = 1) -> PolicyError | None:
     if len(strange) < least or (len(strange) <= known and telling(values)):
         return None
     return PolicyError(
-        f"is no values file of the Operator's chart: it has no key {shown(strange[0])}"
+        f"is not a values file of the Operator's chart: it has no key {shown(strange[0])}"
         f"{top_level(strange[0], SECTIONS)}, and knows {known} of {len(values.value)} keys",
         place=f"{file}:{values.value[strange[0]].line}",
         fix="wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values",

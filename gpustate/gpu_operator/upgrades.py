@@ -5,7 +5,7 @@ node at a time that nobody need have meant. So a pace holds where ``autoUpgrade`
 says one. Pods are not moved and not waited for: gpustate talks to nodes.
 
 Sources:
-    NVIDIA/k8s-operator-libs: api/upgrade/v1alpha1 (``maxParallelUpgrades`` 0 is no limit, ``maxUnavailable``
+    NVIDIA/k8s-operator-libs: api/upgrade/v1alpha1 (``maxParallelUpgrades`` 0 is not a limit, ``maxUnavailable``
     is rounded up), pkg/upgrade (both limits hold at once).
 """
 

@@ -4,7 +4,7 @@ What such a file says beside the values is read too: of which chart they are, an
 stands in another file is merged when that is beside; otherwise the file is refused with the one command
 that renders it.
 
-Surprising: a HelmRelease, an Application or a HelmChart of another chart is no policy, whatever its
+Surprising: a HelmRelease, an Application or a HelmChart of another chart is not a policy, whatever its
 values look like.
 
 Sources:
@@ -34,7 +34,7 @@ _FLEET = ("helm",)
 _AS_INSTALLED = "helm get values gpu-operator -n gpu-operator > values.yaml"
 
 
-#: What is no wrapper, and a wrapper of another chart.
+#: What is not a wrapper, and a wrapper of another chart.
 NO_WRAPPER, OTHER_CHART = None, False
 Found = ChartValues | bool | None
 

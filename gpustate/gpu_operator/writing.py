@@ -2,7 +2,7 @@
 
 What there are no words for is not in it. Whoever writes one reads it again and tells the difference
 (:mod:`gpustate.policies.converting`), so nothing here has to know what gets lost. States of a driver and
-nothing else become an NVIDIADriver, or a GPUCluster where even the driver is somebody else's.
+nothing else become an NVIDIADriver, or a GPUCluster where even the driver is foreign.
 
 Surprising: a component whose section is empty is switched on by the Operator. Every component that the
 policy has no state for is therefore written with ``enabled: false``, and a MIG manager with an empty

@@ -122,7 +122,7 @@ def _object_name(file: object, otherwise: str) -> str:
 
 
 def mig_manager(given: Parameters) -> dict[str, Any]:
-    """What ``migManager`` says beside ``enabled``; its own default would take layouts away."""
+    """What ``migManager`` says beside ``enabled``; its own default would remove layouts."""
     made: dict[str, Any] = {"config": {"default": ""}}
     if "file" in given:
         made["config"]["name"] = _object_name(given["file"], _MIG)

@@ -25,7 +25,7 @@ class About:
         place: file and line that ask for it; empty when nobody knows.
         only: the nodes it is for; empty: all.
         left_out: why it does nothing on the node in question; empty when it may.
-        absent: it is taken away.
+        absent: it is removed.
         proof: it proves what the others did.
         worst: the most it may cost where it is not known yet.
     """
@@ -88,6 +88,6 @@ def asked(about: About) -> str:
         about.place and f"asked for {'at' if lined else 'by'} {about.place}",
         about.only and f"only where {about.only}",
     ]
-    words.append("to be taken away" if about.absent else "")
+    words.append("to be removed" if about.absent else "")
     words.append(about.left_out and f"not on this node: {about.left_out}")
     return "; ".join(word for word in words if word)

@@ -73,7 +73,7 @@ def build(
 
 
 def reverse(graph: Graph) -> Graph:
-    """The same graph backwards: the order in which things are taken away."""
+    """The same graph backwards: the order in which things are removed."""
     return Graph(list(graph.nodes), [Edge(e.then, e.first, e.why) for e in graph.edges])
 
 

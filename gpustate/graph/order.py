@@ -30,9 +30,7 @@ def order(graph: Graph) -> list[str]:
                 if waiting[edge.then] == 0:
                     heapq.heappush(free, edge.then)
     if len(done) < len(graph.nodes):
-        raise GraphError(
-            f"states go round in a circle: {_cycle(graph, set(done))}", fix="drop one of these"
-        )
+        raise GraphError(f"dependency cycle: {_cycle(graph, set(done))}", fix="drop one of these")
     return done
 
 

@@ -269,5 +269,5 @@ def _compiled(expression: str) -> re.Pattern[str]:
             return re.compile(regex)
     except (re.error, RecursionError, OverflowError) as error:
         raise InventoryError(
-            f"the limit's {shown(expression)} is no pattern: {named(error)}"
+            f"the limit's {shown(expression)} is not a pattern: {named(error)}"
         ) from error

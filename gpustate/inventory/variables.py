@@ -34,7 +34,7 @@ class VarsFiles:
     """``group_vars/`` and ``host_vars/`` beside an inventory; each file is read once.
 
     Args:
-        base: the directory they are in; None when the inventory is no file.
+        base: the directory they are in; None when the inventory is not a file.
         store: takes the notes.
         vault: reads files that are encrypted as a whole, where it has a password.
     """

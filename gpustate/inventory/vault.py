@@ -119,7 +119,7 @@ class Vault:
         try:
             label, salt, digest, data = _parts(text)
         except NotEncryptedError as error:
-            raise InventoryError(f"is no text of Ansible Vault: {error}", place=place) from None
+            raise InventoryError(f"is not a text of Ansible Vault: {error}", place=place) from None
         order = sorted(self.sources, key=lambda source: source.label != label)
         for source in order:
             clear = _opened(self._password(source), salt, digest, data)

@@ -1,7 +1,7 @@
 """Ansible's YAML inventories: groups with ``hosts``, ``vars`` and ``children``, nested.
 
 The keys of the file are groups. Under ``hosts`` a key may be a range. What a group holds besides
-those three is no part of an inventory; Ansible skips it with a warning, here it becomes a note.
+those three is not part of an inventory; Ansible skips it with a warning, here it becomes a note.
 
 Sources:
     ``ansible.builtin.yaml`` of ansible-core 2.19.
@@ -47,7 +47,7 @@ def fill(store: Store, document: Document) -> None:
 
 
 def _group(store: Store, document: Document, name: Any, body: Any, place: str) -> str | None:
-    """Read one group; None when it is no group at all."""
+    """Read one group; None when it is not a group at all."""
     if body is not None and not isinstance(body, dict):
         store.note(f"{place}: {shown(name)} is {kind_of(body)}, not a group, and was not read")
         return None

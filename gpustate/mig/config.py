@@ -228,7 +228,7 @@ class _Reader:
             self.fail(f"devices is {shown(value)}, wanted all or a list of GPU numbers", line)
         for one in value:
             if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < _MOST_GPUS:
-                self.fail(f"{shown(one)} is no number of a GPU, wanted 0, 1 and so on", line)
+                self.fail(f"{shown(one)} is not a number of a GPU, wanted 0, 1 and so on", line)
         return tuple(sorted(set(value)))
 
     def filters(self, entry: dict[str, Any], otherwise: int) -> tuple[DeviceFilter, ...]:
@@ -262,7 +262,7 @@ class _Reader:
             except ValueError as error:
                 self.fail(f"{shown(key)}: {error}", where, self.meant(key))
             if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _MOST:
-                self.fail(f"{key}: {shown(count)} is no count, wanted 0 to {_MOST}", where)
+                self.fail(f"{key}: {shown(count)} is not a count, wanted 0 to {_MOST}", where)
             if name in found:
                 self.fail(f"{shown(key)} is the same profile as one above", where)
             found[name] = count

@@ -138,7 +138,7 @@ class Geometry:
 
     @cached_property
     def crowding(self) -> dict[Span, int]:
-        """How many places of any profile a span takes away; few is good for what comes later."""
+        """How many places of any profile a span removes; few is good for what comes later."""
         places = {span for profile in self.profiles for span in profile.spans()}
         every = [span for profile in self.profiles for span in profile.spans()]
         return {one: sum(bool(one.mask & other.mask) for other in every) for one in places}

@@ -214,7 +214,7 @@ def read(text: str, path: str) -> Layout:
         raise UsageError(f"is not JSON ({why or 'nested too deep'})", place=path) from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise UsageError(
-            f"is no layout ({FORMAT})", place=path, fix="write one as docs/mig.md shows"
+            f"is not a layout ({FORMAT})", place=path, fix="write one as docs/mig.md shows"
         )
     try:
         layout = Layout.model_validate({key: data[key] for key in data if key != "format"})
@@ -257,7 +257,7 @@ def _wrong(gpu: GpuLayout) -> str | None:
     for instance in gpu.instances:
         profile = geometry.get(instance.profile)
         if profile is None:
-            return f"{instance.profile} is no profile of this GPU ({', '.join(geometry.names)})"
+            return f"{instance.profile} is not a profile of this GPU ({', '.join(geometry.names)})"
         if instance.start not in profile.starts:
             places = ", ".join(map(str, profile.starts))
             return f"{instance.profile} cannot begin at {instance.start}, only at {places}"

@@ -68,7 +68,7 @@ def parse_device_name(text: str) -> DeviceName:
         attributes = match["attributes"].split(",")
         for attribute in attributes:
             if not _ATTRIBUTE.fullmatch(attribute):
-                raise ValueError(f"{attribute!r} is no attribute of a MIG profile")
+                raise ValueError(f"{attribute!r} is not an attribute of a MIG profile")
         if len(set(attributes)) < len(attributes):
             raise ValueError("an attribute stands twice")
         suffix = match["sign"] + ",".join(sorted(attributes))

@@ -27,10 +27,10 @@ def unknown(geometry: Geometry, names: Mapping[str, int]) -> str | None:
         if profile is None:
             begins = f"{profile_slices(wanted.profile)}g."
             alike = [one for one in geometry.names if one.startswith(begins)] or geometry.names
-            return f"{name} is no profile of this GPU, it has {', '.join(alike)}"
+            return f"{name} is not a profile of this GPU, it has {', '.join(alike)}"
         if profile.compute_profile(wanted.slices) is None:
             sizes = ", ".join(device_name(one.slices, profile.name) for one in profile.compute)
-            return f"{name} is no size of compute instance in {profile.name}; there are {sizes}"
+            return f"{name} is not a size of compute instance in {profile.name}; there are {sizes}"
     return None
 
 

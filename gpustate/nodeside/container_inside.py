@@ -6,7 +6,7 @@ Prints one line ``gpustate-container=`` with a JSON object: device nodes with th
 files that are mounted one by one, the GPUs and MIG devices that NVML lists, and a result of the kernel for each
 device asked for: with ``all``, every MIG device that NVML lists, or every GPU where there is none.
 
-Surprising: a device node without permission in the device cgroup is there all the same; only opening it
+Surprising: a device node without permission in the device cgroup is there anyway; only opening it
 says so, with EPERM. Any other error is the driver's.
 
 Standard library only, Python 3.9.

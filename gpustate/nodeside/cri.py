@@ -115,7 +115,7 @@ def fields(raw: bytes | int) -> dict[int, list[Any]]:
     """A message by field number: integers, and bytes for what has a length.
 
     Raises:
-        CriError: it is no message.
+        CriError: it is not a message.
     """
     found: dict[int, list[Any]] = {}
     if isinstance(raw, int):

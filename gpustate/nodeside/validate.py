@@ -79,7 +79,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
 class StatusFiles:
     """The status files, as far as they are ours.
 
-    Name, inode and time of each one written are noted, so that a later removal takes away just
+    Name, inode and time of each one written are noted, so that a later removal removes just
     those and not what another validator has put in their place.
     """
 

@@ -159,7 +159,7 @@ class _Host(PyinfraHost):
 
 
 class _State(PyinfraState):
-    """pyinfra's state of a process; made anew for each operation of each node, but for what takes time."""
+    """pyinfra's state of a process; recreated for each operation of each node, but for what takes time."""
 
     def __init__(self) -> None:
         inventory = PyinfraInventory((["node"], {}))

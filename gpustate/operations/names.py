@@ -68,7 +68,8 @@ def find(name: str) -> Any:
     module, _, function = name.rpartition(".")
     if not module:
         raise PolicyError(
-            f"{shown(name)} is no dotted name of an operation", fix="write one such as apt.packages"
+            f"{shown(name)} is not a dotted name of an operation",
+            fix="write one such as apt.packages",
         )
     for full in (f"{_OWN}{module}", module):
         try:
@@ -114,7 +115,7 @@ def name_of(function: object) -> str:
         return function
     if not is_operation(function):
         raise PolicyError(
-            f"{shown(function)} is no operation and no deploy of pyinfra",
+            f"{shown(function)} is not an operation and no deploy of pyinfra",
             fix="hand in the function itself, as Operation(apt.packages, packages=['curl'])",
         )
     module, name = str(getattr(function, "__module__", "")), str(getattr(function, "__name__", ""))

@@ -151,7 +151,7 @@ def planned(command: Any, given: Global, *, repeats: bool) -> PlannedCommand:
             f"brings {command.src} to this machine, and a state changes the node only",
             fix=f"copy it with scp: scp root@NODE:{command.src} .",
         )
-    raise RefusedError(f"yields a {type(command).__name__}, which is no command known here")
+    raise RefusedError(f"yields a {type(command).__name__}, which is not a command known here")
 
 
 def _run(command: StringCommand, given: Global, repeats: bool) -> PlannedCommand:
@@ -188,7 +188,9 @@ def _upload(command: FileUploadCommand, given: Global, repeats: bool) -> Planned
             fix="let the node fetch it (files.download)",
         )
     if not path.startswith("/"):
-        raise RefusedError(f"uploads to {path}, which is no absolute path", fix="name it from /")
+        raise RefusedError(
+            f"uploads to {path}, which is not an absolute path", fix="name it from /"
+        )
     secret = masking.holds_secret(data.decode("utf-8", "replace"))
     step = steps.write(path, data, owner=given.user, secret=secret)
     digest = "" if secret else f", sha256 {hashlib.sha256(data).hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""Steps that give kernels an argument, or take it away, with GRUB's drop-ins.
+"""Steps that give kernels an argument, or remove it, with GRUB's drop-ins.
 
 The file of one owner holds its arguments and nothing else, so taking them away is removing a file. The
 menu is written by update-grub; that it has to be is on disk before the drop-in changes.
@@ -18,7 +18,7 @@ from gpustate.probes.kernel_cmdline import PENDING
 
 
 def set_arguments(owner: str, words: Iterable[str] | None) -> Iterator[Step]:
-    """Give every kernel these arguments; ``None`` takes away what the owner gave."""
+    """Give every kernel these arguments; ``None`` removes what the owner gave."""
     path, pending = grub.drop_in_path(owner), f"{PENDING}-{owner}"
     yield Run(
         f": >{pending}; sync {pending}; effect noted",
@@ -33,7 +33,7 @@ def set_arguments(owner: str, words: Iterable[str] | None) -> Iterator[Step]:
 
 
 def write_menu(owner: str) -> Step:
-    """Let GRUB's menu be written anew."""
+    """Let GRUB's menu be rewritten."""
     pending = f"{PENDING}-{owner}"
     return Run(
         f'update-grub >"$R/grub.log" 2>&1 || {{ tail -n 15 "$R/grub.log"; fail "update-grub failed; GRUB\'s menu is as it was"; }}\n'

@@ -122,7 +122,7 @@ class Daemon:
 
         Args:
             paths: files to put back when it is not.
-            present: note down that the handler is served; otherwise take the note away.
+            present: note down that the handler is served; otherwise remove the note.
             healthy: sh that must succeed as well, unless the files have been put back.
             verb: ``reload`` where that is enough for it to read its files.
         """
@@ -149,7 +149,7 @@ class RestartDaemon(RestartUnit):
 
     Args:
         daemon: which one.
-        present: note down that the handler is served; otherwise take the note away.
+        present: note down that the handler is served; otherwise remove the note.
     """
 
     daemon: Daemon = Daemon("", "", "")
@@ -166,7 +166,7 @@ class RestartDaemon(RestartUnit):
             '  rm -rf "$w"; echo "$n already runs with this configuration"; effect same; exit 0',
             "fi",
         ]
-        # A dataclass with slots is made anew by its decorator, so super() would not find it.
+        # A dataclass with slots is recreated by its decorator, so super() would not find it.
         return "\n".join([*lines, RestartUnit.script(self)])
 
 

@@ -4,7 +4,7 @@ On the node, for the file may be brought by a package that is installed a step e
 is not known when the steps are planned.
 
 Surprising: such a file may have lines that end in CR LF, and may lack the last line break. Both stay
-as they are; a key that is there twice is set in both places, for which one counts is the reader's
+as they are; a key that is defined twice is set in both places, for which one counts is the reader's
 secret.
 """
 
@@ -39,7 +39,7 @@ def set_keys(path: str, values: Mapping[str, str]) -> Step:
     lines = [f"f={shlex.quote(path)}\n{_SCRIPT}"]
     for key, value in values.items():
         if not _KEY.fullmatch(key) or any(ord(char) < 32 for char in value):
-            raise PolicyError(f"{key}={value!r} is no line for {path}")
+            raise PolicyError(f"{key}={value!r} is not a line for {path}")
         for_sed = re.sub(r"([\\/&])", r"\\\1", value)
         lines.append(f"set_key {key} {shlex.quote(for_sed)} {shlex.quote(value)}\n")
     lines.append('put "$f" - - <"$k"; rm -f "$k"\n')

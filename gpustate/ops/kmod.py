@@ -1,7 +1,7 @@
 """Steps for kernel modules that DKMS builds beside the NVIDIA driver.
 
 A module of this kind is built against one driver and one RDMA stack. When either changes it has to be
-built anew, and the kernel is who says so: it refuses the old one. So loading tries, builds anew where
+rebuilt, and the kernel is who says so: it refuses the old one. So loading tries, builds anew where
 the kernel refuses, tries again, and then says what the kernel said. Under Secure Boot each build is signed
 (:mod:`gpustate.ops.modsign`).
 
@@ -123,7 +123,7 @@ def rebuild(source: str, version: str, kernel: str, module: str) -> Run:
 
 
 def load(source: str, version: str, module: str) -> Run:
-    """Load a module; where the kernel refuses the build that is there, build it anew and try again."""
+    """Load a module; where the kernel refuses the build that is there, rebuild it and try again."""
     under = _q(module.replace("-", "_"))
     return Run(
         f"{_BUILD}if module_loaded {under}; then effect same; exit 0; fi\n"
@@ -131,7 +131,7 @@ def load(source: str, version: str, module: str) -> Run:
         f'sign_made "$(uname -r)" /nonexistent {_q(module)}\n'
         f"said=$(modprobe {_q(module)} 2>&1) || {{\n"
         f'  echo "$said; building it anew"; build_anew \'{source}\' {_q(version)} "$(uname -r)" {_q(module)}\n'
-        f'  said=$(modprobe {_q(module)} 2>&1) || fail "$said (built anew for the driver that is loaded; see dmesg)"\n'
+        f'  said=$(modprobe {_q(module)} 2>&1) || fail "$said (rebuilt for the driver that is loaded; see dmesg)"\n'
         "}\neffect loaded",
         f"load {module}",
         timeout=3600,

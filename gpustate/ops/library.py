@@ -145,7 +145,7 @@ put() { # path mode(- keeps) owner(- keeps, own: who runs this); content on stan
   cat >"$c" || { rm -f "$c"; fail "$R: no room for $1"; }
   if [ "$3" = own ]; then o=-; [ ! -e "$1" ] || o=$(stat -c %U:%G "$c"); set -- "$1" "$2" "$o"; fi
   if [ -e "$1" ]; then
-    [ -f "$1" ] || fail "$1 is no plain file"
+    [ -f "$1" ] || fail "$1 is not a plain file"
     m=$(stat -c %a "$1"); u=$(stat -c %U:%G "$1")
     if cmp -s "$c" "$1" && { [ "$2" = - ] || [ "$((0$2))" = "$((0$m))" ]; } && { [ "$3" = - ] || [ "$3" = "$u" ]; }; then
       effect same; return 0
@@ -211,7 +211,7 @@ forget_original() { hash_of "$1"; k=$G/originals/$H; rm -f "$k" "$k.path"; }
 systemd_reload() { # never where containers would lose their GPUs by it
   [ -d /run/systemd/system ] || return 0
   gl=$(gpu_scopes | tr '\n' ' ')
-  [ -z "$gl" ] || fail "a daemon-reload would take the GPUs from running containers: ${gl}- end them first, or make them anew with CDI (state dev-char)"
+  [ -z "$gl" ] || fail "a daemon-reload would take the GPUs from running containers: ${gl}- end them first, or recreate them with CDI (state dev-char)"
   systemctl daemon-reload; effect daemon-reload
 }
 wait_for() { # seconds command...

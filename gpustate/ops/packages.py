@@ -77,7 +77,7 @@ dpkg_settle() { # finish what an interrupted dpkg left
   if dpkg --audit 2>/dev/null | grep -q .; then dpkg --configure -a --force-confdef --force-confold; effect configured; fi
 }
 apt_ready() { apt_wait || return 1; dpkg_settle || :; }
-apt_reread() { # the lists of our own repositories, or of all where they are somebody else's
+apt_reread() { # the lists of our own repositories, or of all where they are foreign
   s=1
   for f in /etc/apt/sources.list.d/gpustate-*.sources; do
     [ -e "$f" ] || continue
@@ -115,12 +115,12 @@ apt_gone() { # what is not named may not leave, unless MAY_GO says that it has b
   for p in $(sed -n '/will be REMOVED:$/,/^[^ ]/s/^  //p' "$R/fetch.log" | tr -d '*'); do
     case " $* " in *" $p- "*) ;; *) gone="$gone $p" ;; esac
   done
-  [ -z "$gone" ] || { echo "error: this would also remove$gone, which is somebody else's; remove it yourself first, or choose another version"; return 1; }
+  [ -z "$gone" ] || { echo "error: this would also remove$gone, which is foreign; remove it yourself first, or choose another version"; return 1; }
 }
 apt_needed() { # packages that cannot leave: who holds them
   who=$(apt-cache rdepends --installed --no-recommends --no-suggests --no-enhances "$@" 2>/dev/null | sed -n 's/^ [ |]*//p' | sort -u |
     while read -r p; do case " $* " in *" $p "*) ;; *) printf '%s ' "$p" ;; esac; done)
-  [ -z "$who" ] || echo "error: it is needed by ${who% }; take that away first, or with it"
+  [ -z "$who" ] || echo "error: it is needed by ${who% }; remove that first, or with it"
 }
 apt_room() { # apt looks at the room for its archives only
   set -- $(sed -n 's/^After this operation, \([0-9,]*\)[.0-9]* \([kMG]*\)B of additional disk space will be used.*/\1 \2/p' "$R/fetch.log" | tr -d ,)
@@ -131,7 +131,7 @@ apt_room() { # apt looks at the room for its archives only
 }
 apt_list() { dpkg-query -W -f '${binary:Package} ${Version} ${db:Status-Status}\n' | grep -vE ' (config-files|not-installed)$' | sort; }
 apt_failed() { :; } # what else to say before anything is put back
-apt_back() { # words that install what was there, and take away what came
+apt_back() { # words that install what was there, and remove what came
   cut -d ' ' -f 1 "$R/before" | sort >"$R/before.names"; apt_list | sort >"$R/after"
   comm -23 "$R/before" "$R/after" | while read -r p v _; do echo "$p=$v"; done
   cut -d ' ' -f 1 "$R/after" | sort | comm -13 "$R/before.names" - | sed 's/$/-/'

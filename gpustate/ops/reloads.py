@@ -2,7 +2,7 @@
 
 With the systemd cgroup driver a container is a scope, and systemd owns its list of devices. A hook that
 injects GPUs behind runc's back writes to the cgroup itself; systemd writes its own list again at every
-daemon-reload, and the GPUs are gone: NVML answers "Unknown Error" until the container is made anew. It is
+daemon-reload, and the GPUs are gone: NVML answers "Unknown Error" until the container is recreated. It is
 the same where runc was told of the devices and /dev/char had no links for them, for it then leaves them out.
 
 So a scope is judged by what systemd holds of it: processes that have /dev/nvidiactl in their root, and a

@@ -137,7 +137,7 @@ rpm_gone() { # what is not named may not leave
   for p in $(rpm_leaving); do
     case " $GO " in *" $p "*) ;; *) gone="$gone $p" ;; esac
   done
-  [ -z "$gone" ] || { echo "error: this would also remove$gone, which is somebody else's; remove it yourself first, or choose another version"; return 1; }
+  [ -z "$gone" ] || { echo "error: this would also remove$gone, which is foreign; remove it yourself first, or choose another version"; return 1; }
 }
 rpm_list() { rpm -qa --qf '%{NAME} %|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE} %{ARCH}\n' | grep -v '^gpg-pubkey ' | sort; }
 rpm_word() { # name version arch, as a word of an installation
@@ -167,7 +167,7 @@ rpm_swap_packages() {
   ROLLED=; rpm_list >"$R/before"
   case $PM in dnf) set -- -C ;; *) set -- ;; esac
   if rpm_go "$@" >"$R/rpm.log" 2>&1; s=$?; said=$(rpm_there); then
-    # A hook or a script behind the installation may fail: everything is installed all the same.
+    # A hook or a script behind the installation may fail: everything is installed anyway.
     [ $s = 0 ] || tail -n 3 "$R/rpm.log"
     effect installed; return 0
   fi

@@ -108,7 +108,7 @@ class RemoveFile(Step):
 
 @dataclass(frozen=True, slots=True)
 class RemoveOwn(RemoveFile):
-    """Remove a file that is wholly gpustate's: whatever was there before is not given back, nor kept."""
+    """Remove a file that is wholly gpustate's: whatever was there before is not restored, nor kept."""
 
     def script(self) -> str:
         return f"{RemoveFile.script(self)}\nforget_original {_q(self.path)}"
@@ -142,7 +142,7 @@ class RestoreOriginal(Step):
 
 @dataclass(frozen=True, slots=True)
 class ForgetOriginal(Step):
-    """Drop the kept original of a file that has been given back by other means."""
+    """Drop the kept original of a file that has been restored by other means."""
 
     path: str
 

@@ -225,7 +225,7 @@ def bake_document(
 def read_plan(data: Any, *, place: str) -> dict[str, Any]:
     """Check a document that claims to be a plan; raise ``PolicyError`` saying what is wrong."""
     if not isinstance(data, dict) or not str(data.get("format", "")).startswith("gpustate.plan/"):
-        raise PolicyError("this is no gpustate plan", place=place)
+        raise PolicyError("this is not a gpustate plan", place=place)
     if data["format"] != PLAN_FORMAT:
         raise PolicyError(
             f"it is of format {data['format']!r}, this gpustate reads {PLAN_FORMAT!r}",

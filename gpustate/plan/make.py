@@ -106,13 +106,13 @@ def must_hold_first(state: AnyState, states: Sequence[AnyState]) -> tuple[str, .
     """States of the policy whose failure keeps this one from being run, in their order.
 
     Also those behind others that have nothing to do themselves. The first of them that failed is
-    the cause, the others are its symptoms. What is taken away goes in reverse: a state stays as
+    the cause, the others are its symptoms. What is removed goes in reverse: a state stays as
     long as one that needs it is still there.
     """
     return _first(state.name, _edges(states))
 
 
-#: Name, what it needs, what it looks behind, whether it is taken away.
+#: Name, what it needs, what it looks behind, whether it is removed.
 _Edges = tuple[tuple[str, tuple[str, ...], tuple[str, ...], bool], ...]
 
 
@@ -164,7 +164,7 @@ def _one(
             else f"because {failed[0]} {because.outcome.value}"
         )
         return StateResult(name, Outcome.NOT_RUN, reason=root, proof=state.proof)
-    # Taken away in reverse, nothing is waited for: what this state looks behind is still there.
+    # Removed in reverse, nothing is waited for: what this state looks behind is still there.
     # Beside one that is, it may find something that goes with that.
     gone = tuple(n for n in state.after if n in here and here[n].absent)
     behind = () if state.absent else (*state.known_after, *gone)

@@ -62,7 +62,7 @@ def code(value: object, *, cell: bool = False) -> str:
         return text(bare) or "(blank)"
     longest = max((len(run) for run in _TICKS.findall(bare)), default=0)
     ticks = "`" * (longest + 1)
-    # One blank at each end is taken away again when both are there.
+    # One blank at each end is removed again when both are there.
     edge = " " if bare[0] in "` " or bare[-1] in "` " else ""
     return f"{ticks}{edge}{bare}{edge}{ticks}"
 

@@ -74,7 +74,7 @@ class Overview:
 
 
 def overview(document: Mapping[str, Any]) -> Overview:
-    """Look at a plan as a whole; groups are made anew only where the plan names none.
+    """Look at a plan as a whole; groups are recreated only where the plan names none.
 
     Groups come in the order of a reader, whatever order the inventory has.
     """
@@ -194,7 +194,7 @@ def change_line(change: Mapping[str, Any]) -> str:
 
 
 def diff_lines(change: Mapping[str, Any]) -> list[str]:
-    """The change of a file's text as a unified diff; empty for what is no text of several lines."""
+    """The change of a file's text as a unified diff; empty for what is not a text of several lines."""
     import difflib
 
     path = str(change.get("path", change["field"]))

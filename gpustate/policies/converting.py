@@ -149,7 +149,7 @@ def _commented(text: str, comments: list[str]) -> str:
 
 
 def _importable(cls: type) -> bool:
-    """Not of the policy's file itself, which is no module."""
+    """Not of the policy's file itself, which is not a module."""
     return cls.__module__ != "gpustate_policy"
 
 
@@ -186,7 +186,7 @@ def differences(
             if not state.absent:
                 yield f"{state.name}: the state is not there{_besides(parameters(state))}"
             else:
-                yield f"{state.name}: ensure absent: nothing takes it away"
+                yield f"{state.name}: ensure absent: nothing removes it"
             continue
         yield from _values(parameters_of(state), parameters_of(other), (state.name,))
     for name in theirs:

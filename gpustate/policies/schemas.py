@@ -119,7 +119,7 @@ def _described(made: dict[str, Any], cls: type[AnyState]) -> dict[str, Any]:
     made["title"] = cls.name
     made["description"] = " ".join(text.split("\n\n")[0].split())
     said = _arguments(text) | {
-        "ensure": "absent takes away what the state put there.",
+        "ensure": "absent removes what the state put there.",
         "only": "Nodes it is for.",
     }
     for name, value in made.get("properties", {}).items():

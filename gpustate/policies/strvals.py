@@ -128,7 +128,7 @@ class _Parser:
     def index(self) -> int:
         text, stop = self.until("]")
         if not stop or not _INDEX.fullmatch(text) or int(text) > _LAST_INDEX:
-            raise self.error(f"{shown(text)} is no index, wanted 0 to {_LAST_INDEX}")
+            raise self.error(f"{shown(text)} is not an index, wanted 0 to {_LAST_INDEX}")
         return int(text)
 
     def value(self) -> Any:

@@ -86,7 +86,7 @@ class CriHandler:
 
     @property
     def driver(self) -> str:
-        """Its cgroup driver; empty where it is no runc, or nothing is known of it."""
+        """Its cgroup driver; empty where it is not a runc, or nothing is known of it."""
         if not self.kind.startswith("io.containerd.runc."):
             return ""
         return "systemd" if self.systemd else "cgroupfs"

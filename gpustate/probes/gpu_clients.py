@@ -92,7 +92,7 @@ _CAP = re.compile(r"(\d+) gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access")
 
 @dataclass(frozen=True, slots=True)
 class GpuClientsQuery(Query[tuple[Holder, ...]]):
-    """Who has which part of which GPU open; only worth asking when something is to be taken away."""
+    """Who has which part of which GPU open; only worth asking when something is to be removed."""
 
     def script(self) -> str:
         return _HOLDERS

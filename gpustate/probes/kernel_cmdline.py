@@ -1,7 +1,7 @@
 """The kernel's command line: as it is now, and as the next boot will have it.
 
 What an argument changes only a boot shows, so both are read: a node whose menu has the argument and whose
-kernel does not waits for a reboot, and one whose menu was not written anew would wait for ever.
+kernel does not waits for a reboot, and one whose menu was not rewritten would wait for ever.
 
 Sources:
     grub-mkconfig(8) and its drop-ins on Debian and Ubuntu; proc(5), /proc/cmdline.

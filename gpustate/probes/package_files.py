@@ -28,7 +28,7 @@ from typing import Any
 from gpustate.core.queries import Answer, Query, SharedQuery
 from gpustate.core.shared_probes import KEPT
 
-# One row a file: ``PACKAGE: PATH HOW``. The link by which programs find a library is no part of what is summed.
+# One row a file: ``PACKAGE: PATH HOW``. The link by which programs find a library is not part of what is summed.
 _CHECK = r"""
 as_wanted() { grep -qxF -- "$1" /var/lib/dpkg/diversions || grep -qF -- " $1" /var/lib/dpkg/statoverride; } 2>/dev/null
 checked() {
@@ -38,7 +38,7 @@ checked() {
     while read -r s f; do
       f=/$f; pf_only=; case $f in @FILES@) ;; @THERE@) pf_only=1 ;; *) continue ;; esac
       case $f in /usr/src/*) [ -n "$pf_lost" ] || [ -e "$f" ] || as_wanted "$f" || { pf_lost=1; echo "$p: $f is missing"; }; continue ;; esac
-      h=; if [ ! -e "$f" ]; then h='is missing'; elif [ ! -f "$f" ]; then h='is no file'; elif [ -z "$pf_only" ]; then
+      h=; if [ ! -e "$f" ]; then h='is missing'; elif [ ! -f "$f" ]; then h='is not a file'; elif [ -z "$pf_only" ]; then
         set -- $(md5sum <"$f"); [ "$1" = "$s" ] || h='is not as the package brought it'
         set -- $(stat -L -c %a "$f"); case $f:$1 in */bin/*:*[1357]|*/lib*:*[4567]) ;; *) h="has mode $1" ;; esac
       fi
@@ -46,7 +46,7 @@ checked() {
       case $pf_only$f in /*.so.*) ;; *) continue ;; esac
       l=${f##*/}; l=${l%%.so.*}.so.1; d=${f%/*}
       case $d in */*-linux-gnu/*) d=${d%%-linux-gnu/*}-linux-gnu; [ -e "$d/$l" ] ;; *) [ "$d/$l" -ef "$f" ] || [ ! -e "$f" ] ;; esac ||
-        as_wanted "$d/$l" || echo "$p: $d/$l is no link to ${f##*/}"
+        as_wanted "$d/$l" || echo "$p: $d/$l is not a link to ${f##*/}"
     done <"$m"
   done
   command -v rpm >/dev/null && for p in @NAMES@; do
@@ -154,13 +154,13 @@ def packages_of(damaged: Iterable[str]) -> tuple[str, ...]:
 def links_of(damaged: Iterable[str]) -> tuple[str, ...]:
     """Links to libraries that are missing or lead elsewhere."""
     found = (match for match in map(_ROW.fullmatch, damaged) if match)
-    return tuple(match[2] for match in found if match[3].startswith("is no link"))
+    return tuple(match[2] for match in found if match[3].startswith("is not a link"))
 
 
 def absent_of(damaged: Iterable[str]) -> tuple[str, ...]:
     """Files that are missing, or in whose place is something that is none."""
     found = (match for match in map(_ROW.fullmatch, damaged) if match)
-    return tuple(match[2] for match in found if match[3] in ("is missing", "is no file"))
+    return tuple(match[2] for match in found if match[3] in ("is missing", "is not a file"))
 
 
 def sources_of(damaged: Iterable[str]) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def _part(number: int, script: str, nonce: str) -> str:
 
 
 def _side_by_side(scripts: dict[int, str], nonce: str) -> str:
-    """Fragments that hang on nothing in two lanes, while what the others want to know is found out.
+    """Fragments that depend on nothing in two lanes, while what the others want to know is found out.
 
     A lane writes into a file that has no name any more, so that nothing is left however this ends. An
     image, where a look is to leave no trace at all, is looked at in one lane.

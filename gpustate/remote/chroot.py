@@ -127,7 +127,7 @@ def held(root: str) -> Iterator[None]:
     Nothing is written for that: the kernel lets go of the lock with this process.
 
     Raises:
-        UsageError: it is no root, or not one of this machine's architecture; or we are not root.
+        UsageError: it is not a root, or not one of this machine's architecture; or we are not root.
         LockHeld: another bake is at work there.
     """
     if os.geteuid() != 0:

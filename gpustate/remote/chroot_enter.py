@@ -113,7 +113,7 @@ def check_root(root: int) -> None:
         except FileNotFoundError:
             raise CannotEnter(f"it has no /{name}: is it the root of an image?") from None
         if not stat.S_ISDIR(mode):
-            raise CannotEnter(f"its /{name} is no folder (a link?): is it the root of an image?")
+            raise CannotEnter(f"its /{name} is not a folder (a link?): is it the root of an image?")
 
 
 def settle(path: str, resolver: bytes) -> None:

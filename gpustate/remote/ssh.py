@@ -133,7 +133,7 @@ def _known_hosts(files: tuple[str, ...]) -> KnownHosts:
 def _private_key(file: str) -> paramiko.PKey:
     """Load a key once for all nodes."""
     if not os.path.isfile(file):
-        what = "is no file" if os.path.lexists(file) else "does not exist"
+        what = "is not a file" if os.path.lexists(file) else "does not exist"
         raise UsageError(f"private key {what}", place=file)
     if not os.access(file, os.R_OK):
         raise UsageError("private key is not readable", place=file, fix="check its owner and mode")
@@ -205,7 +205,7 @@ def _socket(
 ) -> Any:
     if target.jump:
         if depth > 8:
-            raise UsageError(f"jump hosts go round in a circle at {target.jump}")
+            raise UsageError(f"jump hosts form a cycle at {target.jump}")
         first, _, last = target.jump.rpartition(",")
         host, hop = _hop_connection(last, connection)
         if first:
@@ -232,14 +232,14 @@ def _socket(
             return paramiko.ProxyCommand(line)
         except (ValueError, OSError) as error:
             raise ConnectionFailed(
-                f"the ProxyCommand {line!r} cannot be run ({error})", fix="mend the command"
+                f"the ProxyCommand {line!r} cannot be run ({error})", fix="fix the command"
             ) from error
     try:
         sock = socket.create_connection((target.host, target.port), timeout=connection.timeout_s)
     except socket.gaierror as error:
         raise ConnectionFailed(
             f"{target.host} does not resolve ({error.strerror})",
-            fix="set ansible_host or mend the name",
+            fix="set ansible_host or fix the name",
         ) from error
     except TimeoutError as error:
         raise ConnectionFailed(
@@ -334,7 +334,7 @@ def _open(
             ) from error
         used = ", ".join(target.keys) or "agent and default keys"
         raise ConnectionFailed(
-            f"{where} does not let us in with {used}", fix="check ansible_user and the key"
+            f"{where} rejected the login with {used}", fix="check ansible_user and the key"
         ) from error
     except (paramiko.SSHException, EOFError, OSError) as error:
         client.close()

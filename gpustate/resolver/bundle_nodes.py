@@ -141,7 +141,7 @@ def case_of_name(
     found = _RELEASE.fullmatch(text)
     if found is None:
         raise UsageError(
-            f"--for: {shown(text)} is no distribution and machine", fix="write debian12/x86_64"
+            f"--for: {shown(text)} is not a distribution and machine", fix="write debian12/x86_64"
         )
     if not sources:
         raise UsageError(
@@ -150,7 +150,7 @@ def case_of_name(
         )
     if found[1] in _NOT_KNOWN:
         raise UsageError(
-            f"--for: NVIDIA's packages for {shown(text)} are not known here",
+            f"--for: NVIDIA's packages for {shown(text)} are not supported here",
             fix="keep a mirror of the repositories (origin: mirror) for such nodes",
         )
     rpm = rpm_bundle_nodes.family(found[1])
@@ -252,7 +252,7 @@ def checked_kernels(kernels: Sequence[str]) -> tuple[str, ...]:
     """
     for kernel in kernels:
         if not _KERNEL.fullmatch(kernel):
-            raise UsageError(f"--kernel: {shown(kernel)} is no release, as uname -r has it")
+            raise UsageError(f"--kernel: {shown(kernel)} is not a release, as uname -r has it")
     return tuple(kernels)
 
 
@@ -260,7 +260,7 @@ def onto(policy: Policy, file: str | None) -> Policy:
     """A policy that takes its packages from a bundle: the one named, or that of its own state.
 
     Raises:
-        UsageError: it is no bundle.
+        UsageError: it is not a bundle.
     """
     own: Any = next((state for state in policy.states if state.name == BundleInPlace.name), None)
     if file is None and (own is None or own.file is None or own.absent):

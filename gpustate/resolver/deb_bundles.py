@@ -160,7 +160,9 @@ def _own(state: Any, case: Case) -> RepositorySource | None:
     if where.uri is None:
         return None
     if where.uri.startswith("mirror"):
-        raise UsageError(f"{state.name}: {where.uri} is no address that can be fetched from here")
+        raise UsageError(
+            f"{state.name}: {where.uri} is not an address that can be fetched from here"
+        )
     if state.login is not None:
         fetch.log_in(where.uri, state.login.user, state.login.password)
     if where.key_url is not None:
@@ -189,7 +191,7 @@ def fetched_key(url: str, fingerprint: str) -> bytes:
     try:
         have = openpgp.primaries(openpgp.binary(key))
     except ValueError as error:
-        raise RefusedError(f"{url}: is no key ({error})") from None
+        raise RefusedError(f"{url}: is not a key ({error})") from None
     if fingerprint not in have:
         raise RefusedError(f"{url}: has the key {', '.join(have)}, wanted {fingerprint}")
     return key

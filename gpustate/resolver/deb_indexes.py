@@ -2,7 +2,7 @@
 
 Three asks. :class:`PackageListsQuery` says in one line which indexes a node has and what they hold, so that of
 a thousand nodes with the same indexes one is read. :class:`DebDriverQuery` brings the stanzas of
-everything that is named like a part of the driver; :class:`OtherPackagesQuery`, which hangs on its answer, the
+everything that is named like a part of the driver; :class:`OtherPackagesQuery`, which depends on its answer, the
 names and versions of what those need, and what apt's pins make of them.
 
 Surprising: apt keeps its indexes compressed or not, and only it knows how to read them; which file

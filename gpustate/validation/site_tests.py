@@ -146,7 +146,7 @@ def _parse(file: Path) -> None:
         raise UsageError(
             f"is no Python: {error.msg}",
             place=f"{file}:{error.lineno or 1}",
-            fix="mend it, then validate again",
+            fix="fix it, then validate again",
         ) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise UsageError(f"is no Python: {error}", place=str(file)) from None

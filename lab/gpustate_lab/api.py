@@ -133,7 +133,7 @@ def up(spec: LabSpec, say: Say = _silent) -> Lab:
 def down(name: str = DEFAULT_NAME, say: Say = _silent) -> list[str]:
     """Take a lab down, whatever state it is in; return what was removed, one line each.
 
-    A lab that does not exist is no error: nothing is left of it, which is what was asked for.
+    A lab that does not exist is not an error: nothing is left of it, which is what was asked for.
     """
     check_name(name)
     checks.require_root()
@@ -170,7 +170,7 @@ def _standing(spec: LabSpec, say: Say) -> Lab | None:
         )
     gone = [layer for node in lab.machines for layer in node.layers if not layer.exists()]
     if gone:
-        say(f"lab {lab.name}: its image {gone[0].parent.name} is gone; making it anew")
+        say(f"lab {lab.name}: its image {gone[0].parent.name} is gone; recreating it")
         _remove(lab.name)
         return None
     return lab

@@ -2,7 +2,7 @@
 
 Four moments: the packages are built into a repository on the controller, the nodes' own part of
 them is installed into the image, each node's GPUs and faults are written into its root, and a fault
-that is a file of the node is put there or taken away.
+that is a file of the node is put there or removed.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def write_hardware(root: Path, node: str, gpus: str, faults: Iterable[str]) -> N
 
 
 def switch_fault(root: Path, fault: str, on: bool) -> bool:
-    """Put a fault that is a file of the node there, or take it away; others change nothing here.
+    """Put a fault that is a file of the node there, or remove it; others change nothing here.
 
     Returns:
         Whether the node's systemd has to read its units anew.

@@ -193,7 +193,7 @@ odd "$r" {drop} || exit 0
 {dump}
 version() {{ v=$(timeout -k 2 20 "$p" --version); v=${{v#* }}; v=${{v#* }}; v=${{v%% *}}; v=${{v#v}}; echo "version=$v"; }}
 dumped() {{ version; o=$(dump) && printf 'dump=%s \n%s\n' "${{#o}}" "$o"; }}
-# What it merges hangs on the program and these files alone, unless a file imports others.
+# What it merges depends on the program and these files alone, unless a file imports others.
 if [ $# != 0 ] && l=$(grep -hs '^[[:space:]]*imports' -- "$@"); then
   while IFS= read -r l; do case $l in *"[]"*|*"[\"$d/conf.d/*.toml\"]"*|*"['$d/conf.d/*.toml']"*) ;; *) i=1 ;; esac; done <<END
 $l

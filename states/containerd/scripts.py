@@ -24,7 +24,7 @@ class Target:
     Args:
         program, version, root_path: as observed.
         socket: where it answers.
-        handler, binary: what is registered, or taken away.
+        handler, binary: what is registered, or removed.
         own_default: the default runtime may change.
         own_runc: containerd does not know runc yet, and it comes with the handler.
         unit: its service.

@@ -10,7 +10,7 @@ CRI-O knows CDI on its own, always. So there are two ways to a GPU: a container 
 
 Surprising: CRI-O's own packages keep runc and crun in /usr/libexec/crio, where NVIDIA's runtime does not
 look. The handler is then there, and every container of it fails: that is refused, with the setting that
-mends it.
+fixes it.
 
 Sources:
     cri-o/cri-o: crio(8), crio.conf(5), crio.conf.d(5), pkg/config. No package of CRI-O was at hand to try

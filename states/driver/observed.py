@@ -170,7 +170,7 @@ class AptAfterQuery(AptQuery):
     preview: str = ""
 
     def script(self) -> str:
-        # What is kept from one run to the next hangs on the node's own lists.
+        # What is kept from one run to the next depends on the node's own lists.
         asked = AptQuery.script(self).replace(KEPT, 'kept() { shift 2; "$@"; }\n')
         return f"{_PREVIEW_BEGIN}{self.preview}\n{_PREVIEW_READ}{asked}"
 

@@ -85,7 +85,7 @@ def install(
         install: name to version.
         remove: packages that leave in the same transaction.
         again: put the files back even where the version is right.
-        built: kernel to the module it has now; built anew where the packages are put back.
+        built: kernel to the module it has now; rebuilt where the packages are put back.
         own: kernels whose module is one of the packages that are there.
         wanted: kernel to the module it must have afterwards.
         dkms: modules are built on the node; else the packages bring them.

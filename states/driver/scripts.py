@@ -110,14 +110,14 @@ modules_back() { # kernel...: where none is left, what was kept; says so
     km_d=/lib/modules/$km_k/updates/dkms
     if [ -d "$G/modules/$km_k" ]; then mkdir -p "$km_d" && cp -p "$G/modules/$km_k"/* "$km_d/" && sync "$km_d"/nvidia*.ko* && depmod "$km_k" || :; fi
     km_h=$(have "$km_k")
-    if [ -n "$km_h" ]; then echo "Kernel $km_k has the files of its module $km_h back; that could not be built anew either."
+    if [ -n "$km_h" ]; then echo "Kernel $km_k has the files of its module $km_h back; that could not be rebuilt either."
     else echo "No nvidia module is left for kernel $km_k, and what was there before could not be put back: its next boot has no driver."; fi
   done
   rm -rf "$G/modules"
 }
 """
 
-# A transaction that takes a package with it which is no part of the driver is not started.
+# A transaction that takes a package with it which is not part of the driver is not started.
 _FOREIGN = (
     'foreign() { while read -r w n _; do [ "$w" = Remv ] || [ "$w" = Purg ] || continue\n'
     f"  dpkg-query -W -f '{dpkg.QUERY_FORMAT}' \"$n\" | grep -qE '{driverset.MEMBER_ERE}' || echo \"$n\"; done; }}\n"
@@ -154,7 +154,7 @@ def fetch(
         'apt_whole "$R/said" install -s --allow-downgrades --allow-change-held-packages "$@" '
         '|| { tail -n 25 "$R/said"; back; }\n'
         'gone=$(foreign <"$R/said")\n'
-        '[ -z "$gone" ] || { echo "error: this would also remove" $gone "which is no part of the driver; '
+        '[ -z "$gone" ] || { echo "error: this would also remove" $gone "which is not part of the driver; '
         'remove it yourself first or choose another package set"; back; }\n'
         f'MAY_GO=1; apt_fetch {more} "$@" || back\neffect fetched',
         f"download the driver's {len(install)} packages and their dependencies",
@@ -177,7 +177,7 @@ def install(
         install: name to version.
         remove: packages that leave in the same transaction.
         again: put the files back even where the version is right.
-        built: kernel to the module it has now; built anew where the packages are put back.
+        built: kernel to the module it has now; rebuilt where the packages are put back.
         own: kernels whose module is one of the packages that are there.
         roll_back: files that go back with the packages.
     """
@@ -239,7 +239,7 @@ BUILD = (
     '[ -n "$n" ] || fail "no DKMS source for $v below /usr/src; the package that brings it is not installed"\n'
     f'{kmod.UNLINKED}unlinked "/var/lib/dkms/$n" "$k"\n'
     'made() { dkms install "$n/$v" -k "$k" >"$R/dkms.log" 2>&1; }\n'
-    # What DKMS takes for built and cannot install is built anew.
+    # What DKMS takes for built and cannot install is rebuilt.
     't=/var/lib/dkms/$n/$v/$k; if ! made && ! { [ -d "$t" ] && rm -rf "$t" && made; }; then\n'
     '  complain "/var/lib/dkms/$n/$v/build/make.log"; tail -c 3000 "$R/dkms.log"; exit 1\n'
     "fi\n"

@@ -3,7 +3,7 @@
 Without it CUDA answers 802 (system not yet initialized) on HGX and DGX boards, although every other
 look at the GPUs is fine. In another version than the driver's it refuses to start. On machines without
 NVSwitches of their own it must not run: it has nothing to do, exits, and leaves a failed unit behind;
-NVIDIA's RPM packages enable it all the same. What a machine is, :mod:`gpustate.formats.fabric` decides; an
+NVIDIA's RPM packages enable it anyway. What a machine is, :mod:`gpustate.formats.fabric` decides; an
 image cannot know it: it gets the package, and its first boot enables the service where there are
 NVSwitches. A service that runs proves little: the fabric has to be complete, with success, on every GPU.
 
@@ -90,7 +90,7 @@ class FabricManagerRunning(State[Observed]):
         timeout_s: how long the fabric may take to be complete once the service runs.
 
     Disruption:
-        ``DRAIN`` where a Fabric Manager that runs is replaced, restarted or taken away: jobs across
+        ``DRAIN`` where a Fabric Manager that runs is replaced, restarted or removed: jobs across
         NVLink end.
 
     Raises:
@@ -181,7 +181,7 @@ class FabricManagerRunning(State[Observed]):
             gone = replace(observed, package=None, version=None, held=False, damaged=())
             return replace(gone, active=False, enabled=False, kept=False, subnet_manager=False)
         if not observed.needed:
-            # One that runs all the same knows of switches that were not seen; on a rack it cannot.
+            # One that runs anyway knows of switches that were not seen; on a rack it cannot.
             stops = observed.topology in _NOTHING and not observed.image
             stops = stops and not (observed.active and observed.topology == Topology.NONE.value)
             return replace(observed, active=False, enabled=False) if stops else observed
@@ -316,7 +316,7 @@ class FabricManagerRunning(State[Observed]):
         elif "fabric" in moved:
             label = f"{what}, restarting {UNIT} if needed"
             yield ops.Run(
-                scripts.mend(self.timeout_s), label, timeout=self.timeout_s + 900, running=True
+                scripts.fix(self.timeout_s), label, timeout=self.timeout_s + 900, running=True
             )
 
     def _stop(self, observed: Observed, moved: frozenset[str]) -> Iterator[Step]:

@@ -44,7 +44,7 @@ def wait(seconds: int) -> str:
     )
 
 
-def mend(seconds: int) -> str:
+def fix(seconds: int) -> str:
     """The same, but a fabric that does not come up by itself within seconds gets a new manager."""
     return (
         _LOOK + 'n=0; while look; [ -n "$f" ] && [ $n -lt 10 ]; do n=$((n + 1)); sleep 1; done\n'

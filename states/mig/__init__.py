@@ -363,7 +363,7 @@ class MigLayoutApplied(State[Observed]):
         yield ops.Reboot(reboots)
 
     def _leave(self, observed: Observed, wanted: Observed, plan: Plan) -> Iterator[Step]:
-        """Take away what is not needed (any more)."""
+        """Remove what is not needed (any more)."""
         if "enabled" in plan.fields and not wanted.enabled:
             # Not stopped: it has long done what it does.
             text = f"systemctl --no-reload disable {UNIT} 2>/dev/null || rm -f {UNIT_LINK}\neffect disabled"

@@ -113,7 +113,7 @@ n=0; while booting && [ $n -lt 300 ]; do n=$((n + 1)); sleep 1; done
 def divide(
     folder: str, plans: Iterable[GpuPlan], addresses: dict[int, str], clients: Iterable[str]
 ) -> Step:
-    """Take away what goes, then give every GPU the layout that lies in the folder."""
+    """Remove what goes, then give every GPU the layout that lies in the folder."""
     lines = [f"D={shlex.quote(folder)}", FUNCTIONS]
     lines.append("trap 'start_again' EXIT")
     lines.append("stop_clients " + " ".join(map(shlex.quote, clients)))

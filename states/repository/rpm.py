@@ -95,7 +95,7 @@ def toolkit_repository(facts: NodeFacts) -> Repository:
 def archive(facts: NodeFacts) -> Repository:
     """The distribution's own repositories."""
     return Repository(
-        problem=f"how {facts.distribution} itself offers the driver is not known here; set origin = 'vendor', or "
+        problem=f"how {facts.distribution} itself offers the driver is not supported here; set origin = 'vendor', or "
         "'mirror' with a url"
     )
 
@@ -266,7 +266,7 @@ def read_lists(manager: str, name: str, written: tuple[str, ...]) -> Step:
 
 
 def forget(manager: str, name: str, stamp_path: str) -> Iterator[Step]:
-    """Take back what is no file of the state: repodata, and the key where it came with it."""
+    """Take back what is not a file of the state: repodata, and the key where it came with it."""
     cache = (
         f"rm -rf /var/cache/dnf/gpustate-{name}-* /var/cache/dnf/gpustate-{name}.solv /var/cache/dnf/gpustate-{name}-*.solvx"
         if manager == "dnf"

@@ -14,7 +14,7 @@ writes, because they are on tmpfs and the Operator's own pods wait for them. Whe
 containerised driver is at work, they are left to it.
 
 Surprising: no systemctl daemon-reload is needed, and none is made. The unit is for the next boot, and
-a reload can take the GPUs away from containers that run.
+a reload can remove the GPUs from containers that run.
 
 Sources:
     NVIDIA/gpu-operator, cmd/nvidia-validator: order of the checks and the status files;
@@ -400,7 +400,9 @@ def _folder(path: str) -> str:
     """A path the node named; it is written into a program and a unit."""
     if re.fullmatch(PLAIN_PATH, path):
         return path
-    raise ProbeError(f"the node says that {path[:80]!r} is a folder of it, which is no plain path")
+    raise ProbeError(
+        f"the node says that {path[:80]!r} is a folder of it, which is not a plain path"
+    )
 
 
 def _verdict(kept: Proof | None, key: chain.Key) -> str:

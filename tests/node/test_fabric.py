@@ -1,4 +1,4 @@
-"""A board of the B200 generation and a tray of a rack, as booted nodes: applied, damaged, repaired, taken away.
+"""A board of the B200 generation and a tray of a rack, as booted nodes: applied, damaged, repaired, removed.
 
 Simulated: the boards, NVML, the kernel modules, and NVIDIA's Fabric Manager, nvlsm and IMEX. Real: systemd, ssh, apt,
 dpkg, and everything gpustate does. Boards with NVSwitches on PCI are in the tests of the driver's stack.

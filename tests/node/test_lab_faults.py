@@ -60,7 +60,7 @@ def test_a_containerd_that_does_not_start_is_rolled_back_and_the_rest_is_done(
     states = {state["state"]: state for state in ran.node("gpu2")["states"]}
     assert states["containerd"]["outcome"] == "rolled back"
     assert "simulated fault: a file of /etc/containerd" in states["containerd"]["evidence"]
-    # Only what rests on containerd is left out.
+    # Only what is based on containerd is left out.
     assert states["validator"]["outcome"] == "not run"
     others = {states[name]["outcome"] for name in states.keys() - {"containerd", "validator"}}
     assert others == {"changed", "unchanged"}

@@ -133,7 +133,7 @@ def test_a_gpu_is_handed_over_at_boot_and_comes_back(
 
     fresh.reboot()
     assert site.drivers()[first] == "vfio-pci"
-    # Somebody gives it back by hand, and the menu loses the arguments.
+    # Somebody restores it by hand, and the menu loses the arguments.
     site.tell(
         f"echo {first} >/sys/bus/pci/drivers/vfio-pci/unbind; sleep 1; sed -i 's/iommu=pt//' /boot/grub/grub.cfg"
     )

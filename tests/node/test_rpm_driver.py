@@ -1,4 +1,4 @@
-"""The driver on nodes with dnf and with zypper: installed, moved, damaged, mended, taken away; never a mixed set.
+"""The driver on nodes with dnf and with zypper: installed, moved, damaged, fixed, removed; never a mixed set.
 
 Real: systemd, sshd, dnf with versionlock and module streams, zypper, rpm, DKMS, which compiles for two kernels.
 Simulated: the distribution (Rocky 9, SLES 15) on a Debian root, its kernel, the GPUs, and what is in NVIDIA's packages,

@@ -149,7 +149,7 @@ def test_a_transaction_that_fails_in_the_middle_is_undone(trial: Trial) -> None:
     before, held = versions(trial.node), trial.held()
     said = trial.run("apply", TORN, status=7)
     assert "rolled_back=1" in said
-    # It had begun: what came was taken away again.
+    # It had begun: what came was removed again.
     assert trial.node.run("cat /var/lib/gpustate/runs/*/back.log").stdout.strip()
     assert versions(trial.node) == before
     assert trial.held() == held

@@ -48,7 +48,7 @@ TOUCHED = (
     "! -path '/var/lib/containerd/*' ! -path '/root/*'"
 )
 
-#: Something of every state of the policy is taken away or changed.
+#: Something of every state of the policy is removed or changed.
 DAMAGE = """
 rm /etc/modprobe.d/gpustate-nouveau.conf /etc/apt/sources.list.d/gpustate-toolkit-repository.sources
 echo '# damaged' >>/etc/apt/preferences.d/gpustate-driver-repository

@@ -60,7 +60,7 @@ policy = Policy(*driver, *toolkit, held)
 def gpustate(verb: str, lab: Lab, node: Node, folder: Path, version: str, code: int = 0) -> str:
     """Run a verb on one node with a policy for a toolkit version; return the summary line."""
     policy = folder / "policy.py"
-    # Taken away is what this file is about; the driver stays.
+    # Removed is what this file is about; the driver stays.
     states = "toolkit" if verb == "remove" else "driver, *toolkit"
     policy.write_text(POLICY.format(version=version, states=states))
     target = ["-i", lab.inventory, "-l", node.name, "-o", "json", "--yes"]

@@ -355,7 +355,7 @@ def test_what_cannot_be_baked_is_said_in_one_line(
         (Path("/"), "the machine gpustate runs on"),
         (tmp_path / "none", "No such file"),
         (empty, "has no /dev"),
-        (linked, "/dev is no folder"),
+        (linked, "/dev is not a folder"),
     ):
         ran = gpustate("bake", "nouveau", "--root", folder, "--yes", code=1)
         assert words in ran.err

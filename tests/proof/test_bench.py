@@ -1,6 +1,6 @@
 """What a fleet costs, in one run with the floor: one exec of the same script a node, through asyncssh.
 
-Counts and memory do not hang on how busy the machine is and are held to the figure always. Times are
+Counts and memory do not depend on how busy the machine is and are held to the figure always. Times are
 held to theirs with ``--proof`` only, as medians of interleaved rounds; without it a busy machine gets room.
 """
 

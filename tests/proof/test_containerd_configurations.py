@@ -1,5 +1,5 @@
 """containerd 1.6, 1.7 and 2.1 (with --proof 2.2, 2.3 and 2.4 too) as they are configured out there: only the handler and CDI differ afterwards,
-one restart, nothing a second time, and every byte back when it is taken away.
+one restart, nothing a second time, and every byte back when it is removed.
 
 Each configuration is laid out on one node of each image, and the real service must run with it; then the state is
 applied and removed by the command line. Looked at with ``containerd config dump``, systemd's journal, sha256sum, and

@@ -1,4 +1,4 @@
-"""Recorded answers of NVIDIA's programs are those of the programs that the lab builds, and gpustate is no laxer."""
+"""Recorded answers of NVIDIA's programs are those of the programs that the lab builds, and gpustate is not a laxer."""
 
 from __future__ import annotations
 

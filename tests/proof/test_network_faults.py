@@ -29,7 +29,7 @@ WIDE, GROUPS = 48, 2
 SLOW = ("ghost", "gone", "late", "offline")
 #: Of these every second message has its turn, another half with every commit; of the others each has.
 BY_TURNS = ("half-close", "half-close-back", "late", "ghost", "delay", "offline", "gone")
-#: What is tried on the connection that is made anew after a first one broke.
+#: What is tried on the connection that is recreated after a first one broke.
 ON_THE_SECOND = ("cut", "half-open")
 
 

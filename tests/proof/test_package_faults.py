@@ -259,7 +259,7 @@ def judge(fault: Fault, target: Target, ran: Ran, before: str) -> None:
     lines = differences(before, target.run(LEDGER), changed)
     lines = [line for line in lines if line.split()[-1] not in left]
     if fault.fresh:
-        # A step of its own before; and Debian's packages never take away the users they made.
+        # A step of its own before; and Debian's packages never remove the users they made.
         lines = [line for line in lines if not re.search(ONCE, line)]
     assert lines == []
 

@@ -339,7 +339,7 @@ def test_a_saved_plan_is_read_as_it_was_made_or_refused(
     def read() -> Policy:
         data = read_json(str(path))
         if retold and isinstance(data, dict):
-            # Somebody who mends the fingerprint too.
+            # Somebody who fixes the fingerprint too.
             with contextlib.suppress(TypeError, KeyError, ValueError):
                 data["id"] = document.plain_fingerprint([data["policy"], data["nodes"]])
         made = document.read_plan(data, place=str(path))

@@ -1,5 +1,5 @@
 """docker 20.10 and 26.1, and CRI-O, as they are configured out there: only the handler differs afterwards,
-nothing a second time, and every byte back when it is taken away.
+nothing a second time, and every byte back when it is removed.
 
 Each configuration is laid out on two nodes whose services run with it; then the states are applied and
 removed by the command line, docker's and CRI-O's in one run. Looked at with ``docker info``, ``crio config``,

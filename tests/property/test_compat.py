@@ -62,7 +62,7 @@ def test_knowing_more_takes_back_nothing_that_was_told(
     known: dict[str, Any], more: dict[str, Any]
 ) -> None:
     less = compat.check(compat.facts(known), rules=RULES)
-    # What follows from a fact (an architecture from a GPU) is no new knowledge.
+    # What follows from a fact (an architecture from a GPU) is not a new knowledge.
     whole = compat.check({**compat.facts(more), **less.facts}, rules=RULES)
     for before, after in zip(less.results, whole.results, strict=True):
         if before.holds is not None:

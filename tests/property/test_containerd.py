@@ -1,4 +1,4 @@
-"""Whatever the administrator wrote: it is kept, edits repeat to nothing, removal gives it back."""
+"""Whatever the administrator wrote: it is kept, edits repeat to nothing, removal restores it."""
 
 from __future__ import annotations
 

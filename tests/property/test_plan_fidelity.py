@@ -308,7 +308,7 @@ def test_steps_come_from_the_plan_and_always_the_same(name: str, data: st.DataOb
     steps = tuple(state.apply(seen, plan))
     note(f"steps: {[step.label for step in steps]}")
     assert tuple(state.apply(seen, plan)) == steps
-    if not state.absent:  # what is taken away may be swept up as a whole
+    if not state.absent:  # what is removed may be swept up as a whole
         assert not tuple(state.apply(seen, Plan())), "nothing planned, and yet there are steps"
     if plan:
         assert steps, "a plan that nothing carries out"

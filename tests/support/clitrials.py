@@ -1,7 +1,7 @@
 """The command line on files that nobody meant, many times over, where it can harm nothing.
 
 Started as a program of its own in namespaces without a network and with a root that cannot be written
-(``isolated``); takes trials as JSON on standard input and gives back how each ended. Most are forks of
+(``isolated``); takes trials as JSON on standard input and restores how each ended. Most are forks of
 one process that has everything imported, some are processes of their own.
 """
 

@@ -2,11 +2,11 @@
 
 Tests on nodes run the command line through :func:`commands.gpustate`; each document it answers with is
 read here, and per state the parts of its cycle are noted: it was applied, a second apply found nothing
-to do, what damaged it was seen, the next apply mended it, it was taken away. That a removal restores the
+to do, what damaged it was seen, the next apply fixed it, it was removed. That a removal restores the
 start is asserted by the test itself. A run of the whole suite fails where a registered state has a part
 missing and no reason in :data:`PARTLESS`.
 
-A change counts as mended damage only where the same policy had been applied to the same disk before and
+A change counts as fixed damage only where the same policy had been applied to the same disk before and
 nothing was left to do: then it is the node that moved.
 """
 
@@ -25,14 +25,14 @@ APPLIED, SETTLED, DAMAGED, MENDED, REMOVED = PARTS = (
     "applied",
     "applied again with nothing to do",
     "seen damaged",
-    "mended",
-    "taken away",
+    "fixed",
+    "removed",
 )
 BLOCKED = "blocked: needs a console"
 #: States that some part does not fit, with the reason.
 PARTLESS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "bundle": ((REMOVED,), "no state of a policy: removing the policy takes it away"),
-    "k3s": ((REMOVED,), "it writes nothing that could be taken away"),
+    "bundle": ((REMOVED,), "no state of a policy: removing the policy removes it"),
+    "k3s": ((REMOVED,), "it writes nothing that could be removed"),
     "preflight": ((APPLIED, DAMAGED, MENDED, REMOVED), "it only looks and refuses"),
 }
 

@@ -238,7 +238,7 @@ class _Before:
         """Less what a killed apt cannot have known any more.
 
         It writes down at its end which packages came as dependencies. Where it was killed, they count
-        as asked for: nothing else takes them away, and ``gpustate remove`` knows them by name.
+        as asked for: nothing else removes them, and ``gpustate remove`` knows them by name.
         """
         inside = not self.point.stop.kind and "install" in self.point.stop.step
         return {name: line for name, line in found.items() if not (inside and name == _AUTOMATIC)}

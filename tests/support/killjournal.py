@@ -35,7 +35,7 @@ LOOKS = (
     "wait until",
     "validate the node",
 )
-#: What these make lies in memory: a boot takes it away, and they are done again after one.
+#: What these make lies in memory: a boot removes it, and they are done again after one.
 UNTIL_BOOT = ("create the links to NVIDIA's devices in /dev/char",)
 _OWN_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 

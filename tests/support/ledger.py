@@ -22,7 +22,7 @@ OWN = "var/lib/gpustate"
 VOLATILE: Mapping[str, str] = {
     r"var/log(/.*)?": "logs grow with every attempt",
     r"var/dcgm-exporter\.log": "the exporter's, where NVIDIA's unit has it",
-    r"var/cache/(apt|ldconfig|debconf|man)(/.*)?": "caches: made anew from what the ledger does hold",
+    r"var/cache/(apt|ldconfig|debconf|man)(/.*)?": "caches: recreated from what the ledger does hold",
     r"var/lib/systemd(/.*)?": "random seed, time stamps of timers",
     r"var/lib/(containerd|nvidia-fabricmanager)(/.*)?": "the daemons' own data",
     r"var/lib/apt/(lists/(lock|partial|auxfiles)|periodic|daily_lock)(/.*)?": "locks and stamps",
@@ -85,7 +85,7 @@ def own(name: str) -> bool:
 
 
 def left_behind(upper: Path) -> list[str]:
-    """Temporary files that nobody is going to take away, on the whole disk."""
+    """Temporary files that nobody is going to remove, on the whole disk."""
     names = (str(path.relative_to(upper)) for path in walk(upper) if not _is_whiteout(path))
     # A run's own folder goes as a whole, once there are ten newer ones.
     return sorted(

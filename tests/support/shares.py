@@ -98,7 +98,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @functools.cache
 def seed() -> str:
-    """What the share hangs on: the commit, or ``GPUSTATE_SHARE``."""
+    """What the share depends on: the commit, or ``GPUSTATE_SHARE``."""
     if word := os.environ.get("GPUSTATE_SHARE"):
         return word
     done = subprocess.run(

@@ -61,7 +61,7 @@ class EffectiveChange:
 def dump_arguments(root_path: str, root_text: str | None, containerd_version: str) -> list[str]:
     """Return the arguments that make ``containerd`` print its effective configuration.
 
-    Standard output is the configuration; warnings go to standard error and are no part of it.
+    Standard output is the configuration; warnings go to standard error and are not part of it.
     """
     containerd = release(containerd_version)
     if root_text is None and containerd < (2, 0):

@@ -119,7 +119,7 @@ def _refuse_unknown_version(left: Sequence[Document], release: tuple[int, int]) 
                 f"without what was added this is a version {document.version} file again, with which"
                 f" containerd {release[0]}.{release[1]} does not start",
                 place=document.path,
-                fix="take it away, or write it for the root's version, first",
+                fix="remove it, or write it for the root's version, first",
             )
 
 

@@ -3,7 +3,7 @@
 The exporter reads it with Go's ``encoding/csv``, takes spaces (and nothing else) off both ends of each
 column, and does not start when a record has not three of them, or names a field or type that it does not
 know. These are errors here, with the line. What it takes and what yet goes wrong is a warning: a field
-that is there twice, of which it answers with the first alone, and a help text over several lines, which makes
+that is defined twice, of which it answers with the first alone, and a help text over several lines, which makes
 its answer unreadable for Prometheus.
 
 Sources:
@@ -83,7 +83,7 @@ def check(text: str, place: str) -> Checked:
     if text.startswith(_MARK):
         errors.append(
             UsageError(
-                "begins with a byte order mark, which is no part of a field, and the exporter would not start",
+                "begins with a byte order mark, which is not part of a field, and the exporter would not start",
                 place=f"{place}:1",
                 fix="save the file as UTF-8 without one",
             )
@@ -176,12 +176,12 @@ def _counter(record: go_csv.Record, place: str, *, suggest: bool) -> Counter:
     if field is None:
         near = fields.like(name) if suggest else ""
         raise UsageError(
-            f"{named(name)} is no field of DCGM, and the exporter would not start",
+            f"{named(name)} is not a field of DCGM, and the exporter would not start",
             place=place,
             fix=f"did you mean {near}?" if near else "take a name from dcgm_fields.h",
         )
     if kind not in TYPES:
         raise UsageError(
-            f"{shown(kind)} is no type of a metric", place=place, fix=f"write {', '.join(TYPES)}"
+            f"{shown(kind)} is not a type of a metric", place=place, fix=f"write {', '.join(TYPES)}"
         )
     return Counter(field, kind, " ".join(part.strip(" ") for part in told.split("\n")), record.line)

@@ -63,7 +63,7 @@ def _sample(line: str, place: str, number: int) -> Sample:
     name = _NAME.match(line)
     if name is None:
         raise ProbeError(
-            f"{shown(line)} is no line of Prometheus' text format",
+            f"{shown(line)} is not a line of Prometheus' text format",
             place=place,
             fix="name the answer of http://NODE:9400/metrics",
         )
@@ -75,7 +75,7 @@ def _sample(line: str, place: str, number: int) -> Sample:
     if not 1 <= len(words) <= 2 or _NUMBER.fullmatch(words[0]) is None:
         raise ProbeError(f"{name[0]} has no number for a value: {shown(rest)}", place=place)
     if len(words) == 2 and _STAMP.fullmatch(words[1]) is None:
-        raise ProbeError(f"{shown(words[1])} is no time in milliseconds", place=place)
+        raise ProbeError(f"{shown(words[1])} is not a time in milliseconds", place=place)
     return Sample(name[0], float(words[0]), labels, number)
 
 

@@ -28,7 +28,7 @@ _MAJOR = re.compile(r"-cuda(\d+)$")
 
 
 def cuda_major(driver: str) -> int | None:
-    """The CUDA major of a driver by its branch; ``None`` when the text is no version."""
+    """The CUDA major of a driver by its branch; ``None`` when the text is not a version."""
     branch = whole(driver.partition(".")[0])
     if branch is None:
         return None

@@ -2,7 +2,7 @@
 
 The plugin and GPU feature discovery read the same file. What they accept and do not honour is a
 warning in a file and an error in a policy: unknown keys, keys that stand twice, ``rename``,
-``devices`` and ``resources``. Values of these three are checked all the same, as the plugin does.
+``devices`` and ``resources``. Values of these three are checked anyway, as the plugin does.
 
 Sources:
     NVIDIA/k8s-device-plugin v0.20.0: api/config/v1/*.go (schema, ``DisableResourceNamingInConfig``),

@@ -2,7 +2,7 @@
 
 NFD reads ``features.d/*`` on the node: a line is ``name=value``, ``#`` begins a comment, files whose
 names begin with a dot are left out, and one of more than 64 KiB is ignored. Comments of the form ``# +name`` are
-directives: the next line is no label (``no-label``), or no line from here on counts after a time (``expiry-time``).
+directives: the next line is not a label (``no-label``), or no line from here on counts after a time (``expiry-time``).
 
 Sources:
     kubernetes-sigs/node-feature-discovery v0.20, source/local/local.go, docs/usage/customization-guide.md;
@@ -18,7 +18,7 @@ TIMESTAMP = "nvidia.com/gfd.timestamp"
 MOST_BYTES = 65536
 LONGEST = 63
 
-#: What Go's ``strings.TrimSpace`` takes away: Python's ``strip`` takes four control characters more.
+#: What Go's ``strings.TrimSpace`` removes: Python's ``strip`` takes four control characters more.
 _BLANKS = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 _EXPIRY = "# +expiry-time="
 #: As Go parses it: with these, days of a month apart.
@@ -39,7 +39,7 @@ def as_text(labels: Mapping[str, str]) -> str:
 def parse(text: str) -> dict[str, str]:
     """Read a feature file as NFD does; the time at which it was written is left out.
 
-    What stands behind an expiry time is left out too: it is no label, or soon none.
+    What stands behind an expiry time is left out too: it is not a label, or soon none.
     """
     labels: dict[str, str] = {}
     skip = expires = False
@@ -72,7 +72,7 @@ def _is_time(text: str) -> bool:
 
 
 def unfit(labels: Mapping[str, str]) -> dict[str, str]:
-    """Labels that Kubernetes would refuse, with the reason; GFD writes them all the same."""
+    """Labels that Kubernetes would refuse, with the reason; GFD writes them anyway."""
     found: dict[str, str] = {}
     for label, value in labels.items():
         name = label.partition("/")[2]

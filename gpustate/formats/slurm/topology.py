@@ -32,7 +32,7 @@ class Cpu:
 
 
 def expand(text: str) -> frozenset[int]:
-    """The numbers of a list such as ``0-3,8``; what is no list gives none."""
+    """The numbers of a list such as ``0-3,8``; what is not a list gives none."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -122,7 +122,7 @@ def driver_off(context: Context) -> Iterator[Finding]:
                 path,
                 f"{path} is true and driver.enabled is false: without a driver of the Operator's "
                 "it does nothing",
-                "set driver.enabled to true, or take it away",
+                "set driver.enabled to true, or remove it",
             )
 
 
@@ -213,7 +213,7 @@ def fallback(context: Context) -> Iterator[Finding]:
             "contradiction",
             "nodeSelector",
             "nodeSelector in the default NVIDIADriver, which the API server refuses",
-            "take it away, or set default to false",
+            "remove it, or set default to false",
         )
     if isinstance(selector, dict) and _OWNER in selector:
         yield context.find(

@@ -70,7 +70,7 @@ def toolkit_off(context: Context) -> Iterator[Finding]:
             "without-effect",
             "toolkit.version",
             "toolkit.version does nothing while toolkit.enabled is false",
-            "set toolkit.enabled to true, or take the version away",
+            "set toolkit.enabled to true, or remove the version",
         )
 
 
@@ -83,7 +83,7 @@ def rolling(context: Context) -> Iterator[Finding]:
             "without-effect",
             path,
             f"{path} does nothing while daemonsets.updateStrategy is OnDelete",
-            "set daemonsets.updateStrategy to RollingUpdate, or take it away",
+            "set daemonsets.updateStrategy to RollingUpdate, or remove it",
         )
 
 

@@ -2,7 +2,7 @@
 
 ``/etc/gpustate-lab/hardware.json`` is the single truth: the boot program builds the PCI tree from
 it, the stub NVML and CUDA libraries answer from it, and the DKMS build asks it for its fault. It is
-read anew each time, so writing it again breaks or mends a node that is running; what happens only
+read again each time, so writing it again breaks or fixes a node that is running; what happens only
 at boot (nouveau) needs a reboot.
 
 UUIDs and serial numbers are derived from the node name, so a rebuilt node has the same GPUs.

@@ -74,7 +74,7 @@ def kernel_packages(release: str, builder: Builder, scratch: Path) -> list[Packa
         LabError: the release cannot be part of a file name.
     """
     if not _RELEASE.fullmatch(release):
-        raise LabError(f"{release!r} is no kernel release")
+        raise LabError(f"{release!r} is not a kernel release")
     headers = _headers(release)
     include = scratch / f"include-{release}"
     for path, text in headers.items():

@@ -63,7 +63,7 @@ def test_a_state_that_never_thought_of_images_is_baked_as_far_as_it_goes() -> No
     assert baked == ["write /etc/acme", "enable acme.service"]
     left = [step.label for step in state.first_boot(observed)]
     assert left == ["start acme.service", "load acme"]
-    # What is left does not hang on what the image still lacks.
+    # What is left does not depend on what the image still lacks.
     assert [step.label for step in state.first_boot(state.desired(observed))] == left
 
 

@@ -241,7 +241,7 @@ def test_a_mirror_that_does_not_answer_is_passed_over(
     listed = (tmp_path / "list").as_uri()
     place = RpmRepositorySource("x", "", listed, site.place().keys, metadata_signed=True)
     with pytest.raises(ConnectionFailed, match=r"https://up\.example/repodata/primary"):
-        rpmupstream.read(place, "x86_64", {}, site.cache)  # the name is no machine's
+        rpmupstream.read(place, "x86_64", {}, site.cache)  # the name is not a machine's
     assert [one for one in asked if "down" in one] == ["https://down.example/repodata/repomd.xml"]
     (tmp_path / "list").write_text("https://down.example\n")
     with pytest.raises(ConnectionFailed, match="lists 1 mirrors, none of which responds for x"):

@@ -35,9 +35,9 @@ def test_a_mistake_is_one_line_with_the_next_move(
         (("--for", "rocky9/x86_64"), "--sources FILE, as in /etc/apt, /etc/yum.repos.d or"),
         (
             ("--for", "azl3/x86_64"),
-            "NVIDIA's packages for 'azl3/x86_64' are not known here; keep a",
+            "NVIDIA's packages for 'azl3/x86_64' are not supported here; keep a",
         ),
-        (("--for", "rocky9"), "--for: 'rocky9' is no distribution and machine"),
+        (("--for", "rocky9"), "--for: 'rocky9' is not a distribution and machine"),
         (("--for", "rocky9/x86_64", "--installed", "none"), "none: "),
         (("--installed", "x", "-i", "h1"), "--installed goes with --for"),
     ],

@@ -81,7 +81,7 @@ def test_what_is_given_out_is_whole(gpustate: Cli, project: Path) -> None:
         (b"\0\0", "is a binary file"),
         (b"\xff", "is not UTF-8"),
         (b"\xef\xbb\xbfDCGM_FI_DEV_GPU_TEMP, gauge, x\n", "bad.csv:1: begins with a byte order"),
-        (b"DCGM_FI_DEV_GPU_TMP, gauge, x\n", "bad.csv:1: DCGM_FI_DEV_GPU_TMP is no field"),
+        (b"DCGM_FI_DEV_GPU_TMP, gauge, x\n", "bad.csv:1: DCGM_FI_DEV_GPU_TMP is not a field"),
         (b"\n" + b"a" * 100000 + b"\n", "bad.csv:2: has 1 columns"),
     ],
 )
@@ -147,7 +147,7 @@ def test_every_bad_line_of_a_counters_file_is_told(gpustate: Cli, project: Path)
 def test_what_no_exporter_is_asked_by_is_refused(gpustate: Cli, url: str) -> None:
     done = gpustate("dcgm", "check", "-i", "a,b", "--scrape", url)
     assert done.status == 1
-    assert "is no address of an exporter" in done.err
+    assert "is not an address of an exporter" in done.err
     assert done.err.count("\n") == 1
 
 

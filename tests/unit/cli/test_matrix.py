@@ -100,7 +100,7 @@ def test_why_shows_condition_source_and_tests_and_what_it_saw(gpustate: Cli) -> 
         (("check", "--allow", "x=y", "--set", "gpu=T4"), "allow: no rule is called 'x'"),
         (("why", "driver-first-b20"), "no rule is called 'driver-first-b20'; did you mean"),
         (("list", "--theme", "drivr-gpu"), "did you mean driver-gpu"),
-        (("list", "--rules", "nowhere"), "nowhere: is no folder"),
+        (("list", "--rules", "nowhere"), "nowhere: is not a folder"),
         (("list", "--theme", "x\x1b[31m"), "no theme is called"),
     ],
 )
@@ -139,7 +139,7 @@ def test_rules_that_are_not_the_pinned_ones_stop_a_verb_before_any_node(
     assert "is pinned" in done.err
     done = gpustate(*words, GPUSTATE_COMPAT="nosuchdir")
     assert done.status == 1
-    assert "nosuchdir: is no folder" in done.err
+    assert "nosuchdir: is not a folder" in done.err
 
 
 def test_a_verb_that_does_not_use_the_matrix_goes_on_with_rules_that_cannot_be_read(

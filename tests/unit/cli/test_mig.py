@@ -65,7 +65,11 @@ def test_an_exported_layout_needs_no_change(gpustate: Cli, project: Path, layout
         (["plan", "builtin", "all-balanced"], 1, "say of which GPUs"),
         (["plan", "builtin", "all-balanced", "--gpu", "0xH200"], 1, "'0xH200': no GPUs"),
         (["plan", "builtin", "all-balanced", "--gpu", "H100"], 1, "could be 'H100 80GB HBM3'"),
-        (["plan", "builtin", "all-1g.5gb", "--gpu", "H200"], 5, "1g.5gb is no profile of this GPU"),
+        (
+            ["plan", "builtin", "all-1g.5gb", "--gpu", "H200"],
+            5,
+            "1g.5gb is not a profile of this GPU",
+        ),
         (["plan", "builtin", "all-disabled", "--current", "x.json"], 1, "x.json: "),
         (["export"], 1, "say what: -i INVENTORY, --current"),
         (["export", "--builtin", "--current", "x"], 1, "--current and --builtin contradict each"),

@@ -67,7 +67,7 @@ def test_reports_are_written_as_their_names_end(gpustate: Cli, saved: Path, proj
         ),
         (
             ("--report", "none/plan.html"),
-            "gpustate: none/plan.html: none is no folder; name another file with --report",
+            "gpustate: none/plan.html: none is not a folder; name another file with --report",
         ),
         (("--serial", "0"), "--serial is for new ones; leave it away"),
         (("--out", "x.json"), "--out is for new ones; leave it away"),
@@ -88,7 +88,7 @@ def test_batches_that_make_no_sense_are_refused_before_a_node_is_reached(
     (project / "site.py").write_text(POLICY)
     done = gpustate("plan", "site.py", "-i", "127.0.0.9,", "--serial", "1,x")
     assert (done.status, done.out) == (1, "")
-    assert "--serial: 'x' is no batch size" in done.err
+    assert "--serial: 'x' is not a batch size" in done.err
 
 
 def test_a_damaged_plan_is_one_line(gpustate: Cli, saved: Path) -> None:

@@ -111,7 +111,7 @@ def test_the_schema_of_all_states_is_printed(gpustate: Cli) -> None:
         (("resolve", "n1", "gone.yaml", *ON), "gone.yaml: no such file"),
         (("convert", "p.yaml"), "convert wants a policy and its new shape"),
         (("convert", "p.yaml", "--to", "toml"), "convert: Invalid value for '--to'"),
-        (("convert", "p.yaml", "--to", "yaml", "--out", "no/x"), "no/x: no is no folder"),
+        (("convert", "p.yaml", "--to", "yaml", "--out", "no/x"), "no/x: no is not a folder"),
         (("convert", "p.yaml", "--to", "yaml", "--set", "x"), "--set x: the key 'x' has no value"),
         (
             ("plan", "p.yaml", *ON, "--set", "nouveau.x=1"),
@@ -197,8 +197,8 @@ def test_a_state_that_a_patch_takes_away_blames_the_patch(gpustate: Cli) -> None
         done = gpustate("resolve", "n1", "p.yaml", *ON, *change)
         assert done.status == 1
         assert done.err.startswith(
-            f"gpustate: {place}: takes away the state 'nouveau', which groups.gpu changes (p.yaml:7);"
-            " take that away too"
+            f"gpustate: {place}: removes the state 'nouveau', which groups.gpu changes (p.yaml:7);"
+            " remove that too"
         ), done.err
 
 

@@ -143,7 +143,7 @@ def test_a_block_is_a_refusal_with_rule_reason_and_next_move() -> None:
     assert isinstance(refusal, RefusedError)
     assert refusal.exit_code == 5
     assert str(refusal) == (
-        "the matrix blocks it: driver-first-b200: HGX B200 needs driver 570.133.20 or later; "
+        "blocked by compatibility rule driver-first-b200: HGX B200 needs driver 570.133.20 or later; "
         "use branch 580, or 570.133.20 at least"
     )
     assert "matrix warns: driver-eol-570: R570" in judged.notes[0]

@@ -77,8 +77,8 @@ def test_a_file_that_is_not_listed_or_not_there_is_refused(tmp_path: Path) -> No
     ("sums", "said"),
     [
         ("", "SHA256SUMS: lists no file"),
-        ("abc\n", "SHA256SUMS:1: 'abc' is no line of sha256sum"),
-        (f"{'0' * 64}  ../x.yaml\n", "is no line of sha256sum"),
+        ("abc\n", "SHA256SUMS:1: 'abc' is not a line of sha256sum"),
+        (f"{'0' * 64}  ../x.yaml\n", "is not a line of sha256sum"),
         (f"{'0' * 64}  a.yaml\n" * 2, "SHA256SUMS:2"),
     ],
 )
@@ -90,7 +90,7 @@ def test_sums_that_are_none_are_an_error_with_a_line(tmp_path: Path, sums: str, 
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         compat.load(str(tmp_path / "nowhere"))
     with pytest.raises(UsageError, match="no such file"):
         compat.load(str(tmp_path))
@@ -102,7 +102,7 @@ def test_one_id_in_two_files_is_an_error(tmp_path: Path) -> None:
         (tmp_path / name).write_text(GOOD)
     (tmp_path / "SHA256SUMS").write_text(f"{sums}  a.yaml\n{sums}  b.yaml\n")
     with pytest.raises(
-        UsageError, match=r"b\.yaml:6: rule no-t4 is there twice, first in .*a\.yaml:6"
+        UsageError, match=r"b\.yaml:6: rule no-t4 is defined twice, first in .*a\.yaml:6"
     ):
         compat.load(str(tmp_path))
 
@@ -122,7 +122,7 @@ def test_one_id_in_two_files_is_an_error(tmp_path: Path) -> None:
             7,
             "unknown operator 'rnage'; did you mean range",
         ),
-        ("when: {gpu: T4}", "when: {driver: {range: '5'}}", 7, "is no range"),
+        ("when: {gpu: T4}", "when: {driver: {range: '5'}}", 7, "is not a range"),
         ("when: {gpu: T4}", "when: {driver: {branch: R580}}", 7, "branch wants"),
         (
             "when: {gpu: T4}",

@@ -38,13 +38,13 @@ def message(*states: State[Any], overrides: Any, origins: dict[str, str] | None 
 
 
 def test_one_name_twice_is_an_error() -> None:
-    with pytest.raises(PolicyError, match="state 'driver' is there twice; keep one"):
+    with pytest.raises(PolicyError, match="state 'driver' is defined twice; keep one"):
         Policy(Driver(), Other(), Driver(branch=570))
 
 
 @pytest.mark.parametrize("value", [Driver, "driver", None])
 def test_what_is_no_state_is_an_error(value: Any) -> None:
-    with pytest.raises(PolicyError, match="is no state; call the state class"):
+    with pytest.raises(PolicyError, match="is not a state; call the state class"):
         Policy(value)
 
 
@@ -69,7 +69,7 @@ def test_a_policy_shows_its_states() -> None:
         ({"kind": "opem"}, "driver: kind: wanted 'open' or 'proprietary' (given: 'opem')"),
         ({"ensure": "gone"}, "driver: ensure: wanted 'present' or 'absent'"),
         ({"names": "a"}, "driver: names: wanted a list (given: 'a')"),
-        ({"only": "group(gpu)"}, "driver: condition 'group(gpu)': 'gpu' is no value"),
+        ({"only": "group(gpu)"}, "driver: condition 'group(gpu)': 'gpu' is not a value"),
         ({"only": 7}, "driver: only: "),
         ({"branch": object()}, "driver: Object of type object is not JSON serializable"),
         ({"branch": 1, "kind": "x"}, "; kind: wanted 'open'"),

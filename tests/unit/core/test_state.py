@@ -62,7 +62,9 @@ def test_disruptions_have_an_order_and_words() -> None:
         "reboot",
     ]
     assert all(Disruption.parse(level.word) is level for level in Disruption)
-    with pytest.raises(ValueError, match="'reebot' is no disruption level \\(one of none, reload"):
+    with pytest.raises(
+        ValueError, match="'reebot' is not a disruption level \\(one of none, reload"
+    ):
         Disruption.parse("reebot")
 
 

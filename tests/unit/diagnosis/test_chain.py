@@ -167,7 +167,7 @@ CASES = [
     (
         {"nodes": (("/dev/nvidia0", chain_data.DeviceNode(False, 0, 0)), *GOOD.nodes[1:])},
         "device-nodes",
-        "/dev/nvidia0 is no device",
+        "/dev/nvidia0 is not a device",
         remedies.DEVICE_NODES,
     ),
     (

@@ -86,8 +86,8 @@ def test_links_that_are_down_on_all_gpus_of_a_model_are_how_they_are_wired() -> 
 
 def test_an_xid_fails_a_gpu_unless_its_driver_says_that_nothing_is_to_be_done() -> None:
     log = (Xid("0000:03:00", 95, 2, 100.0, "x"),)
-    (mended,) = health.judge(NVML, log)
-    assert (mended.gpu, mended.level) == (2, "warning")
+    (fixed,) = health.judge(NVML, log)
+    assert (fixed.gpu, fixed.level) == (2, "warning")
     (found,) = health.judge(with_gpu(health=None), log)
     assert (found.gpu, found.level) == (2, "failed")
     assert "Xid 95 ROBUST_CHANNEL_UNCONTAINED_ERROR (RESET_GPU), 2 times" in found.evidence

@@ -50,7 +50,7 @@ def test_a_blocked_node_is_refused_before_the_first_write(
     result = walk(node, tmp_path / "a", apply=apply)
     assert result.exit_code == 5
     assert result.nodes[0].status is NodeStatus.REFUSED
-    assert result.nodes[0].reason.startswith(f"the matrix blocks it: {RULE}: From R620 on")
+    assert result.nodes[0].reason.startswith(f"blocked by compatibility rule {RULE}: From R620 on")
     assert result.nodes[0].execs == 1
     assert not (tmp_path / "a").exists()
     assert not (tmp_path / "state").exists()

@@ -1,4 +1,4 @@
-"""A state that is refused: what does not depend on it is applied all the same, and drift is still drift."""
+"""A state that is refused: what does not depend on it is applied anyway, and drift is still drift."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_a_broken_node_is_given_its_cause(scenario: Scenario, tmp_path: Path) ->
     assert found.cause is not None
     assert found.broken.remedy == found.cause.remedy
     assert found.broken.name == found.cause.link
-    # It stops there: what rests on the broken link is not judged.
+    # It stops there: what is based on the broken link is not judged.
     names = [check.name for check in found.checks]
     assert list(found.open) == list(LINKS[LINKS.index(found.cause.link) + 1 :])
     assert names == list(LINKS[: LINKS.index(found.cause.link) + 1])

@@ -64,7 +64,7 @@ from gpustate.formats import apt_errors
             "Job for docker.service failed because the control process exited with error code.\n"
             "docker.service did not come up: unable to configure the Docker daemon with file /etc/docker/daemon.json\n",
             "docker.service did not come up: unable to configure the Docker daemon with file /etc/docker/daemon.json",
-            "mend that (journalctl -u docker.service on the node says more)",
+            "fix that (journalctl -u docker.service on the node says more)",
         ),
         (
             "Job for x.service failed because a timeout was exceeded.\nx.service does not run: \nStarting x\n",
@@ -88,8 +88,8 @@ def test_what_is_not_known_is_left_to_others(output: str) -> None:
 
 
 def test_who_needs_a_package_that_is_to_leave_is_told_first() -> None:
-    said = "E: Error, pkgProblemResolver::Resolve generated breaks\nerror: it is needed by x; take that away first, or with it\n"
+    said = "E: Error, pkgProblemResolver::Resolve generated breaks\nerror: it is needed by x; remove that first, or with it\n"
     assert apt_errors.trouble(said) == (
-        "error: it is needed by x; take that away first, or with it",
+        "error: it is needed by x; remove that first, or with it",
         "",
     )

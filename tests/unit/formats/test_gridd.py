@@ -1,4 +1,4 @@
-"""gridd.conf is merged, and given back to the byte whatever it was."""
+"""gridd.conf is merged, and restored to the byte whatever it was."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_key_is_taken_out_with_its_comma(text: str, path: tuple[str, ...], wan
         ('{"a": NaN}', "NaN is no JSON"),
         ("[]", "an object was expected, and it is a list"),
         ("null", "an object was expected"),
-        ('{"runtimes": []}', "runtimes is no object"),
+        ('{"runtimes": []}', "runtimes is not an object"),
         ('{"runtimes": {}, "runtimes": {}}', "runtimes stands there twice"),
         ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deep"),
         ("\x00", "not valid JSON"),

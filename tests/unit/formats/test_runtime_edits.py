@@ -1,4 +1,4 @@
-"""Every configuration of docker and CRI-O at hand: foreign bytes kept, repeated to nothing, given back."""
+"""Every configuration of docker and CRI-O at hand: foreign bytes kept, repeated to nothing, restored."""
 
 from __future__ import annotations
 

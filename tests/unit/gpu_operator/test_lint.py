@@ -292,7 +292,7 @@ def test_a_counter_that_dcgm_does_not_have_is_named_with_the_one_that_was_meant(
     )
     (hit,) = [f for f in lint(text, "f.yaml").findings if f.rule == "companion"]
     assert hit.line == 13
-    assert "DCGM_FI_DEV_SM_CLOCKK is no field of DCGM" in hit.message
+    assert "DCGM_FI_DEV_SM_CLOCKK is not a field of DCGM" in hit.message
     assert hit.fix == "did you mean DCGM_FI_DEV_SM_CLOCK?"
 
 
@@ -430,7 +430,7 @@ def test_a_look_alike_hides_nothing_beside_it() -> None:
         ("driver: {}\ndriver: {}\n", "f.yaml:2: the key 'driver' is also in line 1"),
         ("driver: !!python/object:os.system {}\n", "f.yaml:1: the tag"),
         ("- 1\n", "f.yaml:1: is a list, wanted a policy"),
-        ("\u00e4: 1\n", "f.yaml:1: is no policy: it begins with"),
+        ("\u00e4: 1\n", "f.yaml:1: is not a policy: it begins with"),
         ("apiVersion: v1\nkind: Pod\n", "f.yaml: holds no policy, only Pod"),
         ("kind: ClusterPolicy\nspec: {}\n", "is not known, wanted nvidia.com/v1"),
     ],
@@ -607,7 +607,7 @@ def test_a_key_of_another_level_alone_in_a_file_is_told_as_one(text: str, said: 
     "text", ["version: 3\nservices: {}\n", "name: x\nversion: '1'\n", "foo: 1\ntolerations: []\n"]
 )
 def test_a_file_of_another_program_is_none_of_the_operator_s(text: str) -> None:
-    with pytest.raises(PolicyError, match="is no policy: it begins with"):
+    with pytest.raises(PolicyError, match="is not a policy: it begins with"):
         lint(text, "values.yaml")
 
 

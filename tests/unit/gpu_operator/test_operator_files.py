@@ -245,7 +245,7 @@ def test_a_gpucluster_leaves_a_node_its_driver_and_metrics_and_nothing_else() ->
     alone = gpu_operator.read(cluster, "gc.yaml")
     assert alone.kind == "gpucluster"
     assert list(states(alone)) == ["preflight", "validator", "dcgm"]
-    assert any("the driver is somebody else's" in note for note in alone.notes)
+    assert any("the driver is foreign" in note for note in alone.notes)
     both = gpu_operator.read(
         cluster + "---\n" + head.format("NVIDIADriver", "{version: '580'}"), "gc"
     )
@@ -320,7 +320,7 @@ def test_config_maps_come_from_the_folder_beside_the_file(tmp_path: Path) -> Non
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: km}\ndata: 1\n"
     )
     with pytest.raises(
-        PolicyError, match=r"cp\.d/maps\.yaml:1: data of the ConfigMap 'km' is no mapping"
+        PolicyError, match=r"cp\.d/maps\.yaml:1: data of the ConfigMap 'km' is not a mapping"
     ):
         gpu_operator.read(text, str(file))
 
@@ -331,7 +331,7 @@ def test_a_secret_is_decoded_and_a_wrong_one_is_an_error() -> None:
     ((path, companion),) = reading.companions
     assert (path, companion.kind) == ("driver.secretEnv", "Secret")
     assert companion.entries["TOKEN"].text == "secret"
-    with pytest.raises(PolicyError, match=r"cp\.yaml:10: TOKEN of a Secret is no base64"):
+    with pytest.raises(PolicyError, match=r"cp\.yaml:10: TOKEN of a Secret is not a base64"):
         read("  driver: {secretEnv: env}\n" + secret % "'%'")
 
 

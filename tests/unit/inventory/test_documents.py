@@ -49,12 +49,12 @@ def test_merged_aliases_are_counted_like_others() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"a": 1, "a": 2}', "f.json:1: the key a is there twice"),
+        ('{"a": 1, "a": 2}', "f.json:1: the key a is defined twice"),
         (
             '{"a": "a:",\n "b": {"a": 2,\n "c": 1,\n "c": 2}, "a": 2}',
-            "f.json:4: the key c is there twice",
+            "f.json:4: the key c is defined twice",
         ),
-        ('{"a": "NaN",\n "b": [NaN]}', "f.json:2: NaN is no number of JSON"),
+        ('{"a": "NaN",\n "b": [NaN]}', "f.json:2: NaN is not a number of JSON"),
         ('{"a": 1,\n "b": }', "f.json:2: is not JSON: Expecting value (column 7)"),
         ("[" * 100_000, "f.json: is not JSON: nested too deep"),
     ],

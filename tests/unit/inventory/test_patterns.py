@@ -31,7 +31,7 @@ def names(inventory: Inventory) -> list[str]:
         ("rack1:!rack1", "leaves no node of the 3 in hosts"),
         ("empty", "leaves no node of the 3 in hosts"),
         ("rack1[7]", "'rack1[7]' is beyond the 2 nodes of 'rack1'"),
-        ("~gpu-(", "'~gpu-(' is no pattern: missing ), unterminated subpattern"),
+        ("~gpu-(", "'~gpu-(' is not a pattern: missing ), unterminated subpattern"),
         ("rack1[0:", "the limit 'rack1[0:' has a bracket without its other half; write gpu[0]"),
         ("rack1:!gpu-01]", "has a bracket without its other half"),
         ("", "the limit '' is empty"),

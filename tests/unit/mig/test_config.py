@@ -1,4 +1,4 @@
-"""mig-parted files: upstream's own are read and made anew from the tables; mistakes have a line."""
+"""mig-parted files: upstream's own are read and recreated from the tables; mistakes have a line."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ ON = "devices: all, mig-enabled: true, mig-devices:"
         (entry("devices: all"), ":4", "the entry lacks mig-enabled"),
         (entry("devices: all, mig-enabled: maybe"), ":4", "mig-enabled is a string"),
         (entry("devices: some, mig-enabled: false"), ":4", "devices is 'some', wanted all"),
-        (entry("devices: [-1], mig-enabled: false"), ":4", "'-1' is no number of a GPU"),
-        (entry("devices: [true], mig-enabled: false"), ":4", "is no number of a GPU"),
+        (entry("devices: [-1], mig-enabled: false"), ":4", "'-1' is not a number of a GPU"),
+        (entry("devices: [true], mig-enabled: false"), ":4", "is not a number of a GPU"),
         (entry("devices: all, mig-enable: true"), ":4", "'mig-enable'; did you mean mig-enabled"),
         (entry("devices: all, mig-enabled: true"), ":4", "for none write mig-devices: {}"),
         (
@@ -147,16 +147,16 @@ ON = "devices: all, mig-enabled: true, mig-devices:"
         ),
         (entry(ON + " [1g.5gb]"), ":4", "mig-devices is a list"),
         (entry(ON + " {1g.5gb: 0}"), ":4", "every count in mig-devices is 0"),
-        (entry(ON + " {1g.5gb: -1}"), ":4", "'-1' is no count"),
-        (entry(ON + " {1g.5gb: 1.5}"), ":4", "'1.5' is no count"),
-        (entry(ON + " {1g.5gb: yes}"), ":4", "is no count"),
-        (entry(ON + " {1g.5gb: 1000000000}"), ":4", "is no count"),
+        (entry(ON + " {1g.5gb: -1}"), ":4", "'-1' is not a count"),
+        (entry(ON + " {1g.5gb: 1.5}"), ":4", "'1.5' is not a count"),
+        (entry(ON + " {1g.5gb: yes}"), ":4", "is not a count"),
+        (entry(ON + " {1g.5gb: 1000000000}"), ":4", "is not a count"),
         (entry(ON + " {1g: 1}"), ":4", "'1g': wanted a MIG profile such as"),
         (entry(ON + " {1g.5gb.me: 1}"), ":4", "did you mean 1g.5gb+me"),
         (entry(ON + " {1G.5GB: 1}"), ":4", "did you mean 1g.5gb"),
         (entry(ON + " {4c.3g.20gb: 1}"), ":4", "4 compute slices do not fit into 3"),
         (entry(ON + " {1g.5gb+me-gfx: 1}"), ":4", "wanted a MIG profile"),
-        (entry(ON + " {'1g.5gb+': 1}"), ":4", "'' is no attribute"),
+        (entry(ON + " {'1g.5gb+': 1}"), ":4", "'' is not an attribute"),
         (entry(ON + " {1g.5gb: 1, 1c.1g.5gb: 1}"), ":4", "is the same profile as one above"),
         (entry("device-filter: 0x20B010DE, " + ON + " {}"), ":4", 'put it in quotes: "0x'),
         (entry("device-filter: '20B0', " + ON + " {}"), ":4", "wanted 0x, PCI device id"),

@@ -17,9 +17,9 @@ ANSWERS = json.loads((Path(__file__).parents[2] / "data/mig/config-answers.json"
 #: Refused here although mig-parted accepts it: what cannot have been meant, or fits no GPU.
 STRICTER = (
     *("is empty, wanted version and mig-configs", "wants at least one configuration"),
-    *("is no number of a GPU", "wanted true or false", "is no count", "do not fit into"),
+    *("is not a number of a GPU", "wanted true or false", "is not a count", "do not fit into"),
     *("wanted a MIG profile", "is the same profile as one above", "wanted 0x, PCI device id"),
-    *("is also in line", "a second document begins", "is no text to YAML", "holds nothing"),
+    *("is also in line", "a second document begins", "is not a text to YAML", "holds nothing"),
 )
 
 

@@ -197,7 +197,7 @@ def test_gpus_that_the_configuration_leaves_out_or_that_have_no_mig_stay_as_they
 @pytest.mark.parametrize(
     ("device", "wanted", "said"),
     [
-        (H100, {"1g.5gb": 7}, "1g.5gb is no profile of this GPU, it has 1g.20gb, 1g.10gb"),
+        (H100, {"1g.5gb": 7}, "1g.5gb is not a profile of this GPU, it has 1g.20gb, 1g.10gb"),
         (H100, {"1g.10gb": 8}, "8 x 1g.10gb wanted, a GPU has at most 7"),
         (
             H100,
@@ -283,7 +283,7 @@ def test_what_nvml_says_wins_over_the_tables() -> None:
     assert read.gpus[0].profiles() is not None
     made = plan(Config("asked", (Entry(True, {"1g.12gb": 2}),)), read)
     assert document.as_data(made)["gpus"][0]["profiles_from"] == "NVML"
-    with pytest.raises(RefusedError, match=r"1g\.10gb is no profile of this GPU"):
+    with pytest.raises(RefusedError, match=r"1g\.10gb is not a profile of this GPU"):
         plan(Config("asked", (Entry(True, {"1g.10gb": 1}),)), read)
 
 
@@ -305,13 +305,13 @@ def instance(**changes: Any) -> list[dict[str, Any]]:
     [
         ("{", "is not JSON (line 1"),
         ("[" * 100_000, "is not JSON"),
-        ("{}", "is no layout (gpustate.mig-layout/1)"),
+        ("{}", "is not a layout (gpustate.mig-layout/1)"),
         (saved(device_id="0x2330"), "gpus.0.device_id: "),
         (saved(enabled="yes"), "gpus.0.enabled: "),
         (saved(colour=1), "gpus.0.colour: Extra inputs are not permitted"),
         (saved(index=1), "GPU 1: is entry 0; wanted in PCI order"),
         (saved(enabled=False, instances=instance()), "has instances, but MIG is not enabled"),
-        (saved(instances=instance(profile="1g.5gb")), "1g.5gb is no profile of this GPU"),
+        (saved(instances=instance(profile="1g.5gb")), "1g.5gb is not a profile of this GPU"),
         (saved(instances=instance(profile="1c.3g.40gb")), "wanted the name of a GPU instance"),
         (saved(instances=instance(start=7)), "1g.10gb cannot begin at 7, only at 0, 1"),
         (saved(instances=instance(start=10**9)), "gpus.0.instances.0.start: "),

@@ -66,5 +66,5 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("A B", "1"), ("", "1"), ("A", "1\nB=2"), ("A;", "1")])
 def test_what_cannot_stand_in_a_line_is_refused(key: str, value: str) -> None:
-    with pytest.raises(PolicyError, match="is no line"):
+    with pytest.raises(PolicyError, match="is not a line"):
         set_keys("/etc/a.cfg", {key: value})

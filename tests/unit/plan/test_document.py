@@ -201,10 +201,10 @@ def test_the_schema_takes_nothing_else(spoil: Any) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (None, "this is no gpustate plan"),
-        ([], "this is no gpustate plan"),
-        ({}, "this is no gpustate plan"),
-        ({"format": "gpustate.result/1"}, "this is no gpustate plan"),
+        (None, "this is not a gpustate plan"),
+        ([], "this is not a gpustate plan"),
+        ({}, "this is not a gpustate plan"),
+        ({"format": "gpustate.result/1"}, "this is not a gpustate plan"),
         (
             {"format": "gpustate.plan/9"},
             "it is of format 'gpustate.plan/9', this gpustate reads 'gpustate.plan/1'; plan again",

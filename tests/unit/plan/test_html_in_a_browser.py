@@ -127,7 +127,7 @@ def test_on_paper_it_is_black_on_white_without_its_buttons(page: Page) -> None:
     page.media("print", "dark")
     assert page.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.run("getComputedStyle(document.querySelector('.tools')).display") == "none"
-    # Without the script, which opens them, everything that is folded is on paper all the same.
+    # Without the script, which opens them, everything that is folded is on paper anyway.
     folded = "[...document.querySelectorAll('details:not([open]) > :not(summary)')]"
     assert page.run(f"{folded}.length") > 4
     assert page.run(f"{folded}.every(e => e.getBoundingClientRect().height > 0)")

@@ -118,7 +118,11 @@ def test_a_policy_without_a_name_is_called_after_its_file() -> None:
             "parameters.B",
         ),
         (STATES + "  driver-repository:\n    components:\n    - main\n    - 5\n", 6, "components"),
-        (STATES + "  nouveau:\n    only: group(x)\n", 4, "condition 'group(x)': 'x' is no value"),
+        (
+            STATES + "  nouveau:\n    only: group(x)\n",
+            4,
+            "condition 'group(x)': 'x' is not a value",
+        ),
         (STATES + "  driver: {}\n  driver: {}\n", 4, "the key 'driver' is also in line 3"),
         (STATES + "  driver: {branch: .nan}\n", 3, "states.driver.branch is .nan, wanted a number"),
         (STATES + "  driver: !!python/name:os.system {}\n", 3, "tag"),

@@ -89,7 +89,7 @@ def test_a_link_that_is_gone_or_leads_elsewhere_is_told(root: Root, target: str 
     if target is not None:
         link.symlink_to(target)
     found = root.look()
-    assert found == (f"libx1:amd64: /{FOLDER}/libx.so.1 is no link to libx.so.580.1",)
+    assert found == (f"libx1:amd64: /{FOLDER}/libx.so.1 is not a link to libx.so.580.1",)
     assert links_of(found) == (f"/{FOLDER}/libx.so.1",)
 
 
@@ -100,7 +100,7 @@ def test_a_program_that_nobody_may_execute_or_that_is_gone_is_told(root: Root) -
     program.unlink()
     assert root.look() == ("x-580: /usr/bin/x-smi is missing",)
     os.mkfifo(program)
-    assert root.look() == ("x-580: /usr/bin/x-smi is no file",)
+    assert root.look() == ("x-580: /usr/bin/x-smi is not a file",)
 
 
 def test_what_an_administrator_diverted_or_gave_another_mode_is_as_wanted(root: Root) -> None:
@@ -120,7 +120,7 @@ def test_a_library_in_a_folder_of_its_own_is_found_by_the_link_of_the_usual_one(
     root.package("libx1:amd64", own)
     assert root.look() == ()
     (root.top / f"{FOLDER}/libx.so.1").unlink()
-    assert root.look() == (f"libx1:amd64: /{FOLDER}/libx.so.1 is no link to libx.so.580.1",)
+    assert root.look() == (f"libx1:amd64: /{FOLDER}/libx.so.1 is not a link to libx.so.580.1",)
 
 
 def test_asks_that_leave_together_are_answered_from_one_cache_each_with_its_own_rows(

@@ -35,7 +35,7 @@ def test_no_configuration_is_read_from_it(endless: str) -> None:
 
 
 def test_no_key_is_read_from_it(endless: str) -> None:
-    with pytest.raises(UsageError, match="private key is no file"):
+    with pytest.raises(UsageError, match="private key is not a file"):
         ssh._private_key(endless)
 
 

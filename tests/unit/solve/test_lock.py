@@ -81,13 +81,13 @@ def changed(**keys: object) -> str:
         ('{"format": "gpustate.lock/2"}', "format is 'gpustate.lock/2', expected gpustate.lock/1"),
         (
             '{"format": "gpustate.lock/1", "format": "x"}',
-            "the key format is there twice; solve again",
+            "the key format is defined twice; solve again",
         ),
         (
             TEXT.replace('"matrix"', '"format": 1,\n"matrix"', 1),
             "gpustate.lock:3: the key format is",
         ),
-        ('{"format": NaN}', "gpustate.lock:1: NaN is no number of JSON; solve again"),
+        ('{"format": NaN}', "gpustate.lock:1: NaN is not a number of JSON; solve again"),
         ('{"format": ' + "1" * 5000 + "}", "is not a lock file"),
         (TEXT.replace('"sets"', '"set"'), "sets: is missing"),
         (changed(driver="latest"), "sets[0].driver: is 'latest', expected a driver version"),

@@ -285,7 +285,7 @@ def test_what_cannot_be_edited_safely_is_refused_in_one_line(
     assert refused is not None
     assert reason in refused
     assert "\n" not in refused
-    assert state.verify(observed), "a look that cannot be judged is no success"
+    assert state.verify(observed), "a look that cannot be judged is not a success"
 
 
 def test_a_damaged_file_is_told_with_the_place_of_its_kept_bytes() -> None:

@@ -158,7 +158,7 @@ def test_what_cannot_be_done_safely_is_refused_in_one_line(
     assert refused is not None
     assert reason in refused
     assert "\n" not in refused
-    assert state.verify(observed), "a look that cannot be judged is no success"
+    assert state.verify(observed), "a look that cannot be judged is not a success"
 
 
 def test_files_that_crio_does_not_follow_are_no_success() -> None:

@@ -829,7 +829,7 @@ def test_what_the_drivers_packages_want_and_do_not_have_is_the_drivers_own() -> 
     assert list(apt.packages) == ["nvidia-smi"]
 
 
-LINK = "libcuda1: /usr/lib/x86_64-linux-gnu/libcuda.so.1 is no link to libcuda.so.580.178.04"
+LINK = "libcuda1: /usr/lib/x86_64-linux-gnu/libcuda.so.1 is not a link to libcuda.so.580.178.04"
 
 
 def converged() -> World:

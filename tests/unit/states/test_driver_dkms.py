@@ -1,4 +1,4 @@
-"""What DKMS has half-done is removed and nothing else; what it does not know is built anew or kept, by the real sh."""
+"""What DKMS has half-done is removed and nothing else; what it does not know is rebuilt or kept, by the real sh."""
 
 from __future__ import annotations
 

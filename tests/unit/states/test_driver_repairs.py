@@ -15,11 +15,11 @@ from gpustate.probes import device_nodes
 from gpustate.states.driver import repairs
 from gpustate.states.driver.observed import LiveMigQuery
 
-LINK = "libcuda1: /usr/lib/x86_64-linux-gnu/libcuda.so.1 is no link to libcuda.so.580.178.04"
+LINK = "libcuda1: /usr/lib/x86_64-linux-gnu/libcuda.so.1 is not a link to libcuda.so.580.178.04"
 
 
 def test_a_library_that_cannot_be_found_because_its_link_is_gone_costs_no_reinstallation() -> None:
-    lost = "libnvidia-ml1: /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1 is no link to libnvidia-ml.so.580.178.04"
+    lost = "libnvidia-ml1: /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1 is not a link to libnvidia-ml.so.580.178.04"
     assert repairs.explain(None, (lost,))
     assert not repairs.explain("570.1", (lost,))
     assert not repairs.explain(None, (LINK,))

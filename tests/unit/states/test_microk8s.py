@@ -1,4 +1,4 @@
-"""MicroK8s' containerd on nodes in memory: the template is edited by marked lines, and given back."""
+"""MicroK8s' containerd on nodes in memory: the template is edited by marked lines, and restored."""
 
 from __future__ import annotations
 

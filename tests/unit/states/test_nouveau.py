@@ -1,4 +1,4 @@
-"""nouveau is kept out of the three places it can come from, and given back."""
+"""nouveau is kept out of the three places it can come from, and restored."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_device_that_nobody_drives_is_bound_at_once() -> None:
     assert first.disruption is Disruption.NONE
     assert one.reboots == 0
     assert not second
-    assert grub.drop_in_path("vfio") not in one.files, "these arguments are somebody else's"
+    assert grub.drop_in_path("vfio") not in one.files, "these arguments are foreign"
 
 
 def test_removal_gives_devices_and_files_back() -> None:

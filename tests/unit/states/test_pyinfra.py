@@ -158,7 +158,7 @@ def test_a_mistake_is_told_before_a_node_is_reached(
 def test_functions_are_refused_in_arguments() -> None:
     with pytest.raises(PolicyError, match="_if: a function cannot stand in a policy"):
         Operation(apt.packages, packages=["curl"], _if=lambda: True)
-    with pytest.raises(PolicyError, match="is no operation and no deploy"):
+    with pytest.raises(PolicyError, match="is not an operation and no deploy"):
         Operation(print, name="x")
 
 

@@ -80,7 +80,7 @@ def test_a_mirror_gets_its_source_its_key_and_its_pins() -> None:
     assert (source.uri, source.suite, source.signed_by) == (URL, "/", state.key_path)
     (update,) = (step for step in fake.done if isinstance(step, ops.AptUpdate))
     assert update.source_list == state.sources_path
-    # Taken away again when the lists cannot be read.
+    # Removed again when the lists cannot be read.
     assert set(update.roll_back) == {state.sources_path, state.key_path, state.pin_path}
     assert fake.files[LIST] == ARCHIVE
 

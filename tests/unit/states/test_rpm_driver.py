@@ -336,7 +336,7 @@ def test_signed_modules_of_either_kind_are_taken_and_never_both(kernel: str, fla
     build = "580.65.06_k6.4.0_150600.21-150600.3.85.1"
     state = DriverInstalled(branch=580)
     node = stocked("sles", "15.7", kernel)
-    # What fits another version is no choice.
+    # What fits another version is not a choice.
     node.offer((cuda,), "580.126.09_k6.4.0_150600.21-150600.3.85.1")
     node.offer((graphics,), build)
     wanted = state.desired(state.probe(node)).packages
@@ -352,7 +352,7 @@ def test_signed_modules_of_either_kind_are_taken_and_never_both(kernel: str, fla
     assert (graphics in wanted, cuda in wanted) == (False, True)
 
 
-# --- the stream, what was interrupted, what is taken away --------------------------------------
+# --- the stream, what was interrupted, what is removed --------------------------------------
 
 
 def test_a_stream_that_has_the_set_stays_and_another_is_replaced() -> None:

@@ -75,18 +75,18 @@ def test_the_file_of_gpustate_is_read_and_written_back() -> None:
     ("line", "said"),
     [
         ("DCGM_FI_DEV_GPU_TMP, gauge, x", "did you mean DCGM_FI_DEV_GPU_TEMP?"),
-        ("nonsense, gauge, x", "nonsense is no field of DCGM"),
+        ("nonsense, gauge, x", "nonsense is not a field of DCGM"),
         ("DCGM_FI_DEV_GPU_TEMP, gauge", "has 2 columns"),
         ("DCGM_FI_DEV_GPU_TEMP, gauge, in C, now", "has 4 columns"),
-        ("DCGM_FI_DEV_GPU_TEMP, guage, x", "'guage' is no type"),
+        ("DCGM_FI_DEV_GPU_TEMP, guage, x", "'guage' is not a type"),
         ('DCGM_FI_DEV_GPU_TEMP, gauge, a "b" c', "double quote in a column"),
         ('DCGM_FI_DEV_GPU_TEMP, gauge, "a, b"', "directly behind the comma"),
         ('DCGM_FI_DEV_GPU_TEMP, gauge,"a', "does not end at a comma"),
-        ("DCGM_FI_DEV_GPU_TEMP, gauge\t, x", "is no type"),
-        ("DCGM_FI_DEV_GPU_TEMP\t, gauge, x", "is no field"),
+        ("DCGM_FI_DEV_GPU_TEMP, gauge\t, x", "is not a type"),
+        ("DCGM_FI_DEV_GPU_TEMP\t, gauge, x", "is not a field"),
         ("   ", "take the blanks out of the empty line"),
-        ("  # DCGM_FI_DEV_GPU_TEMP, gauge, x", "is no field"),
-        ("\x1b[2J, gauge, x", "is no field"),
+        ("  # DCGM_FI_DEV_GPU_TEMP, gauge, x", "is not a field"),
+        ("\x1b[2J, gauge, x", "is not a field"),
     ],
 )
 def test_a_line_that_would_keep_the_exporter_from_starting_is_named(line: str, said: str) -> None:
@@ -102,8 +102,14 @@ ANSWERS = json.loads((Path(__file__).parents[3] / "data/dcgm/counters-answers.js
 #: Refused here although the exporter starts with it, and why.
 STRICTER = (
     ("asks for no field", "an exporter without a metric is a mistake"),
-    ("is no field of DCGM", "the header's marks of a range (DCGM_FI_UNKNOWN, DCGM_FI_FIRST_...)"),
-    ("is no type of a metric", "the exporter checks no type of its own counters, Prometheus does"),
+    (
+        "is not a field of DCGM",
+        "the header's marks of a range (DCGM_FI_UNKNOWN, DCGM_FI_FIRST_...)",
+    ),
+    (
+        "is not a type of a metric",
+        "the exporter checks no type of its own counters, Prometheus does",
+    ),
 )
 
 

@@ -162,7 +162,7 @@ def test_a_kernel_release_with_capitals_still_makes_a_package_name() -> None:
 
 
 def test_a_kernel_release_that_is_a_path_is_refused(builder: Builder, tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="is no kernel release"):
+    with pytest.raises(LabError, match="is not a kernel release"):
         node_packages.kernel_packages("../6.1", builder, tmp_path)
 
 
