@@ -178,13 +178,19 @@ class BundleInPlace(State[Observed]):
         if self.absent or self.file is None:
             return None
         if observed.manager not in MANAGERS:
-            return "bundles are for nodes with apt, dnf or zypper, and this node has none; leave the state out for it with only="
+            return (
+                "no apt, dnf or zypper on this node, and bundles need one of them; exclude the "
+                "node from this state with only="
+            )
         try:
             target = _load(self.file).target(observed.distribution, observed.machine)
         except GpustateError as error:
             return str(error)
         if target.repositories and target.rpm != is_rpm(observed.manager):
-            return f"what the bundle {self.file} has for {target.name} is not for {observed.manager}; make it for this node"
+            return (
+                f"the bundle {self.file} has no packages of {target.name} for {observed.manager}; "
+                "rebuild the bundle for this node: gpustate bundle"
+            )
         return None
 
     def plan(self, observed: Observed) -> Plan:
@@ -196,7 +202,7 @@ class BundleInPlace(State[Observed]):
                 "sources_text": _sources_path(observed.manager),
                 "key_text": KEY_PATH,
             },
-            why={"lists_read": "the package lists are read once for each bundle"},
+            why={"lists_read": "package lists are refreshed once per bundle"},
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
@@ -228,14 +234,14 @@ class BundleInPlace(State[Observed]):
         # In the same program as the files: from here on there is no other repository.
         tidy = _tidy(folder, target)
         if is_rpm(observed.manager):
-            yield ops.Run(f"{tidy}effect tidied", "remove what is not of the bundle")
+            yield ops.Run(f"{tidy}effect tidied", "remove files that are not part of the bundle")
             for repository in target.repositories:
                 yield ops.RpmUpdate(observed.manager, repository_id(repository.name))
             return
         read = (
             "apt_wait && apt update -o APT::Update::Error-Mode=any && apt_lists_kept; effect read"
         )
-        yield ops.Run(tidy + read, "read the package lists of the bundle, and of no other")
+        yield ops.Run(tidy + read, "refresh the package lists of the bundle only")
 
 
 def _tidy(folder: str, target: Target) -> str:

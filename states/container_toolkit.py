@@ -165,9 +165,7 @@ class ContainerToolkitInstalled(State[Observed]):
     def _said_once(self) -> Self:
         twice = sorted(set(self._shorthand()) & set(self.config))
         if twice:
-            raise ValueError(
-                f"{', '.join(twice)} is given twice: by its own parameter and in config"
-            )
+            raise ValueError(f"{', '.join(twice)} is set twice: by its own parameter and in config")
         return self
 
     def _shorthand(self) -> dict[str, Any]:
@@ -256,12 +254,13 @@ class ContainerToolkitInstalled(State[Observed]):
         if not observed.target:
             if observed.offered and self.version:
                 return (
-                    f"version {self.version} is offered for none of the four packages together (there are "
+                    f"version {self.version} is not available for all four packages (available: "
                     f"{', '.join(observed.offered[:5])}): name one of those"
                 )
             return (
-                "no repository offers the four packages at one version: add toolkit-repository to the "
-                "policy, or look for nvidia-container-toolkit with the node's package manager"
+                "no repository offers the four packages at the same version; add the state "
+                "toolkit-repository to the policy, or search for nvidia-container-toolkit with "
+                "the node's package manager"
             )
         return None
 
@@ -300,23 +299,22 @@ class ContainerToolkitInstalled(State[Observed]):
             self.desired(observed),
             why={
                 "versions": "four packages in one transaction",
-                "held": "kept from unattended upgrades",
-                "kept": f"{CONFIG_PATH} is restored as it was before gpustate",
+                "held": "held back from unattended upgrades",
+                "kept": f"the original {CONFIG_PATH} is restored",
             },
             paths={"config_text": CONFIG_PATH},
             notes=()
             if self.absent
-            else tuple(
-                f"{name} is no longer needed beside the toolkit" for name in observed.old_packages
-            ),
+            else tuple(f"{name} is superseded by the toolkit" for name in observed.old_packages),
         )
         return replace(found, warnings=tuple(self._warnings(observed)))
 
     def _warnings(self, observed: Observed) -> Iterator[str]:
         if observed.without_runc:
             yield (
-                f"{observed.without_runc} is here, and neither runc nor crun is: nvidia-container-runtime has nothing to call, "
-                "and every container that asks for a GPU fails; install runc"
+                f"{observed.without_runc} is installed without runc or crun: "
+                "nvidia-container-runtime has no low-level runtime, and every container that "
+                "requests a GPU fails; install runc"
             )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
@@ -332,7 +330,9 @@ class ContainerToolkitInstalled(State[Observed]):
         after = self.desired(observed)
         if "versions" in plan.fields and observed.config_text is None and not observed.kept:
             # The package writes the file when it is configured; restoring means there is none.
-            yield ops.Run(f"keep {CONFIG_PATH}", f"note that there is no {CONFIG_PATH} yet", 30)
+            yield ops.Run(
+                f"save the original {CONFIG_PATH}", f"record that {CONFIG_PATH} did not exist", 30
+            )
         if "config_text" in plan.fields and after.config_text is not None:
             # Before the installation: the package takes over the values of a file that is there.
             yield ops.PutText(CONFIG_PATH, after.config_text)

@@ -112,7 +112,7 @@ class CudaToolkitsInstalled(State[Observed]):
     def _are_versions(cls, versions: tuple[str, ...]) -> tuple[str, ...]:
         for version in versions:
             if not _VERSION.fullmatch(version):
-                raise ValueError(f"{version!r} is no CUDA version; write it as 12.9")
+                raise ValueError(f"{version!r} is not a CUDA version; write it as 12.9")
         return tuple(dict.fromkeys(versions))
 
     @model_validator(mode="after")
@@ -221,8 +221,8 @@ class CudaToolkitsInstalled(State[Observed]):
                 )
         if self.default and observed.foreign_link is not None:
             return (
-                f"{LINK} is a {'folder' if observed.foreign_link == '.' else 'link to ' + observed.foreign_link} that no package "
-                "made (a .run installer?), so it cannot be switched; move it away, or leave default empty"
+                f"{LINK} is a "
+                f"{'folder' if observed.foreign_link == '.' else 'link to ' + observed.foreign_link} that no package owns (a .run installer?), so it cannot be switched; move it away, or leave default empty"
             )
         if (
             self.default
@@ -235,15 +235,15 @@ class CudaToolkitsInstalled(State[Observed]):
     def plan(self, observed: Observed) -> Plan:
         notes: tuple[str, ...] = ()
         if not self.absent and not self.versions and not self.default:
-            notes = ("no version is asked for: nothing to do",)
+            notes = ("no version is set: nothing to do",)
         return diff(
             observed,
             self.desired(observed),
             why={
-                "link": "the policy says so"
+                "link": "set by the policy"
                 if self.default
-                else "moved by the package of a newer toolkit; it stays where it was",
-                "nvcc": "its compiler does not answer with that version",
+                else "changed by the package of a newer toolkit; restored",
+                "nvcc": "its compiler reports another version",
             },
             notes=notes,
         )
@@ -255,7 +255,7 @@ class CudaToolkitsInstalled(State[Observed]):
                 roots = tuple(sorted(name for name in observed.packages if name in came))
                 yield owned_packages.take_back(self.name, roots, manager=observed.manager)
             if "link_record" in plan.fields:
-                yield ops.Run(_BACK, f"give {LINK} back", timeout=60)
+                yield ops.Run(_BACK, f"restore the original {LINK}", timeout=60)
             return
         wanted = self._wanted(observed)
         missing = tuple(
@@ -264,13 +264,15 @@ class CudaToolkitsInstalled(State[Observed]):
             if version is not None and observed.packages.get(name) != version
         )
         if plan.fields & {"packages", "link"}:
-            yield ops.Run(_NOTE, f"note where {LINK} leads", timeout=60)
+            yield ops.Run(_NOTE, f"record the target of {LINK}", timeout=60)
         if missing:
             yield owned_packages.bring(self.name, missing, manager=observed.manager)
         elif "nvcc" in plan.fields:
-            yield ops.Run(self._mend(observed), "put the files of the toolkits back", timeout=3600)
+            yield ops.Run(
+                self._mend(observed), "restore missing files of the toolkits", timeout=3600
+            )
         if plan.fields & {"packages", "link"}:
-            yield ops.Run(self._set(observed), f"see that {LINK} leads where it has to", timeout=60)
+            yield ops.Run(self._set(observed), f"verify the target of {LINK}", timeout=60)
 
     def _mend(self, observed: Observed) -> str:
         """A compiler that is gone or broken comes back with its package."""

@@ -221,11 +221,17 @@ class DcgmRunning(State[Observed]):
         if self.absent:
             return None
         if not observed.systemd:
-            return "there is no systemd to run the DCGM host engine; leave the state out with only="
+            return (
+                "no systemd to run the DCGM host engine; exclude the node from this state with "
+                "only="
+            )
         major = packages.cuda_major(observed.driver)
         if major is None:
             what = "no driver is installed" if observed.image else "no driver is loaded"
-            return f"{what}, and DCGM's packages go by its CUDA major; put the state driver into the policy"
+            return (
+                f"{what}, and DCGM's packages depend on its CUDA major version; add the state "
+                "driver to the policy"
+            )
         if observed.old is not None and self.old == "refuse":
             return (
                 f"{packages.OLD} {observed.old} (DCGM 3 or older) is installed and conflicts with DCGM 4; "
@@ -237,11 +243,15 @@ class DcgmRunning(State[Observed]):
             closed = packages.CLOSED in chosen.problem
             other = ", or set proprietary: false" if closed else ""
             return (
-                f"no repository offers {chosen.problem}, which the driver {observed.driver} (CUDA {major}) "
-                f"asks for; use NVIDIA's CUDA repository or a mirror of it (driver-repository){other}"
+                f"no repository offers {chosen.problem}, which the driver {observed.driver} (CUDA "
+                f"{major}) needs; use NVIDIA's CUDA repository or a mirror of it "
+                f"(driver-repository){other}"
             )
         if observed.elsewhere:
-            return f"{self.address} is not an address of this node; give address one of those that ip -4 addr shows"
+            return (
+                f"{self.address} is not an address of this node; set address to one listed by: ip "
+                "-4 addr"
+            )
         words = services.engine_words(self.address, self.port)
         ours = (
             DROP_IN_PATH if "ExecStart=" in services.engine_drop_in(self.address, self.port) else ""
@@ -252,8 +262,8 @@ class DcgmRunning(State[Observed]):
         if observed.bound and not observed.active:
             return (
                 f"something else listens on port {self.port} ({', '.join(observed.bound)}), such as a host engine "
-                f"in a container or started by hand: ss -ltnp sport = :{self.port} names it; end it, or give "
-                "another port"
+                f"in a container or started by hand: find it with: ss -ltnp sport = :{self.port}; "
+                "stop it, or set another port"
             )
         return None
 
@@ -269,7 +279,7 @@ class DcgmRunning(State[Observed]):
             else {
                 "packages": f"the driver {observed.driver} is of CUDA {major}" if major else "",
                 "old": "DCGM 4 conflicts with it",
-                "words": "it still runs what was there before" if observed.active else "",
+                "words": "it still runs with its previous configuration" if observed.active else "",
             },
             paths={"drop_in": DROP_IN_PATH},
         )

@@ -92,7 +92,10 @@ class Observed:
     others: dict[str, str] = field_of(default_factory=dict[str, str])  # drop-ins that are not ours
 
 
-_WHY = {"missing": "a restart may bring it back", "running": "it has not read it yet"}
+_WHY = {
+    "missing": "a restart may bring it back",
+    "running": "its new configuration is not loaded yet",
+}
 _RUNS = frozenset(
     {"version", "damaged", "unit", "drop_in", "counters", "running", "active", "missing"}
 )
@@ -279,8 +282,8 @@ class DcgmExporterRunning(State[Observed]):
             one for one in self._counters() if release and not fields.is_known(one.field, release)
         ]
         notes = tuple(
-            f"{place}:{one.line}: {one.field.name}: dcgm-exporter {release} does not know it and would not start; "
-            f"left out{_older_name(one.field, release)}"
+            f"{place}:{one.line}: {one.field.name}: dcgm-exporter {release} does not support it "
+            f"and would fail to start; omitted{_older_name(one.field, release)}"
             for one in unknown
         )
         left_out, more = self._unreportable(gpus, place, unknown)
@@ -368,7 +371,7 @@ class DcgmExporterRunning(State[Observed]):
         if self.absent:
             return None
         if not observed.systemd:
-            return "there is no systemd to run dcgm-exporter; leave the state out with only="
+            return "no systemd to run dcgm-exporter; exclude the node from this state with only="
         if self._choice(observed) is None and not (observed.program and self.version is None):
             version = f" {self.version}" if self.version else ""
             return (
@@ -378,20 +381,21 @@ class DcgmExporterRunning(State[Observed]):
         if not observed.image and not observed.gpus:
             return f"no GPU answers ({observed.problem or 'there is none'}); see: gpustate explain"
         if self.job_mapping and observed.jobs not in (None, "dir"):
-            return (
-                f"{self.job_mapping} is there and no folder; remove it, or name another job_mapping"
-            )
+            return f"{self.job_mapping} is not a directory; remove it, or set another job_mapping"
         wanted = self.desired(observed)
         ours = DROP_IN_PATH if wanted.drop_in is not None else ""
         path, command = systemd.last_word(observed.others, ours)
         if path and (services.words_after(command, "dcgm-exporter") or ()) != self._words:
             return services.overruled(path, UNIT, command)
         if observed.elsewhere:
-            return f"listen: {self._place[0]} is not an address of this node; give one of those that ip -4 addr shows"
+            return (
+                f"listen: {self._place[0]} is not an address of this node; set one listed by: ip "
+                "-4 addr"
+            )
         if observed.taken:
             return (
-                f"port {self._place[1]} is taken by {', '.join(observed.taken[:3])}; stop that, or give the exporter "
-                "another port with listen"
+                f"port {self._place[1]} is taken by {', '.join(observed.taken[:3])}; stop it, or "
+                "set another port with listen"
             )
         return None
 
@@ -438,7 +442,7 @@ class DcgmExporterRunning(State[Observed]):
         if "jobs" in plan.fields:
             yield ops.Run(
                 f"folder {self.job_mapping}; chmod 755 {self.job_mapping}; effect made",
-                f"make the folder {self.job_mapping}",
+                f"create the folder {self.job_mapping}",
                 timeout=30,
             )
         if plan.fields & {"unit", "drop_in", "package"}:

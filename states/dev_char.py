@@ -148,7 +148,8 @@ class DevCharLinksPresent(State[Observed]):
         if observed.exposed:
             notes.append(
                 f"{', '.join(observed.exposed)} would lose {'its' if len(observed.exposed) == 1 else 'their'} "
-                "GPUs at a systemctl daemon-reload: make anew with CDI, or under the handler in mode cdi"
+                "GPUs at a systemctl daemon-reload; recreate with CDI, or under the handler in "
+                "mode cdi"
             )
         if self.absent and observed.rule_text == RULE_TEXT:
             notes.append("the links stay until the next boot: running containers may need them")
@@ -156,8 +157,8 @@ class DevCharLinksPresent(State[Observed]):
             observed,
             self.desired(observed),
             why={
-                "missing": "runc leaves out devices without a link",
-                "rule_text": "makes the links whenever the module is loaded",
+                "missing": "runc omits devices without a link",
+                "rule_text": "creates the links whenever the module is loaded",
             },
             paths={"rule_text": RULE_PATH},
             notes=tuple(notes),
@@ -171,13 +172,17 @@ class DevCharLinksPresent(State[Observed]):
             else:
                 yield ops.PutText(RULE_PATH, text, mode=0o644)
         if "missing" in plan.fields:
-            yield ops.Run(_LINK, "link NVIDIA's devices below /dev/char", 60, running=True)
+            yield ops.Run(
+                _LINK, "create the links to NVIDIA's devices in /dev/char", 60, running=True
+            )
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
             # Nobody may have asked for a GPU yet, and then there are no device nodes.
             query = "timeout -k 5 60 nvidia-smi -L >/dev/null 2>&1 || :\n"
-            yield ops.Run(query + _LINK, "link NVIDIA's devices below /dev/char", 90, running=True)
+            yield ops.Run(
+                query + _LINK, "create the links to NVIDIA's devices in /dev/char", 90, running=True
+            )
 
 
 def _is_rule(text: str | None) -> bool:

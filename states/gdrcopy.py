@@ -210,7 +210,8 @@ class GdrCopyInstalled(State[Observed]):
         kind = "rpm" if is_rpm(observed.manager) else "deb"
         return (
             f"no repository offers {' and '.join(names)} of {what}{other}; build them with "
-            f"packages/build-{kind}-packages.sh of NVIDIA/gdrcopy and put them into a repository of yours"
+            f"packages/build-{kind}-packages.sh of NVIDIA/gdrcopy and publish them in your own "
+            "repository"
         )
 
     def plan(self, observed: Observed) -> Plan:
@@ -230,7 +231,7 @@ class GdrCopyInstalled(State[Observed]):
                 "built": ""
                 if kind or observed.built is None
                 else f"the driver is {observed.driver}, and gdrdrv was built for the other kind",
-                "device": "made by nobody else",
+                "device": "created only by this state",
             },
             paths={"autoload_text": AUTOLOAD_PATH},
             notes=notes,
@@ -258,7 +259,7 @@ class GdrCopyInstalled(State[Observed]):
         if plan.fields & {"loaded", "built", "packages"} and wanted.loaded is not None:
             yield kmod.load("gdrdrv", version, "gdrdrv")
         if plan.fields & {"loaded", "built", "packages", "device"} and wanted.device is not None:
-            yield ops.Run(_MAKE, f"see that {NODE} can be opened", timeout=60, running=True)
+            yield ops.Run(_MAKE, f"check that {NODE} can be opened", timeout=60, running=True)
 
     def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if observed.loaded is not None and "loaded" in plan.fields:

@@ -56,7 +56,7 @@ class Observed:
     autoload_text: str | None = None
     loaded: bool = False
     built: str | None = None  # version on disk for the running kernel
-    stale: bool = False  # another build is loaded than lies on disk
+    stale: bool = False  # the loaded build differs from the one on disk
     says: str | None = None  # what the module itself says: "2.26"
     brought: str | None = None
     offered: tuple[str, ...] = ()
@@ -198,7 +198,7 @@ class GpuDirectStorageEnabled(State[Observed]):
             observed,
             self.desired(observed),
             costs={"version": cost, "built": cost, "stale": cost, "loaded": cost},
-            why={"stale": "another build is loaded than lies on disk"},
+            why={"stale": "the loaded build differs from the one on disk"},
             paths={"autoload_text": AUTOLOAD_PATH},
             notes=notes,
         )

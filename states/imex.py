@@ -136,7 +136,7 @@ class ImexRunning(State[Observed]):
     @model_validator(mode="after")
     def _said_once(self) -> Self:
         if self.nodes and self.domains:
-            raise ValueError("the nodes are given twice: in nodes and in domains")
+            raise ValueError("nodes are set twice: in nodes and in domains")
         return self
 
     @property
@@ -262,7 +262,10 @@ class ImexRunning(State[Observed]):
 
     def _refuse_version(self, observed: Observed) -> str | None:
         if observed.driver is None and not observed.image:
-            return "the node is part of a rack and no driver is loaded; put the state driver into the policy"
+            return (
+                "the node is part of a rack and no driver is loaded; add the state driver to the "
+                "policy"
+            )
         if 0 < fabric.branch(observed.driver) < fabric.IMEX_BRANCH:
             return f"IMEX comes with branch {fabric.IMEX_BRANCH}, and the driver is {observed.driver}; choose a newer driver"
         if self._fitting(observed) is None:
@@ -275,8 +278,9 @@ class ImexRunning(State[Observed]):
     def _refuse_domain(self, observed: Observed) -> str | None:
         if observed.fabric != COMPLETE:
             return (
-                f"the NVLink fabric of the rack is not up ({observed.fabric or 'NVML says nothing of it'}): that happens on "
-                "its switch trays (NMX-C), and nothing on this node helps"
+                "the NVLink fabric of the rack is not up "
+                f"({observed.fabric or 'NVML does not report it'}); check the rack's switch trays "
+                "(NMX-C), the cause is not on this node"
             )
         if not self.nodes and not self.domains:
             return (
@@ -287,18 +291,22 @@ class ImexRunning(State[Observed]):
         if not nodes:
             there = ", ".join(sorted(self.domains)[:4])
             return (
-                f"the node is in NVLink domain {observed.domain or '(NVML does not say which)'}, and domains names "
+                f"the node is in NVLink domain {observed.domain or '(not reported by NVML)'}, and "
+                "domains names "
                 f"only {there}; add it (gpustate fabric -i INVENTORY -o domains writes it)"
             )
         if observed.addresses and not imex.has_own(nodes, observed.addresses):
             own = ", ".join(observed.addresses[:4])
-            return f"none of the {len(nodes)} nodes of the domain is this one (it has {own}); add its address to the list"
+            return (
+                f"none of the {len(nodes)} nodes of the domain is this one (it has {own}); add "
+                "this node's address to the list"
+            )
         return None
 
     def plan(self, observed: Observed) -> Plan:
         cost = Disruption.DRAIN if observed.active else Disruption.NONE
-        stops = "" if observed.needed else "there is no rack for it here"
-        why_off = "the DRA driver runs daemons of its own" if not self._host else stops
+        stops = "" if observed.needed else "this node is not part of a rack"
+        why_off = "the DRA driver runs its own daemons" if not self._host else stops
         return diff(
             observed,
             self.desired(observed),
@@ -313,7 +321,7 @@ class ImexRunning(State[Observed]):
                 "enabled": why_off,
                 "masked": why_off,
                 "status": "wait for it; it is not restarted",
-                "kept": "files are restored as they were before gpustate",
+                "kept": "the original files are restored",
             },
             paths={},
             notes=tuple(self._notes(observed)),
@@ -324,12 +332,12 @@ class ImexRunning(State[Observed]):
             return
         if not observed.needed:
             if observed.active:
-                yield f"{UNIT} runs although no rack is seen: it is left alone"
+                yield f"{UNIT} runs although the node is not part of a rack: left unchanged"
             return
         if self._host and not observed.channels:
             yield (
-                "no IMEX channel device is there for CUDA: set NVreg_CreateImexChannel0=1 among the "
-                "parameters of the state driver, or let the container stack make them"
+                "no IMEX channel device for CUDA: set NVreg_CreateImexChannel0=1 in the "
+                "parameters of the state driver, or have the container stack create them"
             )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:

@@ -228,7 +228,7 @@ class K0sHandlerRegistered(State[Observed]):
 
     def refuse(self, observed: Observed) -> str | None:
         if observed.text and observed.text.strip() and not observed.text.startswith(DROP_IN):
-            return f"{DROP_IN_PATH} is foreign: rename it"
+            return f"{DROP_IN_PATH} was not written by gpustate; rename it"
         if self.absent or not observed.unit:
             return None
         if not observed.managed:
@@ -244,7 +244,7 @@ class K0sHandlerRegistered(State[Observed]):
             return f"{observed.dead}; see journalctl -u {observed.unit}, fix that and restart it"
         if observed.lacks and text == observed.text:
             return (
-                f"{DROP_IN_PATH} is as it should be, and k0s has: {'; '.join(observed.lacks)}; "
+                f"{DROP_IN_PATH} matches the policy, but k0s has: {'; '.join(observed.lacks)}; "
                 f"see {MERGED_PATH} and journalctl -u {observed.unit}"
             )
         return None
@@ -281,7 +281,9 @@ class K0sHandlerRegistered(State[Observed]):
         ]
         if present:
             lines.append(f"roll_back {DROP_IN_PATH}")
-        lines.append(f'fail "k0s has not taken {DROP_IN_PATH} up: see its journal"')
+        lines.append(
+            f'fail "k0s did not load {DROP_IN_PATH}; see: journalctl -u k0scontroller -u k0sworker"'
+        )
         return ops.Run(
             "\n".join(lines), "wait for k0s to restart its containerd", 120, running=True
         )

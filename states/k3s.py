@@ -276,25 +276,27 @@ class K3sHandlerRegistered(State[Observed]):
             return None
         distribution = observed.unit.partition("-")[0]
         if self.binary not in observed.programs:
-            return f"{self.binary} is not there: add container-toolkit to the policy"
+            return f"{self.binary} not found; add the state container-toolkit to the policy"
         if observed.programs[0] != self.binary:
             return (
-                f"{observed.programs[0]} is left there and wins over {self.binary}: remove {SEARCHED[0]}, "
-                "which a GPU Operator has left"
+                f"{observed.programs[0]} takes precedence over {self.binary}; remove "
+                f"{SEARCHED[0]}, left by a GPU Operator"
             )
         if observed.template:
             return (
-                f"{observed.template} takes the place of what {distribution} generates and leaves its "
-                'detection out: begin it with {{ template "base" . }}, or remove it'
+                f"{observed.template} replaces the configuration that {distribution} generates and "
+                'disables its detection; begin it with {{ template "base" . }}, or remove it'
             )
         if self.default and any("default runtime" in one for one in observed.lacks):
             return (
                 f"{observed.lacks[-1]}: write default-runtime: nvidia into "
-                f"/etc/rancher/{distribution}/config.yaml, which is yours, and restart {observed.unit}"
+                f"/etc/rancher/{distribution}/config.yaml, which gpustate does not manage, and "
+                f"restart {observed.unit}"
             )
         if observed.late:
             return (
-                f"{observed.unit} was started after {self.binary} was there, and says: {'; '.join(observed.lacks)}; "
+                f"{observed.unit} was started after {self.binary} was installed, and reports: "
+                f"{'; '.join(observed.lacks)}; "
                 f"see {observed.folder}/config.toml"
             )
         return None
@@ -309,7 +311,7 @@ class K3sHandlerRegistered(State[Observed]):
             return Plan()
         if not observed.active or self.restart == "none":
             return Plan(notes=(f"{observed.unit} finds the program when it starts",))
-        why = f"{observed.unit} was started before {self.binary} was there"
+        why = f"{observed.unit} was started before {self.binary} was installed"
         return Plan((Change("lacks", list(observed.lacks), [], Disruption.RESTART, why),))
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:

@@ -136,16 +136,23 @@ class KataHostReady(State[Observed]):
         if self.absent or self.runtime == "none" or observed.image:
             return None
         if observed.against:
-            return f"the kernel command line says {' '.join(observed.against)}; take it out of /etc/default/grub"
+            return (
+                f"the kernel command line has {' '.join(observed.against)}; remove it from "
+                "/etc/default/grub"
+            )
         if (observed.menu_lacks or observed.running_lacks) and observed.way != "grub":
             return (
-                f"the kernel needs {' '.join(self._words(observed.cpu))}, and nothing here is known to write its command line "
-                "(no update-grub); add them yourself"
+                f"the kernel needs {' '.join(self._words(observed.cpu))}, and this node has no "
+                "supported way to set its command line (no update-grub); add them to the boot "
+                "loader's configuration"
             )
         if observed.driver:
-            return "an NVIDIA driver is loaded on this host, and a node is for containers or for virtual machines; remove the driver first (gpustate remove)"
+            return (
+                "an NVIDIA driver is loaded on this host, and a node serves either containers or "
+                "virtual machines; remove the driver first (gpustate remove)"
+            )
         if not observed.kvm:
-            return "there is no /dev/kvm: turn virtualization (VT-x, SVM) on in the firmware"
+            return "no /dev/kvm; enable virtualization (VT-x, SVM) in the firmware"
         if not observed.containerd:
             return "containerd is not installed, and Kata with GPUs runs with containerd only; install it"
         return self._not_there(observed)
@@ -153,26 +160,30 @@ class KataHostReady(State[Observed]):
     def _not_there(self, observed: Observed) -> str | None:
         """What is still missing although the kernel has every argument: the firmware's doing."""
         if self.runtime == "confidential" and kernel_version(observed.kernel) < KERNEL:
-            return f"confidential containers with GPUs need Linux 6.17 or newer, and {observed.kernel} runs here; install a newer kernel"
+            return (
+                "confidential containers with GPUs need Linux 6.17 or newer, and the running "
+                f"kernel is {observed.kernel}; install a newer kernel"
+            )
         if observed.running_lacks:
             return None
         if not observed.groups:
-            return "the IOMMU is off although the kernel asks for it; turn VT-d (AMD-Vi) and ACS on in the firmware"
+            return (
+                "the IOMMU is off although the kernel command line enables it; enable VT-d "
+                "(AMD-Vi) and ACS in the firmware"
+            )
         if self.runtime == "confidential" and not observed.tee:
             which = {"GenuineIntel": "TDX", "AuthenticAMD": "SEV-SNP"}.get(observed.cpu)
             if which is None:
                 return f"the processor ({observed.cpu or 'unknown'}) has neither TDX nor SEV-SNP; use another machine"
-            return (
-                f"{which} is off although the kernel has what it needs; turn it on in the firmware"
-            )
+            return f"{which} is off although the kernel supports it; enable it in the firmware"
         return None
 
     def plan(self, observed: Observed) -> Plan:
         notes: tuple[str, ...] = ()
         if not self.absent and self.runtime == "none":
-            notes = ("no runtime is named: nothing to do",)
+            notes = ("no runtime is set: nothing to do",)
         elif self.absent and observed.drop_in is not None:
-            notes = ("the kernel that runs keeps its arguments until the next boot",)
+            notes = ("the running kernel keeps its arguments until the next boot",)
         return diff(
             observed,
             self.desired(observed),

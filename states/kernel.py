@@ -161,23 +161,28 @@ class KernelPinned(State[Observed]):
         if self.release is None:
             return None
         if observed.image:
-            return "in an image no kernel runs; install the kernel that it is to boot, and set policy = 'hold'"
+            return "no kernel runs in an image; install the kernel to boot, and set policy = 'hold'"
         if not observed.installed and not observed.offered:
             return f"apt does not offer {' and '.join(self._names())}; see: apt-cache search linux-image-"
         if not observed.grub:
-            return "GRUB's menu is not there (update-grub, /boot/grub/grub.cfg), and only it can keep the old kernel the default"
+            return (
+                "no GRUB menu (update-grub, /boot/grub/grub.cfg), which is needed to keep the old "
+                "kernel the default; install grub2, or set policy = 'follow'"
+            )
         return None
 
     def plan(self, observed: Observed) -> Plan:
-        because = f"{self.release} is to run; {observed.running} stays bootable with its module"
+        because = (
+            f"{self.release} should be running; {observed.running} stays bootable with its module"
+        )
         plan = diff(
             observed,
             self.desired(observed),
             costs={"running": Disruption.REBOOT},
             why={
                 "running": because,
-                "module": f"driver {observed.driver} is built for it before it may be booted",
-                "held": "what brings new kernels" if not self.absent else "",
+                "module": f"driver {observed.driver} is built for it before it becomes bootable",
+                "held": "packages that install new kernels" if not self.absent else "",
             },
         )
         return plan
@@ -189,7 +194,9 @@ class KernelPinned(State[Observed]):
         if wanted.pinned is None:
             if "pinned" in plan.fields:
                 yield ops.RemoveOwn(PIN_PATH)
-                yield ops.Run("update-grub; effect updated", "write GRUB's menu anew", timeout=120)
+                yield ops.Run(
+                    "update-grub; effect updated", "regenerate the GRUB menu", timeout=120
+                )
             return
         if "installed" in plan.fields:
             # Its scripts would make it the default before it has a module.
@@ -200,7 +207,7 @@ class KernelPinned(State[Observed]):
         if plan.fields & {"installed", "pinned", "default"}:
             yield _pin(wanted.running)
         if "running" in plan.fields:
-            yield ops.Reboot(f"kernel {self.release} is to run", self.reboot_timeout_s)
+            yield ops.Reboot(f"kernel {self.release} should be running", self.reboot_timeout_s)
 
 
 def _holds(observed: Observed, wanted: Observed) -> Iterator[Step]:
@@ -229,7 +236,7 @@ def _pin(release: str) -> Step:
         "folder ${f%/*}; keep $f\n"
         'printf \'# Written by gpustate; changes are overwritten.\\nGRUB_DEFAULT="%s"\\n\' "${s:+$s>}$e" >$f.new; sync $f.new; mv -f $f.new $f\n'
         "update-grub; effect pinned",
-        f"make GRUB boot {release}",
+        f"set {release} as GRUB's default kernel",
         timeout=180,
     )
 

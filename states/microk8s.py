@@ -240,7 +240,7 @@ class Microk8sHandlerRegistered(State[Observed]):
         if observed.lacks and self._restarts(observed):
             changes.append(Change("lacks", list(observed.lacks), [], cost))
         if not observed.read and self._restarts(observed):
-            changes.append(Change("read", False, True, cost, "it has yet to read its template"))
+            changes.append(Change("read", False, True, cost, "its new template is not loaded yet"))
         return Plan(tuple(changes), edit.notes)
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:

@@ -243,12 +243,13 @@ class MpsRunning(State[Observed]):
         """Why MPS cannot run here, with the next move."""
         if not observed.systemd:
             return (
-                "there is no systemd to run the MPS control daemon; leave the state out with only="
+                "no systemd to run the MPS control daemon; exclude the node from this state with "
+                "only="
             )
         if observed.kubelet:
             return (
-                "a kubelet runs here: in Kubernetes the device plugin runs MPS (sharing.mps); leave this "
-                "state out with only="
+                "a kubelet runs here: in Kubernetes the device plugin runs MPS (sharing.mps); "
+                "exclude the node from this state with only="
             )
         if observed.foreign is not None:
             pid, _, folder = observed.foreign.partition("|")
@@ -260,26 +261,28 @@ class MpsRunning(State[Observed]):
         path, folder = systemd.last_variable(observed.site, mps.PIPES)
         if path and folder != self.pipe_folder:
             return (
-                f"{path} has {UNIT} run with {mps.PIPES}={folder}, and jobs look in {self.pipe_folder}: take that line "
-                "out, then systemctl daemon-reload, or name that folder with pipe_folder"
+                f"{path} has {UNIT} run with {mps.PIPES}={folder}, and jobs look in "
+                f"{self.pipe_folder}: remove that line, then systemctl daemon-reload, or name "
+                "that folder with pipe_folder"
             )
         if nothing := systemd.runs_nothing(observed.site, UNIT):
             return nothing
         # What lies beside the pipes of the daemon that is set up is nobody's business.
         if observed.strange and mps.pipe_folder_of(observed.unit_text or "") != self.pipe_folder:
             return (
-                f"{self.pipe_folder} holds {observed.strange}, which no MPS daemon has made: name a folder of MPS's own "
-                "with pipe_folder"
+                f"{self.pipe_folder} holds {observed.strange}, which no MPS daemon created; set "
+                "pipe_folder to a folder used by MPS only"
             )
         if observed.halted:
-            return f"{halted(UNIT, observed.halted)}; ask who stopped it, and let it go on"
+            return f"{halted(UNIT, observed.halted)}; find out who stopped it, then resume it"
         if not observed.nvml.works:
             return f"NVML: {observed.nvml.error_text or observed.nvml.error_name or 'no answer'}; see: gpustate explain"
         if not observed.control and self._package(observed) is None:
             none = "" if is_rpm(observed.manager) else f", and no repository offers {PACKAGE} "
             version = "" if is_rpm(observed.manager) else observed.nvml.driver_version
             return (
-                f"nvidia-cuda-mps-control is not there{none}{version}; install the driver's package that has it (Ubuntu: "
+                f"nvidia-cuda-mps-control not found{none}{version}; install the driver's package "
+                "that has it (Ubuntu: "
                 "nvidia-compute-utils-<branch>-server, RPM: nvidia-driver-cuda, SUSE: nvidia-compute-utils-G06)"
             )
         return self._unfit(observed)
@@ -288,22 +291,20 @@ class MpsRunning(State[Observed]):
         """Why these GPUs cannot be shared so."""
         missing = sorted(set(self.gpus) - {gpu.uuid for gpu in observed.nvml.gpus})
         if missing:
-            return (
-                f"there is no GPU {missing[0]}; name GPUs of this node, as nvidia-smi -L shows them"
-            )
+            return f"no GPU {missing[0]} on this node; name GPUs listed by: nvidia-smi -L"
         shared = self._shared(observed)
         if not shared:
-            return "there is no GPU; leave the state out with only="
+            return "no GPU on this node; exclude the node from this state with only="
         for gpu in shared:
             if gpu.mig_current:
                 return (
-                    f"GPU {gpu.index} has MIG enabled, and has no exclusive mode; disable MIG there, or name the "
-                    "other GPUs with gpus"
+                    f"GPU {gpu.index} has MIG enabled, which excludes exclusive mode; disable MIG "
+                    "on it, or select the other GPUs with gpus"
                 )
             major, _, minor = gpu.compute_capability.partition(".")
             old = major.isdigit() and minor.isdigit() and (int(major), int(minor)) < (7, 0)
             if old and (self.clients or 0) > MPS_MOST_OLD:
-                return f"{gpu.name} takes {MPS_MOST_OLD} clients at most; ask for fewer"
+                return f"{gpu.name} takes {MPS_MOST_OLD} clients at most; set fewer"
         return None
 
     def refuse(self, observed: Observed) -> str | None:
@@ -318,7 +319,7 @@ class MpsRunning(State[Observed]):
             if divided is not None:
                 yield Conflict(
                     f"mig ({mig.config}) gives the GPU {divided} MIG mode, and such a GPU has no exclusive mode: "
-                    "take one of the two out of the policy, or name the GPUs that are shared with gpus"
+                    "remove one of the two from the policy, or select the shared GPUs with gpus"
                 )
 
     def plan(self, observed: Observed) -> Plan:
@@ -327,7 +328,7 @@ class MpsRunning(State[Observed]):
         cost = Disruption.DRAIN if used else Disruption.RESTART
         restart = dict.fromkeys(_DAEMON, cost)
         why = {
-            "proven": "" if self.absent else "two clients at once prove it",
+            "proven": "" if self.absent else "validated with two concurrent clients",
             "folder": f"every user's clients go through {self.pipe_folder}",
         }
         if used:
@@ -337,7 +338,7 @@ class MpsRunning(State[Observed]):
         if observed.holders and not self.absent and observed.exclusive != wanted.exclusive:
             notes = (f"on the GPUs beside MPS now: {', '.join(observed.holders[:3])}",)
         if observed.image and not self.absent:
-            notes = ("MPS is set up by the first apply on the machine, where its GPUs are",)
+            notes = ("MPS is configured by the first apply on the machine, where its GPUs are",)
         return diff(
             observed, wanted, costs=restart, why=why, paths={"unit_text": UNIT_PATH}, notes=notes
         )
@@ -360,13 +361,13 @@ class MpsRunning(State[Observed]):
         if "folder" in plan.fields:
             yield ops.Run(
                 f"chown 0:0 {self.pipe_folder}; chmod 0755 {self.pipe_folder}; effect made",
-                f"have {self.pipe_folder} open to all users",
+                f"make {self.pipe_folder} accessible to all users",
                 timeout=30,
             )
         if plan.fields & set(_DAEMON):
             yield ops.RestartUnit(UNIT)
         yield ops.Run(
-            self._prove(observed), "prove MPS with two clients", timeout=120, running=True
+            self._prove(observed), "validate MPS with two clients", timeout=120, running=True
         )
 
     def _prove(self, observed: Observed) -> str:
@@ -394,11 +395,13 @@ class MpsRunning(State[Observed]):
             if observed.foreign is None:
                 yield ops.Run(
                     f"{_emptied(self.pipe_folder, PIPES)}; {_emptied(self.log_folder, LOGS)}; effect removed",
-                    f"remove what the daemon made in {self.pipe_folder} and {self.log_folder}",
+                    f"remove the daemon's files from {self.pipe_folder} and {self.log_folder}",
                     timeout=30,
                 )
         if "proven" in plan.fields:
-            yield ops.Run(f"rm -f {_PROOF}\neffect removed", "remove the proof of MPS", timeout=60)
+            yield ops.Run(
+                f"rm -f {_PROOF}\neffect removed", "remove the MPS validation program", timeout=60
+            )
         if "package" in plan.fields:
             yield ops.remove(observed.manager, (PACKAGE,))
 

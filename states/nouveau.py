@@ -188,28 +188,28 @@ class NouveauBlacklisted(State[Observed]):
             return None
         if observed.unlisted:
             return (
-                f"the initramfs of {', '.join(observed.unlisted)} cannot be looked into: neither lsinitramfs "
-                "nor lsinitrd is installed; install initramfs-tools-core or dracut"
+                f"the initramfs of {', '.join(observed.unlisted)} cannot be listed: neither "
+                "lsinitramfs nor lsinitrd is installed; install initramfs-tools-core or dracut"
             )
         if observed.overriding:
             return (
-                f"{', '.join(observed.overriding)} has an install line that is read before {CONF_PATH} and "
-                "loads the module anyway; remove that line"
+                f"{', '.join(observed.overriding)} has an install line that is read before "
+                f"{CONF_PATH} and still loads the module; remove that line"
             )
         if _holding(observed) and not observed.tools:
             return (
-                f"the initramfs of {', '.join(_holding(observed))} has to be rebuilt, and neither "
+                f"the initramfs of {', '.join(_holding(observed))} must be rebuilt, and neither "
                 "initramfs-tools nor dracut is installed; install the one it was built with"
             )
         if observed.bound and not observed.loaded:
             return (
-                f"{', '.join(observed.bound)}: driven by nouveau, which is not a module here but built into the kernel; "
-                "boot with nouveau.modeset=0 or a kernel that has it as a module"
+                f"{', '.join(observed.bound)}: driven by nouveau, which is built into this "
+                "kernel; boot with nouveau.modeset=0, or use a kernel that has it as a module"
             )
         return None
 
     def plan(self, observed: Observed) -> Plan:
-        why_reboot = "unloaded without a reboot where nothing uses it"
+        why_reboot = "unloaded without a reboot if unused"
         return diff(
             observed,
             self.desired(observed),
@@ -217,8 +217,9 @@ class NouveauBlacklisted(State[Observed]):
             why={
                 "loaded": why_reboot,
                 "bound": why_reboot,
-                "initramfs": "what an initramfs holds is loaded at the next boot, before modprobe.d of the disk",
-                "ours_in_initramfs": "rebuilt without our modprobe.d file",
+                "initramfs": "modules in an initramfs are loaded at the next boot, before "
+                "modprobe.d on the disk is read",
+                "ours_in_initramfs": "rebuilt without gpustate's modprobe.d file",
             },
             paths={"conf_text": CONF_PATH, "hook_text": HOOK_PATH, "dracut_text": DRACUT_PATH},
             notes=tuple(self._notes(observed)),
@@ -228,14 +229,17 @@ class NouveauBlacklisted(State[Observed]):
         if self.absent:
             return
         for path in observed.named:
-            yield f"{path} asks for the module by name; the install line in {CONF_PATH} keeps it out"
+            yield f"{path} requests the module by name; the install line in {CONF_PATH} blocks it"
         wrong = [
             word
             for word in observed.kernel_arguments
             if word in ("nouveau.modeset=1", "nouveau.modeset=2")
         ]
         if wrong:
-            yield f"the kernel command line has {' '.join(wrong)}; it has no effect while nouveau is kept out"
+            yield (
+                f"the kernel command line has {' '.join(wrong)}; it has no effect while nouveau "
+                "is disabled"
+            )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         yield from self._files(plan)
@@ -262,7 +266,7 @@ class NouveauBlacklisted(State[Observed]):
                 f"for m in {' '.join(UNLOAD_ORDER)}; do if module_loaded $m; then modprobe -r $m || rmmod $m || "
                 'fail "$m was loaded at boot and is in use: see lsinitramfs of the kernel that runs"; fi; done\n'
                 "effect unloaded",
-                "see that nouveau was not loaded",
+                "check that nouveau is not loaded",
                 running=True,
             )
 
@@ -300,7 +304,7 @@ def _built_meanwhile(kernels: tuple[str, ...]) -> Step:
     for kernel in kernels:
         rebuild = ops.RebuildInitramfs((kernel,)).script()
         lines.append(f"if ours {shlex.quote(kernel)}; then\n{rebuild}\nfi")
-    what = "rebuild what was built with our files in this run"
+    what = "rebuild the initramfs built with gpustate's files in this run"
     return ops.Run("\n".join([*lines, "effect looked"]), what, timeout=900)
 
 

@@ -31,7 +31,7 @@ from gpustate.probes import fabric as asking
 MODULES = ("mlx5_ib", "ib_umad")
 LOAD_PATH = "/etc/modules-load.d/gpustate-nvlsm.conf"
 _LOAD_TEXT = (
-    "# Written by gpustate; changes are overwritten. Fabric Manager's start script wants them.\n"
+    "# Written by gpustate; changes are overwritten. required by Fabric Manager's start script.\n"
     + "".join(f"{module}\n" for module in MODULES)
 )
 #: Of the modules that are needed where NVSwitches are behind a card, those the running kernel has no file for and
@@ -146,7 +146,7 @@ class SubnetManagerInstalled(State[Observed]):
             there = f" (there are {', '.join(observed.offered[:5])})" if observed.offered else ""
             return (
                 f"the NVSwitches of this board need the subnet manager, and no repository offers {what}{there}: "
-                "use NVIDIA's repository or a mirror of it, Ubuntu's archive has none"
+                "use NVIDIA's repository or a mirror of it (Ubuntu's archive does not have it)"
             )
         if observed.missing:
             return (
@@ -167,7 +167,7 @@ class SubnetManagerInstalled(State[Observed]):
             costs={"version": cost},
             why={
                 "version": "Fabric Manager starts it" if not self.absent else "",
-                "loaded": "Fabric Manager's start script wants them",
+                "loaded": "required by Fabric Manager's start script",
             },
             paths={"load_text": LOAD_PATH},
         )

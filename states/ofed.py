@@ -36,7 +36,9 @@ class Observed:
     """The stack on disk and the one that runs."""
 
     version: str | None = None  # of the package of the policy
-    stale: tuple[str, ...] = ()  # core modules of which another build is loaded than lies on disk
+    stale: tuple[
+        str, ...
+    ] = ()  # core modules of which the loaded build differs from the one on disk
     brought: str | None = None  # names that came with the package
     offered: tuple[str, ...] = ()
     nics: tuple[str, ...] = ()
@@ -107,22 +109,21 @@ class OfedInstalled(State[Observed]):
             return None
         return (
             f"no repository offers {self.package}{' ' + self.version if self.version else ''}; "
-            "configure NVIDIA's DOCA repository for this distribution, or ask for a version that it has"
+            "configure NVIDIA's DOCA repository for this distribution, or set a version that it has"
         )
 
     def plan(self, observed: Observed) -> Plan:
         notes: tuple[str, ...] = ()
         if not self.absent and not observed.nics and not observed.image:
-            notes = ("no network card of NVIDIA is on PCI",)
+            notes = ("no NVIDIA network card on PCI",)
         return diff(
             observed,
             self.desired(observed),
             costs={"stale": Disruption.REBOOT, "version": Disruption.REBOOT},
             why={
-                "stale": f"OFED {observed.ofed or ''} is on disk and another stack runs".replace(
-                    "  ", " "
-                ),
-                "version": "network cards are driven by what is loaded until the node reboots",
+                "stale": f"OFED {observed.ofed or ''} is on disk and another stack is "
+                "running".replace("  ", " "),
+                "version": "network cards keep the loaded stack until the node reboots",
             },
             notes=notes,
         )
@@ -139,4 +140,4 @@ class OfedInstalled(State[Observed]):
                 self.name, named, hold=True, dkms=_DKMS, together=True, manager=observed.manager
             )
         if "stale" in plan.fields:
-            yield ops.Reboot("the OFED on disk is not the one that runs", self.reboot_timeout_s)
+            yield ops.Reboot("the OFED on disk is not the running one", self.reboot_timeout_s)

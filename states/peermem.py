@@ -138,7 +138,7 @@ class GpuDirectRdmaEnabled(State[Observed]):
     def refuse(self, observed: Observed) -> str | None:
         way = None if self.absent else self.way(observed)
         if way == rdma.DMA_BUF and observed.no_dma_buf is not None:
-            return f"DMA-BUF is asked for, and {observed.no_dma_buf}; use method peermem, with OFED"
+            return f"DMA-BUF is required, but {observed.no_dma_buf}; use method peermem, with OFED"
         if way != rdma.PEERMEM:
             return None
         return self._no_peermem(observed)
@@ -155,7 +155,10 @@ class GpuDirectRdmaEnabled(State[Observed]):
                 "doca-ofed (state ofed), or the open driver modules for DMA-BUF"
             )
         if observed.driver is None:
-            return "no driver is loaded, whose version nvidia-peermem has; put the state driver into the policy"
+            return (
+                "no driver is loaded, whose version nvidia-peermem has; add the state driver to "
+                "the policy"
+            )
         if observed.stale:
             return (
                 f"{', '.join(observed.stale)}: OFED {observed.ofed} is on disk and another stack is loaded, against "
@@ -163,7 +166,7 @@ class GpuDirectRdmaEnabled(State[Observed]):
             )
         if observed.symbol is None:
             return (
-                f"OFED {observed.ofed} is there without what modules are built against "
+                f"OFED {observed.ofed} is installed without the files to build modules against "
                 f"(/usr/src/ofa_kernel/*/Module.symvers with {rdma.SYMBOL}); install its -dkms or -devel package"
             )
         if observed.rival:
@@ -199,7 +202,7 @@ class GpuDirectRdmaEnabled(State[Observed]):
             return
         way = self.way(observed)
         if way is None:
-            yield "no network card of NVIDIA is on PCI: nothing to do"
+            yield "no NVIDIA network card on PCI: nothing to do"
         elif way == rdma.DMA_BUF:
             yield f"GPUDirect RDMA by DMA-BUF: {observed.driver}, Linux {observed.kernel}; nothing more is needed"
 

@@ -128,7 +128,9 @@ class PersistenceModeEnabled(State[Observed]):
 
     def refuse(self, observed: Observed) -> str | None:
         if not observed.systemd and not self.absent:
-            return "there is no systemd to run nvidia-persistenced; leave the state out for this node with only="
+            return (
+                "no systemd to run nvidia-persistenced; exclude the node from this state with only="
+            )
         if observed.unit_text is None and not self.absent:
             return (
                 f"nvidia-persistenced is not installed ({UNIT_PATH} is missing); add the state driver to the "
@@ -138,13 +140,13 @@ class PersistenceModeEnabled(State[Observed]):
             return observed.idle
         if observed.lacks_program and not self.absent:
             return (
-                f"{PROGRAM_PATH} is missing, which {UNIT} runs; apply the state driver, which puts back what its "
-                "packages have lost, or install the package again"
+                f"{PROGRAM_PATH} is missing, which {UNIT} runs; apply the state driver, which "
+                "restores missing package files, or reinstall the package"
             )
         if observed.undone and not self.absent:
             return (
-                f"{observed.undone} has nvidia-persistenced start with {_OFF}, and is read after what gpustate writes; "
-                "take that word or the file out"
+                f"{observed.undone} starts nvidia-persistenced with {_OFF} and overrides "
+                "gpustate's drop-in; remove that option or the file"
             )
         return None
 
@@ -168,7 +170,7 @@ class PersistenceModeEnabled(State[Observed]):
             else:
                 yield ops.Run(
                     f"systemctl add-wants multi-user.target {UNIT}\neffect enabled",
-                    "start nvidia-persistenced at boot",
+                    "enable nvidia-persistenced at boot",
                     timeout=60,
                 )
         if plan.fields & {"drop_in_text", "active", "persistent"} and observed.has_gpus:
@@ -176,14 +178,14 @@ class PersistenceModeEnabled(State[Observed]):
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
-            yield ops.Run(_START, "see that every GPU is in persistence mode", 180, running=True)
+            yield ops.Run(_START, "check that every GPU is in persistence mode", 180, running=True)
 
     def _take_away(self, observed: Observed) -> Iterator[Step]:
         if observed.at_boot or observed.active:
             yield ops.DisableUnit(UNIT)
             yield ops.Run(
                 f"[ ! -L {WANTS_PATH} ] || {{ rm -f {WANTS_PATH}; systemd_reload; }}\neffect disabled",
-                "no longer start nvidia-persistenced at boot",
+                "disable nvidia-persistenced at boot",
                 timeout=60,
             )
 

@@ -169,23 +169,26 @@ class PodmanCdiEnabled(State[Observed]):
             return observed.problem
         found = _VERSION.match(observed.version)
         if found and (int(found[1]), int(found[2])) < (4, 1):
-            return f"podman {observed.version} does not know CDI; 4.1 is the first: upgrade it"
+            return f"podman {observed.version} does not support CDI; upgrade to 4.1 or newer"
         if observed.hidden:
             return (
-                f"{observed.hidden} sets cdi_spec_dirs without /var/run/cdi, where the specification is: "
-                "add it there"
+                f"{observed.hidden} sets cdi_spec_dirs without /var/run/cdi, where the "
+                "specification is; add it"
             )
         return None
 
     def plan(self, observed: Observed) -> Plan:
         notes = tuple(
-            f"{one} injects GPUs beside CDI: remove that package"
+            f"{one} injects GPUs in addition to CDI; remove that package"
             for one in observed.owned
             if not self.absent
         )
         if not observed.version and not observed.leftovers and not self.absent:
             notes += ("podman is not installed here: nothing to do",)
-        why = {"leftovers": "injects GPUs beside CDI", "kept": "removal restores it"}
+        why = {
+            "leftovers": "injects GPUs in addition to CDI",
+            "kept": "removal restores the original",
+        }
         return diff(observed, self.desired(observed), why=why, notes=notes)
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:

@@ -254,23 +254,30 @@ class PreflightPassed(State[Observed]):
         if observed.machine not in MACHINES:
             yield f"NVIDIA publishes no driver for {observed.machine}: only {' and '.join(MACHINES)}"
         if not observed.systemd and not observed.image:
-            yield "systemd does not run here: boot with systemd as init, or bake the root as an image (gpustate bake)"
+            yield (
+                "systemd is not running; boot with systemd as init, or bake the root as an image "
+                "(gpustate bake)"
+            )
         if observed.read_only:
             root = "" if observed.image else "become root there (-b), or "
             yield f"{', '.join(observed.read_only)} cannot be written: {root}mount them read-write (a disk error may be why: dmesg)"
         if observed.clock_s and not _EARLIEST_S <= observed.clock_s < _LATEST_S:
-            yield f"the clock says {_date(observed.clock_s)}: set the time, signatures of repositories depend on it"
+            yield (
+                f"the clock shows {_date(observed.clock_s)}: set the time, repository signatures "
+                "depend on it"
+            )
         elif observed.clock_s and observed.last_write_s > observed.clock_s + 86_400:
             yield (
-                f"the clock says {_date(observed.clock_s)}, but the package database was written on "
+                f"the clock shows {_date(observed.clock_s)}, but the package database was written "
+                "on "
                 f"{_date(observed.last_write_s)}: set the time"
             )
 
     def _packages(self, observed: Observed) -> Iterator[str]:
         if observed.dpkg_error:
             yield (
-                f"dpkg cannot read its database ({observed.dpkg_error}): put /var/lib/dpkg/status-old, or a "
-                "copy from /var/backups, in the place of /var/lib/dpkg/status"
+                f"dpkg cannot read its database ({observed.dpkg_error}): replace "
+                "/var/lib/dpkg/status with /var/lib/dpkg/status-old or a copy from /var/backups"
             )
         elif observed.rpm_error:
             yield f"rpm cannot read its database ({observed.rpm_error}): rpm --rebuilddb on the node"
@@ -294,7 +301,10 @@ class PreflightPassed(State[Observed]):
             free_mib, need_mib = min(free for _, free in here), sum(wanted[f] for f, _ in here)
             if free_mib < need_mib:
                 folders = ", ".join(folder for folder, _ in here)
-                yield f"{mount} has {free_mib} MiB free, and {folders} need {need_mib} MiB: make room (apt-get clean, old kernels)"
+                yield (
+                    f"{mount} has {free_mib} MiB free, and {folders} need {need_mib} MiB: free "
+                    "disk space (apt-get clean, remove old kernels)"
+                )
         for mount in observed.few_inodes:
             yield f"{mount} has hardly any inodes left: remove files"
 
@@ -306,14 +316,15 @@ class PreflightPassed(State[Observed]):
         ]
         if passed_through:
             yield (
-                f"{', '.join(passed_through)} bound to vfio-pci, so a virtual machine owns the GPU: take the "
-                "node out of the policy (only=...), or give the GPU back to the host first"
+                f"{', '.join(passed_through)} bound to vfio-pci, so a virtual machine owns the "
+                "GPU; exclude the node from the policy (only=...), or bind the GPU to the host's "
+                "driver first"
             )
         if self.gpus is None:
             if not observed.gpus:
                 yield (
-                    "no NVIDIA GPU on PCI: look at the BMC and lspci -d 10de:, take the node out of the policy, "
-                    "or set gpus: 0 when it is meant to have none"
+                    "no NVIDIA GPU on PCI: check the BMC and lspci -d 10de:, remove the node from "
+                    "the policy, or set gpus: 0 if it has none"
                 )
             return
         ids = [gpu.device_id for gpu in observed.gpus]
@@ -321,7 +332,8 @@ class PreflightPassed(State[Observed]):
         if missing:
             yield (
                 f"GPUs on PCI differ from the inventory: {', '.join(missing)} "
-                f"(found: {gpu_models.describe(ids)}): look for one off the bus (dmesg, Xid 79), or correct gpus"
+                f"(found: {gpu_models.describe(ids)}): check for a GPU off the bus (dmesg, Xid "
+                "79), or correct gpus"
             )
 
     def plan(self, observed: Observed) -> Plan:
@@ -330,9 +342,9 @@ class PreflightPassed(State[Observed]):
             self.desired(observed),
             costs={"unsettled": Disruption.RESTART, "journal": Disruption.RESTART},
             why={
-                "unsettled": "left half-way by an interrupted installation",
+                "unsettled": "half-configured by an interrupted installation",
                 "journal": "dpkg was killed while it wrote its database",
-                "torn_lists": "apt cannot read them, as after a power cut; they are fetched anew",
+                "torn_lists": "apt cannot read them, as after a power cut; they are fetched again",
             },
             notes=() if self.absent else tuple(self._notes(observed)),
         )
@@ -341,15 +353,20 @@ class PreflightPassed(State[Observed]):
         if observed.lock_holder:
             yield f"{observed.lock_holder} holds the package lock; installing waits up to 300 s for it"
         if observed.unmet and not observed.unsettled:
-            yield f"left to the state that brings it: {', '.join(observed.unmet[:3])}"
+            yield f"left to the state that installs it: {', '.join(observed.unmet[:3])}"
         if observed.left:
             yield f"half-configured, left to the state that owns it: {', '.join(observed.left)}"
         if not observed.python3:
-            yield "python3 is not installed: the validator's CUDA proof needs it"
+            yield "python3 is not installed; the validator's CUDA test needs it"
         if observed.secure_boot:
-            yield "Secure Boot is on: only modules signed by a key that the firmware knows will load"
+            yield (
+                "Secure Boot is on: only modules signed by a key enrolled in the firmware will load"
+            )
         if not observed.image and not observed.kernel_modules:
-            yield f"/lib/modules/{observed.kernel} is gone: no module can be loaded before a reboot"
+            yield (
+                f"/lib/modules/{observed.kernel} is missing: no module can be loaded before a "
+                "reboot"
+            )
         if not observed.image and not observed.time_service:
             yield "no time service was seen (systemd-timesyncd, chrony, ntpd)"
 
@@ -380,9 +397,7 @@ class PreflightPassed(State[Observed]):
             'others:" $left; exit 1; }',
             "effect configured",
         ]
-        yield ops.Run(
-            "\n".join(lines), "finish what an interrupted package installation left", 1800
-        )
+        yield ops.Run("\n".join(lines), "finish an interrupted package installation", 1800)
 
 
 def _read_anew() -> Step:
@@ -395,7 +410,7 @@ def _read_anew() -> Step:
         "done\n"
         "apt update -o APT::Update::Error-Mode=any || echo 'not every repository could be read'\n"
         "apt_lists_kept; effect read",
-        "read package lists again that are torn",
+        "refresh truncated package lists",
         900,
     )
 

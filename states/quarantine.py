@@ -110,7 +110,7 @@ class GpusQuarantined(State[Observed]):
         names = [one.gpu for one in value]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ValueError(f"{twice} is defined twice; leave one of the two out")
+            raise ValueError(f"{twice} is listed twice; remove one of the two")
         return value
 
     def probe(self, node: Node) -> Observed:
@@ -166,7 +166,7 @@ class GpusQuarantined(State[Observed]):
         for one in self.gpus:
             if one.gpu not in there and seconds(one.until) > observed.now:
                 names = ", ".join(uuid or pci for uuid, pci in observed.known)
-                return f"there is no GPU {one.gpu} here; there are {names}"
+                return f"no GPU {one.gpu} on this node; its GPUs are {names}"
         return None
 
     def plan(self, observed: Observed) -> Plan:
@@ -175,7 +175,7 @@ class GpusQuarantined(State[Observed]):
             one for one in self.gpus if not self.absent and 0 < seconds(one.until) <= observed.now
         ]
         lines += [
-            f"the quarantine of {one.gpu} in the inventory ended at {one.until}: take it out"
+            f"the quarantine of {one.gpu} in the inventory ended at {one.until}; remove it"
             for one in over
         ]
         return replace(diff(observed, self.desired(observed)), warnings=tuple(lines))
@@ -200,7 +200,7 @@ def write(entries: tuple[Entry, ...]) -> Step:
         )
     data = base64.encodebytes(quarantine.as_text(entries).encode()).decode("ascii")
     text = f"base64 -d <<'END' | put {path} 0600 root:root\n{data}END\nforget_original {path}"
-    return ops.Run(text, "write down which GPUs are in quarantine", timeout=30)
+    return ops.Run(text, "record which GPUs are in quarantine", timeout=30)
 
 
 def _shown(entries: tuple[Entry, ...], now: int) -> tuple[str, ...]:

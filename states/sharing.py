@@ -87,7 +87,7 @@ class DevicePluginConfigured(State[Observed]):
     @model_validator(mode="after")
     def _one_counts(self) -> DevicePluginConfigured:
         if self.config is not None and self.configs is not None:
-            raise ValueError("give config or configs, not both")
+            raise ValueError("set config or configs, not both")
         if not self.path.startswith("/") or not self.path.isprintable() or " " in self.path:
             raise ValueError(f"path: {self.path!r} is not an absolute path")
         try:
@@ -99,7 +99,7 @@ class DevicePluginConfigured(State[Observed]):
     def _wanted(self) -> deviceplugin.PluginConfig:
         if self.configs is None:
             if self.selected or self.default:
-                raise PolicyError("selected and default choose from configs, which is not given")
+                raise PolicyError("selected and default choose from configs, which is not set")
             return deviceplugin.read_data(self.config or {}, "")
         named = {name: deviceplugin.read_data(one, name) for name, one in self.configs.items()}
         return deviceplugin.choose(named, self.selected, self.default, place="configs")
@@ -135,7 +135,7 @@ class DevicePluginConfigured(State[Observed]):
         if observed.old_gpu is not None and most > MPS_MOST_OLD:
             return (
                 f"{most} replicas, and the device plugin takes at most {MPS_MOST_OLD} on {observed.old_gpu} "
-                "(below compute capability 7.5); ask for fewer"
+                "(below compute capability 7.5); set fewer"
             )
         return None
 
@@ -146,7 +146,7 @@ class DevicePluginConfigured(State[Observed]):
             observed,
             self.desired(observed),
             costs={"text": cost},
-            why={"text": f"{self.unit} reads it again"} if observed.plugin_active else None,
+            why={"text": f"{self.unit} reloads it"} if observed.plugin_active else None,
             paths={"text": self.path},
             notes=notes,
         )
@@ -164,7 +164,7 @@ class DevicePluginConfigured(State[Observed]):
                 f"systemctl kill --kill-who=main -s HUP {self.unit}; sleep 1\n"
                 f"systemctl is-active --quiet {self.unit} || fail '{self.unit} did not take its new "
                 "configuration: journalctl -u '\neffect reloaded",
-                f"have {self.unit} read its configuration",
+                f"reload the configuration of {self.unit}",
                 timeout=60,
                 running=True,
             )

@@ -146,7 +146,10 @@ class SlurmGresConfigured(State[Observed]):
             return None
         other = slurm.foreign(observed.gres_text or "", observed.host)
         if other is not None and observed.lines:
-            return f"{self.gres_path}: {other} already describes GPUs; take it out, or leave this state out"
+            return (
+                f"{self.gres_path}: {other} already describes GPUs; remove it, or remove this "
+                "state from the policy"
+            )
         return observed.problem or None
 
     def plan(self, observed: Observed) -> Plan:
@@ -155,12 +158,12 @@ class SlurmGresConfigured(State[Observed]):
         if not observed.slurmd and not self.absent:
             notes = ("slurmd is not installed here: there is nothing to configure",)
         if observed.gres_text != wanted.gres_text and observed.lines and not self.absent:
-            notes = (f"slurm.conf of the cluster wants: {observed.node_line}",)
+            notes = (f"slurm.conf of the cluster needs: {observed.node_line}",)
         return diff(
             observed,
             wanted,
             costs={"gres_text": Disruption.RESTART if observed.active else Disruption.NONE},
-            why={"gres_text": f"{self.unit} reads it at its start"} if observed.active else None,
+            why={"gres_text": f"{self.unit} reads it when it starts"} if observed.active else None,
             paths={
                 "gres_text": self.gres_path,
                 "node_text": self.node_path,

@@ -120,7 +120,8 @@ class VfioBound(State[Observed]):
         for text in devices:
             if not vfio.is_device(text):
                 raise ValueError(
-                    f"{text!r} names no PCI device; write 0000:1b:00.0, 10de:2330 (lower case) or gpus"
+                    f"{text!r} is not a PCI device; write 0000:1b:00.0, 10de:2330 (lower case) or "
+                    "gpus"
                 )
         return tuple(dict.fromkeys(devices))
 
@@ -214,21 +215,33 @@ class VfioBound(State[Observed]):
         if not observed.devices:
             return f"no PCI device is {' or '.join(self.devices)}; see lspci -nn"
         if not observed.module:
-            return "vfio-pci is not in the kernel that runs; install the package with its modules (linux-modules-extra)"
+            return (
+                "the running kernel has no vfio-pci; install the package with its modules "
+                "(linux-modules-extra)"
+            )
         if observed.against:
-            return f"the kernel command line says {' '.join(observed.against)}; take it out of /etc/default/grub"
+            return (
+                f"the kernel command line has {' '.join(observed.against)}; remove it from "
+                "/etc/default/grub"
+            )
         if (observed.menu_lacks or observed.running_lacks) and observed.way != "grub":
             words = " ".join(self._words(observed.cpu))
             if observed.way == "grubby":
                 return f"the kernel needs {words}; run: grubby --update-kernel=ALL --args='{words}', and reboot"
-            return f"the kernel needs {words}, and nothing here is known to write its command line (no update-grub); add them yourself"
+            return (
+                f"the kernel needs {words}, and this node has no supported way to set its command "
+                "line (no update-grub); add them to the boot loader's configuration"
+            )
         consoles = [d.address for d in observed.devices if d.console and not d.bound]
         if consoles:
-            return f"{', '.join(consoles)} shows the console of this node; choose another console in the firmware, or leave it out"
+            return (
+                f"{', '.join(consoles)} shows the console of this node; choose another console in "
+                "the firmware, or exclude the device"
+            )
         if observed.strangers:
             return (
-                f"{', '.join(observed.strangers)} shares an IOMMU group with a chosen device, and would be cut off; "
-                "name it in devices too, or move the card to another slot"
+                f"{', '.join(observed.strangers)} shares an IOMMU group with a chosen device, and "
+                "would lose its driver; add it to devices too, or move the card to another slot"
             )
         return None
 
@@ -245,9 +258,7 @@ class VfioBound(State[Observed]):
             },
             why={
                 "running_lacks": "a kernel reads its command line when it boots",
-                "bound": "taken over at boot: the driver that holds it now may be in use"
-                if boot
-                else "",
+                "bound": "bound at boot: its current driver may be in use" if boot else "",
             },
             paths={
                 "drop_in": grub.drop_in_path(self.name),
@@ -264,12 +275,15 @@ class VfioBound(State[Observed]):
     def _notes(self, observed: Observed) -> Iterator[str]:
         if self.absent:
             if observed.drop_in is not None:
-                yield "the kernel that runs keeps its arguments until the next boot"
+                yield "the running kernel keeps its arguments until the next boot"
             return
         if not self.devices:
-            yield "no device is named: nothing to do"
+            yield "no device is set: nothing to do"
         elif vfio.GPUS in self.devices:
-            yield "no GPU is left for the host: nvidia.ko will not load here (No such device), so leave the states driver and those after it out"
+            yield (
+                "no GPU is left for the host: nvidia.ko will not load here (No such device), so "
+                "remove the state driver and the states after it from the policy"
+            )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if self.absent:
@@ -306,7 +320,7 @@ class VfioBound(State[Observed]):
         if "overrides" in plan.fields:
             yield ops.Run(
                 vfio.release_program(tuple(observed.overrides)) + "effect released",
-                "give the devices back to their own drivers",
+                "bind the devices to their original drivers",
                 timeout=120,
                 running=True,
             )

@@ -179,7 +179,8 @@ class VgpuLicensed(State[Observed]):
             return None
         return (
             "nvidia-gridd is not installed: it comes with NVIDIA's vGPU guest driver (-grid), not with the driver "
-            "of the public repositories; install that one, or leave the state out here with only="
+            "of the public repositories; install that one, or exclude the node from this state "
+            "with only="
         )
 
     def plan(self, observed: Observed) -> Plan:
@@ -187,7 +188,7 @@ class VgpuLicensed(State[Observed]):
         status = ", ".join(sorted(set(observed.statuses))) or "no licensed product"
         notes: tuple[str, ...] = ()
         if not self.absent and not self._asked:
-            notes = ("neither a token nor a licence server is named: nothing to do",)
+            notes = ("neither a token nor a licence server is set: nothing to do",)
         elif not self.absent and observed.modes and not {"VGPU", "vGPU"} & set(observed.modes):
             notes = (f"no GPU here is a vGPU (virtualization mode {', '.join(observed.modes)})",)
         return diff(

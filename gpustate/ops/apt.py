@@ -28,7 +28,7 @@ class AptUpdate(Step):
 
     @property
     def label(self) -> str:
-        return f"read the package lists of {self.source_list or 'all repositories'}"
+        return f"refresh the package lists of {self.source_list or 'all repositories'}"
 
     def script(self) -> str:
         only = ""

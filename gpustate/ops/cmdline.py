@@ -21,7 +21,9 @@ def set_arguments(owner: str, words: Iterable[str] | None) -> Iterator[Step]:
     """Give every kernel these arguments; ``None`` removes what the owner gave."""
     path, pending = grub.drop_in_path(owner), f"{PENDING}-{owner}"
     yield Run(
-        f": >{pending}; sync {pending}; effect noted", "note that GRUB's menu has to be written", 60
+        f": >{pending}; sync {pending}; effect noted",
+        "record that the GRUB menu must be regenerated",
+        60,
     )
     if words is None:
         yield RemoveOwn(path)
@@ -36,6 +38,6 @@ def write_menu(owner: str) -> Step:
     return Run(
         f'update-grub >"$R/grub.log" 2>&1 || {{ tail -n 15 "$R/grub.log"; fail "update-grub failed; GRUB\'s menu is as it was"; }}\n'
         f"sync /boot/grub/grub.cfg; rm -f {pending}; effect written",
-        "write GRUB's menu",
+        "regenerate the GRUB menu",
         timeout=300,
     )

@@ -71,20 +71,20 @@ def no_service(found: Service, unit: str, usual: str) -> str | None:
     """
     if unit == usual or not found.program or found.enabled != NOT_FOUND:
         return None
-    return f"there is no {unit} here: name the service of {found.program} with unit"
+    return f"unit {unit} not found; set the parameter unit to the service that runs {found.program}"
 
 
 def halted(unit: str, process: str) -> str:
     """What is wrong with a service whose process somebody has stopped by a signal."""
     return (
-        f"{unit} is active, and its process {process} is stopped by a signal (state T): it does nothing until "
-        f"kill -CONT {process}"
+        f"{unit} is active, and its process {process} is stopped by a signal (state T); resume it "
+        f"with: kill -CONT {process}"
     )
 
 
 def starting(unit: str, seconds: int) -> str:
     """What is wrong with a service that hangs in its start."""
-    return f"{unit} has been starting for {seconds} s, and does not come up"
+    return f"{unit} has been starting for {seconds} s without becoming active"
 
 
 def silent(found: Service, unit: str, restart: str) -> str | None:
@@ -98,9 +98,12 @@ def silent(found: Service, unit: str, restart: str) -> str | None:
     if restart != "systemd" or not found.program:
         return None
     if found.halted:
-        return f"{halted(unit, found.halted)}; ask who stopped it, and let it go on or restart it"
+        return f"{halted(unit, found.halted)}; find out who stopped it, then resume or restart it"
     if found.starting_s:
-        return f"{starting(unit, found.starting_s)}; journalctl -u {unit} may say what it waits for: fix that, or wait"
+        return (
+            f"{starting(unit, found.starting_s)}; journalctl -u {unit} may show what it waits "
+            "for; fix that, or wait"
+        )
     return None
 
 
@@ -138,8 +141,8 @@ def and_kept(problem: str, originals: Mapping[str, str | None]) -> str:
     if not path:
         return problem
     if originals[path] is None:
-        return f"{problem} (before gpustate there was no {path})"
-    return f"{problem} (as it was before gpustate it is kept: {original_path(path)})"
+        return f"{problem} ({path} did not exist before gpustate)"
+    return f"{problem} (the original is kept in {original_path(path)})"
 
 
 def owed(name: str) -> str:
@@ -294,14 +297,16 @@ def read_rows(out: bytes, what: str, kinds: tuple[str, ...]) -> Rows:
         for (kind, path), told in zip(these, sizes, strict=False):
             length = whole(told.decode("ascii", "replace"))
             if length is None or length > len(rest) or kind not in blobs:
-                raise ProbeError(f"the listing of {what} is torn at {path[:80]!r}")
+                raise ProbeError(f"the listing of {what} is truncated at {path[:80]!r}")
             blobs[kind][path] = rest[:length].decode("utf-8", "replace")
             rest = rest[length:]
         if len(sizes) != len(these) or rest[:1] not in (b"", b"\n"):
-            raise ProbeError(f"the listing of {what} is torn: a file changed while it was read")
+            raise ProbeError(
+                f"the listing of {what} is inconsistent: a file changed while it was read"
+            )
         rest = rest[1:]
     if waiting:
-        raise ProbeError(f"the listing of {what} is torn at {waiting[0][1][:80]!r}")
+        raise ProbeError(f"the listing of {what} is truncated at {waiting[0][1][:80]!r}")
     return Rows({key: tuple(values) for key, values in keys.items()}, blobs)
 
 

@@ -76,7 +76,7 @@ class Daemon:
         )
         mark = ': >"$w/unread"\n' if unread else ""
         text = self.prelude() + _REMEMBER + mark + calls + _HAND_OVER
-        return Run(text, f"keep what {self.name} runs with", 60)
+        return Run(text, f"snapshot {self.name}'s running configuration", 60)
 
     def prove(self, paths: tuple[str, ...], *, present: bool, compare: bool) -> Run:
         """Ask the daemon's program what it makes of the new files; put the old ones back if it is wrong.
@@ -110,10 +110,10 @@ class Daemon:
         if present:
             lines += [
                 'if ! serves <"$w/after"; then',
-                f'  {give_up} "$n does not see the handler in its new configuration"',
+                f'  {give_up} "$n does not list the handler in its new configuration"',
                 "fi",
             ]
-        return Run("\n".join(lines), f"have {self.name} read its new configuration", 120)
+        return Run("\n".join(lines), f"validate {self.name}'s new configuration", 120)
 
     def restart(
         self, paths: tuple[str, ...], *, present: bool, healthy: str = "", verb: str = "restart"
@@ -134,7 +134,7 @@ class Daemon:
         """Without a restart nothing is owed: the daemon reads the files when it starts."""
         more = "" if present else f"\n{_forget(self.name)}"
         text = f"rm -rf {owed(self.name)}{more}"
-        return Run(text, f"forget what {self.name} ran with", 30)
+        return Run(text, f"discard the snapshot of {self.name}'s configuration", 30)
 
     def first_start(self) -> StartUnit:
         """At the first boot of an image: it runs, answers, and serves the handler."""
@@ -163,7 +163,7 @@ class RestartDaemon(RestartUnit):
             "noted() {\n" + note + "\n}",
             "trap 'if [ $? = 0 ]; then noted; fi' EXIT",
             'if [ ! -e "$w/unread" ] && [ -s "$w/dump" ] && cmp -s "$w/dump" "$w/after"; then',
-            '  rm -rf "$w"; echo "$n runs with it already"; effect same; exit 0',
+            '  rm -rf "$w"; echo "$n already runs with this configuration"; effect same; exit 0',
             "fi",
         ]
         # A dataclass with slots is recreated by its decorator, so super() would not find it.
@@ -239,8 +239,9 @@ def missing_runtime(
 def require(binary: str) -> Run:
     """Refuse to register a program that is not there: every container of the handler would fail."""
     return Run(
-        f"[ -x {_q(binary)} ] || fail {_q(f'{binary} is not there: container-toolkit brings it')}",
-        f"look for {binary}",
+        f"[ -x {_q(binary)} ] || fail "
+        f"{_q(f'{binary} not found; add the state container-toolkit, which installs it')}",
+        f"check that {binary} exists",
         30,
     )
 

@@ -149,7 +149,8 @@ def unload(module: str, what: str) -> Run:
     under = _q(module.replace("-", "_"))
     return Run(
         f"if module_loaded {under}; then modprobe -r {under} || rmmod {under} || "
-        f'fail "{module} is in use by {what}; end that and apply again"; effect unloaded; else effect same; fi',
+        f'fail "{module} is in use by {what}; stop it and apply again"; effect unloaded; else '
+        "effect same; fi",
         f"unload {module}",
         timeout=60,
         running=True,

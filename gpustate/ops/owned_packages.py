@@ -122,7 +122,7 @@ def bring(
     else:
         script = _apt_bring(record, packages, hold, together)
     text = kmod.clear(dkms) + script
-    return Run(text, f"install {label} and what it needs", timeout=3600)
+    return Run(text, f"install {label} and its dependencies", timeout=3600)
 
 
 def _apt_bring(
@@ -180,7 +180,7 @@ def take_back(owner: str, roots: tuple[str, ...], *, manager: str = "apt") -> Ru
         roots: packages that have to go; when something else needs one, nothing is removed.
         manager: the node's package manager.
     """
-    label = f"remove {', '.join(roots) or 'the packages'} and what came with it"
+    label = f"remove {', '.join(roots) or 'the packages'} and their dependencies"
     script = _rpm_take_back if is_rpm(manager) else _apt_take_back
     return Run(script(record_path(owner), roots, manager), label, timeout=1800)
 

@@ -37,7 +37,7 @@ class RpmUpdate(Step):
 
     @property
     def label(self) -> str:
-        return f"read the package lists of {self.repository}"
+        return f"refresh the package lists of {self.repository}"
 
     def script(self) -> str:
         name = _q(self.repository)

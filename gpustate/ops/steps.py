@@ -148,7 +148,7 @@ class ForgetOriginal(Step):
 
     @property
     def label(self) -> str:
-        return f"forget the kept copy of {self.path}"
+        return f"discard the original of {self.path}"
 
     def script(self) -> str:
         return f"forget_original {_q(self.path)}"
@@ -257,7 +257,7 @@ class LoadModules(Step):
         lines = []
         for module in self.modules:
             name = module.replace("-", "_")
-            otherwise = " || echo 'left for after the reboot'" if self.optional else ""
+            otherwise = " || echo 'deferred until after the reboot'" if self.optional else ""
             lines.append(f"module_loaded {_q(name)} || modprobe {_q(module)}{otherwise}")
         lines += [
             f"! systemctl is-failed --quiet {_q(unit)} 2>/dev/null || "

@@ -196,8 +196,9 @@ class RestartUnit(Step):
                 f"BACK=1; roll_back {_words(self.roll_back)}",
                 f"systemctl reset-failed {unit} 2>/dev/null || :",
                 f"systemctl {self.verb} {unit} && wait_for {self.wait_s} healthy "
-                f"&& echo {_q(f'rolled back; {self.unit} runs as before')} "
-                f"|| {{ systemctl is-active --quiet {unit} && echo {_q(f'rolled back, and {self.unit} runs and still is not healthy')}; }} "
-                f"|| echo {_q(f'rolled back, and {self.unit} still does not run')}",
+                f"&& echo {_q(f'rolled back; {self.unit} runs with its previous configuration')} "
+                f"|| {{ systemctl is-active --quiet {unit} && echo "
+                f"{_q(f'rolled back; {self.unit} is active but still unhealthy')}; }} "
+                f"|| echo {_q(f'rolled back; {self.unit} is still not active')}",
             ]
         return "\n".join([*lines, "exit 1"])

@@ -154,14 +154,20 @@ class CdiSpecificationCurrent(State[Observed]):
         if self.absent:
             return None
         if not observed.ctk:
-            return "nvidia-ctk is not installed, or nobody may execute it: add container-toolkit to the policy"
+            return (
+                "nvidia-ctk is not installed or not executable; add the state container-toolkit "
+                "to the policy"
+            )
         if observed.masked:
             unit = observed.masked[0]
-            return f"{unit} is masked, so nothing writes the specification at boot: systemctl unmask {unit}"
+            return (
+                f"{unit} is masked, so the specification is not written at boot; run: systemctl "
+                f"unmask {unit}"
+            )
         if observed.redirected:
             return (
-                f"{ENV_PATH} sets {observed.redirected}: the specification would be wrong after a boot; "
-                "remove that line"
+                f"{ENV_PATH} sets {observed.redirected}: the specification would be wrong after a "
+                "reboot; remove that line"
             )
         if observed.foreign:
             return (
@@ -172,18 +178,19 @@ class CdiSpecificationCurrent(State[Observed]):
             return _first_put_back(observed.lost)
         if observed.held and not observed.python:
             return (
-                f"{', '.join(observed.held)} is in quarantine, and what leaves it out of the specification runs in "
-                "python3, which is missing here or incomplete (python3-minimal): install python3"
+                f"{', '.join(observed.held)} is in quarantine, and removing it from the "
+                "specification needs python3, which is missing or incomplete (python3-minimal); "
+                "install python3"
             )
         if not observed.image and not (observed.driver_version and observed.gpus):
             return (
-                "no GPU to describe: the nvidia module is not loaded or drives none; "
-                "add driver to the policy, or see nvidia-smi"
+                "no GPU to describe: the nvidia module is not loaded or drives no GPU; add the "
+                "state driver to the policy, or check nvidia-smi"
             )
         if observed.nodeless and not observed.image:
             return (
-                f"{', '.join(observed.nodeless)} is missing, and the specification would leave that GPU out: "
-                "add driver to the policy, which makes the node"
+                f"{', '.join(observed.nodeless)} is missing, and the specification would omit "
+                "that GPU; add the state driver to the policy, which creates the device node"
             )
         return None
 
@@ -198,11 +205,11 @@ class CdiSpecificationCurrent(State[Observed]):
                 if observed.driver_version
                 else "",
                 "present": "on tmpfs: rewritten at every boot",
-                "leftovers": "left by nvidia-ctk in a second place, never refreshed",
+                "leftovers": "duplicate left by nvidia-ctk in a second folder, never refreshed",
                 "refresh": "writes the specification at boot",
                 "dropins": f"{', '.join(observed.held)} is in quarantine"
                 if observed.held
-                else "no GPU is in quarantine any more",
+                else "no GPU is in quarantine",
             },
             paths={"unit_text": OUR_UNIT_PATH},
         )
@@ -252,9 +259,9 @@ def _first_put_back(lost: Mapping[str, str]) -> str:
         f"install {package} again (apt-get install --reinstall {package}, dnf reinstall {package})"
     )
     return (
-        f"{path}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''} of the package {package} is missing, and a "
-        "specification written now would leave it out: "
-        f"{f'apply the state {state} with this one, which puts it back, or ' if state else ''}{by_hand}"
+        f"{path}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''} of the package {package} "
+        "is missing, and a specification written now would omit it; "
+        f"{f'apply the state {state} with this one, which restores it, or ' if state else ''}{by_hand}"
     )
 
 

@@ -93,8 +93,8 @@ from gpustate.states.containerd.reading import (
 UNIT = "containerd.service"
 _ABSOLUTE = r"^/[A-Za-z0-9_./+@:-]+$"
 _NO_CRI = (
-    "containerd serves no Kubernetes here: disabled_plugins names {name}, as Docker's package has it; nothing to do"
-    " (for pods, take it out of {root} and restart containerd)"
+    "containerd does not serve Kubernetes here: disabled_plugins lists {name}, Docker's package "
+    "default; nothing to do (to run pods, remove it from {root} and restart containerd)"
 )
 
 
@@ -224,9 +224,7 @@ class ContainerdHandlerRegistered(State[Observed]):
         except GpustateError as error:
             trapped, dump, problem = False, found.dump, str(error)
             if not dump and found.error:
-                problem = (
-                    f"containerd cannot read its configuration: {found.error}; repair it first"
-                )
+                problem = f"containerd cannot read its configuration: {found.error}; fix it first"
         observed = Observed(
             digest=digest(files),
             lacks=lacks,
@@ -377,7 +375,7 @@ class ContainerdHandlerRegistered(State[Observed]):
             return mute
         if self.config_path not in (None, observed.started_with):
             return (
-                f"{self.unit} reads {observed.started_with}, the policy says {self.config_path}: "
+                f"{self.unit} reads {observed.started_with}, the policy has {self.config_path}; "
                 "remove config_path from the policy, or change the unit"
             )
         if not posixpath.isabs(observed.started_with or "/"):
@@ -390,7 +388,7 @@ class ContainerdHandlerRegistered(State[Observed]):
             return and_kept(reason, observed.originals)
         if observed.lacks and not edit.files and not self.absent:
             return (
-                f"the files are as they should be, and containerd says: {'; '.join(observed.lacks)}; "
+                f"the files match the policy, but containerd reports: {'; '.join(observed.lacks)}; "
                 "see containerd config dump"
             )
         return None
@@ -421,10 +419,10 @@ class ContainerdHandlerRegistered(State[Observed]):
         if observed.lacks:
             changes.append(Change("lacks", list(observed.lacks), [], cost))
         if not observed.read:
-            why = "it has yet to read its configuration"
+            why = "its new configuration is not loaded yet"
             changes.append(Change("read", False, True, Disruption.RESTART, why))
         if not observed.running:
-            changes.append(Change("running", False, True, why=f"{self.unit} is to run"))
+            changes.append(Change("running", False, True, why=f"{self.unit} should be running"))
         notes = [*edit.notes, *([observed.dead] if observed.dead else [])]
         if edit.files and not restarts and observed.program:
             notes.append(f"{self.unit} is not restarted: it reads the files when it starts")

@@ -80,7 +80,7 @@ def dump_without_imports(found: Found) -> str:
 
 def unreadable(files: Mapping[str, str]) -> str:
     torn = [path for path, text in files.items() if "\ufffd" in text]
-    return f"{torn[0]} is not UTF-8, which TOML has to be; repair it first" if torn else ""
+    return f"{torn[0]} is not UTF-8, which TOML requires; fix it first" if torn else ""
 
 
 def masked(text: str | None) -> str | None:

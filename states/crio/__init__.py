@@ -162,13 +162,13 @@ class CrioHandlerRegistered(State[Observed]):
             except GpustateError as error:
                 problem = str(error)
             if found.error and not found.dump:
-                problem = f"CRI-O cannot read its configuration: {found.error}; repair it first"
+                problem = f"CRI-O cannot read its configuration: {found.error}; fix it first"
         files = self._files(found)
         if files.damaged:
             problem, lacks = "", lacks or (f"{files.drop_in_path} is damaged",)
         torn = [path for path, text in found.files.items() if "\ufffd" in text]
         if torn and not (files.ours and torn == [files.drop_in_path]):
-            problem = f"{torn[0]} is not UTF-8, which TOML has to be; repair it first"
+            problem = f"{torn[0]} is not UTF-8, which TOML requires; fix it first"
         return Observed(
             digest=digest(found.files),
             files=found.files,
@@ -256,7 +256,7 @@ class CrioHandlerRegistered(State[Observed]):
             return f"{observed.dead}; journalctl -u {self.unit} has more: fix that, and restart it"
         if observed.lacks and not edit.files and not self.absent and observed.found.program:
             return (
-                f"the files are as they should be, and CRI-O says: {'; '.join(observed.lacks)}; "
+                f"the files match the policy, but CRI-O reports: {'; '.join(observed.lacks)}; "
                 "see crio config"
             )
         return None
@@ -275,10 +275,10 @@ class CrioHandlerRegistered(State[Observed]):
         if observed.lacks:
             changes.append(Change("lacks", list(observed.lacks), [], cost))
         if not observed.read:
-            why = "it has yet to read its configuration"
+            why = "its new configuration is not loaded yet"
             changes.append(Change("read", False, True, Disruption.RESTART, why))
         if not observed.running:
-            changes.append(Change("running", False, True, why=f"{self.unit} is to run"))
+            changes.append(Change("running", False, True, why=f"{self.unit} should be running"))
         notes = list(edit.notes)
         if edit.files and not restarts and observed.found.program:
             notes.append(f"{self.unit} is not restarted: it reads the files when it starts")
@@ -296,7 +296,7 @@ class CrioHandlerRegistered(State[Observed]):
             yield require(self.binary)
             yield ops.Run(
                 f'{low_level_function()}[ -n "$(low_level)" ] || fail {shlex.quote(_NO_LOW_LEVEL)}',
-                "look for a runtime that NVIDIA's can wrap",
+                "check for a low-level runtime to wrap",
                 30,
             )
         if not observed.found.program:

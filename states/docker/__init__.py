@@ -155,7 +155,7 @@ class DockerRuntimeRegistered(State[Observed]):
         except ProbeError as error:
             problem, read = str(error), True
         if "\ufffd" in (found.text or ""):
-            problem = f"{found.config_path} is not UTF-8, which JSON has to be; repair it first"
+            problem = f"{found.config_path} is not UTF-8, which JSON requires; fix it first"
         observed = Observed(
             digest=hashlib.sha256((found.text or "").encode()).hexdigest()[:16],
             text=found.text,
@@ -296,7 +296,10 @@ class DockerRuntimeRegistered(State[Observed]):
         if (mute := silent(observed.found, self.unit, self.restart)) is not None:
             return mute
         if observed.found.mute and observed.found.active == "active" and self.restart == "systemd":
-            return f"{self.unit} is active, and docker info gets no answer in 10 s: see journalctl -u {self.unit}, restart it"
+            return (
+                f"{self.unit} is active, and docker info did not answer within 10 s; check "
+                f"journalctl -u {self.unit}, then restart it"
+            )
         if not observed.found.config_path.startswith("/"):
             return f"{self.unit} names its file {observed.found.config_path!r}: write an absolute path there"
         try:
@@ -323,13 +326,14 @@ class DockerRuntimeRegistered(State[Observed]):
         if not observed.read:
             changes.append(Change("read", False, True, cost, _unread(observed.found)))
         if not observed.running:
-            changes.append(Change("running", False, True, why=f"{self.unit} is to run"))
+            changes.append(Change("running", False, True, why=f"{self.unit} should be running"))
         notes = list(edit.notes)
         if edit.files and not self._restarts(observed) and observed.found.program:
             notes.append(f"{self.unit} is not restarted: it reads the file when it starts")
         if cost is Disruption.DRAIN:
             notes.append(
-                f"{observed.found.containers} containers end with docker: set live-restore to keep them"
+                f"{observed.found.containers} containers stop with docker; set live-restore to "
+                "keep them running"
             )
         return Plan(tuple(changes), tuple(notes))
 
@@ -418,8 +422,8 @@ class DockerRuntimeRegistered(State[Observed]):
 
 def _unread(found: Found) -> str:
     if found.active == "active":
-        return "it runs with something else than its file says"
-    return "it has yet to read its file"
+        return "its running configuration differs from its file"
+    return "its new configuration is not loaded yet"
 
 
 def _write(path: str, edit: Edit, observed: Observed) -> Iterator[Step]:
@@ -442,11 +446,11 @@ def _note(keys: tuple[str, ...]) -> ops.Run:
     place = f'"$G/{OURS}"'
     if not keys:
         return ops.Run(
-            f'rm -f {place}; sync "$G"', "forget which keys of docker's file were set", 30
+            f'rm -f {place}; sync "$G"', "discard the record of keys set in docker's file", 30
         )
     lines = " ".join(shlex.quote(key) for key in keys)
     text = f"printf '%s\\n' {lines} >{place}.new; sync {place}.new; mv -fT {place}.new {place}; sync \"$G\""
-    return ops.Run(text, "note which keys of docker's file are set", 30)
+    return ops.Run(text, "record which keys of docker's file are set", 30)
 
 
 def _masked(text: str | None) -> str | None:

@@ -177,8 +177,8 @@ class DriverInstalled(DriverParameters):
             yield from without_dependents(self, policy)
         elif not self.absent and facts.has_nvswitch and "fabric-manager" not in policy:
             yield Conflict(
-                "there are NVSwitches, and the policy has no fabric-manager: until a Fabric Manager of this version "
-                "runs, CUDA answers 802; add fabric-manager",
+                "the node has NVSwitches, and the policy has no fabric-manager: CUDA fails with "
+                "error 802 until Fabric Manager of this version runs; add fabric-manager",
                 warning=True,
                 with_changes=True,
             )
@@ -300,7 +300,7 @@ class DriverInstalled(DriverParameters):
         strangers = self._strangers(observed)
         if strangers and self.in_use == "reboot":
             return Disruption.REBOOT, f"{strangers[0].who} holds a GPU"
-        return Disruption.DRAIN, "the loaded modules are unloaded and loaded again"
+        return Disruption.DRAIN, "the loaded modules are reloaded"
 
     def plan(self, observed: Observed) -> Plan:
         wanted = self.desired(observed)
@@ -321,9 +321,9 @@ class DriverInstalled(DriverParameters):
                 "packages": "libraries change below running programs" if swap else "",
                 "built": refusals.complaints(observed, wanted),
                 "stopped": "a reload was interrupted",
-                "missing": "installed packages want them",
-                "installer": "the driver of NVIDIA's .run installer goes",
-                "device_nodes": "a GPU without one is not there for any program",
+                "missing": "required by installed packages",
+                "installer": "the driver installed by NVIDIA's .run installer is removed",
+                "device_nodes": "a GPU without a device node is unusable for every program",
             },
             paths=files.PATHS,
         )
@@ -345,8 +345,8 @@ class DriverInstalled(DriverParameters):
     def refuse(self, observed: Observed) -> str | None:
         if not schemes_of(observed.os_id) or observed.manager not in MANAGERS:
             return (
-                f"how the driver's packages are called on {observed.os_id or 'this distribution'} is not supported here; "
-                "leave the state out for it with only="
+                f"unsupported distribution {observed.os_id or '(unknown)'}: no driver package "
+                "names; exclude the node from this state with only="
             )
         if observed.operator:
             return "the GPU Operator's driver container runs here (/run/nvidia/nvidia-driver.pid); set driver.enabled=false there first"
@@ -358,14 +358,15 @@ class DriverInstalled(DriverParameters):
         if strangers and self.in_use == "refuse":
             return (
                 f"the GPUs are in use by {', '.join(holder.who for holder in strangers)}, and the driver must be "
-                "unloaded; stop that, or set in_use = 'reboot'"
+                "unloaded; stop these processes, or set in_use = 'reboot'"
             )
         return None
 
     def _refuse_present(self, observed: Observed) -> str | None:
         if observed.installer and self.leftovers == "refuse":
             return (
-                "a driver was put here by NVIDIA's .run installer; run nvidia-uninstall on the node first, or "
+                "a driver was installed by NVIDIA's .run installer; run nvidia-uninstall on the "
+                "node first, or "
                 "set leftovers = 'uninstall'"
             )
         if observed.barred and self.load:

@@ -53,7 +53,7 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
     if wanted.precompiled and not any(one.prebuilt for one in driverschemes.of(observed.os_id)):
         return (
             None,
-            f"nobody offers precompiled modules for {observed.os_id}; set precompiled = False",
+            f"no precompiled modules exist for {observed.os_id}; set precompiled = False",
         )
     available = {name: tuple(versions) for name, versions in observed.offers.items()}
     for name, version in observed.packages.items():
@@ -68,7 +68,8 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
         if not choices:
             kernels = ", ".join(observed.built) or "(none)"
             return None, (
-                f"{wanted.text} is not offered with built modules for every kernel that can boot ({kernels}); "
+                f"{wanted.text} is not available with prebuilt modules for every bootable kernel "
+                f"({kernels}); "
                 "set precompiled = False, or remove the kernels that are not needed"
             )
     stays = wanted.channel or (wanted.version is None and wanted.branch is None)
@@ -96,7 +97,8 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
         problem = (
             problem
             or why
-            or f"driver {version} is offered with {kind} modules only, wanted {fitting}"
+            or f"driver {version} is available with {kind} modules only, but {fitting} modules "
+            "are needed"
         )
     return None, problem or _nothing(wanted, observed, available)
 
@@ -109,8 +111,8 @@ def _as_locked(
     if gone:
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
         return None, (
-            f"{gone[0]} {locked[gone[0]]}{more} is locked, and {observed.manager} does not offer it; lock what it "
-            "offers with: gpustate solve --update"
+            f"{gone[0]} {locked[gone[0]]}{more} is pinned in the lock file, and "
+            f"{observed.manager} does not offer it; update the lock file: gpustate solve --update"
         )
     packages = dict(sorted({**target.packages, **locked}.items()))
     remove = tuple(name for name in target.remove if name not in locked)
@@ -131,4 +133,7 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
             )
     if offered:
         return f"{observed.manager} does not offer {what} as a whole set; it offers {', '.join(offered[:8])}"
-    return f"{observed.manager} does not offer {what} at all; add driver-repository to the policy, or repair its source"
+    return (
+        f"{observed.manager} does not offer {what} at all; add driver-repository to the policy, "
+        "or fix its source"
+    )

@@ -51,8 +51,8 @@ def module_type(
         )
     if opens and olds:
         return None, (
-            f"{named(opens)} wants the open modules and {named(olds)} the proprietary ones: no driver "
-            "serves both; take one kind out of the node"
+            f"{named(opens)} needs the open modules and {named(olds)} the proprietary ones, and "
+            "no driver supports both; remove one kind of GPU from the node"
         )
     if wanted == OPEN and olds:
         return None, f"the open modules cannot drive {named(olds)}; set module_type = 'proprietary'"

@@ -51,7 +51,7 @@ class DriverParameters(State[Observed]):
         for name, version in value.items():
             good = rpm.is_name(name) and re.fullmatch(r"[0-9A-Za-z.+:~^_-]+", version)
             if not good or not driverset.is_member(name, version):
-                raise ValueError(f"{name!r} {version!r} is not a package of the driver")
+                raise ValueError(f"{name!r} {version!r} is not a driver package")
         return value
 
     @field_validator("parameters")
@@ -59,7 +59,7 @@ class DriverParameters(State[Observed]):
     def _names(cls, value: Mapping[str, int | str]) -> Mapping[str, int | str]:
         for name, setting in value.items():
             if not _PARAMETER.match(name):
-                raise ValueError(f"{name!r} is neither NVreg_NAME nor nvidia-MODULE.NAME")
+                raise ValueError(f"{name!r} must be NVreg_NAME or nvidia-MODULE.NAME")
             if isinstance(setting, str) and not re.fullmatch(r"[^\s\"'\\]+", setting):
                 raise ValueError(f"{name}: {setting!r} has blanks or quotes in it")
         return value
@@ -68,7 +68,9 @@ class DriverParameters(State[Observed]):
     def _consistent(self) -> DriverParameters:
         exact = None if self.version in branches.CHANNELS else self.version
         if exact and self.branch and driverset.branch_of(exact) != self.branch:
-            raise ValueError(f"version {exact} is not of branch {self.branch}; give only one")
+            raise ValueError(
+                f"version {exact} is not of branch {self.branch}; set only one of them"
+            )
         for name, version in self.locked.items():
             own = not driverset.any_version_fits(name)
             if own and driverset.driver_version(version) != exact:

@@ -10,11 +10,11 @@ from gpustate.states.driver import building
 from gpustate.states.driver.observed import Observed, plain_value, shown_as
 
 WHY_PREBUILT = (
-    "Secure Boot is on, and no key that modules built here are signed with is enrolled: modules that "
-    "Ubuntu has built and signed are taken"
+    "Secure Boot is on, and no key for signing locally built modules is enrolled: modules built "
+    "and signed by Ubuntu are used"
 )
 
-WHY_OFFERED = "the repository has built modules for every kernel that can boot: they are taken"
+WHY_OFFERED = "the repository has prebuilt modules for every bootable kernel: they are used"
 
 
 def image(observed: Observed, version: str | int | None, module_type: str) -> str | None:
@@ -25,13 +25,13 @@ def image(observed: Observed, version: str | int | None, module_type: str) -> st
         return None
     if module_type == "auto":
         return (
-            "an image has no GPUs by which to choose the kind of the kernel modules; set module_type to 'open' or "
-            "'proprietary', or say for which GPUs the image is: --gpu 8xH100"
+            "cannot choose the kernel module type for an image without GPUs; set module_type to "
+            "'open' or 'proprietary', or name the GPUs of the image: --gpu 8xH100"
         )
     if version is None and not observed.packages:
         return (
-            "an image has no GPUs by which to choose a driver; set branch or version, or say for which GPUs the "
-            "image is: --gpu 8xH100"
+            "cannot choose a driver for an image without GPUs; set branch or version, or name the "
+            "GPUs of the image: --gpu 8xH100"
         )
     return None
 
@@ -83,7 +83,7 @@ def unsigned(observed: Observed, wanted: Observed) -> str | None:
 
 def barred(observed: Observed) -> str:
     """Somebody's line in modprobe.d lets a module be loaded neither now nor at boot."""
-    return f"{observed.barred[0]} keeps the module from being loaded; remove that line"
+    return f"{observed.barred[0]} prevents the module from loading; remove that line"
 
 
 def beside(observed: Observed) -> str:
@@ -96,8 +96,8 @@ def overruled(observed: Observed, wanted: Mapping[str, int | str]) -> str | None
     for name, (place, value) in observed.overruled.items():
         if name in wanted and plain_value(value) != plain_value(wanted[name]):
             return (
-                f"{place} is read after gpustate's own file, so that the module is loaded with it, and the policy has "
-                f"{name}={wanted[name]}; remove that line, or have the policy say the same"
+                f"{place} is read after gpustate's file and overrides it, and the policy has "
+                f"{name}={wanted[name]}; remove that line, or set the same value in the policy"
             )
     return None
 
@@ -140,7 +140,10 @@ def notes(observed: Observed, wanted: Observed, names: tuple[str, ...]) -> Itera
         if name in strange:
             yield f"the loaded driver does not show {name}: it is set, and cannot be compared{hint}"
         elif unheard and not observed.known_parameters:
-            yield f"{name} is known of no driver: it is set, and left aside where the module has it not{hint}"
+            yield (
+                f"{name} is not a known driver parameter: it is set, and ignored by modules "
+                f"without it{hint}"
+            )
     for kernel, have in wanted.built.items():
         if have is None or have.partition(" ")[0] != wanted.library:
             yield (
@@ -153,8 +156,9 @@ def warnings(observed: Observed) -> Iterator[str]:
     """What somebody else's lines do to the next boot of a node on which nothing is wrong now."""
     for module, place in observed.left_out.items():
         yield (
-            f"{place} keeps boots from loading {module.replace('_', '-')}, for udev and modules-load.d heed it: what "
-            "needs it before somebody loads it by name fails then; remove that line"
+            f"{place} prevents boots from loading {module.replace('_', '-')}, for udev and "
+            "modules-load.d heed it: programs that need it before it is loaded by name then fail; "
+            "remove that line"
         )
 
 

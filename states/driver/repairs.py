@@ -30,7 +30,7 @@ def files(damaged: tuple[str, ...]) -> ops.Run:
         'apt_ready && apt_fetch --reinstall "$@" && apt_swap --reinstall "$@" || exit 1\nldconfig\n'
         's=$(checked); [ -z "$s" ] || fail "$s; the repositories did not bring back" "$@" "(apt-cache policy says what they offer)"\n'
         "effect reinstalled",
-        f"put back files of {', '.join(packages_of(damaged))}",
+        f"restore files of {', '.join(packages_of(damaged))}",
         timeout=3600,
     )
 
@@ -53,7 +53,7 @@ def sources(damaged: tuple[str, ...], *, must: bool) -> ops.Run:
         "tar -x -C / -f sources.tar --skip-old-files --keep-directory-symlink --wildcards './usr/src/*' || exit 1; done"
     )
     end = (
-        'fail "$s; the repositories did not bring it back (apt-cache policy says what they offer)"'
+        'fail "$s; the repositories did not restore it (check: apt-cache policy)"'
         if must
         else 'echo "$s"; effect same; exit 0'
     )
@@ -61,7 +61,7 @@ def sources(damaged: tuple[str, ...], *, must: bool) -> ops.Run:
         f"{FILES.checked()}( {back}\n) || :\n"
         'rm -rf "$R/sources"; s=$(checked | grep -F ": /usr/src/") || s=\n'
         f'[ -z "$s" ] || {{ {end}; }}\neffect unpacked',
-        f"put back sources of {', '.join(packages_of(damaged))}",
+        f"restore sources of {', '.join(packages_of(damaged))}",
         timeout=1800,
     )
 
@@ -70,7 +70,7 @@ def nodes() -> ops.Run:
     """Make device nodes as the driver would, with the owner and mode that its files in /proc say."""
     return ops.Run(
         device_nodes.make(device_nodes.NODES),
-        "make NVIDIA's device nodes",
+        "create NVIDIA's device nodes",
         timeout=60,
         running=True,
     )

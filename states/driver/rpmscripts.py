@@ -61,7 +61,7 @@ def fetch(
     return ops.Run(
         _open(manager, install, remove, again=again)
         + f"{{ {can_hold}rpm_fetch; }} || {{ roll_back {shlex.join(roll_back)}; exit 1; }}\neffect fetched",
-        f"download the driver's {len(install)} packages and what they need",
+        f"download the driver's {len(install)} packages and their dependencies",
         timeout=3600,
     )
 

@@ -157,7 +157,7 @@ def fetch(
         '[ -z "$gone" ] || { echo "error: this would also remove" $gone "which is not part of the driver; '
         'remove it yourself first or choose another package set"; back; }\n'
         f'MAY_GO=1; apt_fetch {more} "$@" || back\neffect fetched',
-        f"download the driver's {len(install)} packages and what they need",
+        f"download the driver's {len(install)} packages and their dependencies",
         timeout=3600,
     )
 
@@ -254,7 +254,7 @@ BUILD = (
 #: The same for modules that come with a package: they only have to be found.
 LOOK = (
     'depmod "$k"; got=$(have "$k"); [ "$got" = "$want" ] || '
-    'fail "kernel $k has nvidia module ${got:-none} from its package, wanted $want"\n'
+    'fail "kernel $k has nvidia module ${got:-none} from its package, expected $want"\n'
 )
 
 
@@ -287,7 +287,7 @@ def note_services() -> Step:
     """Write down which services hold the GPUs, before new libraries break them."""
     return ops.Run(
         f"if [ -d /run/systemd/system ]; then\n{_NOTE}fi\neffect noted",
-        "note the services that use the driver",
+        "record the services that use the driver",
         timeout=60,
         running=True,
     )
@@ -358,12 +358,13 @@ def reload(want: str) -> Step:
     load = "\n".join(f"modprobe {module}" for module in LOAD_ORDER)
     return ops.Run(
         _HAVE + f'want={shlex.quote(want)}; k=$(uname -r); was=; got=$(have "$k")\n'
-        '[ "$got" = "$want" ] || fail "the running kernel $k has nvidia module ${got:-none} on disk, wanted $want; not unloading"\n'
+        '[ "$got" = "$want" ] || fail "the running kernel $k has nvidia module ${got:-none} on '
+        'disk, expected $want; not unloading"\n'
         + _unload()
         + load
         + '\nfor m in $was; do case $m in nvidia|nvidia_uvm|nvidia_modeset) ;; *) modprobe "$m" || echo "$m does not load again";; esac; done\n'
         "start_again\neffect reloaded",
-        "unload and load the nvidia modules",
+        "reload the nvidia modules",
         timeout=600,
         running=True,
     )
@@ -399,6 +400,4 @@ def unload() -> Step:
 
 def restart_stopped() -> Step:
     """Start the services that an interrupted reload left stopped."""
-    return ops.Run(
-        start_services() + "effect started", "start the services that were stopped", timeout=300
-    )
+    return ops.Run(start_services() + "effect started", "restart the stopped services", timeout=300)

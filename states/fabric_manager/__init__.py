@@ -214,13 +214,14 @@ class FabricManagerRunning(State[Observed]):
         branch = fabric.branch(observed.driver)
         if self._with_subnet_manager(observed) and 0 < branch < fabric.NVLINK5_BRANCH:
             return (
-                f"the NVSwitches of this board are known to Fabric Manager from branch {fabric.NVLINK5_BRANCH} on, "
+                "the NVSwitches of this board are supported by Fabric Manager from branch "
+                f"{fabric.NVLINK5_BRANCH} on, "
                 f"and the driver is {observed.driver}; choose a newer driver"
             )
         if self._with_subnet_manager(observed) and not observed.nvlsm:
             return (
-                "the NVSwitches of this board need the subnet manager, and nvlsm is not installed; "
-                "put the state nvlsm into the policy"
+                "the NVSwitches of this board need the subnet manager, and nvlsm is not "
+                "installed; add the state nvlsm to the policy"
             )
         if observed.idle:
             return observed.idle
@@ -234,10 +235,12 @@ class FabricManagerRunning(State[Observed]):
             )
         if observed.driver is None:
             return (
-                "NVSwitches are there and no driver is loaded; put the state driver into the policy"
+                "the node has NVSwitches and no driver is loaded; add the state driver to the "
+                "policy"
             )
         return (
-            f"NVSwitches are there, and no repository offers nvidia-fabricmanager {observed.driver}, the "
+            "the node has NVSwitches, and no repository offers nvidia-fabricmanager "
+            f"{observed.driver}, the "
             "driver's version; use a repository that has it (NVIDIA's own, or a mirror of it)"
         )
 
@@ -245,7 +248,7 @@ class FabricManagerRunning(State[Observed]):
         runs = observed.active and (self.absent or observed.needed)
         cost = Disruption.DRAIN if runs else Disruption.NONE
         moves = ("package", "version", "damaged", "config", "fabric", "subnet_manager")
-        stops = "it has no NVSwitches to manage here" if not observed.needed else ""
+        stops = "no NVSwitches to manage on this node" if not observed.needed else ""
         return diff(
             observed,
             self.desired(observed),
@@ -255,12 +258,12 @@ class FabricManagerRunning(State[Observed]):
             },
             why={
                 "version": f"the loaded driver is {observed.driver}",
-                "active": stops or "CUDA answers 802 without it",
+                "active": stops or "CUDA fails with error 802 without it",
                 "enabled": stops,
                 "config": f"keys of {CONFIG_PATH}",
-                "fabric": "CUDA answers 802 until it is",
+                "fabric": "CUDA fails with error 802 until it is",
                 "subnet_manager": "Fabric Manager's service starts it",
-                "kept": f"{CONFIG_PATH} is restored as it was before gpustate",
+                "kept": f"the original {CONFIG_PATH} is restored",
             },
             notes=tuple(self._notes(observed)),
         )
@@ -271,7 +274,7 @@ class FabricManagerRunning(State[Observed]):
         if observed.topology == Topology.ELSEWHERE.value:
             yield "the GPUs are in a fabric whose NVSwitches another machine manages: Fabric Manager runs there"
         elif observed.active and observed.topology == Topology.NONE.value:
-            yield f"{UNIT} runs although no NVSwitch is seen: it is left alone"
+            yield f"{UNIT} runs although the node has no NVSwitch: left unchanged"
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         wanted, moved = self.desired(observed), plan.fields
@@ -311,7 +314,7 @@ class FabricManagerRunning(State[Observed]):
                     scripts.wait(self.timeout_s), what, timeout=self.timeout_s + 90, running=True
                 )
         elif "fabric" in moved:
-            label = f"{what}, restarting {UNIT} if need be"
+            label = f"{what}, restarting {UNIT} if needed"
             yield ops.Run(
                 scripts.fix(self.timeout_s), label, timeout=self.timeout_s + 900, running=True
             )
@@ -328,7 +331,7 @@ class FabricManagerRunning(State[Observed]):
         if not self.absent:
             yield ops.Run(
                 scripts.first_boot(self.timeout_s),
-                "start Fabric Manager where NVSwitches are",
+                "start Fabric Manager on nodes with NVSwitches",
                 self.timeout_s + 780,
                 running=True,
             )

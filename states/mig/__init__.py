@@ -227,19 +227,27 @@ class MigLayoutApplied(State[Observed]):
         if observed.image:
             return None
         if not observed.systemd:
-            return "there is no systemd to divide the GPUs again at boot; leave the state out for this node with only="
+            return (
+                "no systemd to reapply the MIG layout at boot; exclude the node from this state "
+                "with only="
+            )
         if observed.manager and not self.absent:
             return (
-                "nvidia-mig-manager.service is enabled here and divides the GPUs its own way at every boot; "
+                "nvidia-mig-manager.service is enabled here and applies another MIG layout at "
+                "every boot; run: "
                 "systemctl disable --now nvidia-mig-manager.service, or leave the state out"
             )
         if observed.problem and (not self.absent or observed.before is not None):
             if self.absent:
                 return (
-                    f"NVML does not answer ({observed.problem}), and without it the GPUs are not restored as they were: "
-                    "gpustate apply with the state driver, then remove mig ahead of it"
+                    f"NVML does not answer ({observed.problem}), and without it the original MIG "
+                    "layout cannot be restored; apply the state driver first, then remove mig "
+                    "before the driver"
                 )
-            return f"NVML does not answer ({observed.problem}); add driver to the policy, or see nvidia-smi"
+            return (
+                f"NVML does not answer ({observed.problem}); add the state driver to the policy, "
+                "or see nvidia-smi"
+            )
         found = self._planned(observed)
         if found.refusal is not None:
             return found.refusal
@@ -269,7 +277,7 @@ class MigLayoutApplied(State[Observed]):
         if plan and stops:
             notes.append(f"stopped for it and started again: {', '.join(stops)}")
         if observed.image:
-            notes.append("GPUs are divided by the machine itself, at its first boot")
+            notes.append("MIG is configured by the machine itself, at its first boot")
         found = diff(
             observed,
             wanted,
@@ -277,10 +285,10 @@ class MigLayoutApplied(State[Observed]):
             why={
                 "modes": reboots,
                 "instances": reboots or _counts(plan),
-                "saved": "given again at every boot",
+                "saved": "reapplied at every boot",
                 "stopped": "an interrupted run left them stopped",
-                "device_nodes": "no container is given a MIG device without them",
-                "before": "what removal restores",
+                "device_nodes": "no container can use a MIG device without them",
+                "before": "the original layout, which removal restores",
             },
             paths={
                 "unit": UNIT_PATH,
@@ -301,12 +309,16 @@ class MigLayoutApplied(State[Observed]):
         known = observed.before is not None and saved.is_whole(observed.before)
         if not known and (observed.saved is not None or observed.before is not None):
             yield (
-                f"what the GPUs were before gpustate is not known any more ({observed.folder}/before is gone or damaged): "
-                "removal leaves them as they are; nvidia-smi -mig 0 ends MIG mode"
+                f"the original MIG layout is unknown ({observed.folder}/before is missing or "
+                "damaged): removal leaves the GPUs unchanged; disable MIG mode with: nvidia-smi "
+                "-mig 0"
             )
         if not self.absent:
             for path in observed.drop_ins:
-                yield f"{path} changes what {UNIT} does at boot: remove it, or the GPUs may not be divided then"
+                yield (
+                    f"{path} overrides {UNIT} at boot; remove it, or the MIG layout may not be "
+                    "applied"
+                )
 
     # --- doing ---------------------------------------------------------------------------
 

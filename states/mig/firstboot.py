@@ -103,7 +103,7 @@ def first_boot_steps(
     text = _DIVIDE
     for word, value in words.items():
         text = text.replace(word, value)
-    yield ops.Run(text, "divide the GPUs of this machine", timeout=1800, running=True)
+    yield ops.Run(text, "apply the MIG layout of this machine", timeout=1800, running=True)
     yield scripts.nodes()
 
 

@@ -71,7 +71,9 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
     no_reset = {}
     for number, gpu in enumerate(gpus):
         if ("no_reset", gpu.pci) in rows:
-            no_reset[str(number)] = "it has no reset, as one passed through to a virtual machine"
+            no_reset[str(number)] = (
+                "it does not support a reset, such as a GPU passed through to a virtual machine"
+            )
         elif "nvidia_drm" in modules:
             no_reset[str(number)] = "nvidia_drm is loaded and holds it"
         elif gpu.pci in [sysfs_address(value) for key, value in rows if key == "tried"]:

@@ -128,7 +128,7 @@ def divide(
         'echo "a GPU could not be reset; the next apply plans a reboot"; fi; exit $r; }',
         "effect divided",
     ]
-    return ops.Run("\n".join(lines), "divide the GPUs", timeout=1800, running=True)
+    return ops.Run("\n".join(lines), "apply the MIG layout", timeout=1800, running=True)
 
 
 def _destroys(plan: GpuPlan, bus: str) -> Iterator[str]:
@@ -161,20 +161,20 @@ def wait_for_reboot(plans: Iterable[GpuPlan], addresses: dict[int, str]) -> Step
 def nodes() -> Step:
     """Make the nodes of the capabilities that instances have."""
     text = device_nodes.make(device_nodes.CAPABILITIES)
-    return ops.Run(text, "make the device nodes of MIG devices", timeout=60, running=True)
+    return ops.Run(text, "create the device nodes of MIG devices", timeout=60, running=True)
 
 
 def start_stopped(folder: str) -> Step:
     """Start what an interrupted run has left stopped."""
     text = f"D={shlex.quote(folder)}\n{FUNCTIONS}\nstart_again\neffect started"
-    return ops.Run(text, "start the services that were stopped for MIG", timeout=600, running=True)
+    return ops.Run(text, "restart the services stopped for MIG", timeout=600, running=True)
 
 
 def forget(folder: str) -> Step:
     """Remove the folder of this state."""
     files = " ".join(shlex.quote(f"{folder}/{name}") for name in ("layout", "restore", "before"))
     text = f'for f in {files}; do forget_original "$f"; done\nrm -rf {shlex.quote(folder)} {NO_RESET_PATH}\neffect removed'
-    return ops.Run(text, "remove the layout and what gives it")
+    return ops.Run(text, "remove the MIG layout and its boot service")
 
 
 def known_clients(more: Iterable[str], *, resets: bool) -> tuple[str, ...]:

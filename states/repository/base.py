@@ -321,7 +321,7 @@ class RepositoryState(RepositoryParameters):
 
     def refuse(self, observed: Observed) -> str | None:
         if not observed.apt and not is_rpm(observed.manager):
-            return "this node has no apt, dnf or zypper to manage packages with; leave the state out for it with only="
+            return "no apt, dnf or zypper on this node; exclude the node from this state with only="
         if self.absent:
             return None
         if observed.where.problem:
@@ -333,8 +333,8 @@ class RepositoryState(RepositoryParameters):
             )
         if observed.foreign and not self.exclusive:
             return (
-                f"NVIDIA packages also come from {', '.join(observed.foreign)}; remove the entry, or set "
-                "exclusive = True to leave it there and pin it away"
+                f"NVIDIA packages also come from {', '.join(observed.foreign)}; remove the entry, "
+                "or set exclusive = True to keep it and pin its packages to a negative priority"
             )
         if observed.apt and set(hosts(observed.foreign)) & set(observed.where.hosts):
             return (
@@ -350,16 +350,18 @@ class RepositoryState(RepositoryParameters):
             paths=self._paths(observed),
             secret=frozenset({"logins"}),
             why={
-                "logins": "user and password are in a file of root's alone",
-                "lists_read": "the package lists are read once with these files",
+                "logins": "user and password are in a file readable by root only",
+                "lists_read": "package lists are refreshed once with these files",
                 "fingerprints": f"the key comes from {observed.where.key_url or 'the policy'}",
-                "key_access": "apt reads the key as a user of its own",
-                "folder_access": "apt reads the key as a user of its own",
-                "half_bundle": "a bundle whose transfer was not finished, and that nothing reads",
+                "key_access": "apt reads the key as its own unprivileged user",
+                "folder_access": "apt reads the key as its own unprivileged user",
+                "half_bundle": "an incompletely transferred bundle, unused",
             },
         )
         notes = [f"pinned away: {place}" for place in observed.foreign] if self.exclusive else []
-        notes += [f"{place}: apt may ask for a disc; remove the entry" for place in observed.cdroms]
+        notes += [
+            f"{place}: apt may prompt for a disc; remove the entry" for place in observed.cdroms
+        ]
         return Plan(plan.changes, tuple(notes))
 
     def preview(self, observed: Observed) -> str:
@@ -390,7 +392,7 @@ class RepositoryState(RepositoryParameters):
 
     def _preview_rpm(self, observed: Observed) -> str:
         if observed.where.private:
-            return "preview_failed 'the repository wants a login that is not on the node yet'"
+            return "preview_failed 'the repository needs a login that is not on the node yet'"
         return _written(f"new/gpustate-{self.name}.repo", self.desired(observed).sources_text or "")
 
     def _paths(self, observed: Observed) -> dict[str, str]:
@@ -438,7 +440,7 @@ class RepositoryState(RepositoryParameters):
         if "folder_access" in plan.fields:
             yield ops.Run(
                 f"for f in {' '.join(KEY_FOLDERS)}; do [ ! -d $f ] || chmod a+rx $f; done; effect made",
-                f"have {KEY_FOLDERS[-1]} open to all users",
+                f"make {KEY_FOLDERS[-1]} readable by all users",
                 timeout=30,
             )
         if plan.fields & {"key_text", "fingerprints"} and wanted.fingerprints:
@@ -495,7 +497,7 @@ class RepositoryState(RepositoryParameters):
         yield ops.ForgetOriginal(self.stamp_path)
         yield ops.Run(
             f"rm -f {self.stamp_path}{lists}",
-            f"forget the package lists of {self.name}",
+            f"remove the package lists of {self.name}",
             timeout=30,
         )
         yield from _leave_bundle(observed, None, plan)
@@ -517,15 +519,17 @@ def _closed(folders: dict[str, FileStat]) -> str:
 
 def _for_all(path: str) -> Step:
     """The key's owner and mode as they are written."""
-    return ops.Run(f"chown 0:0 {path}; chmod 0644 {path}", f"have {path} read by all", timeout=30)
+    return ops.Run(
+        f"chown 0:0 {path}; chmod 0644 {path}", f"make {path} readable by all users", timeout=30
+    )
 
 
 def _leave_bundle(observed: Observed, wanted: str | None, plan: Plan) -> Iterator[Step]:
     """The bundle goes with the last repository that was in it, and one that has not come whole at once."""
     if "half_bundle" in plan.fields:
-        yield ops.Run(FORGET_UPLOAD, "remove what came of a bundle")
+        yield ops.Run(FORGET_UPLOAD, "remove package lists that came from a bundle")
     if rpm.is_bundled(observed.sources_text) and not rpm.is_bundled(wanted):
-        yield ops.Run(LEAVE_BUNDLE, "leave the bundle")
+        yield ops.Run(LEAVE_BUNDLE, "stop using the bundle")
 
 
 def _kept_key(observed: Observed) -> str | None:

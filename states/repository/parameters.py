@@ -152,7 +152,7 @@ class RepositoryParameters(State[Observed]):
     @model_validator(mode="after")
     def _consistent(self) -> RepositoryParameters:
         if self.source == "mirror" and (not self.url or not self.key):
-            raise ValueError("origin 'mirror' wants url and key")
+            raise ValueError("origin 'mirror' needs url and key")
         if self.source != "mirror" and self.url:
             raise ValueError(f"url belongs to origin 'mirror', this is {self.source!r}")
         if (self.username or self.password) and self.source != "mirror":
@@ -160,9 +160,9 @@ class RepositoryParameters(State[Observed]):
                 f"username and password belong to origin 'mirror', this is {self.source!r}"
             )
         if self.username and not self.password:
-            raise ValueError("a username wants a password; a token is the password of any username")
+            raise ValueError("a username needs a password; a token is the password of any username")
         if self.password and not self.username:
-            raise ValueError("a password wants a username")
+            raise ValueError("a password needs a username")
         if self.username and self.key and self.key.startswith("http"):
             ours = aptsources.uri_host(self.url or "")
             if aptsources.uri_host(self.key) != ours:
@@ -170,9 +170,9 @@ class RepositoryParameters(State[Observed]):
                     f"key is on another host than url ({ours}), which the password is for; give the key's text or file"
                 )
         if self.source == "distribution" and self.key:
-            raise ValueError("the distribution's own key is used; leave key away")
+            raise ValueError("the distribution's own key is used; remove key")
         if self.key and self.key.startswith("http") and not self.fingerprint:
-            raise ValueError("a key that the node fetches wants fingerprint")
+            raise ValueError("a key that the node fetches needs fingerprint")
         if self.key and self.fingerprint and not self.key.startswith("http"):
             have = openpgp.fingerprints(self.key)
             if self.fingerprint not in have:
@@ -182,5 +182,5 @@ class RepositoryParameters(State[Observed]):
         if self.suite.endswith("/") and self.components:
             raise ValueError("a flat repository (suite ending in '/') has no components")
         if not self.suite.endswith("/") and not self.components:
-            raise ValueError(f"suite {self.suite!r} wants components, as ['main']")
+            raise ValueError(f"suite {self.suite!r} needs components, as ['main']")
         return self

@@ -68,7 +68,8 @@ def cuda_repository(facts: NodeFacts) -> Repository:
     code = cuda_code(facts)
     if machine is None or code is None:
         return Repository(
-            problem=f"NVIDIA has no rpm repository that is known here for {facts.distribution} on {facts.machine}; "
+            problem=f"unsupported: no known NVIDIA rpm repository for {facts.distribution} on "
+            f"{facts.machine}; "
             "set origin = 'mirror' with a url"
         )
     uri = f"https://developer.download.nvidia.com/compute/cuda/repos/{code}/{machine}"
@@ -233,7 +234,8 @@ def fetch_key(name: str, where: Repository, login_of: str = "") -> Step:
         f"{fetch}"
         # rpm trusts every key of a file, and what is signed with any of them.
         f'have=$({primary} | tr "\\n" " "); [ "${{have% }}" = {where.fingerprint} ] || '
-        f'{{ rm -f "$t"; fail "error: the key there has fingerprint ${{have:-(none)}}, the policy wants {where.fingerprint}"; }}\n'
+        f'{{ rm -f "$t"; fail "error: the key there has fingerprint ${{have:-(none)}}, the policy '
+        f'requires {where.fingerprint}"; }}\n'
         f'put {key_path(name)} 0644 root:root <"$t"; rm -f "$t"',
         f"fetch the repository key {where.key_url}",
         timeout=180,
@@ -278,6 +280,6 @@ def forget(manager: str, name: str, stamp_path: str) -> Iterator[Step]:
         "while read -r k; do "
         f'[ "$(cat /var/lib/gpustate/*.imported | grep -cx $k)" -gt 1 ] || ! rpm -q gpg-pubkey-$k >/dev/null 2>&1 || '
         f"rpm -e --allmatches gpg-pubkey-$k; done <{record}\nrm -f {record}; effect removed",
-        f"forget the package lists of {name}, and its key where it came with them",
+        f"remove the package lists of {name}, and its key if it came with them",
         timeout=360,
     )

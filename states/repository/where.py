@@ -114,7 +114,7 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
     if not entries or needed is None:
         return Repository(
             problem=f"no enabled source for {facts.os_codename or facts.os_id} main in /etc/apt; "
-            "set origin = 'mirror' with a url, or repair the node's sources"
+            "set origin = 'mirror' with a url, or fix the node's sources"
         )
     hosts = tuple(dict.fromkeys(entry.host for entry in entries))
     have = {
@@ -184,6 +184,6 @@ def read_if_possible(file: str) -> Step:
     return ops.Run(
         f"apt update -o Dir::Etc::sourcelist={shlex.quote(file)} -o Dir::Etc::sourceparts=- "
         f"-o APT::Get::List-Cleanup=0 {options} || echo 'not all could be read'",
-        f"read the package lists of {file}, where there are none",
+        f"refresh the package lists of {file}, where there are none",
         timeout=600,
     )

@@ -124,8 +124,8 @@ class SecureBootKeyEnrolled(State[Observed]):
             return None
         if observed.others_wait and observed.enrolment == NONE:
             return (
-                "another key waits to be enrolled, and would get this one's password; confirm it at the "
-                "console, or take it back with: mokutil --revoke-import"
+                "another key is queued for enrolment, and would get this one's password; confirm "
+                "it at the console, or cancel it with: mokutil --revoke-import"
             )
         return None
 
@@ -135,9 +135,9 @@ class SecureBootKeyEnrolled(State[Observed]):
             observed,
             wanted,
             why={
-                "own": "" if self.absent else "the firmware shall know who signs modules here",
+                "own": "" if self.absent else "the firmware must trust the key that signs modules",
                 "signed": "; ".join(
-                    f"{k}: signed by {who}, whom the firmware does not know"
+                    f"{k}: signed by {who}, whose key is not enrolled"
                     if who
                     else f"{k}: not signed"
                     for k, who in observed.unsigned.items()
@@ -154,8 +154,9 @@ class SecureBootKeyEnrolled(State[Observed]):
         if self.absent:
             if observed.own and observed.enrolment == ENROLLED and observed.certificate is not None:
                 yield (
-                    f"the firmware keeps the key with SHA1 {observed.certificate.fingerprint} until somebody "
-                    "deletes it at the console (mokutil --export, mokutil --delete); nothing can be signed with it"
+                    f"the firmware keeps the key with SHA1 {observed.certificate.fingerprint} "
+                    "until it is deleted at the console (mokutil --export, mokutil --delete); "
+                    "nothing can be signed with it"
                 )
         elif not observed.on:
             yield "Secure Boot is off: nothing needs to be signed"
@@ -165,7 +166,7 @@ class SecureBootKeyEnrolled(State[Observed]):
                 "without a key of the node's own and without anybody at the console"
             )
         elif observed.enrolment == NONE:
-            yield "blocked afterwards, until somebody was at the console with the one-time password"
+            yield "blocked until the key is confirmed at the console with the one-time password"
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         wanted = self.desired(observed)

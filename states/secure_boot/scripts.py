@@ -34,7 +34,7 @@ def make_key() -> Run:
         '-keyout $d/new.priv -outform DER -out $d/new.der >"$R/openssl.log" 2>&1 || { tail -n 5 "$R/openssl.log"; exit 1; }\n'
         "rm -f $d/new.conf; sync $d/new.priv $d/new.der\n"
         f"mv -f $d/new.priv {KEY_PATH}; mv -f $d/new.der {CERTIFICATE_PATH}; sync $d; effect made",
-        "make a key pair for signing kernel modules",
+        "create a key pair for signing kernel modules",
         timeout=120,
     )
 
@@ -58,7 +58,7 @@ def revoke() -> Run:
     """Take back what was queued."""
     return ops.Run(
         f"mokutil --revoke-import\nrm -f {PASSWORD_PATH} {PASSWORD_PATH}.hash {ONCE}/secure-boot; effect revoked",
-        "take back the enrolment that was queued",
+        "cancel the queued enrolment",
         timeout=60,
     )
 

@@ -274,7 +274,8 @@ class NodeValidated(State[Observed]):
     ) -> Iterator[Conflict]:
         if observed is None and not self.absent and "driver" in policy and policy["driver"].absent:
             yield Conflict(
-                "it validates the driver, which the policy removes: remove validator too, or keep driver"
+                "it validates the driver, which the policy removes; remove validator too, or keep "
+                "driver"
             )
 
     def desired(self, observed: Observed) -> Observed:
@@ -309,9 +310,9 @@ class NodeValidated(State[Observed]):
             wanted,
             paths={"unit": UNIT_PATH},
             why={
-                "proof": "walks the chain of proofs on the node",
-                "unit": "proves again at every boot",
-                "program": "what proves, and what it is told to prove",
+                "proof": "runs the validation on the node",
+                "unit": "revalidates at every boot",
+                "program": "the validation program and its configuration",
                 "status_missing": "the GPU Operator's pods wait for them",
             },
         )
@@ -359,7 +360,7 @@ class NodeValidated(State[Observed]):
         if plan.fields & {"left", "program", "proof", "status_missing"}:
             files = " ".join(map(shlex.quote, self._files(observed)))
             text = _FORGET.replace("@STATUS@", STATUS_FOLDER).replace("@FILES@", files)
-            yield ops.Run(text, "remove the proof and what made it")
+            yield ops.Run(text, "remove the validation result and program")
 
     def _files(self, observed: Observed) -> dict[str, str]:
         """Path and text of everything that proves, wrapper and settings included."""

@@ -19,18 +19,24 @@ from gpustate.engine.ledger import LedgerQuery
 #: is another afterwards, and what was fetched is not fetched twice (apt's own cache).
 LOOKS = (
     "download the driver's",
-    "read the package lists",
+    "refresh the package lists",
     "check what",
-    "look for",
-    "have ",  # "have containerd read its new configuration": its own program says what it makes of it
-    "note that",
-    "keep what",
+    "check that /usr/bin/",
+    "check for",
+    "validate containerd's",  # the program itself reports what it makes of the configuration
+    "validate crio's",
+    "validate docker's",
+    "validate microk8s's",
+    "reload the configuration",
+    "make ",  # modes of folders that others have to read
+    "record that",
+    "snapshot ",
     "hold the driver's packages",
     "wait until",
     "validate the node",
 )
 #: What these make lies in memory: a boot removes it, and they are done again after one.
-UNTIL_BOOT = ("link NVIDIA's devices below /dev/char",)
+UNTIL_BOOT = ("create the links to NVIDIA's devices in /dev/char",)
 _OWN_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 

@@ -90,7 +90,10 @@ def test_a_service_that_is_active_again_is_not_said_to_be_down(tmp_path: Path) -
     stand_ins = f"R={tmp_path}\n" + "".join(
         f"{name}() {{ return 1; }}\n" for name in ("wait_for", "roll_back", "timeout")
     )
-    for active, told in (("true", "runs and still is not healthy"), ("false", "does not run")):
+    for active, told in (
+        ("true", "is active but still unhealthy"),
+        ("false", "is still not active"),
+    ):
         script = ops.RestartUnit("x.service", roll_back=("/etc/x",)).script()
         systemctl = f"systemctl() {{ [ $1 != is-active ] || {active}; }}\n"
         done = subprocess.run(

@@ -34,7 +34,7 @@ PLAN_SCHEMA, RESULT_SCHEMA = schema("plan"), schema("result")
 
 def node(name: str = "gpu1", **more: Any) -> NodeResult:
     """A node with a state of every kind a plan can have."""
-    change = Change("text", "a\n", "b\n", Disruption.RESTART, "the policy says so", "/etc/x")
+    change = Change("text", "a\n", "b\n", Disruption.RESTART, "set by the policy", "/etc/x")
     password = Change("key", "old", "new", secret=True)
     states = [
         StateResult(

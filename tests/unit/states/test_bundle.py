@@ -78,8 +78,11 @@ def test_only_what_the_node_needs_is_sent_and_then_apt_sees_nothing_else(bundle:
     [
         ({"os_version": "13"}, "has no packages for debian13-x86_64 .available: debian12-x86_64"),
         ({"machine": "aarch64"}, "has no packages for debian12-aarch64"),
-        ({"package_manager": "apk"}, "this node has none"),
-        ({"package_manager": "dnf"}, "for debian12-x86_64 is not for dnf; make it for this node"),
+        ({"package_manager": "apk"}, "no apt, dnf or zypper on this node"),
+        (
+            {"package_manager": "dnf"},
+            "has no packages of debian12-x86_64 for dnf; rebuild the bundle for this node",
+        ),
     ],
 )
 def test_a_node_that_the_bundle_is_not_for_is_refused(

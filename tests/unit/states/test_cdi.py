@@ -202,7 +202,7 @@ def test_what_cannot_come_right_is_refused(node: Node, said: str) -> None:
         ("libcuda1:amd64: /usr/lib/{0}", "apply the state driver with this one"),
         ("libcuda1:i386, libcuda1:amd64: /lib/{0}", "of the package libcuda1 is missing"),
         ("libnvidia-container1: /usr/lib/{0}", "apply the state container-toolkit with this one"),
-        ("nvidia-imex: /usr/lib/{0}", "written now would leave it out: install nvidia-imex again"),
+        ("nvidia-imex: /usr/lib/{0}", "written now would omit it; install nvidia-imex again"),
         ("bash: /usr/lib/{0}", ""),
         ("diversion by a from: /usr/lib/{0}", ""),
     ],

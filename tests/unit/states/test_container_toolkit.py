@@ -39,7 +39,11 @@ class Node(FakeNode):
             candidates={name: [(version, ORIGIN) for version in offered] for name in PACKAGES},
             files={} if config is None else {CONFIG_PATH: config},
             shell={"docker-runc": (0, "")},
-            runs={"note that there is no": lambda node: node.originals.update({CONFIG_PATH: None})},
+            runs={
+                "record that /etc/nvidia-container-runtime": lambda node: node.originals.update(
+                    {CONFIG_PATH: None}
+                )
+            },
         )
 
     def _answer(self, query: queries.Query[Any]) -> Any:
@@ -81,7 +85,7 @@ def test_a_node_without_runc_is_warned_of(said: str, more: str, warned: bool) ->
     state = ContainerToolkitInstalled()
     plan = state.plan(state.probe(node))
     assert not plan
-    assert any("containerd is here, and neither runc" in one for one in plan.warnings) == warned
+    assert any("containerd is installed without runc" in one for one in plan.warnings) == warned
 
 
 def test_what_the_toolkit_may_call_is_looked_for(tmp_path: Path) -> None:
@@ -172,9 +176,9 @@ def test_hold_false_releases_the_packages() -> None:
         (
             ContainerToolkitInstalled(version="9.9.9"),
             ("1.18.1-1", "1.17.8-1"),
-            "there are 1.18.1-1, 1.17.8-1",
+            "available: 1.18.1-1, 1.17.8-1",
         ),
-        (ContainerToolkitInstalled(), (), "add toolkit-repository to the policy"),
+        (ContainerToolkitInstalled(), (), "add the state toolkit-repository to the policy"),
     ],
 )
 def test_a_version_nobody_offers_is_refused(
@@ -310,7 +314,7 @@ def test_the_common_keys_have_parameters_of_their_own() -> None:
 
 
 def test_a_key_said_twice_is_an_error() -> None:
-    with pytest.raises(ValidationError, match=r"runtime\.mode is given twice"):
+    with pytest.raises(ValidationError, match=r"runtime\.mode is set twice"):
         ContainerToolkitInstalled(mode="cdi", config={"nvidia-container-runtime.mode": "auto"})
 
 

@@ -64,7 +64,7 @@ def found(node: FakeNode, version: str, facts: Mapping[str, Any]) -> Found:
 def node_with(
     version: str = "1.7.24", files: Mapping[str, str] | None = None, **facts: Any
 ) -> FakeNode:
-    labels = ("look for", "keep what", "have containerd read", "forget what")
+    labels = ("check that", "snapshot", "validate containerd", "discard the snapshot of")
     return FakeNode(
         files={ROOT: DEBIAN} if files is None else files,
         units={"containerd.service": "active"},
@@ -146,11 +146,11 @@ def test_the_binary_is_asked_between_writing_and_restarting() -> None:
     node = node_with("2.1.9")
     list(converge(ContainerdHandlerRegistered(), node))
     assert [step.label for step in node.done] == [
-        f"look for {BINARY}",
-        "keep what containerd runs with",
+        f"check that {BINARY} exists",
+        "snapshot containerd's running configuration",
         f"write {DROP_IN}",
         f"write {ROOT}",
-        "have containerd read its new configuration",
+        "validate containerd's new configuration",
         "restart containerd.service",
     ]
     restart = node.done[-1]
@@ -265,7 +265,7 @@ def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
         ({ROOT: 'imports = "x"\n'}, {}, {}, "imports is not a list"),
         ({ROOT: 'imports = ["/etc/$(reboot)"]\n'}, {}, {}, "cannot follow the import"),
         (None, {"dump": "version = 2\n"}, {}, "no CRI plugin"),
-        (None, {"dump": "", "error": "containerd: no such plugin"}, {}, "no such plugin; repair"),
+        (None, {"dump": "", "error": "containerd: no such plugin"}, {}, "no such plugin; fix"),
         (None, {}, {"config_path": "/etc/other.toml"}, "remove config_path from the policy"),
         (None, {"started_with": "$CONF"}, {}, "an absolute path"),
         (
@@ -295,9 +295,9 @@ def test_a_damaged_file_is_told_with_the_place_of_its_kept_bytes() -> None:
     node.originals[ROOT] = DEBIAN
     name = hashlib.sha256(ROOT.encode()).hexdigest()[:24]
     refused = state.refuse(state.probe(node)) or ""
-    assert refused.endswith(f"it is kept: /var/lib/gpustate/originals/{name})")
+    assert refused.endswith(f"the original is kept in /var/lib/gpustate/originals/{name})")
     node.originals[ROOT] = None
-    assert f"before gpustate there was no {ROOT}" in (state.refuse(state.probe(node)) or "")
+    assert f"{ROOT} did not exist before gpustate" in (state.refuse(state.probe(node)) or "")
 
 
 def test_files_that_containerd_does_not_follow_are_no_success() -> None:
@@ -307,7 +307,7 @@ def test_files_that_containerd_does_not_follow_are_no_success() -> None:
         node_with(files=node.files, dump=dump_of("1.7.24"))
     )
     assert observed.lacks[0] == "no runtime nvidia"
-    assert "containerd says: no runtime nvidia" in (
+    assert "containerd reports: no runtime nvidia" in (
         ContainerdHandlerRegistered().refuse(observed) or ""
     )
     assert ContainerdHandlerRegistered().verify(observed).fields == {"lacks"}
@@ -390,7 +390,7 @@ def test_the_answer_of_a_node_is_read() -> None:
         owed=True,
         dump="x = 1",
     )
-    with pytest.raises(ProbeError, match="torn"):
+    with pytest.raises(ProbeError, match="truncated"):
         query.parse(Answer(0, b"file=400 /c.toml\nabc\n"))
 
 
@@ -479,7 +479,7 @@ def test_dockers_containerd_without_cri_has_nothing_to_do_and_says_why(version: 
     assert state.refuse(observed) is None
     plan = state.plan(observed)
     assert not plan
-    assert any(f"disabled_plugins names {full}" in note for note in plan.notes)
+    assert any(f"disabled_plugins lists {full}" in note for note in plan.notes)
 
 
 def test_a_removal_that_would_leave_no_default_runtime_is_refused() -> None:

@@ -44,7 +44,7 @@ def found(node: FakeNode, facts: Mapping[str, Any]) -> Found:
 
 
 def node_with(files: Mapping[str, str] = PACKAGED, **facts: Any) -> FakeNode:
-    labels = ("look for", "keep what", "have crio read", "forget what")
+    labels = ("check ", "snapshot", "validate crio", "discard the snapshot of")
     return FakeNode(
         files=files,
         answers={"CrioQuery": lambda node: found(node, facts)},
@@ -61,7 +61,7 @@ def test_it_converges_in_one_round_and_goes_away_again() -> None:
     labels = [step.label for step in node.done]
     assert labels[-3:] == [
         f"write {DROP_IN}",
-        "have crio read its new configuration",
+        "validate crio's new configuration",
         "restart crio.service",
     ]
     scripts = "\n".join(step.script() for step in node.done)
@@ -144,7 +144,7 @@ def test_a_stopped_service_that_is_meant_to_run_is_started() -> None:
     [
         ({"/etc/crio/crio.conf.d/10.conf": "[crio\n"}, {}, "not valid TOML"),
         ({"/etc/crio/crio.conf.d/10.conf": "# \ufffd\n"}, {}, "is not UTF-8"),
-        (PACKAGED, {"dump": "", "error": "invalid runtime_path"}, "invalid runtime_path; repair"),
+        (PACKAGED, {"dump": "", "error": "invalid runtime_path"}, "invalid runtime_path; fix"),
         (PACKAGED, {"main_path": "$X"}, "an absolute path"),
         ({**PACKAGED, DROP_IN: "# mine\n"}, {}, "foreign"),
     ],
@@ -165,7 +165,7 @@ def test_files_that_crio_does_not_follow_are_no_success() -> None:
     node = node_with()
     list(converge(CrioHandlerRegistered(), node))
     observed = CrioHandlerRegistered().probe(node_with(node.files, dump=DUMP))
-    assert "CRI-O says: no runtime nvidia" in (CrioHandlerRegistered().refuse(observed) or "")
+    assert "CRI-O reports: no runtime nvidia" in (CrioHandlerRegistered().refuse(observed) or "")
     assert CrioHandlerRegistered().verify(observed).fields == {"lacks"}
 
 

@@ -30,12 +30,12 @@ class Cuda(FakeNode):
             packages=installed,
             shell={"update-alternatives --query": lambda _: (0, self._said())},
             runs={
-                "note where": lambda _: self._note(),
-                "see that /usr/local/cuda": lambda _: self._keep(),
+                "record the target of": lambda _: self._note(),
+                "verify the target of /usr/local/cuda": lambda _: self._keep(),
                 "install cuda": lambda _: self._install(),
-                "put the files": lambda _: self.broken.clear(),
+                "restore missing files": lambda _: self.broken.clear(),
                 "remove": lambda _: self._remove(),
-                "give /usr/local/cuda back": lambda _: self._back(),
+                "restore the original /usr/local/cuda": lambda _: self._back(),
             },
             **more,
         )

@@ -59,7 +59,7 @@ class World:
             "answers": {"GpuFacts": NVML, "FileStats": self.stats},
             "shell": {"MainPID": self.look, "/dev/tcp": self.scrape},
             "runs": {
-                "make the folder": self.make,
+                "create the folder": self.make,
                 "if it is empty": lambda _: None,
             },
         }
@@ -135,7 +135,7 @@ def test_a_field_that_the_exporters_release_does_not_know_is_left_out_and_named(
     world = World()
     first, second = world.converge(counters=str(file), version="4.8.2")
     assert "CELSIUS" not in world.node.files[COUNTERS_PATH]
-    (note,) = [one for one in first.notes if "does not know" in one]
+    (note,) = [one for one in first.notes if "does not support" in one]
     assert "my.csv:2: " in note
     assert "dcgm-exporter 4.8.2" in note
     assert "write DCGM_FI_DEV_GPU_TEMP, the same field" in note
@@ -233,7 +233,7 @@ def test_it_is_taken_away_to_the_last_file() -> None:
         (
             World(answers={"GpuFacts": NVML, "FileStats": {"/jobs": FileStat("file", 0, 0, 0, 0)}}),
             {"job_mapping": "/jobs"},
-            "/jobs is there and no folder",
+            "/jobs is not a directory",
         ),
     ],
 )
@@ -254,8 +254,8 @@ def test_a_port_that_somebody_else_has_is_refused_with_who_has_it() -> None:
     assert state.refuse(state.probe(world.node)) is None, "the exporter itself"
     world.listeners = ["00000000:24B8|812|nginx|0|root||0::/system.slice/nginx.service"]
     assert state.refuse(state.probe(world.node)) == (
-        "port 9400 is taken by pid 812 (nginx, user root, unit nginx.service); stop that, or give the "
-        "exporter another port with listen"
+        "port 9400 is taken by pid 812 (nginx, user root, unit nginx.service); stop it, or set "
+        "another port with listen"
     )
     gone = build(DcgmExporterRunning, {"ensure": "absent"})
     assert gone.refuse(gone.probe(world.node)) is None

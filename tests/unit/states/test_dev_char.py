@@ -20,7 +20,7 @@ def node_with(said: str, files: dict[str, str] | None = None) -> FakeNode:
     return FakeNode(
         files=files,
         shell={"gpu_scopes": lambda node: (0, world["said"])},
-        runs={"link NVIDIA": lambda node: world.update(said=NODES + LINKS)},
+        runs={"create the links to NVIDIA": lambda node: world.update(said=NODES + LINKS)},
     )
 
 

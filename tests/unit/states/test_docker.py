@@ -68,7 +68,7 @@ class Node(FakeNode):
 
     def __init__(self, files: Mapping[str, str] | None = None, **facts: Any) -> None:
         self.docker = Docker(**facts)
-        labels = ("look for", "keep what", "have docker read", "forget what docker")
+        labels = ("check that", "snapshot", "validate docker", "discard the ")
         super().__init__(
             files=files or {},
             answers={"DockerQuery": lambda node: self.docker.found(node)},
@@ -148,10 +148,10 @@ def test_docker_is_asked_between_writing_and_reloading_and_systemd_is_left_alone
     node = Node({PATH: SITE})
     list(converge(DockerRuntimeRegistered(), node))
     assert [step.label for step in node.done] == [
-        f"look for {BINARY}",
-        "keep what docker runs with",
+        f"check that {BINARY} exists",
+        "snapshot docker's running configuration",
         f"write {PATH}",
-        "have docker read its new configuration",
+        "validate docker's new configuration",
         "reload docker.service",
     ]
     scripts = "\n".join(step.script() for step in node.done)
@@ -222,7 +222,8 @@ def test_a_service_that_systemd_does_not_know_is_refused_where_the_policy_names_
     node = Node({PATH: SITE}, active="", enabled="not-found")
     state = DockerRuntimeRegistered(unit="dockr.service")
     assert state.refuse(state.probe(node)) == (
-        "there is no dockr.service here: name the service of /usr/sbin/dockerd with unit"
+        "unit dockr.service not found; set the parameter unit to the service that runs "
+        "/usr/sbin/dockerd"
     )
     assert plan_of(node), "a daemon that somebody starts by hand has no docker.service"
 
@@ -254,7 +255,7 @@ def test_what_cannot_be_edited_safely_is_refused_in_one_line(
     [
         ({"halted": "41"}, "its process 41 is stopped by a signal"),
         ({"starting_s": 75, "active": "activating"}, "docker.service has been starting for 75 s"),
-        ({"mute": True}, "docker.service is active, and docker info gets no answer in 10 s"),
+        ({"mute": True}, "docker.service is active, and docker info did not answer within 10 s"),
     ],
 )
 def test_a_daemon_that_gives_no_answer_is_refused(facts: dict[str, Any], says: str) -> None:
@@ -367,5 +368,5 @@ def test_the_answer_of_a_node_is_read() -> None:
     assert (found.halted, found.mute) == ("", False)
     silent = DockerQuery("docker.service").parse(Answer(0, b"unit=1\nhalted=41\nmute=1\n"))
     assert (silent.halted, silent.mute) == ("41", True)
-    with pytest.raises(ProbeError, match="torn"):
+    with pytest.raises(ProbeError, match="truncated"):
         DockerQuery("docker.service").parse(Answer(0, b"file=400 /c.json\nabc\n"))

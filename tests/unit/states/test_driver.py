@@ -70,13 +70,13 @@ class World(FakeNode):
             },
             runs={
                 "download the driver's": lambda _: None,
-                "note the services": lambda _: None,
+                "record the services": lambda _: None,
                 "install the driver's": lambda _: self.transaction(),
                 "finish the interrupted": lambda _: self.broken.clear(),
                 "hold the driver's": lambda _: self.held.update(self.installed),
                 f"build the nvidia module for {NEW}": lambda _: self.build(NEW),
                 f"build the nvidia module for {OLD}": lambda _: self.build(OLD),
-                "unload and load": lambda _: self.load(),
+                "reload the nvidia modules": lambda _: self.load(),
                 "unload the nvidia": lambda _: self.unload(),
                 "start the services": lambda _: None,
                 "uninstall the driver of": lambda _: setattr(self, "more", Live()),
@@ -235,7 +235,7 @@ def test_all_is_downloaded_first_then_headers_and_a_kernel_left_over_is_built_la
     node.reach(DriverInstalled())
     done = labels(node)
     order = [
-        "download the driver's 3 packages and what they need",
+        "download the driver's 3 packages and their dependencies",
         f"install linux-headers-{OLD}",
         "install the driver's 3 packages",
         "hold the driver's packages",
@@ -283,7 +283,7 @@ def test_a_loaded_driver_is_replaced_at_the_cost_of_a_drain(then: DriverInstalle
     before, after = node.reach(then)
     assert before.disruption is Disruption.DRAIN
     assert not after
-    assert "unload and load the nvidia modules" in labels(node)
+    assert "reload the nvidia modules" in labels(node)
     kernels = set(node.installed) & {"nvidia-kernel-dkms", "nvidia-kernel-open-dkms"}
     assert len(kernels) == 1
 
@@ -404,7 +404,9 @@ def test_modules_that_would_not_unload_are_left_to_a_reboot() -> None:
     state = DriverInstalled(branch=580)
     plan = state.plan(state.probe(node))
     assert cost(plan, "loaded") is Disruption.REBOOT
-    assert "unload and load" not in " ".join(s.label for s in state.apply(state.probe(node), plan))
+    assert "reload the nvidia modules" not in " ".join(
+        s.label for s in state.apply(state.probe(node), plan)
+    )
 
 
 TRAINING = Holder(4711, "python3", "alice", "cri-1.scope", "trainer-0", (0,))
@@ -502,7 +504,7 @@ def test_a_parameter_that_nobody_knows_is_noted_with_the_nearest_before_there_is
     names = {"NVreg_RestrictProfiling": 0, "NVreg_Xyz": 1, "NVreg_EnableMSI": 1}
     state = DriverInstalled(branch=580, parameters=names)
     first, after = node.reach(state)
-    said = [note for note in first.notes if "known of no driver" in note]
+    said = [note for note in first.notes if "not a known driver parameter" in note]
     assert [note.partition(" ")[0] for note in said] == ["NVreg_RestrictProfiling", "NVreg_Xyz"]
     assert said[0].endswith("; did you mean NVreg_RestrictProfilingToAdminUsers")
     assert "did you mean" not in said[1]
@@ -533,7 +535,7 @@ def test_values_are_compared_as_the_driver_shows_them(given: int | str, shown: s
     [
         ({"version": "580"}, "must be a driver version"),
         ({"version": "580.65.06", "branch": 570}, "is not of branch 570"),
-        ({"parameters": {"modeset": 1}}, "neither NVreg_NAME"),
+        ({"parameters": {"modeset": 1}}, "must be NVreg_NAME"),
         ({"parameters": {"NVreg_X": "a b"}}, "blanks or quotes"),
         ({"module_type": "closed"}, "module_type"),
         ({"branches": 1}, "did you mean 'branch'"),
@@ -565,7 +567,7 @@ V100, A100, H100, GH200, B200, K80 = "1db6", "20b0", "2330", "2342", "2901", "10
         ((V100,), 590, "auto", "set branch = 580"),
         ((V100,), 580, "open", "set module_type = 'proprietary'"),
         ((B200,), 580, "proprietary", "set module_type = 'open'"),
-        ((V100, B200), 580, "auto", "no driver serves both"),
+        ((V100, B200), 580, "auto", "no driver supports both"),
         ((K80,), 535, "auto", "470 and older"),
         ((H100,), 620, "proprietary", "no proprietary modules any more"),
         ((H100,), 470, "open", "begin with 515"),
@@ -651,7 +653,7 @@ def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_pla
     node.more = Live(secure_boot=SecureBoot(True))
     packages, notes = wanted()
     assert signed <= packages
-    assert "built and signed are taken" in notes
+    assert "built and signed by Ubuntu are used" in notes
     assert state.refuse(state.probe(node)) is None
     node.more = Live(secure_boot=SecureBoot(True, "/var/lib/shim-signed/mok/MOK.der", True))
     assert not signed & wanted()[0]
@@ -665,14 +667,15 @@ def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_pla
         (
             Live(modprobe=("/etc/modprobe.d/x.conf:2: install  nvidia-uvm /bin/false",)),
             {},
-            "/etc/modprobe.d/x.conf:2 (install nvidia_uvm /bin/false) keeps the module from being loaded",
+            "/etc/modprobe.d/x.conf:2 (install nvidia_uvm /bin/false) prevents the module from "
+            "loading",
         ),
         (
             Live(beside=("programs get /x/libcuda.so.9.9",)),
             {},
             "programs get /x/libcuda.so.9.9; move it out of that folder",
         ),
-        (Live(), {"os_id": "arch", "package_manager": "pacman"}, "are called on arch"),
+        (Live(), {"os_id": "arch", "package_manager": "pacman"}, "unsupported distribution arch"),
     ],
 )
 def test_a_driver_of_somebody_else_is_left_alone(
@@ -693,8 +696,8 @@ def test_modules_that_no_boot_would_load_are_warned_of() -> None:
 
     node = World(gpu())
     told = warnings(DriverInstalled(), "nvidia", "nvidia-uvm", "nvidia-modeset")
-    assert "/etc/modprobe.d/x.conf:1 (blacklist nvidia) keeps boots from loading nvidia," in told
-    assert "x.conf:2 (blacklist nvidia_uvm) keeps boots from loading nvidia-uvm," in told
+    assert "/etc/modprobe.d/x.conf:1 (blacklist nvidia) prevents boots from loading nvidia," in told
+    assert "x.conf:2 (blacklist nvidia_uvm) prevents boots from loading nvidia-uvm," in told
     assert "blacklist" not in warnings(DriverInstalled(), "nvidia")  # nvidia-uvm brings it
     assert "blacklist" not in warnings(DriverInstalled(load=False), "nvidia-uvm")
 
@@ -840,26 +843,26 @@ def test_a_damaged_file_is_put_back_without_touching_the_module() -> None:
     node = converged()
     damaged = [LINK]
     node.answers["PackageFiles"] = lambda _: tuple(damaged)
-    node.runs["put back files of libcuda1"] = lambda _: damaged.clear()
+    node.runs["restore files of libcuda1"] = lambda _: damaged.clear()
     before, after = node.reach(node.goal)
     assert before.fields == {"damaged"}
     assert before.disruption is Disruption.NONE
     assert not after
-    assert [step.label for step in node.done] == ["put back files of libcuda1"]
+    assert [step.label for step in node.done] == ["restore files of libcuda1"]
 
 
 def test_missing_sources_are_put_back_before_anything_is_built() -> None:
     node = converged()
     damaged = ["nvidia-kernel-open-dkms: /usr/src/nvidia-580.178.04/dkms.conf is missing"]
     node.answers["PackageFiles"] = lambda _: tuple(damaged)
-    node.runs["put back sources of nvidia-kernel-open-dkms"] = lambda _: damaged.clear()
+    node.runs["restore sources of nvidia-kernel-open-dkms"] = lambda _: damaged.clear()
     node.kernels[NEW] = replace(node.kernels[NEW], nvidia_version=None, nvidia_license=None)
     before, after = node.reach(node.goal)
     assert before.fields == {"damaged", "built"}
     assert before.disruption is Disruption.NONE
     assert not after
     assert [step.label for step in node.done] == [
-        "put back sources of nvidia-kernel-open-dkms",
+        "restore sources of nvidia-kernel-open-dkms",
         f"build the nvidia module for {NEW}",
     ]
 
@@ -867,7 +870,7 @@ def test_missing_sources_are_put_back_before_anything_is_built() -> None:
 def test_a_device_node_of_a_gpu_that_was_opened_is_made_again() -> None:
     node = converged()
     node.more = Live(device_nodes=("/dev/nvidia0 is missing",))
-    node.runs["make NVIDIA's device nodes"] = lambda _: setattr(node, "more", Live())
+    node.runs["create NVIDIA's device nodes"] = lambda _: setattr(node, "more", Live())
     before, after = node.reach(node.goal)
     assert before.fields == {"device_nodes"}
     assert not after

@@ -150,4 +150,4 @@ def test_a_repository_that_goes_or_wants_its_login_first_adds_nothing() -> None:
         password="b",
     )
     asked = private.preview(private.probe(read_only(facts=facts)))
-    assert asked == "preview_failed 'the repository wants a login that is not on the node yet'"
+    assert asked == "preview_failed 'the repository needs a login that is not on the node yet'"

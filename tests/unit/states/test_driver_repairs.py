@@ -84,7 +84,7 @@ SOURCE = "nvidia-kernel-open-dkms: /usr/src/nvidia-580.1/dkms.conf is missing"
     ("offered", "must", "status", "said"),
     [
         (True, True, 0, "effect unpacked\n"),
-        (False, True, 1, "did not bring it back"),
+        (False, True, 1, "did not restore it"),
         (False, False, 0, "effect same\n"),
     ],
 )

@@ -156,7 +156,7 @@ def test_a_fabric_that_is_not_complete_is_drift_although_the_service_runs() -> N
     ]
     assert plan.disruption is Disruption.DRAIN
     (step,) = state.apply(state.probe(one), plan)
-    assert "restarting nvidia-fabricmanager.service if need be" in step.label
+    assert "restarting nvidia-fabricmanager.service if needed" in step.label
 
 
 def test_completed_without_success_is_drift_too() -> None:
@@ -236,7 +236,7 @@ def test_a_subnet_manager_that_died_is_repaired_by_a_restart() -> None:
 def test_a_b200_board_without_the_subnet_managers_package_is_refused_with_the_next_move() -> None:
     state = FabricManagerRunning()
     why = state.refuse(state.probe(b200(packages={}))) or ""
-    assert "put the state nvlsm into the policy" in why
+    assert "add the state nvlsm to the policy" in why
 
 
 def test_a_driver_that_does_not_know_these_switches_is_refused() -> None:
@@ -264,7 +264,7 @@ def test_one_that_runs_although_no_switch_is_seen_is_left_alone_and_named() -> N
     one.enabled.add(UNIT)
     (plan,) = converge(FabricManagerRunning(), one, rounds=0)
     assert not plan
-    assert "left alone" in plan.notes[0]
+    assert "left unchanged" in plan.notes[0]
 
 
 def test_it_is_stopped_on_a_tray_of_a_rack() -> None:

@@ -142,7 +142,7 @@ def test_a_node_without_a_network_card_is_left_alone() -> None:
     node = rdma_node(Rdma(), module())
     (plan,) = converge(GpuDirectRdmaEnabled(), node, rounds=0)
     assert not plan
-    assert "no network card" in plan.notes[0]
+    assert "no NVIDIA network card" in plan.notes[0]
 
 
 def test_the_fragment_of_rdma_is_read_as_it_is_printed() -> None:
@@ -260,7 +260,7 @@ def gdr_node(driver: str = "open", **more: Any) -> FakeNode:
             "build gdrdrv": lambda node: build(node, "2.6"),
             "unload gdrdrv": unload,
             "load gdrdrv": load,
-            "see that /dev/gdrdrv": lambda node: node.shells.update(
+            "check that /dev/gdrdrv": lambda node: node.shells.update(
                 {"stat -c '%t %a' /dev/gdrdrv": (0, "666\n")}
             ),
             "remove /dev/gdrdrv": lambda node: node.shells.update(

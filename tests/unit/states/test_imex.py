@@ -232,7 +232,7 @@ def test_a_missing_channel_is_told() -> None:
 
 
 def test_the_nodes_are_given_once() -> None:
-    with pytest.raises(ValidationError, match="given twice"):
+    with pytest.raises(ValidationError, match="set twice"):
         ImexRunning(nodes=NODES, domains={DOMAIN: NODES})
 
 

@@ -42,7 +42,7 @@ def node_with(
     return FakeNode(
         files=files,
         answers={"K0sQuery": observed},
-        runs=dict.fromkeys(("look for", "wait for k0s"), lambda node: None),
+        runs=dict.fromkeys(("check that", "wait for k0s"), lambda node: None),
     )
 
 
@@ -69,7 +69,7 @@ def test_one_file_comes_and_goes_and_k0s_restarts_its_containerd_itself(
     ("files", "facts", "reason"),
     [
         ({}, {"managed": False}, "is not managed by k0s"),
-        ({DROP_IN_PATH: "# mine\n"}, {}, "foreign"),
+        ({DROP_IN_PATH: "# mine\n"}, {}, "was not written by gpustate"),
         ({}, {"merged": "[x\n"}, "not valid TOML"),
     ],
 )

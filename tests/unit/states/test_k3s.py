@@ -54,12 +54,12 @@ def test_a_service_that_was_started_too_early_is_restarted_once(unit: str) -> No
 @pytest.mark.parametrize(
     ("service", "programs", "parameters", "reason"),
     [
-        (EARLY, {}, {}, "is not there"),
+        (EARLY, {}, {}, "not found; add the state container-toolkit"),
         (
             EARLY,
             {"/usr/local/nvidia/toolkit/nvidia-container-runtime": 50, BINARY: 200},
             {},
-            "wins over",
+            "takes precedence over",
         ),
         (replace(EARLY, template=f"{FOLDER}/config.toml.tmpl"), None, {}, 'template "base"'),
         (replace(EARLY, started=300), None, {}, "was started after"),

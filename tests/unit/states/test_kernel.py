@@ -43,11 +43,13 @@ class World(FakeNode):
             shell={"update-grub": (0, menu)},
             answers={"Kernels": lambda _: tuple(self.kernels.values())},
             runs={
-                f"make GRUB boot {OLD}": lambda _: self.files.update({PIN_PATH: pin(OLD)}),
-                f"make GRUB boot {NEW}": lambda _: self.boots(NEW),
+                f"set {OLD} as GRUB's default kernel": lambda _: self.files.update(
+                    {PIN_PATH: pin(OLD)}
+                ),
+                f"set {NEW} as GRUB's default kernel": lambda _: self.boots(NEW),
                 "install linux-image": lambda _: None,
                 "build the nvidia module": lambda _: self.build(NEW),
-                "write GRUB's menu anew": lambda _: None,
+                "regenerate the GRUB menu": lambda _: None,
             },
         )
         module: dict[str, Any] = {"nvidia_version": driver}
@@ -101,10 +103,10 @@ def test_a_kernel_is_pinned_away_installed_built_for_and_only_then_booted() -> N
     assert not last
     labels = [step.label for step in node.done]
     order = [
-        f"make GRUB boot {OLD}",
+        f"set {OLD} as GRUB's default kernel",
         f"install linux-image-{NEW}, linux-headers-{NEW}",
         f"build the nvidia module for {NEW}",
-        f"make GRUB boot {NEW}",
+        f"set {NEW} as GRUB's default kernel",
     ]
     assert [label for label in labels if label in order] == order
     assert labels.index(order[-1]) < len(labels) - 1
@@ -123,7 +125,7 @@ def test_without_a_driver_nothing_has_to_be_built() -> None:
     ("world", "says"),
     [
         ({"offered": False}, f"apt does not offer linux-image-{NEW}"),
-        ({"menu": ""}, "GRUB's menu is not there"),
+        ({"menu": ""}, "no GRUB menu"),
     ],
 )
 def test_what_cannot_be_had_or_kept_from_booting_is_refused(

@@ -33,7 +33,7 @@ def node_with(template: str | None = MICROK8S_TEMPLATE, **facts: Any) -> FakeNod
         base = Found("active", "1.6.28", files, dict(node.originals))
         return replace(base, **facts)
 
-    labels = ("look for", "keep what", "have microk8s read", "forget what")
+    labels = ("check that", "snapshot", "validate microk8s", "discard the snapshot of")
     return FakeNode(
         files={} if template is None else {TEMPLATE_PATH: template},
         answers={"Microk8sQuery": found},

@@ -135,7 +135,9 @@ def test_a_service_that_is_known_is_stopped_by_name_and_costs_a_restart() -> Non
     assert plan.disruption is Disruption.RESTART
     assert "stopped for it and started again: nvidia-dcgm.service" in plan.notes
     text = "\n".join(
-        step.script() for step in state.apply(observed, plan) if "divide" in step.label
+        step.script()
+        for step in state.apply(observed, plan)
+        if "apply the MIG layout" in step.label
     )
     assert "stop_clients" in text
     assert "kubelet" not in text
@@ -240,7 +242,7 @@ def test_wrong_parameters_are_told_in_a_line(values: dict[str, Any], said: str) 
 def test_another_manager_a_silent_nvml_and_a_lost_gpu_are_refusals() -> None:
     manager = "nvidia-mig-manager.service"
     fake = node(gpu(), units={manager: "inactive"}, enabled=(manager,))
-    assert "divides the GPUs its own way" in str(told(MigLayoutApplied("all-balanced"), fake)[1])
+    assert "applies another MIG layout" in str(told(MigLayoutApplied("all-balanced"), fake)[1])
     lost = node(gpu(), gpu(1, error=15))
     assert "GPU 0000:02:00.0: error 15" in str(told(MigLayoutApplied("all-balanced"), lost)[1])
     silent = node()
@@ -255,7 +257,7 @@ def test_services_that_an_interrupted_run_left_stopped_are_started() -> None:
     plan = state.plan(observed)
     assert plan.fields == {"stopped"}
     assert [step.label for step in state.apply(observed, plan)] == [
-        "start the services that were stopped for MIG"
+        "restart the services stopped for MIG"
     ]
 
 
@@ -299,7 +301,7 @@ def test_what_is_not_known_any_more_is_told_and_not_made_up(before: str | None) 
     for state in (MigLayoutApplied("all-1g.10gb"), MigLayoutApplied(ensure="absent")):
         observed = state.probe(node(halves(), files=files))
         plan = state.plan(observed)
-        assert "what the GPUs were before gpustate is not known any more" in plan.warnings[0]
+        assert "the original MIG layout is unknown" in plan.warnings[0]
         assert state.absent or "before" not in plan.fields
         assert not state.absent or not plan.fields & {"modes", "instances"}
 
@@ -310,8 +312,8 @@ def test_removal_goes_back_to_what_was_there_and_leaves_what_never_was_ours() ->
     observed = state.probe(node(halves(), files={"before": before, "layout": "x", "restore": "y"}))
     assert state.desired(observed).instances == {"0": ("7g.80gb at 0",)}
     labels = [step.label for step in state.apply(observed, state.plan(observed))]
-    assert labels[-1] == "remove the layout and what gives it"
-    assert "divide the GPUs" in labels
+    assert labels[-1] == "remove the MIG layout and its boot service"
+    assert "apply the MIG layout" in labels
     untouched = state.probe(node(halves()))
     assert not state.plan(untouched)
 

@@ -66,7 +66,7 @@ def boot(node: Simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bo
             vars={"gpustate_state_folder": str(g), "gpustate_sys_root": str(tmp_path / "sys")},
         )
         files, work = first_boot.compiled([(state, (here,))], [state], image)
-        assert work == ("mig: divide the GPUs of this machine",)
+        assert work == ("mig: apply the MIG layout of this machine",)
         for path, text in files.items():
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(text)
@@ -139,7 +139,7 @@ def test_a_gpu_that_cannot_be_divided_so_fails_the_first_boot_and_is_named(
 ) -> None:
     node.describe(models.models()["H100"])
     result = boot(MigLayoutApplied("all-1g.5gb"))
-    assert result.startswith("failed: mig: divide the GPUs of this machine: ")
+    assert result.startswith("failed: mig: apply the MIG layout of this machine: ")
     assert "GPU 00000000:1B:00.0 (0x2330) cannot be divided as all-1g.5gb says" in result
     assert node.layout().gpus[0].enabled is False
 

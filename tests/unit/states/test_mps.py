@@ -85,10 +85,12 @@ def node(world: World, nvml: NvmlFacts = NVML, **units: str) -> FakeNode:
             "FileStats": lambda _: {PIPES: world.pipes},
         },
         runs={
-            "open to all users": lambda _: setattr(world, "pipes", FileStat("dir", 0o755, 0, 0, 0)),
-            "remove what the daemon made": lambda _: None,
-            "prove MPS": prove,
-            "remove the proof": lambda fake: setattr(world, "proof", ""),
+            "accessible to all users": lambda _: setattr(
+                world, "pipes", FileStat("dir", 0o755, 0, 0, 0)
+            ),
+            "remove the daemon's files": lambda _: None,
+            "validate MPS": prove,
+            "remove the MPS validation program": lambda fake: setattr(world, "proof", ""),
         },
     )
     fake.vars = {"parameters": parameters}
@@ -115,7 +117,7 @@ def test_the_daemon_runs_with_a_share_for_each_client_and_is_proven() -> None:
     assert "echo set_default_device_pinned_mem_limit 1 11517M" in unit
     assert "echo set_default_active_thread_percentage 25" in unit
     assert f"ExecStopPost=-/usr/bin/nvidia-smi -i {UUIDS[0]} -c DEFAULT" in unit
-    assert [step.label for step in fake.done][-1] == "prove MPS with two clients"
+    assert [step.label for step in fake.done][-1] == "validate MPS with two clients"
 
 
 def test_other_limits_restart_it_and_prove_again() -> None:
@@ -205,7 +207,8 @@ def test_a_folder_of_somebody_else_is_refused_and_one_that_a_newer_daemon_filled
     fake = node(world)
     state = MpsRunning(pipe_folder="/etc")
     assert state.refuse(state.probe(fake)) == (
-        "/etc holds passwd, which no MPS daemon has made: name a folder of MPS's own with pipe_folder"
+        "/etc holds passwd, which no MPS daemon created; set pipe_folder to a folder used by MPS "
+        "only"
     )
     fake.files[UNIT_PATH] = "[Service]\nEnvironment=CUDA_MPS_PIPE_DIRECTORY=/etc\n"
     assert state.refuse(state.probe(fake)) is None
@@ -244,8 +247,8 @@ def test_it_is_refused_beside_a_division_of_the_gpus_before_that_begins(
             {},
             "echo quit | CUDA_MPS_PIPE_DIRECTORY=/srv/m nvidia-cuda-mps-control",
         ),
-        (NVML, {"gpus": [UUIDS[0][:-1] + "9"]}, World(), {}, "there is no GPU GPU-"),
-        (replace(NVML, gpus=()), {}, World(), {}, "there is no GPU"),
+        (NVML, {"gpus": [UUIDS[0][:-1] + "9"]}, World(), {}, "no GPU GPU-"),
+        (replace(NVML, gpus=()), {}, World(), {}, "no GPU on this node"),
         (NvmlFacts(error=9), {}, World(), {}, "driver not loaded"),
         (
             replace(NVML, driver_version="570.1"),

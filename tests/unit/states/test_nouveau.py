@@ -167,9 +167,9 @@ def test_a_hook_that_lost_its_execute_bit_is_written_again() -> None:
 @pytest.mark.parametrize(
     ("world", "driver", "said"),
     [
-        (World(found="no-tool"), None, "cannot be looked into"),
+        (World(found="no-tool"), None, "cannot be listed"),
         (World(tools=""), None, "neither initramfs-tools nor dracut"),
-        (World(found=""), "nouveau", "built into the kernel"),
+        (World(found=""), "nouveau", "built into this kernel"),
         (
             World(named="/etc/modprobe.d/aaa.conf:install nouveau /sbin/modprobe -i nouveau\n"),
             None,
@@ -198,7 +198,7 @@ def test_install_lines_that_do_not_win_are_no_reason_to_refuse(line: str) -> Non
 def test_files_that_ask_for_the_module_by_name_are_told() -> None:
     state = NouveauBlacklisted()
     plan = state.plan(state.probe(Node(World(named="/etc/modules:nouveau\n"))))
-    assert plan.notes[0].startswith("/etc/modules asks for the module by name")
+    assert plan.notes[0].startswith("/etc/modules requests the module by name")
 
 
 def test_an_image_is_judged_by_its_files_not_by_the_kernel_that_runs() -> None:

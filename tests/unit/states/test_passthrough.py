@@ -50,10 +50,10 @@ def node(line: CommandLine = LINE, look: str = NVIDIA, **more: Any) -> FakeNode:
             "dev/kvm": (0, "kvm=1\ngroups=1\ncontainerd=1\ntdx=Y\n"),
         },
         "runs": {
-            "note that GRUB": lambda _: None,
-            "write GRUB": menu,
+            "record that the GRUB": lambda _: None,
+            "regenerate the GRUB": menu,
             "bind the devices": bound,
-            "give the devices back": released,
+            "bind the devices to their original drivers": released,
         },
     }
     return FakeNode(**{**settings, **more})
@@ -114,7 +114,7 @@ def test_a_menu_that_was_not_written_is_written() -> None:
 
 VFIO_REFUSALS = [
     (LINE, "", "no PCI device"),
-    (LINE, NVIDIA.replace("module=1\n", ""), "vfio-pci is not in the kernel"),
+    (LINE, NVIDIA.replace("module=1\n", ""), "the running kernel has no vfio-pci"),
     (replace(LINE, menu=(("6.1", ("intel_iommu=off",)),)), NVIDIA, "intel_iommu=off"),
     (replace(LINE, way="grubby"), NVIDIA, "grubby --update-kernel=ALL"),
     (replace(LINE, way=""), NVIDIA, "no update-grub"),

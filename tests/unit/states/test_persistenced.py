@@ -53,8 +53,8 @@ def node(unit: str | None, *, gpus: tuple[PciGpu, ...] = (GPU,)) -> FakeNode:
         units={UNIT: "inactive"} if unit else {},
         answers={"GpuFacts": modes},
         runs={
-            "no longer start": unwanted,
-            "start nvidia-persistenced at boot": lambda fake: fake.files.update({WANTS_PATH: ""}),
+            "disable nvidia-persistenced": unwanted,
+            "enable nvidia-persistenced at boot": lambda fake: fake.files.update({WANTS_PATH: ""}),
         },
     )
 
@@ -149,7 +149,7 @@ def test_a_drop_in_that_is_read_before_ours_is_set_right() -> None:
 def test_a_drop_in_that_is_read_after_ours_and_undoes_it_is_refused() -> None:
     state = PersistenceModeEnabled()
     fake, path = sited("zz-site.conf", "--no-persistence-mode")
-    assert f"{path} has nvidia-persistenced start" in (state.refuse(state.probe(fake)) or "")
+    assert f"{path} starts nvidia-persistenced" in (state.refuse(state.probe(fake)) or "")
     for name in ("10-site.conf", "zz-site.conf"):
         fake, path = sited(name, "")
         fake.files[path] = "[Service]\nExecStart=\nExecStart=-/bin/true\n"

@@ -46,18 +46,18 @@ def test_a_hook_of_a_package_is_named_and_stays() -> None:
     node = node_with({HOOK: TEXT}, owners={HOOK: "nvidia-container-toolkit"})
     plan = next(converge(PodmanCdiEnabled(), node))
     assert not plan
-    assert f"{HOOK} of nvidia-container-toolkit injects GPUs beside CDI" in plan.notes[0]
+    assert f"{HOOK} of nvidia-container-toolkit injects GPUs in addition to CDI" in plan.notes[0]
 
 
 @pytest.mark.parametrize(
     ("files", "version", "reason"),
     [
-        ({}, "3.4.4", "does not know CDI"),
+        ({}, "3.4.4", "does not support CDI"),
         ({"/etc/containers/containers.conf": "[engine\n"}, "5.4.2", "not valid TOML"),
         (
             {"/etc/containers/containers.conf": '[engine]\ncdi_spec_dirs = ["/etc/cdi"]\n'},
             "5.4.2",
-            "add it there",
+            "add it",
         ),
     ],
 )

@@ -62,10 +62,10 @@ def test_a_good_node_is_neither_refused_nor_changed() -> None:
         ),
         (GOOD, facts(os_id="", os_version=""), "unknown operating system"),
         (GOOD, facts(machine="riscv64"), "no driver for riscv64"),
-        (GOOD, facts(systemd=False), "systemd does not run here"),
+        (GOOD, facts(systemd=False), "systemd is not running"),
         (GOOD, facts(package_manager=""), "apt-get is not installed"),
         (GOOD + "readonly=/usr\n", None, "/usr cannot be written"),
-        (GOOD.replace(str(NOW_S), "1000"), None, "the clock says 1970-01-01"),
+        (GOOD.replace(str(NOW_S), "1000"), None, "the clock shows 1970-01-01"),
         (GOOD.replace(f"written={NOW_S - 90}", f"written={NOW_S + 999_999}"), None, "set the time"),
         (GOOD.replace("50000", "2599"), None, "/boot, /usr, /var need 2600 MiB"),
         (GOOD + "inodes=/var\n", None, "inodes"),
@@ -100,7 +100,7 @@ def test_what_the_drivers_packages_miss_of_each_other_is_left_to_the_driver() ->
     assert refusal(PreflightPassed(), fake) is None
     state = PreflightPassed()
     assert state.plan(state.probe(fake)).notes[0] == (
-        "left to the state that brings it: nvidia-smi wants libnvidia-ml1 (= 535.247.01-1), "
+        "left to the state that installs it: nvidia-smi wants libnvidia-ml1 (= 535.247.01-1), "
         "nvidia-smi wants libnvidia-ml1 (>= 535)"
     )
 
@@ -116,7 +116,8 @@ def test_folders_on_filesystems_of_their_own_are_judged_alone() -> None:
     out = GOOD.replace("/boot 50000 /", "/boot 90 /boot").replace("/usr 50000", "/usr 2500")
     out = out.replace("/var 50000", "/var 2500")
     assert refusal(PreflightPassed(), node(out)) == (
-        "/boot has 90 MiB free, and /boot need 100 MiB: make room (apt-get clean, old kernels)"
+        "/boot has 90 MiB free, and /boot need 100 MiB: free disk space (apt-get clean, remove "
+        "old kernels)"
     )
     assert refusal(PreflightPassed(boot_mib=90), node(out)) is None
 

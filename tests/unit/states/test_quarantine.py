@@ -27,7 +27,7 @@ class World:
         return FakeNode(
             answers={"GpuFacts": nvml, "ExcludedGpusQuery": lambda _: self.held},
             shell={"date +%s": (0, f"{NOW}\n")},
-            runs={"write down which": self.write, "end the quarantine": self.end},
+            runs={"record which": self.write, "end the quarantine": self.end},
         )
 
     def write(self, _: FakeNode) -> None:
@@ -78,7 +78,7 @@ def test_an_end_that_has_passed_is_told() -> None:
     world = World()
     (plan, _) = world.run(gpus=[of(UUIDS[0], "2026-01-01")])
     assert not plan
-    assert "ended at 2026-01-01: take it out" in plan.warnings[0]  # type: ignore[attr-defined]
+    assert "ended at 2026-01-01; remove it" in plan.warnings[0]  # type: ignore[attr-defined]
 
 
 def test_removal_takes_the_inventorys_and_leaves_the_commands() -> None:
@@ -92,7 +92,7 @@ def test_a_gpu_that_is_not_there_is_refused_as_long_as_all_answer() -> None:
     state = build(GpusQuarantined, {"gpus": [of(other)]})
     reason = state.refuse(state.probe(World().node()))
     assert reason is not None
-    assert f"there is no GPU {other} here; there are {UUIDS[0]}" in reason
+    assert f"no GPU {other} on this node; its GPUs are {UUIDS[0]}" in reason
     lost = replace(NVML, gpus=(NVML.gpus[0], Gpu(1, error=15)))
     assert state.refuse(state.probe(World().node(lost))) is None
 
@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_read_is_written_anew() -> None:
         ([of(UUIDS[0], "soon")], "is not a time"),
         ([of(UUIDS[0], reason="")], "reason"),
         ([of(UUIDS[0], reason="a\nb")], "not a line of text"),
-        ([of(UUIDS[0]), of(UUIDS[0])], "is defined twice"),
+        ([of(UUIDS[0]), of(UUIDS[0])], "is listed twice"),
         ([{"gpu": UUIDS[0], "reason": "x"}], "until"),
         ("all", "gpus"),
         ([of(UUIDS[0], "9" * 400)], "is not a time"),

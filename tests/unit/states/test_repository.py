@@ -58,10 +58,10 @@ def node(files: dict[str, str] | None = None, **facts: Any) -> FakeNode:
             "fetch the repository key": lambda fake: fake.files.update(
                 {DriverRepository(**MIRROR).key_path: KEY}
             ),
-            "forget the package lists": lambda fake: (
+            "remove the package lists": lambda fake: (
                 fake.files.pop(DriverRepository(**MIRROR).stamp_path, None) and None
             ),
-            "read the package lists": lambda fake: None,
+            "refresh the package lists": lambda fake: None,
         },
     )
     return fake
@@ -126,7 +126,7 @@ def test_a_cloud_image_without_any_lists_gets_those_of_its_archive_too() -> None
     fake.shells["/var/lib/apt/lists/"] = (0, "/var/lib/apt/lists/*_Packages*\n")
     list(converge(state, fake))
     labels = [step.label for step in fake.done]
-    assert f"read the package lists of {LIST}, where there are none" in labels
+    assert f"refresh the package lists of {LIST}, where there are none" in labels
 
 
 def test_the_archive_gets_the_components_that_it_lacks() -> None:
@@ -200,7 +200,7 @@ def test_the_toolkits_repository_and_the_drivers_do_not_mind_each_other() -> Non
 def test_a_cdrom_is_named_and_left_alone() -> None:
     fake = node({LIST: "deb cdrom:[Debian]/ bookworm main\n" + ARCHIVE})
     state = DriverRepository(**MIRROR)
-    assert any("apt may ask for a disc" in note for note in state.plan(state.probe(fake)).notes)
+    assert any("apt may prompt for a disc" in note for note in state.plan(state.probe(fake)).notes)
 
 
 def test_absent_takes_every_file_away_again() -> None:
@@ -230,15 +230,15 @@ def test_a_node_it_does_not_fit_is_refused(facts: dict[str, Any], says: str) -> 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"origin": "mirror"}, "wants url and key"),
+        ({"origin": "mirror"}, "needs url and key"),
         ({"url": URL}, "belongs to origin 'mirror'"),
-        ({"origin": "distribution", "key": KEY}, "leave key away"),
+        ({"origin": "distribution", "key": KEY}, "remove key"),
         ({**MIRROR, "key": "/no/such/key.asc"}, "cannot be read"),
         ({**MIRROR, "key": "nonsense"}, "no public key"),
-        ({**MIRROR, "key": "http://mirror.example.com/key.asc"}, "wants fingerprint"),
+        ({**MIRROR, "key": "http://mirror.example.com/key.asc"}, "needs fingerprint"),
         ({**MIRROR, "fingerprint": "0" * 40}, f"has fingerprint {ONE}"),
         ({**MIRROR, "fingerprint": "9AD30799"}, "short key id"),
-        ({**MIRROR, "suite": "stable"}, "wants components"),
+        ({**MIRROR, "suite": "stable"}, "needs components"),
         ({**MIRROR, "components": ["main"]}, "has no components"),
         ({**MIRROR, "url": "mirror.example.com"}, "http, https or file"),
         ({**MIRROR, "pin_priority": 0}, "wanted 1 or more"),
@@ -324,7 +324,7 @@ def test_what_came_of_a_bundle_goes_once_none_is_wanted(absent: bool) -> None:
     observed = state.probe(fake)
     plan = state.plan(observed)
     assert plan.fields == {"half_bundle"}
-    step = next(step for step in state.apply(observed, plan) if "came of a bundle" in step.label)
+    step = next(step for step in state.apply(observed, plan) if "came from a bundle" in step.label)
     # Another state may have finished it by then.
     assert step.script().startswith(f"[ -e {APT_CONF} ] || [ -e {RPM_REPOS} ] || rm -rf")
     fake.answers[query] = {BUNDLE_FOLDER: folder, APT_CONF: folder}
@@ -411,8 +411,8 @@ def test_a_login_that_changed_is_tried_at_once_and_one_that_is_gone_is_removed()
     ("given", "says"),
     [
         ({"username": "ops", "password": PASSWORD}, "belong to origin 'mirror'"),
-        ({**MIRROR, "username": "ops"}, "wants a password"),
-        ({**MIRROR, "password": PASSWORD}, "wants a username"),
+        ({**MIRROR, "username": "ops"}, "needs a password"),
+        ({**MIRROR, "password": PASSWORD}, "needs a username"),
         ({**PRIVATE, "password": f"{PASSWORD} x"}, "password: wanted a word without spaces"),
         ({**PRIVATE, "url": URL.replace("://", "://ops:other-S3cr3t@")}, "url has another password than"),
         ({**MIRROR, "url": URL.replace("://", "://ops:a%20S3cr3t@")}, "characters that apt cannot read"),

@@ -146,7 +146,7 @@ def test_the_toolkit_comes_in_one_transaction_of_the_nodes_own_manager(manager: 
     node = FakeNode(
         facts=facts("rocky", "9.6", manager),
         candidates=offers,
-        runs={"note": lambda _: None},
+        runs={"record": lambda _: None},
         shell={"docker-runc": (0, "")},
     )
     *_, last = converge(ContainerToolkitInstalled(version="1.17.8"), node)

@@ -40,12 +40,12 @@ class World(FakeNode):
             facts=NodeFacts(os_id="debian", package_manager="apt", kernel=K, systemd=True),
             answers={"FirmwareQuery": lambda _: self.firmware, "Kernels": lambda _: (self.kernel,)},
             runs={
-                "make a key pair": lambda _: self.gets(own=True, ours=OURS, certificate=OURS),
+                "create a key pair": lambda _: self.gets(own=True, ours=OURS, certificate=OURS),
                 "sign the nvidia": lambda _: self.sign(),
                 "queue the enrolment": lambda _: self.gets(
                     queued=(Listed(self.target.fingerprint),)
                 ),
-                "take back": lambda _: self.gets(queued=()),
+                "cancel the queued": lambda _: self.gets(queued=()),
                 "destroy": lambda _: self.gets(own=False, ours=None),
                 "install mokutil": lambda _: self.gets(lacks=(), brought=True),
                 "remove the packages": lambda _: self.gets(lacks=("mokutil",), brought=False),
@@ -146,7 +146,7 @@ def test_signed_modules_of_ubuntu_are_preferred_unless_a_key_is_asked_for() -> N
 def test_somebody_elses_request_is_not_given_this_password() -> None:
     node = World(replace(ON, queued=(Listed("cc" * 20),)))
     state = SecureBootKeyEnrolled()
-    assert "another key waits" in (state.refuse(state.probe(node)) or "")
+    assert "another key is queued" in (state.refuse(state.probe(node)) or "")
 
 
 def test_missing_tools_come_along_and_go_again() -> None:

@@ -24,7 +24,7 @@ def node(*gpus: Gpu, active: bool = False, **files: str) -> FakeNode:
     return FakeNode(
         units={UNIT: "active"} if active else {},
         answers={"GpuFacts": NvmlFacts(gpus=gpus)},
-        runs={"read its configuration": lambda fake: None},
+        runs={"reload the configuration": lambda fake: None},
     )
 
 
@@ -49,7 +49,7 @@ def test_a_plugin_that_runs_is_told_to_read_it() -> None:
     fake = node(active=True)
     first, _ = converge(made(config=sliced()), fake)
     assert first.disruption == Disruption.RELOAD
-    assert [step.label for step in fake.done][-1] == f"have {UNIT} read its configuration"
+    assert [step.label for step in fake.done][-1] == f"reload the configuration of {UNIT}"
 
 
 def test_the_one_of_several_is_chosen_for_the_node() -> None:
@@ -70,7 +70,7 @@ def test_the_one_of_several_is_chosen_for_the_node() -> None:
         ({"config": {}, "configs": {}}, "not both"),
         ({"configs": {"a": {}, "b": {}}}, "name one of a, b"),
         ({"configs": {"a": {}}, "selected": "b"}, "no configuration b"),
-        ({"selected": "b"}, "which is not given"),
+        ({"selected": "b"}, "which is not set"),
         ({"path": "x"}, "not an absolute path"),
     ],
 )

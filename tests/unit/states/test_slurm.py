@@ -49,7 +49,7 @@ def test_gpus_are_described_in_pci_order_with_cores_and_links() -> None:
     ]
     assert "NodeName=n1 Gres=gpu:a100:2 Feature=gpu,a100,driver580" in fake.files[NODE]
     assert first.disruption == Disruption.RESTART
-    assert "slurm.conf of the cluster wants" in first.notes[0]
+    assert "slurm.conf of the cluster needs" in first.notes[0]
     assert fake.done[-1].label == "restart slurmd.service"
     assert not last
 

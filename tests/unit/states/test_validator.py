@@ -39,7 +39,7 @@ class Node(FakeNode):
                 "enable gpustate-validate": lambda node: self.links.add(UNIT_LINK),
                 "disable gpustate-validate": lambda node: self.links.discard(UNIT_LINK),
                 "validate the node": lambda node: self.prove(),
-                "remove the proof": lambda node: self.forget(),
+                "remove the validation result": lambda node: self.forget(),
             },
             answers={"GpuFacts": lambda node: self.nvml},
         )
