@@ -29,7 +29,7 @@ def as_before(view: View, *paths: str) -> str:
     told = [
         f"; {path} as it was before gpustate: {kept}"
         if kept
-        else f"; before gpustate there was no {path}"
+        else f"; {path} did not exist before gpustate"
         for path, kept in view.clues.fields("kept", 2)
         if path in paths
     ]

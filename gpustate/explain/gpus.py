@@ -78,7 +78,7 @@ def _unseen_without_node(view: View) -> str:
         node = nodes.get(path)
         if one.minor < 0 or one.address in observed or (node is not None and node.character):
             continue
-        found.append(f"{path} is {'missing' if node is None else f'a {node.kind}, no device'}")
+        found.append(f"{path} is {'missing' if node is None else f'a {node.kind}, not a device'}")
     return f"{_unseen(view)}; {some(found)}" if found and _unseen(view) else ""
 
 
@@ -293,7 +293,7 @@ def _capability(view: View) -> str:
 
 
 def _not_a_device(view: View) -> str:
-    return view.broken if "no device" in view.broken else ""
+    return view.broken if "not a device" in view.broken else ""
 
 
 def _numbers(view: View) -> str:

@@ -130,7 +130,7 @@ FOLLOWS: dict[str, frozenset[str]] = {
     "containerd": frozenset({"digest", "trapped", "owed", "dead"}),
     "crio": frozenset({"digest", "found", "dead"}),
     "docker": frozenset({"digest", "found"}),
-    "k0s": frozenset({"lacks"}),
+    "k0s": frozenset({"lacks", "dead"}),
     "k3s": frozenset({"late"}),
     "microk8s": frozenset({"found"}),
 }
@@ -204,7 +204,7 @@ def possible(state: AnyState, seen: Any) -> Any:
     if state.name in ("crio", "docker", "microk8s"):
         return possible_runtime(state, seen)
     if state.name in ("k0s", "k3s") and (state.absent or not seen.unit):
-        return replace(seen, lacks=())
+        return replace(seen, lacks=(), dead="")
     if state.name == "containerd":
         seen = replace(seen, digest=fingerprint(seen.files))
         if not seen.program or state.absent:
@@ -241,7 +241,7 @@ def possible_runtime(state: AnyState, seen: Any) -> Any:
         found = replace(found, active="", owed=False)
         seen = replace(seen, read=True)
         if state.name != "docker":
-            seen = replace(seen, lacks=())
+            seen = replace(seen, lacks=(), dead="")
     return replace(seen, found=found)
 
 

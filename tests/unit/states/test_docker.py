@@ -76,7 +76,7 @@ class Node(FakeNode):
         )
 
     def carry_out(self, step: Any) -> None:
-        if isinstance(step, ops.Run) and "which keys" in step.what:
+        if isinstance(step, ops.Run) and "keys" in step.what:
             rows = step.text.partition("'%s\\n' ")[2].partition(" >")[0]
             self.docker.ours = tuple(rows.split())
             return
