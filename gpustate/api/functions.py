@@ -23,9 +23,7 @@ from gpustate.engine.events import Listener, nobody
 from gpustate.errors import UsageError
 from gpustate.plan import document as documents
 from gpustate.plan.estimate import Schedule
-from gpustate.resolver import lock_layers
 from gpustate.resolver.checks import node_checks
-from gpustate.solve import lock as locks
 
 if TYPE_CHECKING:
     from gpustate.api.sources import InventorySource, PolicySource
@@ -91,6 +89,8 @@ def plan(
         context=context,
     )
     if inputs.lock is not None:
+        from gpustate.solve import lock as locks
+
         document["lock"] = json.loads(locks.to_text(inputs.lock))
     return PlanResult(
         **_common(inputs, result), document=document, policy=effective, pending=result.pending
@@ -125,6 +125,8 @@ def drift(
         inputs.policy, inputs.source, result.nodes, run=result.run, created=_now(), context=context
     )
     if inputs.lock is not None:
+        from gpustate.solve import lock as locks
+
         document["lock"] = json.loads(locks.to_text(inputs.lock))
     return DriftResult(**_common(inputs, result), document=document)
 
@@ -266,6 +268,8 @@ def _inputs(
     file = lock_file(name, lock)
     if file is None:
         return _Inputs(effective, targets, name, None, notes)
+    from gpustate.resolver import lock_layers
+
     lock_data = lock_layers.load(file)
     targets = lock_layers.onto(targets, effective, lock_data, file, registry.names())
     return _Inputs(effective, targets, name, lock_data, notes)

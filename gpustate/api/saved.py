@@ -15,8 +15,6 @@ from gpustate.core.policy import Policy, build
 from gpustate.errors import PolicyError, UsageError
 from gpustate.formats.masking import missing_secrets, with_secrets
 from gpustate.plan.document import policy_parameters, read_plan
-from gpustate.resolver import lock_layers
-from gpustate.solve import lock
 
 
 class Plan(dict[str, Any]):
@@ -112,6 +110,9 @@ def as_locked(
     """The inventory with the lock that the plan was made with."""
     if "lock" not in document:
         return inventory
+    from gpustate.resolver import lock_layers
+    from gpustate.solve import lock
+
     locked = lock.from_text(json.dumps(document["lock"]), f"{source}: lock")
     return lock_layers.onto(inventory, policy, locked, source, registry.names())
 
