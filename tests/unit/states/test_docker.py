@@ -68,7 +68,7 @@ class Node(FakeNode):
 
     def __init__(self, files: Mapping[str, str] | None = None, **facts: Any) -> None:
         self.docker = Docker(**facts)
-        labels = ("check that", "snapshot", "validate docker", "discard the ")
+        labels = ("check that", "snapshot", "validate docker", "discard the snapshot of docker")
         super().__init__(
             files=files or {},
             answers={"DockerQuery": lambda node: self.docker.found(node)},
@@ -76,7 +76,7 @@ class Node(FakeNode):
         )
 
     def carry_out(self, step: Any) -> None:
-        if isinstance(step, ops.Run) and "which keys" in step.what:
+        if isinstance(step, ops.Run) and "keys" in step.what:
             rows = step.text.partition("'%s\\n' ")[2].partition(" >")[0]
             self.docker.ours = tuple(rows.split())
             return
