@@ -30,7 +30,7 @@ def golden(text: str) -> str:
     return dedent(text).lstrip("\n")
 
 
-CONF = Change("text", "a\nb\n", "a\nc\n", Disruption.RESTART, "set by the policy", "/etc/x.conf")
+CONF = Change("text", "a\nb\n", "a\nc\n", Disruption.RESTART, "the policy says so", "/etc/x.conf")
 
 
 def pending(name: str, *changes: Change, notes: tuple[str, ...] = ()) -> StateResult:

@@ -68,7 +68,7 @@ class Node(FakeNode):
 
     def __init__(self, files: Mapping[str, str] | None = None, **facts: Any) -> None:
         self.docker = Docker(**facts)
-        labels = ("check that", "snapshot", "validate docker", "discard the ")
+        labels = ("check that", "snapshot", "validate docker", "discard the snapshot of docker")
         super().__init__(
             files=files or {},
             answers={"DockerQuery": lambda node: self.docker.found(node)},
