@@ -110,7 +110,7 @@ def apply_policy(
     if not options["yes"]:
         if not sys.stdin.isatty():
             raise UsageError(
-                "nobody is there to say yes", fix="look with `gpustate plan`, then give --yes"
+                "stdin is not a terminal", fix="review with `gpustate plan`, then pass --yes"
             )
         from gpustate.cli.plan import make_plan
 
@@ -139,7 +139,7 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
     rules.read()
     if not options["yes"]:
         if not sys.stdin.isatty():
-            raise UsageError("nobody is there to say yes", fix="give --yes")
+            raise UsageError("stdin is not a terminal", fix="pass --yes")
         from gpustate.cli.show import show
         from gpustate.plan import render
 

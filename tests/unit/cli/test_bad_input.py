@@ -159,7 +159,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "good.py", *ON, "-f", "0"), "plan: Invalid value for '-f'", ()),
     (("plan", "good.py", *ON, "--out", "no/x"), "no/x: no is not a folder", ("--out",)),
     (("plan", "good.py", *ON, "-o", "xml"), "plan: Invalid value for '-o'", ("json",)),
-    (("apply", "good.py", *ON), "nobody is there to say yes", ("--yes",)),
+    (("apply", "good.py", *ON), "stdin is not a terminal", ("--yes",)),
     (("apply", "good.py", "-i", "--yes"), "-i has no value, for --yes comes after it", ("node1",)),
     (("apply", "good.py", *ON, "--yes", "--serial", "0"), "--serial: '0' is not a batch size", ()),
     (("apply", "good.py", *ON, "--yes", "--serial", "120%"), "--serial: '120%' is not a batch", ()),

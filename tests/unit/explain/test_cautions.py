@@ -188,7 +188,7 @@ def test_a_damaged_containerd_configuration_is_told_with_what_is_kept_of_it(tmp_
     other = diagnosis(tmp_path / "b", damaged)
     assert other.broken is not None
     assert (
-        "before gpustate there was no /etc/containerd/conf.d/99-nvidia.toml"
+        "/etc/containerd/conf.d/99-nvidia.toml did not exist before gpustate"
         in other.broken.evidence
     )
     assert "aaaa" not in other.broken.evidence
