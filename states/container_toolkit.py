@@ -330,9 +330,7 @@ class ContainerToolkitInstalled(State[Observed]):
         after = self.desired(observed)
         if "versions" in plan.fields and observed.config_text is None and not observed.kept:
             # The package writes the file when it is configured; restoring means there is none.
-            yield ops.Run(
-                f"save the original {CONFIG_PATH}", f"record that {CONFIG_PATH} did not exist", 30
-            )
+            yield ops.Run(f"keep {CONFIG_PATH}", f"record that {CONFIG_PATH} did not exist", 30)
         if "config_text" in plan.fields and after.config_text is not None:
             # Before the installation: the package takes over the values of a file that is there.
             yield ops.PutText(CONFIG_PATH, after.config_text)
