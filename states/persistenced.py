@@ -89,7 +89,7 @@ class PersistenceModeEnabled(State[Observed]):
             drop_in_text=drop_in,
             active=unit is not None and unit.active,
             at_boot=(unit is not None and unit.unit_file_state == "enabled") or WANTS_PATH in wants,
-            # A GPU that does not say is foreign finding.
+            # A GPU that does not report its mode is left to other checks.
             persistent={
                 gpu.pci: gpu.persistence_mode for gpu in gpus if gpu.persistence_mode is not None
             },
@@ -226,7 +226,7 @@ def drop_in_text(unit_text: str, *, uvm_persistence: bool) -> str | None:
 
 
 def parse_modes(text: str) -> dict[str, bool]:
-    """Read nvidia-smi's table; a GPU that does not answer is foreign finding."""
+    """Read nvidia-smi's table; a GPU that does not answer is left to other checks."""
     found: dict[str, bool] = {}
     for line in text.splitlines():
         address, _, mode = (part.strip() for part in line.partition(","))

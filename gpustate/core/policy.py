@@ -259,7 +259,7 @@ def _sizes(pace: Iterable[str]) -> tuple[str, ...]:
     sizes = tuple(pace) if isinstance(pace, list | tuple) else ("?",)
     for size in sizes:
         if not isinstance(size, str) or not _SIZE.fullmatch(size):
-            raise PolicyError(f"pace: {shown(size)} is not a number of nodes and no percentage")
+            raise PolicyError(f"pace: {shown(size)} is neither a number of nodes nor a percentage")
     return sizes
 
 

@@ -49,7 +49,7 @@ def stopped(found: Service, restart: str) -> bool:
     Args:
         found: its program, ``ActiveState`` and ``UnitFileState``. A masked one is missed: its state says that
             it is to serve.
-        restart: the state's parameter; a service that is foreign to restart is theirs to start.
+        restart: the state's parameter; whoever restarts a service is also the one to start it.
     """
     if restart != "systemd" or not found.program:
         return False
@@ -93,7 +93,7 @@ def silent(found: Service, unit: str, restart: str) -> str | None:
     Args:
         found: what is there.
         unit: its service.
-        restart: the state's parameter; a service that is foreign to restart is theirs to look after.
+        restart: the state's parameter; whoever restarts a service is also the one to look after it.
     """
     if restart != "systemd" or not found.program:
         return None

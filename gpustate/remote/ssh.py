@@ -322,7 +322,7 @@ def _open(
         raise ConnectionFailed(
             f"host key of {target.host} is not the one in {target.known_hosts[0]} "
             f"(got {error.key.fingerprint})",
-            fix=f"if the node was reinstalled: ssh-keygen -f {target.known_hosts[0]} -R {target.alias}; otherwise somebody is in between",
+            fix=f"if the node was reinstalled: ssh-keygen -f {target.known_hosts[0]} -R {target.alias}; otherwise this may be a man-in-the-middle attack",
         ) from error
     except paramiko.AuthenticationException as error:
         client.close()
@@ -334,7 +334,8 @@ def _open(
             ) from error
         used = ", ".join(target.keys) or "agent and default keys"
         raise ConnectionFailed(
-            f"{where} rejected the login with {used}", fix="check ansible_user and the key"
+            f"authentication failed for {where} (tried {used})",
+            fix="check ansible_user and ansible_ssh_private_key_file",
         ) from error
     except (paramiko.SSHException, EOFError, OSError) as error:
         client.close()
