@@ -227,7 +227,7 @@ class _Reader:
             driver = self._pools(source.notes, None)
         else:
             source.notes.append(
-                f"{source.place(item)}: no NVIDIADriver in this file: the driver is foreign "
+                f"{source.place(item)}: no NVIDIADriver in this file: the driver is managed elsewhere "
                 "and stays as it is"
             )
         wanted = (*_dra_stack(driver), *wanted_metrics(source))
@@ -386,7 +386,7 @@ def _dra_stack(driver: Stack) -> tuple[Wanted, ...]:
 
 
 def _stack(source: Source, driver: Stack) -> Iterator[Wanted]:
-    """The whole stack of a ClusterPolicy; without ``driver`` the driver is foreign."""
+    """The whole stack of a ClusterPolicy; without ``driver`` the driver is managed elsewhere."""
     root = source.spec.get("hostPaths", "rootFS")
     if root is not None and root.value not in ("", "/"):
         source.notes.append(
@@ -401,7 +401,7 @@ def _stack(source: Source, driver: Stack) -> Iterator[Wanted]:
     else:
         section = source.spec.get("driver") or source.spec
         source.notes.append(
-            f"{source.place(section)}: driver.enabled is false: the driver is foreign and "
+            f"{source.place(section)}: driver.enabled is false: the driver is managed elsewhere and "
             "stays as it is"
         )
         source.not_used("driver.enabled is false", *_OF_DRIVER, but=_SWITCHES)

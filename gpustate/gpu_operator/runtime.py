@@ -165,7 +165,7 @@ def wanted_runtime(source: Source) -> Iterator[Wanted]:
         section = spec.get("toolkit") or spec
         source.notes.append(
             f"{source.place(section)}: toolkit.enabled is false: toolkit, runtime and CDI are "
-            "somebody else's and stay as they are"
+            "managed elsewhere and stay as they are"
         )
         unused = ("toolkit.", "cdi.", "operator.runtimeClass")
         source.not_used("toolkit.enabled is false", *unused, but=("toolkit.enabled",))

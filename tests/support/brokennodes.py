@@ -691,7 +691,7 @@ CONTAINERS = (
              docker("inactive/dead/disabled")),
     Scenario("container-runtime-halted", (3,), process("containerd", "T"), ("containerd is active",), process("containerd", "S")),
     Scenario("docker-configuration-broken", (3,), both(docker(RUNS), file("etc/docker/daemon.json", "{ x"), kept("etc/docker/daemon.json", None)),
-             ("/etc/docker/daemon.json", "starts with it no more", "before gpustate there was no"),
+             ("/etc/docker/daemon.json", "starts with it no more", "did not exist before gpustate"),
              both(docker(RUNS), file("etc/docker/daemon.json", '{\n "runtimes": {}\n}\n'), kept("etc/docker/daemon.json", None))),
     Scenario("docker-configuration-no-file", (3,), both(docker(RUNS), file("etc/docker/daemon.json/x")),
              ("/etc/docker/daemon.json is a directory, no file",), docker(RUNS)),

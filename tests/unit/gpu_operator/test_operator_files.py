@@ -245,7 +245,7 @@ def test_a_gpucluster_leaves_a_node_its_driver_and_metrics_and_nothing_else() ->
     alone = gpu_operator.read(cluster, "gc.yaml")
     assert alone.kind == "gpucluster"
     assert list(states(alone)) == ["preflight", "validator", "dcgm"]
-    assert any("the driver is foreign" in note for note in alone.notes)
+    assert any("the driver is managed elsewhere" in note for note in alone.notes)
     both = gpu_operator.read(
         cluster + "---\n" + head.format("NVIDIADriver", "{version: '580'}"), "gc"
     )
