@@ -17,7 +17,7 @@ from gpustate.core.change import Disruption
 from gpustate.core.inventory import Inventory
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy
-from gpustate.core.unknown_targets import strangers
+from gpustate.core.unknown_targets import describe_unknown_targets
 from gpustate.engine import fleet
 from gpustate.engine.events import Listener, nobody
 from gpustate.errors import UsageError
@@ -88,10 +88,7 @@ def plan(
         schedule=schedule(result, forks, sizes) if estimate else None,
         context=context,
     )
-    if inputs.lock is not None:
-        from gpustate.solve import lock as locks
-
-        document["lock"] = json.loads(locks.to_text(inputs.lock))
+    _add_lock(document, inputs)
     return PlanResult(
         **_common(inputs, result), document=document, policy=effective, pending=result.pending
     )
@@ -124,10 +121,7 @@ def drift(
     document = documents.plan_document(
         inputs.policy, inputs.source, result.nodes, run=result.run, created=_now(), context=context
     )
-    if inputs.lock is not None:
-        from gpustate.solve import lock as locks
-
-        document["lock"] = json.loads(locks.to_text(inputs.lock))
+    _add_lock(document, inputs)
     return DriftResult(**_common(inputs, result), document=document)
 
 
@@ -264,7 +258,7 @@ def _inputs(
     else:
         effective, name = load_policy(policy), source or str(policy)
     targets = _nodes(nodes, limit, exclude)
-    notes = (*targets.notes, *strangers(effective, targets, name))
+    notes = (*targets.notes, *describe_unknown_targets(effective, targets, name))
     file = lock_file(name, lock)
     if file is None:
         return _Inputs(effective, targets, name, None, notes)
@@ -351,6 +345,14 @@ def _common(inputs: _Inputs, result: fleet.FleetResult) -> dict[str, Any]:
         "interrupted": result.interrupted,
         "notes": inputs.notes,
     }
+
+
+def _add_lock(document: dict[str, Any], inputs: _Inputs) -> None:
+    """A plan carries the lock it was made with."""
+    if inputs.lock is not None:
+        from gpustate.solve import lock as locks
+
+        document["lock"] = json.loads(locks.to_text(inputs.lock))
 
 
 def _retried(

@@ -4,11 +4,11 @@ A subclass is a frozen, closed pydantic model: its annotated fields are its para
 says whether a subclass MUST, SHOULD or MAY define it. The engine calls them in this order, and
 can be understood without reading it::
 
-    probe(node) -> seen      reads the node
-    refuse(seen)             may this state be applied here at all
-    plan(seen) -> Plan       pure: what differs from desired(seen), and what it costs
-    apply(seen, plan)        pure: yields the steps the plan asks for; the engine carries them out
-    probe, verify(seen)      what the node says afterwards decides; exit codes of steps never do
+    probe(node) -> observed  reads the node
+    refuse(observed)         may this state be applied here at all
+    plan(observed) -> Plan   pure: what differs from desired(observed), and what it costs
+    apply(observed, plan)    pure: yields the steps the plan asks for; the engine carries them out
+    probe, verify(observed)  what the node says afterwards decides; exit codes of steps never do
 
 In an image that is baked nothing runs: the engine leaves out what steps do to a running system, and
 asks ``first_boot(observed)`` for what the machine that boots the image has to do itself.
