@@ -203,7 +203,7 @@ def carry_out(
     target = read_policy(source) if plan is None else plan
     inventory = common.load_inventory(options)
     if isinstance(target, api.Policy):
-        notes.tell_strangers(inventory, target, source)
+        notes.report_unknown_targets(inventory, target, source)
     else:
         inventory = saved.only_planned(inventory, saved.document_of(target), source)
     run = fleet.new_run_id()

@@ -148,7 +148,7 @@ def locked(
     inventory: Inventory, policy: Policy, source: str, options: dict[str, Any]
 ) -> tuple[Inventory, str | None]:
     """The inventory with what the lock file says of its nodes, and that file's text; all as it was without one."""
-    notes.tell_strangers(inventory, policy, source)
+    notes.report_unknown_targets(inventory, policy, source)
     file = lock_file(source, options)
     if file is None:
         return inventory, None

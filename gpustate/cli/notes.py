@@ -20,8 +20,8 @@ def tell(lines: Iterable[str]) -> None:
         click.echo(printable(f"gpustate: note: {line}"), err=True)
 
 
-def tell_strangers(inventory: Inventory, policy: Policy, source: str) -> None:
+def report_unknown_targets(inventory: Inventory, policy: Policy, source: str) -> None:
     """Note groups and nodes that the policy names and the inventory does not have."""
-    from gpustate.core.unknown_targets import strangers
+    from gpustate.core.unknown_targets import describe_unknown_targets
 
-    tell(strangers(policy, inventory, source))
+    tell(describe_unknown_targets(policy, inventory, source))

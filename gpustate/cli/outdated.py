@@ -36,7 +36,7 @@ def outdated(
     rules.read()
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
-    notes.tell_strangers(inventory, made, policy)
+    notes.report_unknown_targets(inventory, made, policy)
     path = path or lock_layers.beside(policy)
     if not os.path.lexists(path):
         raise UsageError("there is no such lock file", place=path, fix="make it: gpustate solve")

@@ -92,7 +92,7 @@ def make_plan(
         common.check_out(out)
     policy = common.load_policy(source, options)
     inventory = common.load_inventory(options)
-    notes.tell_strangers(inventory, policy, source)
+    notes.report_unknown_targets(inventory, policy, source)
     shared: dict[str, Any] = {
         "lock": common.lock_file(source, options) or False,
         "forks": options["forks"],

@@ -124,7 +124,7 @@ def _order(made: Mapping[str, Any]) -> list[tuple[str, str]]:
     """States in the order they are applied, each with what it waits for."""
     from gpustate import registry
     from gpustate.core.policy import build as build_state
-    from gpustate.graph.about import told
+    from gpustate.graph.about import describe_reasons
     from gpustate.graph.build import build, reverse
     from gpustate.graph.order import order
 
@@ -133,4 +133,4 @@ def _order(made: Mapping[str, Any]) -> list[tuple[str, str]]:
     graph = build(states)
     if states and all(state.absent for state in states):
         graph = reverse(graph)
-    return [(name, told(graph, name)) for name in order(graph)]
+    return [(name, describe_reasons(graph, name)) for name in order(graph)]

@@ -48,7 +48,7 @@ def solve(
     rules.read()
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
-    notes.tell_strangers(inventory, made, policy)
+    notes.report_unknown_targets(inventory, made, policy)
     path = path or lock_layers.beside(policy)
     common.check_out(path)
     old = lock_layers.load_if_there(path)

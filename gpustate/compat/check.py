@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpustate.compat.facts import FACTS, Facts, Value, derived, told
+from gpustate.compat.facts import FACTS, Facts, Value, derived, format_value
 from gpustate.compat.rules import Rule, RuleSet, Verdict
 from gpustate.errors import PolicyError, UsageError
 
@@ -109,7 +109,7 @@ def _deciding(rule: Rule, known: Facts, fact: str) -> tuple[bool, str]:
     values = (False, True) if flag else (None, rule.positive.get(fact))
     for value in values:
         if rule.when.holds({**known, **derived({fact: value}), fact: value}):
-            return value in (False, None), told(value)
+            return value in (False, None), format_value(value)
     return False, ""
 
 

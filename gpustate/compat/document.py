@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpustate.compat.check import Report, Result
-from gpustate.compat.facts import FACTS, Facts, told
+from gpustate.compat.facts import FACTS, Facts, format_value
 from gpustate.compat.rules import Rule, RuleSet, Verdict
 
 REPORT_FORMAT = "gpustate.matrix/1"
@@ -85,7 +85,7 @@ def report_data(report: Report, *, strict: bool = False) -> dict[str, Any]:
     return {
         "format": REPORT_FORMAT,
         "digest": report.digest,
-        "facts": {name: told(value) for name, value in report.facts.items()},
+        "facts": {name: format_value(value) for name, value in report.facts.items()},
         "blocked": refused(report, strict=strict),
         "summary": _counts(report),
         "results": [
@@ -213,7 +213,9 @@ def why_text(rule: Rule, result: Result | None, facts: Facts) -> str:
     if result is not None:
         lines.append(f"  here: {_STATES[result.holds]}")
         for name in dict.fromkeys(rule.when.names()):
-            known = told(facts[name]) if name in facts else f"not known ({FACTS[name].where})"
+            known = (
+                format_value(facts[name]) if name in facts else f"not known ({FACTS[name].where})"
+            )
             lines.append(f"    {name}: {known}")
         if result.allowed:
             lines.append(f"    allowed because: {result.allowed}")

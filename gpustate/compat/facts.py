@@ -364,7 +364,7 @@ def derived(known: Facts) -> dict[str, Value]:
     return found
 
 
-def told(value: Value) -> str:
+def format_value(value: Value) -> str:
     """A value as a person reads it."""
     if value is None:
         return "none"

@@ -133,17 +133,17 @@ def _inventory_layers(node: InventoryNode) -> Iterator[Layer]:
         if not isinstance(layer.value, Mapping):
             raise PolicyError(
                 f"must map states to parameters, is {given(layer.value)}",
-                place=told(layer.origin, node),
+                place=place_for_node(layer.origin, node),
             )
         for name, values in layer.value.items():
             if values is not None and name != ALLOW and not isinstance(values, Mapping):
                 raise PolicyError(
                     f"{named(name)}: must map parameters to values, is {given(values)}",
-                    place=told(layer.places.get((str(name),), layer.origin), node),
+                    place=place_for_node(layer.places.get((str(name),), layer.origin), node),
                 )
         body = {str(n): v for n, v in layer.value.items() if v is not None}
         yield Layer(layer.scope, layer.name, body, layer.origin, layer.places, inventory=True)
 
 
-def told(place: str, node: InventoryNode) -> str:
+def place_for_node(place: str, node: InventoryNode) -> str:
     return f"{place}: {node.name}: gpustate"

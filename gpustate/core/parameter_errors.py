@@ -83,7 +83,7 @@ def wanted(kind: str, context: Mapping[str, Any]) -> str | None:
     return None if words is None else words.format_map(context)
 
 
-def told(item: Mapping[str, Any]) -> str:
+def describe_error(item: Mapping[str, Any]) -> str:
     """One mistake, of pydantic's list of them: what is wanted and what was given."""
     said = wanted(item["type"], item.get("ctx") or {})
     return str(item["msg"]) if said is None else f"wanted {said} (given: {given(item['input'])})"

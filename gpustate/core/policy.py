@@ -21,7 +21,7 @@ from typing import Any
 
 from gpustate.core.building import build, every_parameter, explain, parameters
 from gpustate.core.inventory import InventoryNode
-from gpustate.core.layering import ALLOW, SECTIONS, groups_of, layers_of, told
+from gpustate.core.layering import ALLOW, SECTIONS, groups_of, layers_of, place_for_node
 from gpustate.core.layers import REMOVED, Layer, Path, merged, value_at
 from gpustate.core.parameter_errors import given
 from gpustate.core.state import AnyState, State
@@ -365,7 +365,7 @@ def _state(state: AnyState, layers: tuple[Layer, ...], node: InventoryNode) -> A
 
 def _place_in(layer: Layer, path: Path, node: InventoryNode) -> str | None:
     place = layer.place_of(path)
-    return told(place, node) if layer.inventory else place or None
+    return place_for_node(place, node) if layer.inventory else place or None
 
 
 def _others(
@@ -374,7 +374,7 @@ def _others(
     """Notes on states that the policy lacks; an error for one that nobody has."""
     ours = {state.name for state in policy.states} | {ALLOW}
     for name in sorted(set(layer.states) - ours):
-        place = told(layer.place_of((name,)), node)
+        place = place_for_node(layer.place_of((name,)), node)
         if known and name not in known:
             raise PolicyError(
                 f"there is no state {shown(name)}", place=place, fix=_near(name, known)

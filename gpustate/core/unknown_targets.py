@@ -18,7 +18,7 @@ from gpustate.formats.words import shown
 _TOLD = 10
 
 
-def strangers(policy: Policy, inventory: Inventory, source: str) -> list[str]:
+def describe_unknown_targets(policy: Policy, inventory: Inventory, source: str) -> list[str]:
     """A line for each name that the inventory does not have, with its place and the nearest name.
 
     Args:

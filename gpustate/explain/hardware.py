@@ -238,7 +238,7 @@ def _upgraded(view: View) -> str:
 
 
 def _beside(view: View) -> str:
-    found = shadowing_libraries.told(view.clues.all("beside")) if view.observed.loaded else ()
+    found = shadowing_libraries.describe(view.clues.all("beside")) if view.observed.loaded else ()
     return f"{some(list(found))}; the loaded driver is {view.observed.loaded}" if found else ""
 
 

@@ -75,7 +75,7 @@ def reasons(graph: Graph, name: str) -> dict[str, list[str]]:
     return {why: sorted(found[why]) for why in WHYS if why in found}
 
 
-def told(graph: Graph, name: str) -> str:
+def describe_reasons(graph: Graph, name: str) -> str:
     """The same in words: ``needs driver; after nouveau``."""
     return "; ".join(f"{why} {', '.join(names)}" for why, names in reasons(graph, name).items())
 

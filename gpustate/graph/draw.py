@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpustate.formats.words import printable
-from gpustate.graph.about import WHYS, About, asked, reasons, told
+from gpustate.graph.about import WHYS, About, asked, describe_reasons, reasons
 from gpustate.graph.build import Edge, Graph
 from gpustate.graph.order import order
 
@@ -37,7 +37,7 @@ def as_text(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
     width = max((len(printable(name)) for name in graph.nodes), default=0)
     for number, name in enumerate(order(graph), 1):
         lines.append(
-            f"{number:>2}. {printable(name):<{width}}  {printable(told(graph, name))}".rstrip()
+            f"{number:>2}. {printable(name):<{width}}  {printable(describe_reasons(graph, name))}".rstrip()
         )
         if name in about:
             lines += [
@@ -90,7 +90,9 @@ def as_dot(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
         '  edge [fontname="sans-serif", fontsize=10];',
     ]
     for name in order(graph):
-        tip = _dot(" ".join(part for part in (_what(about, name), told(graph, name)) if part))
+        tip = _dot(
+            " ".join(part for part in (_what(about, name), describe_reasons(graph, name)) if part)
+        )
         lines.append(f"  {_dot(name)} [label={_dot(name)}, tooltip={tip}];")
     for (first, then), whys in _pairs(graph).items():
         lines.append(f"  {_dot(first)} -> {_dot(then)}{_DOT.get(whys, ' [style=dotted]')};")

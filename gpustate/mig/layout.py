@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from gpustate.core.facts import PciGpu
-from gpustate.core.parameter_errors import told
+from gpustate.core.parameter_errors import describe_error
 from gpustate.errors import UsageError
 from gpustate.mig import tables
 from gpustate.mig.geometry import ComputeProfile, Geometry, Media, Profile, Span
@@ -223,7 +223,8 @@ def read(text: str, path: str) -> Layout:
         where = ".".join(str(part) for part in first["loc"])
         more = error.error_count() - 1
         raise UsageError(
-            f"{where}: {told(dict(first))}" + (f" (and {more} more)" if more else ""), place=path
+            f"{where}: {describe_error(dict(first))}" + (f" (and {more} more)" if more else ""),
+            place=path,
         ) from error
     check(layout, path)
     return layout

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpustate.core.parameter_errors import told
+from gpustate.core.parameter_errors import describe_error
 from gpustate.core.policy import Policy, explain
 from gpustate.core.state import AnyState, State
 from gpustate.errors import GpustateError, PolicyError
@@ -108,4 +108,4 @@ def _state_called(title: str) -> type[AnyState] | None:
 
 def _first(error: ValidationError) -> str:
     item = error.errors(include_url=False)[0]
-    return f"{error.title}: {'.'.join(map(str, item['loc']))}: {told(dict(item))}"
+    return f"{error.title}: {'.'.join(map(str, item['loc']))}: {describe_error(dict(item))}"

@@ -33,7 +33,7 @@ REMEDY = (
 )
 
 
-def told(rows: Iterable[str]) -> tuple[str, ...]:
+def describe(rows: Iterable[str]) -> tuple[str, ...]:
     """What programs get in place of what, in words; a row is ``STRANGER|OWN``."""
     pairs = (row.partition("|") for row in rows)
     return tuple(

@@ -121,7 +121,9 @@ def chosen(case: Case, read: Read) -> Selection:
     stanzas = resolve(world, wants.roots, Baseline(case.nodes, essential=not case.nodes))
     date = max((one.date for rows in indexes.values() for one in rows), default=0)
     facts = case.facts
-    return Selection(facts.distribution, facts.machine, case.kernels, told(wants), stanzas, date)
+    return Selection(
+        facts.distribution, facts.machine, case.kernels, package_names(wants), stanzas, date
+    )
 
 
 def _complete(wants: Asked, case: Case) -> Asked:
@@ -144,7 +146,7 @@ def with_named(
     return {state: some for state, some in {**rows, "--package": named}.items() if some}
 
 
-def told(wants: Asked) -> dict[str, tuple[str, ...]]:
+def package_names(wants: Asked) -> dict[str, tuple[str, ...]]:
     """What was asked for, as the manifest has it."""
     return {
         state: tuple(f"{name}={version}" if version else name for name, version in rows)

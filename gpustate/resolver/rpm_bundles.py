@@ -27,7 +27,7 @@ from gpustate.core.state import AnyState
 from gpustate.errors import RefusedError, UsageError
 from gpustate.formats import openpgp, rpmrepos
 from gpustate.resolver.bundle_roots import Asked, asked
-from gpustate.resolver.deb_bundles import by_kind, fetched_key, told, with_named
+from gpustate.resolver.deb_bundles import by_kind, fetched_key, package_names, with_named
 
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 #: Options of a repository with which it wants more than an address.
@@ -160,7 +160,9 @@ def chosen(case: RpmCase, read: RpmRead) -> Selection:
     wants = _complete(asked(case.states, facts, world.versions, case.kernels), case)
     builds = rpmclosure.resolve(world, wants.roots, case.nodes)
     date = max((one.date for rows in offers.values() for one in rows), default=0)
-    return Selection(facts.distribution, facts.machine, case.kernels, told(wants), builds, date)
+    return Selection(
+        facts.distribution, facts.machine, case.kernels, package_names(wants), builds, date
+    )
 
 
 def _pins(offers: Mapping[str, Sequence[Offers]]) -> dict[str, frozenset[str]]:

@@ -312,7 +312,7 @@ class LiveMigQuery(Query[Live]):
             installer="installer" in keys,
             operator="operator" in keys,
             modprobe=tuple(keys.get("modprobe", ())),
-            beside=shadowing_libraries.told(keys.get("beside", ())),
+            beside=shadowing_libraries.describe(keys.get("beside", ())),
             in_use=_first(keys, "in_use") or None,
             drm_in_use="drm" in keys,
             stopped=tuple(keys.get("stopped", [])),

@@ -8,7 +8,7 @@ import pytest
 
 from gpustate import Policy
 from gpustate.compat.collect import collect
-from gpustate.compat.facts import Value, told
+from gpustate.compat.facts import Value, format_value
 from gpustate.core.change import Change, Plan
 from gpustate.core.facts import NodeFacts, PciGpu
 from gpustate.core.inventory import InventoryNode
@@ -39,7 +39,7 @@ def node(gpu: PciGpu, **more: object) -> NodeFacts:
 def known(facts: NodeFacts, *states: object, **results: StateResult) -> dict[str, str]:
     """Facts as a person reads them."""
     found = collect(facts, states, {}, results)  # type: ignore[arg-type]
-    return {name: told(value) for name, value in found.items()}
+    return {name: format_value(value) for name, value in found.items()}
 
 
 def test_facts_of_a_node_are_what_the_probe_is_sure_of() -> None:
@@ -86,14 +86,15 @@ def test_a_fabric_manager_that_cannot_be_planned_yet_is_no_fabric_manager_that_d
         return collect(node(B200), (FabricManagerRunning(),), observed, {"fabric-manager": result})
 
     later = StateResult("fabric-manager", Outcome.KNOWN_AFTER, known_after=("driver",))
-    assert told(found(later)["fabric"]) == "nvlink5"
+    assert format_value(found(later)["fabric"]) == "nvlink5"
     assert "fabric_manager_runs" not in found(later)
     plan = Plan((Change("version", None, "580.65.06-1"), Change("enabled", False, True)))
     planned = found(StateResult("fabric-manager", Outcome.PENDING, plan))
-    assert told(planned["fabric_manager"]) == "580.65.06"
-    assert told(planned["fabric_manager_runs"]) == "yes"
+    assert format_value(planned["fabric_manager"]) == "580.65.06"
+    assert format_value(planned["fabric_manager_runs"]) == "yes"
     assert (
-        told(found(StateResult("fabric-manager", Outcome.UNCHANGED))["fabric_manager_runs"]) == "no"
+        format_value(found(StateResult("fabric-manager", Outcome.UNCHANGED))["fabric_manager_runs"])
+        == "no"
     )
 
 
@@ -114,7 +115,7 @@ def test_of_a_state_that_cannot_be_planned_yet_only_the_policys_own_words_are_kn
         name: StateResult(name, Outcome.KNOWN_AFTER, known_after=("preflight",))
         for name in observed
     }
-    found = {k: told(v) for k, v in collect(node(B200), states, observed, later).items()}
+    found = {k: format_value(v) for k, v in collect(node(B200), states, observed, later).items()}
     assert (found["driver"], found["toolkit"], found["containerd"]) == ("580.*", "1.18.2", "1.7.27")
     assert found["fabric"] == "nvlink5"
     assert not {"module_type", "libnvidia_container", "nvlsm", "ib_umad"} & set(found)
@@ -128,8 +129,8 @@ def test_the_toolkit_counts_as_it_will_be() -> None:
     found = collect(
         node(L40S), (ContainerToolkitInstalled(mode="cdi"),), {}, {"container-toolkit": result}
     )
-    assert told(found["toolkit"]) == told(found["libnvidia_container"]) == "1.18.2"
-    assert told(found["runtime_mode"]) == "cdi"
+    assert format_value(found["toolkit"]) == format_value(found["libnvidia_container"]) == "1.18.2"
+    assert format_value(found["runtime_mode"]) == "cdi"
 
 
 def test_what_is_taken_away_is_not_judged() -> None:
