@@ -48,6 +48,10 @@ class DaemonReload(Step):
     def command(self) -> str:
         return "systemctl daemon-reload"
 
+    @property
+    def inspect(self) -> str:
+        return "systemctl --no-pager --failed; journalctl --no-pager -n 30 -t systemd"
+
     def script(self) -> str:
         return "systemd_reload"
 
