@@ -23,9 +23,11 @@ from lightkube import ApiError, Client, KubeConfig
 from lightkube.core import decoders
 from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_global_resource
+from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
 from lightkube.models.meta_v1 import DeleteOptions, ObjectMeta, Preconditions
 from lightkube.operators import BinaryOperator, SequenceOperator
 from lightkube.resources.apps_v1 import DaemonSet
+from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.resources.node_v1 import RuntimeClass
@@ -252,6 +254,27 @@ class Api:
                 cast(Lease, Lease.from_dict(lease)), field_manager=FIELD_MANAGER
             ).to_dict(),
         )
+
+    def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
+        """Whether this user may do something in every namespace.
+
+        Args:
+            verb: such as ``patch``.
+            group: API group; empty: the core's.
+            resource: plural, in lower case.
+            subresource: of it; empty: itself.
+        """
+        question = SelfSubjectAccessReview(
+            spec=SelfSubjectAccessReviewSpec(
+                resourceAttributes=ResourceAttributes(
+                    verb=verb, group=group, resource=resource, subresource=subresource or None
+                )
+            )
+        )
+        answer = self._request(
+            f"review access to {resource}", lambda: self._client.create(question)
+        )
+        return bool(answer.status and answer.status.allowed)
 
     def create_event(self, event: Json) -> None:
         """Record an Event."""

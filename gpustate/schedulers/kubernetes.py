@@ -44,6 +44,18 @@ Json = dict[str, Any]
 HOLD = "gpustate.io/hold"
 _RETRY_S = 5.0
 _POLL_S = 1.0
+#: What a change of nodes needs: verb, API group, resource.
+_RIGHTS = (
+    ("get", "", "nodes"),
+    ("list", "", "nodes"),
+    ("patch", "", "nodes"),
+    ("list", "", "pods"),
+    ("delete", "", "pods"),
+    ("create", "", "pods/eviction"),
+    ("list", "apps", "daemonsets"),
+    ("list", "policy", "poddisruptionbudgets"),
+    ("list", "resource.k8s.io", "resourceclaims"),
+)
 _CONFLICTS = 5
 _REFRESH_S = 180.0
 
@@ -83,6 +95,7 @@ class Kubernetes:
         self._clock = clock
         self._lock = threading.Lock()
         self._lists: _Lists | None = None
+        self._may: list[str] | None = None
         self._cluster: eviction.Cluster | None = None
         self._pods: dict[str, list[Json]] | None = None
 
@@ -175,6 +188,7 @@ class Kubernetes:
 
     def hold(self, member: Member, why: Why) -> Member:
         """Cordon it."""
+        self._check_rights()
         self._listed().maintenances = self._api.maintenances()
 
         def change(node: Json, current: Member) -> Json:
@@ -195,6 +209,22 @@ class Kubernetes:
             return _patch(node, record, unschedulable=True)
 
         return self._write(member.name, change)
+
+    def _check_rights(self) -> None:
+        """Refuse before anything is written, with every rule that is missing."""
+        with self._lock:
+            if self._may is None:
+                self._may = [
+                    rule(verb, group, resource)
+                    for verb, group, resource in _RIGHTS
+                    if not self._api.may(verb, group, *resource.split("/"))
+                ]
+            missing = self._may
+        if missing:
+            raise ClusterError(
+                f"{self.title}: its user lacks rights to take nodes out of service",
+                fix=f"add to a ClusterRole of its user: {'; '.join(missing)}",
+            )
 
     def note(self, member: Member, phase: str) -> Member:
         """Record the phase."""
@@ -452,5 +482,10 @@ def with_rule(error: RefusedRequest) -> ClusterError:
     match = _FORBIDDEN.search(str(error))
     if error.status != 403 or match is None:
         return error
-    rule = f'{{apiGroups: ["{match["group"]}"], resources: ["{match["resource"]}"], verbs: ["{match["verb"]}"]}}'
-    return ClusterError(str(error), fix=f"add this rule to a ClusterRole of its user: {rule}")
+    missing = rule(match["verb"], match["group"], match["resource"])
+    return ClusterError(str(error), fix=f"add to a ClusterRole of its user: {missing}")
+
+
+def rule(verb: str, group: str, resource: str) -> str:
+    """A rule of RBAC, as YAML has it on one line."""
+    return f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'

@@ -38,7 +38,7 @@ from gpustate.schedulers.base import (
 #: What a reason of ours begins with; a run's id follows.
 PREFIX = "gpustate:"
 _REASON = re.compile(
-    r"gpustate:(?P<run>[^:\s]+): (?P<text>.*?)(?: \[(?P<phase>\w+)\])?(?: by (?P<person>\S+))?"
+    r"gpustate:(?P<run>[^:\s]+): (?P<text>.*?)(?: \((?P<phase>\w+)\))?(?: by (?P<person>\S+))?"
 )
 _NODES = "%n|%o|%N|%T|%u|%H|%E"
 _JOBS = "%i|%T|%u|%b|%j"
@@ -233,8 +233,8 @@ class Slurm:
         return self._set(node.name, hold.run, hold.text, hold.person, phase)
 
     def _set(self, name: str, run: str, text: str, person: str, phase: str) -> Member:
-        words = re.sub(r"[\[\]\"'|]", " ", text)
-        reason = f"{PREFIX}{run}: {words} [{phase}] by {person}"
+        words = re.sub(r"[()\[\]\"'|]", " ", text)
+        reason = f"{PREFIX}{run}: {words} ({phase}) by {person}"
         self._run("scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}")
         node = self._one(name)
         if node.reason != reason:

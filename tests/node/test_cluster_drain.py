@@ -7,7 +7,6 @@ a drain is about, and their pods are gone as soon as they are deleted.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +18,14 @@ import draincases
 import pytest
 import shares
 from draincases import Case
-from labkubernetes import create, get, kubectl, wait_for
+from labkubernetes import kubectl, wait_for
 
 from gpustate.cluster.api import connect
 from gpustate.errors import GpustateError
 from gpustate.schedulers.base import Member, Scope
 from gpustate.schedulers.kubernetes import Kubernetes
 from gpustate_lab.api import Lab
+from gpustate_lab.kubernetes.client import Client, Refused
 from gpustate_lab.kubernetes.cluster import Kubernetes as LabKubernetes
 from gpustate_lab.spec import LabSpec
 
@@ -70,47 +70,71 @@ def scheduler(cluster: Lab) -> Iterator[Kubernetes]:
     api.close()
 
 
-def prepare(lab: Lab, case: Case, namespace: str, node: str) -> None:
+@pytest.fixture
+def client(cluster: Lab) -> Iterator[Client]:
+    with LabKubernetes(cluster).layout.client() as found:
+        yield found
+
+
+def path_of(namespace: str, item: dict[str, Any]) -> str:
+    """Where objects of its kind are created."""
+    kind, group = item["kind"].lower(), item["apiVersion"]
+    return f"{'/api' if group == 'v1' else '/apis'}/{group}/namespaces/{namespace}/{kind}s"
+
+
+def prepare(client: Client, case: Case, namespace: str, node: str) -> None:
     """Create the case's objects, and wait until the cluster has taken note of them."""
-    owner = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}
-    create(lab, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-    create(lab, owner, namespace=namespace)
-    uid = get(lab, "configmap", "owner", "-n", namespace)["metadata"]["uid"]
-    create(
-        lab,
-        *(one for kind in case.kinds for one in draincases.objects(kind, node, uid)),
-        namespace=namespace,
-    )
+    core = f"/api/v1/namespaces/{namespace}"
+    client.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    wait_for(lambda: exists(client, f"{core}/serviceaccounts/default"), "the service account")
+    client.create(f"{core}/configmaps", {"metadata": {"name": "owner"}})
+    uid = client.get(f"{core}/configmaps/owner")["metadata"]["uid"]
+    for kind in case.kinds:
+        for one in draincases.objects(kind, node, uid):
+            client.create(path_of(namespace, one), one)
 
-    def created() -> bool:
-        return len(get(lab, "pods", "-n", namespace)["items"]) == len(case.kinds)
+    def pods() -> list[dict[str, Any]] | None:
+        found: list[dict[str, Any]] = client.get(f"{core}/pods")["items"]
+        return found if len(found) == len(case.kinds) else None
 
-    wait_for(created, f"the pods of {case}")
-    for pod in get(lab, "pods", "-n", namespace)["items"]:
+    for pod in wait_for(pods, f"the pods of {case}"):
         kind = pod["metadata"]["labels"]["kind"]
         status = {"phase": "Running", "conditions": READY, **draincases.STATUS.get(kind, {})}
-        patch = json.dumps({"status": status})
         name = pod["metadata"]["name"]
-        kubectl(lab, "patch", "pod", name, "-n", namespace, "--subresource=status", "-p", patch)
+        patch = {"status": status}
+        client.request("PATCH", f"{core}/pods/{name}/status", patch, "merge-patch+json")
 
     def budgets_known() -> bool:
-        budgets = get(lab, "pdb", "-n", namespace)["items"]
         return all(
             one["status"].get("observedGeneration") == one["metadata"]["generation"]
-            and one["status"].get("currentHealthy")
-            == int(
-                "unready" not in one["spec"]["selector"]["matchLabels"]["kind"]
-                and one["metadata"]["name"] != "unready"
-            )
-            for one in budgets
+            and one["status"].get("currentHealthy") == healthy(one)
+            for one in client.get(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets")[
+                "items"
+            ]
         )
 
     wait_for(budgets_known, f"the budgets of {case} are counted")
 
 
-def left(lab: Lab, namespace: str) -> list[str]:
+def healthy(budget: dict[str, Any]) -> int:
+    """How many of the pods that a budget selects are Ready."""
+    kind = budget["spec"]["selector"]["matchLabels"]["kind"]
+    return 0 if kind in ("unready-guarded", "always-allow") else 1
+
+
+def exists(client: Client, path: str) -> bool:
+    try:
+        client.get(path)
+    except Refused as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def left(client: Client, namespace: str) -> list[str]:
     """Pods that are still there and not on their way out."""
-    pods = get(lab, "pods", "-n", namespace)["items"]
+    pods = client.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
     return sorted(
         one["metadata"]["labels"]["kind"]
         for one in pods
@@ -118,14 +142,27 @@ def left(lab: Lab, namespace: str) -> list[str]:
     )
 
 
+def remove(client: Client, namespace: str) -> None:
+    """Delete everything of a case."""
+    core = f"/api/v1/namespaces/{namespace}"
+    client.request("DELETE", f"/apis/apps/v1/namespaces/{namespace}/daemonsets")
+    for pod in client.get(f"{core}/pods")["items"]:
+        if pod["metadata"].get("finalizers"):
+            path = f"{core}/pods/{pod['metadata']['name']}"
+            client.request("PATCH", path, {"metadata": {"finalizers": None}}, "merge-patch+json")
+    client.request("DELETE", f"{core}/pods")
+    client.request("DELETE", f"/api/v1/namespaces/{namespace}")
+    wait_for(lambda: not client.get(f"{core}/pods")["items"], f"the pods of {namespace} are gone")
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_same_pods_stay_as_with_kubectl(
-    cluster: Lab, scheduler: Kubernetes, case: Case
+    cluster: Lab, client: Client, scheduler: Kubernetes, case: Case
 ) -> None:
     tag = f"{time.time_ns():x}"
     spaces = {KUBECTL: f"kubectl-{tag}", OURS: f"ours-{tag}"}
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda node: prepare(cluster, case, spaces[node], node), spaces))
+    for node, space in spaces.items():
+        prepare(client, case, space, node)
 
     def theirs() -> bool:
         done = kubectl(cluster, "drain", KUBECTL, *case.options.words, check=False)
@@ -143,27 +180,11 @@ def test_the_same_pods_stay_as_with_kubectl(
         with ThreadPoolExecutor(2) as pool:
             succeeded, problem = pool.submit(theirs), pool.submit(ours)
             assert succeeded.result() == (problem.result() == ""), problem.result()
-        assert left(cluster, spaces[OURS]) == left(cluster, spaces[KUBECTL])
+        assert left(client, spaces[OURS]) == left(client, spaces[KUBECTL])
         if problem.result():
             assert any(f"/{kind}" in problem.result() for kind in case.kinds), problem.result()
     finally:
-        kubectl(cluster, "uncordon", KUBECTL)
+        uncordon = {"spec": {"unschedulable": None}}
+        client.request("PATCH", f"/api/v1/nodes/{KUBECTL}", uncordon, "merge-patch+json")
         for space in spaces.values():
-            for pod in get(cluster, "pods", "-n", space)["items"]:
-                if pod["metadata"].get("finalizers"):
-                    patch = json.dumps({"metadata": {"finalizers": None}})
-                    kubectl(
-                        cluster, "patch", "pod", pod["metadata"]["name"], "-n", space, "-p", patch
-                    )
-            kubectl(cluster, "delete", "daemonset", "--all", "-n", space, "--wait=false")
-            kubectl(cluster, "delete", "pods", "--all", "-n", space, "--now", "--wait=false")
-            kubectl(cluster, "delete", "namespace", space, "--wait=false")
-
-        def gone() -> bool:
-            pods: list[Any] = get(
-                cluster, "pods", "-A", "--field-selector", "spec.nodeName=kubectl1"
-            )["items"]
-            pods += get(cluster, "pods", "-A", "--field-selector", "spec.nodeName=ours1")["items"]
-            return not pods
-
-        wait_for(gone, "the pods of the case are gone")
+            remove(client, space)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -174,7 +175,7 @@ def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path
     applied.result()
     draining = [row for row in seen if row[0] == {"MIXED", "DRAIN"}]
     assert draining, seen
-    assert all(row[1].startswith("gpustate:") and "CHG-7 [held]" in row[1] for row in draining)
+    assert all(re.fullmatch(r"gpustate:\S+: CHG-7 \(held\) by \S+", r[1]) for r in draining), seen
     assert all(row[2] == "580.65.06" for row in draining), "nothing changes under a job"
     assert version() == "595.91.07"
     cluster.until(lambda: cluster.state("gpu1").flags == {"IDLE"})

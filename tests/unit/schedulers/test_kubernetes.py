@@ -51,6 +51,7 @@ class FakeApi:
         self.pods_: list[Json] = []
         self.refusals: dict[str, list[RefusedRequest]] = {}
         self.conflicts = 0
+        self.denied: set[str] = set()
         self.writes: list[str] = []
 
     def nodes(self) -> list[Json]:
@@ -58,6 +59,9 @@ class FakeApi:
 
     def node(self, name: str) -> Json:
         return copy.deepcopy(self.node_)
+
+    def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
+        return f"{verb} {resource}" not in self.denied
 
     def maintenances(self) -> list[Json]:
         return []
@@ -193,6 +197,18 @@ def test_a_hold_is_a_cordon_and_its_record_in_one_write(api: FakeApi) -> None:
     assert found.release(member) == ""
     assert api.node_["metadata"]["annotations"] == {}
     assert not api.node_["spec"]["unschedulable"]
+
+
+def test_every_missing_right_is_named_before_anything_is_written(api: FakeApi) -> None:
+    api.denied = {"patch nodes", "list poddisruptionbudgets"}
+    found = scheduler(api)
+    with pytest.raises(ClusterError, match="lacks rights") as caught:
+        found.hold(found.member(facts(), "gpu1"), WHY)
+    assert (
+        '{apiGroups: [""], resources: ["nodes"], verbs: ["patch"]}; {apiGroups: ["policy"]'
+        in str(caught.value)
+    )
+    assert api.writes == []
 
 
 def test_a_foreign_cordon_is_neither_taken_nor_lifted(api: FakeApi) -> None:

@@ -16,8 +16,8 @@ from gpustate.schedulers.slurm import Slurm, read_nodes
 WHY = Why("20261124-1", "ann@ops1", 'driver "580"')
 #: As Debian's 22.05.8 and 24.11.5 print the format of the module.
 ROWS = """\
-gpu1|10.217.0.11|gpu1|drained*|root|2026-11-23T10:00:00|gpustate:r1: changes driver [held] by ann@ops1
-gpu1|10.217.0.11|gpu1|drained*|root|2026-11-23T10:00:00|gpustate:r1: changes driver [held] by ann@ops1
+gpu1|10.217.0.11|gpu1|drained*|root|2026-11-23T10:00:00|gpustate:r1: changes driver (held) by ann@ops1
+gpu1|10.217.0.11|gpu1|drained*|root|2026-11-23T10:00:00|gpustate:r1: changes driver (held) by ann@ops1
 gpu2|10.217.0.12|gpu2|mixed|Unknown|Unknown|none
 gpu3|10.217.0.13|gpu3|inval|slurm|2026-11-23T10:00:00|gres/gpu count reported lower than configured (7 < 8)
 gpu4|gpu4.example.net|gpu4|draining|bob|2026-11-23T10:00:00|disk | swap
@@ -107,7 +107,7 @@ def test_a_hold_and_its_release() -> None:
     controller = Controller()
     scheduler = slurm(controller)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
-    assert controller.reason == "gpustate:20261124-1: driver  580  [held] by ann@ops1"
+    assert controller.reason == "gpustate:20261124-1: driver  580  (held) by ann@ops1"
     assert member.hold is not None
     assert (member.hold.run, member.hold.person, member.hold.phase) == (
         "20261124-1",
@@ -149,7 +149,7 @@ def test_someone_who_drains_at_the_same_time_wins() -> None:
 
 
 def test_a_node_that_booted_during_the_hold_is_resumed() -> None:
-    controller = Controller("down", "gpustate:r: x [changing] by ann@ops1")
+    controller = Controller("down", "gpustate:r: x (changing) by ann@ops1")
     scheduler = slurm(controller)
     assert scheduler.release(scheduler.member(FACTS, "gpu1")) == ""
     assert any("State=RESUME" in one for one in controller.commands)
