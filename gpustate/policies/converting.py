@@ -84,23 +84,23 @@ def _carried(policy: Policy, differ: list[str]) -> tuple[str, list[str]] | None:
     Returns:
         Its text, and what is lost.
     """
+    from gpustate.gpu_operator import preserving
     from gpustate.gpu_operator import writing as operator
-    from gpustate.gpu_operator import writing_kept
 
     original = policy.original
     if original is None:
         return None
     missing: list[str] = []
     if original.values:
-        fresh = operator.made(_object_name(policy), _present(policy), policy.nodes, policy.pace)
-        done = writing_kept.with_values(fresh, original.text)
+        fresh = operator.build(_object_name(policy), _present(policy), policy.nodes, policy.pace)
+        done = preserving.merge_values(fresh, original.text)
         if done is None:
             return None
         objects, missing = done
     else:
-        objects = writing_kept.objects(original.text)
+        objects = preserving.parse_objects(original.text)
     others = (*original.beside, *operator.nodes_of(policy.nodes))
-    text = operator.dump(writing_kept.with_others(objects, others))
+    text = operator.dump(preserving.append_missing(objects, others))
     try:
         lost = list(differences(policy, _read(text, "clusterpolicy"), _meant))
     except GpustateError:

@@ -17,8 +17,8 @@ from gpustate.core.layers import REMOVED, Path, leaves, value_at
 from gpustate.core.policy import Original, Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.gpu_operator import Wanted, history, writing_kept
-from gpustate.gpu_operator.check import everywhere, nowhere
+from gpustate.gpu_operator import DesiredState, history, preserving
+from gpustate.gpu_operator.check import always_strict, never_strict
 from gpustate.gpu_operator.documents import OBJECTS, Item, filled_in, plain, without_heading
 from gpustate.gpu_operator.parts import parts
 from gpustate.gpu_operator.writing import dump
@@ -90,16 +90,16 @@ def read(
 
 
 def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Policy:
-    strict = everywhere if how.strict else nowhere
+    strict = always_strict if how.strict else never_strict
     if rewritten is not None and not how.strict:
         strict = (
             rewritten.is_foreign
         )  # what somebody types now is not what the Operator once dropped
     reading = gpu_operator.read(text, path, strict=strict, release=how.release)
-    states = [_state(wanted, path) for wanted in reading.wanted]
+    states = [_state(wanted, path) for wanted in reading.states]
     places: dict[Path, str] = {
         ("states", wanted.state, name): place
-        for wanted in reading.wanted
+        for wanted in reading.states
         for name, place in wanted.places.items()
     }
     notes = reading.notes
@@ -128,7 +128,7 @@ def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Polic
         places=places,
         pace=reading.pace,
     )
-    beside = tuple(writing_kept.beside(reading))
+    beside = tuple(preserving.companion_objects(reading))
     policy.original = Original(_unwrapped(text, path), reading.kind == "helm", beside)
     return policy
 
@@ -217,15 +217,15 @@ def _given(policy: Policy) -> dict[str, dict[str, Any]]:
     return {state.name: parameters(state) for state in policy.states}
 
 
-def _state(wanted: Wanted, path: str) -> AnyState:
-    cls = registry.get(wanted.state)
+def _state(state: DesiredState, path: str) -> AnyState:
+    cls = registry.get(state.state)
     try:
-        return build(cls, wanted.parameters, place=path)
+        return build(cls, state.parameters, place=path)
     except PolicyError as error:
         # Once more, one by one: the error is to name the line its parameter stands on.
-        for name, place in wanted.places.items():
+        for name, place in state.places.items():
             try:
-                build(cls, {name: wanted.parameters[name]}, place=place)
+                build(cls, {name: state.parameters[name]}, place=place)
             except PolicyError as alone:
                 if alone.message == error.message:
                     raise
