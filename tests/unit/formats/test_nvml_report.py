@@ -40,7 +40,7 @@ def test_a_value_of_another_type_is_an_error(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, "{", "nan", "[]"])
 def test_what_is_no_json_object_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match="is not (a )?JSON"):
+    with pytest.raises(ValueError, match=r"is not (a )?JSON"):
         parse(text)
 
 

@@ -246,4 +246,7 @@ def test_of_other_shapes_the_pace_is_told_as_lost(tmp_path: Path) -> None:
     policy = load(HEAD + PACE % ("true", 1, "25%"), tmp_path)
     for shape in ("yaml", "python"):
         lost = convert(policy, shape).lost
-        assert any("1 and 25%: how many nodes at a time says apply --serial" in one for one in lost)
+        assert any(
+            "1 and 25%: set the number of nodes at a time with apply --serial" in one
+            for one in lost
+        )

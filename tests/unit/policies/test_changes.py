@@ -127,7 +127,7 @@ def test_set_string_makes_text_of_everything_and_set_json_reads_json() -> None:
         ("a[-1]=1", "'-1' is not an index"),
         ("a[99999]=1", "'99999' is not an index"),
         ("a[0=1", "is not an index"),
-        ("a[0]b=1", "after an index comes '.', '[' or '=', not 'b'"),
+        ("a[0]b=1", "wanted '.', '[' or '=' after an index, not 'b'"),
         ("a[0]", "after an index"),
         ("a={x", "a list has no end; close it with '}'"),
         ("a={x}y", "something follows the end of a list"),
