@@ -256,9 +256,9 @@ class DcgmRunning(State[Observed]):
         ours = (
             DROP_IN_PATH if "ExecStart=" in services.engine_drop_in(self.address, self.port) else ""
         )
-        path, command = systemd.last_word(observed.others, ours)
+        path, command = systemd.effective_command(observed.others, ours)
         if path and services.words_after(command, "nv-hostengine") != words:
-            return services.overruled(path, UNIT, command)
+            return services.override_error(path, UNIT, command)
         if observed.bound and not observed.active:
             return (
                 f"something else listens on port {self.port} ({', '.join(observed.bound)}), such as a host engine "

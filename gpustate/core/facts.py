@@ -53,7 +53,7 @@ _MIG_CAPABLE = (
 class PciGpu:
     """One NVIDIA function on PCI: a GPU or an NVSwitch."""
 
-    address: str  # as sysfs has it: 0000:1b:00.0
+    address: str  # in the form of sysfs: 0000:1b:00.0
     device_id: str  # four lower-case hexadecimal digits
     class_id: str  # six hexadecimal digits: 030200 3D controller, 030000 display, 068000 bridge
     driver: str | None  # kernel driver bound to it
