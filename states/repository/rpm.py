@@ -222,7 +222,7 @@ def fetch_key(name: str, where: Repository, login_of: str = "") -> Step:
         "gpustate.states.repository",
         NAME=name,
         URL=where.key_url or "",
-        FINGERPRINT=where.fingerprint,
+        FINGERPRINT=str(where.fingerprint),
         KEY=key_path(name),
         LOGIN="1" if login_of else "",
     )
