@@ -42,8 +42,9 @@ _FILES = PackageFiles(
     ("/usr/bin/nv-hostengine", "/usr/bin/dcgmi", *unit_paths("nvidia-dcgm")),
 )
 _LOOK = (
-    f"{shell.load('dcgm_image', 'gpustate.states')}halted() {{\n{HALTED}\n}}\n"
-    f'SHOWN="{shown(UNIT)}"\n{shell.load("process_words")}'
+    f"halted() {{\n{HALTED}\n}}\n"
+    f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
+    f"{shell.load('process_words')}{shell.load('dcgm_probe', 'gpustate.states')}"
     'while read -r l; do [ -z "$l" ] || printf \'tcp=%s\\n\' "$l"; done <<END\n'
     f"{LISTENING}\nEND\n:"
 )

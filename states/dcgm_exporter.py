@@ -45,14 +45,11 @@ DROP_IN_PATH = f"{UNIT_PATH}.d/gpustate.conf"
 COUNTERS_PATH = "/etc/dcgm-exporter/gpustate-counters.csv"
 
 _FILES = PackageFiles("dcgm-exporter-files", packages.EXPORTERS, (services.EXPORTER,))
+_NAMES = {"PROGRAM": services.EXPORTER, "UNIT": UNIT, "DIGEST": services.DIGEST}
 _LOOK = (
-    f"[ -x {services.EXPORTER} ] && echo program=1\n"
-    f"for f in /usr/lib/systemd/system/{UNIT} /lib/systemd/system/{UNIT}; do "
-    '[ -e "$f" ] && { echo unit=1; break; }; done\n'
-    f'[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0\nhalted() {{\n{HALTED}\n}}\n'
-    f'SHOWN="{shown(UNIT)}"\n{shell.load("process_words")}'
-    "case $m in ''|0) ;; *) "
-    f'd=$(grep -az \'^{services.DIGEST}=\' "/proc/$m/environ"); [ -z "$d" ] || printf \'%s\\n\' "$d" ;; esac\n'
+    f"halted() {{\n{HALTED}\n}}\n"
+    f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
+    f"{shell.load('process_words')}{shell.load('dcgm_exporter_probe', 'gpustate.states', **_NAMES)}"
 )
 
 
