@@ -113,9 +113,10 @@ class Kubernetes:
                 self._lists = _Lists(nodes, cluster_pods.NodeIndex(nodes), self._api.maintenances())
             return self._lists
 
-    def members(self) -> Sequence[Member]:
+    def members(self, *, fresh: bool = False) -> Sequence[Member]:
         """Every Node."""
-        return [self._member(node) for node in self._listed().nodes]
+        nodes = self._api.nodes() if fresh else self._listed().nodes
+        return [self._member(node) for node in nodes]
 
     def member(self, facts: NodeFacts, name: str) -> Member:
         """The Node that is this machine."""
@@ -142,6 +143,7 @@ class Kubernetes:
                 maintenances=self._listed().maintenances,
             ),
             gpus=sum(cluster_pods.allocatable(node).values()),
+            counts=cluster_pods.has_gpus(node),
         )
 
     # --- workloads ---------------------------------------------------------------------

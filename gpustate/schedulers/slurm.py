@@ -172,10 +172,10 @@ class Slurm:
 
     # --- members -----------------------------------------------------------------------
 
-    def members(self) -> Sequence[Member]:
+    def members(self, *, fresh: bool = False) -> Sequence[Member]:
         """Every node of every partition."""
         with self._lock:
-            if self._nodes is None:
+            if self._nodes is None or fresh:
                 self._nodes = self._read()
             return [_member(node) for node in self._nodes]
 

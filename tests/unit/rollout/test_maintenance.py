@@ -47,7 +47,7 @@ class FakeScheduler:
         if name.partition(" ")[0] in self.fails:
             raise self.fails[name.partition(" ")[0]]
 
-    def members(self) -> Sequence[Member]:
+    def members(self, *, fresh: bool = False) -> Sequence[Member]:
         return [self.current]
 
     def member(self, facts: NodeFacts, name: str) -> Member:
