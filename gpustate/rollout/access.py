@@ -113,6 +113,8 @@ class Accesses:
 
     def close(self) -> None:
         """Close every connection."""
+        for scheduler in self._found.values():
+            scheduler.leave()
         for one in self._closed:
             one.close()
 

@@ -150,6 +150,7 @@ class ScheduledMaintenance:
         try:
             for scheduler in found:
                 member = scheduler.member(subject.facts, subject.node.name)
+                scheduler.enter(why, say, stop)
                 self._slots.take(scheduler, member, subject.node.name, say, stop)
                 held.slots.append((scheduler, member))
                 say(f"holding {member.name} in {scheduler.title}")

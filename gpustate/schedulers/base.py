@@ -156,6 +156,17 @@ class Scheduler(Protocol):
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
         """What would have to leave."""
 
+    def enter(self, why: Why, say: Say, stop: Stop) -> None:
+        """Be the only run that takes its members out of service, from now on until :meth:`leave`.
+
+        Raises:
+            LockHeld: another run is.
+            ClusterError: rights are missing, or the cluster does not answer.
+        """
+
+    def leave(self) -> None:
+        """Let other runs."""
+
     def hold(self, member: Member, why: Why) -> Member:
         """Keep new work away, and remember how it was before.
 

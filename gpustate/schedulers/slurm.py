@@ -212,6 +212,12 @@ class Slurm:
 
     # --- hold and release --------------------------------------------------------------
 
+    def enter(self, why: Why, say: Say, stop: Stop) -> None:
+        """Slurm has nothing to hold; two runs see each other by the reasons of nodes."""
+
+    def leave(self) -> None:
+        """Nothing is held."""
+
     def hold(self, member: Member, why: Why) -> Member:
         """Drain it with a reason of ours; one that Slurm itself drained keeps Slurm's reason."""
         node = self._one(member.name)

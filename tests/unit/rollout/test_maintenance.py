@@ -56,6 +56,13 @@ class FakeScheduler:
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
         return self.found
 
+    def enter(self, why: Why, say: Say, stop: Stop) -> None:
+        if "enter" in self.fails:
+            raise self.fails["enter"]
+
+    def leave(self) -> None:
+        self._call("leave")
+
     def hold(self, member: Member, why: Why) -> Member:
         self._call(f"hold {why.text}")
         return replace(member, hold=Hold(why.run, why.person, why.text, "held", ""))
