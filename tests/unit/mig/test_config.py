@@ -157,7 +157,7 @@ ON = "devices: all, mig-enabled: true, mig-devices:"
         (entry(ON + " {4c.3g.20gb: 1}"), ":4", "4 compute slices do not fit into 3"),
         (entry(ON + " {1g.5gb+me-gfx: 1}"), ":4", "wanted a MIG profile"),
         (entry(ON + " {'1g.5gb+': 1}"), ":4", "'' is not an attribute"),
-        (entry(ON + " {1g.5gb: 1, 1c.1g.5gb: 1}"), ":4", "is the same profile as one above"),
+        (entry(ON + " {1g.5gb: 1, 1c.1g.5gb: 1}"), ":4", "is a duplicate of a profile above"),
         (entry("device-filter: 0x20B010DE, " + ON + " {}"), ":4", 'put it in quotes: "0x'),
         (entry("device-filter: '20B0', " + ON + " {}"), ":4", "wanted 0x, PCI device id"),
         (entry("device-filter: '0x20B010DE:', " + ON + " {}"), ":4", "wanted 0x, PCI device id"),

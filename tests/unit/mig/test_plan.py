@@ -168,7 +168,9 @@ def test_an_earlier_name_of_a_profile_is_the_same_profile() -> None:
 
 def test_a_number_that_no_gpu_has_is_noted() -> None:
     made = one(H100, {}, indices=(0, 5, 9))
-    assert made.notes == ("mig.yaml:7: no GPU 5, 9 of devices is here: there are GPUs 0 to 0",)
+    assert made.notes == (
+        "mig.yaml:7: no GPU 5, 9 of devices does not exist: there are GPUs 0 to 0",
+    )
     assert "note: mig.yaml:7: no GPU 5, 9" in document.as_text(made)
     assert one(H100, {}, indices=(0,)).notes == ()
     assert "notes" not in document.as_data(one(H100, {}))
@@ -182,9 +184,7 @@ def test_of_two_entries_for_one_gpu_the_last_counts_and_that_is_noted() -> None:
     rest = Entry(True, {}, (2,), place="mig.yaml:9")
     made = plan(Config("asked", (on, off, rest, rest)), Layout(gpus=gpus))
     assert [gpu.wanted and gpu.wanted.enabled for gpu in made.gpus] == [False, False, True]
-    assert made.notes == (
-        "mig.yaml:7: says something else of GPU 0, 1 than mig.yaml:4; the last one counts",
-    )
+    assert made.notes == ("mig.yaml:7: overrides 0, 1 than mig.yaml:4; the last one is used",)
 
 
 def test_gpus_that_the_configuration_leaves_out_or_that_have_no_mig_stay_as_they_are() -> None:
@@ -198,14 +198,14 @@ def test_gpus_that_the_configuration_leaves_out_or_that_have_no_mig_stay_as_they
     ("device", "wanted", "said"),
     [
         (H100, {"1g.5gb": 7}, "1g.5gb is not a profile of this GPU, it has 1g.20gb, 1g.10gb"),
-        (H100, {"1g.10gb": 8}, "8 x 1g.10gb wanted, a GPU has at most 7"),
+        (H100, {"1g.10gb": 8}, "8 x 1g.10gb requested, but a GPU has at most 7"),
         (
             H100,
             {"3g.40gb": 2, "1g.10gb": 1},
             "9 of 8 memory slices wanted (3g.40gb: 2 x 4, 1g.10gb: 1 x 1)",
         ),
         (H100, {"3c.4g.40gb": 1}, "there are 1c.4g.40gb, 2c.4g.40gb, 4g.40gb"),
-        (H100, {"1c.3g.40gb": 7}, "3 x 3g.40gb wanted, a GPU has at most 2"),
+        (H100, {"1c.3g.40gb": 7}, "3 x 3g.40gb requested, but a GPU has at most 2"),
         (
             "20b7",
             {"1g.6gb+me": 1, "2g.12gb+me": 1},
@@ -245,7 +245,7 @@ def test_a_conflict_of_places_is_told_with_what_stands_in_the_way() -> None:
     why = refute.why_not(ODD, {"4g.40gb": 1, "2g.20gb": 2})
     assert why[0] == "1 x 4g.40gb + 2 x 2g.20gb do not fit together, whatever the order"
     assert why[1:] == [
-        "with 4g.40gb at 0-3, 2g.20gb at 4-5: no room for 2g.20gb, which lies at one of "
+        "with 4g.40gb at 0-3, 2g.20gb at 4-5: no room for 2g.20gb, whose only placement is one of "
         "0-1, 2-3, 4-5"
     ]
     assert refute.why_not(ODD, {"4g.40gb": 1, "2g.20gb": 1, "1g.10gb": 1}) == []

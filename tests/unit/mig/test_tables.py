@@ -131,8 +131,8 @@ def test_a_gpu_is_found_by_any_of_its_names(text: str, name: str) -> None:
         ("L40S", "is no GPU with MIG that is in the tables"),
         ("B2000", "did you mean 'B200'"),
         ("", "is no GPU with MIG"),
-        ("RTX PRO 5000 Blackwell", "its places are not published"),
-        ("2339", "no table of its profiles is published"),
+        ("RTX PRO 5000 Blackwell", "its placements are not published"),
+        ("2339", "its profiles are not published"),
     ],
 )
 def test_a_gpu_that_is_not_found_is_said_so(text: str, said: str) -> None:
