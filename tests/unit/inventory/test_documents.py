@@ -25,7 +25,7 @@ MERGE_BOMB = "a0: &a0 {k0: 1}\n" + "".join(
         ("a: 1\n---\nb: 1\n", "f.yml:2: a second document begins, wanted one"),
         ("[" * 50_000, "f.yml:1: nested deeper than 100 levels"),
         ("- " * 50_000, "f.yml:1: nested deeper than 100 levels"),
-        (BOMB, "f.yml:7: the aliases stand for more than 2000000 values"),
+        (BOMB, "f.yml:7: the aliases expand to more than 2000000 values"),
         ("a: !!python/object:os.system x\n", "f.yml:1: the tag 'python/object:os.system'"),
         ("a: !include x\n", "f.yml:1: the tag '!include' is not supported"),
         ("a: !!int x\n", "f.yml:1: what stands here is not a YAML int"),
@@ -42,7 +42,7 @@ def test_bad_yaml_is_an_error_with_its_line(text: str, message: str) -> None:
 
 
 def test_merged_aliases_are_counted_like_others() -> None:
-    with pytest.raises(InventoryError, match="the aliases stand for more than"):
+    with pytest.raises(InventoryError, match="the aliases expand to more than"):
         parse(MERGE_BOMB, "f.yml")
 
 

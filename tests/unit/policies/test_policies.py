@@ -72,7 +72,11 @@ def test_python_without_its_ending_is_recognised(tmp_path: Path) -> None:
             "'nouveau' is defined twice",
         ),
         (GOOD + "policy = Policy(NouveauBlacklisted)\n", 5, "is not a state; call the state class"),
-        ("import own_missing\n", 1, "No module named 'own_missing'; modules of your own"),
+        (
+            "import own_missing\n",
+            1,
+            "No module named 'own_missing'; put a gpustate.toml next to your own modules",
+        ),
         ("x = 1\n1 / 0\n", 2, "ZeroDivisionError: division by zero"),
         ("def f():\n    raise ValueError('a\\nb')\n\nf()\n", 2, "ValueError: a b"),
         ("import sys\nsys.exit(3)\n", 2, "SystemExit: 3"),
