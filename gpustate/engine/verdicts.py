@@ -71,7 +71,8 @@ def after_steps(
         cause, move = apt_errors.find_error(said.output) or (journal.cause(said.output), "")
         reason = f"{said.failed_step} ended with {said.status}: {cause}" + (move and f"; {move}")
         reason += still_stopped(said.output, observations.observed.get(state.name))
-        return become(outcome, reason, journal.last_lines(said.output))
+        result = become(outcome, reason, journal.last_lines(said.output))
+        return replace(result, command=said.command, inspect=said.inspect)
     if state.name not in observations.observed:
         why = observations.errors.get(state.name, "it could not be probed afterwards")
         return become(Outcome.FAILED, why)

@@ -151,11 +151,17 @@ def documents(text: str, path: str, rules: Rules) -> list[Document]:
             loader.dispose()
 
 
+#: libyaml's words for more than 1000 levels, which it finds ahead of the first event.
+_TOO_DEEP = "exceeded maximum nesting depth"
+
+
 def _syntax(error: yaml.MarkedYAMLError, text: str, path: str, rules: Rules) -> GpustateError:
     mark = error.problem_mark or error.context_mark
     if mark is None:
         return rules.error(f"is not YAML: {error.problem}", place=path)
     place = at(path, mark.line + 1)
+    if error.problem == _TOO_DEEP:
+        return rules.error(f"nested deeper than {rules.depth} levels", place=place)
     lines = text.splitlines()
     written = lines[mark.line] if mark.line < len(lines) else ""
     if "\t" in written[: mark.column + 1]:
