@@ -158,7 +158,7 @@ def test_one_id_in_two_files_is_an_error(tmp_path: Path) -> None:
             "a review with verdict corrected lacks note",
         ),
         ("fix: use", "fxi: use", 10, "unknown key 'fxi'; did you mean fix"),
-        ("    because:", "    verdict: block\n    because:", 9, "is also in line 8"),
+        ("    because:", "    verdict: block\n    because:", 9, "is a duplicate of line 8"),
     ],
 )
 def test_a_mistake_in_a_file_is_named_with_its_line(

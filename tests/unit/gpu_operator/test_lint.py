@@ -267,7 +267,7 @@ def test_a_long_list_of_known_keys_says_how_many_it_leaves_out_and_starts_with_t
 ):
     (hit,) = [f for f in lint(HEAD + "  sandboxes: 1\n", "f").findings if f.path == "sandboxes"]
     assert hit.fix is not None
-    listed, _, more = hit.fix.removeprefix("known here: ").rpartition(" and ")
+    listed, _, more = hit.fix.removeprefix("supported keys: ").rpartition(" and ")
     names = listed.split(", ")
     assert len(names) == 12
     assert "sandboxDevicePlugin" in names[:3]

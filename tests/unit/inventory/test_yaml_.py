@@ -19,7 +19,7 @@ from .conftest import Write
             "hosts.yml:3: a node's name is a number ('7'), wanted a string",
         ),
         ("all:\n  hosts:\n    n1: 5\n", "hosts.yml:3: 'n1' has a number, wanted a mapping"),
-        ("all:\n  hosts:\n    n[1:]: {}\n", "hosts.yml:3: bad range"),
+        ("all:\n  hosts:\n    n[1:]: {}\n", "hosts.yml:3: invalid range"),
         ("all:\n  hosts:\n    n1: {5: 1}\n", "hosts.yml:3: a variable's name is '5'"),
         ("all:\n  vars:\n    1: 1\n", "hosts.yml:3: a variable's name is '1'"),
         ("5:\n  hosts: n1\n", "hosts.yml:1: a group's name is '5', wanted a string"),

@@ -16,10 +16,10 @@ from gpustate.mig.names import parse_device_name
 ANSWERS = json.loads((Path(__file__).parents[2] / "data/mig/config-answers.json").read_text())
 #: Refused here although mig-parted accepts it: what cannot have been meant, or fits no GPU.
 STRICTER = (
-    *("is empty, wanted version and mig-configs", "wants at least one configuration"),
-    *("is not a number of a GPU", "wanted true or false", "is not a count", "do not fit into"),
+    *("is empty, wanted version and mig-configs", "needs at least one configuration"),
+    *("is not a GPU number", "wanted true or false", "is not a count", "do not fit into"),
     *("wanted a MIG profile", "is a duplicate of a profile above", "wanted 0x, PCI device id"),
-    *("is also in line", "a second document begins", "is not a text to YAML", "holds nothing"),
+    *("is a duplicate of line", "a second document begins", "is not text in YAML", "holds nothing"),
 )
 
 

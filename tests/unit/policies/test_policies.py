@@ -154,7 +154,7 @@ def test_another_document_of_ours_is_no_policy(tmp_path: Path) -> None:
         (b"\n  \n", "is empty"),
         (b"# only a comment\n", "is empty"),
         (b"a: [1\nb: 2\n", ":2: is not YAML: .*that begins in line 1"),
-        (b"a:\n\tb: 1\n", ":2: is not YAML: a tab.*replace it by spaces"),
+        (b"a:\n\tb: 1\n", ":2: is not YAML: a tab.*replace it with spaces"),
         (b"- 1\n- 2\n", ":1: is a list, wanted a policy"),
         (b"hello\n", ":1: is a string, wanted a policy"),
         (b"kind: Pod\napiVersion: v1\n", "contains no policy, only Pod"),
@@ -177,7 +177,7 @@ def test_another_document_of_ours_is_no_policy(tmp_path: Path) -> None:
         (b"a: \x01\n", "is not YAML: a control character"),
         (b"\x7fELF\x00\x01", "is a binary file"),
         (b"driver: \xff\n", ":1: is not UTF-8"),
-        (b"a: &x [*x]\n", "stands inside its own value"),
+        (b"a: &x [*x]\n", "is inside its own value"),
         (
             b"driver:\n  enabled: true\n  enabled: false\n",
             ":3: the key 'enabled' is a duplicate of line 2",

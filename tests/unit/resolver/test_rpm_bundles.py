@@ -347,7 +347,7 @@ def test_the_bundle_is_complete_for_a_policy_and_says_what_it_lacks(
     driver = SimpleNamespace(headers={KERNEL: False})
     reason = bundle_nodes.lacking(states, Observations(view, observed={"driver": driver}))
     assert str(reason) == (
-        f"kernel-devel-{DEVEL} is not in the bundle {bundle.path}; make one that has it: "
+        f"kernel-devel-{DEVEL} is not in the bundle {bundle.path}; build one that has it: "
         f"gpustate bundle POLICY -i INVENTORY --kernel {KERNEL} --out FILE"
     )
     onto = bundle_nodes.onto(policy(worlds), bundle.path)
