@@ -384,7 +384,7 @@ def test_two_bakes_of_one_root_do_not_meet(make_root: Callable[[str], Root]) -> 
     assert first.stderr is not None
     first.stderr.readline()
     second = gpustate("bake", root.policy, "--root", root.path, "--dry-run", code=8)
-    assert "another bake is at work" in second.err
+    assert "another bake is running" in second.err
     first.send_signal(signal.SIGINT)
     _, said = first.communicate(timeout=60)
     assert first.returncode == 130, said
