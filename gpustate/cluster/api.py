@@ -1,10 +1,10 @@
-"""Requests to one cluster's API server, as the current context of a kubeconfig; answers are plain data.
+"""Requests to one cluster's API server with the current context of a kubeconfig; results are plain data.
 
-lightkube's import takes seconds, so this module is imported where a kubeconfig was named.
+Importing lightkube takes seconds, so this module is imported only when a kubeconfig is given.
 
-Surprising: a client may wait for a connection of its pool as long as for an answer, and both end in the same
-error class. Every request is limited to ``TIMEOUT_S``. Two threads that decode the first answer of one kind at the
-same time crash the process, so every kind is decoded once at the import.
+Surprising: waiting for a connection of the pool and waiting for a response raise the same error class; every
+request is limited to ``TIMEOUT_S``. Two threads that decode the first response of one kind at the same time
+crash the process, so every kind is decoded once at import.
 
 Sources:
     lightkube 1.0: Client, KubeConfig, ApiError, decoders; httpx2: Timeout, HTTPError.
@@ -42,11 +42,11 @@ for _kind in (Node, Pod, Event, RuntimeClass):
 
 
 class RefusedRequest(ClusterError):
-    """The API server answered with an error.
+    """The API server returned an error.
 
     Args:
         message: the request and the server's message.
-        status: its HTTP status.
+        status: the HTTP status.
     """
 
     def __init__(self, message: str, status: int) -> None:
@@ -59,42 +59,42 @@ class Api:
 
     Args:
         client: connects at the first request.
-        server: its URL, for messages.
+        server: URL, for messages.
     """
 
     def __init__(self, client: Client, server: str) -> None:
         self._client = client
         self.server = server
 
-    def _request(self, what: str, work: Callable[[], T]) -> T:
+    def _request(self, action: str, work: Callable[[], T]) -> T:
         try:
             return work()
         except ApiError as error:
             status = error.response.status_code
             message = str(error) or f"HTTP status {status}"
-            raise RefusedRequest(f"{self.server}: {what}: {message}", status) from None
+            raise RefusedRequest(f"{self.server}: {action}: {message}", status) from None
         except (httpx2.HTTPError, OSError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise ClusterError(f"API server {self.server} does not answer: {reason}") from None
+            raise ClusterError(f"API server {self.server} is unreachable: {reason}") from None
         except (ConfigError, ValueError) as error:
-            raise ClusterError(f"{self.server}: {what}: {error}") from None
+            raise ClusterError(f"{self.server}: {action}: {error}") from None
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close all connections."""
         self._client.close()
 
     def nodes(self) -> list[Json]:
-        """Every Node."""
+        """List all Nodes."""
         return self._request(
             "list nodes", lambda: [one.to_dict() for one in self._client.list(Node)]
         )
 
     def node(self, name: str) -> Json:
-        """One Node."""
+        """Get a Node."""
         return self._request(f"get node {name}", lambda: self._client.get(Node, name).to_dict())
 
     def pods_on(self, node: str) -> list[Json]:
-        """The pods of every namespace that are bound to a Node."""
+        """List the pods of all namespaces that are bound to a Node."""
         fields: Fields = {"spec.nodeName": node}
         return self._request(
             f"list pods on {node}",
@@ -102,7 +102,7 @@ class Api:
         )
 
     def labelled_pods(self, labels: dict[str, str]) -> list[Json]:
-        """The pods of the context's namespace with these labels."""
+        """List pods with these labels in the context's namespace."""
         return self._request(
             "list pods",
             lambda: [one.to_dict() for one in self._client.list(Pod, labels=dict(labels))],
@@ -115,7 +115,7 @@ class Api:
         )
 
     def pod(self, name: str) -> Json | None:
-        """A pod of the context's namespace; ``None`` where there is none of that name."""
+        """Get a pod of the context's namespace; ``None`` if it does not exist."""
         try:
             return self._request(f"get pod {name}", lambda: self._client.get(Pod, name).to_dict())
         except RefusedRequest as error:
@@ -124,7 +124,7 @@ class Api:
             raise
 
     def delete_pod(self, name: str) -> None:
-        """Delete a pod of the context's namespace within a second; one that does not exist is fine."""
+        """Delete a pod of the context's namespace, with a grace period of one second; ignore a missing one."""
         try:
             self._request(
                 f"delete pod {name}", lambda: self._client.delete(Pod, name, grace_period=1)
@@ -134,11 +134,11 @@ class Api:
                 raise
 
     def log(self, name: str) -> str:
-        """The log of a pod of the context's namespace."""
+        """Get the log of a pod of the context's namespace."""
         return self._request(f"log of pod {name}", lambda: "".join(self._client.log(name)))
 
     def events(self, uid: str) -> list[Json]:
-        """Events of an object of the context's namespace."""
+        """List the events of an object of the context's namespace."""
         fields: Fields = {"involvedObject.uid": uid}
         namespace = str(self._client.namespace)
         return self._request(
@@ -164,32 +164,32 @@ def connect(path: str) -> Api:
     """Read a kubeconfig. The server is not contacted yet.
 
     Args:
-        path: of the file; ``~`` is the home folder. Its current context counts, with its namespace.
+        path: the file; ``~`` is expanded. Its current context is used, with its namespace.
 
     Raises:
         UsageError: the file cannot be read, or is not a kubeconfig.
     """
     file = Path(path).expanduser()
-    fix = "name a kubeconfig with --kubeconfig FILE or the variable gpustate_kubeconfig"
+    fix = "set --kubeconfig FILE or the inventory variable gpustate_kubeconfig"
     try:
         with file.open("rb") as opened:
             data = opened.read(_MAX_BYTES + 1)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(f"cannot be read ({reason})", place=path, fix=fix) from error
+        raise UsageError(f"cannot read the kubeconfig ({reason})", place=path, fix=fix) from error
     if len(data) > _MAX_BYTES:
-        raise UsageError("not a kubeconfig: more than 4 MiB", place=path, fix=fix)
+        raise UsageError("not a kubeconfig: larger than 4 MiB", place=path, fix=fix)
     try:
         config = KubeConfig.from_dict(yaml.safe_load(data), fname=file).get()
         if config is None or config.user is None:
-            raise ConfigError("its current context names no user")
+            raise ConfigError("the current context has no user")
         client = Client(config=config, timeout=httpx2.Timeout(TIMEOUT_S))
     except (ConfigError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         missing = isinstance(error, KeyError)
-        reason = f"it lacks {error}" if missing else " ".join(str(error).split())
+        reason = f"missing key {error}" if missing else " ".join(str(error).split())
         raise UsageError(f"not a kubeconfig: {reason}", place=path, fix=fix) from error
-    except OSError as error:  # a certificate that it names
+    except OSError as error:  # a certificate file
         raise UsageError(
-            f"a file that it names cannot be read: {error}", place=path, fix=fix
+            f"cannot read a file that the kubeconfig refers to: {error}", place=path, fix=fix
         ) from error
     return Api(client, config.cluster.server)

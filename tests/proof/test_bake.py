@@ -352,10 +352,10 @@ def test_what_cannot_be_baked_is_said_in_one_line(
         (linked / name).mkdir(parents=True)
     (linked / "dev").symlink_to("/etc")
     for folder, words in (
-        (Path("/"), "the machine gpustate runs on"),
+        (Path("/"), "the root of the running system"),
         (tmp_path / "none", "No such file"),
         (empty, "has no /dev"),
-        (linked, "/dev is not a folder"),
+        (linked, "/dev is not a directory"),
     ):
         ran = gpustate("bake", "nouveau", "--root", folder, "--yes", code=1)
         assert words in ran.err
