@@ -132,7 +132,7 @@ def test_an_interrupted_pod_is_deleted_and_not_judged() -> None:
 def test_a_pod_that_cannot_be_deleted_is_named() -> None:
     api = FakeApi()
     api.fails = {"delete_pod": "forbidden"}
-    check = podtest.PodTest(api, api.found, "image:1", ["python"]).prove(pods.GPU)
+    check = podtest.PodTest(api, api.found, "image:1", ["python"]).run(pods.GPU)
     assert check.outcome == "ok"
     assert (
         f"pod {api.created[0]['metadata']['name']} cannot be deleted: forbidden" in check.evidence
