@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def unit_scripts(unit: str, *, enable: bool, user: bool) -> dict[str, str]:
-    """Maintainer scripts as debhelper writes them for one unit."""
+    """Return debhelper's maintainer scripts for a unit."""
     postinst = ["#!/bin/sh", "set -e", 'if [ "$1" = configure ]; then']
     if user:
         name = unit.removesuffix(".service")
