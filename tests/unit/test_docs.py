@@ -121,9 +121,9 @@ def test_the_table_of_exit_codes_names_every_code() -> None:
     assert told == set(errors.EXIT_CODES)
 
 
-def test_which_exit_code_wins_is_told_as_it_is() -> None:
+def test_the_order_of_exit_codes_is_the_one_of_the_code() -> None:
     text = (TOP / "docs/use.md").read_text("utf-8")
-    match = re.search(r"the worst for you wins: 130, then ([\d, ]+)\.", text)
+    match = re.search(r"the first in this order wins: 130, ([\d, ]+)\.", text)
     assert match is not None
     told = [int(number) for number in match[1].split(", ")]
     for number, code in enumerate(told):
