@@ -134,7 +134,7 @@ def test_a_torn_answer_is_an_error_not_a_short_answer() -> None:
 
 def test_an_answer_that_is_not_compressed_is_an_error() -> None:
     reader = batch.AnswerReader(batch.make_batch(NODE, (), NONCE))
-    with pytest.raises(ProbeError, match="torn"):
+    with pytest.raises(ProbeError, match="invalid answer"):
         reader.feed(b"gpustate-0123 begin\ngpustate-0123 answer\nsh: gzip: not found\n")
 
 

@@ -62,7 +62,7 @@ def test_queries_run_in_the_container_through_one_exec(docker: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("stopped", "the container stopped is not running; start it: docker start stopped"),
+        ("stopped", "container stopped is not running; docker start stopped"),
         ("nope", "No such container: nope"),
         ("down", "Cannot connect to the Docker daemon"),
     ],
@@ -74,7 +74,7 @@ def test_a_container_that_does_not_run_is_not_reached(name: str, said: str, dock
 
 def test_without_the_program_it_is_named(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConnectionFailed, match=r"podman cannot be run .*; install podman"):
+    with pytest.raises(ConnectionFailed, match=r"cannot run podman .*; install podman"):
         Session(node("web", "podman")).connect()
 
 
