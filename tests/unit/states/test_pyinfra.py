@@ -290,7 +290,7 @@ def test_a_failed_command_fails_the_state_with_what_it_printed(machine: Machine)
     state = Operation(server.shell, commands=["echo no such thing >&2; exit 3"])
     result = machine.apply(state)
     assert result.outcome is Outcome.FAILED
-    assert "exited with 3: no such thing" in result.reason
+    assert "ended with 3: no such thing" in result.reason
 
 
 def test_a_deploy_runs_its_operations_and_what_depends_on_their_change(
