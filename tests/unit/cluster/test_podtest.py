@@ -120,7 +120,7 @@ def test_a_log_that_cannot_be_read_and_one_without_a_report_fail_differently() -
     api = FakeApi()
     api.fails = {"log": "dial tcp 10.0.0.1:10250: connection refused"}
     assert "report cannot be read: dial tcp" in run(api).evidence
-    assert "it printed MemoryError" in run(FakeApi(logs=[{}])).evidence
+    assert "its output: MemoryError" in run(FakeApi(logs=[{}])).evidence
 
 
 def test_an_interrupted_pod_is_deleted_and_not_judged() -> None:
