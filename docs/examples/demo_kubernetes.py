@@ -76,7 +76,9 @@ class Cluster:
             if offers == wanted:
                 return
             if time.monotonic() > deadline:
-                raise SystemExit(f"demo: timed out; allocatable GPUs are {offers}, expected {wanted}")
+                raise SystemExit(
+                    f"demo: timed out; allocatable GPUs are {offers}, expected {wanted}"
+                )
             time.sleep(0.5)
 
 

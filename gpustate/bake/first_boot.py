@@ -113,7 +113,7 @@ class Observed:
     program: str = ""  # digest of all its files; empty without files
     unit: str | None = None
     enabled: bool = False
-    result: str = ""  # of an earlier first boot, if the image was made from a machine that has booted
+    result: str = ""  # of an earlier first boot, if the image has booted before
     present: tuple[str, ...] = ()  # paths below the folder
     wanted_work: tuple[str, ...] = ()
     wanted_files: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -44,7 +44,9 @@ _FINAL_WAITS = (
     "InvalidImageName",
 )
 _NODE_STATE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_DESCRIBE = "read the events while the pod exists: kubectl describe pod; on the node: journalctl -u kubelet"
+_DESCRIBE = (
+    "read the events while the pod exists: kubectl describe pod; on the node: journalctl -u kubelet"
+)
 
 KINDS = (
     Kind("api", "requests to the API server fail",
@@ -264,9 +266,7 @@ def free_resource(node: Json, pods: Iterable[Json]) -> str:
         capacity = _offered(node, "capacity")
         if capacity:
             words = ", ".join(f"{key}: {count}" for key, count in sorted(capacity.items()))
-            raise Verdict(
-                failed("unhealthy", f"{name}: capacity {words}, 0 allocatable")
-            )
+            raise Verdict(failed("unhealthy", f"{name}: capacity {words}, 0 allocatable"))
         raise Verdict(failed("no-resource", f"{name} has no nvidia.com/gpu or MIG resource"))
     held: dict[str, int] = {}
     holders = 0
@@ -429,7 +429,9 @@ def _pod_failed(status: Json, terminated: Json) -> Check:
     return failed("crashed", f"{words}: {message}" if message else words)
 
 
-def evaluate_report(report: Json, context: str, *, cuda: bool, began: float, count: int = 1) -> Check:
+def evaluate_report(
+    report: Json, context: str, *, cuda: bool, began: float, count: int = 1
+) -> Check:
     """Return the check for a pod's report.
 
     Args:
@@ -446,7 +448,9 @@ def evaluate_report(report: Json, context: str, *, cuda: bool, began: float, cou
     gpus = tuple(report["nvml"].get("mig") or ()) or result.gpus
     named = f"injected: {container_checks.named(result)}"
     if not result.devices and not result.files:
-        return failed("nothing", f"{context}: {result.nvml_error or 'no device node and no library'}")
+        return failed(
+            "nothing", f"{context}: {result.nvml_error or 'no device node and no library'}"
+        )
     if result.denied:
         return failed("denied", f"{context}: {', '.join(result.denied)} (Operation not permitted)")
     if result.nvml_error and not gpus:

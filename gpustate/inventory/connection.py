@@ -269,7 +269,7 @@ class _Options:
         return value
 
     def interval(self) -> float | None:
-        """Return how long nothing may come before the node is asked for a sign of life."""
+        """Return the seconds without data before a keepalive request."""
         found = self.found.get("serveraliveinterval")
         if found is None:
             return None

@@ -36,7 +36,9 @@ SUPPORTED = frozenset(
 )
 _FLEET = "use --serial and --forks of apply"
 _ROOT = "commands run as root; for another user set _sudo_user or _su_user"
-_FUNCTION = "a policy has no functions; set `unless` to a command that exits 0 if nothing is to be done"
+_FUNCTION = (
+    "a policy has no functions; set `unless` to a command that exits 0 if nothing is to be done"
+)
 #: Fixes for the unsupported ones.
 _REFUSED = {
     "name": "remove it; the state has a name",
@@ -144,9 +146,7 @@ def check(name: str, arguments: Mapping[str, Any]) -> None:
         if key not in all_argument_meta:
             own[key] = value
         elif key not in SUPPORTED:
-            raise PolicyError(
-                f"{name}: {key} is not supported", fix=_REFUSED.get(key, "remove it")
-            )
+            raise PolicyError(f"{name}: {key} is not supported", fix=_REFUSED.get(key, "remove it"))
     signature = inspect.signature(function._inner)
     try:
         signature.bind(**own)

@@ -192,7 +192,8 @@ class AnswerReader:
             end = self._head.find(b"\n", mark) if mark >= 0 else -1
             if end < 0:
                 if len(self._head) > 1_000_000:
-                    raise ProbeError("the login shell prints more than 1 MB before the probe starts",
+                    raise ProbeError(
+                        "the login shell prints more than 1 MB before the probe starts",
                         fix="check the user's shell start-up files",
                     )
                 return
@@ -217,7 +218,9 @@ class AnswerReader:
         try:
             self._body += self._unpack.decompress(data, self.limit + 1 - len(self._body))
         except zlib.error as error:
-            raise ProbeError(f"invalid answer ({error})", fix="check that gzip is installed on the node") from error
+            raise ProbeError(
+                f"invalid answer ({error})", fix="check that gzip is installed on the node"
+            ) from error
         if len(self._body) > self.limit:
             raise ProbeError("the answer is larger than 64 MiB")
         self.done = self._unpack.eof

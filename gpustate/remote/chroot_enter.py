@@ -309,9 +309,7 @@ def exec_command(command: str, gpus: str) -> None:
         os.execve("/bin/sh", ["sh", "-c", command], environment)
     except OSError as error:
         if error.errno == errno.ENOEXEC:
-            raise CannotEnter(
-                "the image is for another architecture than this machine"
-            ) from None
+            raise CannotEnter("the image is for another architecture than this machine") from None
         if error.errno == errno.ENOENT:
             raise CannotEnter("/bin/sh is missing; this is not the root of an image") from None
         raise

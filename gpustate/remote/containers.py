@@ -35,7 +35,9 @@ def check(program: str, container: str) -> None:
             f"cannot run {program} ({error.strerror})", fix=f"install {program} on this machine"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise ConnectionFailed(f"{program} container inspect timed out after {_TIMEOUT_S:g} s") from error
+        raise ConnectionFailed(
+            f"{program} container inspect timed out after {_TIMEOUT_S:g} s"
+        ) from error
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         raise ConnectionFailed(lines[-1] if lines else f"{program} exited with {done.returncode}")

@@ -145,8 +145,12 @@ class Session:
         """Start a script, through sudo if configured. The caller closes the channel."""
         packed = gzip.compress(script.encode(), 6, mtime=0)
         self._ready = secrets.token_hex(8)
-        sends_password = self.node.connection.become_password is not None and self.node.connection.become
-        channel = self._open(batches.command_line(len(packed), self._ready if sends_password else ""))
+        sends_password = (
+            self.node.connection.become_password is not None and self.node.connection.become
+        )
+        channel = self._open(
+            batches.command_line(len(packed), self._ready if sends_password else "")
+        )
         try:
             if self._prompt:
                 self._answer_sudo(channel, deadline)
@@ -224,7 +228,8 @@ class Session:
                         raise self._broke("before the answer was complete")
                     if not reader.began:
                         raise ProbeError(self._not_started(channel))
-                    raise ProbeError("the probe ended before its answer was complete",
+                    raise ProbeError(
+                        "the probe ended before its answer was complete",
                         fix="check whether it was killed: dmesg on the node names processes killed for memory",
                     )
                 reader.feed(data)

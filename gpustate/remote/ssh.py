@@ -87,7 +87,9 @@ def _target(name: str, connection: Connection) -> _Target:
     configured = _config(connection.ssh_config_file).lookup(alias)
     identities = list(configured.get("identityfile") or [])
     keys = (connection.key_file,) if connection.key_file else tuple(identities)
-    known = connection.known_hosts_file or configured.get("userknownhostsfile") or "~/.ssh/known_hosts"
+    known = (
+        connection.known_hosts_file or configured.get("userknownhostsfile") or "~/.ssh/known_hosts"
+    )
     strict = connection.strict_host_key
     if strict == "yes" and not connection.known_hosts_file:
         strict = {"no": "no", "off": "no", "accept-new": "accept-new"}.get(
@@ -114,7 +116,9 @@ def _target(name: str, connection: Connection) -> _Target:
             ALIVE_INTERVAL_S,
         ),
         alive_count=_first(
-            connection.alive_count, whole(str(configured.get("serveralivecountmax", ""))), ALIVE_COUNT
+            connection.alive_count,
+            whole(str(configured.get("serveralivecountmax", ""))),
+            ALIVE_COUNT,
         ),
     )
 
@@ -355,9 +359,7 @@ def _open(
         raise ConnectionFailed(
             f"{where}: "
             + (
-                f"no SSH banner or key exchange within {connection.timeout_s:g} s"
-                if slow
-                else text
+                f"no SSH banner or key exchange within {connection.timeout_s:g} s" if slow else text
             ),
             fix="the port is open, but the node hangs or is overloaded: check its console"
             if slow

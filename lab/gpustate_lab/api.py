@@ -109,7 +109,9 @@ def up(spec: LabSpec, say: Say = _silent) -> Lab:
     with _lab_lock(spec.name):
         lab = _reusable(spec, say)
         if lab is not None and _runs(lab):
-            say(f"lab {lab.name} is already running: {len(lab.nodes)} nodes, inventory {lab.inventory}")
+            say(
+                f"lab {lab.name} is already running: {len(lab.nodes)} nodes, inventory {lab.inventory}"
+            )
             return lab
         prepared = images.prepare(
             spec.images, say, kubernetes=bool(spec.kubernetes), slurm=spec.slurm

@@ -92,7 +92,8 @@ def choose_subnet(taken: Iterable[IPv4Network], *, cluster: bool = False) -> IPv
             if not any(own.overlaps(other) for own in ranges for other in taken):
                 return subnet
     raise LabError(
-        f"no free /24 in {', '.join(POOLS)}: all overlap routes of this machine", fix="check: ip route"
+        f"no free /24 in {', '.join(POOLS)}: all overlap routes of this machine",
+        fix="check: ip route",
     )
 
 

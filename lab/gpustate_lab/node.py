@@ -252,7 +252,9 @@ class Node:
             for pid in _children(container["pid"]):
                 if _is_init(pid):
                     return pid
-        raise LabError("the node is off or rebooting", place=self.name, fix="gpustate lab up, or Node.boot()")
+        raise LabError(
+            "the node is off or rebooting", place=self.name, fix="gpustate lab up, or Node.boot()"
+        )
 
     # --- faults --------------------------------------------------------------------------------
 

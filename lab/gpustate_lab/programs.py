@@ -229,9 +229,7 @@ def _ready(wanted: Module) -> dict[str, Path]:
     ready = {program: path for program, path in found.items() if os.access(path, os.X_OK)}
     for path in ready.values():
         if not _runs_here(path):
-            raise LabError(
-                f"{path}: not executable on this machine", fix="replace or remove it"
-            )
+            raise LabError(f"{path}: not executable on this machine", fix="replace or remove it")
     return ready
 
 

@@ -50,7 +50,8 @@ class Fault:
         match = FAULT.fullmatch(text)
         if match is None:
             raise LabError(
-                f"fault {text!r} is not NAME[:ARGUMENT]@NODE", fix="for example: --fault nouveau@gpu1"
+                f"fault {text!r} is not NAME[:ARGUMENT]@NODE",
+                fix="for example: --fault nouveau@gpu1",
             )
         return cls(name=match["name"], node=match["node"], argument=match["argument"])
 
@@ -110,13 +111,17 @@ class LabSpec:
                 fix=f"choose one of {', '.join(KUBERNETES_VERSIONS)}",
             )
         if not 0 <= self.virtual <= MAX_VIRTUAL:
-            raise LabError(f"invalid number of virtual nodes {self.virtual}; choose 0 to {MAX_VIRTUAL}")
+            raise LabError(
+                f"invalid number of virtual nodes {self.virtual}; choose 0 to {MAX_VIRTUAL}"
+            )
         if self.virtual and not self.kubernetes:
             raise LabError("--virtual requires a Kubernetes cluster", fix="add --kubernetes")
         if not 1 <= self.nodes <= MAX_NODES:
             raise LabError(f"invalid number of nodes {self.nodes}; choose 1 to {MAX_NODES}")
         if not self.images or not self.gpus:
-            raise LabError("a lab needs at least one image and one GPU set", fix="see gpustate lab up --help")
+            raise LabError(
+                "a lab needs at least one image and one GPU set", fix="see gpustate lab up --help"
+            )
         names = self.node_names
         for fault in self.faults:
             if fault.node not in names:

@@ -182,5 +182,7 @@ def _key_text(key: ec.EllipticCurvePrivateKey) -> str:
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise LabError("not an ECDSA key", place=str(path), fix="gpustate lab down, then gpustate lab up")
+        raise LabError(
+            "not an ECDSA key", place=str(path), fix="gpustate lab down, then gpustate lab up"
+        )
     return key

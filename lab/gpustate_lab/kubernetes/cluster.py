@@ -124,7 +124,9 @@ class Kubernetes:
             if virtual.is_ready(found):
                 return None
             conditions = found["status"].get("conditions", [])
-            return next((one["message"] for one in conditions if one["type"] == "Ready"), "no condition")
+            return next(
+                (one["message"] for one in conditions if one["type"] == "Ready"), "no condition"
+            )
 
         subject = f"Kubernetes node {node.name}"
         try:

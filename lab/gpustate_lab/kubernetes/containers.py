@@ -63,7 +63,9 @@ def make_images(folder: Path, busybox: Path) -> None:
     box = folder / "busybox.tar"
     if not box.exists():
         if not busybox.exists():
-            raise LabError("no busybox", place=str(busybox), fix="gpustate lab down, then gpustate lab up")
+            raise LabError(
+                "no busybox", place=str(busybox), fix="gpustate lab down, then gpustate lab up"
+            )
         applets = run([str(busybox), "--list"]).stdout.split()
         links = {f"bin/{name}": "busybox" for name in applets if name != "busybox"}
         files = {

@@ -153,9 +153,7 @@ def build(
                 os.replace(dest, Path(scratch) / "old")
             os.replace(fresh, dest)
     except (OSError, shutil.Error) as error:
-        raise LabError(
-            f"cannot build the simulated packages: {error}", place=str(dest)
-        ) from error
+        raise LabError(f"cannot build the simulated packages: {error}", place=str(dest)) from error
     return repository
 
 

@@ -20,9 +20,7 @@ def test_a_missing_program_is_named_with_its_debian_package(
 ) -> None:
     monkeypatch.setattr(checks, "PROGRAMS", {"no-such-nspawn": "systemd-container"})
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert checks.missing() == [
-        "no-such-nspawn is not installed (apt install systemd-container)"
-    ]
+    assert checks.missing() == ["no-such-nspawn is not installed (apt install systemd-container)"]
 
 
 def test_without_root_up_and_down_are_one_clear_error(

@@ -46,7 +46,7 @@ def test_a_name_that_is_unsafe_in_a_path_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("nodes", [-1, 0, 201])
 def test_a_number_of_nodes_outside_one_subnet_is_refused(nodes: int) -> None:
-    with pytest.raises(LabError, match="invalid number of nodes .*; choose 1 to 200"):
+    with pytest.raises(LabError, match=r"invalid number of nodes .*; choose 1 to 200"):
         LabSpec(nodes=nodes)
 
 

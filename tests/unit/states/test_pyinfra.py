@@ -141,7 +141,11 @@ def test_a_policy_is_written_and_read_again(write: str) -> None:
         ("os.system", {"command": "true"}, "os has no operation 'system'"),
         ("packages", {}, "not a dotted name"),
         ("apt.packages", {"package": "curl"}, "unexpected keyword argument 'package'"),
-        ("apt.packages", {"packages": ["curl"], "_parallel": 3}, "_parallel is not supported; use --serial"),
+        (
+            "apt.packages",
+            {"packages": ["curl"], "_parallel": 3},
+            "_parallel is not supported; use --serial",
+        ),
         ("apt.packages", {"packages": ["curl"], "_sudo_password": "x"}, "commands run as root"),
         ("apt.packages", {"packages": ["curl"], "name": "Install"}, "the state has a name"),
         ("apt.packages", {"packages": ["curl"], "_retry_until": "x"}, "has no functions"),

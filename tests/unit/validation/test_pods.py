@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 from fakecluster import FakeApi, holder, node
 
-from gpustate.cluster import podtest
 from gpustate.cluster import pods as judging
+from gpustate.cluster import podtest
 from gpustate.cluster.api import Api
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
@@ -166,7 +166,9 @@ def test_a_failed_pod_fails_the_proving_state_and_the_node() -> None:
     assert result.status is NodeStatus.OK
     pods.add(result, judging.failed("nothing", "x"))
     assert result.exit_code == EXIT_VALIDATION
-    assert result.reason.startswith("pod: the pod runs, but no device or library of the driver is injected: x; ")
+    assert result.reason.startswith(
+        "pod: the pod runs, but no device or library of the driver is injected: x; "
+    )
     assert [one.outcome for one in result.states] == [Outcome.UNCHANGED, Outcome.FAILED]
     assert [check["outcome"] for check in result.checks] == ["not applicable", "failed"]
 
