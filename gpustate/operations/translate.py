@@ -169,8 +169,8 @@ def _run(command: StringCommand, options: Global, repeats: bool) -> PlannedComma
         ignore_errors=options.ignore_errors,
         stdin=options.stdin,
         secret=bool(secrets)
-        or masking.holds_secret(command.get_raw_value())
-        or masking.holds_secret(environment),
+        or masking.contains_secret(command.get_raw_value())
+        or masking.contains_secret(environment),
     )
     user = f" (as {options.user})" if options.user else ""
     return PlannedCommand(f"{shown}{user}", (step,), steps.disruption(shown), repeats)
@@ -190,7 +190,7 @@ def _upload(command: FileUploadCommand, options: Global, repeats: bool) -> Plann
         raise RefusedError(
             f"uploads to {path}, which is not an absolute path", fix="start the path with /"
         )
-    secret = masking.holds_secret(data.decode("utf-8", "replace"))
+    secret = masking.contains_secret(data.decode("utf-8", "replace"))
     step = steps.write(path, data, owner=options.user, secret=secret)
     digest = "" if secret else f", sha256 {hashlib.sha256(data).hexdigest()[:16]}"
     return PlannedCommand(f"upload {path} ({len(data)} bytes{digest})", (step,), repeats=repeats)
