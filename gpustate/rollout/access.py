@@ -88,6 +88,11 @@ class Accesses:
             host = self._hosts.get(node.name, "")
             return self._slurm(node, host) if host else None
 
+    @property
+    def named(self) -> bool:
+        """At least one node names a scheduler."""
+        return any(self._kubeconfigs.values()) or any(self._hosts.values())
+
     def _kubernetes(self, path: str) -> Scheduler:
         key = ("Kubernetes", path)
         if key not in self._found:
