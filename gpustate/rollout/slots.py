@@ -114,6 +114,9 @@ class Slots:
             with self._lock:
                 taken = self._taken.setdefault(scheduler.title, {})
                 names = full(self._members(scheduler), member, self._limit, taken)
+                if names and not taken:  # what was listed before may be over
+                    self._seen.pop(scheduler.title, None)
+                    names = full(self._members(scheduler), member, self._limit, taken)
                 if not names:
                     taken[member.name] = node
                     return

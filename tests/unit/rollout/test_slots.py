@@ -89,6 +89,17 @@ def test_nodes_that_wait_share_one_list_of_members() -> None:
     assert cluster.lists == 1
 
 
+def test_a_list_from_before_a_release_refuses_nobody() -> None:
+    cluster = Cluster(2)
+    scheduler, first = cast(Scheduler, cluster), cluster.all["n0"]
+    turns = Slots("1", sleep=lambda _: None, clock=lambda: 0.0)
+    cluster.cordon("n0")
+    turns.take(scheduler, first, "n0", print, lambda: False)
+    cluster.cordon("n0", schedulable=True)
+    turns.give(scheduler, first)
+    turns.take(scheduler, cluster.all["n1"], "n1", print, lambda: False)
+
+
 @pytest.mark.parametrize("limit", ["1", "3", "25%"])
 def test_many_nodes_side_by_side_never_exceed_the_limit(limit: str) -> None:
     cluster = Cluster(12)
