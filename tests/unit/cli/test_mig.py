@@ -36,7 +36,7 @@ def test_show_lists_gpus_and_the_profiles_of_one(gpustate: Cli) -> None:
 def test_a_plan_for_gpus_as_they_come(gpustate: Cli, gpus: str) -> None:
     done = gpustate("mig", "plan", "builtin", "all-balanced", "--gpu", gpus, "--detailed-exitcode")
     assert done.status == 2
-    assert done.out.startswith("GPU 0, 1 (H200): costs drain\n")
+    assert done.out.startswith("GPU 0, 1 (H200): disruption: drain\n")
     assert "created=8" in done.out
 
 
