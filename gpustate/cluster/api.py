@@ -112,6 +112,12 @@ class Api:
                 float(after) if after.isdigit() else None,
                 message,
             ) from None
+        except (
+            httpx2.HTTPStatusError
+        ) as error:  # without a Status: no such API, or a proxy's answer
+            status = error.response.status_code
+            words = " ".join(error.response.text.split())[:200] or f"HTTP status {status}"
+            raise RefusedRequest(f"{self.server}: {action}: {words}", status) from None
         except (httpx2.HTTPError, OSError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise ClusterError(f"API server {self.server} is unreachable: {reason}") from None

@@ -288,6 +288,12 @@ def allocatable(node: Json) -> dict[str, int]:
     return _offered(node, "allocatable")
 
 
+def has_gpus(node: Json) -> bool:
+    """Whether a Node has GPUs, by its label or its capacity, be they fit for work or not."""
+    labels = node["metadata"].get("labels") or {}
+    return labels.get("nvidia.com/gpu.present") == "true" or bool(_offered(node, "capacity"))
+
+
 def free_resource(node: Json, pods: Iterable[Json]) -> str:
     """Return a free GPU resource of a Node: whole GPUs, else shared ones, else MIG devices.
 

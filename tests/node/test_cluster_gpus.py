@@ -298,7 +298,11 @@ def test_a_driver_change_drains_only_the_gpu_pods_of_the_node_and_returns_it(
     kubectl(cluster, "cordon", "gpu1")
     change = ("-i", cluster.inventory, "-l", "gpu1", "--yes")
     refused = gpustate("apply", POLICY, *change, code=5)
-    assert "cordoned by kubectl-cordon" in refused.out
+    assert "cordoned by kubectl" in refused.out
+    shown = gpustate("status", "-i", cluster.inventory, "-o", "json", code=0)
+    (row,) = shown.document["members"]
+    assert (row["name"], row["ready"], row["schedulable"]) == ("gpu1", True, False)
+    assert row["foreign"][0].startswith("cordoned by kubectl")
     kubectl(cluster, "uncordon", "gpu1")
     gpustate("apply", POLICY, *change, code=0)
     restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri")

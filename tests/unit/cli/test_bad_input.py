@@ -153,7 +153,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     ),
     (("plan", "good.py", *ON, "-l", "~["), "the limit's '~[' is not a pattern", ()),
     (("plan", "good.py", *ON, "-l", "gpu2"), "the limit's 'gpu2' is neither", ()),
-    (("plan", "good.py", *ON, "--exclude", "all"), "no node is left", ("exclude fewer",)),
+    (("plan", "good.py", *ON, "--exclude", "all"), "excludes all", ("exclude fewer",)),
     (("plan", "good.py", *ON, "--private-key", "no-key"), "no-key: the key cannot be read", ()),
     (("plan", "good.py", *ON, "--private-key", "."), ".: the key cannot be read", ()),
     (("plan", "good.py", *ON, "-f", "0"), "plan: Invalid value for '-f'", ()),
