@@ -8,7 +8,7 @@ from gpustate.engine.gate import NodeCheck
 
 def node_checks(policy: Policy) -> tuple[NodeCheck, ...]:
     """Checks of nodes that this policy is for: of one with a bundle, that it holds every package they need."""
-    if not any(state.name == "bundle" for state in policy.states):
+    if not any(state.brings_bundle for state in policy.states):
         return ()
     # Readers of bundles and repositories are needed by few runs.
     from gpustate.resolver.bundle_nodes import lacking

@@ -17,9 +17,10 @@ from gpustate.core.policy import Policy, resolve
 from gpustate.errors import PolicyError
 from gpustate.files import TextFiles
 from gpustate.formats import driverset
-from gpustate.resolver.driver_sets import wanted_of
+from gpustate.resolver.driver_sets import driver_of
 from gpustate.solve import lock as locks
 from gpustate.solve.lock import Lock, LockedSet, without_node_parts
+from gpustate.solve.request import SolvedState
 
 _FILES = TextFiles("lock file", PolicyError, 64)
 _SOLVE = "solve again: gpustate solve"
@@ -90,7 +91,7 @@ def onto(
             nodes.append(node)
             continue
         _check(one, driver, node.name, path)
-        layer = layers.setdefault(one, _layer(one, path))
+        layer = layers.setdefault(one, _layer(one, driver, path))
         nodes.append(replace(node, layers=(*_own_layers(node), layer)))
     return replace(inventory, nodes=tuple(nodes))
 
@@ -110,7 +111,7 @@ def onto_image(
     driver = _driver(policy, node, known)
     if driver is None:
         return node
-    wanted = wanted_of(driver)
+    wanted = driver.request()
     fitting = {
         (one.driver, one.module_type, *sorted(one.versions.items())): one
         for one in lock.sets
@@ -124,18 +125,16 @@ def onto_image(
             fix="say whose: -i INVENTORY --as NODE",
         )
     for one in fitting.values():
-        return replace(node, layers=(*_own_layers(node), _layer(one, path)))
+        return replace(node, layers=(*_own_layers(node), _layer(one, driver, path)))
     if driver.only is None:
         raise PolicyError(f"has no set for {wanted.text}", place=path, fix=_SOLVE)
     return node
 
 
-def _driver(policy: Policy, node: InventoryNode, known: Collection[str]) -> Any:
+def _driver(policy: Policy, node: InventoryNode, known: Collection[str]) -> SolvedState[Any] | None:
     """The state of the driver as a node has it; ``None`` where it is not to be there."""
-    for state in resolve(policy, node, known).states:
-        if state.name == "driver":
-            return None if state.absent else state
-    return None
+    driver = driver_of(resolve(policy, node, known).states)
+    return None if driver is None or driver.absent else driver
 
 
 def _own_layers(node: InventoryNode) -> Sequence[VarsLayer]:
@@ -146,8 +145,8 @@ def _own_layers(node: InventoryNode) -> Sequence[VarsLayer]:
     return (VarsLayer("node", node.name, said, origin),)
 
 
-def _check(one: LockedSet, driver: Any, node: str, path: str) -> None:
-    now = wanted_of(driver)
+def _check(one: LockedSet, driver: SolvedState[Any], node: str, path: str) -> None:
+    now = driver.request()
     if one.matches(now):
         return
     before = without_node_parts(one.wanted)
@@ -157,7 +156,7 @@ def _check(one: LockedSet, driver: Any, node: str, path: str) -> None:
     raise PolicyError(f"locks node {node} {what}", place=path, fix=_SOLVE)
 
 
-def _layer(one: LockedSet, path: str) -> VarsLayer:
+def _layer(one: LockedSet, driver: SolvedState[Any], path: str) -> VarsLayer:
     mine = {n: v for n, v in one.versions.items() if driverset.is_member(n, v)}
-    said = {"version": one.driver, "module_type": one.module_type, "locked": mine}
-    return VarsLayer("node", "", {"driver": said}, path)
+    parameters = driver.locked_parameters(one.driver, one.module_type, mine)
+    return VarsLayer("node", "", {driver.name: parameters}, path)

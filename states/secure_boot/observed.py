@@ -15,6 +15,8 @@ CONF_PATH = "/etc/dkms/framework.conf.d/gpustate.conf"
 #: A password that was made and is not handed over yet; on no disk.
 PASSWORD_PATH = "/run/gpustate/mok-password"
 NONE, QUEUED, ENROLLED = "none", "queued", "enrolled"
+#: Programs that make and enrol a key; their packages have the same names.
+TOOLS = ("openssl", "mokutil")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ done
 [ -e @PASSWORD@ ] && echo untold=1
 [ -e /var/lib/gpustate/brought/secure-boot ] && echo brought=1
 [ -n "$on" ] || [ -e @FOLDER@ ] || exit 0
-for t in openssl mokutil; do command -v $t >/dev/null || echo "lacks=$t"; done
+for t in @TOOLS@; do command -v $t >/dev/null || echo "lacks=$t"; done
 [ -e @FOLDER@/MOK.priv ] && [ -e @FOLDER@/MOK.der ] && echo "own=$(stat -c %a @FOLDER@/MOK.priv)"
 (. /etc/os-release; echo "id=$ID") 2>/dev/null
 c=; k=; for f in /etc/dkms/framework.conf /etc/dkms/framework.conf.d/*.conf; do
@@ -132,6 +134,7 @@ class FirmwareQuery(Query[Firmware]):
         return (
             _SCRIPT.replace("@PASSWORD@", PASSWORD_PATH)
             .replace("@FOLDER@", FOLDER)
+            .replace("@TOOLS@", " ".join(TOOLS))
             .replace("@PAIRS@", pairs)
         )
 

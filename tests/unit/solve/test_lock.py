@@ -19,7 +19,7 @@ from gpustate.resolver import lock_layers
 from gpustate.resolver.driver_sets import Survey, resolve_all
 from gpustate.solve import document, keeping, lock
 from gpustate.solve.lock import Lock, LockedSet, Platform, from_text, merge_sets, to_text
-from gpustate.solve.problem import DriverRequest
+from gpustate.solve.request import DriverRequest
 from gpustate.solve.solver import Solution, solve
 from gpustate.states.driver import DriverInstalled
 
