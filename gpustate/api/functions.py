@@ -181,11 +181,10 @@ def apply(
         targets = saved.only_planned(_nodes(nodes, limit, exclude), document, name)
         targets = saved.as_locked(targets, effective, document, name)
         inputs = _Inputs(effective, targets, name, None, targets.notes)
-    request = fleet.Request(
+    request = run_request(
         effective,
         inputs.inventory,
         apply=True,
-        known=registry.names(),
         forks=forks,
         max_disruption=max_disruption,
         planned=documents.planned_observations(document)
@@ -197,8 +196,6 @@ def apply(
         run=run or fleet.new_run_id(),
         ticket=" ".join(reason.split()),
         all_or_nothing=all_or_nothing,
-        last_in_image=last_in_image(inputs.inventory),
-        checks=node_checks(effective),
     )
     fleet.resolve_all(request)
     fleet.batches((), request.serial)
@@ -306,21 +303,35 @@ def _probe(
     """Probe and plan all nodes."""
     sizes = batch_sizes(serial, policy.pace, len(inputs.inventory.nodes))
     fleet.batches((), sizes)
-    request = fleet.Request(
+    request = run_request(
         policy,
         inputs.inventory,
-        known=registry.names(),
         forks=forks,
         timings=timings,
         forecast=forecast,
         all_or_nothing=all_or_nothing,
-        last_in_image=last_in_image(inputs.inventory),
-        checks=node_checks(policy),
     )
     return fleet.run(request, events, stop), sizes
 
 
-def last_in_image(inventory: Inventory) -> fleet.LastInImage:
+def run_request(policy: Policy, inventory: Inventory, **options: Any) -> fleet.Request:
+    """A request with the checks, and the states of images, that every run of a policy has.
+
+    Args:
+        policy, inventory: what should hold, and where.
+        options: other fields of the request.
+    """
+    return fleet.Request(
+        policy,
+        inventory,
+        known=registry.names(),
+        last_in_image=_last_in_image(inventory),
+        checks=node_checks(policy),
+        **options,
+    )
+
+
+def _last_in_image(inventory: Inventory) -> fleet.LastInImage:
     """What comes after all states of nodes that are mounted images: their first boot."""
     if not any(node.connection.kind == "chroot" for node in inventory.nodes):
         return ()

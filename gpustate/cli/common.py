@@ -387,12 +387,8 @@ def watched(
 
 def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
     """Run with progress on standard error; Ctrl-C stops it in good order."""
-    from gpustate.api.functions import last_in_image
     from gpustate.engine import fleet
-    from gpustate.resolver.checks import node_checks
 
-    request.last_in_image = last_in_image(request.inventory)
-    request.checks = node_checks(request.policy)
     resume = f"gpustate resume {request.run}" if request.apply and request.run else ""
     with watched(request.inventory, quiet=quiet, resume=resume) as (listen, stop):
         return fleet.run(request, listen, stop)
