@@ -179,7 +179,7 @@ def apply(
             else saved.policy_of(document, read_policy, name)
         )
         targets = saved.only_planned(_nodes(nodes, limit, exclude), document, name)
-        targets = saved.as_locked(targets, effective, document, name)
+        effective = saved.as_locked(effective, targets, document, name)
         inputs = _Inputs(effective, targets, name, None, targets.notes)
     request = run_request(
         effective,
@@ -262,7 +262,7 @@ def _inputs(
     from gpustate.resolver import lock_layers
 
     lock_data = lock_layers.load(file)
-    targets = lock_layers.onto(targets, effective, lock_data, file, registry.names())
+    effective = lock_layers.onto(effective, targets, lock_data, file, registry.names())
     return _Inputs(effective, targets, name, lock_data, notes)
 
 

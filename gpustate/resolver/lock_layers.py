@@ -1,4 +1,4 @@
-"""Puts what a lock file says on an inventory: the strongest word about the driver, but the command line's.
+"""Puts what a lock file says into a policy: the strongest word about the driver, but the command line's.
 
 A lock is for the policy it was solved for: where the policy wants something else by now, or a node is
 not in it, nothing is done until somebody solves again.
@@ -7,12 +7,11 @@ not in it, nothing is done until somebody solves again.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from gpustate.core.inventory import Inventory, InventoryNode, VarsLayer
+from gpustate.core.inventory import InventoryNode
 from gpustate.core.policy import Policy, resolve
 from gpustate.errors import PolicyError
 from gpustate.files import TextFiles
@@ -24,6 +23,8 @@ from gpustate.solve.request import SolvedState
 
 _FILES = TextFiles("lock file", PolicyError, 64)
 _SOLVE = "solve again: gpustate solve"
+#: Parameters by state.
+_Parameters = dict[str, dict[str, object]]
 
 
 def beside(source: str) -> str:
@@ -62,13 +63,17 @@ def save(lock: Lock, path: str) -> None:
 
 
 def onto(
-    inventory: Inventory, policy: Policy, lock: Lock, path: str, known: Collection[str] = ()
-) -> Inventory:
-    """The inventory with each node's locked set as the last word about its driver.
+    policy: Policy,
+    nodes: Iterable[InventoryNode],
+    lock: Lock,
+    path: str,
+    known: Collection[str] = (),
+) -> Policy:
+    """The policy with each node's locked set as the last word about its driver.
 
     Args:
-        inventory: nodes that are to be looked at.
-        policy: for them.
+        policy: for the nodes.
+        nodes: nodes that it is resolved for.
         lock: what is locked.
         path: of the lock file, for messages.
         known: names of all registered states.
@@ -76,41 +81,38 @@ def onto(
     Raises:
         PolicyError: a node is not in the lock, or the policy has moved on.
     """
-    by_node = lock.by_node()
-    layers: dict[LockedSet, VarsLayer] = {}
-    nodes: list[InventoryNode] = []
-    for node in inventory.nodes:
-        driver = _driver(policy, node, known)
+    bare, by_node = policy.with_locks({}, path), lock.by_node()
+    shared: dict[LockedSet, _Parameters] = {}
+    locks: dict[str, _Parameters] = {}
+    for node in nodes:
+        driver = _driver(bare, node, known)
         if driver is None:
-            nodes.append(node)
             continue
         one = by_node.get(node.name)
         if one is None:
             if driver.only is None:
                 raise PolicyError(f"has no set for node {node.name}", place=path, fix=_SOLVE)
-            nodes.append(node)
             continue
         _check(one, driver, node.name, path)
-        layer = layers.setdefault(one, _layer(one, driver, path))
-        nodes.append(replace(node, layers=(*_own_layers(node), layer)))
-    return replace(inventory, nodes=tuple(nodes))
+        locks[node.name] = shared.setdefault(one, _parameters(one, driver))
+    return policy.with_locks(locks, path)
 
 
 def onto_image(
-    node: InventoryNode, policy: Policy, lock: Lock, path: str, known: Collection[str] = ()
-) -> InventoryNode:
-    """An image that is no node's in particular, with the one set that the lock has for its policy.
+    policy: Policy, node: InventoryNode, lock: Lock, path: str, known: Collection[str] = ()
+) -> Policy:
+    """The policy for an image that is no node's in particular, with the one set that the lock has for it.
 
     Args:
-        node: stands for the machines that will boot the image.
         policy, lock, path, known: as for :func:`onto`.
+        node: stands for the machines that will boot the image.
 
     Raises:
         PolicyError: the lock has no set for the policy, or several.
     """
-    driver = _driver(policy, node, known)
+    driver = _driver(policy.with_locks({}, path), node, known)
     if driver is None:
-        return node
+        return policy
     wanted = driver.request()
     fitting = {
         (one.driver, one.module_type, *sorted(one.versions.items())): one
@@ -125,24 +127,16 @@ def onto_image(
             fix="say whose: -i INVENTORY --as NODE",
         )
     for one in fitting.values():
-        return replace(node, layers=(*_own_layers(node), _layer(one, driver, path)))
+        return policy.with_locks({node.name: _parameters(one, driver)}, path)
     if driver.only is None:
         raise PolicyError(f"has no set for {wanted.text}", place=path, fix=_SOLVE)
-    return node
+    return policy
 
 
 def _driver(policy: Policy, node: InventoryNode, known: Collection[str]) -> SolvedState[Any] | None:
     """The state of the driver as a node has it; ``None`` where it is not to be there."""
     driver = driver_of(resolve(policy, node, known).states)
     return None if driver is None or driver.absent else driver
-
-
-def _own_layers(node: InventoryNode) -> Sequence[VarsLayer]:
-    said = node.vars.get("gpustate")
-    if node.layers or said is None:
-        return node.layers
-    origin = node.origins.get("gpustate", "inventory")
-    return (VarsLayer("node", node.name, said, origin),)
 
 
 def _check(one: LockedSet, driver: SolvedState[Any], node: str, path: str) -> None:
@@ -156,7 +150,6 @@ def _check(one: LockedSet, driver: SolvedState[Any], node: str, path: str) -> No
     raise PolicyError(f"locks node {node} {what}", place=path, fix=_SOLVE)
 
 
-def _layer(one: LockedSet, driver: SolvedState[Any], path: str) -> VarsLayer:
+def _parameters(one: LockedSet, driver: SolvedState[Any]) -> _Parameters:
     mine = {n: v for n, v in one.versions.items() if driverset.is_member(n, v)}
-    parameters = driver.locked_parameters(one.driver, one.module_type, mine)
-    return VarsLayer("node", "", {driver.name: parameters}, path)
+    return {driver.name: driver.locked_parameters(one.driver, one.module_type, mine)}
