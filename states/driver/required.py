@@ -63,7 +63,7 @@ def _names(state: DriverParameters, offer: Offer, kernels: Sequence[str]) -> Ite
     """Every name that a package of the driver may have on a distribution."""
     os_id = offer.facts.os_id
     if not driverschemes.is_rpm(os_id):
-        yield from (name for one, rows in state.names_to_ask() if one == os_id for name in rows)
+        yield from (name for one, rows in state.names_to_query() if one == os_id for name in rows)
         for name in state.per_kernel():
             yield from (name.replace("{k}", kernel) for kernel in kernels)
         return
