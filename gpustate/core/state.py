@@ -80,6 +80,8 @@ class State(BaseModel, Generic[ObservedT]):
         stepwise: what is left once its steps have run is planned again, as long as it is something else
             than before. Otherwise that is a failure.
         brings_bundle: every package of the policy comes from the bundle that this state's parameter ``file`` names.
+        supported_runtime: name of the container runtime that it sets up, with the versions that were tested, for the
+            table of what is supported; how it was tested, its tests on nodes declare.
         family: of a state that a policy may have many times, each with its own parameters: names that
             begin with this and a dash are its members. The class itself has no name and is in no policy.
 
@@ -108,6 +110,7 @@ class State(BaseModel, Generic[ObservedT]):
     left_to_apply: ClassVar[bool] = False
     stepwise: ClassVar[bool] = False
     brings_bundle: ClassVar[bool] = False
+    supported_runtime: ClassVar[str] = ""
     family: ClassVar[str] = ""
 
     ensure: Literal["present", "absent"] = "present"

@@ -65,6 +65,7 @@ class RackNamed(State[Observed]):
     after: ClassVar[tuple[str, ...]] = ("preflight",)
     needs_gpu: ClassVar[bool] = True
     left_to_apply: ClassVar[bool] = True
+    supported_runtime: ClassVar[str] = "rackd"
 
     rack: Annotated[str, text(r"^rack[0-9]+$", "a rack such as rack7")] = "rack1"
 
@@ -194,6 +195,9 @@ def test_the_new_state_is_in_the_pages_that_are_generated(tree: Path) -> None:
     assert "Every node has the number of its rack in a file." in row[0]
     assert "| real node |" in row[0]
     assert "`node/test_rack.py`" in row[0]
+    assert "| runtime | rackd | tested on the real thing |" in (tree / "README.md").read_text(
+        "utf-8"
+    )
     schema = (tree / "gpustate/policies/schema/policy.json").read_text("utf-8")
     assert '"title": "rack-name"' in schema
 
