@@ -26,7 +26,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
-from gpustate.core.packages import Offer, RequiredPackages
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.formats import dpkg
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import kmod, owned_packages
@@ -100,7 +100,7 @@ class GdrCopyInstalled(State[Observed]):
             return RPM_PACKAGES
         return (*PACKAGES, TESTS) if self.tests else PACKAGES
 
-    def required_packages(self, offer: Offer, observed: Observed | None) -> RequiredPackages:
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.optional(*self._names(offer.facts.package_manager))
 
     def probe(self, node: Node) -> Observed:

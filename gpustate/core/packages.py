@@ -35,11 +35,11 @@ class Offer:
     kernels: tuple[str, ...] = ()
     chosen: Mapping[str, object] = field(default_factory=dict[str, object])
 
-    def optional(self, *names: str) -> RequiredPackages:
+    def optional(self, *names: str) -> StatePackages:
         """Those packages that are offered; whether a node needs them, only its hardware tells."""
-        return RequiredPackages(tuple((name, "") for name in names if self.versions(name)))
+        return StatePackages(tuple((name, "") for name in names if self.versions(name)))
 
-    def at_driver(self, driver: object, *names: str) -> RequiredPackages:
+    def at_driver(self, driver: object, *names: str) -> StatePackages:
         """The first of some names that is offered at a driver version; nothing where that is unknown.
 
         Args:
@@ -51,10 +51,10 @@ class Offer:
             for name in (one.replace("{branch}", str(branch)) for one in names):
                 fitting = driverset.at_version(self.versions(name), driver)
                 if fitting is not None:
-                    return RequiredPackages(((name, fitting),))
-        return RequiredPackages()
+                    return StatePackages(((name, fitting),))
+        return StatePackages()
 
-    def one_version(self, names: Sequence[str], version: str | None) -> RequiredPackages:
+    def one_version(self, names: Sequence[str], version: str | None) -> StatePackages:
         """All packages at one version: the requested one, else the newest that all of them have.
 
         Args:
@@ -63,18 +63,18 @@ class Offer:
         """
         for name in names:
             if not self.versions(name):
-                return RequiredPackages(missing=name)
+                return StatePackages(missing=name)
         common = set.intersection(*(set(self.versions(name)) for name in names))
         fitting = [one for one in common if version in (None, one, dpkg.upstream_version(one))]
         if not fitting:
             wanted = version or f"in one version with {', '.join(names[1:])}"
-            return RequiredPackages(missing=f"{names[0]} {wanted}")
+            return StatePackages(missing=f"{names[0]} {wanted}")
         best = next(one for one in self.versions(names[0]) if one in fitting)  # the newest
-        return RequiredPackages(tuple((name, best) for name in names))
+        return StatePackages(tuple((name, best) for name in names))
 
 
 @dataclass(frozen=True, slots=True)
-class RequiredPackages:
+class StatePackages:
     """What a state installs on a node that has none of it.
 
     Args:
@@ -92,4 +92,4 @@ class RequiredPackages:
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
-__all__ = ["Offer", "PackageRoot", "RequiredPackages", "Versions"]
+__all__ = ["Offer", "PackageRoot", "StatePackages", "Versions"]

@@ -28,7 +28,7 @@ from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.encode import differing, plain
 from gpustate.core.facts import NodeFacts
 from gpustate.core.node import Node
-from gpustate.core.packages import Offer, RequiredPackages
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.step import Step
 
@@ -151,7 +151,7 @@ class State(BaseModel, Generic[ObservedT]):
         """
         return {}
 
-    def required_packages(self, offer: Offer, observed: ObservedT | None) -> RequiredPackages:
+    def required_packages(self, offer: Offer, observed: ObservedT | None) -> StatePackages:
         """SHOULD, of a state that installs packages: which ones, for bundles and their checks. Pure.
 
         Not called of a state that is removed. States are called in the order of a run, so that the facts of earlier ones
@@ -161,7 +161,7 @@ class State(BaseModel, Generic[ObservedT]):
             offer: what the packages are chosen from.
             observed: what the probe read; ``None`` while a bundle is built.
         """
-        return RequiredPackages()
+        return StatePackages()
 
     @abstractmethod
     def probe(self, node: Node) -> ObservedT:

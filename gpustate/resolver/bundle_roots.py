@@ -1,7 +1,7 @@
-"""Which packages the states of a policy install: what a bundle must have, and what it may lack.
+"""The packages that the states of a policy would install, and those missing for it.
 
-The same question twice: of what repositories offer, when a bundle is built; of what the bundle has,
-before a node is changed that is to be set up from it. The states themselves declare the answer.
+This is computed twice: from the repositories when a bundle is built, and from the bundle's content before a node
+is changed with it. The states themselves declare their packages.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ KERNELS = "kernels"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What states want.
+class RequiredPackages:
+    """Required packages.
 
     Args:
-        by_state: names and versions; headers of kernels are under :data:`KERNELS`.
-        problem: why something cannot be had, with the package that is missing.
-        bare: kernels whose headers are not offered, with the package that would have them.
+        by_state: names and versions; packages for kernels are under :data:`KERNELS`.
+        problem: why a package is unavailable, with its name.
+        bare: kernels without available headers, with the package that would have them.
     """
 
     by_state: Mapping[str, tuple[Root, ...]] = field(default_factory=dict[str, tuple[Root, ...]])
@@ -41,21 +41,21 @@ class Asked:
         return tuple(row for rows in self.by_state.values() for row in rows)
 
 
-def asked(
+def required_packages(
     states: Sequence[AnyState],
     facts: NodeFacts,
     versions: Versions,
     kernels: Sequence[str] = (),
     observed: Mapping[str, Any] | None = None,
-) -> Asked:
-    """What the states of a policy would install on a node without any of it.
+) -> RequiredPackages:
+    """The packages that the states of a policy would install on an empty node.
 
     Args:
         states: with the node's parameters.
-        facts: distribution, and the GPUs, if they are known.
-        versions: what is offered.
-        kernels: releases that want headers, where no node was observed.
-        observed: what the states observed, by name; nothing while a bundle is built.
+        facts: distribution, and the GPUs if known.
+        versions: returns available versions.
+        kernels: releases that need headers, if no node was observed.
+        observed: observations by state; ``None`` while a bundle is built.
     """
     wanted = {state.name: state for state in states if not state.absent}
     found: dict[str, tuple[Root, ...]] = {}
@@ -66,10 +66,10 @@ def asked(
         offer = Offer(facts, versions, tuple(kernels), dict(chosen))
         needed = wanted[name].required_packages(offer, (observed or {}).get(name))
         if needed.missing:
-            return Asked(problem=needed.missing)
+            return RequiredPackages(problem=needed.missing)
         found[name] = needed.packages
         headers |= dict.fromkeys(needed.headers)
         bare |= needed.bare
         chosen |= needed.facts
     found[KERNELS] = tuple(headers)
-    return Asked({name: rows for name, rows in found.items() if rows}, bare=bare)
+    return RequiredPackages({name: rows for name, rows in found.items() if rows}, bare=bare)

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 from gpustate import Conflict, Disruption, Node, PciGpu, Plan, Step, diff, ops
 from gpustate.core.facts import NodeFacts
-from gpustate.core.packages import Offer, RequiredPackages
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.state import without_dependents
 from gpustate.formats import driverset
@@ -107,7 +107,7 @@ class DriverInstalled(DriverParameters):
         "device_nodes",
     )
 
-    def required_packages(self, offer: Offer, observed: Observed | None) -> RequiredPackages:
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return required.required(self, offer, observed)
 
     def installed_set(self, observed: Observed) -> InstalledSet:

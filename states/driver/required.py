@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpustate.core.packages import Offer, PackageRoot, RequiredPackages
+from gpustate.core.packages import Offer, PackageRoot, StatePackages
 from gpustate.formats import driverschemes, driverset, kernelnames
 from gpustate.formats.rpm import is_rpm
 from gpustate.states.driver.choice import Wanted
@@ -13,18 +13,18 @@ from gpustate.states.driver.observed import Observed
 from gpustate.states.driver.parameters import DriverParameters
 
 
-def required(state: DriverParameters, offer: Offer, observed: Observed | None) -> RequiredPackages:
+def required(state: DriverParameters, offer: Offer, observed: Observed | None) -> StatePackages:
     """The driver's set and the headers it is built with."""
     kernels = offer.kernels if observed is None else _kernels(state, observed)
     target, missing = _target(state, offer, kernels)
     if target is None:
-        return RequiredPackages(missing=missing)
+        return StatePackages(missing=missing)
     headers: tuple[PackageRoot, ...] = ()
     bare: dict[str, str] = {}
     if not state.precompiled and state.headers == "install":
         headers, bare = _headers(offer, kernels)
     packages = tuple(target.packages.items())
-    return RequiredPackages(packages, "", headers, bare, {"driver": target.version})
+    return StatePackages(packages, "", headers, bare, {"driver": target.version})
 
 
 def _kernels(state: DriverParameters, observed: Observed) -> tuple[str, ...]:
@@ -114,4 +114,4 @@ def _target(
         return target, ""
     requested = state.version or (f"branch {state.branch}" if state.branch else "of any version")
     there = ", ".join(dict.fromkeys(version for _, version, _ in offered)) or "none"
-    return None, problem or f"driver {requested} as a whole set (there is {there})"
+    return None, problem or f"driver {requested} as a complete set (available: {there})"

@@ -28,7 +28,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, NodeFacts, Plan, Step, diff, ops
-from gpustate.core.packages import Offer, RequiredPackages
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
 from gpustate.formats import fabric, fabric_config, systemd
 from gpustate.formats.fabric import COMPLETE, Topology, loaded_version
@@ -121,7 +121,7 @@ class FabricManagerRunning(FabricManagerState[Observed]):
         facts = asking.matrix_facts("fabric_manager", planned)
         return facts | {"fabric_manager_runs": planned.value("enabled")}
 
-    def required_packages(self, offer: Offer, observed: Observed | None) -> RequiredPackages:
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.at_driver(offer.chosen.get("driver"), *schemes.FABRIC_MANAGERS)
 
     def is_needed(self, facts: NodeFacts, observed: Observed | None) -> bool:

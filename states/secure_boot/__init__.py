@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from gpustate import Node, Plan, State, Step, diff, ops
-from gpustate.core.packages import Offer, RequiredPackages
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.ops import modsign, owned_packages
 from gpustate.ops.modsign import CERTIFICATE_PATH
 from gpustate.probes.kernels import Kernel, Kernels
@@ -66,7 +66,7 @@ class SecureBootKeyEnrolled(State[Observed]):
 
     key: Literal["auto", "own"] = "auto"
 
-    def required_packages(self, offer: Offer, observed: Observed | None) -> RequiredPackages:
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.optional(*(TOOLS if observed is None else observed.lacks))
 
     def probe(self, node: Node) -> Observed:

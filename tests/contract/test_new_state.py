@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from gpustate import Node, Plan, State, Step, diff, ops
-from gpustate.core.packages import Offer, RequiredPackages
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.parameter_errors import text
 
 PATH = "/etc/gpustate-rack"
@@ -69,7 +69,7 @@ class RackNamed(State[Observed]):
 
     rack: Annotated[str, text(r"^rack[0-9]+$", "a rack such as rack7")] = "rack1"
 
-    def required_packages(self, offer: Offer, observed: Observed | None) -> RequiredPackages:
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.optional(PACKAGE)
 
     def probe(self, node: Node) -> Observed:

@@ -97,7 +97,7 @@ def changed(**keys: object) -> str:
         (changed(nodes=["a", "a"]), "sets[0].nodes: has a duplicate item"),
         (changed(nodes=[1]), "sets[0].nodes[0]: is a number"),
         (changed(packages=[]), "sets[0].packages: is empty"),
-        (changed(repositories=[]), "packages[0].repository: there is no repository 0"),
+        (changed(repositories=[]), "packages[0].repository: unknown repository 0"),
         (
             changed(wanted={"branch": "580"}),
             "sets[0].wanted.branch: is a string, expected a whole number",
@@ -244,12 +244,12 @@ def test_a_lock_for_a_channel_replaces_it() -> None:
     ("state", "node", "said"),
     [
         (DriverInstalled(branch=580), "gpu9", "has no set for node gpu9"),
-        (DriverInstalled(branch=595), "gpu1", "locks node gpu1 for branch 580, and the policy"),
+        (DriverInstalled(branch=595), "gpu1", "locks node gpu1 for branch 580, but the policy"),
         (DriverInstalled(branch=580, packages="full"), "gpu1", "other modules or packages"),
     ],
 )
 def test_a_lock_for_something_else_is_refused(state: DriverInstalled, node: str, said: str) -> None:
-    with pytest.raises(PolicyError, match="solve again: gpustate solve") as error:
+    with pytest.raises(PolicyError, match="update the lock file: gpustate solve") as error:
         locked_driver(Policy(state), InventoryNode(node), a_lock())
     assert said in str(error.value)
 

@@ -8,9 +8,9 @@ import pytest
 
 from gpustate import registry
 from gpustate.core.facts import NodeFacts, meant_for
-from gpustate.core.packages import Offer, RequiredPackages
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.policy import build
-from gpustate.resolver.bundle_roots import asked
+from gpustate.resolver.bundle_roots import required_packages
 
 APT = NodeFacts(os_id="debian", os_version="12", machine="x86_64", package_manager="apt")
 DNF = NodeFacts(os_id="rocky", os_version="9", machine="x86_64", package_manager="dnf")
@@ -36,7 +36,7 @@ OFFERED: dict[str, tuple[str, ...]] = {
 
 def required(
     name: str, parameters: dict[str, Any], facts: NodeFacts = APT, driver: str = "580.65.06"
-) -> RequiredPackages:
+) -> StatePackages:
     chosen: dict[str, object] = {"driver": driver} if driver else {}
     offer = Offer(facts, lambda package: OFFERED.get(package, ()), (), chosen)
     return build(registry.get(name), parameters).required_packages(offer, None)
@@ -81,7 +81,7 @@ def test_names_follow_the_package_manager() -> None:
 
 @pytest.mark.parametrize("name", ["fabric-manager", "imex", "mps", "dcgm"])
 def test_what_must_have_the_driver_s_version_waits_for_it(name: str) -> None:
-    assert required(name, {}, driver="") == RequiredPackages()
+    assert required(name, {}, driver="") == StatePackages()
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_states_get_the_driver_that_was_chosen_whatever_their_order_in_the_polic
             ("mps", {"ensure": "absent"}),
         )
     ]
-    wants = asked(states, facts, lambda name: offered.get(name, ()), ["6.1.0-18-amd64"])
+    wants = required_packages(states, facts, lambda name: offered.get(name, ()), ["6.1.0-18-amd64"])
     assert wants.problem == ""
     assert wants.by_state["imex"] == (("nvidia-imex-580", "580.65.06-1"),)
     assert wants.by_state["fabric-manager"] == (("nvidia-fabricmanager", "580.65.06-1"),)
