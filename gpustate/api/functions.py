@@ -151,6 +151,7 @@ def apply(
     max_disruption: Disruption = Disruption.REBOOT,
     all_or_nothing: bool = False,
     serial: Sequence[str] = (),
+    max_failures: int = 0,
     reason: str = "",
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = nobody,
@@ -172,6 +173,7 @@ def apply(
         remove: remove what the policy installed.
         max_disruption: refuse nodes whose plan may cost more.
         serial: batch sizes, ``("1", "10%", "50%")``; a batch in which a node fails is the last one.
+        max_failures: no further node is begun once so many failed; 0: see ``serial``.
         reason: a ticket or reason, for the nodes' leases and the records of the run.
         schedulers: how the nodes' schedulers are reached and workloads leave.
         started: called with the id of the run once everything is checked, before the first node is reached.
@@ -209,6 +211,7 @@ def apply(
         announced=documents.announced_disruptions(document) if document else None,
         plan_id=str(document["id"]) if document else "",
         serial=batch_sizes(serial, effective.pace, len(inputs.inventory.nodes)),
+        max_failures=max_failures,
         run=run or fleet.new_run_id(),
         ticket=" ".join(reason.split()),
         all_or_nothing=all_or_nothing,
