@@ -153,7 +153,8 @@ def _cases(
         for name, given in (("gpu", gpus), ("installed", options["installed"])):
             if given:
                 raise UsageError(f"--{name} goes with --for; nodes are asked for theirs")
-        inventory, _ = common.locked(common.load_inventory(options), policy, source, options)
+        inventory = common.load_inventory(options)
+        policy = common.locked(policy, inventory, source, options)
         cases = bundle_nodes.cases_of_nodes(
             inventory, policy, common.known_states(), options["forks"]
         )
