@@ -116,7 +116,7 @@ def test_what_does_not_start_is_named_in_the_reason(tmp_path: Path) -> None:
     said, active = swap(tmp_path, broken="nvidia-fabricmanager.service")
     assert "nvidia-fabricmanager.service" not in active
     assert still_stopped(said, None) == (
-        "; ran before and is stopped now: nvidia-fabricmanager.service (systemctl status says why)"
+        "; ran before and is stopped now: nvidia-fabricmanager.service; find the reason: systemctl status nvidia-fabricmanager.service"
     )
 
 
