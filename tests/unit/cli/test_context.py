@@ -82,9 +82,7 @@ def test_a_plan_names_inventory_limit_commit_and_person(
         assert f"- {name}: `{value}`\n" in text
     assert PERSON in page
     (project / "policy.py").write_text((project / "policy.py").read_text() + "\n")
-    assert context.commit(str(project / "policy.py")) == (
-        f"{commit} (with changes that are not committed)"
-    )
+    assert context.commit(str(project / "policy.py")) == (f"{commit} (with uncommitted changes)")
 
 
 def test_nodes_that_were_not_reached_stand_last_with_a_command_that_works(
@@ -125,7 +123,7 @@ def test_a_removal_is_planned_saved_shown_and_carried_out(
     assert done.status == 0, done
     assert not path.exists()
     refused = gpustate("plan", "away.json", "--remove")
-    assert "--remove is for new ones" in refused.err
+    assert "--remove is only for new plans" in refused.err
 
 
 def test_drift_is_counted_beside_a_refusal_and_the_rest_is_applied(

@@ -147,7 +147,7 @@ def test_every_bad_line_of_a_counters_file_is_told(gpustate: Cli, project: Path)
 def test_what_no_exporter_is_asked_by_is_refused(gpustate: Cli, url: str) -> None:
     done = gpustate("dcgm", "check", "-i", "a,b", "--scrape", url)
     assert done.status == 1
-    assert "is not an address of an exporter" in done.err
+    assert "is not the URL of an exporter" in done.err
     assert done.err.count("\n") == 1
 
 

@@ -61,7 +61,9 @@ def test_an_xid_of_a_gpu_that_is_gone_counts() -> None:
 
 def test_a_node_without_nvml_or_with_a_torn_file_is_an_error() -> None:
     nothing = NvmlFacts(error=9, error_text="driver not loaded")
-    assert str(look(nothing)["error"]).startswith("NVML: driver not loaded; see: gpustate explain")
+    assert str(look(nothing)["error"]).startswith(
+        "NVML: driver not loaded; diagnose it: gpustate explain"
+    )
     assert "cannot be read" in str(look(NVML, "quarantine=x", "now=1")["error"])
 
 
@@ -94,7 +96,7 @@ def test_a_lost_gpu_is_named_by_its_place() -> None:
     for name in ("2", "0000:02:00.0"):
         (entry,) = changed(lost, name)
         assert (entry.uuid, entry.pci) == ("", "0000:02:00.0")
-    with pytest.raises(UsageError, match="there is no GPU '7' here"):
+    with pytest.raises(UsageError, match="no GPU '7' on this node"):
         changed(lost, "7")
     with pytest.raises(UsageError, match="is not in quarantine"):
         changed(lost, "1", end=True)
@@ -106,8 +108,8 @@ def test_a_lost_gpu_is_named_by_its_place() -> None:
         (("--gpu", "1"), "give --reason and --for"),
         (("--gpu", "1", "-m", "x"), "give --reason and --for"),
         (("-m", "x"), "name it with --gpu"),
-        (("--end", "--gpu", "4", "--for", "1d"), "--end ends a quarantine now"),
-        (("--end", "-m", "x"), "--end ends a quarantine now"),
+        (("--end", "--gpu", "4", "--for", "1d"), "--end contradicts --reason and --for"),
+        (("--end", "-m", "x"), "--end contradicts --reason and --for"),
         (("--gpu", "1", "-m", "x", "--for", "soon"), "write 30m, 8h or 7d"),
         (("--gpu", "1", "-m", "x", "--for", "0d"), "write 30m, 8h or 7d"),
         (("--gpu", "1", "-m", "x", "--for", "400d"), "up to a year"),

@@ -101,7 +101,7 @@ def test_why_shows_condition_source_and_tests_and_what_it_saw(gpustate: Cli) -> 
         (("why", "driver-first-b20"), "no rule is called 'driver-first-b20'; did you mean"),
         (("list", "--theme", "drivr-gpu"), "did you mean driver-gpu"),
         (("list", "--rules", "nowhere"), "nowhere: is not a folder"),
-        (("list", "--theme", "x\x1b[31m"), "no theme is called"),
+        (("list", "--theme", "x\x1b[31m"), "no theme"),
     ],
 )
 def test_whatever_is_wrong_is_one_line(gpustate: Cli, words: tuple[str, ...], said: str) -> None:
