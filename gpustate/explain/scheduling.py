@@ -317,7 +317,7 @@ def _host_engines(view: View) -> str:
 def _taken(view: View) -> str:
     for name, port, row in view.clues.fields("taken", 3):
         by = listeners.who(row)
-        return f"{view.clues.unit(name).failure}; its port {port} is used by {by}"
+        return f"{view.clues.unit(name).failure}; its port {port} is taken by {by}"
     return ""
 
 

@@ -143,7 +143,7 @@ def test_a_broken_link_is_named_with_evidence_and_next_move(
         assert proven.status_files() == left
         code, out = proven.gpustate("explain", proven.node.name)
         assert code == 3
-        assert f"broken: {link}" in out
+        assert f"failed: {link}" in out
     finally:
         proven.node.fault(fault, on=False)
     code, out = proven.validate()

@@ -95,7 +95,7 @@ def test_what_the_node_says_decides_and_not_the_exit_code_of_a_step(
 ) -> None:
     result = run(First(path=str(tmp_path / "a"), script="true"))
     assert outcomes(result) == {"first": Outcome.FAILED}
-    assert "still differs: text is None, expected 'x'" in result.nodes[0].reason
+    assert "still differs after its steps: text is None, expected 'x'" in result.nodes[0].reason
 
 
 def test_a_later_stage_that_costs_more_than_announced_is_not_run(

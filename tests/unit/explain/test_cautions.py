@@ -53,7 +53,7 @@ def stopped(state: str) -> Change:
 
 
 WARNED = (
-    ((file("run/nvidia", "x"),), "/run/nvidia is a regular file, no folder"),
+    ((file("run/nvidia", "x"),), "/run/nvidia is a regular file, not a folder"),
     (
         (lambda w: w.links.__setitem__("run/nvidia/validations", "run/gone"),),
         "/run/nvidia/validations is a link to /run/gone, which",
@@ -154,7 +154,7 @@ def test_a_node_whose_cuda_nobody_proved_is_not_called_whole(tmp_path: Path) -> 
     assert verdict(unproven)[0] == "no check failed; CUDA is not validated"
     assert verdict(diagnosis(tmp_path / "b", World.prove))[0] == "all checks passed"
     gone = diagnosis(tmp_path / "c", lambda w: w.cdi.clear())
-    assert verdict(gone)[0] == "broken: cdi (cdi-missing)"
+    assert verdict(gone)[0] == "failed: cdi (cdi-missing)"
 
 
 def test_a_specification_that_is_torn_behind_its_kind_is_broken(tmp_path: Path) -> None:
