@@ -107,7 +107,7 @@ ON = ("-i", "gpu1,")
 # What is given, the start of the line, and what else is in it.
 CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plaan",), "no verb 'plaan'; did you mean 'plan'", ()),
-    (("zzz",), "no verb 'zzz'; there are plan, apply", ()),
+    (("zzz",), "no verb 'zzz'; verbs: plan, apply", ()),
     (("plan",), "plan: Missing argument 'POLICY'; see: gpustate plan --help", ()),
     (("--nope",), "No such option", ("--nope", "see: gpustate --help")),
     (("plan", "good.py", "--nope"), "plan: No such option", ("gpustate plan --help",)),
@@ -161,7 +161,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     ),
     (("plan", "good.py", *ON, "--private-key", "."), ".: cannot read the private key", ()),
     (("plan", "good.py", *ON, "-f", "0"), "plan: Invalid value for '-f'", ()),
-    (("plan", "good.py", *ON, "--out", "no/x"), "no/x: no is not a folder", ("--out",)),
+    (("plan", "good.py", *ON, "--out", "no/x"), "no/x: no is not a directory", ("--out",)),
     (("plan", "good.py", *ON, "-o", "xml"), "plan: Invalid value for '-o'", ("json",)),
     (("apply", "good.py", *ON), "stdin is not a terminal", ("--yes",)),
     (("apply", "good.py", "-i", "--yes"), "-i has no value: --yes follows it", ("node1",)),

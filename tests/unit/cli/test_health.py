@@ -31,7 +31,7 @@ def look(nvml: NvmlFacts, *lines: str) -> dict[str, object]:
     node = FakeNode(
         answers={"GpuFacts": nvml}, shell={"NVRM: Xid": (0, "".join(f"{one}\n" for one in lines))}
     )
-    return health._look(node)
+    return health._health(node)
 
 
 def states(found: dict[str, object]) -> list[str]:
@@ -68,7 +68,7 @@ def test_a_node_without_nvml_or_with_a_torn_file_is_an_error() -> None:
 
 
 def changed(observed: ChainObservation, gpu: str | None, *, end: bool = False) -> tuple[Entry, ...]:
-    return health._changed(observed, 100, gpu, "why", 60, end, "me")
+    return health._new_entries(observed, 100, gpu, "why", 60, end, "me")
 
 
 @pytest.mark.parametrize("gpu", ["2", "GPU-2", "0000:02:00.0"])
@@ -113,8 +113,8 @@ def test_a_lost_gpu_is_named_by_its_place() -> None:
         (("--gpu", "1", "-m", "x", "--for", "soon"), "write 30m, 8h or 7d"),
         (("--gpu", "1", "-m", "x", "--for", "0d"), "write 30m, 8h or 7d"),
         (("--gpu", "1", "-m", "x", "--for", "400d"), "up to a year"),
-        (("--gpu", "1", "-m", "a\nb", "--for", "1d"), "in one line"),
-        (("--gpu", "1", "-m", " ", "--for", "1d"), "in one line"),
+        (("--gpu", "1", "-m", "a\nb", "--for", "1d"), "to one line"),
+        (("--gpu", "1", "-m", " ", "--for", "1d"), "to one line"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(gpustate: Cli, words: tuple[str, ...], said: str) -> None:

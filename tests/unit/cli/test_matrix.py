@@ -92,11 +92,11 @@ def test_why_shows_condition_source_and_tests_and_what_it_saw(gpustate: Cli) -> 
     ("words", "said"),
     [
         (("check",), "no facts; give some"),
-        (("check", "--set", "driver"), "'driver' is no FACT=VALUE"),
+        (("check", "--set", "driver"), "'driver' is not of the form FACT=VALUE"),
         (("check", "--set", "divr=580"), "no fact is called 'divr'; did you mean driver"),
         (("check", "--set", "driver=abc"), "driver is 'abc', wanted a version"),
         (("check", "--set", "driver=1.2", "version=3"), "no fact is called 'version'"),
-        (("check", "--set", "gpu=B200", "gpus=H100"), "gpu is given twice"),
+        (("check", "--set", "gpu=B200", "gpus=H100"), "gpu is set twice"),
         (("check", "--allow", "x=y", "--set", "gpu=T4"), "allow: no rule is called 'x'"),
         (("why", "driver-first-b20"), "no rule is called 'driver-first-b20'; did you mean"),
         (("list", "--theme", "drivr-gpu"), "did you mean driver-gpu"),

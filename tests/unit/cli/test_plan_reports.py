@@ -67,7 +67,7 @@ def test_reports_are_written_as_their_names_end(gpustate: Cli, saved: Path, proj
         ),
         (
             ("--report", "none/plan.html"),
-            "gpustate: none/plan.html: none is not a folder; name another file with --report",
+            "gpustate: none/plan.html: none is not a directory; name another file with --report",
         ),
         (("--serial", "0"), "--serial is only for new plans; omit --serial"),
         (("--out", "x.json"), "--out is only for new plans; omit --out"),
