@@ -434,11 +434,11 @@ def serial(sizes: str | None) -> tuple[str, ...]:
 
 def as_json(document: Any) -> str:
     """A document as printed and saved, with control characters escaped."""
-    from gpustate.formats.json_pages import indented
+    from gpustate.formats.json_pages import dumps
     from gpustate.formats.masking import masked_data
     from gpustate.formats.words import json_text
 
-    return json_text(indented(masked_data(document))) + "\n"
+    return json_text(dumps(masked_data(document))) + "\n"
 
 
 def query_nodes(

@@ -14,7 +14,7 @@ from gpustate.core.step import Step
 from gpustate.engine import journal
 from gpustate.errors import GpustateError, StepFailed
 from gpustate.formats import apt_errors
-from gpustate.formats.words import told_apart
+from gpustate.formats.words import distinguish
 from gpustate.plan.make import Observations, left_to_first_boot
 
 #: Most fields that a reason lists if they still differ after the steps.
@@ -68,10 +68,11 @@ def after_steps(
         return become(Outcome.NOT_RUN, f"because {entry.skipped_because} failed")
     if entry.failed_step:
         outcome = Outcome.ROLLED_BACK if entry.rolled_back else Outcome.FAILED
-        cause, move = apt_errors.trouble(entry.output) or (journal.cause(entry.output), "")
+        cause, move = apt_errors.find_error(entry.output) or (journal.cause(entry.output), "")
         reason = f"{entry.failed_step} ended with {entry.status}: {cause}" + (move and f"; {move}")
         reason += still_stopped(entry.output, observations.observed.get(state.name))
-        return become(outcome, reason, journal.last_lines(entry.output))
+        result = become(outcome, reason, journal.last_lines(entry.output))
+        return replace(result, command=entry.command, inspect=entry.inspect)
     if state.name not in observations.observed:
         why = observations.errors.get(state.name, "it could not be probed afterwards")
         return become(Outcome.FAILED, why)
@@ -199,7 +200,7 @@ def _rows(change: Change) -> Iterator[str]:
 
 
 def _both(what: str, before: object, after: object) -> str:
-    is_, wanted = told_apart(repr(before), repr(after))
+    is_, wanted = distinguish(repr(before), repr(after))
     return f"{what} is {is_}, expected {wanted}"
 
 

@@ -31,6 +31,7 @@ from gpustate.engine.events import Event, Listener, nobody
 from gpustate.engine.gate import Holder
 from gpustate.engine.ledger import Ledger, LedgerQuery
 from gpustate.engine.machines import Machines
+from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance, Subject
 from gpustate.engine.probing import probe_states, query_node
 from gpustate.engine.reconnect import Link
 from gpustate.engine.timings import TimingsQuery
@@ -71,6 +72,7 @@ class Options:
         without_gpu: nodes that the policy expects no GPU on, if only a part of it is applied.
         forecast: predict the changes of states whose plan depends on other states.
         checks: further reasons not to change a node.
+        maintenance: takes nodes out of service for a change, and back.
     """
 
     run: str
@@ -87,6 +89,7 @@ class Options:
     without_gpu: frozenset[str] = frozenset()
     forecast: bool = False
     checks: Sequence[gate.NodeCheck] = ()
+    maintenance: Maintenance = NO_MAINTENANCE
 
 
 class _InterruptedError(Exception):
@@ -169,14 +172,22 @@ class Walk:
             self.result.proceeds = gate.proceeds(self.result.status, results)
             if self.options.timings:
                 self.result.steps = planned_steps(self.states, observations, results)
+            self.result.notes += self.options.maintenance.preview(
+                self._subject(observations, results)
+            )
             return
         self._gate(results)
         self._link.hand_over(ledger.secrets)
         if any(r.outcome is Outcome.PENDING for r in results.values()):
-            self._stages(observations, ledger, results)
-        elif ledger.lock is not None and gate.dead(ledger, self.options.holder):
+            self._in_maintenance(observations, ledger, results)
+            return
+        if ledger.lock is not None and gate.dead(ledger, self.options.holder):
             # The earlier run was killed before it released the lock, and no program follows that would take it over.
             self.session.shell(self._release(ledger.lock.run))
+        if self.result.status is NodeStatus.OK:
+            subject = self._subject(observations, results)
+            say = partial(self._say, "draining")
+            self.result.notes += self.options.maintenance.end(subject, "", say)
 
     def _is_rejected(self) -> bool:
         """A state cannot be applied, and ``all_or_nothing`` excludes the rest."""
@@ -311,6 +322,44 @@ class Walk:
         )
         self._link.follow(run, ops.Program("", {}), journal.Record())
         return self._probe()
+
+    # --- maintenance -------------------------------------------------------------------
+
+    def _subject(self, observations: Observations, results: Mapping[str, StateResult]) -> Subject:
+        """The node and what is about to happen to it, for its scheduler."""
+        changing = [r for r in results.values() if r.worst > Disruption.NONE]
+        return Subject(
+            self.resolved.node,
+            observations.view.facts,
+            max((r.worst for r in changing), default=Disruption.NONE),
+            tuple(r.state for r in changing),
+        )
+
+    def _in_maintenance(
+        self, observations: Observations, ledger: Ledger, results: dict[str, StateResult]
+    ) -> None:
+        """Take the node out of service if the change needs it, and back if it went well."""
+        subject = self._subject(observations, results)
+        maintenance = self.options.maintenance
+
+        def say(text: str) -> None:
+            self._say("draining", text)
+
+        try:
+            maintenance.begin(subject, say, self.stop)
+        except GpustateError:
+            self._check_stop()
+            raise
+        try:
+            self._stages(observations, ledger, results)
+        except (RefusedError, LockHeld):
+            self.result.notes += maintenance.end(subject, "", say)
+            raise
+        except Exception as error:
+            self.result.notes += maintenance.end(subject, str(error) or type(error).__name__, say)
+            raise
+        failed = "" if self.result.status is NodeStatus.OK else self.result.reason or "failed"
+        self.result.notes += maintenance.end(subject, failed, say)
 
     # --- stages ------------------------------------------------------------------------
 

@@ -55,6 +55,10 @@ def state_data(result: StateResult) -> dict[str, Any]:
         data["reason"] = result.reason
     if result.evidence:
         data["evidence"] = result.evidence
+    if result.command:
+        data["command"] = result.command
+    if result.inspect:
+        data["inspect"] = result.inspect
     if result.plan.notes:
         data["notes"] = list(result.plan.notes)
     return data
