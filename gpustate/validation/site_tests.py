@@ -117,7 +117,7 @@ def check(folder: str) -> Path:
     for module in ("pytest", "testinfra"):
         if util.find_spec(module) is None:
             raise UsageError(
-                f"testinfra tests need {module}, which is not installed",
+                f"needs {module}, which is not installed",
                 place=place,
                 fix="install it: pip install 'gpustate[tests]'",
             )

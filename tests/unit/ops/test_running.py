@@ -131,5 +131,5 @@ class Kept:
     [("", "a.service, b.service"), ("running again: a.service\n", "b.service")],
 )
 def test_services_that_a_state_keeps_stopped_are_named(said: str, named: str) -> None:
-    assert f"stopped now: {named} (" in still_stopped(said, Kept())
+    assert f"stopped now: {named}; find" in still_stopped(said, Kept())
     assert still_stopped("", StateResult("a", Outcome.FAILED)) == ""
