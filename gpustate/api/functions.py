@@ -19,7 +19,7 @@ from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy
 from gpustate.core.unknown_targets import describe_unknown_targets
 from gpustate.engine import fleet
-from gpustate.engine.events import Listener, nobody
+from gpustate.engine.events import Listener, ignore
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.errors import UsageError
 from gpustate.plan import document as documents
@@ -51,7 +51,7 @@ def plan(
     estimate: bool = False,
     serial: Sequence[str] = (),
     schedulers: Schedulers = SCHEDULERS,
-    events: Listener = nobody,
+    events: Listener = ignore,
     stop: Callable[[], bool] = _never,
     source: str = "",
     context: Mapping[str, Any] | None = None,
@@ -116,7 +116,7 @@ def drift(
     exclude: str | None = None,
     lock: bool | str | PathLike[str] = True,
     forks: int = fleet.DEFAULT_FORKS,
-    events: Listener = nobody,
+    events: Listener = ignore,
     stop: Callable[[], bool] = _never,
     source: str = "",
     context: Mapping[str, Any] | None = None,
@@ -153,7 +153,7 @@ def apply(
     serial: Sequence[str] = (),
     reason: str = "",
     schedulers: Schedulers = SCHEDULERS,
-    events: Listener = nobody,
+    events: Listener = ignore,
     stop: Callable[[], bool] = _never,
     started: Callable[[str], None] | None = None,
     run: str = "",
@@ -389,5 +389,5 @@ def _retried(
 
 
 def _now() -> str:
-    """The time in UTC, as documents have it."""
+    """The present time in UTC, for documents."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,6 +29,18 @@ def checks_page(page: Page, checks: list[dict[str, Any]]) -> None:
         if check["outcome"] == "failed" and not remedy_shown:
             page.add("  ", " " * (width + 4), (f"next: {check['remedy']}", "bold"))
             remedy_shown = True
+
+
+def _with_commands(found: Diagnosis, node: str, options: dict[str, Any]) -> Diagnosis:
+    """The diagnosis with commands that can be pasted, except for the policy."""
+
+    def fill(text: str) -> str:
+        return common.complete_command(text, node, options)
+
+    checks = (
+        replace(one, evidence=fill(one.evidence), remedy=fill(one.remedy)) for one in found.checks
+    )
+    return replace(found, checks=tuple(checks), warnings=tuple(map(fill, found.warnings)))
 
 
 def _row(found: Diagnosis) -> dict[str, Any]:
@@ -124,7 +137,8 @@ def explain(node: str, output: str, **options: Any) -> None:
             page.add((one.name, "bold"), "  ", (str(error), "red"))
             continue
         view, first_boot, unfinished = answer
-        found = walk.diagnose(view)
+        found = _with_commands(walk.diagnose(view), one.name, options)
+        unfinished = common.complete_command(unfinished, one.name, options)
         if found.broken is not None:
             codes.append(EXIT_VALIDATION)
         row = {"name": one.name, **_row(found), **({"cut_short": True} if view.cut_short else {})}

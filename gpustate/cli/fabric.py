@@ -71,9 +71,9 @@ def _network(text: str | None, output: str) -> Network | None:
 
 def _topology(node: Node) -> dict[str, Any]:
     from gpustate.formats import fabric, imex
-    from gpustate.probes import fabric as asking
+    from gpustate.probes import fabric as fabric_probe
 
-    sight = asking.look(node)
+    sight = fabric_probe.look(node)
     facts = node.facts()
     found = imex.parse(node.shell(imex.SCRIPT).stdout)
     # The subnet manager has no unit: Fabric Manager's starts it.

@@ -143,6 +143,10 @@ def validate(
         skipped=result.skipped,
         context=context("validate", policy, {**options, **own}),
     )
+    for node in made["nodes"]:
+        for check in node.get("checks", ()):
+            fix = common.complete_command(check["remedy"], node["name"], options, policy)
+            check["remedy"] = fix
     if path is not None:
         made["tests"] = [one.data() for one in tests]
     if output == "json":

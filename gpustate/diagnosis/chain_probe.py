@@ -1,7 +1,7 @@
 """Fragments of sh that observe a node for the checks of the validation, and their parser.
 
-``KEY_SCRIPT`` is cheap and part of every probe; it tells whether a kept proof still stands.
-``CHAIN_SCRIPT`` runs other programs and is asked only to validate and to explain. Both print
+``KEY_SCRIPT`` is cheap and part of every probe; it shows whether the last validation is still valid.
+``CHAIN_SCRIPT`` runs other programs and is used only by validate and explain. Both print
 lines ``key=field|field...`` and only read.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.

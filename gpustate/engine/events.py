@@ -27,5 +27,5 @@ class Event:
 Listener = Callable[[Event], None]
 
 
-def nobody(_: Event) -> None:
+def ignore(_: Event) -> None:
     """Ignore events."""

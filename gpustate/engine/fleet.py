@@ -23,7 +23,7 @@ from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy, Resolved, resolve
 from gpustate.core.state import AnyState
 from gpustate.engine import gate
-from gpustate.engine.events import Event, Listener, nobody
+from gpustate.engine.events import Event, Listener, ignore
 from gpustate.engine.gate import Holder
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.engine.probing import query_node
@@ -266,7 +266,7 @@ def batches(nodes: Sequence[Any], serial: Sequence[str]) -> list[list[Any]]:
 
 
 def run(
-    request: Request, listen: Listener = nobody, stop: Callable[[], bool] = lambda: False
+    request: Request, listen: Listener = ignore, stop: Callable[[], bool] = lambda: False
 ) -> FleetResult:
     """Run all nodes.
 

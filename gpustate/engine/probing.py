@@ -33,14 +33,14 @@ class ProbingNode(Node):
         self.name = node.name
         self.vars = node.vars
         self.known = known
-        self.wanted: dict[Query[Any], None] = {}
+        self.missing: dict[Query[Any], None] = {}
         self.links: dict[str, str] = {}
 
     def query(self, query: Query[T]) -> T:
         """The answer, or the placeholder of a query that is now collected."""
         answer = self.known.get(query)
         if answer is None:
-            self.wanted[query] = None
+            self.missing[query] = None
             return query.placeholder()
         return query.parse(answer)
 
@@ -78,9 +78,9 @@ def probe_states(
         for state in states:
             if facts is not None and applicable(state, view) is not None:
                 continue
-            asking = ProbingNode(node, known)
+            probing = ProbingNode(node, known)
             try:
-                observations.observed[state.name] = state.probe(asking)
+                observations.observed[state.name] = state.probe(probing)
             except (ProbeError, RefusedError) as error:
                 observations.errors[state.name] = str(error)
                 if isinstance(error, RefusedError):
@@ -89,8 +89,8 @@ def probe_states(
                 observations.errors[state.name] = (
                     f"its probe failed ({type(error).__name__}: {error}); this is a bug in the state"
                 )
-            wanted.update(asking.wanted)
-            observations.links.update(asking.links)
+            wanted.update(probing.missing)
+            observations.links.update(probing.links)
         if not wanted and facts is not None:
             return observations, facts, known
         queries = tuple(wanted)
@@ -119,15 +119,15 @@ def query_node(
     """
     known: dict[Query[Any], Answer] = dict(answered or {})
     for _ in range(_MAX_ROUNDS):
-        asking = ProbingNode(node, known)
+        probing = ProbingNode(node, known)
         try:
-            result = question(asking)
+            result = question(probing)
         except Exception:
-            if not asking.wanted:
+            if not probing.missing:
                 raise
         else:
-            if not asking.wanted:
+            if not probing.missing:
                 return result
-        queries = tuple(asking.wanted)
+        queries = tuple(probing.missing)
         known.update(zip(queries, answerer(queries), strict=True))
     raise ProbeError("the queries do not end: there are new ones in every round")

@@ -27,7 +27,7 @@ from gpustate.core.policy import Resolved
 from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState, State
 from gpustate.engine import gate, journal, rebooting, verdicts
-from gpustate.engine.events import Event, Listener, nobody
+from gpustate.engine.events import Event, Listener, ignore
 from gpustate.engine.gate import Holder
 from gpustate.engine.ledger import Ledger, LedgerQuery
 from gpustate.engine.machines import Machines
@@ -105,7 +105,7 @@ class Walk:
     states: Sequence[AnyState]
     options: Options
     stop: Callable[[], bool] = lambda: False
-    listen: Listener = nobody
+    listen: Listener = ignore
     result: NodeResult = field(init=False)
 
     _link: Link = field(init=False)

@@ -1,6 +1,6 @@
 """Causes with systemd services: a service is masked, stopped, halted, or fails because of a drop-in.
 
-If something fails for lack of a service, a masked one is the cause: nothing starts it, an apply neither. A
+If something fails for lack of a service, a masked one is the cause: neither systemd nor an apply can start it. A
 masked service that nothing needs is intended. An enabled exporter that does not run is reported although
 nothing fails: a node without metrics looks healthy.
 

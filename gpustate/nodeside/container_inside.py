@@ -4,7 +4,7 @@
 
 Prints one line ``gpustate-container=`` with a JSON object: device nodes with the error number of opening them,
 files that are mounted one by one, the GPUs and MIG devices that NVML lists, and a result of the kernel for each
-device asked for: with ``all``, every MIG device that NVML lists, or every GPU where there is none.
+requested device: with ``all``, every MIG device that NVML lists, or every GPU if there is none.
 
 Surprising: a device node that the device cgroup denies exists anyway; only opening it fails, with EPERM. Any
 other error comes from the driver.

@@ -174,7 +174,7 @@ def _text(path: Path) -> str:
 def completed(error: str, binary: str) -> str:
     """Add the message of a handler's program that failed before containerd's shim could read it.
 
-    A program that cannot run anything says so again when it is asked for its version.
+    A program that cannot run anything repeats its message with ``--version``.
     """
     if not binary or "unable to retrieve OCI runtime error" not in error:
         return error

@@ -337,7 +337,7 @@ def _capwords(text: str, between: str) -> str:
 def _spare_imports() -> None:
     """Defer the imports of ``ctypes.util``, whose function pynvml never calls, and of ``string``.
 
-    They bring subprocess, shutil, three compressors and re with them, which takes a fourth of the time of a look.
+    They bring subprocess, shutil, three compressors and re with them, which takes a fourth of the time of a query.
     Of ``string`` it calls ``capwords`` alone, with a separator.
     """
 

@@ -55,7 +55,7 @@ class Part:
     Args:
         state: whose step it is; empty for a reboot and for probes.
         what: its label.
-        seconds: of it; ``None`` when nobody has measured it.
+        seconds: its duration; ``None`` if it was never measured.
         basis: where the seconds come from.
         certain: it will happen; a reboot may be only possible.
     """

@@ -81,7 +81,7 @@ def group(nodes: Sequence[Mapping[str, Any]]) -> list[Group]:
     return [
         Group(
             tuple(sorted((str(node["name"]) for node in same), key=natural)),
-            same[0] if len(same) == 1 else _nobody_s(same[0]),
+            same[0] if len(same) == 1 else _without_names(same[0]),
         )
         for same in found.values()
     ]
@@ -95,7 +95,7 @@ def as_said(nodes: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]
             tuple(row["nodes"]),
             by_name[row["nodes"][0]]
             if len(row["nodes"]) == 1
-            else _nobody_s(by_name[row["nodes"][0]]),
+            else _without_names(by_name[row["nodes"][0]]),
         )
         for row in rows
     ]
@@ -139,7 +139,7 @@ def _without_name(text: str, name: str) -> str:
     return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", NODE, text)
 
 
-def _nobody_s(node: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_names(node: Mapping[str, Any]) -> Mapping[str, Any]:
     """A row without the name of its node."""
     name = str(node["name"])
 

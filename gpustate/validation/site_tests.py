@@ -1,7 +1,7 @@
 """A site's own testinfra tests, on the same nodes and over the same connections.
 
-They run in a process of their own, so that a test that hangs, ends the process or changes the interpreter
-harms nobody: it is ended when one test takes too long, and every test it had not come to is said to be so.
+They run in their own process, so that a test that hangs, exits or changes the interpreter does no harm. The
+process is killed if a test takes too long, and the remaining tests are reported as not run.
 
 Sources:
     testinfra documentation: the fixture ``host``, ``testinfra_hosts``; pytest documentation, exit codes.
