@@ -33,6 +33,16 @@ PHRASES = {
     r"\bbetween them and us\b": "possible man-in-the-middle attack",
     r"\blets? us in\b": "authentication failed",
     r"\bout of breath\b": "overloaded",
+    r"\bapply with the states?\b": "(state NAME): gpustate apply POLICY -l NODE",
+    r"\bprove anew\b|\bnot proven\b": "validate again, not validated",
+    r"\bevery link holds\b": "all checks passed",
+    r"\bbrings? it no more\b": "the next boot does not load it",
+    r"\bplan again\b": "make a new plan: gpustate plan POLICY --out FILE",
+    r"\bleave it away\b": "omit it",
+    r"\bnobody is there\b": "stdin is not a terminal",
+    r"\ba mistake in (gpustate|the state)\b": "a bug in ...",
+    r"\bso that nothing starts it\b": "so nothing can start it",
+    r"\bcopy back what is kept\b": "restore the original",
 }
 
 
