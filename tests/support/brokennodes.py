@@ -713,7 +713,7 @@ CONTAINERS = (
              lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 6_000_000))),
     Scenario("cdi-not-a-file", (35,), both(lambda w: w.cdi.clear(), lambda w: w.folders.add("var/run/cdi/nvidia.yaml")),
              ("/var/run/cdi/nvidia.yaml is a directory",), lambda w: w.folders.add("etc/cdi/nvidia.yaml")),
-    Scenario("cdi-broken", (35,), specification("{"), ("/var/run/cdi/nvidia.yaml is no YAML",), specification(WHOLE)),
+    Scenario("cdi-broken", (35,), specification("{"), ("/var/run/cdi/nvidia.yaml is not YAML",), specification(WHOLE)),
     Scenario("every-gpu-in-quarantine", (35,), both(held(*UUIDS), lambda w: w.cdi.clear()), ("every GPU is in quarantine", "GPU-aaaaaaaa"),
              both(held(UUIDS[1]), file("etc/kubernetes/node-feature-discovery/features.d/gpustate", "nvidia.com/gpu.count=1\n"))),
     Scenario("cdi-missing", (35,), lambda w: w.cdi.clear(), ("no CDI specification",)),

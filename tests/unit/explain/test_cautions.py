@@ -102,7 +102,7 @@ WARNED = (
     ((mode(SPEC, 0o600),), f"/{SPEC} has mode 0600"),
     (
         (lambda w: w.specs.__setitem__("etc/cdi/nvidia.yaml", "{"),),
-        "/etc/cdi/nvidia.yaml is no YAML",
+        "/etc/cdi/nvidia.yaml is not YAML",
     ),
     (
         (file("etc/modprobe.d/x.conf", "install nvidia-modeset /bin/true\n"),),
