@@ -123,7 +123,7 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
         raise UsageError(
             f"cannot create the cache directory ({error.strerror})", place=str(cache)
         ) from error
-    bundle = write.prepare(bundle_nodes.chosen(cases, cache, say), key, cache, say)
+    bundle = write.prepare(bundle_nodes.select(cases, cache, say), key, cache, say)
     write.write(bundle, Path(out))
     _print_result(out, bundle.id, bundle.manifest, bundle.text, options["output"])
 

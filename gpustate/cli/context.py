@@ -33,6 +33,7 @@ _VALUES = {
     "kubeconfig": "--kubeconfig",
     "pod_timeout": "--pod-timeout",
     "drain_timeout": "--drain-timeout",
+    "max_unavailable": "--max-unavailable",
     "grace_period": "--grace-period",
 }
 _FLAGS = {

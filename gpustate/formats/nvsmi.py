@@ -46,7 +46,7 @@ COLUMNS = (
     "fabric.state",
     "fabric.status",
 )
-#: Prints the exit code in a line of its own, the table, then versions and MIG devices.
+#: Prints the exit code on a separate line, the table, then versions and MIG devices.
 SCRIPT = f"""s() {{ timeout -k 2 20 nvidia-smi "$@" 2>&1; }}
 o=$(s --query-gpu={",".join(COLUMNS)} --format=csv,noheader,nounits); r=$?
 [ $r != 2 ] || {{ o=$(s --query-gpu={",".join(OLD_COLUMNS)} --format=csv,noheader,nounits); r=$?; }}
