@@ -36,7 +36,7 @@ def test_show_lists_gpus_and_the_profiles_of_one(gpustate: Cli) -> None:
 def test_a_plan_for_gpus_as_they_come(gpustate: Cli, gpus: str) -> None:
     done = gpustate("mig", "plan", "builtin", "all-balanced", "--gpu", gpus, "--detailed-exitcode")
     assert done.status == 2
-    assert done.out.startswith("GPU 0, 1 (H200): costs drain\n")
+    assert done.out.startswith("GPU 0, 1 (H200): disruption: drain\n")
     assert "created=8" in done.out
 
 
@@ -68,7 +68,7 @@ def test_an_exported_layout_needs_no_change(gpustate: Cli, project: Path, layout
             1,
             "'0xH200': the number of GPUs is 0",
         ),
-        (["plan", "builtin", "all-balanced", "--gpu", "H100"], 1, "could be 'H100 80GB HBM3'"),
+        (["plan", "builtin", "all-balanced", "--gpu", "H100"], 1, "H100 is ambiguous: 'H100 80GB HBM3'"),
         (
             ["plan", "builtin", "all-1g.5gb", "--gpu", "H200"],
             5,
