@@ -125,7 +125,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "wrongtype.py", *ON), "wrongtype.py:4: acme-file: path: wanted text", ("7",)),
     (("plan", "twice.py", *ON), "twice.py:3: state 'acme-file' is defined twice; keep one", ()),
     (("plan", "only.py", *ON), "only.py:3: condition 'group(x)': 'x' is not a value", ()),
-    (("plan", "cycle.py", *ON), "dependency cycle: acme-egg", ("drop one",)),
+    (("plan", "cycle.py", *ON), "dependency cycle: acme-egg", ("remove one",)),
     (("graph", "cycle.py"), "dependency cycle: acme-egg", ("acme-hen needs acme-egg",)),
     (("plan", "lost.py", *ON), "state 'acme-lost': needs 'nouveu'", ("did you mean 'nouveau'",)),
     (
@@ -151,9 +151,9 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
         "the limit 'a[' has an unmatched bracket",
         (),
     ),
-    (("plan", "good.py", *ON, "-l", "~["), "the limit's '~[' is not a pattern", ()),
+    (("plan", "good.py", *ON, "-l", "~["), "the limit's '~[' is not a valid pattern", ()),
     (("plan", "good.py", *ON, "-l", "gpu2"), "the limit's 'gpu2' is neither", ()),
-    (("plan", "good.py", *ON, "--exclude", "all"), "excludes all", ("exclude fewer",)),
+    (("plan", "good.py", *ON, "--exclude", "all"), "--exclude 'all' excludes all", ("exclude fewer",)),
     (
         ("plan", "good.py", *ON, "--private-key", "no-key"),
         "no-key: cannot read the private key",

@@ -41,7 +41,7 @@ def test_a_mistake_is_one_line_with_the_next_move(
         ),
         (
             ("--for", "azl3/x86_64"),
-            "NVIDIA's packages for 'azl3/x86_64' are not supported here; keep a",
+            "unsupported distribution 'azl3/x86_64': no names of NVIDIA's packages; use a",
         ),
         (("--for", "rocky9"), "--for: 'rocky9' is not a distribution and machine"),
         (("--for", "rocky9/x86_64", "--installed", "none"), "none: "),

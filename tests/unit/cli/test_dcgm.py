@@ -81,7 +81,7 @@ def test_what_is_given_out_is_whole(gpustate: Cli, project: Path) -> None:
         (b"\0\0", "is a binary file"),
         (b"\xff", "is not UTF-8"),
         (b"\xef\xbb\xbfDCGM_FI_DEV_GPU_TEMP, gauge, x\n", "bad.csv:1: begins with a byte order"),
-        (b"DCGM_FI_DEV_GPU_TMP, gauge, x\n", "bad.csv:1: DCGM_FI_DEV_GPU_TMP is not a field"),
+        (b"DCGM_FI_DEV_GPU_TMP, gauge, x\n", "bad.csv:1: DCGM_FI_DEV_GPU_TMP is not a DCGM field"),
         (b"\n" + b"a" * 100000 + b"\n", "bad.csv:2: has 1 columns"),
     ],
 )

@@ -107,8 +107,8 @@ def test_a_graph_says_which_line_asked_for_a_state(gpustate: Cli, project: Path)
     (project / "site.py").write_text(POLICY)
     done = gpustate("graph", "site.py")
     assert done.status == 0
-    assert "asked for at site.py:7\n" in done.out
-    assert "asked for at site.py:8; only where group('gpu')\n" in done.out
+    assert "set at site.py:7\n" in done.out
+    assert "set at site.py:8; only where group('gpu')\n" in done.out
 
 
 def test_a_graph_of_a_node_tells_what_is_not_for_it(gpustate: Cli, project: Path) -> None:
@@ -157,5 +157,5 @@ def test_states_of_an_operator_file_have_the_line_that_asks_for_them(
     )
     done = gpustate("graph", "cp.yaml")
     assert done.status == 0, done
-    assert done.out.count("asked for at cp.yaml:6\n") == 1
-    assert "asked for by cp.yaml\n" in done.out, "what follows from the file as a whole"
+    assert done.out.count("set at cp.yaml:6\n") == 1
+    assert "set by cp.yaml\n" in done.out, "what follows from the file as a whole"

@@ -82,7 +82,7 @@ def test_a_policy_is_converted_to_standard_output_or_a_file(gpustate: Cli, proje
     done = gpustate("convert", "p.yaml", "--to", "clusterpolicy", "--strict", "--out", "cp.yaml")
     assert done.status == 5
     assert (
-        "gpustate: not expressed: groups.gpu.nouveau.reboot_timeout_s: 600 is not there" in done.err
+        "gpustate: not expressed: groups.gpu.nouveau.reboot_timeout_s: 600 is missing" in done.err
     )
     assert not (project / "cp.yaml").exists()
     done = gpustate("convert", "p.yaml", "--to", "yaml", "-o", "json")
@@ -207,7 +207,7 @@ def test_a_state_that_a_patch_takes_away_blames_the_patch(gpustate: Cli) -> None
     [
         ('driver: {hold: "no"}', "hold: wanted true or false (given: 'no', which is text; quotes"),
         ("driver: {hold: 5}", "hold: wanted true or false (given: 5)"),
-        (f"driver: {{branch: {'1' * 6000}}}", "a number of 6000 digits is too long"),
+        (f"driver: {{branch: {'1' * 6000}}}", "a number with 6000 digits is too long"),
     ],
 )
 def test_a_wrong_value_is_told_in_plain_words(
