@@ -32,7 +32,9 @@ def test_a_kubeconfig_that_cannot_be_read_is_refused_before_any_node_is_reached(
     (project / "hosts.ini").write_text("n1 ansible_host=192.0.2.1\n")
     done = gpustate("validate", "validator", "-i", "hosts.ini", "--kubeconfig", "missing.yml")
     assert done.status == 1
-    assert done.err.startswith("gpustate: missing.yml: cannot be read (No such file or directory)")
+    assert done.err.startswith(
+        "gpustate: missing.yml: cannot read the kubeconfig (No such file or directory)"
+    )
 
 
 def test_nodes_that_are_not_proven_stand_last_with_a_command_that_works(
@@ -42,7 +44,7 @@ def test_nodes_that_are_not_proven_stand_last_with_a_command_that_works(
     more = ("-i", "hosts.ini", "--pod-timeout", "30")
     done = gpustate("validate", "validator", *more)
     assert done.status == 4
-    assert "Not proven: far[1-2] (2 nodes)" in done.out.splitlines()
+    assert "Validation failed: far[1-2] (2 nodes)" in done.out.splitlines()
     retry = "gpustate validate validator -i hosts.ini --pod-timeout 30.0 -l 'far[1-2]'"
     assert f"Retry: {retry}" in done.out.splitlines()
     assert gpustate(*shlex.split(retry)[1:]).status == 4
