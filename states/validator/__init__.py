@@ -34,7 +34,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from gpustate import Conflict, Node, NodeFacts, Plan, ProbeError, State, Step, diff, ops
+from gpustate import Conflict, Node, NodeFacts, Plan, ProbeError, State, Step, diff, ops, shell
 from gpustate.core.inventory import PLAIN_PATH
 from gpustate.core.queries import ShippedFile
 from gpustate.diagnosis import chain, chain_probe
@@ -68,12 +68,20 @@ PROGRAM = (
     ("gpustate.diagnosis", "chain_data.py"),
     ("gpustate.diagnosis", "remedies.py"),
     ("gpustate.diagnosis", "chain_probe.py"),
+    ("gpustate.diagnosis", "chain_key.sh"),
+    ("gpustate.diagnosis", "chain_driver.sh"),
+    ("gpustate.diagnosis", "chain_runtimes.sh"),
+    ("gpustate.diagnosis", "chain_cdi.sh"),
     ("gpustate.probes", "cri_status.py"),
+    ("gpustate.probes", "cri_says.sh"),
+    ("gpustate.probes", "kubelet_cgroup.sh"),
     ("gpustate.probes", "mig_capabilities.py"),
+    ("gpustate.probes", "mig_capabilities.sh"),
     ("gpustate.diagnosis", "health.py"),
     ("gpustate.formats", "nvml_report.py"),
     ("gpustate.formats", "quarantine.py"),
     ("gpustate.formats", "xids.py"),
+    ("gpustate.shell", "__init__.py"),
 )
 
 _WRAPPER = """#!/bin/sh
@@ -108,8 +116,8 @@ WantedBy=multi-user.target
 _PROBE = r"""
 printf 'proc=%s\nsys=%s\nstate=%s\n' "$PROC" "$SYS" "$G"
 d=$G/validator; set --
-for f in "$d"/validate "$d"/config.json "$d"/gpustate/*/*.py; do [ -f "$f" ] && set -- "$@" "$f"; done
-[ $# = 0 ] || (cd "$d" && sha256sum validate config.json gpustate/*/*.py) | while IFS= read -r l; do printf 'program=%s\n' "$l"; done
+for f in "$d"/validate "$d"/config.json "$d"/gpustate/*/*.*; do [ -f "$f" ] && set -- "$@" "$f"; done
+[ $# = 0 ] || (cd "$d" && sha256sum validate config.json gpustate/*/*.*) | while IFS= read -r l; do printf 'program=%s\n' "$l"; done
 for f in "$d" "$G/proof.json" "$G/status-files" "$G/validate.lock"; do [ -e "$f" ] && printf 'left=%s\n' "${f##*/}"; done
 [ -L @LINK@ ] && echo enabled=1
 for f in @STATUS@/*-ready; do [ -e "$f" ] && printf 'status=%s\n' "${f##*/}"; done
@@ -134,6 +142,8 @@ effect removed"""
 
 @cache
 def _program_text(package: str, file: str) -> str:
+    if file.endswith(".sh"):
+        return shell.load(file.removesuffix(".sh"), package)
     return ShippedFile(file, package, file).load().decode("utf-8")
 
 
@@ -420,7 +430,7 @@ def _verdict(kept: Proof | None, key: chain.Key) -> str:
 
 
 def _program_digest(files: dict[str, str], folder: str) -> str:
-    """Of what ``sha256sum validate config.json gpustate/*/*.py`` prints for these."""
+    """Of what ``sha256sum validate config.json gpustate/*/*.*`` prints for these."""
     names = [path.removeprefix(folder) for path in files]
     order = ["validate", "config.json", *sorted(name for name in names if "/" in name)]
     return _digest(
