@@ -24,7 +24,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
+from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.core.shared_probes import LISTENING, shown
 from gpustate.core.state import without_dependents
 from gpustate.formats import cdi, keyed, systemd
@@ -41,24 +41,12 @@ _FILES = PackageFiles(
     (packages.CORE,),
     ("/usr/bin/nv-hostengine", "/usr/bin/dcgmi", *unit_paths("nvidia-dcgm")),
 )
-_LOOK = f"""
-if [ -n "${{GPUSTATE_IMAGE-}}" ]; then
-  for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
-    [ -e "$f" ] && {{ f=$(readlink -f "$f"); printf 'driver=%s\\n' "${{f##*.so.}}"; break; }}
-  done; exit 0
-fi
-m=0; while IFS= read -r l; do case $l in MainPID=*) m=${{l#*=}} ;; esac; done <<END
-{shown(UNIT)}
-END
-case $m in ''|0) ;; *)
-  [ -r "/proc/$m/cmdline" ] && printf 'words=%s\\n' "$(tr '\\0' ' ' <"/proc/$m/cmdline")"
-  {HALTED}
-  case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac;;
-esac
-while read -r l; do [ -z "$l" ] || printf 'tcp=%s\\n' "$l"; done <<END
-{LISTENING}
-END
-:"""
+_LOOK = (
+    f"{shell.load('dcgm_image', 'gpustate.states')}halted() {{\n{HALTED}\n}}\n"
+    f'SHOWN="{shown(UNIT)}"\n{shell.load("process_words")}'
+    'while read -r l; do [ -z "$l" ] || printf \'tcp=%s\\n\' "$l"; done <<END\n'
+    f"{LISTENING}\nEND\n:"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
+from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.core.queries import Shell
 from gpustate.core.shared_probes import shown
 from gpustate.errors import GpustateError, PolicyError, UsageError
@@ -45,20 +45,15 @@ DROP_IN_PATH = f"{UNIT_PATH}.d/gpustate.conf"
 COUNTERS_PATH = "/etc/dcgm-exporter/gpustate-counters.csv"
 
 _FILES = PackageFiles("dcgm-exporter-files", packages.EXPORTERS, (services.EXPORTER,))
-_LOOK = f"""
-[ -x {services.EXPORTER} ] && echo program=1
-for f in /usr/lib/systemd/system/{UNIT} /lib/systemd/system/{UNIT}; do [ -e "$f" ] && {{ echo unit=1; break; }}; done
-[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0
-m=0; while IFS= read -r l; do case $l in MainPID=*) m=${{l#*=}} ;; esac; done <<END
-{shown(UNIT)}
-END
-case $m in ''|0) ;; *)
-  [ -r "/proc/$m/cmdline" ] && printf 'words=%s\\n' "$(tr '\\0' ' ' <"/proc/$m/cmdline")"
-  {HALTED}
-  case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac
-  d=$(grep -az '^{services.DIGEST}=' "/proc/$m/environ"); [ -z "$d" ] || printf '%s\\n' "$d";;
-esac
-"""
+_LOOK = (
+    f"[ -x {services.EXPORTER} ] && echo program=1\n"
+    f"for f in /usr/lib/systemd/system/{UNIT} /lib/systemd/system/{UNIT}; do "
+    '[ -e "$f" ] && { echo unit=1; break; }; done\n'
+    f'[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0\nhalted() {{\n{HALTED}\n}}\n'
+    f'SHOWN="{shown(UNIT)}"\n{shell.load("process_words")}'
+    "case $m in ''|0) ;; *) "
+    f'd=$(grep -az \'^{services.DIGEST}=\' "/proc/$m/environ"); [ -z "$d" ] || printf \'%s\\n\' "$d" ;; esac\n'
+)
 
 
 @dataclass(frozen=True, slots=True)

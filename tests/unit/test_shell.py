@@ -23,15 +23,10 @@ SH = re.compile(
 LINES = 6
 #: Constants that look like sh of more than :data:`LINES` lines. Lower a number when it sinks.
 LIMITS: dict[str, int] = {
-    "states": 10,
-    "states/cdi": 2,
+    "states": 3,
     "states/containerd": 2,
     "states/crio": 2,
     "states/docker": 2,
-    "states/driver": 11,
-    "states/mig": 3,
-    "states/secure_boot": 1,
-    "states/validator": 2,
 }
 
 

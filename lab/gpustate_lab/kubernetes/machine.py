@@ -25,6 +25,7 @@ from typing import Any
 import tomlkit
 import yaml
 
+from gpustate import shell
 from gpustate_lab.kubernetes.layout import Layout
 from gpustate_lab.process import cgroup_hierarchies
 
@@ -47,94 +48,6 @@ MAX_PODS = 61
 _SYS_RESOURCE = 24
 _CRI_VERSION_2 = "io.containerd.grpc.v1.cri"
 _CRI_VERSION_3 = "io.containerd.cri.v1.runtime"
-
-_PREPARE = """\
-#!/bin/sh
-# What the kubelet expects of a machine, for a node that is a container.
-set -eu
-setting() {
-    file=/run/gpustate-lab-kubelet/$(echo "$1" | tr / .)
-    echo "$2" > "$file"
-    mountpoint -q "/proc/sys/$1" || mount --bind "$file" "/proc/sys/$1"
-}
-mkdir -p /run/gpustate-lab-kubelet
-setting vm/overcommit_memory 1
-setting vm/panic_on_oom 0
-setting kernel/panic 10
-setting kernel/panic_on_oops 1
-setting kernel/keys/root_maxkeys 1000000
-setting kernel/keys/root_maxbytes 25000000
-# A pipe without a writer, as this may be otherwise, blocks the kubelet for ever.
-ln -sf /dev/console /dev/kmsg
-"""
-
-#: What ignores SIGTERM would hold up a reboot for a minute and a half: systemd stops containerd, and
-#: leaves its containers to the end.
-_STOP = """\
-#!/bin/sh
-# End the containers of a node that goes down, while containerd still runs.
-for signal in TERM KILL; do
-    for task in $(ctr --namespace k8s.io tasks list --quiet); do
-        ctr --namespace k8s.io tasks kill --all --signal "$signal" "$task"
-    done
-    sleep 1
-done
-"""
-
-_IMPORT = f"""\
-#!/bin/sh
-# Container images that are made on the spot; there is no registry.
-set -eu
-for archive in {IMAGES}/*.tar; do
-    ctr --namespace k8s.io images import "$archive"
-done
-"""
-
-#: An agent waits for the driver and starts again when it ended. SIGHUP has it read its configuration, which
-#: the agents do themselves only for a file that was there when they started.
-_AGENT = f"""\
-#!/bin/sh
-# Run one of NVIDIA's agents: wait for the driver, start again on SIGHUP.
-child=
-trap 'again=yes; kill "$child"' HUP
-trap 'kill "$child"; exit 0' TERM
-# How devices are passed. containerd 1.6 leaves out what a kubelet asks of CDI without a word: there it is
-# what the container toolkit accepts, which is settled once containerd has the runtime.
-strategy() {{
-    case "$1 $(containerd --version)" in
-        *gpu-feature-discovery*) ;;
-        *" 1.6."* | *" v1.6."*)
-            until grep -rqs nvidia-container-runtime /etc/containerd; do sleep 2; done
-            if grep -q '^accept-nvidia-visible-devices-as-volume-mounts *= *true' {TOOLKIT_CONFIGURATION}
-            then echo volume-mounts
-            else echo envvar
-            fi ;;
-        *) echo cdi-cri ;;
-    esac
-}}
-wanted=${{DEVICE_LIST_STRATEGY-}}
-while :; do
-    until [ -e /dev/nvidiactl ] && ldconfig -p | grep -q libnvidia-ml.so.1; do
-        sleep 2
-    done
-    strategy=${{wanted:-$(strategy "$1")}}
-    unset CONFIG_FILE
-    unset DEVICE_LIST_STRATEGY
-    [ -z "$strategy" ] || export DEVICE_LIST_STRATEGY="$strategy"
-    if [ -e {PLUGIN_CONFIGURATION} ]; then
-        export CONFIG_FILE={PLUGIN_CONFIGURATION}
-        # The environment would win over the file.
-        if grep -q deviceListStrategy {PLUGIN_CONFIGURATION}; then unset DEVICE_LIST_STRATEGY; fi
-    fi
-    again=
-    "$@" &
-    child=$!
-    wait "$child"
-    status=$?
-    [ -n "$again" ] || exit "$status"
-    wait "$child"
-done
-"""
 
 
 def binds(lab: Path) -> list[str]:
@@ -173,13 +86,18 @@ def fill(root: Path, layout: Layout, name: str, number: int) -> None:
     add("etc/cni/net.d/10-gpustate-lab.conflist", network_configuration(layout, number))
     # Containers get a copy; the lab has no name server.
     add("etc/resolv.conf", "")
-    for program, script in (
-        ("kubelet-machine", _PREPARE),
-        ("import-images", _IMPORT),
-        ("stop-containers", _STOP),
-        ("agent", _AGENT),
-    ):
-        add(f"usr/local/lib/gpustate-lab/{program}", script, 0o755)
+    programs: dict[str, dict[str, str]] = {
+        "kubelet-machine": {},
+        "import-images": {"IMAGES": IMAGES},
+        "stop-containers": {},
+        "agent": {
+            "PLUGIN_CONFIGURATION": PLUGIN_CONFIGURATION,
+            "TOOLKIT_CONFIGURATION": TOOLKIT_CONFIGURATION,
+        },
+    }
+    for program, variables in programs.items():
+        text = shell.load(program.replace("-", "_"), "gpustate_lab.kubernetes", **variables)
+        add(f"usr/local/lib/gpustate-lab/{program}", f"#!/bin/sh\n{text}", 0o755)
     add(
         PLUGIN_SETTINGS.lstrip("/"),
         "# NVIDIA's device plugin and GPU feature discovery: DEVICE_LIST_STRATEGY=envvar\n",

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpustate import shell
 from gpustate_lab.sim.deb import Entry, Link, Package, Program
 from gpustate_lab.sim.driver_packages import LDCONFIG, LIBRARY_DIRECTORY
 from gpustate_lab.sim.native import Builder
@@ -177,22 +178,7 @@ def _base_scripts(version: str, data: Mapping[str, Path]) -> dict[str, str]:
     }
 
 
-_ENABLE = """\
-if [ "$1" = configure ] || [ "$1" = abort-upgrade ]; then
-    for unit in nvidia-cdi-refresh.path nvidia-cdi-refresh.service; do
-        deb-systemd-helper unmask "$unit" >/dev/null || true
-        if deb-systemd-helper --quiet was-enabled "$unit"; then
-            deb-systemd-helper enable "$unit" >/dev/null || true
-        else
-            deb-systemd-helper update-state "$unit" >/dev/null || true
-        fi
-    done
-    if [ -d /run/systemd/system ]; then
-        systemctl --system daemon-reload >/dev/null || true
-        deb-systemd-invoke start nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
-    fi
-fi
-"""
+_ENABLE = shell.load("toolkit_enable", "gpustate_lab.sim")
 _STOP = """\
 if [ -d /run/systemd/system ]; then
     deb-systemd-invoke stop nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
@@ -203,15 +189,7 @@ if [ -d /run/systemd/system ]; then
     systemctl --system daemon-reload >/dev/null || true
 fi
 """
-_PURGE = """\
-if [ "$1" = remove ] && [ -x /usr/bin/deb-systemd-helper ]; then
-    deb-systemd-helper mask nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
-fi
-if [ "$1" = purge ] && [ -x /usr/bin/deb-systemd-helper ]; then
-    deb-systemd-helper purge nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
-    deb-systemd-helper unmask nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
-fi
-"""
+_PURGE = shell.load("toolkit_purge", "gpustate_lab.sim")
 
 
 def _library(version: str, release: str, builder: Builder) -> Package:

@@ -1,0 +1,7 @@
+# shellcheck shell=sh
+# Prints driver=VERSION of the driver that an image has, and ends; goes on where it is a node that runs.
+if [ -n "${GPUSTATE_IMAGE-}" ]; then
+  for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
+    [ -e "$f" ] && { f=$(readlink -f "$f"); printf 'driver=%s\n' "${f##*.so.}"; break; }
+  done; exit 0
+fi
