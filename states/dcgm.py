@@ -42,8 +42,9 @@ _FILES = PackageFiles(
     ("/usr/bin/nv-hostengine", "/usr/bin/dcgmi", *unit_paths("nvidia-dcgm")),
 )
 _LOOK = (
-    f"{shell.load('dcgm_image', 'gpustate.states')}halted() {{\n{HALTED}\n}}\n"
-    f'SHOWN="{shown(UNIT)}"\n{shell.load("process_words")}'
+    f"halted() {{\n{HALTED}\n}}\n"
+    f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
+    f"{shell.load('process_words')}{shell.load('dcgm_probe', 'gpustate.states')}"
     'while read -r l; do [ -z "$l" ] || printf \'tcp=%s\\n\' "$l"; done <<END\n'
     f"{LISTENING}\nEND\n:"
 )
@@ -244,9 +245,9 @@ class DcgmRunning(State[Observed]):
         ours = (
             DROP_IN_PATH if "ExecStart=" in services.engine_drop_in(self.address, self.port) else ""
         )
-        path, command = systemd.last_word(observed.others, ours)
+        path, command = systemd.effective_command(observed.others, ours)
         if path and services.words_after(command, "nv-hostengine") != words:
-            return services.overruled(path, UNIT, command)
+            return services.override_error(path, UNIT, command)
         if observed.bound and not observed.active:
             return (
                 f"something else listens on port {self.port} ({', '.join(observed.bound)}), such as a host engine "

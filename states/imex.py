@@ -57,7 +57,7 @@ def _wait(seconds: int) -> str:
 
 
 def _checked(config: Mapping[str, str | int]) -> Mapping[str, str]:
-    return fabric_config.checked(config, fabric_config.IMEX)
+    return fabric_config.validate(config, fabric_config.IMEX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class ImexRunning(State[Observed]):
             offered=tuple((n, c.version) for n, found in candidates.items() for c in found),
             driver_packages={n: p.version for n, p in there.items() if n not in _NAMES},
             held=one.held if one else False,
-            nodes=None if listed is None else imex.listed(listed),
+            nodes=None if listed is None else imex.parse_nodes(listed),
             nodes_file=otherwise,
             config=asked,
             masked=said.masked,

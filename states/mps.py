@@ -258,7 +258,7 @@ class MpsRunning(State[Observed]):
                 f"another MPS control daemon runs (pid {pid}{folder and f', pipe folder {folder}'}); stop it: "
                 f"echo quit | {where}nvidia-cuda-mps-control"
             )
-        path, folder = systemd.last_variable(observed.site, mps.PIPES)
+        path, folder = systemd.effective_variable(observed.site, mps.PIPES)
         if path and folder != self.pipe_folder:
             return (
                 f"{path} has {UNIT} run with {mps.PIPES}={folder}, and jobs look in "

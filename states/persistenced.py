@@ -84,7 +84,9 @@ class PersistenceModeEnabled(State[Observed]):
         own = posixpath.basename(DROP_IN_PATH)
         foreign = {path: text for path, text in node.drop_ins(UNIT).items() if path != DROP_IN_PATH}
         before = {path: text for path, text in foreign.items() if posixpath.basename(path) < own}
-        path, command = systemd.last_word({p: foreign[p] for p in foreign if p not in before})
+        path, command = systemd.effective_command(
+            {p: foreign[p] for p in foreign if p not in before}
+        )
         return Observed(
             drop_in_text=drop_in,
             active=unit is not None and unit.active,

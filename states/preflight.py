@@ -240,7 +240,7 @@ class PreflightPassed(State[Observed]):
         ):
             if observed.unmet and all(_NVIDIA.search(_wanted(row)) for row in observed.unmet):
                 return  # what the driver's state brings back
-            _, move = apt_errors.trouble(observed.apt_error) or (
+            _, move = apt_errors.find_error(observed.apt_error) or (
                 "",
                 "see apt-get check on the node",
             )
@@ -374,7 +374,7 @@ def _wanted(row: str) -> str:
 
 def _said_by_apt(lines: list[str]) -> str:
     """The one of several complaints that says most."""
-    found = apt_errors.trouble("\n".join(lines))
+    found = apt_errors.find_error("\n".join(lines))
     return found[0] if found else "".join(lines[:1])
 
 

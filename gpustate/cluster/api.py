@@ -22,9 +22,18 @@ import yaml
 from lightkube import ApiError, Client, KubeConfig
 from lightkube.core import decoders
 from lightkube.core.exceptions import ConfigError
+from lightkube.generic_resource import create_global_resource
+from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
+from lightkube.models.meta_v1 import DeleteOptions, ObjectMeta, Preconditions
 from lightkube.operators import BinaryOperator, SequenceOperator
+from lightkube.resources.apps_v1 import DaemonSet
+from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
+from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.resources.node_v1 import RuntimeClass
+from lightkube.resources.policy_v1 import PodDisruptionBudget
+from lightkube.resources.resource_v1 import ResourceClaim
+from lightkube.types import PatchType
 
 from gpustate.errors import ClusterError, UsageError
 
@@ -37,8 +46,14 @@ TIMEOUT_S = 20.0
 _MAX_BYTES = 4 << 20
 
 decoders.decode_status(b"{}")
-for _kind in (Node, Pod, Event, RuntimeClass):
+for _kind in (Node, Pod, Event, RuntimeClass, DaemonSet, PodDisruptionBudget, ResourceClaim, Lease):
     decoders.decode_list(b'{"items": []}', _kind)
+#: Objects of NVIDIA's maintenance-operator, by which other tools announce work on a Node.
+_NodeMaintenance = create_global_resource(
+    "maintenance.nvidia.com", "v1alpha1", "NodeMaintenance", "nodemaintenances"
+)
+#: Of what this tool writes, in an object's managedFields.
+FIELD_MANAGER = "gpustate"
 
 
 class RefusedRequest(ClusterError):
@@ -47,11 +62,24 @@ class RefusedRequest(ClusterError):
     Args:
         message: the request and the server's message.
         status: its HTTP status.
+        causes: types of the causes in the server's Status.
+        retry_after_s: seconds after which to try again, if the server says so.
+        words: the server's message alone.
     """
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(
+        self,
+        message: str,
+        status: int,
+        causes: tuple[str, ...] = (),
+        retry_after_s: float | None = None,
+        words: str = "",
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.causes = causes
+        self.retry_after_s = retry_after_s
+        self.words = words or message
 
 
 class Api:
@@ -72,7 +100,18 @@ class Api:
         except ApiError as error:
             status = error.response.status_code
             message = str(error) or f"HTTP status {status}"
-            raise RefusedRequest(f"{self.server}: {what}: {message}", status) from None
+            details = error.status.details
+            causes = (
+                tuple(cause.reason or "" for cause in (details.causes or [])) if details else ()
+            )
+            after = error.response.headers.get("retry-after", "")
+            raise RefusedRequest(
+                f"{self.server}: {what}: {message}",
+                status,
+                causes,
+                float(after) if after.isdigit() else None,
+                message,
+            ) from None
         except (httpx2.HTTPError, OSError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise ClusterError(f"API server {self.server} does not answer: {reason}") from None
@@ -99,6 +138,148 @@ class Api:
         return self._request(
             f"list pods on {node}",
             lambda: [one.to_dict() for one in self._client.list(Pod, namespace="*", fields=fields)],
+        )
+
+    def pods(self) -> list[Json]:
+        """The pods of every namespace."""
+        return self._all(Pod, "list pods")
+
+    def daemon_sets(self) -> list[Json]:
+        """The DaemonSets of every namespace."""
+        return self._all(DaemonSet, "list daemonsets")
+
+    def budgets(self) -> list[Json]:
+        """The PodDisruptionBudgets of every namespace."""
+        return self._all(PodDisruptionBudget, "list poddisruptionbudgets")
+
+    def claims(self) -> list[Json]:
+        """The ResourceClaims of every namespace; empty where the server has no DRA."""
+        return self._optional(lambda: self._all(ResourceClaim, "list resourceclaims"))
+
+    def maintenances(self) -> list[Json]:
+        """The NodeMaintenance objects of NVIDIA's maintenance-operator; empty where it is not installed."""
+        return self._optional(
+            lambda: self._request(
+                "list nodemaintenances",
+                lambda: [
+                    cast(Json, one.to_dict())  # type: ignore[no-untyped-call]
+                    for one in self._client.list(_NodeMaintenance)
+                ],
+            )
+        )
+
+    def _all(
+        self, kind: type[Pod | DaemonSet | PodDisruptionBudget | ResourceClaim], what: str
+    ) -> list[Json]:
+        return self._request(
+            what, lambda: [one.to_dict() for one in self._client.list(kind, namespace="*")]
+        )
+
+    @staticmethod
+    def _optional(work: Callable[[], list[Json]]) -> list[Json]:
+        try:
+            return work()
+        except RefusedRequest as error:
+            if error.status == 404:
+                return []
+            raise
+
+    def patch_node(self, name: str, patch: Json) -> Json:
+        """Merge a patch into a Node; with ``metadata.resourceVersion`` in it only if nobody else wrote since."""
+        return self._request(
+            f"patch node {name}",
+            lambda: self._client.patch(
+                Node,
+                name,
+                patch,
+                patch_type=PatchType.MERGE,
+                field_manager=FIELD_MANAGER,
+            ).to_dict(),
+        )
+
+    def evict(self, pod: Json, grace_period_s: int | None = None, *, dry_run: bool = False) -> None:
+        """Request the eviction of one pod; budgets decide.
+
+        Args:
+            pod: as it was listed; a pod of the same name with another uid is left alone.
+            grace_period_s: seconds it has to end; ``None``: its own.
+            dry_run: only ask whether it would be evicted.
+        """
+        meta = pod["metadata"]
+        options = DeleteOptions(
+            gracePeriodSeconds=grace_period_s,
+            preconditions=Preconditions(uid=meta["uid"]),
+            dryRun=["All"] if dry_run else None,
+        )
+        eviction = Pod.Eviction(
+            metadata=ObjectMeta(name=meta["name"], namespace=meta["namespace"]),
+            deleteOptions=options,
+        )
+        self._request(
+            f"evict pod {meta['namespace']}/{meta['name']}",
+            lambda: self._client.create(eviction, meta["name"], namespace=meta["namespace"]),
+        )
+
+    def delete(self, pod: Json) -> None:
+        """Delete a pod of any namespace, with its own grace period; one that is gone is fine."""
+        meta = pod["metadata"]
+        try:
+            self._request(
+                f"delete pod {meta['namespace']}/{meta['name']}",
+                lambda: self._client.delete(Pod, meta["name"], namespace=meta["namespace"]),
+            )
+        except RefusedRequest as error:
+            if error.status != 404:
+                raise
+
+    def lease(self, namespace: str, name: str) -> Json | None:
+        """A Lease; ``None`` where there is none of that name."""
+        try:
+            return self._request(
+                f"get lease {namespace}/{name}",
+                lambda: self._client.get(Lease, name, namespace=namespace).to_dict(),
+            )
+        except RefusedRequest as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def write_lease(self, lease: Json, *, create: bool) -> Json:
+        """Create a Lease, or replace the one with its resourceVersion."""
+        meta = lease["metadata"]
+        work = self._client.create if create else self._client.replace
+        return self._request(
+            f"write lease {meta['namespace']}/{meta['name']}",
+            lambda: work(
+                cast(Lease, Lease.from_dict(lease)), field_manager=FIELD_MANAGER
+            ).to_dict(),
+        )
+
+    def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
+        """Whether this user may do something in every namespace.
+
+        Args:
+            verb: such as ``patch``.
+            group: API group; empty: the core's.
+            resource: plural, in lower case.
+            subresource: of it; empty: itself.
+        """
+        question = SelfSubjectAccessReview(
+            spec=SelfSubjectAccessReviewSpec(
+                resourceAttributes=ResourceAttributes(
+                    verb=verb, group=group, resource=resource, subresource=subresource or None
+                )
+            )
+        )
+        answer = self._request(
+            f"review access to {resource}", lambda: self._client.create(question)
+        )
+        return bool(answer.status and answer.status.allowed)
+
+    def create_event(self, event: Json) -> None:
+        """Record an Event."""
+        self._request(
+            "create event", lambda: self._client.create(cast(Event, Event.from_dict(event)))
         )
 
     def labelled_pods(self, labels: dict[str, str]) -> list[Json]:

@@ -151,43 +151,76 @@ def _names(nodes: Iterable[Json]) -> str:
     return ", ".join(sorted(str(node["metadata"]["name"]) for node in nodes))
 
 
-def match(machine: Machine, nodes: Sequence[Json]) -> Json:
-    """The Node of a machine.
+_IDS = (
+    ("bootID", "boot id", "boot_id"),
+    ("machineID", "machine id", "machine_id"),
+    ("systemUUID", "system UUID", "system_uuid"),
+)
 
-    Raises:
-        Verdict: there is none, or more than one, or its kubelet reported before the last boot only.
+
+class NodeIndex:
+    """Every Node of a cluster, by what its kubelet reports of its machine.
+
+    Args:
+        nodes: all of them.
     """
-    compared = (
-        ("bootID", "boot id", machine.boot_id),
-        ("machineID", "machine id", machine.machine_id),
-        ("systemUUID", "system UUID", machine.system_uuid),
-    )
-    found: list[Json] = []
-    by = ""
-    for key, title, value in compared:
-        same = [node for node in found or nodes if _same(node, key, value)]
-        if same and not found:
-            by = title
-        found = same or found
-        if len(found) == 1:
-            break
-    if not found:
-        words = ", ".join(f"{title} {value}" for _, title, value in compared if value)
-        raise Verdict(
-            failed("unregistered", f"none of {len(nodes)} has {words or 'an id to compare'}")
-        )
-    if len(found) > 1:
-        raise Verdict(failed("ambiguous", f"{_names(found)} have its {by}"))
-    (node,) = found
-    if by != "boot id" and machine.boot_id:
-        seen = node["status"]["nodeInfo"].get("bootID", "none")
-        raise Verdict(
-            failed(
-                "old-boot",
-                f"Node {node['metadata']['name']} has its {by} and boot id {seen}; the node's is {machine.boot_id}",
+
+    def __init__(self, nodes: Sequence[Json]) -> None:
+        self._count = len(nodes)
+        self._by: dict[tuple[str, str], list[Json]] = {}
+        for node in nodes:
+            info = node.get("status", {}).get("nodeInfo", {})
+            for key, _, _ in _IDS:
+                if value := str(info.get(key) or "").lower():
+                    self._by.setdefault((key, value), []).append(node)
+
+    def match(self, machine: Machine, *, any_boot: bool = False) -> Json:
+        """The Node of a machine.
+
+        Args:
+            machine: what it says of itself.
+            any_boot: also the Node whose kubelet has not reported since the machine booted.
+
+        Raises:
+            Verdict: there is none, or more than one, or its kubelet reported before the last boot only.
+        """
+        found: list[Json] = []
+        by = ""
+        for key, title, field in _IDS:
+            value = getattr(machine, field)
+            same = (
+                [node for node in found if _same(node, key, value)]
+                if found
+                else self._by.get((key, value.lower()), [])
             )
-        )
-    return node
+            if same and not found:
+                by = title
+            found = same or found
+            if len(found) == 1:
+                break
+        if not found:
+            ids = [(title, getattr(machine, field)) for _, title, field in _IDS]
+            words = ", ".join(f"{title} {value}" for title, value in ids if value)
+            raise Verdict(
+                failed("unregistered", f"none of {self._count} has {words or 'an id to compare'}")
+            )
+        if len(found) > 1:
+            raise Verdict(failed("ambiguous", f"{_names(found)} have its {by}"))
+        (node,) = found
+        if by != "boot id" and machine.boot_id and not any_boot:
+            seen = node["status"]["nodeInfo"].get("bootID", "none")
+            raise Verdict(
+                failed(
+                    "old-boot",
+                    f"Node {node['metadata']['name']} has its {by} and boot id {seen}; the node's is {machine.boot_id}",
+                )
+            )
+        return node
+
+
+def match(machine: Machine, nodes: Sequence[Json]) -> Json:
+    """The Node of a machine; see :meth:`NodeIndex.match`."""
+    return NodeIndex(nodes).match(machine)
 
 
 def check_ready(node: Json) -> None:
@@ -246,6 +279,11 @@ def requested(pod: Json) -> dict[str, int]:
     for name in {*sidecars, *peak}:
         total[name] = max(total.get(name, 0) + sidecars.get(name, 0), peak.get(name, 0))
     return total
+
+
+def allocatable(node: Json) -> dict[str, int]:
+    """The GPUs, shares of GPUs and MIG devices that a Node offers, by resource."""
+    return _offered(node, "allocatable")
 
 
 def free_resource(node: Json, pods: Iterable[Json]) -> str:

@@ -37,6 +37,8 @@ _ARCHITECTURES = (
     (0x3180, 0x31FF, "blackwell"),
 )
 ARCHITECTURES = tuple(dict.fromkeys(name for _, _, name in _ARCHITECTURES))
+#: Programs by which a scheduler places work on a node, by the scheduler.
+AGENTS = {"kubelet": "Kubernetes", "k3s": "Kubernetes", "rke2": "Kubernetes", "slurmd": "Slurm"}
 RUNTIMES = ("containerd", "crio", "docker", "k3s", "podman")
 #: Parts that sit with their own CPU on one module; only the open kernel modules drive them.
 _SELF_HOSTED = ((0x2340, 0x237F), (0x2940, 0x297F), (0x31C0, 0x31FF), (0x31A1, 0x31A1))
@@ -52,7 +54,7 @@ _MIG_CAPABLE = (
 class PciGpu:
     """One NVIDIA function on PCI: a GPU or an NVSwitch."""
 
-    address: str  # as sysfs has it: 0000:1b:00.0
+    address: str  # in the form of sysfs: 0000:1b:00.0
     device_id: str  # four lower-case hexadecimal digits
     class_id: str  # six hexadecimal digits: 030200 3D controller, 030000 display, 068000 bridge
     driver: str | None  # kernel driver bound to it
@@ -114,6 +116,10 @@ class NodeFacts:
     pci: tuple[PciGpu, ...] = field(default_factory=tuple[PciGpu, ...])
     image: bool = False  # a root that is baked: no kernel runs, no systemd, no GPU is there
     first_boot: str = ""  # of a baked image: pending, running, done, or failed and why
+    hostname: str = ""
+    machine_id: str = ""  # of /etc/machine-id
+    system_uuid: str = ""  # of DMI
+    agents: tuple[str, ...] = ()  # of AGENTS: those that run
 
     @property
     def gpus(self) -> tuple[PciGpu, ...]:
@@ -206,6 +212,10 @@ class FactsQuery(Query[NodeFacts]):
             machine=one("machine"),
             kernel=one("kernel"),
             boot_id=one("boot_id"),
+            hostname=one("hostname"),
+            machine_id=one("machine_id"),
+            system_uuid=one("system_uuid").lower(),
+            agents=tuple(dict.fromkeys(keys.get("agent", ()))),
             systemd=bool(one("systemd")),
             container=bool(one("container")),
             python3=one("python3"),

@@ -7,6 +7,19 @@ if [ -n "${GPUSTATE_IMAGE-}" ]; then printf 'image=1\nimage_gpus=%s\n' "${GPUSTA
 else
   printf 'kernel=%s\n' "${KERNEL_RELEASE-$(uname -r)}"
   b=; read -r b </proc/sys/kernel/random/boot_id && printf 'boot_id=%s\n' "$b"
+  { b=; read -r b </proc/sys/kernel/hostname && printf 'hostname=%s\n' "$b"
+    b=; read -r b </etc/machine-id && printf 'machine_id=%s\n' "$b"
+    b=; read -r b <"$SYS/class/dmi/id/product_uuid" && printf 'system_uuid=%s\n' "$b"
+  } 2>/dev/null
+  if [ -d /var/lib/kubelet ] || [ -d /var/lib/rancher ] || [ -d /etc/slurm ] || command -v slurmd >/dev/null; then
+    for d in /proc/[0-9]*; do
+      b=; { read -r b <"$d/comm"; } 2>/dev/null || continue
+      case $b in kubelet|slurmd|k3s|k3s-server|k3s-agent|rke2) ;; *) continue ;; esac
+      c=; { read -r c <"$d/cgroup"; } 2>/dev/null
+      # One in a pod is the pod's.
+      case $c in *kubepods*) ;; *) printf 'agent=%s\n' "${b%%-*}" ;; esac
+    done
+  fi
   if [ -e "$G/firstboot/program" ]; then
     b=pending; [ -e "$G/firstboot/result" ] && read -r b <"$G/firstboot/result"; printf 'first_boot=%s\n' "$b"
   fi

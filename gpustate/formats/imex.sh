@@ -1,6 +1,5 @@
 # shellcheck shell=sh
-# Prints a line for each thing: masked, library, address, channels, status; the daemon is asked only where there is
-# a tool.
+# Prints key=value lines: masked, library, address, channels, status. The daemon is queried only if its tool exists.
 u=/etc/systemd/system/nvidia-imex.service
 [ ! -L "$u" ] || [ "$(readlink "$u" 2>/dev/null)" != /dev/null ] || echo masked=1
 for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do

@@ -169,7 +169,7 @@ class _Reader:
             self.fail("lacks version", line, f"wanted version: {VERSION}")
         if top["version"] != VERSION:
             where = self.key_line(top, "version", line)
-            self.fail(f"version {shown(top['version'])} is not known, wanted {VERSION}", where)
+            self.fail(f"version {shown(top['version'])} is unsupported, wanted {VERSION}", where)
         configs = top.get("mig-configs")
         self.only_repeated(configs)
         where = self.key_line(top, "mig-configs", line)
@@ -186,7 +186,7 @@ class _Reader:
         lines = self.lines.of_items.get(id(entries), [line] * len(entries))
         made = tuple(self.entry(one, where) for one, where in zip(entries, lines, strict=True))
         earlier = [str(n) for key, n, _ in self.lines.repeated.get(id(configs), ()) if key == name]
-        said = f"{at(self.path, line)}: {shown(name)} is also in line {', '.join(earlier)}; the last one counts"
+        said = f"{at(self.path, line)}: {shown(name)} is a duplicate of line {', '.join(earlier)}; the last one counts"
         return Config(name, made, at(self.path, line), (said,) if earlier else ())
 
     def only_repeated(self, configs: Any) -> None:
@@ -195,7 +195,7 @@ class _Reader:
             if owner != id(configs):
                 key, line, _ = keys[0]
                 last = self.lines.of_keys[owner][key]
-                self.fail(f"the key {shown(key)} is also in line {line}", last)
+                self.fail(f"the key {shown(key)} is a duplicate of line {line}", last)
 
     def entry(self, data: Any, line: int) -> Entry:
         entry = self.closed(data, _ENTRY, line, "an entry")

@@ -80,7 +80,9 @@ def layout(
     found = []
     for number, gpu in enumerate(gpus):
         if gpu.error is not None:
-            raise RefusedError(f"GPU {number} ({gpu.pci}) does not answer (NVML error {gpu.error})")
+            raise RefusedError(
+                f"GPU {number} ({gpu.pci}) does not respond (NVML error {gpu.error})"
+            )
         device_id = gpu.device_id or ids.get(gpu.pci, "0000")
         mine = None if uses is None else [use for use in uses if use.minor == gpu.minor]
         found.append(

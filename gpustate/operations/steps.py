@@ -123,7 +123,8 @@ def run(
         label,
         timeout_s,
         bool(_RUNNING.search(shown)),
-        secret,
+        shown="" if secret else shown,
+        secret=secret,
     )
 
 

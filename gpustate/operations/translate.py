@@ -170,8 +170,8 @@ def _run(command: StringCommand, given: Global, repeats: bool) -> PlannedCommand
         ignore_errors=given.ignore_errors,
         stdin=given.stdin,
         secret=bool(secrets)
-        or masking.holds_secret(command.get_raw_value())
-        or masking.holds_secret(environment),
+        or masking.contains_secret(command.get_raw_value())
+        or masking.contains_secret(environment),
     )
     who = f" (as {given.user})" if given.user else ""
     return PlannedCommand(f"{shown}{who}", (step,), steps.disruption(shown), repeats)
@@ -191,7 +191,7 @@ def _upload(command: FileUploadCommand, given: Global, repeats: bool) -> Planned
         raise RefusedError(
             f"uploads to {path}, which is not an absolute path", fix="name it from /"
         )
-    secret = masking.holds_secret(data.decode("utf-8", "replace"))
+    secret = masking.contains_secret(data.decode("utf-8", "replace"))
     step = steps.write(path, data, owner=given.user, secret=secret)
     digest = "" if secret else f", sha256 {hashlib.sha256(data).hexdigest()[:16]}"
     return PlannedCommand(f"upload {path} ({len(data)} bytes{digest})", (step,), repeats=repeats)

@@ -111,7 +111,7 @@ def _headers(
 def _names(state: Any, os_id: str, versions: Versions, kernels: Sequence[str]) -> Iterator[str]:
     """Every name that a package of the driver may have on a distribution."""
     if not driverschemes.is_rpm(os_id):
-        yield from (name for one, rows in state.names_to_ask() if one == os_id for name in rows)
+        yield from (name for one, rows in state.names_to_query() if one == os_id for name in rows)
         for name in state.per_kernel():
             yield from (name.replace("{k}", kernel) for kernel in kernels)
         return

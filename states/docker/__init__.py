@@ -197,7 +197,7 @@ class DockerRuntimeRegistered(State[Observed]):
         default = jsonedit.lookup(data, docker.DEFAULT)
         if default is not None and default != found.default_runtime:
             return False
-        cdi = docker.cdi_holds(data, found.version)
+        cdi = docker.cdi_enabled(data, found.version)
         return self.enable_cdi is None or found.cdi in (None, cdi)
 
     def _edit(self, observed: Observed) -> Edit:
@@ -223,8 +223,8 @@ class DockerRuntimeRegistered(State[Observed]):
             return "restart"
         after = jsonedit.parse(self._after(observed, edit) or "", found.config_path)
         before = jsonedit.parse(observed.text or "", found.config_path)
-        holds = [docker.cdi_holds(data, found.version) for data in (before, after)]
-        known = docker.knows_cdi(found.version) and found.cdi is not None
+        holds = [docker.cdi_enabled(data, found.version) for data in (before, after)]
+        known = docker.supports_cdi(found.version) and found.cdi is not None
         now = found.cdi if known else holds[0]
         matters = edit.files or self.enable_cdi is not None
         return "restart" if matters and now != holds[1] else "reload"
@@ -264,7 +264,7 @@ class DockerRuntimeRegistered(State[Observed]):
         program = says.get("path", "") if isinstance(says, Mapping) else ""
         program = program or docker.by_flag(found.arguments, self.handler)
         default = jsonedit.lookup(data, docker.DEFAULT)
-        cdi = found.cdi if found.cdi is None else docker.cdi_holds(data, found.version)
+        cdi = found.cdi if found.cdi is None else docker.cdi_enabled(data, found.version)
         return replace(
             found,
             runtimes={**runtimes, self.handler: program} if program else runtimes,

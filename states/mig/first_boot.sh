@@ -1,7 +1,11 @@
 # shellcheck shell=sh
 # Divides the GPUs of this machine, and leaves behind what divides them at every boot.
 # Reads R, SYS, D; HEAD (head of a layout), NAME (of the layout), CLIENTS (units), RESTORE (program in base64), UNIT, UNIT_PATH and
-# UNIT_TEXT; calls lines NUMBER ADDRESS DEVICE-ID, which prints a GPU's part of the layout.
+# UNIT_TEXT; calls layout_of NUMBER.DEVICE-ID, which sets t to a GPU's part of the layout, with @ for its address.
+lines() { # number, address, device id
+  t=; layout_of "$1.$3" || return 1
+  [ -z "$t" ] || printf '%s' "$t" | sed "s/@/$2/"
+}
 n=0; until gpus=$(smi --query-gpu=pci.bus_id,mig.mode.current --format=csv,noheader); do
   n=$((n + 1)); [ $n -lt 30 ] || fail "no GPU answers: $(why "$gpus")"
   sleep 1

@@ -88,13 +88,8 @@ def first_boot_steps(
         for keys, text in cases
         if any(key.startswith("*") is any_number for key in keys)
     ]
-    # What is a GPU's part of the layout: by its number and device id, given its address.
-    lines_of = (
-        "lines() {\n  t=; case $1.$3 in\n"
-        + "\n".join(branches)
-        + "\n    *) return 1 ;;\n  esac\n"
-        + '  [ -z "$t" ] || printf \'%s\' "$t" | sed "s/@/$2/"\n}\n'
-    )
+    cases = "\n".join(branches)
+    layout_of = f"layout_of() {{\n  case $1 in\n{cases}\n    *) return 1 ;;\n  esac\n}}\n"
     divide = shell.load(
         "first_boot",
         "gpustate.states.mig",
@@ -106,7 +101,7 @@ def first_boot_steps(
         UNIT_PATH=UNIT_PATH,
         UNIT_TEXT=scripts.unit_text(folder),
     )
-    text = f"D={shlex.quote(folder)}\n{scripts.FUNCTIONS}{lines_of}{divide}"
+    text = f"D={shlex.quote(folder)}\n{scripts.FUNCTIONS}{layout_of}{divide}"
     yield ops.Run(text, "apply the MIG layout of this machine", timeout=1800, running=True)
     yield scripts.nodes()
 

@@ -285,7 +285,7 @@ class NodeValidated(State[Observed]):
         if self.force and not self.absent and observed.proof == HOLDS:
             observed = replace(observed, proof="asked for again")
         out = (f"GPU in quarantine: {one.text}" for one in observed.quarantine.active)
-        over = (f"the quarantine has ended: {one.text}" for one in observed.quarantine.ended)
+        over = (f"the quarantine has ended: {one.text}" for one in observed.quarantine.expired)
         plan = diff(
             observed,
             wanted,

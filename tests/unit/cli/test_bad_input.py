@@ -148,7 +148,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "good.py", "-i", "override.yml"), "override.yml", ("'pth'", "mean 'path'")),
     (
         ("plan", "good.py", *ON, "-l", "a["),
-        "the limit 'a[' has a bracket without its other half",
+        "the limit 'a[' has an unmatched bracket",
         (),
     ),
     (("plan", "good.py", *ON, "-l", "~["), "the limit's '~[' is not a pattern", ()),

@@ -79,7 +79,7 @@ def test_facts_have_aliases_and_forms_that_people_write() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"divr": "1"}, "no fact is called 'divr'; did you mean driver"),
+        ({"divr": "1"}, "unknown fact 'divr'; did you mean driver"),
         ({"driver": "latest"}, "driver is 'latest', wanted a version such as 580.65.06"),
         ({"gpu": "H1000"}, "gpu is 'H1000', wanted a GPU model such as H100; did you mean H100"),
         ({"module_type": "opne"}, "module_type is 'opne', wanted one of open, proprietary"),

@@ -155,7 +155,7 @@ def test_one_id_in_two_files_is_an_error(tmp_path: Path) -> None:
             "    tests:",
             "    review: {reader: x, date: 2026-11-23, verdict: corrected}\n    tests:",
             12,
-            "a review that says corrected lacks note",
+            "a review with verdict corrected lacks note",
         ),
         ("fix: use", "fxi: use", 10, "unknown key 'fxi'; did you mean fix"),
         ("    because:", "    verdict: block\n    because:", 9, "is also in line 8"),

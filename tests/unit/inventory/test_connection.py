@@ -94,12 +94,12 @@ def test_a_variable_of_ansible_becomes_its_field(
         ),
         (
             "ansible_ssh_args=-o 'X",
-            "ansible_ssh_args holds options that ssh cannot read: no closing",
+            "ansible_ssh_args holds invalid ssh options: no closing",
         ),
         ("ansible_ssh_args=-o Nothing", "holds -o 'Nothing', wanted -o Name=value"),
-        ("ansible_ssh_args=-p", "holds -p has no value behind it"),
-        ("ansible_ssh_args=-Z", "holds '-Z' in '-Z' is not an option of ssh"),
-        ("ansible_ssh_args=gpu1", "holds 'gpu1' is not an option of ssh"),
+        ("ansible_ssh_args=-p", "holds -p has no value"),
+        ("ansible_ssh_args=-Z", "holds '-Z' in '-Z' is not an ssh option"),
+        ("ansible_ssh_args=gpu1", "holds 'gpu1' is not an ssh option"),
         ("ansible_ssh_args=-p x", "hosts:3: 'x' in 'the port of n1' is not a port"),
         ("ansible_ssh_args=-oStrictHostKeyChecking=maybe", "StrictHostKeyChecking is 'maybe'"),
         ("ansible_ssh_args=-oConnectTimeout=x", "ConnectTimeout is 'x', wanted seconds above zero"),
@@ -140,7 +140,7 @@ def test_what_is_not_used_is_noted_once_for_all_nodes(write: Write) -> None:
         "hosts:3: ansible_ssh_common_args: -A is not used",
         "hosts:3: ansible_ssh_common_args: -L is not used",
         "hosts:3: of several UserKnownHostsFile only the first is used",
-        "hosts:4: ansible_ssh_extra_args: proxycommand is not used beside proxyjump",
+        "hosts:4: ansible_ssh_extra_args: proxycommand is not used together with proxyjump",
         "hosts:4: ansible_ssh_extra_args: a second identity file is not used",
     }
     assert len(inventory.notes) == 7

@@ -17,7 +17,7 @@ MERGE_BOMB = "a0: &a0 {k0: 1}\n" + "".join(
     ("text", "message"),
     [
         ("a:\n\tb: 1\n", "f.yml:2: is not YAML: a tab, where only spaces may indent"),
-        ("a: 1\nb: 2\na: 3\n", "f.yml:3: the key 'a' is also in line 1"),
+        ("a: 1\nb: 2\na: 3\n", "f.yml:3: the key 'a' is a duplicate of line 1"),
         ("a: 'x\n", "f.yml:2: is not YAML: found unexpected end of stream"),
         ("a: b: c\n", "f.yml:1: is not YAML: mapping values are not allowed"),
         ("a: *nope\n", "f.yml:1: the alias *nope has no anchor before it"),

@@ -4,7 +4,7 @@ import pytest
 
 from gpustate.errors import InventoryError
 from gpustate.inventory import load
-from gpustate.inventory.ini import typed
+from gpustate.inventory.ini import parse_literal
 
 from .conftest import Write
 
@@ -18,8 +18,11 @@ from .conftest import Write
         ("gpu[01:3]", "hosts.ini:1: bad range in 'gpu[01:3]': 01 and 3 are not equally long"),
         ("gpu[1:3:0]", "the step '0' is not a number above zero"),
         ("gpu[1]", "'[1]' is not begin:end or begin:end:step"),
-        ("gpu[1:999999999]", "it makes 999999999 nodes, at most 100000 are read"),
-        ("a[1:1000]b[1:1000]", "makes 1000000 nodes, at most 100000 are read from one pattern"),
+        ("gpu[1:999999999]", "it makes 999999999 nodes, more than the limit of 100000 are read"),
+        (
+            "a[1:1000]b[1:1000]",
+            "makes 1000000 nodes, more than the limit of 100000 are read from one pattern",
+        ),
         ("gpu1:0", "hosts.ini:1: '0' in 'gpu1:0' is not a port, wanted a number from 1 to 65535"),
         ("gpu1:70000", "'70000' in 'gpu1:70000' is not a port"),
         ("gpu1:", "'' in 'gpu1:' is not a port"),
@@ -35,18 +38,21 @@ from .conftest import Write
         ("n1\n[gpu:host]", "hosts.ini:2: [gpu:host] is not a kind of section"),
         (
             "n1\n[gpu:vars]\na=1",
-            "hosts.ini:2: [gpu:vars] is about the group 'gpu', which is nowhere",
+            "hosts.ini:2: [gpu:vars] refers to the group 'gpu', which is nowhere",
         ),
-        ("n1\n[a:children]\nb", "hosts.ini:3: [a:children] names the group 'b', which is nowhere"),
+        (
+            "n1\n[a:children]\nb",
+            "hosts.ini:3: [a:children] refers to the group 'b', which is nowhere",
+        ),
         ("[a]\nn1\n[a:vars]\nfoo", "hosts.ini:4: 'foo' under [a:vars], wanted key=value"),
         ("[a]\nn1\n[a:children]\nb c", "hosts.ini:4: 'b c' is not the name of a group"),
         (
             "[a]\nn1\n[a:vars]\nansible_group_priority=high",
             "hosts.ini:4: ansible_group_priority is 'high', wanted a whole number",
         ),
-        ("[a:children]\nb\n[b:children]\na", "groups contain each other: "),
-        ("[a:children]\na", "groups contain each other: a > a"),
-        ("[a:children]\nall", "groups contain each other: "),
+        ("[a:children]\nb\n[b:children]\na", "dependency cycle of groups: "),
+        ("[a:children]\na", "dependency cycle of groups: a > a"),
+        ("[a:children]\nall", "dependency cycle of groups: "),
         ("[empty]", "names no node"),
     ],
 )
@@ -83,7 +89,7 @@ def test_a_wrong_line_is_an_error_with_its_number(write: Write, text: str, messa
     ],
 )
 def test_a_value_is_the_python_literal_it_looks_like(text: str, value: object) -> None:
-    found = typed(text)
+    found = parse_literal(text)
     assert found == value
     assert type(found) is type(value)
 

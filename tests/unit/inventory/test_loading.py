@@ -30,7 +30,7 @@ def test_a_list_takes_users_ports_and_ranges() -> None:
     [
         ("", "no inventory is named; give a file, a directory, or 'node,'"),
         (",", "inventory list ',': names no node"),
-        ("gpu1", "gpu1: no such file or directory; a list of nodes has a comma: write 'gpu1,'"),
+        ("gpu1", "gpu1: no such file or directory; if this is a node, write 'gpu1,'"),
         ("@gpu1,", "'@gpu1': the connector @gpu1 is not supported"),
         ("gpu1:x,", "'x' in 'gpu1:x' is not a port"),
         ("\0", "no such file or directory"),

@@ -15,13 +15,13 @@ from .conftest import Write
     [
         ("gpu = [", "inventory.py:1: is not Python: '[' was never closed"),
         ("x = 1\ny = 1 / 0", "inventory.py:2: ZeroDivisionError while it was run"),
-        ("import sys\nsys.exit(3)", "inventory.py:2: SystemExit while it was run: '3'"),
+        ("import sys\nsys.exit(3)", "inventory.py:2: SystemExit while running it: '3'"),
         ("import no_such_module", "inventory.py:1: ModuleNotFoundError while it was run"),
         (
             "gpu = ['a', 5]",
             "inventory.py:1: the group gpu holds '5', wanted a name or (name, data)",
         ),
-        ("gpu = (['a'], 5)", "inventory.py:1: the group gpu is a tuple that is not (nodes, data)"),
+        ("gpu = (['a'], 5)", "inventory.py:1: the group gpu is a tuple but not (nodes, data)"),
         ("gpu = ['@terraform/x']", "the connector @terraform is not supported; use one of @ssh"),
         ("gpu = ['@docker']", "'@docker': a name is missing; write @docker/NAME"),
         ("gpu = ['@local/x']", "'@local/x': a name is missing"),
@@ -71,7 +71,9 @@ def test_data_becomes_a_connection_and_the_narrowest_wins(write: Write) -> None:
     assert (c.connection.become_password, c.connection.key_file) == ("p", "/key")
     assert d.name == d.connection.host == "d"
     assert (here.name, here.connection.kind) == ("localhost", "local")
-    assert inventory.notes == ("group_data/nowhere.py: there is no group nowhere; it was not read",)
+    assert inventory.notes == (
+        "group_data/nowhere.py: not read, because there is no group nowhere; it was not read",
+    )
 
 
 def test_reading_does_not_touch_pyinfras_own_state(write: Write) -> None:

@@ -28,7 +28,10 @@ from .conftest import Write
             "hosts.yml:1: is the configuration of Ansible's inventory plugin 'amazon.aws.aws_ec2'",
         ),
         ("a:\n  children:\n    b:\n      children:\n        a:\n", "groups contain each other"),
-        ("all:\n  hosts:\n    n1:\n    n1:\n", "hosts.yml:4: the key 'n1' is also in line 3"),
+        (
+            "all:\n  hosts:\n    n1:\n    n1:\n",
+            "hosts.yml:4: the key 'n1' is a duplicate of line 3",
+        ),
     ],
 )
 def test_a_wrong_shape_is_an_error_with_its_line(write: Write, text: str, message: str) -> None:
@@ -44,7 +47,7 @@ def test_what_is_skipped_is_noted(write: Write) -> None:
     assert [node.name for node in inventory] == ["n2"]
     assert inventory.notes == (
         "hosts.yml:2: 'host' in the group all was not read: a group has hosts, vars and children",
-        "hosts.yml:6: 'x' is a number, not a group, and was not read",
+        "hosts.yml:6: 'x' must be a number, not a group, and was not read",
     )
 
 

@@ -57,7 +57,7 @@ def test_a_configuration_that_stands_twice_is_a_warning_and_the_last_one_counts(
     )
     one = config.read(text, "my.yaml").config("a")
     assert [entry.enabled for entry in one.entries] == [False]
-    said = "my.yaml:5: 'a' is also in line 3; the last one counts"
+    said = "my.yaml:5: 'a' is a duplicate of line 3; the last one counts"
     assert one.warnings == (said,)
     assert said in plan.plan(one, empty(tables.find("H200"), 1)).notes
 

@@ -127,7 +127,7 @@ def test_set_string_makes_text_of_everything_and_set_json_reads_json() -> None:
         ("a[-1]=1", "'-1' is not an index"),
         ("a[99999]=1", "'99999' is not an index"),
         ("a[0=1", "is not an index"),
-        ("a[0]b=1", "after an index comes '.', '[' or '=', not 'b'"),
+        ("a[0]b=1", "wanted '.', '[' or '=' after an index, not 'b'"),
         ("a[0]", "after an index"),
         ("a={x", "a list has no end; close it with '}'"),
         ("a={x}y", "something follows the end of a list"),
@@ -271,7 +271,7 @@ def test_a_json_patch_does_what_rfc_6902_says(before: Any, patch: Any, after: An
         ([{"op": "remove", "path": "/l/-"}], "the list has no index -"),
         ([{"op": "test", "path": "/d/a", "value": True}], "the test expects 'True'"),
         ([{"op": "move", "from": "/d", "path": "/d/x"}], "cannot move a value into itself"),
-        ([{"op": "add", "path": "/d/a/b", "value": 1}], "its parent is a number"),
+        ([{"op": "add", "path": "/d/a/b", "value": 1}], "its parent must be a number"),
         (
             [{"op": "add", "path": "/d/a", "value": 2}, {"op": "remove", "path": "/q"}],
             "operation 2 of the patch",

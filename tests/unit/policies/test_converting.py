@@ -127,9 +127,9 @@ def test_what_a_clusterpolicy_has_no_words_for_is_listed_value_by_value() -> Non
     for line in (
         'preflight.gpus: "8xH100" is null',
         "driver-repository.pin_priority: 600 is 700",
-        "containerd: the state is not there (",
-        "container-toolkit: ensure absent: nothing removes it",
-        "nouveau: the state is there too, although the policy does not have it",
+        "containerd: the state is missing (",
+        "container-toolkit: ensure absent is missing: it is not removed",
+        "nouveau: the state is added, although the policy does not have it",
         "groups.no.driver.branch: 570 is not there",
         "nodes.gpu7.driver.hold: false is not there",
         'allow.some-rule: "because" is not there',

@@ -153,17 +153,17 @@ def test_another_document_of_ours_is_no_policy(tmp_path: Path) -> None:
         (b"a:\n\tb: 1\n", ":2: is not YAML: a tab.*replace it by spaces"),
         (b"- 1\n- 2\n", ":1: is a list, wanted a policy"),
         (b"hello\n", ":1: is a string, wanted a policy"),
-        (b"kind: Pod\napiVersion: v1\n", "holds no policy, only Pod"),
-        (b'kind: "\\n"\napiVersion: v1\n', r"holds no policy, only '\\n'"),
+        (b"kind: Pod\napiVersion: v1\n", "contains no policy, only Pod"),
+        (b'kind: "\\n"\napiVersion: v1\n', r"contains no policy, only '\\n'"),
         (
             b"kind: ClusterPolicy\napiVersion: nvidia.com/v2\n",
-            "'nvidia.com/v2' is not known, wanted nvid",
+            "'nvidia.com/v2' is unsupported, wanted nvid",
         ),
         (
             b"kind: ClusterPolcy\napiVersion: nvidia.com/v1\n",
             "unknown kind 'ClusterPolcy'.*did you mean Cl",
         ),
-        (b"kind: ClusterPolicy\n", "is not known, wanted nvidia.com/v1"),
+        (b"kind: ClusterPolicy\n", "is unsupported, wanted nvidia.com/v1"),
         (b"kind: ClusterPolicy\napiVersion: nvidia.com/v1\n", "ClusterPolicy has no spec"),
         (
             b"kind: GPUCluster\napiVersion: nvidia.com/v1alpha1\n",
@@ -176,7 +176,7 @@ def test_another_document_of_ours_is_no_policy(tmp_path: Path) -> None:
         (b"a: &x [*x]\n", "stands inside its own value"),
         (
             b"driver:\n  enabled: true\n  enabled: false\n",
-            ":3: the key 'enabled' is also in line 2",
+            ":3: the key 'enabled' is a duplicate of line 2",
         ),
         (b"a: !python/name:os.system x\n", "tag '!?python/name:os.system' is not supported"),
         (b"[" * 50_000, "nested deeper than"),
@@ -196,7 +196,7 @@ def test_what_is_no_policy_is_one_error(tmp_path: Path, content: bytes, said: st
 def test_an_alias_bomb_is_refused(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
-    with pytest.raises(PolicyError, match="stand for more than 500000 values"):
+    with pytest.raises(PolicyError, match="expand to more than 500000 values"):
         policies.load(write(tmp_path, "\n".join(lines), "bomb.yaml"))
 
 

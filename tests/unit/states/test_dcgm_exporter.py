@@ -282,7 +282,7 @@ def test_a_counters_file_of_ones_own_is_read_once_and_travels_along(tmp_path: Pa
         ({"engine": "a b"}, "engine"),
         ({"job_mapping": "jobs"}, "job_mapping"),
         ({"interval_ms": 1}, "interval_ms"),
-        ({"counters": "a", "contents": {"a": "X, gauge, y\n"}}, "is not a field of DCGM"),
+        ({"counters": "a", "contents": {"a": "X, gauge, y\n"}}, "is not a DCGM field"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_any_node(

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from fakecluster import FakeApi, holder, node
 
-from gpustate.cluster import podproof
+from gpustate.cluster import kubeconfig, podproof
 from gpustate.cluster import pods as judging
 from gpustate.cluster.api import Api
 from gpustate.core.inventory import InventoryNode
@@ -69,7 +69,7 @@ def verbs() -> list[str]:
 
 
 def run(api: FakeApi, name: str = "gpu1") -> Check:
-    nodes = [InventoryNode(name, vars={pods.VARIABLE: "k"}), InventoryNode("plain")]
+    nodes = [InventoryNode(name, vars={kubeconfig.VARIABLE: "k"}), InventoryNode("plain")]
     request = pods.Request(nodes, {"k": cast(Api, api)})
     found = pods.run(request)
     assert list(found) == [name], "a node without a kubeconfig has no such link"
@@ -146,12 +146,12 @@ def test_a_node_that_is_away_fails(shell: Answers) -> None:
 
 
 def test_a_kubeconfig_of_the_command_line_counts_for_every_node() -> None:
-    named = InventoryNode("a", vars={pods.VARIABLE: "inventory"})
-    assert pods.kubeconfig_of(named, "option") == "option"
-    assert pods.kubeconfig_of(named, "") == "inventory"
-    assert pods.kubeconfig_of(InventoryNode("b"), "") == ""
+    named = InventoryNode("a", vars={kubeconfig.VARIABLE: "inventory"})
+    assert kubeconfig.kubeconfig_of(named, "option") == "option"
+    assert kubeconfig.kubeconfig_of(named, "") == "inventory"
+    assert kubeconfig.kubeconfig_of(InventoryNode("b"), "") == ""
     with pytest.raises(InventoryError, match="gpustate_kubeconfig of c is not a path"):
-        pods.kubeconfig_of(InventoryNode("c", vars={pods.VARIABLE: 3}), "")
+        kubeconfig.kubeconfig_of(InventoryNode("c", vars={kubeconfig.VARIABLE: 3}), "")
 
 
 def test_a_failed_pod_fails_the_proving_state_and_the_node() -> None:

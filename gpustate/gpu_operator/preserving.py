@@ -1,12 +1,12 @@
-"""A ClusterPolicy for a policy that was read from a file of the Operator: whatever stood there stays.
+"""Write a ClusterPolicy for a policy read from a file of the Operator, preserving the original settings.
 
-What no state honours (image registries, tolerations, monitors of pods) is in the file for a reason, and
-a component that has no state is none the less running. So objects are written as they were read, with
-the changes of the command line in them; of Helm values every key that a ClusterPolicy has too is put
-into the one that is written for the states.
+Settings that no state honours (image registries, tolerations, pod monitors) are in the file for a reason,
+and components without a state run all the same. So objects are written as they were read, with the
+changes of the command line. Helm values are written as a ClusterPolicy for the states, with every other
+key of the values that a ClusterPolicy has too.
 
-Surprising: what the values leave out is what the chart's own values.yaml says, so a component that they
-do not name is switched as there.
+Surprising: for keys that the values leave out the chart's own values.yaml applies, so components that they
+do not name are enabled or disabled as there.
 
 Sources:
     NVIDIA/gpu-operator v26.7: deployments/gpu-operator/templates/clusterpolicy.yaml.
@@ -18,23 +18,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gpustate.gpu_operator import documents
-from gpustate.gpu_operator.blocks import Fate, Leaf, Leaves
+from gpustate.gpu_operator.blocks import Field, Fields, Support
 from gpustate.gpu_operator.companions import CONFIG_MAP, SECRET
+from gpustate.gpu_operator.fields import CLUSTER_POLICY
 from gpustate.gpu_operator.helm import HELM, NIL_IS_ON
 from gpustate.gpu_operator.history import chart_default, chart_defaults
-from gpustate.gpu_operator.leaves import CLUSTER_POLICY
 from gpustate.gpu_operator.licensing import CONF
 from gpustate.gpu_operator.parts import parts
 from gpustate.gpu_operator.reading import Reading
 
 _RENAMED = {"driver.upgradePolicy.gpuPodDeletion.": "driver.upgradePolicy.podDeletion."}
-#: What the chart makes a ConfigMap of.
+#: Values from which the chart creates a ConfigMap.
 _OBJECTS = ("devicePlugin.config", "migManager.config", "dcgmExporter.config")
 Spec = dict[str, Any]
 
 
-def beside(reading: Reading) -> Iterator[dict[str, Any]]:
-    """The objects that a policy was read with; of a Secret the licence servers only, never a token."""
+def companion_objects(reading: Reading) -> Iterator[dict[str, Any]]:
+    """The objects that a policy was read with; of a Secret only the licence servers, never a token."""
     for _, one in reading.companions:
         kept = {
             key: entry.text
@@ -49,15 +49,15 @@ def beside(reading: Reading) -> Iterator[dict[str, Any]]:
         }
 
 
-def objects(text: str) -> list[dict[str, Any]]:
-    """The objects of a text."""
+def parse_objects(text: str) -> list[dict[str, Any]]:
+    """Parse the objects of a text."""
     return [documents.plain(item) for item in documents.read(text, "")]
 
 
-def with_others(
+def append_missing(
     found: list[dict[str, Any]], others: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Objects, and of the others those that are not among them."""
+    """Append those of the others that are not among the objects yet."""
     by_name = {_name(one): dict(one) for one in others}
     here = {_name(one) for one in found}
     return [*found, *(one for name, one in by_name.items() if name not in here)]
@@ -69,25 +69,25 @@ def _name(data: Mapping[str, Any]) -> tuple[str, str]:
     return str(data.get("kind")), str(name)
 
 
-def with_values(
+def merge_values(
     made: list[dict[str, Any]], text: str
 ) -> tuple[list[dict[str, Any]], list[str]] | None:
-    """Put what Helm values say into the ClusterPolicy written for them.
+    """Add the settings of Helm values to the ClusterPolicy written for them.
 
     Returns:
-        The objects, and the keys of the values that are not in them, each with the reason. Nothing
-        where no ClusterPolicy is written, or the driver is said by an NVIDIADriver beside the values.
+        The objects, and the keys of the values that are missing in them, each with the reason. ``None``
+        if no ClusterPolicy is written, or if an NVIDIADriver next to the values sets the driver.
     """
     spec = next((one["spec"] for one in made if one["kind"] == "ClusterPolicy"), None)
     values = _values(text)
     if spec is None or values is None:
         return None
-    said = dict(_leaves(values))
+    said = dict(_fields(values))
     for path, value in chart_defaults().items():
         switch = path.endswith(".enabled") and _at(spec, path) is not None
         image = path.endswith((".repository", ".image")) and said.get(_version_beside(path))
         if path not in said and switch and value and path in NIL_IS_ON:
-            # Left to the Operator, which has it on: written out it would be a state of the node.
+            # Left to the Operator, which enables it: written out it would be a state of the node.
             said[path] = True if _at(spec, path) else None
         elif path not in said and (switch or image):
             said[path] = value
@@ -96,9 +96,9 @@ def with_values(
         why = _not_carried(path, value, said)
         if not why:
             _carry(spec, path, value)
-        elif chart_default(path) != (True, value):  # what the chart says anyway says nothing
+        elif chart_default(path) != (True, value):  # the chart's default needs no note
             missing.append(f"{path}: {why}")
-    named = set(_texts(spec))  # what was written for the states may be under another name here
+    named = set(_texts(spec))  # values written for the states may have another name here
     own = (CONFIG_MAP, SECRET)
     return [one for one in made if one["kind"] not in own or _name(one)[1] in named], missing
 
@@ -116,30 +116,30 @@ def _version_beside(path: str) -> str:
 
 
 def _not_carried(path: str, value: object, said: Mapping[str, Any]) -> str:
-    """Why a key of the values cannot stand in a ClusterPolicy; empty when it can."""
+    """Why a key of the values cannot be in a ClusterPolicy; empty if it can."""
     if path.startswith(tuple(f"{one}." for one in _OBJECTS)) and value is not None:
         return ""
-    there, passed_on = _leaf(_renamed(path), CLUSTER_POLICY), _leaf(path, HELM)
+    there, passed_on = _field(_renamed(path), CLUSTER_POLICY), _field(path, HELM)
     if there is None:
         return "a ClusterPolicy has no such key"
     if passed_on is None:
         return "the chart has no such key"
-    if passed_on.fate is Fate.DEAD:
-        return f"it does nothing: {passed_on.detail}"
+    if passed_on.support is Support.DEAD:
+        return f"it has no effect: {passed_on.detail}"
     if path.endswith((".repository", ".image")) and not said.get(_version_beside(path)):
-        return "the Operator wants a version beside it, and the chart has one of its own"
+        return "the Operator requires a version with it, and the chart's own may differ"
     return ""
 
 
 def _carry(spec: Spec, path: str, value: Any) -> None:
-    leaf = _leaf(_renamed(path), CLUSTER_POLICY)
-    if leaf is None:
-        return  # the data of a ConfigMap, which is written
+    field = _field(_renamed(path), CLUSTER_POLICY)
+    if field is None:
+        return  # the data of a ConfigMap, which is written as an object
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is not None:
-        _put(spec, _renamed(path), str(value) if number and leaf.type == "string" else value)
+        _put(spec, _renamed(path), str(value) if number and field.type == "string" else value)
     elif path.endswith(".enabled") and _at(spec, path) is not None:
-        _put(spec, path, None)  # left to the Operator, as the values leave it
+        _put(spec, path, None)  # left to the Operator, as in the values
 
 
 def _renamed(path: str) -> str:
@@ -158,22 +158,22 @@ def _values(text: str) -> dict[str, Any] | None:
     return found
 
 
-def _leaves(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value by its path; one that the table has as a mapping is a value as a whole."""
+def _fields(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value by its path; a mapping that is one field of the table is one value."""
     for key, value in data.items():
         path = f"{above}{key}"
-        known = _leaf(path, HELM)
+        known = _field(path, HELM)
         whole = known is not None and known.type.startswith(("map", "any"))
         if isinstance(value, Mapping) and value and not whole:
-            yield from _leaves(value, f"{path}.")
-        elif known is not None or value not in ({}, None):  # an empty section says nothing
+            yield from _fields(value, f"{path}.")
+        elif known is not None or value not in ({}, None):  # an empty section sets nothing
             yield path, value
 
 
-def _leaf(path: str, leaves: Leaves) -> Leaf | None:
-    """The record of a path, of a list the first of what its elements hold."""
-    return leaves.get(path) or next(
-        (leaf for key, leaf in leaves.items() if key.startswith(f"{path}[]")), None
+def _field(path: str, fields: Fields) -> Field | None:
+    """The field of a path, of a list the first field of its elements."""
+    return fields.get(path) or next(
+        (field for key, field in fields.items() if key.startswith(f"{path}[]")), None
     )
 
 

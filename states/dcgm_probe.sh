@@ -1,7 +1,8 @@
 # shellcheck shell=sh
-# Prints driver=VERSION of the driver that an image has, and ends; goes on where it is a node that runs.
+# Prints driver=VERSION of the driver that an image has, and ends there; on a node that runs, what process_words says.
 if [ -n "${GPUSTATE_IMAGE-}" ]; then
   for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
     [ -e "$f" ] && { f=$(readlink -f "$f"); printf 'driver=%s\n' "${f##*.so.}"; break; }
   done; exit 0
 fi
+process_words

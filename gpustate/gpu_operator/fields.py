@@ -1,7 +1,7 @@
-"""A class for every leaf of ClusterPolicy and NVIDIADriver: its type and its fate.
+"""Type and support of every field of ClusterPolicy and NVIDIADriver.
 
 ``[]`` in a path is any element of a list. A test compares paths, types, choices, defaults and
-minima with the custom resource definitions, so that a leaf added upstream is noticed here.
+minima with the custom resource definitions, so that a field added upstream is noticed.
 
 Sources:
     NVIDIA/gpu-operator v26.7: config/crd/bases.
@@ -19,9 +19,9 @@ from gpustate.gpu_operator.blocks import (
     SECURITY,
     SERVICE_MONITOR,
     TOLERATIONS,
-    Fate,
-    Leaf,
-    Leaves,
+    Field,
+    Fields,
+    Support,
     dead,
     deprecated,
     env,
@@ -30,23 +30,23 @@ from gpustate.gpu_operator.blocks import (
     later,
     no_meaning,
     under,
-    with_fate,
+    with_support,
 )
 
-_PODS = "pods are neither moved nor waited for: gpustate talks to nodes; drain a node first"
-_PACE = "the most nodes that apply takes at a time, with autoUpgrade; --serial wins"
+_PODS = "gpustate does not evict or wait for pods; drain the node first"
+_PACE = "max unavailable of apply, with autoUpgrade; --serial takes precedence"
 
 
-def _upgrade_policy(auto_upgrade: bool) -> dict[str, Leaf]:
+def _upgrade_policy(auto_upgrade: bool) -> dict[str, Field]:
     flag = later("boolean", _PODS, default=False)
     text = later("string", _PODS)
 
-    def seconds(default: int) -> Leaf:
+    def seconds(default: int) -> Field:
         return later("integer", _PODS, default=default, minimum=0)
 
     return {
         "upgradePolicy.autoUpgrade": honoured(
-            "boolean", "whether the pace below is that of apply", default=auto_upgrade
+            "boolean", "whether the limits below apply to gpustate apply", default=auto_upgrade
         ),
         "upgradePolicy.maxParallelUpgrades": honoured("integer", _PACE, default=1, minimum=0),
         "upgradePolicy.maxUnavailable": honoured("int-or-string", _PACE, default="25%"),
@@ -63,9 +63,11 @@ def _upgrade_policy(auto_upgrade: bool) -> dict[str, Leaf]:
     }
 
 
-#: Of v26.7 no line outside the generated code does, and no manifest.
+#: In v26.7 only generated code mentions it, and no manifest.
 _UNREAD = "nothing in the Operator reads it"
-_PROXY = "an environment variable of the driver container; a node's own proxy settings hold instead"
+_PROXY = (
+    "an environment variable of the driver container; the node's own proxy settings apply instead"
+)
 _GDS = under(
     "gds",
     IMAGE,
@@ -86,17 +88,17 @@ _GDRCOPY = under(
         "args": dead("list[string]", _UNREAD),
     },
 )
-_MANAGER = "the driver manager is a container; gpustate itself unloads drivers"
+_MANAGER = "the driver manager is a container; gpustate unloads drivers itself"
 _CERTIFICATES = (
-    "they let a driver container trust a mirror of packages; a node trusts what it is told with "
-    "update-ca-certificates or update-ca-trust, and gpustate adds none"
+    "certificates of a package mirror for the driver container; gpustate adds none to a node: use "
+    "update-ca-certificates or update-ca-trust"
 )
-#: What ClusterPolicy's ``driver`` and NVIDIADriver have in common.
-_DRIVER: Leaves = {
+#: Fields that ClusterPolicy's ``driver`` and NVIDIADriver share.
+_DRIVER: Fields = {
     **COMPONENT,
     **env(later("string", _PROXY)),
     **PROBES,
-    "version": honoured("string", "driver.version, or driver.branch when only a branch is given"),
+    "version": honoured("string", "driver.version, or driver.branch if only a branch is set"),
     "kernelModuleType": honoured(
         "string", "driver.module_type", choices=("auto", "open", "proprietary"), default="auto"
     ),
@@ -106,92 +108,91 @@ _DRIVER: Leaves = {
     "usePrecompiled": honoured("boolean", "driver.precompiled"),
     "useOpenKernelModules": dead(
         "boolean",
-        "kernelModuleType says it instead",
+        "replaced by kernelModuleType",
         instead="kernelModuleType",
         until="v24.9.2",
     ),
     "rdma.enabled": honoured("boolean", "peermem, when it is true"),
-    "rdma.useHostMofed": no_meaning("boolean", "the network driver that counts is the host's"),
+    "rdma.useHostMofed": no_meaning("boolean", "the host's network driver is always used"),
     "certConfig.name": later("string", _CERTIFICATES),
     "licensingConfig.secretName": honoured(
         "string",
-        "vgpu-guest, from the Secret's configuration file, and its token in the folder beside",
+        "vgpu-guest, from the Secret's configuration file, and its token in the folder next to the file",
     ),
     "licensingConfig.nlsEnabled": honoured("boolean", "vgpu-guest.token_file, when it is true"),
     "secretEnv": later("string", _PROXY),
     **under(
         "manager",
-        with_fate(
-            Fate.NO_MEANING,
+        with_support(
+            Support.NO_MEANING,
             _MANAGER,
             {**IMAGE, **ENV},
         ),
     ),
 }
-_LICENSE_MAP = (
-    "vgpu-guest takes gridd.conf from it; a token belongs in a Secret, which licensingConfig.secretName "
-    "names"
-)
+_LICENSE_MAP = "vgpu-guest reads gridd.conf from it; put the token in a Secret named by licensingConfig.secretName"
 _REPOSITORY_FILES = (
-    "a driver container takes packages of its distribution from them; a node has lists of its own, and "
-    "where NVIDIA's packages come from say driver-repository and toolkit-repository (origin, url, key)"
+    "distribution packages of the driver container; a node uses its own package sources, and the states "
+    "driver-repository and toolkit-repository (origin, url, key) configure NVIDIA's"
 )
 _TOPOLOGY = "the vGPU topology daemon has no state yet"
 
 
-def _simple(section: str, detail: str, *, fate: Fate = Fate.LATER) -> dict[str, Leaf]:
-    """A component whose image is Kubernetes' business and whose purpose has no state yet."""
+def _simple(section: str, detail: str, *, support: Support = Support.LATER) -> dict[str, Field]:
+    """A component that runs as a pod and has no state yet."""
     return under(
         section,
         COMPONENT,
-        {"enabled": Leaf("boolean", detail, fate), "version": Leaf("string", detail, fate)},
+        {"enabled": Field("boolean", detail, support), "version": Field("string", detail, support)},
     )
 
 
-def _validator() -> dict[str, Leaf]:
-    leaves: dict[str, Leaf] = dict(under("validator", COMPONENT))
-    leaves.update(
+def _validator() -> dict[str, Field]:
+    fields: dict[str, Field] = dict(under("validator", COMPONENT))
+    fields.update(
         under("validator.toolkit", env(later("string", "the validator has no such setting")))
     )
-    leaves.update(
+    fields.update(
         under(
             "validator.driver",
             env(honoured("string", "dev-char, unless DISABLE_DEV_CHAR_SYMLINK_CREATION is true")),
         )
     )
-    leaves.update(
+    fields.update(
         under("validator.cuda", env(honoured("string", "validator.cuda, from WITH_WORKLOAD")))
     )
-    leaves.update(under("validator.plugin", ENV))
+    fields.update(under("validator.plugin", ENV))
     for part in ("vfioPCI", "vgpuManager", "vgpuDevices"):
-        leaves.update(
+        fields.update(
             under(
                 f"validator.{part}",
-                env(later("string", "the validator proves containers, not virtual machines")),
+                env(later("string", "the validator checks containers, not virtual machines")),
             )
         )
-    return leaves
+    return fields
 
 
-_VGPU_HOST = "vGPUs of a host have no state; nodes whose workload is vm-vgpu are left alone"
-_MACHINES = "vfio and kata instead of driver and toolkit, on nodes whose workload is vm-passthrough"
+_VGPU_HOST = "host vGPUs are unsupported; nodes with workload vm-vgpu are not changed"
+_MACHINES = "vfio and kata instead of driver and toolkit, on nodes with workload vm-passthrough"
 _SANDBOX_PLUGIN = "the device plugin is a pod"
-_CC = "kata.runtime confidential, where mode is kata and both are written; not the mode of the GPUs"
+_CC = (
+    "kata.runtime confidential, if mode is kata and both are set; the GPUs' own mode is not changed"
+)
 _KATA = "the Operator no longer runs the Kata manager"
 _KATA_UNTIL = "v26.3.3"
-_PLUGIN = "the device plugin is a pod; what it is configured with is device-plugin-config"
-_LABELLED = "on nodes whose own label names a configuration"
+_PLUGIN = "the device plugin is a pod; device-plugin-config is its configuration"
+_LABELLED = "on nodes with a label that names a configuration"
 _MIG_DEFAULT = (
-    "never: the API server fills it in, so nobody need have meant it, and it would take every MIG "
-    "layout away; the label nvidia.com/mig.config of a Node beside the file is carried out"
+    "never: it may be just the API server's default, and would remove every MIG layout; the label "
+    "nvidia.com/mig.config of a Node next to the file is carried out"
 )
 
-CLUSTER_POLICY: Leaves = {
+CLUSTER_POLICY: Fields = {
     **under(
         "operator",
         {
             "runtimeClass": honoured("string", "handler of every runtime", default="nvidia"),
-            # Read by nobody after v1.8.2, and required by the schema long after that.
+            # Unused after v1.8.2, and required by the schema long after that.
             "defaultRuntime": dead("string", "the runtime is detected", until="v24.9.2"),
             "labels": dead("map[string]", _UNREAD),
             "annotations": dead("map[string]", _UNREAD),
@@ -199,7 +200,9 @@ CLUSTER_POLICY: Leaves = {
         },
         under(
             "initContainer",
-            with_fate(Fate.DEAD, "there is no such container any more", IMAGE, until="v25.10.1"),
+            with_support(
+                Support.DEAD, "the Operator no longer has this container", IMAGE, until="v25.10.1"
+            ),
         ),
         under("metrics.serviceMonitor", SERVICE_MONITOR),
     ),
@@ -207,7 +210,7 @@ CLUSTER_POLICY: Leaves = {
         "hostPaths",
         {
             "rootFS": no_meaning("string", "gpustate works on the node itself, whose root is /"),
-            "driverInstallDir": no_meaning("string", "where a driver container has its root"),
+            "driverInstallDir": no_meaning("string", "the root of the driver container"),
             "kubeletRootDir": no_meaning("string", "a mount of a pod", default="/var/lib/kubelet"),
         },
     ),
@@ -233,7 +236,7 @@ CLUSTER_POLICY: Leaves = {
             "enabled": honoured(
                 "boolean", "nouveau, driver-repository, driver, persistenced and fabric-manager"
             ),
-            "useNvidiaDriverCRD": honoured("boolean", "reads the NVIDIADriver in the same file"),
+            "useNvidiaDriverCRD": honoured("boolean", "read the NVIDIADriver in the same file"),
             "repoConfig.configMapName": later("string", _REPOSITORY_FILES),
             "licensingConfig.configMapName": deprecated(
                 "string", _LICENSE_MAP, instead="licensingConfig.secretName"
@@ -244,7 +247,7 @@ CLUSTER_POLICY: Leaves = {
     **under(
         "toolkit",
         COMPONENT,
-        env(honoured("string", "the runtimes and container-toolkit, the names they know")),
+        env(honoured("string", "container-toolkit and the runtimes, for supported names")),
         {
             "enabled": honoured(
                 "boolean", "toolkit-repository, container-toolkit and the runtimes"
@@ -259,20 +262,18 @@ CLUSTER_POLICY: Leaves = {
     **under(
         "cdi",
         {
-            "enabled": honoured(
-                "boolean", "cdi, and whether a runtime's default changes", default=True
-            ),
+            "enabled": honoured("boolean", "cdi, and the default runtime", default=True),
             "default": dead(
                 "boolean",
-                "cdi.enabled says it all",
+                "replaced by cdi.enabled",
                 default=False,
                 instead="enabled",
                 until="v25.3.4",
             ),
             "nriPluginEnabled": later(
                 "boolean",
-                "the NRI plugin runs inside the toolkit's container, and no unit of a host runs it; the "
-                "runtimes are set up instead",
+                "the NRI plugin runs inside the toolkit's container, not as a unit of the host; the runtimes "
+                "are configured instead",
                 default=False,
             ),
         },
@@ -288,7 +289,7 @@ CLUSTER_POLICY: Leaves = {
             "config.default": honoured("string", "device-plugin-config.default"),
             "mps.root": no_meaning(
                 "string",
-                "where the device plugin's own MPS daemon, a pod, has its files",
+                "files of the device plugin's MPS daemon, a pod",
                 default="/run/nvidia/mps",
             ),
         },
@@ -340,7 +341,7 @@ CLUSTER_POLICY: Leaves = {
     ),
     **_simple(
         "nodeStatusExporter",
-        "it exports what the Operator's validator found; gpustate validate and health say it instead",
+        "exports the results of the Operator's validator; use gpustate validate and gpustate health",
     ),
     **_validator(),
     **_GDS,
@@ -357,21 +358,25 @@ CLUSTER_POLICY: Leaves = {
     ),
     **_simple("vgpuManager", _VGPU_HOST),
     "vgpuManager.kernelModuleConfig.name": later("string", _VGPU_HOST),
-    **under("vgpuManager.driverManager", with_fate(Fate.NO_MEANING, _MANAGER, {**IMAGE, **ENV})),
+    **under(
+        "vgpuManager.driverManager", with_support(Support.NO_MEANING, _MANAGER, {**IMAGE, **ENV})
+    ),
     **_simple("vgpuDeviceManager", _VGPU_HOST),
     "vgpuDeviceManager.config.name": later("string", _VGPU_HOST),
     "vgpuDeviceManager.config.default": later("string", _VGPU_HOST, default="default"),
     **under(
         "vfioManager",
         COMPONENT,
-        {"enabled": honoured("boolean", "vfio, on nodes whose workload is vm-passthrough")},
+        {"enabled": honoured("boolean", "vfio, on nodes with workload vm-passthrough")},
     ),
-    **under("vfioManager.driverManager", with_fate(Fate.NO_MEANING, _MANAGER, {**IMAGE, **ENV})),
-    **_simple("sandboxDevicePlugin", _SANDBOX_PLUGIN, fate=Fate.KUBERNETES),
-    **_simple("kataSandboxDevicePlugin", _SANDBOX_PLUGIN, fate=Fate.KUBERNETES),
+    **under(
+        "vfioManager.driverManager", with_support(Support.NO_MEANING, _MANAGER, {**IMAGE, **ENV})
+    ),
+    **_simple("sandboxDevicePlugin", _SANDBOX_PLUGIN, support=Support.KUBERNETES),
+    **_simple("kataSandboxDevicePlugin", _SANDBOX_PLUGIN, support=Support.KUBERNETES),
     **under("ccManager", COMPONENT, {"enabled": honoured("boolean", _CC)}),
     "ccManager.defaultMode": honoured("string", _CC, choices=("on", "off", "devtools")),
-    **with_fate(Fate.DEAD, _KATA, _simple("kataManager", _KATA), until=_KATA_UNTIL),
+    **with_support(Support.DEAD, _KATA, _simple("kataManager", _KATA), until=_KATA_UNTIL),
     "kataManager.config.artifactsDir": dead(
         "string",
         _KATA,
@@ -387,29 +392,31 @@ CLUSTER_POLICY: Leaves = {
         "string", _KATA, until=_KATA_UNTIL
     ),
     "psa.enabled": kubernetes("boolean", "labels of a namespace"),
-    "psp.enabled": dead("boolean", "Kubernetes has no PodSecurityPolicy any more", until="v23.9.2"),
+    "psp.enabled": dead(
+        "boolean", "PodSecurityPolicy was removed from Kubernetes", until="v23.9.2"
+    ),
 }
 
 _AFFINITY = "preferredDuringSchedulingIgnoredDuringExecution[]"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[]"
 _SELECTS = (
-    "the inventory chooses the nodes; a selector is refused, as its labels are not supported here"
+    "the inventory selects the nodes; a selector is refused, because its labels are unsupported"
 )
 
 
-def _expressions(prefix: str) -> dict[str, Leaf]:
+def _expressions(prefix: str) -> dict[str, Field]:
     return {
-        f"{prefix}.{kind}[].{name}": Leaf(
+        f"{prefix}.{kind}[].{name}": Field(
             "list[string]" if name == "values" else "string",
             _SELECTS if prefix.startswith("required") else "a preference of the scheduler",
-            Fate.HONOURED if prefix.startswith("required") else Fate.KUBERNETES,
+            Support.HONOURED if prefix.startswith("required") else Support.KUBERNETES,
         )
         for kind in ("matchExpressions", "matchFields")
         for name in ("key", "operator", "values")
     }
 
 
-NVIDIA_DRIVER: Leaves = {
+NVIDIA_DRIVER: Fields = {
     **_DRIVER,
     **_upgrade_policy(auto_upgrade=True),
     **TOLERATIONS,
@@ -419,10 +426,10 @@ NVIDIA_DRIVER: Leaves = {
     **under("nodeAffinity", _expressions(f"{_AFFINITY}.preference"), _expressions(_REQUIRED)),
     f"nodeAffinity.{_AFFINITY}.weight": kubernetes("integer", "a preference of the scheduler"),
     "image": kubernetes("string", IMAGE_WHY, default="nvcr.io/nvidia/driver"),
-    "default": no_meaning("boolean", "which object wins on a node", default=False),
+    "default": no_meaning("boolean", "precedence of objects on a node", default=False),
     "driverType": honoured(
         "string",
-        "driver, when it is 'gpu'; the others are refused",
+        "driver, when it is 'gpu'; other values are refused",
         choices=("gpu", "vgpu", "vgpu-host-manager"),
         default="gpu",
     ),

@@ -1,9 +1,9 @@
-"""What has to be set so that containerd serves the handler: the differences, before any text.
+"""Compute the settings that containerd needs to serve the handler, before any text is edited.
 
-containerd 2.0 and later merge the files key by key. Before that a file that has the CRI plugin's
-table at all replaces the whole table of the files before it, silently, registries and sandbox image
-included (containerd#5837). And containerd 1.x drops its built-in ``runc`` as soon as a file names any
-runtime, so that one has to be written down beside ours.
+containerd 2.0 and later merge the files key by key. Before, a file with the CRI plugin's table silently
+replaces the whole table of earlier files, including registries and sandbox image (containerd#5837). And
+containerd 1.x drops its built-in ``runc`` as soon as a file names any runtime, so it has to be written out
+together with ours.
 
 Sources:
     containerd, cmd/containerd/server/config/config.go: ``LoadConfig``, ``mergeConfig``; merging
@@ -22,7 +22,7 @@ from gpustate.formats.containerd.effective import (
     Effective,
     equal_in_effect,
     missing_spec_dirs,
-    spelled,
+    normalise,
     without_defaults,
 )
 from gpustate.formats.containerd.model import CDI_SPEC_DIRS, Document, Handler, same_program
@@ -31,19 +31,19 @@ from gpustate.formats.containerd.place import Setting
 RUNTIMES = ("containerd", "runtimes")
 DEFAULT = ("containerd", "default_runtime_name")
 _RUNC_TYPE = "io.containerd.runc.v2"
-#: Runtimes whose options NVIDIA's runtime understands; a Kata shim's would be nonsense for it.
+#: Runtimes whose options NVIDIA's runtime supports, unlike those of a Kata shim.
 _RUNC_TYPES = ("io.containerd.runc.", "io.containerd.runtime.v1.linux")
-#: Where NVIDIA's runtime finds its first choice by itself.
+#: Paths at which NVIDIA's runtime finds its first choice by itself.
 _USUAL = ("runc", "/usr/bin/runc", "/usr/sbin/runc", "/bin/runc", "/sbin/runc")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The settings that are missing, with paths below the CRI plugin's table."""
+class MissingSettings:
+    """The missing settings, with paths below the CRI plugin's table."""
 
     settings: tuple[Setting, ...]
     notes: tuple[str, ...]
-    replaces: bool  # somebody else's table of the handler has to give way
+    replaces: bool  # a foreign table of the handler is replaced
 
 
 def merges_deeply(release: tuple[int, int]) -> bool:
@@ -52,7 +52,7 @@ def merges_deeply(release: tuple[int, int]) -> bool:
 
 
 def merge(documents: Iterable[Document], *, deep: bool) -> dict[str, Any]:
-    """Return the CRI plugin's table as the files set it, later ones winning."""
+    """Return the CRI plugin's table merged from the files, later ones taking precedence."""
     merged: dict[str, Any] = {}
     for document in documents:
         table = document.get()
@@ -62,22 +62,22 @@ def merge(documents: Iterable[Document], *, deep: bool) -> dict[str, Any]:
 
 
 def lookup(table: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """Return the value at ``path``; ``None`` when it is not set."""
+    """Return the value at ``path``; ``None`` if it is not set."""
     value: Any = table
     for part in path:
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
 
 
-def wanted(
+def missing_settings(
     files_say: Mapping[str, Any], now: Effective, handler: Handler, release: tuple[int, int]
-) -> Wanted:
-    """Return what has to be set.
+) -> MissingSettings:
+    """Return the missing settings.
 
     Args:
-        files_say: the merged CRI table of the files, without anything of ours.
-        now: the effective configuration, ours included or not.
-        handler: what is asked for.
+        files_say: the merged CRI table of the files, without our settings.
+        now: the effective configuration, with or without our settings.
+        handler: the desired handler.
         release: containerd's major and minor.
     """
     settings: list[Setting] = []
@@ -99,12 +99,14 @@ def wanted(
     if handler.default and default != handler.name:
         settings.append(Setting(DEFAULT, handler.name))
     elif not handler.default and default == handler.name:
-        notes.append(f"{handler.name} is the default runtime, set by somebody else; left so")
+        notes.append(
+            f"{handler.name} is the default runtime by a foreign setting, which is preserved"
+        )
     settings += _cdi(files_say, now, handler, release, notes)
-    return Wanted(tuple(settings), tuple(notes), replaces)
+    return MissingSettings(tuple(settings), tuple(notes), replaces)
 
 
-def reached(files_say: Mapping[str, Any], settings: Iterable[Setting]) -> bool:
+def has_settings(files_say: Mapping[str, Any], settings: Iterable[Setting]) -> bool:
     """Whether merged files have every setting."""
     for setting in settings:
         there = lookup(files_say, setting.path)
@@ -120,14 +122,14 @@ def reached(files_say: Mapping[str, Any], settings: Iterable[Setting]) -> bool:
 
 
 def low_level(files_say: Mapping[str, Any], now: Effective, handler: Handler) -> str | None:
-    """Return the runtime whose options the handler is to have; ``None`` where there is none.
+    """Return the runtime whose options the handler uses; ``None`` if there is none.
 
-    Another runc-type runtime that the files name: the default, else runc, else crun, else any. Without one, the
-    handler's own options stay, as on images whose only runtime it is; so they do where it is the default and
-    uses systemd's cgroups. Else those of another runtime of NVIDIA's, and last of a built-in one.
+    That is another runc-type runtime in the files: the default, else runc, else crun, else any. Without one, the
+    handler keeps its own options, as on images where it is the only runtime. It also keeps them if it is the
+    default and uses systemd's cgroups. The last choices are another NVIDIA runtime and a built-in one.
     """
     named = lookup(files_say, RUNTIMES)
-    tables = {k: spelled(v) for k, v in (named or {}).items() if isinstance(v, Mapping)}
+    tables = {k: normalise(v) for k, v in (named or {}).items() if isinstance(v, Mapping)}
     default = str(lookup(files_say, DEFAULT) or now.default_runtime)
     usable = [
         name
@@ -151,9 +153,9 @@ def low_level(files_say: Mapping[str, Any], now: Effective, handler: Handler) ->
 def _tables(
     files_say: Mapping[str, Any], now: Effective, handler: Handler
 ) -> dict[str, Mapping[str, Any]]:
-    """Runtimes by name as containerd has them; the handler's own as the files do, without ours."""
+    """containerd's runtimes by name; the handler's own as in the files without our settings."""
     named = lookup(files_say, RUNTIMES)
-    said = {k: spelled(v) for k, v in (named or {}).items() if isinstance(v, Mapping)}
+    said = {k: normalise(v) for k, v in (named or {}).items() if isinstance(v, Mapping)}
     there = {k: v for k, v in now.runtimes.items() if k != handler.name}
     return {**said, **there}
 
@@ -168,7 +170,7 @@ def _systemd(table: Mapping[str, Any]) -> bool:
 
 
 def _wraps(name: str, table: Mapping[str, Any]) -> bool:
-    """A runtime of NVIDIA's, which runs another one."""
+    """Whether it is an NVIDIA runtime, which runs another one."""
     binary = lookup(table, ("options", "BinaryName"))
     return name.startswith("nvidia") or "nvidia" in str(binary or "")
 
@@ -181,25 +183,25 @@ def _missing_default(
     release: tuple[int, int],
     notes: list[str],
 ) -> list[Setting]:
-    """containerd 1.x: the built-in ``runc`` is gone where files name others, and is the default nevertheless.
+    """containerd 1.x: define the built-in ``runc``, which is the default but undefined if files name others.
 
     Raises:
-        RefusedError: the default runtime is one that no file defines.
+        RefusedError: no file defines the default runtime.
     """
     default = str(lookup(files_say, DEFAULT) or now.default_runtime)
     named = set(lookup(files_say, RUNTIMES) or ())
     built_in = () if named and release < (2, 0) else now.runtimes
     known = {*named, *built_in, handler.name}
-    # A template's placeholder, as MicroK8s has it, is filled in when its containerd starts.
+    # MicroK8s has a placeholder here, which is substituted when its containerd starts.
     if handler.default or not default or default in known or default.startswith("$"):
         return []
     if default != "runc":
         raise RefusedError(
             f"default_runtime_name is {default}, which no file defines: containerd's CRI plugin does not load",
-            fix=f"define that runtime, or set another default_runtime_name (it knows {', '.join(sorted(known))})",
+            fix=f"define that runtime, or set another default_runtime_name (defined: {', '.join(sorted(known))})",
         )
     notes.append(
-        "the files name runtimes and no runc, the default: containerd's CRI plugin does not load without it,"
+        "the files define runtimes but not runc, the default: containerd's CRI plugin does not load without it,"
         " so it is added"
     )
     options = {"SystemdCgroup": True} if _systemd(table) else {}
@@ -214,7 +216,7 @@ def _runtime_table(
     notes: list[str],
 ) -> dict[str, Any]:
     if low_level is None:
-        notes.append("no runc or crun to take options from: SystemdCgroup is not set")
+        notes.append("no runc or crun to copy options from: SystemdCgroup is not set")
         model: Mapping[str, Any] = {}
     else:
         model = tables[low_level]
@@ -225,7 +227,7 @@ def _runtime_table(
         return {**table, "options": {"BinaryName": binary, **options}}
     if binary and not _wraps(str(low_level), model) and binary not in _USUAL:
         notes.append(
-            f"{low_level} runs {binary}: name it in nvidia-container-runtime.runtimes of"
+            f"{low_level} runs {binary}: add it to nvidia-container-runtime.runtimes of"
             " /etc/nvidia-container-runtime/config.toml as well"
         )
     options.pop("Runtime", None)
@@ -250,12 +252,14 @@ def _cdi(
         return []
     if release < (1, 7):
         if handler.enable_cdi:
-            notes.append(f"containerd {release[0]}.{release[1]} has no CDI; 1.7 is the first")
+            notes.append(f"containerd {release[0]}.{release[1]} does not support CDI; 1.7 does")
         return []
     settings: list[Setting] = []
     if release >= (2, 0) and now.enable_cdi is None:
         if not handler.enable_cdi:
-            notes.append(f"containerd {release[0]}.{release[1]} always has CDI: enable_cdi is gone")
+            notes.append(
+                f"containerd {release[0]}.{release[1]} always enables CDI: enable_cdi was removed"
+            )
     elif files_say.get("enable_cdi", release >= (2, 0)) != handler.enable_cdi:
         settings.append(Setting(("enable_cdi",), handler.enable_cdi))
     if handler.enable_cdi:

@@ -1,8 +1,7 @@
-"""Whether an exporter's answer has every wanted field of every GPU and MIG instance.
+"""Check that an exporter's metrics have every field for every GPU and MIG instance.
 
-The exporter leaves out what DCGM could not read, without a word, and a GPU that hangs is simply no
-longer in the answer; so presence is proven for each GPU by its UUID, and for a divided GPU for each
-of its GPU instances, which is what the exporter then reports.
+The exporter silently omits values that DCGM could not read, and a GPU that hangs is just missing. So every
+GPU is checked by its UUID, and a partitioned GPU by each of its GPU instances, which the exporter reports then.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from gpustate.formats.dcgm.exposition import Sample
 from gpustate.formats.dcgm.reportable import lacking
 from gpustate.formats.nvml_report import Gpu
 
-#: DCGM_INT64_BLANK and DCGM_FP64_BLANK of dcgm_structs.h; the next ones say why a value is missing.
+#: DCGM_INT64_BLANK and DCGM_FP64_BLANK of dcgm_structs.h; the following values encode why a value is missing.
 _BLANK_WHOLE = 0x7FFFFFFFFFFFFFF0
 _BLANK_FLOAT = 140737488355328.0
-#: Names of the label that has a GPU's UUID: of GPUs, and of their links.
+#: Names of the label with a GPU's UUID: of GPUs, and of their links.
 _UUIDS = ("UUID", "uuid", "gpu_uuid")
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A wanted field that is not there.
+    """A missing field.
 
     Args:
         counter: the line of the counters file.
         gpu: index of the GPU.
-        instance: id of the GPU instance; ``None``: the GPU is not divided.
-        seen: what is there in its place, for the message.
+        instance: id of the GPU instance; ``None`` if the GPU is not partitioned.
+        seen: a hint at the cause, for the message.
     """
 
     counter: Counter
@@ -47,13 +46,13 @@ class Missing:
         return f"{self.counter.field.name}: GPU {self.gpu}{where}: {self.seen}"
 
 
-def missing(
+def find_missing(
     samples: Iterable[Sample], counters: Iterable[Counter], gpus: Iterable[Gpu]
 ) -> tuple[Missing, ...]:
-    """Return every wanted field that some GPU does not have in the answer.
+    """Return the fields that are missing for some GPU in the metrics.
 
-    Fields that a GPU is known not to be able to report are not asked of it, nor the exporter's own
-    counters, which are there only once there is something to count.
+    Fields that a GPU is known not to support are not required, nor are the exporter's own counters, which
+    appear only once there is something to count.
     """
     asked = tuple(gpus)
     there, labels, uuids = _index(samples)
@@ -76,7 +75,7 @@ def missing(
 
 
 def summed_up(found: Iterable[Missing]) -> tuple[str, ...]:
-    """One line a field, with its first GPU: one for each GPU too would be a book."""
+    """One line per field, with its first GPU; a line per GPU would be too long."""
     lines: dict[str, list[Missing]] = {}
     for one in found:
         lines.setdefault(one.counter.field.name, []).append(one)
@@ -94,8 +93,8 @@ def _instances(gpu: Gpu) -> list[int | None]:
     return [*sorted(ids)] or [None]
 
 
-def says_something(value: float) -> bool:
-    """Neither NaN nor one of the numbers that DCGM writes for "not known": older exporters pass them on."""
+def is_value(value: float) -> bool:
+    """Whether it is a real value: neither NaN nor one of DCGM's numbers for "unknown", which old exporters export."""
     return not (math.isnan(value) or value >= _BLANK_WHOLE or 0 <= value - _BLANK_FLOAT < 16)
 
 
@@ -105,7 +104,7 @@ _Place = tuple[str, int | None]
 def _index(
     samples: Iterable[Sample],
 ) -> tuple[set[tuple[str, str, int | None]], dict[_Place, set[str]], set[str]]:
-    """Metrics of each place, names of labels at each place, and UUIDs."""
+    """Metrics and label names by place, and UUIDs."""
     there: set[tuple[str, str, int | None]] = set()
     labels: dict[_Place, set[str]] = {}
     uuids: set[str] = set()
@@ -119,16 +118,14 @@ def _index(
         labels.setdefault((uuid, instance), set()).update(
             name for name, value in sample.labels.items() if value
         )
-        if says_something(sample.value):
+        if is_value(sample.value):
             there.add((sample.name, uuid, instance))
     return there, labels, uuids
 
 
 def _seen(place: _Place, labels: dict[_Place, set[str]], uuids: set[str]) -> str:
     if place in labels:
-        return "not in the answer, others of it are: DCGM cannot read it, or the exporter has another file"
+        return "missing, though other fields are exported: DCGM cannot read it, or the exporter uses another file"
     if place[0] in uuids:
-        return (
-            "the GPU is in the answer, this instance is not: restart the exporter after MIG changes"
-        )
-    return "the GPU is not in the answer: look for Xid lines in dmesg, then at nv-hostengine's log"
+        return "the instance is missing, though its GPU is exported: restart the exporter after MIG changes"
+    return "the GPU is missing: check dmesg for Xid errors, then the log of nv-hostengine"
