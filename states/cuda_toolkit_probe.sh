@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Prints what cuda_query says, leads= for the link, and nvcc=VERSION WHAT-IT-SAYS of each toolkit. Reads LINK.
+# Prints the output of cuda_query, leads= with the target of LINK, and nvcc=VERSION OUTPUT for each toolkit.
 cuda_query
 [ -L "$LINK" ] && echo "leads=$(readlink "$LINK")"; [ -d "$LINK" ] && [ ! -L "$LINK" ] && echo "leads=."
 for n in "$LINK"-[0-9]*/bin/nvcc; do

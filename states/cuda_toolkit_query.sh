@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Defines cuda_query: it prints what update-alternatives --query says. RHEL's has no such option, and keeps the same in a file.
-# Reads GROUP and LINK.
+# Defines cuda_query, which prints the output of update-alternatives --query. RHEL has no such option and keeps the same in a
+# file. Reads GROUP and LINK.
 cuda_query() {
   { [ -e "/var/lib/dpkg/alternatives/$GROUP" ] || [ ! -d /var/lib/dpkg/alternatives ]; } && update-alternatives --query "$GROUP" 2>/dev/null && return 0
   f=/var/lib/alternatives/$GROUP; m=; { read -r m <"$f"; } 2>/dev/null || return 1

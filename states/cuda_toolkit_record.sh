@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Writes down in RECORD where the link leads, once. Calls cuda_query.
+# Records the target of the link in RECORD, once. Calls cuda_query.
 [ -e "$RECORD" ] && { effect same; exit 0; }
 s=$(cuda_query) || { echo none >"$RECORD.new"; mv -f "$RECORD.new" "$RECORD"; effect noted; exit 0; }
 m=$(printf '%s\n' "$s" | sed -n 's/^Status: //p'); p=$(printf '%s\n' "$s" | sed -n 's/^Value: //p')

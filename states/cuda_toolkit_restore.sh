@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Leads the link where RECORD says that it led. Reads GROUP; calls cuda_query.
+# Restores the target of the link from RECORD. Reads GROUP; calls cuda_query.
 [ -e "$RECORD" ] || { effect same; exit 0; }
 read -r m p <"$RECORD" || :
 if ( cuda_query ) >/dev/null 2>&1; then

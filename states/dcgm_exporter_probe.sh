@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Prints program=1, unit=1, what process_words says, and the digest DIGEST=... that the process was started with.
+# Prints program=1, unit=1, the rows of process_words, and the digest DIGEST=... in the environment of the process.
 # Reads PROGRAM (path), UNIT and DIGEST (name of a variable).
 [ -x "$PROGRAM" ] && echo program=1
 for f in "/usr/lib/systemd/system/$UNIT" "/lib/systemd/system/$UNIT"; do [ -e "$f" ] && { echo unit=1; break; }; done

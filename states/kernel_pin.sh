@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Makes GRUB boot the kernel RELEASE, and sees that its menu has it. Reads DROP_IN, the file that says so.
+# Sets the kernel RELEASE as GRUB's default, after checking that the menu has it. Reads DROP_IN, the file with the setting.
 k=$RELEASE; f=$DROP_IN; m=/boot/grub/grub.cfg
 entry() { grep -oE "gnulinux-$k-advanced-[^'\" ]+" $m | head -n 1; }
 e=$(entry); [ -n "$e" ] || { update-grub; e=$(entry); }

@@ -1,6 +1,7 @@
 # shellcheck shell=sh
-# Starts two clients of MPS side by side and keeps the proof. Program in $R/mps_proof.py.
-# Reads R, G; PIPES (pipe folder), PROOF (content of the proof); arguments are those of the program; calls remedy_for, which prints what helps against an error, behind a colon.
+# Starts two clients of MPS side by side with the program $R/mps_proof.py, whose arguments are this one's, and records the proof.
+# Reads R, G; PIPES (pipe folder), PROOF (content of the record); calls remedy_for, which prints what helps against an error, behind
+# a colon.
 p=$(command -v python3) || fail 'the proof runs in python3, which is not there; install python3'
 CUDA_MPS_PIPE_DIRECTORY=$PIPES; export CUDA_MPS_PIPE_DIRECTORY
 rm -f "$G/mps-proof"; r=0; o=$("$p" -I -S -B "$R/mps_proof.py" "$@") || r=$?

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Finishes an interrupted installation of packages. What is left of NVIDIA's makes some of it fail, and is left to its states.
-# Reads TORN (packages to be installed again) and OTHERS (pattern of packages of other states).
+# Finishes an interrupted package installation. Packages of NVIDIA can fail here, and are left to their states.
+# Reads TORN (packages to install again) and OTHERS (pattern of packages of other states).
 apt_wait
 dpkg --configure -a --force-confdef --force-confold || echo 'left for apt'
 [ -z "$TORN" ] || apt --reinstall --no-remove install $TORN || echo 'left for the next step'

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Removes lists that apt cannot read, and what they were compiled into, and reads all again.
+# Deletes package lists that apt cannot read, and its caches of them, and updates all.
 # Reads LISTS, a pattern of their paths; calls torn. apt complains of one at a time.
 apt_wait
 for _ in 1 2 3 4 5 6 7 8 9; do

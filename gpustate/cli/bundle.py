@@ -111,7 +111,7 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot be made ({error.strerror})", place=str(cache)) from error
-    bundle = write.prepare(bundle_nodes.chosen(cases, cache, say), key, cache, say)
+    bundle = write.prepare(bundle_nodes.select(cases, cache, say), key, cache, say)
     write.write(bundle, Path(out))
     _tell(out, bundle.id, bundle.manifest, bundle.text, options["output"])
 
@@ -153,7 +153,8 @@ def _cases(
         for name, given in (("gpu", gpus), ("installed", options["installed"])):
             if given:
                 raise UsageError(f"--{name} goes with --for; nodes are asked for theirs")
-        inventory, _ = common.locked(common.load_inventory(options), policy, source, options)
+        inventory = common.load_inventory(options)
+        policy = common.locked(policy, inventory, source, options)
         cases = bundle_nodes.cases_of_nodes(
             inventory, policy, common.known_states(), options["forks"]
         )

@@ -26,6 +26,7 @@ _VALUES = {
     "bundle": "--bundle",
     "lock": "--lock",
     "serial": "--serial",
+    "max_failures": "--max-failures",
     "max_disruption": "--max-disruption",
     "reason": "--reason",
     "folder": "--tests",
@@ -33,6 +34,7 @@ _VALUES = {
     "kubeconfig": "--kubeconfig",
     "pod_timeout": "--pod-timeout",
     "drain_timeout": "--drain-timeout",
+    "max_unavailable": "--max-unavailable",
     "grace_period": "--grace-period",
 }
 _FLAGS = {

@@ -30,6 +30,12 @@ def scheduler_options(function: common.F) -> common.F:
                 help="Change nodes without draining them, whatever runs there.",
             ),
             click.option(
+                "--max-unavailable",
+                metavar="N|N%",
+                default="",
+                help="Nodes of a cluster that may be out of service at a time, whoever took them out [default: no limit].",
+            ),
+            click.option(
                 "--drain-timeout",
                 type=click.IntRange(min=0),
                 default=_DRAIN_S,
@@ -67,6 +73,7 @@ def schedulers_of(options: Mapping[str, Any]) -> Schedulers:
     return Schedulers(
         kubeconfig=options.get("kubeconfig") or "",
         ignore=bool(options.get("ignore_scheduler")),
+        max_unavailable=str(options.get("max_unavailable") or "").strip(),
         drain=DrainPolicy(
             force=bool(options.get("drain_force")),
             delete_empty_dir=bool(options.get("delete_emptydir_data")),

@@ -79,6 +79,7 @@ def validate(
     Always runs again, also where an earlier result is still valid: a CUDA kernel on every GPU. Nothing
     else is changed.
     """
+    from gpustate.api.functions import run_request
     from gpustate.cli.explain import checks_page
     from gpustate.cli.show import show
     from gpustate.core.outcome import NodeStatus
@@ -103,11 +104,10 @@ def validate(
     inventory = common.load_inventory(options)
     pod_request = _pod_request(inventory.nodes, proofs, kubeconfig or "", pod_timeout)
     resolved = fleet.resolve_all(fleet.Request(whole, inventory, known=common.known_states()))
-    request = fleet.Request(
+    request = run_request(
         whole.but(*forced),
         inventory,
         apply=True,
-        known=common.known_states(),
         forks=options["forks"],
         run=fleet.new_run_id(),
         without_gpu=frozenset(

@@ -1,4 +1,4 @@
-"""Which kubeconfig an inventory names for a node."""
+"""Find the kubeconfig of a node's cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VARIABLE = "gpustate_kubeconfig"
 
 
 def kubeconfig_of(node: InventoryNode, option: str) -> str:
-    """Path of the kubeconfig of a node's cluster; empty where none is named.
+    """Return the path of the kubeconfig of a node's cluster; empty if none is set.
 
     Raises:
         InventoryError: the variable is not a path.
@@ -24,6 +24,6 @@ def kubeconfig_of(node: InventoryNode, option: str) -> str:
         raise InventoryError(
             f"{VARIABLE} of {node.name} is not a path",
             place=node.origins.get(VARIABLE),
-            fix="name the file of a kubeconfig",
+            fix="set it to the path of a kubeconfig",
         )
     return value

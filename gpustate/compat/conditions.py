@@ -58,13 +58,13 @@ class All(Condition):
     parts: tuple[Condition, ...]
 
     def holds(self, facts: Facts) -> bool | None:
-        told = True
+        decided = True
         for part in self.parts:
             found = part.holds(facts)
             if found is False:
                 return False
-            told = told and found is True
-        return True if told else None
+            decided = decided and found is True
+        return True if decided else None
 
     def unknown(self, facts: Facts) -> Iterator[str]:
         for part in self.parts:
@@ -83,13 +83,13 @@ class Some(Condition):
     parts: tuple[Condition, ...]
 
     def holds(self, facts: Facts) -> bool | None:
-        told = True
+        decided = True
         for part in self.parts:
             found = part.holds(facts)
             if found is True:
                 return True
-            told = told and found is False
-        return False if told else None
+            decided = decided and found is False
+        return False if decided else None
 
     unknown = All.unknown
     names = All.names
@@ -138,8 +138,8 @@ class Test(Condition):
             return self.predicate(value, None)
         if self.other not in facts:
             return None
-        beside = facts[self.other]
-        return False if beside is None else self.predicate(value, beside)
+        second = facts[self.other]
+        return False if second is None else self.predicate(value, second)
 
     def unknown(self, facts: Facts) -> Iterator[str]:
         if not self.other:
@@ -179,13 +179,13 @@ def _any_same(value: Value, versions: tuple[Version, ...]) -> bool | None:
     """Whether a version is one of these; an incomplete one matches all with the same beginning."""
     if not isinstance(value, Version):
         return False
-    told = True
+    decided = True
     for one in versions:
         found = _begins(value, one) if not one.whole else value.same(one)
         if found is True:
             return True
-        told = told and found is False
-    return False if told else None
+        decided = decided and found is False
+    return False if decided else None
 
 
 def _begins(value: Version, beginning: Version) -> bool | None:
@@ -210,13 +210,13 @@ def within(fact: Fact, text: str) -> Test:
             value = Version(str(value), (value,))
         if not isinstance(value, Version):
             return False
-        told = True
+        decided = True
         for wanted, bound in bounds:
             signs = value.signs(bound)
             if not signs & wanted:
                 return False
-            told = told and signs <= wanted
-        return True if told else None
+            decided = decided and signs <= wanted
+        return True if decided else None
 
     return Test(fact.name, predicate)
 
@@ -238,10 +238,10 @@ def presence(fact: Fact, wanted: bool) -> Test:
 def same_as(fact: Fact, other: Fact) -> Test:
     """Two facts have the same value."""
 
-    def predicate(value: Value, beside: Value) -> bool | None:
-        if isinstance(value, Version) and isinstance(beside, Version):
-            return value.same(beside)
-        return value == beside
+    def predicate(value: Value, second: Value) -> bool | None:
+        if isinstance(value, Version) and isinstance(second, Version):
+            return value.same(second)
+        return value == second
 
     return Test(fact.name, predicate, other=other.name)
 
@@ -249,11 +249,11 @@ def same_as(fact: Fact, other: Fact) -> Test:
 def same_series_as(fact: Fact, other: Fact) -> Test:
     """The first two numbers of two versions are the same: 1.34.9 and 1.34.2."""
 
-    def predicate(value: Value, beside: Value) -> bool | None:
-        if not isinstance(value, Version) or not isinstance(beside, Version):
+    def predicate(value: Value, second: Value) -> bool | None:
+        if not isinstance(value, Version) or not isinstance(second, Version):
             return False
-        size = min(len(value.parts), len(beside.parts), 2)
-        if value.parts[:size] != beside.parts[:size]:
+        size = min(len(value.parts), len(second.parts), 2)
+        if value.parts[:size] != second.parts[:size]:
             return False
         return True if size == 2 else None
 

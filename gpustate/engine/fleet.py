@@ -58,6 +58,8 @@ class Request:
         planned, announced: from a saved plan, see :class:`gpustate.engine.walk.Options`.
         serial: sizes of the batches nodes are taken in, one after the other; the last repeats.
             A batch with a node that did not end well is the last one.
+        max_failures: no further node is begun once so many did not end well; 0: the batch in which one
+            did not is the last one.
         run: id of the run; made when not given.
         ticket: what the person gave as the reason.
         timings: ask nodes also how long steps took there before, for an estimate.
@@ -78,6 +80,7 @@ class Request:
     announced: Mapping[str, Mapping[str, Disruption]] | None = None
     plan_id: str = ""
     serial: Sequence[str] = ()
+    max_failures: int = 0
     run: str = ""
     ticket: str = ""
     timings: bool = False
@@ -292,18 +295,22 @@ def run(
     )
 
     hearing = threading.Lock()
+    failed: list[str] = []
 
     def tell(event: Event) -> None:
         with hearing:  # listeners hear one thing at a time
             listen(event)
 
     def one(plan: tuple[Resolved, list[AnyState]]) -> NodeResult | None:
-        if stop():
+        if stop() or (request.max_failures and len(failed) >= request.max_failures):
             return None
         resolved, states = plan
         if resolved.node.connection.kind == "chroot":
             states = [*states, *(last(states, resolved.node) for last in request.last_in_image)]
-        return Walk(_session(resolved.node), resolved, states, options, stop, tell).run()
+        node = Walk(_session(resolved.node), resolved, states, options, stop, tell).run()
+        if node.exit_code:
+            failed.append(node.name)
+        return node
 
     result = FleetResult(run_id, applied=request.apply)
     done: dict[str, NodeResult] = {}
@@ -312,7 +319,7 @@ def run(
             for node in pool.map(one, batch):
                 if node is not None:
                     done[node.name] = node
-        if stop() or any(done[p[0].node.name].exit_code for p in batch if p[0].node.name in done):
+        if stop() or len(failed) >= (request.max_failures or 1):
             break
     result.nodes = [done[p[0].node.name] for p in plans if p[0].node.name in done]
     result.skipped = [p[0].node.name for p in plans if p[0].node.name not in done]

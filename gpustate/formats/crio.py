@@ -112,7 +112,7 @@ def plan_edit(files: Files, handler: Handler) -> Edit:
     lines: list[str] = []
     now = lookup(says, (*_RUNTIMES, handler.name))
     if now is not None and _equal(now, wanted):
-        notes.append(f"{handler.name} is registered by somebody else with the same effect")
+        notes.append(f"{handler.name} has a foreign definition with the same effect")
     else:
         lines += ["", *render_table((*_RUNTIMES, handler.name), wanted)]
         if now is not None:
@@ -121,7 +121,9 @@ def plan_edit(files: Files, handler: Handler) -> Edit:
     if handler.default and default != handler.name:
         lines[:0] = ["", "[crio.runtime]", f"  default_runtime = {render_value(handler.name)}"]
     elif not handler.default and default == handler.name:
-        notes.append(f"{handler.name} is the default runtime, set by somebody else; left so")
+        notes.append(
+            f"{handler.name} is the default runtime by a foreign setting, which is preserved"
+        )
     if not lines:
         return _changed(files, None, notes, "remove settings that are no longer needed")
     text = "\n".join([DROP_IN, *lines]) + "\n"

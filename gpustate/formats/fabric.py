@@ -163,8 +163,8 @@ def summary(parts: Sequence[GpuFabric]) -> str:
         for one in known
         if not one.complete
     )
-    told = (f"{word} on {count} of {len(known)} GPUs" for word, count in sorted(words.items()))
-    return ", ".join(told) or COMPLETE
+    states = (f"{word} on {count} of {len(known)} GPUs" for word, count in sorted(words.items()))
+    return ", ".join(states) or COMPLETE
 
 
 def domain(parts: Sequence[GpuFabric]) -> str:

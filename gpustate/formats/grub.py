@@ -30,7 +30,7 @@ _DEFAULT = re.compile(r"\s*set default=\"?(.*?)\"?\s*$")
 
 @dataclass(slots=True)
 class Entry:
-    """One entry of the menu, or a submenu with entries of its own."""
+    """One entry of the menu, or a submenu with entries."""
 
     title: str = ""
     id: str = ""

@@ -107,7 +107,7 @@ def set_key(text: str, path: Sequence[str], value: object, place: str) -> str:
         for key in reversed(rest[1:]):
             value = {key: value}
         edited = _inserted(text, owner, rest[0], value)
-    return _proven(edited, expected, place)
+    return _verified(edited, expected, place)
 
 
 def drop_key(text: str, path: Sequence[str], place: str) -> str:
@@ -132,7 +132,7 @@ def drop_key(text: str, path: Sequence[str], place: str) -> str:
         edited = text[: members[0].start] + text[members[1].start :]
     else:
         edited = text[: members[at - 1].value.end] + text[members[at].value.end :]
-    return _proven(edited, expected, place)
+    return _verified(edited, expected, place)
 
 
 def lookup(data: Mapping[str, Any], path: Sequence[str]) -> Any:
@@ -143,7 +143,7 @@ def lookup(data: Mapping[str, Any], path: Sequence[str]) -> Any:
     return value
 
 
-def _proven(text: str, expected: Mapping[str, Any], place: str) -> str:
+def _verified(text: str, expected: Mapping[str, Any], place: str) -> str:
     try:
         same = parse(text, place) == expected
     except ProbeError:

@@ -47,7 +47,7 @@ COLUMNS = (
     "fabric.state",
     "fabric.status",
 )
-#: Prints the exit code in a line of its own, the table, then versions and MIG devices.
+#: Prints the exit code on a separate line, the table, then versions and MIG devices.
 SCRIPT = (
     shell.load("nvsmi", "gpustate.formats")
     .replace("@COLUMNS@", ",".join(COLUMNS))

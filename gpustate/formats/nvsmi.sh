@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Prints the exit code in a line of its own, the table of @COLUMNS@, or of @OLD_COLUMNS@ where a driver does not know
+# Prints the exit code on a separate line, the table of @COLUMNS@, or of @OLD_COLUMNS@ where a driver does not know
 # those, then versions and MIG devices.
 s() { timeout -k 2 20 nvidia-smi "$@" 2>&1; }
 o=$(s --query-gpu=@COLUMNS@ --format=csv,noheader,nounits); r=$?

@@ -29,7 +29,7 @@ Strict = Callable[[int], bool]
 
 
 def never_strict(line: int) -> bool:
-    """Unknown keys are no errors anywhere, as for the API server."""
+    """Unknown keys are never errors, as in the API server."""
     return False
 
 

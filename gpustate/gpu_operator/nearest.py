@@ -47,9 +47,9 @@ class Suggestion:
 def suggest(path: str, item: Item, fields: Fields, kind: str) -> Suggestion | None:
     """Return the suggestion for an unknown ``path`` of a file with these fields."""
     known = _paths(tuple(fields))
-    told = _told(path, item, kind)
-    if told is not None:
-        return told
+    suggestion = _from_tables(path, item, kind)
+    if suggestion is not None:
+        return suggestion
     candidates = (
         spelled_otherwise(path, fields),
         _similar(path, known, 0.9),
@@ -67,7 +67,7 @@ def suggest(path: str, item: Item, fields: Fields, kind: str) -> Suggestion | No
     return Suggestion(found) if found else None
 
 
-def _told(path: str, item: Item, kind: str) -> Suggestion | None:
+def _from_tables(path: str, item: Item, kind: str) -> Suggestion | None:
     """A suggestion from the tables of former, expected and renamed keys."""
     for old in former.FORMER:
         if old.covers(path, kind) and old.path != old.instead:

@@ -188,8 +188,8 @@ class _Reader:
                 "and gpustate mig plan accept it without a policy",
             )
         kinds = sorted({item.text("kind") for items in self.by_kind.values() for item in items})
-        told = ", ".join(map(named, kinds[:5])) + (", ..." if len(kinds) > 5 else "")
-        raise PolicyError(f"contains no policy, only {told}", place=self.file, fix=shape.WANTED)
+        listed = ", ".join(map(named, kinds[:5])) + (", ..." if len(kinds) > 5 else "")
+        raise PolicyError(f"contains no policy, only {listed}", place=self.file, fix=shape.WANTED)
 
     def _only_one(self, kind: str) -> None:
         items = self.by_kind.get(kind, [])

@@ -5,8 +5,8 @@
     gpu = ["gpu-01", ("gpu-02", {"ssh_port": 2222})]
     slurm = (["gpu-01"], {"ssh_user": "ubuntu", "_sudo": True})
 
-The file is run in a namespace of its own, without pyinfra. As there, a name that begins with ``_``
-is private, all nodes are also in a group named like the file, ``group_data/GROUP.py`` beside it adds
+The file runs in a separate namespace, without pyinfra. As there, a name that begins with ``_``
+is private, all nodes are also in a group named like the file, ``group_data/GROUP.py`` next to it adds
 variables, later groups win over earlier ones, and a node's own data wins over all.
 
 Sources:

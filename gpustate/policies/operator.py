@@ -91,9 +91,7 @@ def read(
 def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Policy:
     strict = always_strict if how.strict else never_strict
     if rewritten is not None and not how.strict:
-        strict = (
-            rewritten.is_foreign
-        )  # what somebody types now is not what the Operator once dropped
+        strict = rewritten.is_foreign  # only keys of the command line
     reading = gpu_operator.read(text, path, strict=strict, release=how.release)
     states = [_state(wanted, path) for wanted in reading.states]
     places: dict[Path, str] = {

@@ -5,7 +5,7 @@ targets() {
   command -v apt-get >/dev/null || exit 69
   a=$(dpkg --print-architecture)
   apt-get indextargets --format '@FORMAT@' 'Created-By: Packages' | while IFS='|' read -r f o s c u m; do
-    # What a flat repository does not have stays as it was asked for.
+    # For a flat repository missing fields stay as placeholders.
     case $c in *COMPONENT*) c=;; esac; case $m in "$a"|*ARCHITECTURE*) ;; *) continue;; esac
     [ ! -e "$f" ] || printf '%s|%s|%s|%s|%s\n' "$f" "$o" "$s" "$c" "$u"
   done

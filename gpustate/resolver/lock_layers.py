@@ -1,32 +1,34 @@
-"""Puts what a lock file says on an inventory: the strongest word about the driver, but the command line's.
+"""Apply a lock file to a policy: it overrides all driver settings except those of the command line.
 
-A lock is for the policy it was solved for: where the policy wants something else by now, or a node is
-not in it, nothing is done until somebody solves again.
+A lock is valid only for the policy it was solved for. If the policy's request has changed, or a node is not in the
+lock, nothing is done until ``gpustate solve`` runs again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from gpustate.core.inventory import Inventory, InventoryNode, VarsLayer
+from gpustate.core.inventory import InventoryNode
 from gpustate.core.policy import Policy, resolve
 from gpustate.errors import PolicyError
 from gpustate.files import TextFiles
 from gpustate.formats import driverset
-from gpustate.resolver.driver_sets import wanted_of
+from gpustate.resolver.driver_sets import driver_of
 from gpustate.solve import lock as locks
 from gpustate.solve.lock import Lock, LockedSet, without_node_parts
+from gpustate.solve.request import SolvedState
 
 _FILES = TextFiles("lock file", PolicyError, 64)
-_SOLVE = "solve again: gpustate solve"
+_SOLVE = "update the lock file: gpustate solve"
+#: Parameters by state.
+_Parameters = dict[str, dict[str, object]]
 
 
-def beside(source: str) -> str:
-    """Where the lock of a policy is: beside its file; here, for the name of a state."""
+def lock_path(source: str) -> str:
+    """The lock file of a policy: next to its file, or in the current folder for a state's name."""
     folder = os.path.dirname(source) if os.path.exists(source) else ""
     return os.path.join(folder, locks.NAME)
 
@@ -35,18 +37,18 @@ def load(path: str) -> Lock:
     """Read a lock file.
 
     Raises:
-        PolicyError: it cannot be read, or is none.
+        PolicyError: it cannot be read, or is invalid.
     """
     return locks.from_text(_FILES.text(path), path)
 
 
 def load_if_there(path: str) -> Lock:
-    """Read a lock file; an empty lock where there is no file."""
+    """Read a lock file; an empty lock if there is no file."""
     return load(path) if os.path.lexists(path) else Lock()
 
 
 def save(lock: Lock, path: str) -> None:
-    """Write a lock file whole or not at all.
+    """Write a lock file atomically.
 
     Raises:
         PolicyError: it cannot be written.
@@ -61,103 +63,94 @@ def save(lock: Lock, path: str) -> None:
 
 
 def onto(
-    inventory: Inventory, policy: Policy, lock: Lock, path: str, known: Collection[str] = ()
-) -> Inventory:
-    """The inventory with each node's locked set as the last word about its driver.
+    policy: Policy,
+    nodes: Iterable[InventoryNode],
+    lock: Lock,
+    path: str,
+    known: Collection[str] = (),
+) -> Policy:
+    """The policy with the driver of each node overridden by its locked set.
 
     Args:
-        inventory: nodes that are to be looked at.
-        policy: for them.
-        lock: what is locked.
+        policy: of the nodes.
+        nodes: the nodes.
+        lock: the lock.
         path: of the lock file, for messages.
         known: names of all registered states.
 
     Raises:
-        PolicyError: a node is not in the lock, or the policy has moved on.
+        PolicyError: a node is not in the lock, or the policy's request has changed.
     """
-    by_node = lock.by_node()
-    layers: dict[LockedSet, VarsLayer] = {}
-    nodes: list[InventoryNode] = []
-    for node in inventory.nodes:
-        driver = _driver(policy, node, known)
+    bare, by_node = policy.with_locks({}, path), lock.by_node()
+    shared: dict[LockedSet, _Parameters] = {}
+    locks: dict[str, _Parameters] = {}
+    for node in nodes:
+        driver = _driver(bare, node, known)
         if driver is None:
-            nodes.append(node)
             continue
         one = by_node.get(node.name)
         if one is None:
             if driver.only is None:
                 raise PolicyError(f"has no set for node {node.name}", place=path, fix=_SOLVE)
-            nodes.append(node)
             continue
         _check(one, driver, node.name, path)
-        layer = layers.setdefault(one, _layer(one, path))
-        nodes.append(replace(node, layers=(*_own_layers(node), layer)))
-    return replace(inventory, nodes=tuple(nodes))
+        locks[node.name] = shared.setdefault(one, _parameters(one, driver))
+    return policy.with_locks(locks, path)
 
 
 def onto_image(
-    node: InventoryNode, policy: Policy, lock: Lock, path: str, known: Collection[str] = ()
-) -> InventoryNode:
-    """An image that is no node's in particular, with the one set that the lock has for its policy.
+    policy: Policy, node: InventoryNode, lock: Lock, path: str, known: Collection[str] = ()
+) -> Policy:
+    """The policy for a generic image, with the only locked set for it.
 
     Args:
-        node: stands for the machines that will boot the image.
+        node: represents the machines that will boot the image.
         policy, lock, path, known: as for :func:`onto`.
+        node: stands for the machines that will boot the image.
 
     Raises:
-        PolicyError: the lock has no set for the policy, or several.
+        PolicyError: the lock has no set or several sets for the policy.
     """
-    driver = _driver(policy, node, known)
+    driver = _driver(policy.with_locks({}, path), node, known)
     if driver is None:
-        return node
-    wanted = wanted_of(driver)
+        return policy
+    wanted = driver.request()
     fitting = {
         (one.driver, one.module_type, *sorted(one.versions.items())): one
         for one in lock.sets
         if one.matches(wanted)
     }
     if len(fitting) > 1:
-        told = ", ".join(sorted(f"{one.driver} {one.module_type}" for one in fitting.values()))
+        drivers = ", ".join(sorted(f"{one.driver} {one.module_type}" for one in fitting.values()))
         raise PolicyError(
-            f"has {len(fitting)} sets for {wanted.text} ({told}), and an image gets one",
+            f"has {len(fitting)} sets for {wanted.text} ({drivers}), but an image needs one",
             place=path,
-            fix="say whose: -i INVENTORY --as NODE",
+            fix="select a node: -i INVENTORY --as NODE",
         )
     for one in fitting.values():
-        return replace(node, layers=(*_own_layers(node), _layer(one, path)))
+        return policy.with_locks({node.name: _parameters(one, driver)}, path)
     if driver.only is None:
         raise PolicyError(f"has no set for {wanted.text}", place=path, fix=_SOLVE)
-    return node
+    return policy
 
 
-def _driver(policy: Policy, node: InventoryNode, known: Collection[str]) -> Any:
-    """The state of the driver as a node has it; ``None`` where it is not to be there."""
-    for state in resolve(policy, node, known).states:
-        if state.name == "driver":
-            return None if state.absent else state
-    return None
+def _driver(policy: Policy, node: InventoryNode, known: Collection[str]) -> SolvedState[Any] | None:
+    """The driver state of a node; ``None`` if it has none."""
+    driver = driver_of(resolve(policy, node, known).states)
+    return None if driver is None or driver.absent else driver
 
 
-def _own_layers(node: InventoryNode) -> Sequence[VarsLayer]:
-    said = node.vars.get("gpustate")
-    if node.layers or said is None:
-        return node.layers
-    origin = node.origins.get("gpustate", "inventory")
-    return (VarsLayer("node", node.name, said, origin),)
-
-
-def _check(one: LockedSet, driver: Any, node: str, path: str) -> None:
-    now = wanted_of(driver)
+def _check(one: LockedSet, driver: SolvedState[Any], node: str, path: str) -> None:
+    now = driver.request()
     if one.matches(now):
         return
     before = without_node_parts(one.wanted)
-    what = f"for {before.text}, and the policy wants {now.text} now"
+    what = f"for {before.text}, but the policy now requests {now.text}"
     if before.text == now.text:
-        what = "for other modules or packages than the policy wants now"
+        what = "for other modules or packages than the policy now requests"
     raise PolicyError(f"locks node {node} {what}", place=path, fix=_SOLVE)
 
 
-def _layer(one: LockedSet, path: str) -> VarsLayer:
+def _parameters(one: LockedSet, driver: SolvedState[Any]) -> _Parameters:
     mine = {n: v for n, v in one.versions.items() if driverset.is_member(n, v)}
-    said = {"version": one.driver, "module_type": one.module_type, "locked": mine}
-    return VarsLayer("node", "", {"driver": said}, path)
+    return {driver.name: driver.locked_parameters(one.driver, one.module_type, mine)}

@@ -88,6 +88,11 @@ class Accesses:
             host = self._hosts.get(node.name, "")
             return self._slurm(node, host) if host else None
 
+    @property
+    def named(self) -> bool:
+        """At least one node names a scheduler."""
+        return any(self._kubeconfigs.values()) or any(self._hosts.values())
+
     def _kubernetes(self, path: str) -> Scheduler:
         key = ("Kubernetes", path)
         if key not in self._found:
@@ -113,6 +118,8 @@ class Accesses:
 
     def close(self) -> None:
         """Close every connection."""
+        for scheduler in self._found.values():
+            scheduler.leave()
         for one in self._closed:
             one.close()
 

@@ -16,6 +16,7 @@ from gpustate.core.facts import AGENTS, NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Subject
 from gpustate.errors import GpustateError, RefusedError
+from gpustate.rollout.slots import Slots
 from gpustate.schedulers.base import (
     DrainPolicy,
     Member,
@@ -52,7 +53,9 @@ def kinds_of(facts: NodeFacts) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Held:
-    """What was held for one node, in order."""
+    """What was held for one node, in order, and the slots that it has."""
+
+    slots: list[tuple[Scheduler, Member]] = field(default_factory=list[tuple[Scheduler, Member]])
 
     holds: list[tuple[Scheduler, Member]] = field(default_factory=list[tuple[Scheduler, Member]])
 
@@ -66,11 +69,20 @@ class ScheduledMaintenance:
         person: who runs it, user@host.
         policy: how workloads leave.
         text: the ticket or reason; empty: the states that change.
+        max_unavailable: members of one cluster that may be out of service at a time, a number or a percentage;
+            empty: no limit.
     """
 
     def __init__(
-        self, access: Access, run: str, person: str, policy: DrainPolicy, text: str = ""
+        self,
+        access: Access,
+        run: str,
+        person: str,
+        policy: DrainPolicy,
+        text: str = "",
+        max_unavailable: str = "",
     ) -> None:
+        self._slots = Slots(max_unavailable)
         self._access = access
         self._run = run
         self._person = person
@@ -138,6 +150,9 @@ class ScheduledMaintenance:
         try:
             for scheduler in found:
                 member = scheduler.member(subject.facts, subject.node.name)
+                scheduler.enter(why, say, stop)
+                self._slots.take(scheduler, member, subject.node.name, say, stop)
+                held.slots.append((scheduler, member))
                 say(f"holding {member.name} in {scheduler.title}")
                 held.holds.append((scheduler, scheduler.hold(member, why)))
             for scheduler, member in held.holds:
@@ -169,13 +184,15 @@ class ScheduledMaintenance:
 
     def _leave(self, subject: Subject, failed: str) -> tuple[str, ...]:
         """Record that it stays out of service, and why."""
+        held = self._take(subject)
         notes: list[str] = []
-        for scheduler, member in self._take(subject):
+        for scheduler, member in held.holds:
             notes.append(f"{scheduler.title}: {member.name} stays out of service: {failed}")
             try:
                 scheduler.note(member, "failed")
             except GpustateError as error:
                 notes.append(str(error))
+        self._give(held)
         return tuple(notes)
 
     def _leftovers(self, subject: Subject, say: Say) -> tuple[str, ...]:
@@ -198,14 +215,19 @@ class ScheduledMaintenance:
                 notes.append(f"{scheduler.title}: {member.name} stays out of service: {reason}")
         return tuple(notes)
 
-    def _take(self, subject: Subject) -> list[tuple[Scheduler, Member]]:
+    def _take(self, subject: Subject) -> _Held:
+        """What was held for a node; nothing more is done with it."""
         with self._lock:
-            held = self._held.pop(subject.node.name, _Held())
-        return held.holds
+            return self._held.pop(subject.node.name, _Held())
+
+    def _give(self, held: _Held) -> None:
+        for scheduler, member in held.slots:
+            self._slots.give(scheduler, member)
 
     def _release(self, subject: Subject, say: Say) -> tuple[str, ...]:
+        held = self._take(subject)
         notes: list[str] = []
-        for scheduler, member in reversed(self._take(subject)):
+        for scheduler, member in reversed(held.holds):
             try:
                 reason = scheduler.release(member)
             except GpustateError as error:
@@ -215,6 +237,7 @@ class ScheduledMaintenance:
                 notes.append(f"{scheduler.title}: {member.name} stays out of service: {reason}")
             else:
                 say(f"released {member.name} in {scheduler.title}")
+        self._give(held)
         return tuple(notes)
 
 

@@ -22,11 +22,14 @@ class Schedulers:
             the variable ``gpustate_slurm_host``.
         ignore: change nodes as they are, whatever runs on them.
         drain: how workloads leave.
+        max_unavailable: members of one cluster that may be out of service at a time, whoever took them out: a
+            number, or a percentage of those with GPUs, rounded up; empty: no limit.
     """
 
     kubeconfig: str = ""
     ignore: bool = False
     drain: DrainPolicy = field(default_factory=DrainPolicy)
+    max_unavailable: str = ""
 
     @contextmanager
     def maintenance(
@@ -48,7 +51,7 @@ class Schedulers:
             return
         access = Accesses(nodes, self.kubeconfig, read=bool(run))
         try:
-            yield ScheduledMaintenance(access, run, person, self.drain, text)
+            yield ScheduledMaintenance(access, run, person, self.drain, text, self.max_unavailable)
         finally:
             access.close()
 

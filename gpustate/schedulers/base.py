@@ -81,6 +81,7 @@ class Member:
         hold: this tool's hold; ``None``: there is none.
         foreign: who else took it out of service, and how; empty: nobody.
         gpus: GPUs and MIG devices that it offers to workloads, as far as the scheduler tells.
+        counts: it has GPUs, so it counts when members out of service are counted.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Member:
     hold: Hold | None = None
     foreign: tuple[str, ...] = ()
     gpus: int = 0
+    counts: bool = True
 
     @property
     def available(self) -> bool:
@@ -141,8 +143,8 @@ class Scheduler(Protocol):
     def title(self) -> str:
         """As messages name it: ``Kubernetes at https://...``."""
 
-    def members(self) -> Sequence[Member]:
-        """Every node it knows."""
+    def members(self, *, fresh: bool = False) -> Sequence[Member]:
+        """Every node it knows, as this run has listed them, or as they are now."""
 
     def member(self, facts: NodeFacts, name: str) -> Member:
         """The member that is this machine, as it is now.
@@ -153,6 +155,17 @@ class Scheduler(Protocol):
 
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
         """What would have to leave."""
+
+    def enter(self, why: Why, say: Say, stop: Stop) -> None:
+        """Be the only run that takes its members out of service, from now on until :meth:`leave`.
+
+        Raises:
+            LockHeld: another run is.
+            ClusterError: rights are missing, or the cluster does not answer.
+        """
+
+    def leave(self) -> None:
+        """Let other runs."""
 
     def hold(self, member: Member, why: Why) -> Member:
         """Keep new work away, and remember how it was before.

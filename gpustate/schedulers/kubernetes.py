@@ -37,6 +37,7 @@ from gpustate.schedulers.base import (
     Why,
     Workload,
 )
+from gpustate.schedulers.lease import ClusterLease
 
 Json = dict[str, Any]
 
@@ -55,6 +56,9 @@ _RIGHTS = (
     ("list", "apps", "daemonsets"),
     ("list", "policy", "poddisruptionbudgets"),
     ("list", "resource.k8s.io", "resourceclaims"),
+    ("get", "coordination.k8s.io", "leases"),
+    ("create", "coordination.k8s.io", "leases"),
+    ("update", "coordination.k8s.io", "leases"),
 )
 _CONFLICTS = 5
 _REFRESH_S = 180.0
@@ -94,6 +98,7 @@ class Kubernetes:
         self._sleep = sleep
         self._clock = clock
         self._lock = threading.Lock()
+        self._lease = ClusterLease(api, sleep=sleep, clock=clock)
         self._lists: _Lists | None = None
         self._may: list[str] | None = None
         self._cluster: eviction.Cluster | None = None
@@ -113,9 +118,10 @@ class Kubernetes:
                 self._lists = _Lists(nodes, cluster_pods.NodeIndex(nodes), self._api.maintenances())
             return self._lists
 
-    def members(self) -> Sequence[Member]:
+    def members(self, *, fresh: bool = False) -> Sequence[Member]:
         """Every Node."""
-        return [self._member(node) for node in self._listed().nodes]
+        nodes = self._api.nodes() if fresh else self._listed().nodes
+        return [self._member(node) for node in nodes]
 
     def member(self, facts: NodeFacts, name: str) -> Member:
         """The Node that is this machine."""
@@ -142,6 +148,7 @@ class Kubernetes:
                 maintenances=self._listed().maintenances,
             ),
             gpus=sum(cluster_pods.allocatable(node).values()),
+            counts=cluster_pods.has_gpus(node),
         )
 
     # --- workloads ---------------------------------------------------------------------
@@ -186,9 +193,17 @@ class Kubernetes:
 
     # --- hold and release --------------------------------------------------------------
 
+    def enter(self, why: Why, say: Say, stop: Stop) -> None:
+        """Check the rights, and take the cluster's Lease."""
+        self._check_rights()
+        self._lease.hold(why, say, stop)
+
+    def leave(self) -> None:
+        """Let go of the Lease."""
+        self._lease.release()
+
     def hold(self, member: Member, why: Why) -> Member:
         """Cordon it."""
-        self._check_rights()
         self._listed().maintenances = self._api.maintenances()
 
         def change(node: Json, current: Member) -> Json:

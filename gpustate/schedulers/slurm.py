@@ -172,10 +172,10 @@ class Slurm:
 
     # --- members -----------------------------------------------------------------------
 
-    def members(self) -> Sequence[Member]:
+    def members(self, *, fresh: bool = False) -> Sequence[Member]:
         """Every node of every partition."""
         with self._lock:
-            if self._nodes is None:
+            if self._nodes is None or fresh:
                 self._nodes = self._read()
             return [_member(node) for node in self._nodes]
 
@@ -211,6 +211,12 @@ class Slurm:
         return found
 
     # --- hold and release --------------------------------------------------------------
+
+    def enter(self, why: Why, say: Say, stop: Stop) -> None:
+        """Slurm has nothing to hold; two runs see each other by the reasons of nodes."""
+
+    def leave(self) -> None:
+        """Nothing is held."""
 
     def hold(self, member: Member, why: Why) -> Member:
         """Drain it with a reason of ours; one that Slurm itself drained keeps Slurm's reason."""

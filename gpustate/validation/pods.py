@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpustate.cluster import podproof, pods
+from gpustate.cluster import pods, podtest
 from gpustate.cluster.api import Api, connect
 from gpustate.cluster.kubeconfig import kubeconfig_of
 from gpustate.core.encode import plain
@@ -119,14 +119,14 @@ def _prove(
         return pods.not_applicable(
             f"the image is imported by ctr at {CONTAINERD_SOCKET}, and the kubelet's runtime is {runtime or 'unknown'}"
         )
-    podproof.remove_leftovers(api, name)
-    resource = podproof.free_resource(api, name, stop)
+    podtest.remove_leftovers(api, name)
+    resource = podtest.free_resource(api, name, stop)
     if stop():
         return pods.not_applicable("interrupted before the pod was created")
     try:
         command = read_command(_program(session, "import"))
-        proof = podproof.PodProof(api, node, IMAGE, command, request.timeout_s, request.cuda, stop)
-        return proof.prove(resource)
+        test = podtest.PodTest(api, node, IMAGE, command, request.timeout_s, request.cuda, stop)
+        return test.run(resource)
     finally:
         _program(session, "remove")
 

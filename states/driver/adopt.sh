@@ -1,7 +1,7 @@
 # shellcheck shell=sh
-# Builds and installs modules anew that lie where DKMS installs them, and of which it has no record: it does not install
-# over them, and the package whose script builds them stays half-configured. Told to, it takes them for somebody else's, and puts
-# them back whenever it removes its own. So they go as soon as those that replace them are built. Reads R; calls complain.
+# Rebuilds modules in DKMS's folder that DKMS has no record of. It does not install over them, and the package whose script builds
+# them stays half-configured. With --force it would treat them as foreign and restore them whenever it removes its own. So they are
+# deleted as soon as their replacements are built. Reads R; calls complain.
 adopt() {
   ad_a=$(uname -m)
   dpkg-query -W -f '${db:Status-Status} ${Version}\n' '*nvidia*' 2>/dev/null | sed -n 's/^half-configured \([0-9]*:\)*//p' | sort -u | while read -r ad_v; do

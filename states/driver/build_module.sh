@@ -7,7 +7,7 @@ build_module() { # kernel, version, version with type
   [ -n "$n" ] || fail "no DKMS source for $v below /usr/src; the package that brings it is not installed"
   unlinked "/var/lib/dkms/$n" "$k"
   made() { dkms install "$n/$v" -k "$k" >"$R/dkms.log" 2>&1; }
-  # What DKMS takes for built and cannot install is rebuilt.
+  # A build that DKMS cannot install is rebuilt.
   t=/var/lib/dkms/$n/$v/$k; if ! made && ! { [ -d "$t" ] && rm -rf "$t" && made; }; then
     complain "/var/lib/dkms/$n/$v/build/make.log"; tail -c 3000 "$R/dkms.log"; exit 1
   fi

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
-# Fetches the packages that are the arguments, and ends before anything changes where a package would leave that is not part of
-# the driver. Reads R; FORMAT and MEMBERS (how dpkg-query prints a package, pattern of the driver's), ALSO (further packages);
-# calls back, which undoes and ends.
+# Downloads the packages given as arguments. Ends before anything changes if a package that is not part of the driver would be
+# removed. Reads R; FORMAT and MEMBERS (how dpkg-query prints a package, pattern of the driver's), ALSO (further packages);
+# calls back, which rolls back and ends.
 foreign() { while read -r w n _; do [ "$w" = Remv ] || [ "$w" = Purg ] || continue
   dpkg-query -W -f "$FORMAT" "$n" | grep -qE "$MEMBERS" || echo "$n"; done; }
 apt_ready || back

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Copies the settings of the package manager below T, and has it use the copy. Reads pm; ends where there is no room.
+# Copies the settings of the package manager below T, and makes it use the copy. Reads pm; ends if there is no room.
 preview_failed() { echo "=preview failed $*"; exit 0; }
 T=$(mktemp -d) || preview_failed "no room for a copy of the package lists"; trap 'rm -rf "$T"' EXIT
 mkdir "$T/new" "$T/cache" "$T/repos"

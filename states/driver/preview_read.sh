@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Reads repositories that were added below T. Only they are read: everything else is linked. What dnf and zypper read is not
-# checked, as no key of it may get into rpm's database: it says no more than which versions there are.
+# Reads repositories that were added below T, and only those: everything else is linked. Signatures of dnf and zypper repositories
+# are not checked, because no key may get into rpm's database. Only their versions are used.
 # Reads T, pm, DNF and ZYPPER; calls preview_failed.
 unreadable() { preview_failed "the repository cannot be read from here yet: $(printf '%s\n' "$o" | grep -m 1 -E "$1" | cut -c 1-200)"; }
 for f in "$T"/new/*.sources; do

@@ -1,7 +1,6 @@
 # shellcheck shell=sh
-# Makes links anew; where that is not enough, has apt unpack the packages again at their own versions.
-# Arguments: files that are absent. Calls checked, which prints what is damaged.
-# ldconfig would wait at a pipe for ever.
+# Recreates links of the driver. Where that is not enough, has apt unpack the packages again at their own versions.
+# Arguments: missing files. Calls checked, which prints what is damaged.
 for f do [ -f "$f" ] || [ -d "$f" ] || rm -f "$f"; done
 ldconfig; s=$(checked); [ -n "$s" ] || { effect linked; exit 0; }
 set --; for p in $(printf '%s\n' "$s" | sed 's/: .*//' | sort -u); do

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
-# Prints what dnf or zypper says of the driver, and ends; prints nothing on a node with apt. Nothing is fetched.
+# Prints what dnf or zypper knows of the driver, and ends; prints nothing on a node with apt. Nothing is downloaded.
 # Reads pm; MARK, FORMAT (how rpm prints a package), INSTALLED, DNF_NAMES and ZYPPER_NAMES (names and patterns), MODULE and its
-# file STREAM, KEPT_AS (name of this question); calls kept, rpm_key, which sets RPM_KEY, and names_of_flavour, which adds to n.
+# file STREAM, KEPT_AS (cache name of this query); calls kept, rpm_key, which sets RPM_KEY, and names_of_flavour, which adds to n.
 case $pm in dnf|zypper) ;; *) pm= ;; esac
 if [ -n "$pm" ]; then
   set -f; m=$(rpm -qa --qf "$FORMAT" $INSTALLED 2>/dev/null); set +f

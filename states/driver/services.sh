@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Defines note_services, stop_services and start_services. What is stopped is written down before, in the order in which it
-# is to start: whoever comes after a kill starts it. Reads STOPPED (file) and SERVICES.
+# Defines note_services, stop_services and start_services. Services are recorded before they are stopped, in the order to start them
+# in, so that a run after a kill can start them. Reads STOPPED (file) and SERVICES.
 note_services() {
   [ -e "$STOPPED" ] || {
     l=; for u in $SERVICES; do systemctl is-active -q "$u" && l="$u

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Replaces the packages, with their modules, or goes on where all is as before.
+# Replaces the packages with their modules and ends, or continues after restoring the previous ones.
 # Reads R; OWN (kernels whose module is a package); calls check_modules, which sets bad, and forget_archives.
 if rpm_swap; then
   bad=; check_modules

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Has NVIDIA's installer UNINSTALLER take its driver away. Its exit code is 0 whatever became of it. Reads R.
+# Removes the driver with NVIDIA's own UNINSTALLER, whose exit code is 0 even if it fails. Reads R.
 [ -x "$UNINSTALLER" ] || { effect same; exit 0; }
 timeout -k 10 900 "$UNINSTALLER" --silent >"$R/uninstall.log" 2>&1 </dev/null || code=$?
 [ ! -e "$UNINSTALLER" ] || {

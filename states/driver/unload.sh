@@ -1,7 +1,6 @@
 # shellcheck shell=sh
-# Defines unload_modules: it stops the services, and notes in was which modules went.
+# Defines unload_modules, which stops the services and sets was to the modules that it unloaded.
 # Reads IN_USE (file) and UNLOAD_ORDER; calls stop_services and start_services.
-# Processes with a GPU's device file open, in the real /proc: pid|command|cgroup.
 holders() {
   for p in $(find /proc/[0-9]*/fd -lname '/dev/nvidia*' -printf '%h\n' 2>/dev/null | sort -u); do
     p=${p%/fd}; c=; { read -r c <"$p/comm"; } 2>/dev/null || continue

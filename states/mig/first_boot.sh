@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Divides the GPUs of this machine, and leaves behind what divides them at every boot.
+# Applies the MIG layout of this machine, and installs the unit that applies it at every boot.
 # Reads R, SYS, D; HEAD (head of a layout), NAME (of the layout), CLIENTS (units), RESTORE (program in base64), UNIT, UNIT_PATH and
 # UNIT_TEXT; calls layout_of NUMBER.DEVICE-ID, which sets t to a GPU's part of the layout, with @ for its address.
 lines() { # number, address, device id

@@ -1,6 +1,5 @@
 # shellcheck shell=sh
-# Defines what steps of the state mig call, and lets the boot's own pass over the GPUs, by the unit UNIT, end first.
-# Reads D, the state's folder.
+# Defines the functions of MIG's steps, and waits until the boot's own run of UNIT has ended. Reads D, the state's folder.
 smi() { timeout -k 5 120 nvidia-smi "$@" 2>&1 </dev/null; }
 why() { printf '%s' "$1" | tail -n 1; }
 start_again() {

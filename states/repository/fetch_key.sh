@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Fetches the key of a repository. rpm trusts every key of a file, and what is signed with any of them: the file has this one alone.
-# Reads R; NAME (of the state), URL, FINGERPRINT, KEY (path), LOGIN (1 where the address wants one); calls login, which writes it for
+# Downloads the key of a repository, and refuses a file with other keys: rpm would trust every key in it.
+# Reads R; NAME (of the state), URL, FINGERPRINT, KEY (path), LOGIN (1 if the address wants one); calls login, which writes it for
 # curl into the file in c.
 t=$R/key.$NAME; rm -f "$t"
 if [ -n "$LOGIN" ]; then

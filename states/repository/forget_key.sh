@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Removes the keys from rpm's database that RECORD says came with a repository, and that no other one needs.
+# Removes the keys recorded in RECORD from rpm's database, except those that another repository needs.
 [ -e "$RECORD" ] || { effect removed; exit 0; }
 rpm_wait || exit 1
 while read -r k; do

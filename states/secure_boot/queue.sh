@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Has the firmware ask for the key CERTIFICATE at the next boot. The password, of these LETTERS, goes to the controller and
-# nowhere else: by the file PASSWORD, and by the folder ONCE, which the controller reads and empties.
+# Queues the enrolment of CERTIFICATE. The one-time password is made of LETTERS and goes to the controller alone: through the file
+# PASSWORD, and the folder ONCE, which the controller reads and empties.
 umask 077; c=$CERTIFICATE; q=$PASSWORD; mkdir -p "$ONCE"; chmod 0700 "$ONCE"
 case $(mokutil --test-key "$c" 2>&1) in *'already in the enrollment request'*) ;; *)
   p=$(tr -dc "$LETTERS" </dev/urandom | head -c 12); printf "%s" "$p" | openssl passwd -6 -stdin >"$q.hash"

@@ -162,25 +162,33 @@ def test_the_same_pods_stay_as_with_kubectl(
     for node, space in spaces.items():
         prepare(client, case, space, node)
 
-    def theirs() -> bool:
-        done = kubectl(cluster, "drain", KUBECTL, *case.options.words, check=False)
-        return done.returncode == 0
+    def theirs() -> str:
+        words = case.options.words(case.timeout_s)
+        done = kubectl(cluster, "drain", KUBECTL, *words, check=False)
+        return done.stderr if done.returncode else ""
 
     def ours() -> str:
         try:
             member = Member(OURS, ready=True, schedulable=True)
-            scheduler.drain(member, Scope.ALL, case.options.policy, lambda _: None, lambda: False)
+            scheduler.drain(
+                member,
+                Scope.ALL,
+                case.options.policy(case.timeout_s),
+                lambda _: None,
+                lambda: False,
+            )
         except GpustateError as error:
             return str(error)
         return ""
 
     try:
         with ThreadPoolExecutor(2) as pool:
-            succeeded, problem = pool.submit(theirs), pool.submit(ours)
-            assert succeeded.result() == (problem.result() == ""), problem.result()
+            first, second = pool.submit(theirs), pool.submit(ours)
+            reason, problem = first.result(), second.result()
+        assert bool(reason) == bool(problem), (reason, problem)
         assert left(client, spaces[OURS]) == left(client, spaces[KUBECTL])
-        if problem.result():
-            assert any(f"/{kind}" in problem.result() for kind in case.kinds), problem.result()
+        if problem:
+            assert any(f"/{kind}" in problem for kind in case.kinds), problem
     finally:
         uncordon = {"spec": {"unschedulable": None}}
         client.request("PATCH", f"/api/v1/nodes/{KUBECTL}", uncordon, "merge-patch+json")

@@ -298,7 +298,11 @@ def test_a_driver_change_drains_only_the_gpu_pods_of_the_node_and_returns_it(
     kubectl(cluster, "cordon", "gpu1")
     change = ("-i", cluster.inventory, "-l", "gpu1", "--yes")
     refused = gpustate("apply", POLICY, *change, code=5)
-    assert "cordoned by kubectl-cordon" in refused.out
+    assert "cordoned by kubectl" in refused.out
+    shown = gpustate("status", "-i", cluster.inventory, "-o", "json", code=0)
+    (row,) = shown.document["members"]
+    assert (row["name"], row["ready"], row["schedulable"]) == ("gpu1", True, False)
+    assert row["foreign"][0].startswith("cordoned by kubectl")
     kubectl(cluster, "uncordon", "gpu1")
     gpustate("apply", POLICY, *change, code=0)
     restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri")
@@ -341,11 +345,13 @@ def test_validate_uses_the_runtime_class_where_a_plain_pod_gets_nothing(cluster:
         assert "RuntimeClass nvidia" in check["evidence"], check
         kubectl(cluster, "delete", "runtimeclass", "nvidia")
         check = pod_link(cluster, 3, "-l", "gpu1")["gpu1"]
-        assert check["evidence"].startswith("the pod runs and is given nothing of the driver")
+        assert check["evidence"].startswith(
+            "the pod runs, but no device or library of the driver is injected"
+        )
         assert "DEVICE_LIST_STRATEGY" in check["remedy"]
         create(cluster, {**RUNTIME_CLASS, "handler": "missing"})
         check = pod_link(cluster, 3, "-l", "gpu1", "--pod-timeout", "10")["gpu1"]
-        wanted = "the pod did not finish in time: 10 s; FailedCreatePodSandBox: "
+        wanted = "the pod timed out: 10 s; FailedCreatePodSandBox: "
         assert check["evidence"].startswith(wanted), check
         assert '"missing"' in check["evidence"]
     finally:
@@ -402,9 +408,7 @@ def test_validate_fails_where_the_device_plugin_is_stopped_and_removes_leftovers
         wait_resources(cluster, node, {})
         check = pod_link(cluster, 3, "-l", "gpu1")["gpu1"]
         assert check["outcome"] == "failed"
-        assert (
-            "the device plugin reports no healthy GPU: gpu1 has a capacity of" in check["evidence"]
-        )
+        assert "the device plugin reports no healthy GPU: gpu1: capacity" in check["evidence"]
     finally:
         restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri")
     wait_resources(cluster, node, {"nvidia.com/gpu": 8})

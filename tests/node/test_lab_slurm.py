@@ -155,6 +155,9 @@ def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path
     refused = gpustate("apply", other, *words, code=5)
     assert "gpu1 is out of service: drained: disk swap by root" in refused.out
     assert cluster.state("gpu1").reason == "disk swap"
+    shown = gpustate("status", "-i", cluster.lab.inventory, "-o", "json", code=0)
+    assert [row["name"] for row in shown.document["members"]] == ["gpu1"]
+    assert shown.document["members"][0]["foreign"][0].startswith("drained: disk swap by root")
     cluster.resume()
     unnamed = tmp_path / "inventory.yml"
     lines = cluster.lab.inventory.read_text().splitlines(keepends=True)

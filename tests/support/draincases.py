@@ -9,7 +9,6 @@ from typing import Any
 from gpustate.schedulers.base import DrainPolicy
 
 Json = dict[str, Any]
-TIMEOUT_S = 6
 TOLERATE = [{"operator": "Exists"}]
 
 
@@ -22,28 +21,26 @@ class Options:
     selector: str = ""
     grace_s: int | None = None
 
-    @property
-    def words(self) -> list[str]:
+    def words(self, timeout_s: int) -> list[str]:
         """For kubectl."""
-        words = ["--ignore-daemonsets", f"--timeout={TIMEOUT_S}s"]
+        words = ["--ignore-daemonsets", f"--timeout={timeout_s}s"]
         words += ["--force"] if self.force else []
         words += ["--delete-emptydir-data"] if self.delete_emptydir else []
         words += [f"--pod-selector={self.selector}"] if self.selector else []
         return words + ([f"--grace-period={self.grace_s}"] if self.grace_s is not None else [])
 
-    @property
-    def policy(self) -> DrainPolicy:
+    def policy(self, timeout_s: int) -> DrainPolicy:
         """For ours."""
         return DrainPolicy(
             force=self.force,
             delete_empty_dir=self.delete_emptydir,
             grace_period_s=self.grace_s,
-            timeout_s=float(TIMEOUT_S),
+            timeout_s=float(timeout_s),
             pod_selector=self.selector,
         )
 
     def __str__(self) -> str:
-        words = [word.partition("=")[0].lstrip("-") for word in self.words[2:]]
+        words = [word.partition("=")[0].lstrip("-") for word in self.words(0)[2:]]
         return "+".join(words) or "plain"
 
 
@@ -53,6 +50,11 @@ class Case:
 
     kinds: tuple[str, ...]
     options: Options
+
+    @property
+    def timeout_s(self) -> int:
+        """Short where pods never leave; long enough for a busy machine elsewhere."""
+        return 6 if {*self.kinds} & STUCK else 60
 
     def __str__(self) -> str:
         return f"{'+'.join(self.kinds)}/{self.options}"
@@ -76,6 +78,8 @@ KINDS = (
     "always-allow",
     "finalizer",
 )
+#: Pods that stay for as long as nobody changes something else.
+STUCK = {"never", "unready-guarded", "finalizer"}
 _PLAIN = Options()
 _ALL = Options(force=True, delete_emptydir=True)
 CASES = (

@@ -54,14 +54,14 @@ def find_missing(
     Fields that a GPU is known not to support are not required, nor are the exporter's own counters, which
     appear only once there is something to count.
     """
-    asked = tuple(gpus)
+    all_gpus = tuple(gpus)
     there, labels, uuids = _index(samples)
     found: list[Missing] = []
     for counter in counters:
         name = counter.field.name
         if counter.field.id is None:
             continue
-        for gpu in asked:
+        for gpu in all_gpus:
             if lacking(counter.field, gpu):
                 continue
             for instance in _instances(gpu):
@@ -112,8 +112,8 @@ def _index(
         uuid = next((sample.labels[name] for name in _UUIDS if name in sample.labels), "")
         if not uuid or not sample.name.startswith((fields.PREFIX, "DCGM_EXP_")):
             continue
-        told = sample.labels.get("GPU_I_ID", "")
-        instance = int(told) if told.isascii() and told.isdecimal() and len(told) < 10 else None
+        text = sample.labels.get("GPU_I_ID", "")
+        instance = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
         uuids.add(uuid)
         labels.setdefault((uuid, instance), set()).update(
             name for name, value in sample.labels.items() if value

@@ -170,7 +170,7 @@ def _counter(record: go_csv.Record, place: str, *, suggest: bool) -> Counter:
             if blank
             else "quote a help text with commas, directly after the comma",
         )
-    name, kind, told = (column.strip(" ") for column in record.columns)
+    name, kind, help_text = (column.strip(" ") for column in record.columns)
     field = fields.find(name)
     if field is None:
         near = fields.like(name) if suggest else ""
@@ -183,4 +183,6 @@ def _counter(record: go_csv.Record, place: str, *, suggest: bool) -> Counter:
         raise UsageError(
             f"{shown(kind)} is not a metric type", place=place, fix=f"write {', '.join(TYPES)}"
         )
-    return Counter(field, kind, " ".join(part.strip(" ") for part in told.split("\n")), record.line)
+    return Counter(
+        field, kind, " ".join(part.strip(" ") for part in help_text.split("\n")), record.line
+    )

@@ -153,9 +153,9 @@ def _gpus(gpus: Iterable[Gpu], sharing: Sharing, notes: list[str]) -> dict[str, 
         )
         labels |= _described(one)
     if len(counts) > 1:
-        told = ", ".join(f"{count} x {name}" for name, count in sorted(counts.items()))
+        listed = ", ".join(f"{count} x {name}" for name, count in sorted(counts.items()))
         notes.append(
-            f"the node has several GPU models ({told}); the labels describe only "
+            f"the node has several GPU models ({listed}); the labels describe only "
             f"{labels[GPU + '.product']}, as there is one label for all"
         )
     return labels

@@ -1,12 +1,12 @@
-"""What a node of the lab gets to be a Kubernetes node: a kubelet, its credentials, CNI, NVIDIA's agents.
+"""Set up a Kubernetes node: kubelet, credentials, CNI, NVIDIA's agents.
 
-Nothing of it is in the image but Debian's CNI plugins: programs and container images are folders of the
-lab that the node sees read-only, and the rest is written when a node's disk is new, so that a node that
-was reset joins as the same Node. Files lie where kubeadm puts them.
+The image has only Debian's CNI plugins. Programs and container images are folders of the lab, mounted read-only;
+the other files are written to each new disk, so that a reset node joins as the same Node. Paths are those of
+kubeadm.
 
-A node is a container, and a kubelet wants a machine. What it cannot have is replaced here: kernel settings
-that it would change (files bound over them), the kernel log (the console), an ``oom_score_adj`` below that
-of its parent where this machine does not allow one (settings of the kubelet and of containerd).
+A kubelet expects a machine, but a node is a container. Kernel settings that a kubelet changes are files bound over
+/proc/sys. The console replaces the kernel log. Where the controller forbids an ``oom_score_adj`` below the
+parent's, kubelet and containerd are configured without one.
 
 Sources:
     kubelet 1.36: pkg/kubelet/cm/container_manager_linux.go, ``setupKernelTunables``: the settings;
@@ -29,19 +29,19 @@ from gpustate import shell
 from gpustate_lab.kubernetes.layout import Layout
 from gpustate_lab.process import cgroup_hierarchies
 
-#: Where a node sees the lab's folders.
+#: Mount points of the lab's folders in a node.
 PROGRAMS = "/opt/gpustate-lab/programs"
 IMAGES = "/opt/gpustate-lab/images"
-#: Settings of the device plugin: environment variables of it, one a line.
+#: Environment file of the device plugin.
 PLUGIN_SETTINGS = "/etc/default/gpustate-lab-device-plugin"
-#: Where the device plugin's configuration is, and what gpustate reloads when it changed.
+#: Configuration of the device plugin, which gpustate changes, and the unit that it reloads.
 PLUGIN_CONFIGURATION = "/etc/nvidia-device-plugin/config.yaml"
 TOOLKIT_CONFIGURATION = "/etc/nvidia-container-runtime/config.toml"
 PLUGIN_UNIT = "nvidia-device-plugin.service"
-#: In the node, where other exporters have the usual ports.
+#: In the node, where exporters use the default ports.
 NFD_WORKER_PORT = 18080
 NFD_NAMESPACE = "node-feature-discovery"
-#: Addresses of a /26 without the network's, the broadcast and the bridge's.
+#: Addresses of a /26 without network, broadcast and bridge.
 MAX_PODS = 61
 
 #: capabilities(7).
@@ -51,18 +51,18 @@ _CRI_VERSION_3 = "io.containerd.cri.v1.runtime"
 
 
 def binds(lab: Path) -> list[str]:
-    """Arguments of systemd-nspawn that show a node the lab's programs and images."""
+    """Return systemd-nspawn arguments that mount the lab's programs and images in a node."""
     folders = {lab / "programs": PROGRAMS, lab / "kubernetes" / "images": IMAGES}
     return [f"--bind-ro={source}:{target}" for source, target in folders.items()]
 
 
 def fill(root: Path, layout: Layout, name: str, number: int) -> None:
-    """Write everything a new disk needs.
+    """Initialise a new disk.
 
     Args:
-        root: the node's ``/``, seen from the controller.
+        root: the node's ``/`` on the controller.
         name: of the node.
-        number: which its addresses follow from.
+        number: determines its addresses.
     """
     address = str(layout.network.address(number))
     authority = layout.authority
@@ -84,7 +84,7 @@ def fill(root: Path, layout: Layout, name: str, number: int) -> None:
     add("etc/kubernetes/node-feature-discovery/nfd-worker.conf", "core:\n  sleepInterval: 10s\n")
     add("var/lib/kubelet/config.yaml", yaml.safe_dump(kubelet_configuration(), sort_keys=False))
     add("etc/cni/net.d/10-gpustate-lab.conflist", network_configuration(layout, number))
-    # Containers get a copy; the lab has no name server.
+    # Containers get a copy; the lab has no DNS server.
     add("etc/resolv.conf", "")
     programs: dict[str, dict[str, str]] = {
         "kubelet-machine": {},
@@ -118,7 +118,7 @@ def fill(root: Path, layout: Layout, name: str, number: int) -> None:
 
 
 def kubelet_configuration() -> dict[str, Any]:
-    """The kubelet's file. Where it differs from kubeadm's, the comment says why."""
+    """Return the kubelet's configuration; comments explain differences from kubeadm's."""
     configuration: dict[str, Any] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -133,20 +133,20 @@ def kubelet_configuration() -> dict[str, Any]:
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "cgroupDriver": "cgroupfs",
         "maxPods": MAX_PODS,
-        # The disk and the memory are those of the machine that the lab runs on.
+        # Disk and memory are the controller's.
         "failSwapOn": False,
         "localStorageCapacityIsolation": False,
         "evictionHard": {},
         "imageGCHighThresholdPercent": 100,
     }
     if not _may_lower_oom_score():
-        # The kubelet's default of -999 would be refused, at the start and then every minute. What a process
-        # already has it may write, and a node's processes inherit this one's.
+        # The kernel would refuse the kubelet's default of -999, at start and then every minute. A process may
+        # write its current value, which a node's processes inherit from this one.
         inherited = Path("/proc/self/oom_score_adj").read_text()
         configuration["oomScoreAdj"] = int(inherited)
     if len(cgroup_hierarchies()) > 1:
-        # A node has its own part of each cgroup v1 hierarchy, but not the root that the kubelet's groups
-        # for classes of pods would be made in.
+        # A node has a part of each cgroup v1 hierarchy, but not its root, in which the kubelet would create its
+        # QoS groups.
         configuration |= {
             "failCgroupV1": False,
             "cgroupsPerQOS": False,
@@ -156,7 +156,7 @@ def kubelet_configuration() -> dict[str, Any]:
 
 
 def network_configuration(layout: Layout, number: int) -> str:
-    """The CNI file: pods on a bridge, with addresses out of the node's /26."""
+    """Return the CNI configuration: pods on a bridge, with addresses of the node's /26."""
     bridge = {
         "type": "bridge",
         "bridge": "cni0",
@@ -187,13 +187,13 @@ def _units(address: str) -> dict[str, str]:
     agent = f"{lib}/agent {PROGRAMS}"
     return {
         "gpustate-lab-machine.service": unit(
-            "gpustate lab: what a kubelet expects of a machine",
+            "gpustate lab: kernel settings of a kubelet",
             f"{lib}/kubelet-machine",
             after="local-fs.target",
             more=once,
         ),
         "gpustate-lab-containers.service": unit(
-            "gpustate lab: container images, and the end of containers",
+            "gpustate lab: import container images, stop containers",
             f"{lib}/import-images",
             after="containerd.service",
             more=f"{once}Restart=on-failure\nRestartSec=2\nExecStop={lib}/stop-containers\n",
@@ -214,7 +214,7 @@ def _units(address: str) -> dict[str, str]:
         ),
         "gpu-feature-discovery.service": unit(
             "gpustate lab: NVIDIA's GPU feature discovery",
-            # As an object: two writers of labels in one folder of the node would take turns.
+            # NodeFeature objects, since two writers of the feature folder would overwrite each other.
             f"{agent}/gpu-feature-discovery --use-node-feature-api --node-name=%H "
             f"--namespace={NFD_NAMESPACE} --kubeconfig=/etc/kubernetes/gpu-feature-discovery.kubeconfig",
             after="kubelet.service",
@@ -232,7 +232,7 @@ def _units(address: str) -> dict[str, str]:
 
 
 def _configure_containerd(path: Path) -> None:
-    """What containers need where this machine has no CAP_SYS_RESOURCE; before gpustate sees the file."""
+    """Configure containerd for a controller without CAP_SYS_RESOURCE."""
     if _may_lower_oom_score():
         return
     document = tomlkit.parse(path.read_text() if path.exists() else "version = 2\n")

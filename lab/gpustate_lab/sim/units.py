@@ -6,7 +6,7 @@ from gpustate import shell
 
 
 def unit_scripts(unit: str, *, enable: bool, user: bool) -> dict[str, str]:
-    """Maintainer scripts as debhelper writes them for one unit."""
+    """Return debhelper's maintainer scripts for a unit."""
     postinst = ["#!/bin/sh", "set -e", 'if [ "$1" = configure ]; then']
     if user:
         name = unit.removesuffix(".service")

@@ -36,7 +36,7 @@ def test_show_lists_gpus_and_the_profiles_of_one(gpustate: Cli) -> None:
 def test_a_plan_for_gpus_as_they_come(gpustate: Cli, gpus: str) -> None:
     done = gpustate("mig", "plan", "builtin", "all-balanced", "--gpu", gpus, "--detailed-exitcode")
     assert done.status == 2
-    assert done.out.startswith("GPU 0, 1 (H200): costs drain\n")
+    assert done.out.startswith("GPU 0, 1 (H200): disruption: drain\n")
     assert "created=8" in done.out
 
 
@@ -79,7 +79,7 @@ def test_an_exported_layout_needs_no_change(gpustate: Cli, project: Path, layout
             "--gpu and --current contradict each other; give one of them",
         ),
         (["plan", ".", "x", "--gpu", "H200"], 1, "name the mig-parted file inside it"),
-        (["show", "--gpu", "T4"], 1, "is no GPU with MIG"),
+        (["show", "--gpu", "T4"], 1, "is not a supported MIG-capable GPU"),
     ],
 )
 def test_a_mistake_is_one_line(gpustate: Cli, words: list[str], status: int, said: str) -> None:

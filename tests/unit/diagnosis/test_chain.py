@@ -106,7 +106,7 @@ CASES = [
     (
         {"kubelet": True, "containerd": replace(GOOD.containerd, disabled="cri", handlers=())},
         "runtime",
-        "containerd serves no pods: disabled_plugins names cri",
+        "containerd serves no pods: disabled_plugins contains cri",
         remedies.CRI_DISABLED,
     ),
     (

@@ -123,7 +123,7 @@ def test_what_the_plugin_goes_past_is_a_warning_in_a_file_and_an_error_in_a_poli
     assert (again.sharing, again.warnings) == (config.sharing, ())
     errors, passed = faults(text, "f")
     assert (errors, [str(one) for one in passed]) == ([], list(config.warnings))
-    if "also in line" not in words:
+    if "duplicate of line" not in words:
         with pytest.raises(PolicyError, match=r"unknown key|has no effect"):
             read_data(yaml.safe_load(text), "")
 

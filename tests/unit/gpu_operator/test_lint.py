@@ -267,7 +267,7 @@ def test_a_long_list_of_known_keys_says_how_many_it_leaves_out_and_starts_with_t
 ):
     (hit,) = [f for f in lint(HEAD + "  sandboxes: 1\n", "f").findings if f.path == "sandboxes"]
     assert hit.fix is not None
-    listed, _, more = hit.fix.removeprefix("known here: ").rpartition(" and ")
+    listed, _, more = hit.fix.removeprefix("supported keys: ").rpartition(" and ")
     names = listed.split(", ")
     assert len(names) == 12
     assert "sandboxDevicePlugin" in names[:3]
@@ -305,7 +305,7 @@ def test_a_mig_configuration_that_stands_twice_is_a_warning() -> None:
     )
     (hit,) = [f for f in lint(text, "f.yaml").findings if f.path == "migManager.config.name"]
     assert (hit.rule, hit.line) == ("without-effect", 16)
-    assert "'a' is a duplicate of line 14; the last one counts" in hit.message
+    assert "'a' is a duplicate of line 14; the last one is used" in hit.message
 
 
 def test_a_counters_map_is_read_as_the_exporter_reads_it() -> None:

@@ -14,7 +14,7 @@ from .conftest import Write
     ("script", "message"),
     [
         ("echo no such cloud >&2; exit 3", "./x --list: failed with exit code 3: 'no such cloud'"),
-        ("exit 1", "./x --list: failed with exit code 1 and said nothing"),
+        ("exit 1", "./x --list: failed with exit code 1 without output"),
         ("kill -9 $$", "./x --list: was killed by signal 9"),
         ("echo '{'", "./x --list:2: is not JSON: Expecting property name"),
         ("", "./x --list:1: is not JSON: Expecting value (column 1)"),

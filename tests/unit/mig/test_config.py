@@ -125,25 +125,25 @@ ON = "devices: all, mig-enabled: true, mig-devices:"
     [
         ("", "", "is empty, wanted version and mig-configs"),
         ("- 1\n", ":1", "the file is a list, wanted a mapping"),
-        ("mig-configs: {}\n", ":1", "lacks version; wanted version: v1"),
+        ("mig-configs: {}\n", ":1", "lacks version; add version: v1"),
         ("version: v2\nmig-configs: {}\n", ":1", "version 'v2' is unsupported, wanted v1"),
         ("version: v1\nmig-config: {}\n", ":2", "unknown key 'mig-config'; did you mean mig-conf"),
-        ("version: v1\nmig-configs: {}\n", ":2", "wants at least one configuration"),
-        ("version: v1\nmig-configs:\n  a: []\n", ":3", "a wants a list of at least one entry"),
+        ("version: v1\nmig-configs: {}\n", ":2", "needs at least one configuration"),
+        ("version: v1\nmig-configs:\n  a: []\n", ":3", "a needs a list of at least one entry"),
         ("version: v1\nversion: v1\n", ":2", "'version' is a duplicate of line 1"),
         ("version: v1\n\tmig-configs: 1\n", ":2", "a tab"),
         (entry("mig-enabled: false"), ":4", "the entry lacks devices"),
         (entry("devices: all"), ":4", "the entry lacks mig-enabled"),
         (entry("devices: all, mig-enabled: maybe"), ":4", "mig-enabled is a string"),
         (entry("devices: some, mig-enabled: false"), ":4", "devices is 'some', wanted all"),
-        (entry("devices: [-1], mig-enabled: false"), ":4", "'-1' is not a number of a GPU"),
-        (entry("devices: [true], mig-enabled: false"), ":4", "is not a number of a GPU"),
+        (entry("devices: [-1], mig-enabled: false"), ":4", "'-1' is not a GPU number"),
+        (entry("devices: [true], mig-enabled: false"), ":4", "is not a GPU number"),
         (entry("devices: all, mig-enable: true"), ":4", "'mig-enable'; did you mean mig-enabled"),
-        (entry("devices: all, mig-enabled: true"), ":4", "for none write mig-devices: {}"),
+        (entry("devices: all, mig-enabled: true"), ":4", "for no devices write mig-devices: {}"),
         (
             entry("devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}"),
             ":4",
-            "mig-devices beside mig-enabled: false",
+            "mig-devices and mig-enabled: false are mutually exclusive",
         ),
         (entry(ON + " [1g.5gb]"), ":4", "mig-devices is a list"),
         (entry(ON + " {1g.5gb: 0}"), ":4", "every count in mig-devices is 0"),
@@ -157,7 +157,7 @@ ON = "devices: all, mig-enabled: true, mig-devices:"
         (entry(ON + " {4c.3g.20gb: 1}"), ":4", "4 compute slices do not fit into 3"),
         (entry(ON + " {1g.5gb+me-gfx: 1}"), ":4", "wanted a MIG profile"),
         (entry(ON + " {'1g.5gb+': 1}"), ":4", "'' is not an attribute"),
-        (entry(ON + " {1g.5gb: 1, 1c.1g.5gb: 1}"), ":4", "is the same profile as one above"),
+        (entry(ON + " {1g.5gb: 1, 1c.1g.5gb: 1}"), ":4", "is a duplicate of a profile above"),
         (entry("device-filter: 0x20B010DE, " + ON + " {}"), ":4", 'put it in quotes: "0x'),
         (entry("device-filter: '20B0', " + ON + " {}"), ":4", "wanted 0x, PCI device id"),
         (entry("device-filter: '0x20B010DE:', " + ON + " {}"), ":4", "wanted 0x, PCI device id"),
@@ -175,7 +175,7 @@ def test_a_name_that_is_not_there_gets_a_suggestion() -> None:
     file = builtin.config_file()
     with pytest.raises(PolicyError, match=r"'all-balance'; did you mean all-balanced"):
         file.config("all-balance")
-    with pytest.raises(PolicyError, match=r"has \d+ configurations; name one of all-"):
+    with pytest.raises(PolicyError, match=r"has \d+ configurations; select one of all-"):
         file.config()
     assert config.read(entry("devices: all, mig-enabled: no"), "f").config().name == "one"
 
@@ -183,5 +183,5 @@ def test_a_name_that_is_not_there_gets_a_suggestion() -> None:
 def test_aliases_that_stand_for_billions_are_refused() -> None:
     lines = ["version: v1", "mig-configs:", "  a0: &a0 [{devices: all, mig-enabled: no}]"]
     lines += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    with pytest.raises(PolicyError, match=r"stand for more than|nested deeper"):
+    with pytest.raises(PolicyError, match=r"expand to more than|nested deeper"):
         config.read("\n".join(lines), "bomb.yaml")

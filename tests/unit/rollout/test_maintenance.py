@@ -47,7 +47,7 @@ class FakeScheduler:
         if name.partition(" ")[0] in self.fails:
             raise self.fails[name.partition(" ")[0]]
 
-    def members(self) -> Sequence[Member]:
+    def members(self, *, fresh: bool = False) -> Sequence[Member]:
         return [self.current]
 
     def member(self, facts: NodeFacts, name: str) -> Member:
@@ -55,6 +55,13 @@ class FakeScheduler:
 
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
         return self.found
+
+    def enter(self, why: Why, say: Say, stop: Stop) -> None:
+        if "enter" in self.fails:
+            raise self.fails["enter"]
+
+    def leave(self) -> None:
+        self._call("leave")
 
     def hold(self, member: Member, why: Why) -> Member:
         self._call(f"hold {why.text}")

@@ -203,7 +203,7 @@ def test_every_missing_right_is_named_before_anything_is_written(api: FakeApi) -
     api.denied = {"patch nodes", "list poddisruptionbudgets"}
     found = scheduler(api)
     with pytest.raises(ClusterError, match="lacks rights") as caught:
-        found.hold(found.member(facts(), "gpu1"), WHY)
+        found.enter(WHY, print, lambda: False)
     assert (
         '{apiGroups: [""], resources: ["nodes"], verbs: ["patch"]}; {apiGroups: ["policy"]'
         in str(caught.value)

@@ -201,7 +201,7 @@ def test_a_field_that_is_not_in_the_answer_is_drift_with_the_gpus() -> None:
     first, second = world.converge()
     assert first.fields == second.fields == {"missing"}
     (told,) = first.changes[0].before
-    assert told.startswith("DCGM_FI_DEV_POWER_USAGE: GPU 0: not in the answer")
+    assert told.startswith("DCGM_FI_DEV_POWER_USAGE: GPU 0: missing")
     assert told.endswith("(and on 1 more)")
     assert world.converge(scrape=False) == [replace(first, changes=())] * 2
 

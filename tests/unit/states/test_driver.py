@@ -454,9 +454,9 @@ def test_a_converged_node_is_not_asked_for_holders() -> None:
     node = World(gpu())
     state = DriverInstalled(branch=580)
     node.reach(state)
-    node.asked.clear()
+    node.queries.clear()
     assert not state.plan(state.probe(node))
-    assert GpuClientsQuery() not in node.asked
+    assert GpuClientsQuery() not in node.queries
 
 
 # --- parameters ------------------------------------------------------------------------------

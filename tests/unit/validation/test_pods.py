@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from fakecluster import FakeApi, holder, node
 
-from gpustate.cluster import kubeconfig, podproof
+from gpustate.cluster import kubeconfig, podtest
 from gpustate.cluster import pods as judging
 from gpustate.cluster.api import Api
 from gpustate.core.inventory import InventoryNode
@@ -51,7 +51,7 @@ Answers = dict[str, Answer]
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Answers:
     for name in ("_POLL_S", "_UNSCHEDULABLE_S", "_REGISTER_S", "_DELETE_S"):
-        monkeypatch.setattr(podproof, name, 0.01)
+        monkeypatch.setattr(podtest, name, 0.01)
     monkeypatch.setattr(fleet, "Session", FakeSession)
     FakeSession.scripts = []
     FakeSession.answers = {
@@ -130,14 +130,14 @@ def test_the_image_is_removed_when_the_pod_fails(shell: Answers) -> None:
     api = FakeApi()
     api.fails = {"create_pod": "forbidden"}
     check = run(api)
-    assert check.evidence == "the API cannot be used: forbidden"
+    assert check.evidence == "requests to the API server fail: forbidden"
     assert verbs()[-1] == "remove"
 
 
 def test_an_api_that_does_not_answer_fails_every_node_of_it(shell: Answers) -> None:
     api = FakeApi()
     api.fails = {"nodes": "API server x does not answer"}
-    assert run(api).evidence == "the API cannot be used: API server x does not answer"
+    assert run(api).evidence == "requests to the API server fail: API server x does not answer"
     assert not verbs()
 
 
@@ -166,7 +166,9 @@ def test_a_failed_pod_fails_the_proving_state_and_the_node() -> None:
     assert result.status is NodeStatus.OK
     pods.add(result, judging.failed("nothing", "x"))
     assert result.exit_code == EXIT_VALIDATION
-    assert result.reason.startswith("pod: the pod runs and is given nothing of the driver: x; ")
+    assert result.reason.startswith(
+        "pod: the pod runs, but no device or library of the driver is injected: x; "
+    )
     assert [one.outcome for one in result.states] == [Outcome.UNCHANGED, Outcome.FAILED]
     assert [check["outcome"] for check in result.checks] == ["not applicable", "failed"]
 

@@ -35,12 +35,12 @@ def inhabited(tmp_path: Path) -> Iterator[tuple[Path, int]]:
 def test_a_root_that_something_runs_in_is_not_baked(inhabited: tuple[Path, int]) -> None:
     root, pid = inhabited
     with (
-        pytest.raises(UsageError, match=f"a machine or program runs in it .process {pid}."),
-        chroot.held(str(root)),
+        pytest.raises(UsageError, match=f"a machine or program is running in it .process {pid}."),
+        chroot.lock_root(str(root)),
     ):
         pass
 
 
 def test_a_root_without_a_system_is_not_baked(tmp_path: Path) -> None:
-    with pytest.raises(UsageError), chroot.held(str(tmp_path)):
+    with pytest.raises(UsageError), chroot.lock_root(str(tmp_path)):
         pass

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fakecluster import GPU, NOTHING, FakeApi, holder, node, report
 
-from gpustate.cluster import podproof, pods
+from gpustate.cluster import pods, podtest
 from gpustate.diagnosis.chain import Check
 from gpustate.errors import ClusterError
 
@@ -15,19 +15,19 @@ from gpustate.errors import ClusterError
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_POLL_S", "_UNSCHEDULABLE_S", "_REGISTER_S", "_DELETE_S"):
-        monkeypatch.setattr(podproof, name, 0.01)
+        monkeypatch.setattr(podtest, name, 0.01)
 
 
-def prove(api: FakeApi, timeout_s: float = 60.0, **changes: Any) -> Check:
-    proof = podproof.PodProof(api, api.found, "image:1", ["python"], timeout_s, **changes)
-    check = proof.prove(pods.GPU)
+def run(api: FakeApi, timeout_s: float = 60.0, **changes: Any) -> Check:
+    test = podtest.PodTest(api, api.found, "image:1", ["python"], timeout_s, **changes)
+    check = test.run(pods.GPU)
     assert not api.present(), "a pod is left"
     return check
 
 
 def test_a_pod_with_its_gpu_on_which_the_kernel_ran_is_ok() -> None:
     api = FakeApi()
-    check = prove(api)
+    check = run(api)
     assert check.outcome == "ok"
     assert check.evidence == (
         f"pod on gpu1, nvidia.com/gpu: {GPU}, 2 device nodes and 1 files, 1 of them libraries, kernel ran on 1"
@@ -39,33 +39,33 @@ def test_a_pod_with_its_gpu_on_which_the_kernel_ran_is_ok() -> None:
 
 def test_without_cuda_no_kernel_is_expected() -> None:
     api = FakeApi(logs=[report(cuda=[])])
-    assert prove(api, cuda=False).outcome == "ok"
+    assert run(api, cuda=False).outcome == "ok"
     assert api.created[0]["spec"]["containers"][0]["command"][-1] == "30"
-    assert "the CUDA kernel fails in the pod" in prove(FakeApi(logs=[report(cuda=[])])).evidence
+    assert "the CUDA kernel fails in the pod" in run(FakeApi(logs=[report(cuda=[])])).evidence
 
 
 def test_a_mig_device_counts_as_the_gpu_that_was_asked_for() -> None:
     nvml = {"uuids": [GPU], "mig": ["MIG-1"], "error": ""}
-    assert "MIG-1" in prove(FakeApi(logs=[report(nvml=nvml)])).evidence
+    assert "MIG-1" in run(FakeApi(logs=[report(nvml=nvml)])).evidence
     both = {**nvml, "mig": ["MIG-1", "MIG-2"]}
-    assert "more GPUs than it asked for" in prove(FakeApi(logs=[report(nvml=both)])).evidence
+    assert "more GPUs than it requested" in run(FakeApi(logs=[report(nvml=both)])).evidence
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (NOTHING, "the pod runs and is given nothing of the driver"),
-        ({**NOTHING, "files": [f"/var/run/nvidia-container-devices/{GPU}"]}, "the pod runs and is given nothing of the driver"),
+        (NOTHING, "the pod runs, but no device or library of the driver is injected"),
+        ({**NOTHING, "files": [f"/var/run/nvidia-container-devices/{GPU}"]}, "the pod runs, but no device or library of the driver is injected"),
         ({"devices": {"/dev/nvidia0": 1}}, "the pod may not open its device nodes"),
         ({"nvml": {"uuids": [], "mig": [], "error": "libnvidia-ml.so.1: no"}}, "a library of the driver is missing"),
-        ({"nvml": {"uuids": [], "mig": [], "error": ""}}, "the pod has fewer GPUs than it asked for"),
-        ({"nvml": {"uuids": [GPU, "GPU-b"], "mig": [], "error": ""}}, "the pod has more GPUs than it asked for"),
+        ({"nvml": {"uuids": [], "mig": [], "error": ""}}, "the pod has fewer GPUs than it requested"),
+        ({"nvml": {"uuids": [GPU, "GPU-b"], "mig": [], "error": ""}}, "the pod has more GPUs than it requested"),
         ({"cuda": [{"uuid": GPU, "ok": False, "error": 100, "text": "no device"}]}, "no device (CUDA 100)"),
         ({"cuda": [{"uuid": GPU, "ok": False, "error": None, "text": "libcuda.so.1 cannot be loaded"}]}, "a library of the driver"),
     ],
 )  # fmt: skip
 def test_a_pod_that_reports_anything_else_fails(changes: dict[str, Any], words: str) -> None:
-    check = prove(FakeApi(logs=[report(**changes)]))
+    check = run(FakeApi(logs=[report(**changes)]))
     assert check.failed
     assert words in check.evidence
     assert check.remedy
@@ -74,20 +74,20 @@ def test_a_pod_that_reports_anything_else_fails(changes: dict[str, Any], words: 
 def test_the_runtime_class_is_used_only_when_a_plain_pod_got_nothing() -> None:
     api = FakeApi(logs=[NOTHING, report()])
     api.classes = ("nvidia",)
-    check = prove(api)
+    check = run(api)
     assert check.outcome == "ok"
     assert "RuntimeClass nvidia" in check.evidence
     assert [pod["spec"].get("runtimeClassName") for pod in api.created] == [None, "nvidia"]
     plain = FakeApi()
     plain.classes = ("nvidia",)
-    prove(plain)
+    run(plain)
     assert len(plain.created) == 1
 
 
 def test_a_pod_that_is_never_scheduled_fails_with_the_schedulers_words() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     status = {"phase": "Pending", "conditions": [{**condition, "message": "0/1: Insufficient cpu"}]}
-    check = prove(FakeApi(statuses=[status]))
+    check = run(FakeApi(statuses=[status]))
     assert check.failed
     assert check.evidence == "the pod is not scheduled: 0/1: Insufficient cpu"
 
@@ -95,7 +95,7 @@ def test_a_pod_that_is_never_scheduled_fails_with_the_schedulers_words() -> None
 def test_a_gpu_that_a_job_took_meanwhile_is_not_a_failure() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     status = {"phase": "Pending", "conditions": [{**condition, "message": "Insufficient"}]}
-    check = prove(FakeApi(statuses=[status], others=[holder("8")]))
+    check = run(FakeApi(statuses=[status], others=[holder("8")]))
     assert check.outcome == "not applicable"
     assert "all GPUs are in use" in check.evidence
 
@@ -105,46 +105,44 @@ def test_a_pod_that_does_not_finish_fails_with_its_last_warning() -> None:
     api.warnings = [
         {"type": "Warning", "reason": "FailedCreatePodSandBox", "message": "no runtime for x"}
     ]
-    check = prove(api, 0.05)
-    assert "did not finish in time: 0 s; FailedCreatePodSandBox: no runtime for x" in check.evidence
-    assert "phase Pending" in prove(FakeApi(statuses=[{"phase": "Pending"}]), 0.05).evidence
+    check = run(api, 0.05)
+    assert "timed out: 0 s; FailedCreatePodSandBox: no runtime for x" in check.evidence
+    assert "phase Pending" in run(FakeApi(statuses=[{"phase": "Pending"}]), 0.05).evidence
 
 
 def test_a_pod_that_something_else_deletes_fails() -> None:
     api = FakeApi(statuses=[{"phase": "Pending"}])
     api.at_look = lambda: api.deleted.extend(pod["metadata"]["name"] for pod in api.present())
-    assert "the pod was deleted before it finished" in prove(api).evidence
+    assert "the pod was deleted before it finished" in run(api).evidence
 
 
 def test_a_log_that_cannot_be_read_and_one_without_a_report_fail_differently() -> None:
     api = FakeApi()
     api.fails = {"log": "dial tcp 10.0.0.1:10250: connection refused"}
-    assert "report cannot be read: dial tcp" in prove(api).evidence
-    assert "it printed MemoryError" in prove(FakeApi(logs=[{}])).evidence
+    assert "report cannot be read: dial tcp" in run(api).evidence
+    assert "its output: MemoryError" in run(FakeApi(logs=[{}])).evidence
 
 
 def test_an_interrupted_pod_is_deleted_and_not_judged() -> None:
     api = FakeApi(statuses=[{"phase": "Running"}])
-    assert prove(api, stop=lambda: True).outcome == "not applicable"
+    assert run(api, stop=lambda: True).outcome == "not applicable"
     assert len(api.deleted) == 1
 
 
 def test_a_pod_that_cannot_be_deleted_is_named() -> None:
     api = FakeApi()
     api.fails = {"delete_pod": "forbidden"}
-    check = podproof.PodProof(api, api.found, "image:1", ["python"]).prove(pods.GPU)
+    check = podtest.PodTest(api, api.found, "image:1", ["python"]).run(pods.GPU)
     assert check.outcome == "ok"
-    assert (
-        f"pod {api.created[0]['metadata']['name']} cannot be deleted: forbidden" in check.evidence
-    )
+    assert f"cannot delete pod {api.created[0]['metadata']['name']}: forbidden" in check.evidence
 
 
 def test_an_api_that_fails_for_the_whole_time_is_an_error_and_a_pod_is_deleted() -> None:
     api = FakeApi()
     api.fails = {"pod": "API server does not answer"}
-    proof = podproof.PodProof(api, api.found, "image:1", ["python"], 0.05)
+    test = podtest.PodTest(api, api.found, "image:1", ["python"], 0.05)
     with pytest.raises(ClusterError, match="does not answer"):
-        proof.prove(pods.GPU)
+        test.run(pods.GPU)
     assert api.deleted
 
 
@@ -152,14 +150,14 @@ def test_what_a_killed_validation_left_on_this_node_alone_is_deleted() -> None:
     api = FakeApi()
     for name, where in (("mine", "gpu1"), ("theirs", "gpu2")):
         api.left.append({"metadata": {"name": name, "annotations": {pods.FOR_NODE: where}}})
-    podproof.remove_leftovers(api, "gpu1")
+    podtest.remove_leftovers(api, "gpu1")
     assert api.deleted == ["mine"]
 
 
 def test_a_device_plugin_that_has_just_started_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(podproof, "_REGISTER_S", 5)
+    monkeypatch.setattr(podtest, "_REGISTER_S", 5)
     api = FakeApi(node(gpus="0"))
     waits = iter([None, None])
 
@@ -168,12 +166,12 @@ def test_a_device_plugin_that_has_just_started_is_waited_for(
             api.found = node()
         return False
 
-    assert podproof.free_resource(api, "gpu1", stop) == pods.GPU
-    monkeypatch.setattr(podproof, "_REGISTER_S", 0.01)
-    with pytest.raises(pods.Verdict, match="the Node offers no GPUs"):
-        podproof.free_resource(FakeApi(node(gpus="0")), "gpu1", lambda: False)
+    assert podtest.free_resource(api, "gpu1", stop) == pods.GPU
+    monkeypatch.setattr(podtest, "_REGISTER_S", 0.01)
+    with pytest.raises(pods.Verdict, match="the Node has no GPU resource"):
+        podtest.free_resource(FakeApi(node(gpus="0")), "gpu1", lambda: False)
 
 
 def test_gpus_in_use_are_not_waited_for() -> None:
     with pytest.raises(pods.Verdict, match="all GPUs are in use"):
-        podproof.free_resource(FakeApi(others=[holder("8")]), "gpu1", lambda: pytest.fail("waits"))
+        podtest.free_resource(FakeApi(others=[holder("8")]), "gpu1", lambda: pytest.fail("waits"))

@@ -1,4 +1,4 @@
-"""Connections on which nothing comes any more."""
+"""Dead connections: keepalive requests without a reply close them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from gpustate.remote import ssh
-from gpustate.remote.alive import HeardSocket, Watch, watch
+from gpustate.remote.keepalive import Keepalive, TimedSocket, monitor
 
 
 class Server(paramiko.ServerInterface):
-    """Lets everybody in."""
+    """Accepts every login."""
 
     def get_allowed_auths(self, username: str) -> str:
         return "none"
@@ -29,20 +29,20 @@ class Server(paramiko.ServerInterface):
 
 
 class Pair:
-    """A client and a server that are logged in, and the means to silence one of them."""
+    """A client that is logged in to a server, whose replies can be stopped."""
 
     def __init__(self) -> None:
         near, far = socket.socketpair()
-        self.heard = HeardSocket(near)
+        self.sock = TimedSocket(near)
         self.server = paramiko.Transport(far)
         self.server.add_server_key(paramiko.ECDSAKey.generate(bits=256))
         self.server.start_server(threading.Event(), Server())
-        self.client = paramiko.Transport(self.heard)  # type: ignore[arg-type]
+        self.client = paramiko.Transport(self.sock)  # type: ignore[arg-type]
         self.client.start_client(timeout=10)
         self.client.auth_none("anybody")
 
     def silence(self) -> None:
-        """The server's answers go nowhere from here on."""
+        """Drop all further replies of the server."""
         self.server.packetizer.send_message = lambda data: None  # type: ignore[method-assign]
 
     def ends_within(self, seconds: float) -> bool:
@@ -54,24 +54,24 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    made = Pair()
-    yield made
-    made.client.close()
-    made.server.close()
+    connected = Pair()
+    yield connected
+    connected.client.close()
+    connected.server.close()
 
 
-class Gone:
-    """A jump host's channel, after the jump host has hung up."""
+class ClosedChannel:
+    """A channel through a jump host that has disconnected."""
 
     def close(self) -> None:
         raise EOFError
 
 
-def test_a_jump_host_that_hung_up_first_leaves_nothing_to_close() -> None:
-    HeardSocket(Gone()).close()
+def test_close_ignores_a_jump_host_that_disconnected_first() -> None:
+    TimedSocket(ClosedChannel()).close()
 
 
-def test_a_connection_whose_thread_fails_at_its_end_is_over_without_a_word(
+def test_a_failed_transport_thread_closes_the_connection_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(self: paramiko.Transport) -> None:
@@ -90,41 +90,41 @@ def test_a_connection_whose_thread_fails_at_its_end_is_over_without_a_word(
     assert capsys.readouterr().err == ""
 
 
-def test_a_side_that_answers_is_left_connected(pair: Pair) -> None:
-    watched = watch(pair.client, pair.heard, 0.2, 2)
+def test_a_server_that_replies_stays_connected(pair: Pair) -> None:
+    monitored = monitor(pair.client, pair.sock, 0.2, 2)
     assert not pair.ends_within(2.0)
-    assert watched is not None
-    assert watched.lost == ""
+    assert monitored is not None
+    assert monitored.lost == ""
 
 
-def test_a_side_that_falls_silent_is_hung_up_on_and_the_reason_kept(pair: Pair) -> None:
-    watched = watch(pair.client, pair.heard, 0.2, 2)
+def test_a_server_without_replies_is_disconnected_with_the_reason(pair: Pair) -> None:
+    monitored = monitor(pair.client, pair.sock, 0.2, 2)
     pair.silence()
     assert pair.ends_within(10)
-    assert watched is not None
-    assert watched.lost == "no sign of life for 0.6 s"
+    assert monitored is not None
+    assert monitored.lost == "no reply to keepalive requests for 0.6 s"
 
 
-def test_whoever_waits_for_output_is_woken(pair: Pair) -> None:
+def test_a_dead_connection_wakes_a_reader(pair: Pair) -> None:
     pair.server.packetizer.set_keepalive(0, lambda: None)
     accepted: list[paramiko.Channel | None] = []
     thread = threading.Thread(target=lambda: accepted.append(pair.server.accept(10)))
     thread.start()
     channel = pair.client.open_session(timeout=10)
     thread.join()
-    watch(pair.client, pair.heard, 0.2, 2)
+    monitor(pair.client, pair.sock, 0.2, 2)
     pair.silence()
     channel.settimeout(10)
     assert channel.recv(1) == b""
 
 
-def test_an_interval_of_zero_asks_for_nothing(pair: Pair) -> None:
-    assert watch(pair.client, pair.heard, 0, 3) is None
+def test_an_interval_of_zero_sends_no_requests(pair: Pair) -> None:
+    assert monitor(pair.client, pair.sock, 0, 3) is None
 
 
-def test_a_connection_that_is_over_is_no_longer_looked_at(pair: Pair) -> None:
-    one = Watch(pair.client, pair.heard, 5.0)
-    assert one.look(pair.heard.heard_at + 1) == pair.heard.heard_at + 5.0
+def test_a_closed_connection_is_no_longer_checked(pair: Pair) -> None:
+    one = Keepalive(pair.client, pair.sock, 5.0)
+    assert one.check(pair.sock.received_at + 1) == pair.sock.received_at + 5.0
     pair.client.close()
-    assert one.look(time.monotonic()) is None
+    assert one.check(time.monotonic()) is None
     assert one.lost == ""

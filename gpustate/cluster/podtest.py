@@ -1,7 +1,7 @@
-"""Run a pod that uses one GPU of a Node, and judge what became of it.
+"""Run a pod that uses one GPU of a Node, and evaluate its report.
 
-The pod waits for nobody: when no GPU is free, none is created. It is deleted in every case, and what a killed
-validation left on the same Node is deleted before.
+No pod is created unless a GPU is free. The pod is always deleted; pods that a killed validation left on the
+same Node are deleted first.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from gpustate.diagnosis.chain import Check
 from gpustate.errors import ClusterError
 from gpustate.nodeside.container_inside import MARK
 
-#: Seconds between two looks at a pod.
+#: Seconds between two polls of a pod.
 _POLL_S = 0.5
-#: The scheduler may need so long to hear of the Node's newest state.
+#: Seconds that a pod may be unschedulable: the scheduler sees changes of a Node with a delay.
 _UNSCHEDULABLE_S = 5.0
-#: A device plugin that has just started registers within this time.
+#: Seconds within which a device plugin that has just started registers.
 _REGISTER_S = 15.0
-#: A kubelet removes a pod's containers within this time.
+#: Seconds within which a kubelet removes a pod's containers.
 _DELETE_S = 30.0
 
 
 class Api(Protocol):
-    """What a pod's test asks of the cluster; see :class:`gpustate.cluster.api.Api`."""
+    """The requests that the test needs; see :class:`gpustate.cluster.api.Api`."""
 
     def node(self, name: str) -> Json: ...
     def pods_on(self, node: str) -> list[Json]: ...
@@ -44,24 +44,24 @@ class Api(Protocol):
 
 
 def remove(api: Api, name: str) -> str:
-    """Delete a pod and wait until it is gone; why it is not, empty when it is."""
+    """Delete a pod and wait until it is gone; return the problem, empty on success."""
     try:
         api.delete_pod(name)
         end = time.monotonic() + _DELETE_S
         while api.pod(name) is not None:
             if time.monotonic() > end:
-                return f"pod {name} is still being deleted after {_DELETE_S:.0f} s"
+                return f"pod {name} is still terminating after {_DELETE_S:.0f} s"
             time.sleep(_POLL_S)
     except ClusterError as error:
-        return f"pod {name} cannot be deleted: {error}"
+        return f"cannot delete pod {name}: {error}"
     return ""
 
 
 def remove_leftovers(api: Api, node: str) -> None:
-    """Delete the pods that killed validations of a Node left.
+    """Delete the pods that killed validations left on a Node.
 
     Raises:
-        ClusterError: the API fails, or one of them stays.
+        ClusterError: a request failed, or a pod was not deleted.
     """
     left = [pod for pod in api.labelled_pods(pods.LABELS) if pods.is_leftover(pod, node)]
     problems = [problem for pod in left if (problem := remove(api, pod["metadata"]["name"]))]
@@ -70,11 +70,11 @@ def remove_leftovers(api: Api, node: str) -> None:
 
 
 def free_resource(api: Api, node: str, stop: Callable[[], bool]) -> str:
-    """The resource of which a Node has one to spare; waits for a device plugin that has just started.
+    """Return a GPU resource that is free on a Node; wait for a device plugin that has just started.
 
     Raises:
-        pods.Verdict: the Node offers none, or all are in use.
-        ClusterError: the API fails.
+        pods.Verdict: the Node has no GPU resource, or all are in use.
+        ClusterError: a request failed.
     """
     end = time.monotonic() + _REGISTER_S
     while True:
@@ -87,17 +87,17 @@ def free_resource(api: Api, node: str, stop: Callable[[], bool]) -> str:
 
 
 @dataclass(frozen=True)
-class PodProof:
-    """The test of one Node.
+class PodTest:
+    """The GPU pod test of one Node.
 
     Args:
-        api: of its cluster.
-        node: its Node.
-        image: reference of an image that the node has.
-        command: runs :mod:`gpustate.nodeside.container_inside` in it, without arguments.
-        timeout_s: seconds a pod may take from its creation to its end.
-        cuda: run a CUDA kernel in it.
-        stop: checked again and again; once true, the pod is deleted and the link not judged.
+        api: of the cluster.
+        node: the Node.
+        image: an image that is present on the node.
+        command: runs :mod:`gpustate.nodeside.container_inside` in the image, without arguments.
+        timeout_s: seconds from the creation of a pod to its end.
+        cuda: run a CUDA kernel in the pod.
+        stop: polled; once true, the pod is deleted and the check is not applicable.
     """
 
     api: Api
@@ -110,24 +110,24 @@ class PodProof:
 
     @property
     def name(self) -> str:
-        """Of the Node."""
+        """The name of the Node."""
         return str(self.node["metadata"]["name"])
 
-    def prove(self, resource: str) -> Check:
-        """Run a pod; where it got nothing and there is a RuntimeClass ``nvidia``, another one with it.
+    def run(self, resource: str) -> Check:
+        """Run a pod; if it gets nothing of the driver and a RuntimeClass ``nvidia`` exists, run one with that.
 
         Raises:
-            ClusterError: the API fails.
+            ClusterError: a request failed.
         """
-        check = self.run(resource, "")
-        if pods.gives_nothing(check) and self.api.has_runtime_class(pods.RUNTIME_CLASS):
-            return self.run(resource, pods.RUNTIME_CLASS)
+        check = self.run_pod(resource, "")
+        if pods.lacks_driver(check) and self.api.has_runtime_class(pods.RUNTIME_CLASS):
+            return self.run_pod(resource, pods.RUNTIME_CLASS)
         return check
 
-    def run(self, resource: str, runtime_class: str) -> Check:
+    def run_pod(self, resource: str, runtime_class: str) -> Check:
         """Run one pod and delete it."""
         name = f"gpustate-validate-{self.name[:200].rstrip('.-')}-{secrets.token_hex(3)}"
-        # The report has to arrive before this pod's time is over.
+        # The report has to be written before the pod's timeout.
         inside_s = max(5.0, self.timeout_s / 2)
         command = [*self.command, f"{inside_s:g}", *(["all"] if self.cuda else [])]
         pod = pods.manifest(
@@ -139,20 +139,20 @@ class PodProof:
             runtime_class=runtime_class,
             timeout_s=self.timeout_s,
         )
-        way = f"pod on {self.name}, {resource}" + (
+        context = f"pod on {self.name}, {resource}" + (
             f", RuntimeClass {runtime_class}" if runtime_class else ""
         )
         began = time.monotonic()
         left = ""
         try:
             uid = str(self.api.create_pod(pod)["metadata"].get("uid", ""))
-            check = self.wait(name, uid, began) or self.judge(name, way, began)
+            check = self.wait(name, uid, began) or self.evaluate(name, context, began)
         finally:
             left = remove(self.api, name)
         return replace(check, evidence=f"{check.evidence}; {left}") if left else check
 
     def wait(self, name: str, uid: str, began: float) -> Check | None:
-        """Wait for the end of a pod; ``None`` when it succeeded, else why it cannot or did not in time."""
+        """Wait for the end of a pod; return ``None`` if it succeeded, else the failed check."""
         unschedulable_since: float | None = None
         problem: ClusterError | None = None
         last = "no status"
@@ -161,61 +161,61 @@ class PodProof:
             try:
                 pod = self.api.pod(name)
                 problem = None
-            except ClusterError as error:  # an API server that restarts
+            except ClusterError as error:  # the API server may be restarting
                 pod, problem = {}, error
             if pod is None:
                 return pods.failed("deleted", name)
-            seen = pods.progress(pod)
-            if seen.finished:
+            progress = pods.progress(pod)
+            if progress.finished:
                 return None
-            if seen.failure is not None:
-                return seen.failure
-            last = seen.last if pod else last
-            if not seen.unschedulable:
+            if progress.failure is not None:
+                return progress.failure
+            last = progress.last if pod else last
+            if not progress.unschedulable:
                 unschedulable_since = None
             elif unschedulable_since is None:
                 unschedulable_since = now
             elif now - unschedulable_since > _UNSCHEDULABLE_S:
-                return self.unschedulable(seen.unschedulable, name)
+                return self.unschedulable(progress.unschedulable, name)
             if self.stop():
                 return pods.not_applicable("interrupted before the pod ended")
             if now - began > self.timeout_s:
                 if problem is not None:
                     raise problem
-                words = pods.last_warning(self.api.events(uid)) or last
-                return pods.failed("timeout", f"{self.timeout_s:.0f} s; {words}")
+                status = pods.last_warning(self.api.events(uid)) or last
+                return pods.failed("timeout", f"{self.timeout_s:.0f} s; {status}")
             time.sleep(_POLL_S)
 
-    def unschedulable(self, words: str, name: str) -> Check:
-        """Why the scheduler finds no place: somebody was faster with the last GPU, or anything else."""
+    def unschedulable(self, message: str, name: str) -> Check:
+        """Return why a pod is not scheduled: another pod took the last GPU, or the scheduler's message."""
         others = [pod for pod in self.api.pods_on(self.name) if pod["metadata"]["name"] != name]
         try:
             pods.free_resource(self.api.node(self.name), others)
         except pods.Verdict as verdict:
             return verdict.check
-        return pods.failed("unschedulable", words)
+        return pods.failed("unschedulable", message)
 
-    def judge(self, name: str, way: str, began: float) -> Check:
-        """Read and judge the report of a pod that has ended."""
+    def evaluate(self, name: str, context: str, began: float) -> Check:
+        """Evaluate the report of a pod that has ended."""
         try:
             text = self.api.log(name)
         except ClusterError as error:
             return pods.failed("no-report", str(error))
         report = last_report(text.splitlines())
         if report is None:
-            last = text.strip().splitlines()[-1:] or ["nothing"]
-            return pods.failed("crashed", f"it printed {last[0]}")
+            last = text.strip().splitlines()[-1:] or ["none"]
+            return pods.failed("crashed", f"its output: {last[0]}")
         try:
-            return pods.judge_report(report, way, cuda=self.cuda, began=began)
+            return pods.evaluate_report(report, context, cuda=self.cuda, began=began)
         except (KeyError, TypeError, AttributeError):
-            return pods.failed("crashed", "its report is of another form")
+            return pods.failed("crashed", "unknown report format")
 
 
 def last_report(lines: Iterable[str]) -> Json | None:
-    """The last report that a pod printed; ``None`` when there is none that can be read."""
-    found = [line[len(MARK) :] for line in lines if line.startswith(MARK)]
+    """Return the last report that a pod printed; ``None`` without a valid one."""
+    reports = [line[len(MARK) :] for line in lines if line.startswith(MARK)]
     try:
-        report = json.loads(found[-1])
+        report = json.loads(reports[-1])
     except (IndexError, ValueError):
         return None
     return report if isinstance(report, dict) else None
