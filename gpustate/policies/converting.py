@@ -93,22 +93,24 @@ def _carried(policy: Policy, differ: list[str]) -> tuple[str, list[str]] | None:
     missing: list[str] = []
     if original.values:
         fresh = operator.build(_object_name(policy), _present(policy), policy.nodes, policy.pace)
-        done = preserving.merge_values(fresh, original.text)
+        done = preserving.merge_values(fresh, original.text, original.release)
         if done is None:
             return None
         objects, missing = done
     else:
         objects = preserving.parse_objects(original.text)
     others = (*original.beside, *operator.nodes_of(policy.nodes))
-    text = operator.dump(preserving.append_missing(objects, others))
-    try:
-        lost = list(differences(policy, _read(text, "clusterpolicy"), _meant))
-    except GpustateError:
-        return None
-    if not set(lost) <= set(differ):
-        return None
-    lost.extend(f"of the file itself: {line}" for line in missing)
-    return text, lost
+    # Objects of an earlier release may mean something else to the newest, unless they name their release.
+    labelled = () if original.values else (preserving.with_release(objects, original.release),)
+    for these in (objects, *labelled):
+        text = operator.dump(preserving.append_missing(these, others))
+        try:
+            lost = list(differences(policy, _read(text, "clusterpolicy"), _meant))
+        except GpustateError:
+            continue
+        if set(lost) <= set(differ):
+            return text, [*lost, *(f"of the file itself: {line}" for line in missing)]
+    return None
 
 
 def _written(policy: Policy, to: str) -> str:
