@@ -67,11 +67,15 @@ class Original:
         text: all of it, with the changes of the command line.
         values: it holds Helm values, not objects.
         beside: objects that stand beside the file and not in it, as plain data.
+        exclusive: groups of the policy of which a node may be in one only, with the object each is from.
+        release: of that program that it was read for.
     """
 
     text: str
     values: bool = False
     beside: tuple[Mapping[str, Any], ...] = ()
+    exclusive: Mapping[str, str] = field(default_factory=dict[str, str])
+    release: str = ""
 
 
 class Policy:
@@ -334,9 +338,10 @@ def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) ->
 
     Raises:
         PolicyError: overrides of a wrong shape or with parameters a state does not have, with the
-            place they came from.
+            place they came from; two objects of another program's file that both select the node.
     """
     key = _key(policy, node)
+    _check_exclusive(policy, node)
     if key == ((), (), ()):
         return Resolved(node, policy.states, allow=policy.allow)
     if key not in policy._resolved:
@@ -352,6 +357,20 @@ def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) ->
         allow.update(_reasons(layer.states.get(ALLOW, {}), _place_in(layer, (ALLOW,), node)))
         notes.extend(_others(policy, layer, node, known))
     return Resolved(node, states, tuple(notes), allow)
+
+
+def _check_exclusive(policy: Policy, node: InventoryNode) -> None:
+    """Refuse a node that several objects select, where the program of the file allows one."""
+    exclusive = policy.original.exclusive if policy.original is not None else {}
+    if len(exclusive) < 2:
+        return
+    mine = [group for group in groups_of(policy, node) if group in exclusive]
+    if len(mine) > 1:
+        raise PolicyError(
+            f"{' and '.join(exclusive[group] for group in mine)} select the same node {named(node.name)}",
+            place=policy.places.get(("groups", mine[-1])),
+            fix=f"remove a label of the node, or change a selector: {', '.join(mine)}",
+        )
 
 
 def _key(policy: Policy, node: InventoryNode) -> tuple[object, ...]:
