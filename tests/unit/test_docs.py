@@ -22,7 +22,7 @@ import yaml
 import gpustate as public
 from gpustate import errors, inventory, ops, policies, registry, testing
 from gpustate.cli.main import cli
-from gpustate.core import queries, shared_probes
+from gpustate.core import packages, queries, shared_probes
 from gpustate.core.change import Plan
 from gpustate.core.facts import NodeFacts
 from gpustate.core.node import Node
@@ -168,7 +168,7 @@ def test_steps_that_the_page_names_are_steps_there_are() -> None:
 
 DOTTED = re.compile(r"gpustate(?:\.[A-Za-z_]\w*)+")
 #: Quoted words of the page about states that are not names of the code.
-WORDS = {"password"}
+WORDS = {"password", "PROVES", "STEPLESS", "PARTLESS"}
 #: Files and entry point groups, which look like modules.
 NO_MODULES = {"gpustate.toml", "gpustate.lock", "gpustate.verbs", "gpustate.policies"}
 
@@ -200,7 +200,7 @@ def test_names_in_the_page_about_states_exist() -> None:
     prose = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
     names = re.findall(r"`(?:(\w+)\.)?([A-Za-z_]\w*)(?:\([^`]*\)| = True)?`", prose)
     owners = {
-        "": (State, queries, shared_probes, steps, testing, public),
+        "": (State, packages, queries, shared_probes, steps, testing, public),
         "ops": (ops,),
         "node": (Node,),
         "facts": (NodeFacts,),
