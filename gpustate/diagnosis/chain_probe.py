@@ -1,7 +1,7 @@
-"""What the chain of proofs is judged by: the sh fragments that find it, and their reader.
+"""Fragments of sh that observe a node for the checks of the validation, and their parser.
 
-``KEY_SCRIPT`` is cheap and part of every probe; it tells whether a kept proof still stands.
-``CHAIN_SCRIPT`` runs other programs and is asked only to validate and to explain. Both print
+``KEY_SCRIPT`` is cheap and part of every probe; it shows whether the last validation is still valid.
+``CHAIN_SCRIPT`` runs other programs and is used only by validate and explain. Both print
 lines ``key=field|field...`` and only read.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.
@@ -215,7 +215,7 @@ def pairs(text: str) -> list[tuple[str, str]]:
 
 
 def quarantine_of(text: str) -> quarantine.Quarantine:
-    """Read what ``KEY_SCRIPT`` printed of GPUs that are out of use."""
+    """Parse the quarantined GPUs in the output of ``KEY_SCRIPT``."""
     fields = dict(reversed(pairs(text)))
     now = fields.get("now", "")
     return quarantine.read(fields.get("quarantine", ""), int(now) if now.isdigit() else 0)
@@ -230,13 +230,13 @@ def key_fields(text: str) -> dict[str, str]:
 
 
 def _files_digest(rows: list[tuple[str, str]]) -> str:
-    """Stands for size, times and inode of the driver's libraries and modules; empty where there are none."""
+    """Digest of size, times and inode of the driver's libraries and modules; empty if there are none."""
     files = "\n".join(sorted(value for name, value in rows if name == "driver_file"))
     return hashlib.sha256(files.encode()).hexdigest()[:16] if files else ""
 
 
 def is_whole(size: int, header: str) -> bool:
-    """A library that begins as ELF does, and reaches as far as its header says.
+    """A library starts like ELF and is as long as its header says.
 
     The table of sections is the last thing in a file that a linker wrote: offset, size and number of its
     rows stand in the header (elf(5): e_shoff, e_shentsize, e_shnum).
@@ -304,7 +304,7 @@ def _containerd(lines: _Lines) -> chain.Containerd | None:
 
 
 def _disabled(names: str) -> str:
-    """The entry of containerd's ``disabled_plugins`` by which it serves no CRI."""
+    """The entry of containerd's ``disabled_plugins`` that switches CRI off."""
     found = re.findall(
         r"""["'](cri|io\.containerd\.grpc\.v1\.cri|io\.containerd\.cri\.v1\.runtime)["']""", names
     )
@@ -321,7 +321,7 @@ def _cri(lines: _Lines, prefix: str = "") -> cri_status.CriStatus | None:
 def parse(
     text: str, nvml: NvmlFacts, cuda: tuple[chain.CudaResult, ...] | None = None
 ) -> chain.ChainObservation:
-    """Read what ``KEY_SCRIPT`` and ``CHAIN_SCRIPT`` printed, one after the other."""
+    """Parse the output of ``KEY_SCRIPT`` followed by that of ``CHAIN_SCRIPT``."""
     lines = _Lines(text)
     torn = {name for name, size, head in lines.all("elf", 3) if not is_whole(_number(size), head)}
     libraries = {

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 import gpustate as public
-from gpustate import errors, inventory, ops, policies, registry, testing
+from gpustate import errors, inventory, ops, policies, registry, shell, testing
 from gpustate.cli.main import cli
 from gpustate.core import packages, queries, shared_probes
 from gpustate.core.change import Plan
@@ -205,6 +205,7 @@ def test_names_in_the_page_about_states_exist() -> None:
         "node": (Node,),
         "facts": (NodeFacts,),
         "plan": (Plan,),
+        "shell": (shell,),
     }
     missing = [
         f"{owner}.{name}".strip(".")

@@ -128,7 +128,7 @@ def test_a_gpu_that_hangs_is_named_and_what_answered_before_is_kept(
     facts = query(stub_node(), tmp_path, HANGING, timeout_s=0.5)
     assert time.monotonic() - began < 10
     assert facts.error == nvml_report.TIMEOUT
-    assert facts.error_text == "NVML did not answer within 0.5 s when asked about GPU 1"
+    assert facts.error_text == "NVML did not answer within 0.5 s in a query of GPU 1"
     assert [(gpu.index, gpu.uuid, gpu.error) for gpu in facts.gpus] == [
         (0, "GPU-0", None),
         (1, "", nvml_report.TIMEOUT),
