@@ -22,7 +22,7 @@ import yaml
 import gpustate as public
 from gpustate import errors, inventory, ops, policies, registry, shell, testing
 from gpustate.cli.main import cli
-from gpustate.core import queries, shared_probes, state
+from gpustate.core import packages, queries, shared_probes, state
 from gpustate.core.change import Plan
 from gpustate.core.facts import NodeFacts
 from gpustate.core.node import Node
@@ -200,7 +200,7 @@ def test_names_in_the_page_about_states_exist() -> None:
     prose = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
     names = re.findall(r"`(?:(\w+)\.)?([A-Za-z_]\w*)(?:\([^`]*\)| = True)?`", prose)
     owners = {
-        "": (State, state, queries, shared_probes, steps, testing, public),
+        "": (State, state, packages, queries, shared_probes, steps, testing, public),
         "ops": (ops,),
         "node": (Node,),
         "facts": (NodeFacts,),
