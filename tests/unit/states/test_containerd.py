@@ -307,7 +307,7 @@ def test_files_that_containerd_does_not_follow_are_no_success() -> None:
         node_with(files=node.files, dump=dump_of("1.7.24"))
     )
     assert observed.lacks[0] == "runtime nvidia is not defined"
-    assert "containerd reports: no runtime nvidia" in (
+    assert "containerd reports: runtime nvidia is not defined" in (
         ContainerdHandlerRegistered().refuse(observed) or ""
     )
     assert ContainerdHandlerRegistered().verify(observed).fields == {"lacks"}
