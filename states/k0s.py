@@ -160,6 +160,7 @@ class K0sHandlerRegistered(State[Observed]):
     """
 
     name: ClassVar[str] = "k0s"
+    supported_runtime: ClassVar[str] = "k0s"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = ("unit", "active", "managed", "text", "lacks")

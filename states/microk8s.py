@@ -140,6 +140,7 @@ class Microk8sHandlerRegistered(State[Observed]):
     """
 
     name: ClassVar[str] = "microk8s"
+    supported_runtime: ClassVar[str] = "MicroK8s"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = ("template", "lacks", "read", "version")

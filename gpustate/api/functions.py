@@ -151,6 +151,7 @@ def apply(
     max_disruption: Disruption = Disruption.REBOOT,
     all_or_nothing: bool = False,
     serial: Sequence[str] = (),
+    max_failures: int = 0,
     reason: str = "",
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
@@ -172,6 +173,7 @@ def apply(
         remove: remove what the policy installed.
         max_disruption: refuse nodes whose plan may exceed it.
         serial: batch sizes, ``("1", "10%", "50%")``; a batch in which a node fails is the last one.
+        max_failures: no further node is begun once so many failed; 0: see ``serial``.
         reason: a ticket or reason, for the nodes' leases and the records of the run.
         schedulers: how the nodes' schedulers are reached and workloads leave.
         started: called with the id of the run once everything is checked, before the first node is reached.
@@ -195,13 +197,12 @@ def apply(
             else saved.policy_of(document, read_policy, name)
         )
         targets = saved.only_planned(_nodes(nodes, limit, exclude), document, name)
-        targets = saved.as_locked(targets, effective, document, name)
+        effective = saved.as_locked(effective, targets, document, name)
         inputs = _Inputs(effective, targets, name, None, targets.notes)
-    request = fleet.Request(
+    request = run_request(
         effective,
         inputs.inventory,
         apply=True,
-        known=registry.names(),
         forks=forks,
         max_disruption=max_disruption,
         planned=documents.planned_observations(document)
@@ -210,11 +211,10 @@ def apply(
         announced=documents.announced_disruptions(document) if document else None,
         plan_id=str(document["id"]) if document else "",
         serial=batch_sizes(serial, effective.pace, len(inputs.inventory.nodes)),
+        max_failures=max_failures,
         run=run or fleet.new_run_id(),
         ticket=" ".join(reason.split()),
         all_or_nothing=all_or_nothing,
-        last_in_image=last_in_image(inputs.inventory),
-        checks=node_checks(effective),
     )
     fleet.resolve_all(request)
     fleet.batches((), request.serial)
@@ -284,7 +284,7 @@ def _inputs(
     from gpustate.resolver import lock_layers
 
     lock_data = lock_layers.load(file)
-    targets = lock_layers.onto(targets, effective, lock_data, file, registry.names())
+    effective = lock_layers.onto(effective, targets, lock_data, file, registry.names())
     return _Inputs(effective, targets, name, lock_data, notes)
 
 
@@ -326,22 +326,36 @@ def _probe(
     """Probe and plan all nodes."""
     sizes = batch_sizes(serial, policy.pace, len(inputs.inventory.nodes))
     fleet.batches((), sizes)
-    request = fleet.Request(
+    request = run_request(
         policy,
         inputs.inventory,
-        known=registry.names(),
         forks=forks,
         timings=timings,
         forecast=forecast,
         maintenance=maintenance,
         all_or_nothing=all_or_nothing,
-        last_in_image=last_in_image(inputs.inventory),
-        checks=node_checks(policy),
     )
     return fleet.run(request, events, stop), sizes
 
 
-def last_in_image(inventory: Inventory) -> fleet.LastInImage:
+def run_request(policy: Policy, inventory: Inventory, **options: Any) -> fleet.Request:
+    """A request with the checks, and the states of images, that every run of a policy has.
+
+    Args:
+        policy, inventory: what should hold, and where.
+        options: other fields of the request.
+    """
+    return fleet.Request(
+        policy,
+        inventory,
+        known=registry.names(),
+        last_in_image=_last_in_image(inventory),
+        checks=node_checks(policy),
+        **options,
+    )
+
+
+def _last_in_image(inventory: Inventory) -> fleet.LastInImage:
     """The state that comes last on mounted images: their first boot."""
     if not any(node.connection.kind == "chroot" for node in inventory.nodes):
         return ()

@@ -109,16 +109,16 @@ def _with_secrets(
 
 
 def as_locked(
-    inventory: Inventory, policy: Policy, document: Mapping[str, Any], source: str
-) -> Inventory:
-    """The inventory with the lock file of the plan."""
+    policy: Policy, inventory: Inventory, document: Mapping[str, Any], source: str
+) -> Policy:
+    """The policy with the lock file of the plan."""
     if "lock" not in document:
-        return inventory
+        return policy
     from gpustate.resolver import lock_layers
     from gpustate.solve import lock
 
     locked = lock.from_text(json.dumps(document["lock"]), f"{source}: lock")
-    return lock_layers.onto(inventory, policy, locked, source, registry.names())
+    return lock_layers.onto(policy, inventory, locked, source, registry.names())
 
 
 def only_planned(inventory: Inventory, document: Mapping[str, Any], source: str) -> Inventory:

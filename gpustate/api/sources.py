@@ -52,7 +52,7 @@ def load_policy(
         raise UsageError("no policy", fix="give a Python file, an Operator file or a state's name")
     policy = policies.load(name, changes=changes, origins=origins, strict=strict, release=release)
     _check_allowed(policy, name)
-    if bundle is None and not any(state.name == "bundle" for state in policy.states):
+    if bundle is None and not any(state.brings_bundle for state in policy.states):
         return policy
     from gpustate.resolver import bundle_nodes
 

@@ -63,6 +63,13 @@ def apply_options(function: common.F) -> common.F:
                 help="Process nodes in batches, one after the other: 1,10%,50%.",
             ),
             click.option(
+                "--max-failures",
+                type=click.IntRange(min=0),
+                default=0,
+                metavar="N",
+                help="Begin no further node once N have failed [default: the batch of the first is the last].",
+            ),
+            click.option(
                 "--reason",
                 metavar="TEXT",
                 help="Ticket or reason, recorded in the nodes' locks and in the run's records.",
@@ -229,6 +236,7 @@ def execute(
             max_disruption=options["max_disruption"],
             all_or_nothing=bool(options.get("all_or_nothing")),
             serial=common.serial(options["serial"]),
+            max_failures=int(options.get("max_failures") or 0),
             reason=options.get("reason") or "",
             schedulers=schedulers_of(options),
             events=listen,

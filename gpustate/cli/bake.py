@@ -60,7 +60,8 @@ def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: 
     if not root:
         raise UsageError("--root is empty", fix="name the directory of the image's root")
     root = os.path.abspath(root)
-    node = _locked(_node(root, name, options), policy, made, options, named=bool(name))
+    node = _node(root, name, options)
+    made = _locked(made, node, policy, options, named=bool(name))
     _check_conditions(made, _checked_gpus(gpus))
     image = Image(root, node, gpus or "")
     if not (options["dry_run"] or options["yes"] or sys.stdin.isatty()):
@@ -105,19 +106,18 @@ def _node(root: str, name: str | None, options: dict[str, Any]) -> InventoryNode
 
 
 def _locked(
-    node: InventoryNode, source: str, policy: Policy, options: dict[str, Any], *, named: bool
-) -> InventoryNode:
-    """The node with the driver set of the lock file: its own, or the only one in it."""
+    policy: Policy, node: InventoryNode, source: str, options: dict[str, Any], *, named: bool
+) -> Policy:
+    """With the driver set of the lock file: its own, or the only one in it."""
     file = common.lock_file(source, options)
     if file is None:
-        return node
-    from gpustate.core.inventory import Inventory
+        return policy
     from gpustate.resolver import lock_layers
 
     lock, known = lock_layers.load(file), common.known_states()
     if named:
-        return lock_layers.onto(Inventory("", (node,)), policy, lock, file, known).nodes[0]
-    return lock_layers.onto_image(node, policy, lock, file, known)
+        return lock_layers.onto(policy, (node,), lock, file, known)
+    return lock_layers.onto_image(policy, node, lock, file, known)
 
 
 def _checked_gpus(gpus: str | None) -> bool:

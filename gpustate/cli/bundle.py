@@ -168,7 +168,8 @@ def _cases(
                     f"--{name} needs --for; nodes of an inventory are queried",
                     fix=f"omit --{name}, or give --for instead of an inventory",
                 )
-        inventory, _ = common.locked(common.load_inventory(options), policy, source, options)
+        inventory = common.load_inventory(options)
+        policy = common.locked(policy, inventory, source, options)
         cases = bundle_nodes.cases_of_nodes(
             inventory, policy, common.known_states(), options["forks"]
         )

@@ -148,19 +148,15 @@ def lock_file(source: str, options: Mapping[str, Any]) -> str | None:
     return sources.lock_file(source, path or not options.get("no_lock"))
 
 
-def locked(
-    inventory: Inventory, policy: Policy, source: str, options: dict[str, Any]
-) -> tuple[Inventory, str | None]:
-    """The inventory with the lock file's values, and that file's text; unchanged without a lock file."""
+def locked(policy: Policy, inventory: Inventory, source: str, options: dict[str, Any]) -> Policy:
+    """The policy with what the lock file says of an inventory's nodes; as it was without one."""
     notes.report_unknown_targets(inventory, policy, source)
     file = lock_file(source, options)
     if file is None:
-        return inventory, None
+        return policy
     from gpustate.resolver import lock_layers
-    from gpustate.solve.lock import to_text
 
-    lock = lock_layers.load(file)
-    return lock_layers.onto(inventory, policy, lock, file, known_states()), to_text(lock)
+    return lock_layers.onto(policy, inventory, lock_layers.load(file), file, known_states())
 
 
 def load_inventory(options: dict[str, Any], *, reach: bool = True) -> Inventory:
@@ -395,12 +391,8 @@ def watched(
 
 def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
     """Run with progress on standard error; Ctrl-C stops it after the current steps."""
-    from gpustate.api.functions import last_in_image
     from gpustate.engine import fleet
-    from gpustate.resolver.checks import node_checks
 
-    request.last_in_image = last_in_image(request.inventory)
-    request.checks = node_checks(request.policy)
     resume = f"gpustate resume {request.run}" if request.apply and request.run else ""
     with watched(request.inventory, quiet=quiet, resume=resume) as (listen, stop):
         return fleet.run(request, listen, stop)

@@ -26,6 +26,7 @@ _VALUES = {
     "bundle": "--bundle",
     "lock": "--lock",
     "serial": "--serial",
+    "max_failures": "--max-failures",
     "max_disruption": "--max-disruption",
     "reason": "--reason",
     "folder": "--tests",

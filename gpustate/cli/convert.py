@@ -49,7 +49,6 @@ def convert(
             "no policy or no output format",
             fix="run, for example: gpustate convert policy.py --to yaml",
         )
-    from gpustate.formats.masking import masked
     from gpustate.formats.words import printable
     from gpustate.policies.converting import convert as converted
 
@@ -58,11 +57,6 @@ def convert(
     done = converted(common.load_policy(policy, options), to, policy)
     for line in done.lost:
         click.echo(printable(f"gpustate: not expressed: {line}"), err=True)
-    if masked(done.text) != done.text:
-        click.echo(
-            "gpustate: secrets are not written: set them in the inventory, in the variable gpustate",
-            err=True,
-        )
     if options["strict"] and done.lost:
         common.finish(EXIT_REFUSED)
     if output == "json":

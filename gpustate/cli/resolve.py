@@ -30,7 +30,7 @@ def resolve(
     """Show NODE's effective policy: every value with the file and line that sets it.
 
     Layers, the narrower one wins: fleet, groups, node; in each, the policy's before the inventory's
-    (variable `gpustate`); the command line wins over all. NODE is not contacted.
+    (variable `gpustate`); then the lock file; the command line wins over all. NODE is not contacted.
     """
     from gpustate import compat
     from gpustate.cli.show import show
@@ -38,7 +38,8 @@ def resolve(
     from gpustate.engine import gate
 
     made = common.load_policy(policy, options, origins=True)
-    inventory, _ = common.locked(_only(node, options), made, policy, options)
+    inventory = _only(node, options)
+    made = common.locked(made, inventory, policy, options)
     found = provenance.resolution(made, inventory.nodes[0], common.known_states())
     if found.allow:
         gate.refuse_unknown_rules(made, inventory.nodes[0], found.allow, compat.load())

@@ -79,6 +79,7 @@ def validate(
     Always runs again, also where an earlier result is still valid: a CUDA kernel on every GPU. Nothing
     else is changed.
     """
+    from gpustate.api.functions import run_request
     from gpustate.cli.explain import checks_page
     from gpustate.cli.show import show
     from gpustate.core.outcome import NodeStatus
@@ -104,11 +105,10 @@ def validate(
     inventory = common.load_inventory(options)
     pod_request = _pod_request(inventory.nodes, proofs, kubeconfig or "", pod_timeout)
     resolved = fleet.resolve_all(fleet.Request(whole, inventory, known=common.known_states()))
-    request = fleet.Request(
+    request = run_request(
         whole.but(*forced),
         inventory,
         apply=True,
-        known=common.known_states(),
         forks=options["forks"],
         run=fleet.new_run_id(),
         without_gpu=frozenset(
@@ -159,9 +159,13 @@ def validate(
             good = node["status"] == "ok"
             mine = [one for one in tests if one.node == node["name"]]
             page.add((node["name"], "bold"), "  ", _verdict(node, mine))
-            if not good and not node.get("checks"):
-                page.add("  ", (node.get("reason", ""), "red"))
-            checks_page(page, node.get("checks", []))
+            checks = node.get("checks", [])
+            if not good and not any(check["outcome"] == "failed" for check in checks):
+                # They are an earlier validation's: this one did not get that far.
+                checks = []
+                for reason in _reasons(node):
+                    page.add("  ", (reason, "red"))
+            checks_page(page, checks)
             _tests_page(page, mine)
         others = [one for one in tests if not one.node]
         if others:
@@ -179,6 +183,12 @@ def validate(
         show(page)
         click.echo(result.summary())
     common.finish(exit_code)
+
+
+def _reasons(node: Mapping[str, Any]) -> list[str]:
+    """Why a node was not validated, of the node itself and of its states."""
+    found = [node.get("reason"), *(state.get("reason") for state in node["states"])]
+    return [str(one) for one in dict.fromkeys(found) if one]
 
 
 def _verdict(node: Mapping[str, Any], tests: Sequence[SiteTest]) -> tuple[str, str]:

@@ -90,7 +90,10 @@ HANDLER_BINARY = by_apply(
 )
 _REFRESH = "systemctl restart nvidia-cdi-refresh"
 CDI = by_apply("generate the CDI specification", "cdi") + f"; or: {_REFRESH}"
-CDI_STALE = by_apply("regenerate the CDI specification", "cdi") + f"; or: {_REFRESH}"
+CDI_STALE = (
+    by_apply("regenerate the CDI specification", "cdi")
+    + "; or, for the file that is named: nvidia-ctk cdi generate --output=FILE"
+)
 CDI_BROKEN = (
     by_apply("regenerate the CDI specification", "cdi") + f"; or remove it, then: {_REFRESH}"
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from gpustate import shell
 from gpustate.core.file_queries import ODD, refuse_odd
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import NOW
@@ -115,25 +116,8 @@ class LedgerQuery(Query[Ledger]):
     """Query both in one fragment."""
 
     def script(self) -> str:
-        return (
-            ODD
-            + r"""
-odd "$G/lock/info" "$G/runs/journal"
-printf 'now %s\n' "@NOW@"
-m=; b=; [ -n "${GPUSTATE_IMAGE-}" ] || [ ! -f /etc/machine-id ] || read -r m </etc/machine-id
-[ -z "$m" ] || { read -r b </proc/sys/kernel/random/boot_id; [ -z "$b" ] || echo "machine $b $m $G"; }
-if [ -f $G/lock/info ]; then printf 'lock '; cat $G/lock/info; echo; fi
-for f in @ONCE@/*; do [ -f "$f" ] && echo "told ${f##*/}"; done
-r=$(ls -1t $G/runs 2>/dev/null | while read -r r; do case $r in *.new) ;; *) echo "$r"; break ;; esac; done)
-if [ -n "$r" ]; then
-  printf 'newest %s\n' "$r"
-  l=$(tail -n 1 $G/runs/$r/journal)
-  case $l in *'"e":"end"'*) ;; *)
-    a=0; read -r p <$G/runs/$r/pid && grep -qa "runs/$r/" /proc/$p/cmdline && a=1
-    printf 'program %s %s %s\n' "$r" $a "$l";;
-  esac
-fi
-:""".replace("@ONCE@", ONCE).replace("@NOW@", NOW)
+        return ODD + shell.load("ledger", "gpustate.engine").replace("@ONCE@", ONCE).replace(
+            "@NOW@", NOW
         )
 
     def parse(self, answer: Answer) -> Ledger:

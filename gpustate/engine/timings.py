@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.core.timing import Timing
 
@@ -60,15 +61,7 @@ class TimingsQuery(Query[tuple[Timing, ...]]):
     """Query the steps of the stored runs, newest first, without their output."""
 
     def script(self) -> str:
-        return r"""cd $G/runs 2>/dev/null || exit 0
-b=0; while read -r k v _; do [ "$k" = btime ] && b=$v; done </proc/stat
-read -r s </proc/1/stat; s=${s##*) }; set -- $s
-printf 'boot %s\n' $((b + ${20:-0} / 100))
-for r in $(ls -1t | grep -v '\.new$' | head -n 10); do
-  printf 'run %s\nsteps ' "$r"; tr -d '\n' <$r/steps.json; echo
-  sed -e '/"e":"effect"/d' -e 's/,"out":.*//' $r/journal
-done
-:"""
+        return shell.load("timings", "gpustate.engine")
 
     def parse(self, answer: Answer) -> tuple[Timing, ...]:
         runs: list[_Run] = []

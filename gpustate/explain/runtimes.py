@@ -134,7 +134,7 @@ def _configuration(view: View) -> str:
 def _no_handler(view: View) -> str:
     """containerd lacks the handler that gpustate registered, while another runtime serves containers."""
     found = view.observed.containerd
-    if found is None or not found.active or found.dump_status != 0:
+    if found is None or not found.active or found.dump_status != 0 or found.disabled:
         return ""
     has = any("nvidia-container-runtime" in binary for _, binary, _ in found.handlers)
     why = "" if has else _served("containerd")(view)

@@ -657,7 +657,9 @@ def prove(
 
 
 def _containerd_serves(observed: ChainObservation, wanted: Wanted) -> bool:
-    """containerd has the handler, or no other runtime serves containers."""
+    """containerd serves a CRI, and has the handler or no other runtime serves containers."""
+    if observed.containerd is not None and observed.containerd.disabled:
+        return False
     handlers = observed.containerd.handlers if observed.containerd is not None else ()
     has = any(name == wanted.handler for name, _, _ in handlers)
     return has or not chain.served_elsewhere(observed, wanted)

@@ -177,6 +177,7 @@ class ContainerdHandlerRegistered(State[Observed]):
     """
 
     name: ClassVar[str] = "containerd"
+    supported_runtime: ClassVar[str] = "containerd 1.6, 1.7 and 2"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
     worst: ClassVar[Disruption] = Disruption.RESTART
     # Files may have passwords of registries in them, so a saved plan has their digest.

@@ -130,6 +130,7 @@ class CrioHandlerRegistered(State[Observed]):
     """
 
     name: ClassVar[str] = "crio"
+    supported_runtime: ClassVar[str] = "CRI-O"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = ("digest", "lacks", "read", "running", "version")

@@ -126,6 +126,7 @@ class DockerRuntimeRegistered(State[Observed]):
     """
 
     name: ClassVar[str] = "docker"
+    supported_runtime: ClassVar[str] = "Docker"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
     worst: ClassVar[Disruption] = Disruption.DRAIN
     # The file may have passwords of proxies in it, so a saved plan has its digest.
