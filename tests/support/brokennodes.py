@@ -441,7 +441,7 @@ VALIDATOR = "var/lib/gpustate/validator/config.json"
 FABRIC = "nvidia-fabricmanager"
 GPUS = (
     Scenario("gpu-lost", (25,), lambda w: w.one_gpu(1, error=15), ("GPU is lost (NVML 15)",)),
-    Scenario("gpu-hangs", (25,), lambda w: w.one_gpu(1, error=10), ("no answer in time",)),
+    Scenario("gpu-hangs", (25,), lambda w: w.one_gpu(1, error=10), ("timeout (NVML 10)",)),
     Scenario("driver-library-missing", (1,), lambda w: w.libraries.pop("libcuda.so.1"), ("libcuda.so.1 is not installed",)),
     Scenario("driver-library-dangling", (1,), lambda w: w.dangling.add("libcuda.so.1"), ("libcuda.so.1 leads to libcuda.so.580.65.06, which",)),
     Scenario("driver-library-damaged", (1,), lambda w: setattr(w, "elf", w.elf[:60]), ("libnvidia-ml.so.580.65.06 is truncated",)),
