@@ -264,7 +264,9 @@ class _Reader:
         # The chart disables dcgm, unless null removes its default.
         of_chart = bool(source.chart_default("dcgm.enabled"))
         on = tuple(
-            n for n in _ON_BY_DEFAULT if n != "dcgm" or of_chart or is_null(item, "dcgm.enabled")
+            n
+            for n in _ON_BY_DEFAULT
+            if n != "dcgm" or of_chart or is_null(source.spec, "dcgm.enabled")
         )
         return self._reading("helm", item, source, states, on)
 

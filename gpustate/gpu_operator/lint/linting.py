@@ -23,6 +23,7 @@ _RULES = {
     "unknown": "unknown-key",
     "newer": "newer-key",
     "misnamed": "misnamed-key",
+    "rendered": "rendered",
     "type": "wrong-type",
     "value": "wrong-value",
     "nameless": "wrong-value",
@@ -109,11 +110,13 @@ def _document(part: Part, file: str, release: str) -> tuple[Context, list[Findin
         found.append(Finding("contradiction", "", what, file, item.line, None, title))
         spec = Item({}, item.line)
     good: list[Setting] = []
-    for one in Checker(file, TABLES[of_kind], of_kind, release=release).walk(spec):
+    checker = Checker(file, TABLES[of_kind], of_kind, release=release)
+    for one in checker.walk(spec):
         if isinstance(one, Setting):
             good.append(one)
         else:
             found.extend(_problem(one, of_kind, file, title, release))
+    spec = checker.as_rendered(spec)
     context = Context(of_kind, file, title, spec, tuple(good), item, release)
     found.extend(one for setting in good for one in _field(setting, context))
     return context, found
