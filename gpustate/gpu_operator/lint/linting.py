@@ -11,6 +11,7 @@ from gpustate.gpu_operator import former, history, shape, umbrella
 from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.check import Checker, Problem, Setting
 from gpustate.gpu_operator.companions import CompanionStore
+from gpustate.gpu_operator.desired import READ_THEN
 from gpustate.gpu_operator.documents import Item, plain
 from gpustate.gpu_operator.lint import between, contradictions, idle, settings, variables
 from gpustate.gpu_operator.lint.context import Context
@@ -209,10 +210,18 @@ def _uses(context: Context) -> Iterator[Use]:
     unread = variables.unsupported_variables(context)
     for setting in context.settings:
         record = records(context.kind)[setting.path]
-        support, detail = unread.get(
-            id(setting.item), (setting.field.support, setting.field.detail)
-        )
+        support, detail = unread.get(id(setting.item), _support(setting, context.release))
         yield Use(setting.path, setting.item.line, support, detail, record.since, context.title)
+
+
+def _support(setting: Setting, release: str) -> tuple[Support, str]:
+    """The support of a field, for the release that the file is for."""
+    field = setting.field
+    if not field.until or history.before(field.until, release):
+        return field.support, field.detail
+    if setting.path in READ_THEN:
+        return Support.HONOURED, READ_THEN[setting.path]
+    return Support.LATER, f"read by {release}; later releases ignore it"
 
 
 def _together(contexts: list[Context], store: CompanionStore) -> Iterator[Finding]:
