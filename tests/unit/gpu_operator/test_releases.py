@@ -192,3 +192,15 @@ def test_lint_lists_what_the_release_reads_as_read(head: str) -> None:
     assert supports("v24.6.2").items() >= read.items()
     if head:
         assert supports("v23.9.1")["psp.enabled"] is Support.LATER
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [("v24.6.2", "550.90.07"), ("v25.3.0", "570.124.06"), ("v26.7.0", "595.91.07")],
+)
+def test_a_wrong_tag_is_answered_with_the_default_of_the_release(
+    release: str, version: str
+) -> None:
+    report = lint("driver: {version: 580-latest}\n", "f.yaml", release=release)
+    (finding,) = [one for one in report.findings if one.rule == "tag"]
+    assert f"the default of {release} is {version}" in str(finding.fix)
