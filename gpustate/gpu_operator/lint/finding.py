@@ -94,7 +94,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One field that a file sets, and how gpustate supports it."""
+    """One field that a file sets, and how gpustate supports it; ``file``: another that it comes from."""
 
     path: str
     line: int
@@ -102,6 +102,7 @@ class Use:
     detail: str
     since: str
     document: str
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

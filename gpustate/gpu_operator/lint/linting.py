@@ -16,6 +16,7 @@ from gpustate.gpu_operator.documents import Item, plain
 from gpustate.gpu_operator.lint import between, contradictions, idle, settings, variables
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding, Report, Use
+from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import Part, parts
 from gpustate.gpu_operator.reading import read
 from gpustate.gpu_operator.records import TABLES, TITLES, Record, records
@@ -79,13 +80,29 @@ def lint(text: str, file: str, *, release: str | None = None) -> Report:
             f"contains no policy, only {', '.join(kinds)}", place=file, fix=shape.WANTED
         )
     findings.extend(_together(contexts, CompanionStore(file, tuple(companions))))
+    others = found[0].others
+    findings = [_placed(one, others) for one in findings]
     if not any(one.level == "error" for one in findings):
         # A missing object has a finding already; the cluster may well have it.
         lacking = {(one.file, one.line) for one in findings if one.rule == "not-found"}
         refused = _refused(text, file, against)
         findings.extend(one for one in refused if (one.file, one.line) not in lacking)
-    uses = tuple(use for context in contexts for use in _uses(context))
-    return Report(file, against, tuple(sorted(findings, key=_order)), uses)
+    uses = (_use_placed(use, file, others) for context in contexts for use in _uses(context))
+    return Report(file, against, tuple(sorted(findings, key=_order)), tuple(uses))
+
+
+def _placed(finding: Finding, others: OtherFiles) -> Finding:
+    """The finding at its real place, where values come from another file."""
+    if not others.paths:
+        return finding
+    file, line = others.resolved(finding.file, finding.line)
+    fix = others.text(finding.fix) if finding.fix else finding.fix
+    return replace(finding, file=file, line=line, message=others.text(finding.message), fix=fix)
+
+
+def _use_placed(use: Use, file: str, others: OtherFiles) -> Use:
+    real, line = others.resolved(file, use.line)
+    return replace(use, file=real, line=line) if real != file else use
 
 
 def _order(finding: Finding) -> tuple[str, int, str]:
