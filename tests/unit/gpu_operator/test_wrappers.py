@@ -317,3 +317,30 @@ def test_a_change_on_the_command_line_leaves_places_in_another_file(tmp_path: Pa
     notes = " ".join(policy.notes)
     assert f"{other}:4: warning: unknown key" in notes
     assert "10000" not in notes
+
+
+def test_flux_reads_values_from_its_own_namespace_alone(tmp_path: Path) -> None:
+    file = str(tmp_path / "flux.yaml")
+    release = FLUX % ("gpu-operator", "v26.7.0")
+    values = "    driver: {version: %s}\n"
+
+    def text(optional: str, *namespaces: str) -> str:
+        maps = [
+            (CONFIG_MAP % ("own", values % f"580.95.0{number}")).replace(
+                "{name: own}", f"{{name: own{f', namespace: {one}' if one else ''}}}"
+            )
+            for number, one in enumerate(namespaces, 1)
+        ]
+        named = f"  valuesFrom: [{{kind: ConfigMap, name: own{optional}}}]\n"
+        return release + named + "  values: {toolkit: {enabled: false}}\n" + "".join(maps)
+
+    with pytest.raises(PolicyError, match="not found in namespace 'g', the only one") as caught:
+        read(text("", "other"), file)
+    assert "another namespace at " in caught.value.message
+    assert f"{file}:9" in caught.value.message
+    assert "-n g -o yaml" in str(caught.value.fix)
+    optional = read(text(", optional: true", "other"), file)
+    assert "version" not in states(optional)["driver"]
+    assert any("warning: valuesFrom names" in note for note in optional.notes)
+    assert states(read(text("", "other", "g"), file))["driver"]["version"] == "580.95.02"
+    assert states(read(text("", ""), file))["driver"]["version"] == "580.95.01"
