@@ -1,37 +1,52 @@
 """Shell that runs on nodes, kept as files: one ``.sh`` file a fragment, checked by shellcheck in the tests.
 
-A fragment is POSIX sh for dash and busybox. What a caller passes in becomes an assignment before it::
+A fragment is POSIX sh for dash and busybox, beside the module that uses it. What a caller passes in becomes an
+assignment before it::
 
-    load("initramfs_images", CACHE="/var/lib/gpustate/cache/initramfs")
+    load("gds_driver", "gpustate.states", MODULE="nvidia-fs")
 
-gives the text of ``initramfs_images.sh`` behind the line ``CACHE=/var/lib/gpustate/cache/initramfs``. A file begins
-with comments that say what it prints and which variables it reads; lines that are comments are not sent to nodes.
+gives the text of ``gds_driver.sh`` in that package behind the line ``MODULE=nvidia-fs``. A file begins with comments
+that say what it prints or does and which variables it reads; lines that are comments are not sent to nodes. A file
+that begins with ``#!/bin/sh`` is a program of its own and is read whole with :func:`program`.
 """
 
 from __future__ import annotations
 
+import importlib
 import shlex
+import sys
 from functools import cache
 from pathlib import Path
 
-_FOLDER = Path(__file__).parent
+
+def _path(name: str, package: str) -> Path:
+    # A module loads its fragments while its package is still being imported.
+    module = sys.modules.get(package) or importlib.import_module(package)
+    return Path(module.__path__[0], f"{name}.sh")
 
 
 @cache
-def _text(name: str) -> str:
-    lines = (_FOLDER / f"{name}.sh").read_text("utf-8").splitlines(keepends=True)
+def _text(name: str, package: str) -> str:
+    lines = _path(name, package).read_text("utf-8").splitlines(keepends=True)
     return "".join(line for line in lines if not line.lstrip().startswith("#"))
 
 
-def load(name: str, **variables: str) -> str:
+def load(name: str, package: str = __name__, **variables: str) -> str:
     """The fragment ``name.sh``, without its comments.
 
     Args:
         name: file name without ``.sh``.
+        package: Python package in whose folder the file is.
         variables: shell variables it reads, set to these values ahead of it, quoted.
     """
     given = "".join(f"{key}={shlex.quote(value)}\n" for key, value in variables.items())
-    return given + _text(name)
+    return given + _text(name, package)
 
 
-__all__ = ["load"]
+@cache
+def program(name: str, package: str) -> str:
+    """The program ``name.sh``, as it is; arguments as for :func:`load`."""
+    return _path(name, package).read_text("utf-8")
+
+
+__all__ = ["load", "program"]
