@@ -1,7 +1,7 @@
 # Two commands: `make demo` runs the main job, `make test` passes the tests. `make demo-kubernetes` goes on from the
 # first to pods that run on GPUs.
 # Both install what they need: a virtual environment in .venv, and, as root on Debian, the Debian
-# packages that the throw-away nodes need. They can be run again.
+# packages that the disposable test nodes need. They can be run again.
 
 PYTHON ?= python3
 VENV := .venv
@@ -55,7 +55,7 @@ system:
 	    case "$$missing " in *" prometheus "*) echo "gpustate: only promtool is wanted: prometheus.service is masked"; \
 	      mkdir -p /etc/systemd/system; ln -s /dev/null /etc/systemd/system/prometheus.service 2>/dev/null || :;; esac; \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
-	  else echo "gpustate: not root, so these Debian packages are left out, and with them the throw-away nodes:$$missing"; fi; \
+	  else echo "gpustate: not root, so these Debian packages are left out, and with them the disposable test nodes:$$missing"; fi; \
 	fi
 
 $(VENV)/.done: pyproject.toml lab/pyproject.toml

@@ -12,7 +12,7 @@
     ├── ConnectionFailed     the node could not be reached, or the connection broke
     ├── ProbeError           the node answered, and the answer makes no sense
     ├── StepFailed           a step of an apply went wrong on the node
-    ├── LabError             the throw-away nodes could not be made
+    ├── LabError             a lab of test nodes could not be created
     └── ClusterError         the API server of a cluster failed or refused a request
 
 Each carries the exit code that ``design.md`` section 8 gives it; 9 is of nodes only, which wait for a
@@ -127,7 +127,7 @@ class StepFailed(GpustateError):
 
 
 class LabError(GpustateError):
-    """The throw-away nodes could not be made or taken down."""
+    """A lab of test nodes could not be created or removed."""
 
 
 class ClusterError(GpustateError):

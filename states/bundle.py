@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import model_validator
 
-from gpustate import Node, Plan, State, Step, diff, ops
+from gpustate import Node, Plan, State, Step, diff, ops, shell
 from gpustate.bundle.manifest import BASE, KEY_NAME, Target
 from gpustate.errors import GpustateError
 from gpustate.formats.rpm import MANAGERS, is_rpm
@@ -245,20 +245,13 @@ class BundleInPlace(State[Observed]):
 
 
 def _tidy(folder: str, target: Target) -> str:
-    keep = folder.rpartition("/")[2]
     known = " ".join(
         f"{repository.name}/{f.name}"
         for repository in target.repositories
         for f in repository.files
     )
-    return (
-        f"cd {folder}\n"
-        # Files of a damaged copy, and bundles of before.
-        f"known=' {known} '\n"
-        'find . -type f -printf \'%P\\n\' | while read -r f; do case $known in *" $f "*) ;; *) rm -f "$f" ;; esac; done\n'
-        f'for d in ../[0-9a-f]*/; do [ "$d" = ../{keep}/ ] || rm -rf "$d"; done\n'
-        f'for f in {_LISTS}/*gpustate-bundle*; do case $f in *_{keep}_*) ;; *) rm -f "$f" ;; esac; done\n'
-    )
+    words = {"FOLDER": folder, "KNOWN": f" {known} ", "LISTS": _LISTS}
+    return shell.load("bundle_tidy", "gpustate.states", **words)
 
 
 def _sources_path(manager: str) -> str:

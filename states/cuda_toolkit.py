@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from gpustate import Node, Plan, State, Step, diff, ops
+from gpustate import Node, Plan, State, Step, diff, ops, shell
 from gpustate.formats import alternatives, dpkg
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import owned_packages
@@ -36,37 +36,10 @@ ALTERNATIVE = f"/etc/alternatives/{GROUP}"
 LINK_RECORD = "/var/lib/gpustate/cuda-link"
 _VERSION = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
 
-#: sh: what ``update-alternatives --query`` says; RHEL's has no such option, and keeps the same in a file.
-QUERY = f"""cuda_query() {{
-  {{ [ -e /var/lib/dpkg/alternatives/{GROUP} ] || [ ! -d /var/lib/dpkg/alternatives ]; }} && update-alternatives --query {GROUP} 2>/dev/null && return 0
-  f=/var/lib/alternatives/{GROUP}; m=; {{ read -r m <"$f"; }} 2>/dev/null || return 1
-  printf 'Name: {GROUP}\\nLink: {LINK}\\nStatus: %s\\nValue: %s\\n' "$m" "$(readlink /etc/alternatives/{GROUP})"
-  sed -n '3,$s|^{LINK}-[0-9].*|Alternative: &|p' "$f"
-}}
-"""
-
-_LOOK = f"""{QUERY}cuda_query
-[ -L {LINK} ] && echo "leads=$(readlink {LINK})"; [ -d {LINK} ] && [ ! -L {LINK} ] && echo "leads=."
-for n in {LINK}-[0-9]*/bin/nvcc; do
-  [ -x "$n" ] || continue; d=${{n%/bin/nvcc}}
-  v=$(timeout -k 2 20 "$n" --version 2>/dev/null | sed -n 's/.*, V\\([0-9.]*\\)$/\\1/p'); echo "nvcc=${{d#{LINK}-}} $v"
-done
-:"""
-
-_NOTE = f"""{QUERY}[ -e {LINK_RECORD} ] && {{ effect same; exit 0; }}
-s=$(cuda_query) || {{ echo none >{LINK_RECORD}.new; mv -f {LINK_RECORD}.new {LINK_RECORD}; effect noted; exit 0; }}
-m=$(printf '%s\\n' "$s" | sed -n 's/^Status: //p'); p=$(printf '%s\\n' "$s" | sed -n 's/^Value: //p')
-printf '%s %s\\n' "$m" "$p" >{LINK_RECORD}.new; sync {LINK_RECORD}.new; mv -f {LINK_RECORD}.new {LINK_RECORD}; effect noted"""
-
-_BACK = f"""{QUERY}[ -e {LINK_RECORD} ] || {{ effect same; exit 0; }}
-read -r m p <{LINK_RECORD} || :
-if ( cuda_query ) >/dev/null 2>&1; then
-  case $m in
-    manual) if [ -e "$p" ]; then update-alternatives --set {GROUP} "$p"; else update-alternatives --auto {GROUP}; fi ;;
-    *) update-alternatives --auto {GROUP} ;;
-  esac
-fi
-rm -f {LINK_RECORD}; effect restored"""
+QUERY = shell.load("cuda_toolkit_query", "gpustate.states", GROUP=GROUP, LINK=LINK)
+_LOOK = QUERY + shell.load("cuda_toolkit_probe", "gpustate.states")
+_NOTE = QUERY + shell.load("cuda_toolkit_record", "gpustate.states", RECORD=LINK_RECORD)
+_BACK = QUERY + shell.load("cuda_toolkit_restore", "gpustate.states", RECORD=LINK_RECORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,14 +255,8 @@ class CudaToolkitsInstalled(State[Observed]):
             if not observed.nvcc.get(version, "").startswith(f"{version}.")
         )
         if is_rpm(observed.manager):
-            # A package that is gone altogether can be installed, and not reinstalled.
-            return (
-                f"PM={observed.manager}; GO=; gone=; there=\n"
-                f'for p in {names}; do if rpm -q "$p" >/dev/null; then there="$there $p"; else gone="$gone $p"; fi; done\n'
-                f"rpm_open {names}\n"
-                "fix() { AGAIN=$1; shift; [ $# -gt 0 ] || return 0; NAMES=$*; WANT=$*; rpm_fetch && rpm_swap; }\n"
-                "fix '' $gone && fix 1 $there"
-            )
+            again = shell.load("cuda_toolkit_reinstall", "gpustate.states", PM=observed.manager)
+            return f"set -- {names}\n{again}"
         return f"apt_fetch --reinstall {names} && apt_swap --reinstall {names}"
 
     def _set(self, observed: Observed) -> str:

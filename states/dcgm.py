@@ -24,7 +24,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
+from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.core.shared_probes import LISTENING, shown
 from gpustate.core.state import without_dependents
 from gpustate.formats import cdi, keyed, systemd
@@ -41,24 +41,13 @@ _FILES = PackageFiles(
     (packages.CORE,),
     ("/usr/bin/nv-hostengine", "/usr/bin/dcgmi", *unit_paths("nvidia-dcgm")),
 )
-_LOOK = f"""
-if [ -n "${{GPUSTATE_IMAGE-}}" ]; then
-  for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
-    [ -e "$f" ] && {{ f=$(readlink -f "$f"); printf 'driver=%s\\n' "${{f##*.so.}}"; break; }}
-  done; exit 0
-fi
-m=0; while IFS= read -r l; do case $l in MainPID=*) m=${{l#*=}} ;; esac; done <<END
-{shown(UNIT)}
-END
-case $m in ''|0) ;; *)
-  [ -r "/proc/$m/cmdline" ] && printf 'words=%s\\n' "$(tr '\\0' ' ' <"/proc/$m/cmdline")"
-  {HALTED}
-  case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac;;
-esac
-while read -r l; do [ -z "$l" ] || printf 'tcp=%s\\n' "$l"; done <<END
-{LISTENING}
-END
-:"""
+_LOOK = (
+    f"halted() {{\n{HALTED}\n}}\n"
+    f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
+    f"{shell.load('process_words')}{shell.load('dcgm_probe', 'gpustate.states')}"
+    'while read -r l; do [ -z "$l" ] || printf \'tcp=%s\\n\' "$l"; done <<END\n'
+    f"{LISTENING}\nEND\n:"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +245,9 @@ class DcgmRunning(State[Observed]):
         ours = (
             DROP_IN_PATH if "ExecStart=" in services.engine_drop_in(self.address, self.port) else ""
         )
-        path, command = systemd.last_word(observed.others, ours)
+        path, command = systemd.effective_command(observed.others, ours)
         if path and services.words_after(command, "nv-hostengine") != words:
-            return services.overruled(path, UNIT, command)
+            return services.override_error(path, UNIT, command)
         if observed.bound and not observed.active:
             return (
                 f"something else listens on port {self.port} ({', '.join(observed.bound)}), such as a host engine "

@@ -27,7 +27,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
+from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.core.queries import Shell
 from gpustate.core.shared_probes import shown
 from gpustate.errors import GpustateError, PolicyError, UsageError
@@ -45,20 +45,12 @@ DROP_IN_PATH = f"{UNIT_PATH}.d/gpustate.conf"
 COUNTERS_PATH = "/etc/dcgm-exporter/gpustate-counters.csv"
 
 _FILES = PackageFiles("dcgm-exporter-files", packages.EXPORTERS, (services.EXPORTER,))
-_LOOK = f"""
-[ -x {services.EXPORTER} ] && echo program=1
-for f in /usr/lib/systemd/system/{UNIT} /lib/systemd/system/{UNIT}; do [ -e "$f" ] && {{ echo unit=1; break; }}; done
-[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0
-m=0; while IFS= read -r l; do case $l in MainPID=*) m=${{l#*=}} ;; esac; done <<END
-{shown(UNIT)}
-END
-case $m in ''|0) ;; *)
-  [ -r "/proc/$m/cmdline" ] && printf 'words=%s\\n' "$(tr '\\0' ' ' <"/proc/$m/cmdline")"
-  {HALTED}
-  case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac
-  d=$(grep -az '^{services.DIGEST}=' "/proc/$m/environ"); [ -z "$d" ] || printf '%s\\n' "$d";;
-esac
-"""
+_NAMES = {"PROGRAM": services.EXPORTER, "UNIT": UNIT, "DIGEST": services.DIGEST}
+_LOOK = (
+    f"halted() {{\n{HALTED}\n}}\n"
+    f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
+    f"{shell.load('process_words')}{shell.load('dcgm_exporter_probe', 'gpustate.states', **_NAMES)}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +214,7 @@ class DcgmExporterRunning(State[Observed]):
         facts = node.facts()
         nvml = node.query(GpuFacts())
         if self.scrape and not self.absent:
-            node.query(Shell(scraping.settled(UNIT, *self._place), waits=True))
+            node.query(Shell(scraping.wait_script(UNIT, *self._place), waits=True))
         found = node.packages(*packages.EXPORTERS)
         offered = node.candidates(*packages.EXPORTERS)
         unit = node.units(UNIT).get(UNIT)
@@ -318,7 +310,7 @@ class DcgmExporterRunning(State[Observed]):
         except GpustateError as error:
             return (str(error),)
         answering = [gpu for gpu in gpus if gpu.error is None]
-        return dcgm.summed_up(dcgm.missing(samples, self._wanted(left_out), answering))
+        return dcgm.summed_up(dcgm.find_missing(samples, self._wanted(left_out), answering))
 
     def _choice(self, observed: Observed) -> tuple[str, str] | None:
         """Package and version that should be there; ``None`` where none can be had."""
@@ -384,9 +376,9 @@ class DcgmExporterRunning(State[Observed]):
             return f"{self.job_mapping} is not a directory; remove it, or set another job_mapping"
         wanted = self.desired(observed)
         ours = DROP_IN_PATH if wanted.drop_in is not None else ""
-        path, command = systemd.last_word(observed.others, ours)
+        path, command = systemd.effective_command(observed.others, ours)
         if path and (services.words_after(command, "dcgm-exporter") or ()) != self._words:
-            return services.overruled(path, UNIT, command)
+            return services.override_error(path, UNIT, command)
         if observed.elsewhere:
             return (
                 f"listen: {self._place[0]} is not an address of this node; set one listed by: ip "

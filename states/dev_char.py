@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.formats.numbers import hexadecimal
 from gpustate.ops.daemon_seen import read_rows
 from gpustate.ops.reloads import GPU_SCOPES
@@ -37,38 +37,9 @@ ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", RUN+="/usr/bin/nvidia-ctk sys
 """
 _ELSEWHERE = (f"/usr/lib/udev/rules.d/{RULE_NAME}", f"/lib/udev/rules.d/{RULE_NAME}")
 
-#: Device nodes that containers may get. NVIDIA's tool links none of those of GDS, NVSwitch and NVLink, and so
-#: they would have no link again after the next boot.
-_NODES = r"""
-nodes() {
-  for f in /dev/nvidia* /dev/nvidia-caps/* /dev/nvidia-caps-imex-channels/*; do
-    case ${f##*/} in nvidia-fs* | nvidia-nvswitch* | nvidia-nvlink*) continue ;; esac
-    [ -c "$f" ] && printf '%s\n' "$f"
-  done
-}
-"""
-_SCRIPT = (
-    GPU_SCOPES
-    + _NODES
-    + r"""
-set -- $(nodes)
-[ $# = 0 ] || stat -c 'node=%n %t %T' "$@"
-find /dev/char -maxdepth 1 -type l -lname '*nvidia*' -printf 'link=%f %l\n' 2>/dev/null
-gpu_scopes | while IFS= read -r s; do echo "exposed=$s"; done
-:
-"""
-)
-_LINK = (
-    _NODES
-    + r"""
-for f in $(nodes); do
-  set -- $(stat -c '%t %T' "$f"); l=/dev/char/$((0x$1)):$((0x$2))
-  [ "$(readlink -f "$l" 2>/dev/null)" = "$f" ] && continue
-  mkdir -p /dev/char; ln -sfnT "$f" "$l"
-done
-effect linked
-"""
-)
+_NODES = shell.load("dev_char_nodes", "gpustate.states")
+_SCRIPT = GPU_SCOPES + _NODES + shell.load("dev_char_probe", "gpustate.states")
+_LINK = _NODES + shell.load("dev_char_link", "gpustate.states")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.formats import dpkg
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import kmod, owned_packages
@@ -46,11 +46,7 @@ case $t in *"Open Kernel Module"*) echo open;; *) echo proprietary;; esac"""
 _DEVICE = r"""M=; [ -e "$PROC/devices" ] && while read -r n d; do [ "$d" = gdrdrv ] && M=$n; done <"$PROC/devices"
 [ -n "$M" ] && [ -c /dev/gdrdrv ] && set -- $(stat -c '%t %a' /dev/gdrdrv) && [ "$((0x$1))" = "$M" ] && echo "$2"
 :"""
-_MAKE = r"""M=; while read -r n d; do [ "$d" = gdrdrv ] && M=$n; done <"$PROC/devices"
-[ -n "$M" ] || fail "gdrdrv is loaded, and /proc/devices has no number for it; see dmesg"
-if [ -c /dev/gdrdrv ] && [ "$(($(printf '0x%s' "$(stat -c %t /dev/gdrdrv)")))" = "$M" ]; then chmod 0666 /dev/gdrdrv; else
-  rm -f /dev/gdrdrv; mknod -m 0666 /dev/gdrdrv c "$M" 0
-fi; effect made"""
+_MAKE = shell.load("gdrcopy_device", "gpustate.states")
 
 
 @dataclass(frozen=True, slots=True)

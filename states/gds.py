@@ -22,7 +22,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.formats import dpkg
 from gpustate.ops import kmod, owned_packages
 from gpustate.probes.kernel_modules import KernelModuleQuery
@@ -36,16 +36,7 @@ AUTOLOAD_TEXT = (
 OPEN_FROM = "2.17.5"
 _OLD = ("kepler", "maxwell", "pascal", "volta")
 
-_LIVE = r"""v=; { read -r v <"$SYS/module/nvidia/version"; } 2>/dev/null && {
-  t=; { read -r t <"$PROC/driver/nvidia/version"; } 2>/dev/null
-  case $t in *"Open Kernel Module"*) echo "driver=$v open";; *) echo "driver=$v proprietary";; esac
-}
-for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
-  [ -e "$f" ] && [ "$(od -An -t u1 -j 4 -N 1 "$f" | tr -d ' ')" = 1 ] && echo secure_boot=1
-done
-n=; for d in /usr/src/nvidia*-"${v:-none}"; do [ -e "$d/dkms.conf" ] && n=1; done; [ -z "$v" ] || [ -n "$n" ] || echo precompiled=1
-[ -r "$PROC/driver/nvidia-fs/version" ] && { read -r n <"$PROC/driver/nvidia-fs/version"; echo "says=$n"; }
-:"""
+_LIVE = shell.load("gds", "gpustate.states")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.planned import PlannedObservation
 from gpustate.formats import fabric, fabric_config, imex, systemd
 from gpustate.formats.fabric import COMPLETE, Topology
@@ -52,16 +52,12 @@ effect masked"""
 
 
 def _wait(seconds: int) -> str:
-    return (
-        f's=; n=0; until s=$(timeout 5 nvidia-imex-ctl -q 2>&1) && [ "$s" = {READY} ]; do n=$((n + 1))\n'
-        f'  [ $n -lt {seconds} ] || {{ echo "IMEX is not ready after {seconds} s: it says ${{s:-nothing}}"; '
-        f"journalctl -u {UNIT} -n 8 --no-pager -o cat 2>/dev/null || :; exit 1; }}\n"
-        "  sleep 1\ndone\neffect ready"
-    )
+    words = {"READY": READY, "LIMIT": str(seconds), "UNIT": UNIT}
+    return shell.load("imex_wait", "gpustate.states", **words)
 
 
 def _checked(config: Mapping[str, str | int]) -> Mapping[str, str]:
-    return fabric_config.checked(config, fabric_config.IMEX)
+    return fabric_config.validate(config, fabric_config.IMEX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +173,7 @@ class ImexRunning(State[Observed]):
             offered=tuple((n, c.version) for n, found in candidates.items() for c in found),
             driver_packages={n: p.version for n, p in there.items() if n not in _NAMES},
             held=one.held if one else False,
-            nodes=None if listed is None else imex.listed(listed),
+            nodes=None if listed is None else imex.parse_nodes(listed),
             nodes_file=otherwise,
             config=asked,
             masked=said.masked,

@@ -25,7 +25,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.formats import grub
 from gpustate.formats.rdma import kernel_version
 from gpustate.ops import cmdline
@@ -33,15 +33,7 @@ from gpustate.probes.kernel_cmdline import CommandLineQuery
 
 #: First kernel that NVIDIA validated for confidential containers with GPUs.
 KERNEL = (6, 17)
-_LOOK = r"""
-[ -z "${GPUSTATE_IMAGE-}" ] || exit 0
-[ -c /dev/kvm ] && echo kvm=1
-for g in "$SYS"/kernel/iommu_groups/*; do [ -d "$g" ] && echo groups=1; break; done
-v=; { read -r v <"$SYS/module/kvm_intel/parameters/tdx"; } 2>/dev/null && echo "tdx=$v"
-v=; { read -r v <"$SYS/module/kvm_amd/parameters/sev_snp"; } 2>/dev/null && echo "snp=$v"
-[ -d "$SYS/module/nvidia" ] && echo driver=loaded
-command -v containerd >/dev/null && echo containerd=1
-:"""
+_LOOK = shell.load("kata", "gpustate.states")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.formats import dkms
 from gpustate.ops import kmod, modsign
 from gpustate.probes.kernels import Kernels, default_kernel
@@ -227,15 +227,7 @@ def _holds(observed: Observed, wanted: Observed) -> Iterator[Step]:
 def _pin(release: str) -> Step:
     """Make GRUB boot one kernel, and see that its menu has it."""
     return ops.Run(
-        f"k={shlex.quote(release)}; f={PIN_PATH}; m=/boot/grub/grub.cfg\n"
-        'entry() { grep -oE "gnulinux-$k-advanced-[^\'\\" ]+" $m | head -n 1; }\n'
-        'e=$(entry); [ -n "$e" ] || { update-grub; e=$(entry); }\n'
-        '[ -n "$e" ] || fail "GRUB has no entry for $k in $m; the boot default stays as it is"\n'
-        "s=; grep -q '^submenu ' $m && s=gnulinux-advanced-${e#*-advanced-}\n"
-        'p=$(grep -oE "^[[:space:]]+menuentry .*$e" $m | head -n 1); [ -n "$p" ] || s=\n'
-        "folder ${f%/*}; keep $f\n"
-        'printf \'# Written by gpustate; changes are overwritten.\\nGRUB_DEFAULT="%s"\\n\' "${s:+$s>}$e" >$f.new; sync $f.new; mv -f $f.new $f\n'
-        "update-grub; effect pinned",
+        shell.load("kernel_pin", "gpustate.states", RELEASE=release, DROP_IN=PIN_PATH),
         f"set {release} as GRUB's default kernel",
         timeout=180,
     )
@@ -255,13 +247,15 @@ def _bring(names: tuple[str, ...], stays: str) -> Step:
 def _prove(release: str, version: str, stays: str) -> Step:
     """Build what DKMS has for a kernel, and look at what came of it."""
     return ops.Run(
-        f"{modsign.BUILT}k={shlex.quote(release)}; v={shlex.quote(version)}\n"
-        'have() { depmod "$k"; modinfo -k "$k" -F version nvidia 2>/dev/null || modinfo -k "$k" -F version nvidia-current 2>/dev/null || :; }\n'
-        '[ "$(have)" = "$v" ] || dkms autoinstall -k "$k" >"$R/dkms.log" 2>&1 || :\n'
-        '[ "$(have)" = "$v" ] && { sign_nvidia "$k"; effect built; exit 0; }\n'
-        f"c=$(grep -hm 1 -E '{dkms.CAUSE_ERE}' /var/lib/dkms/nvidia*/\"$v\"/build/make.log 2>/dev/null | head -n 1) || :\n"
-        'fail "error: driver $v has no module for kernel $k (${c:-see /var/lib/dkms/nvidia/$v/build/make.log}); '
-        f'the node keeps booting {stays}"',
+        modsign.BUILT
+        + shell.load(
+            "kernel_module",
+            "gpustate.states",
+            RELEASE=release,
+            VERSION=version,
+            STAYS=stays,
+            CAUSE=dkms.CAUSE_ERE,
+        ),
         f"build the nvidia module for {release}",
         timeout=3600,
     )

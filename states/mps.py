@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
+from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.core.file_queries import ODD, FileStat, refuse_odd
 from gpustate.core.queries import ShippedFile
 from gpustate.diagnosis import remedies as remedies
@@ -258,7 +258,7 @@ class MpsRunning(State[Observed]):
                 f"another MPS control daemon runs (pid {pid}{folder and f', pipe folder {folder}'}); stop it: "
                 f"echo quit | {where}nvidia-cuda-mps-control"
             )
-        path, folder = systemd.last_variable(observed.site, mps.PIPES)
+        path, folder = systemd.effective_variable(observed.site, mps.PIPES)
         if path and folder != self.pipe_folder:
             return (
                 f"{path} has {UNIT} run with {mps.PIPES}={folder}, and jobs look in "
@@ -374,16 +374,14 @@ class MpsRunning(State[Observed]):
         gpu = self._shared(observed)[0].uuid
         words = f"{CONTROL} {gpu} {int(self.exclusive)}"
         moves = " ".join(
-            f'*"CUDA error {code} "*) o="$o: "{shlex.quote(remedies.cuda(code))} ;;'
+            f"*'CUDA error {code} '*) printf ': %s' {shlex.quote(remedies.cuda(code))} ;;"
             for code in (802, 803, 804)
         )
         return (
-            "p=$(command -v python3) || fail 'the proof runs in python3, which is not there; install python3'\n"
             f"cat >\"$R/mps_proof.py\" <<'PROGRAM'\n{_PROGRAM.load().decode()}PROGRAM\n"
-            f"CUDA_MPS_PIPE_DIRECTORY={shlex.quote(self.pipe_folder)}; export CUDA_MPS_PIPE_DIRECTORY\n"
-            f'rm -f {_PROOF}; r=0; o=$("$p" -I -S -B "$R/mps_proof.py" {words}) || r=$?\n'
-            f'rm -f "$R/mps_proof.py"; case $r:$o in 0:*) ;; {moves} esac; printf "%s\\n" "$o"; [ $r = 0 ] || exit 1\n'
-            f"printf '%s\\n' {self._proof(observed)} >{_PROOF}; sync {_PROOF}; effect proven"
+            f"remedy_for() {{ case $1 in {moves} esac; }}\nset -- {words}\n"
+        ) + shell.load(
+            "mps_validate", "gpustate.states", PIPES=self.pipe_folder, PROOF=self._proof(observed)
         )
 
     def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
@@ -419,36 +417,8 @@ def _look(pipe_folder: str, folders: tuple[str, ...]) -> str:
     """
     # ``odd`` is told of files: it looks above one that nobody has.
     inside = " ".join(f"{folder}/.gpustate" for folder in folders)
-    return f"""[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0
-{ODD}odd {inside} || exit 0
-c={CONTROL}; [ -x "$c" ] && echo control=1 || c=
-for f in {pipe_folder}/* {pipe_folder}/.[!.]*; do
-  [ -e "$f" ] || [ -L "$f" ] || continue
-  case ${{f##*/}} in *control*|*lock*|*mps*|*.pid|log) ;; *) printf 'strange=%s\n' "${{f##*/}}"; break ;; esac
-done
-[ -r "$G/mps-proof" ] && {{ read -r p <"$G/mps-proof"; printf 'proof=%s\\n' "$p"; }}
-[ -n "$c" ] && for f in /proc/[0-9]*/comm; do
-  read -r n 2>/dev/null <"$f" || continue
-  case $n in nvidia-cuda-mps) q=${{f%/comm}}; a=$(tr '\\0' ' ' <"$q/cmdline"); case $a in *mps-control*)
-    m=${{q#/proc/}}; own=; while read -r g; do case $g in */{UNIT}*) own=1 ;; esac; done <"$q/cgroup"
-    if [ -z "$own" ]; then
-      [ -d "$q" ] || continue # it ended while it was looked at
-      printf 'daemon=%s|%s\\n' "$m" "$(tr '\\0' '\\n' <"$q/environ" | sed -n 's/^CUDA_MPS_PIPE_DIRECTORY=//p')"
-      continue
-    fi
-    {HALTED}
-    [ -z "${{hl-}}" ] || c= ;; esac;; esac
-done
-CUDA_MPS_PIPE_DIRECTORY={pipe_folder}; export CUDA_MPS_PIPE_DIRECTORY
-if [ -n "$c" ] && [ -e {pipe_folder}/control ]; then
-  say() {{ printf '%s\\n' "$@" | timeout -k 2 10 "$c" 2>/dev/null; }}
-  if t=$(say get_default_active_thread_percentage get_server_list); then
-    set --; for v in $t; do case $v in *[!0-9]*) ;; *) set -- "$@" "get_client_list $v" ;; esac; done
-    printf 'threads=%s\\n' "${{t%%[[:space:]]*}}"
-    [ $# = 0 ] || for k in $(say "$@"); do printf 'client=%s\\n' "$k"; done
-  fi
-fi
-:"""
+    words = {"PIPES": pipe_folder, "INSIDE": inside, "CONTROL": CONTROL, "UNIT": UNIT}
+    return f"{ODD}halted() {{\n{HALTED}\n}}\n{shell.load('mps_probe', 'gpustate.states', **words)}"
 
 
 def _otherwise(pipes: FileStat | None) -> str:

@@ -43,25 +43,7 @@ CONF_TEXT = (
     + "".join(f"blacklist {name}\ninstall {name} /bin/false\n" for name in MODULES)
     + "options nouveau modeset=0\n"
 )
-HOOK_TEXT = (
-    """#!/bin/sh
-# Written by gpustate (state nouveau); changes are undone by the next apply.
-# Takes the kernel's own drivers for NVIDIA GPUs out of the initramfs.
-[ "$1" != prereqs ] || exit 0
-for d in "$DESTDIR/lib/modules" "$DESTDIR/usr/lib/modules"; do
-  [ -d "$d" ] || continue
-"""
-    + "".join(
-        f"  find \"$d/\" -name '{name}.ko*' -delete\n"
-        for name in ("nouveau", "nova[-_]core", "nova[-_]drm", "nova")
-    )
-    + """done
-if [ -f "$DESTDIR/conf/modules" ]; then
-  sed -i -E '/^[[:space:]]*(nouveau|nova([-_](core|drm))?)([[:space:]]|$)/d' "$DESTDIR/conf/modules"
-fi
-exit 0
-"""
-)
+HOOK_TEXT = shell.program("nouveau_hook", "gpustate.states")
 DRACUT_TEXT = (
     "# Written by gpustate (state nouveau); changes are undone by the next apply.\n"
     f'omit_drivers+=" {" ".join(MODULES)} "\n'

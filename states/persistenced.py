@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.formats import systemd
 from gpustate.probes.gpu_facts import GpuFacts
 
@@ -84,7 +84,9 @@ class PersistenceModeEnabled(State[Observed]):
         own = posixpath.basename(DROP_IN_PATH)
         foreign = {path: text for path, text in node.drop_ins(UNIT).items() if path != DROP_IN_PATH}
         before = {path: text for path, text in foreign.items() if posixpath.basename(path) < own}
-        path, command = systemd.last_word({p: foreign[p] for p in foreign if p not in before})
+        path, command = systemd.effective_command(
+            {p: foreign[p] for p in foreign if p not in before}
+        )
         return Observed(
             drop_in_text=drop_in,
             active=unit is not None and unit.active,
@@ -190,13 +192,7 @@ class PersistenceModeEnabled(State[Observed]):
             )
 
 
-# Without a GPU the daemon ends at once, and there is nothing to keep.
-_START = f"""if ! nvidia-smi -L >/dev/null 2>&1; then echo "no GPU answers"; effect same; exit 0; fi
-systemctl is-active --quiet {UNIT} || systemctl restart {UNIT}
-off() {{ {_QUERY} | grep -q 'Disabled$'; }}
-persistent() {{ systemctl is-active --quiet {UNIT} && ! off; }}
-wait_for 60 persistent || fail "{UNIT} runs, or not, and a GPU is not in persistence mode: $({_QUERY} | tr '\n' ';')"
-effect started"""
+_START = shell.load("persistenced_start", "gpustate.states", UNIT=UNIT, QUERY=_QUERY)
 
 
 def _program(unit_text: str | None, drop_ins: Mapping[str, str]) -> str:

@@ -26,7 +26,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops, support
+from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops, shell, support
 from gpustate.core.shared_probes import APT_KEY, KEPT, NOW
 from gpustate.formats import apt_errors, gpu_models, rpm
 from gpustate.formats.numbers import whole
@@ -51,60 +51,13 @@ def _checked_gpus(value: int | str | None) -> int | str | None:
 
 #: sh: lists that apt complains of, or that are none: apt tells the latter once, and then goes on as if
 #: the repository were empty. And what packages want that is not there.
-_TORN = r"""
-torn() {
-  apt-get check -q -o Debug::NoLocking=1 2>&1 | sed -nE 's/^E: //p; s/^ ([^ ]+ : .*)/unmet \1/p; s/^ +((Pre)?Depends: .*)/unmet \1/p'
-  for f in $(grep -aLE '^(Package|SHA256|SHA512|SHA1|MD5Sum):' /var/lib/apt/lists/*_Packages /var/lib/apt/lists/*Release 2>/dev/null); do
-    [ ! -s "$f" ] || echo "$f is not a package list"
-  done
-}
-"""
+_TORN = shell.load("preflight_torn", "gpustate.states")
 _SCRIPT = (
-    _TORN
-    + KEPT
-    + r"""
-[ -z "${GPUSTATE_IMAGE-}" ] && [ -d "/lib/modules/${KERNEL_RELEASE-$(uname -r)}" ] && echo modules=1
-echo "now=@NOW@"
-inodes=; while read -r f w i; do
-  case $f in *lock*) inodes="$inodes $i" ;; ?*) echo "written=$w" ;; esac
-done <<END
-$(stat -c '%n %Y %i' /var/lib/dpkg/status /etc/os-release /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock 2>/dev/null)
-END
-for f in /run/systemd/timesync/synchronized /run/chrony/chronyd.pid /run/chronyd.pid /run/ntpd.pid /run/openntpd.pid; do
-  [ -e "$f" ] && { echo ntp=1; break; }
-done
-for d in /etc /usr /var /boot; do [ ! -d $d ] || [ -w $d ] || echo "readonly=$d"; done
-set --; for d in /boot /usr /var; do [ -d $d ] && set -- "$@" $d; done
-df -k --output=avail,itotal,iavail,target "$@" 2>/dev/null | { read -r _; while read -r a s i m; do
-  echo "room=$1 $((a / 1024)) $m"; shift
-  case $s$i in 0*|*[!0-9]*|'') ;; *) [ "$i" -ge 20000 ] || echo "inodes=$m" ;; esac
-done; }
-"""
-    + f"{rpm.FAMILY}\n"
-    + r"""case $pm in dnf|zypper)
-  rpm -q rpm 2>&1 | sed -n 's/^error: /rpm=/p'
-  for f in /run/zypp.pid /var/lib/dnf/rpmdb_lock.pid; do
-    p=; { read -r p <"$f"; } 2>/dev/null || [ -n "$p" ] || continue
-    [ -d "/proc/$p" ] && { c=; read -r c 2>/dev/null <"/proc/$p/comm"; echo "lock=${c:-?} (process $p)"; }
-  done ;;
-*)
-[ -s /var/lib/dpkg/status ] || echo 'dpkg=/var/lib/dpkg/status is empty'
-whole() {
-  o=$(dpkg-query -W -f 'package=${db:Status-Abbrev}|${Package}\n' 2>&1 | grep -vE '^package=.[nci] ' | sed 's/^dpkg-query: */dpkg=/;s/^ /dpkg= /')
-  [ -z "$o" ] || printf '%s\n' "$o"
-  case $o in *dpkg=*) return 1 ;; esac
-}
-kept dpkg-whole "@APT_KEY@" whole
-sound() { o=$(torn); [ -z "$o" ] || { printf '%s\n' "$o" | sed 's/^/apt=/'; return 1; }; }
-command -v apt-get >/dev/null && kept apt-sound "@APT_KEY@" sound
-for f in /var/lib/dpkg/updates/[0-9]*; do [ -e "$f" ] && { echo journal=1; break; }; done
-while read -r _ _ _ _ p n _; do
-  case "$inodes " in *" ${n##*:} "*) c=; read -r c 2>/dev/null <"/proc/$p/comm"; echo "lock=${c:-?} (process $p)" ;; esac
-done 2>/dev/null </proc/locks ;;
-esac
-v=/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c
-[ -r $v ] && echo "secure_boot=$(od -An -t u1 -j4 -N1 $v)"
-:""".replace("@APT_KEY@", APT_KEY).replace("@NOW@", NOW)
+    f"{_TORN}{KEPT}"
+    f'apt_key() {{ APT_KEY="{APT_KEY}"; }}\n'
+    f'echo "now={NOW}"\n'
+    f"{shell.load('preflight_probe', 'gpustate.states')}{rpm.FAMILY}\n"
+    f"{shell.load('preflight_packages', 'gpustate.states')}"
 )
 
 
@@ -287,7 +240,7 @@ class PreflightPassed(State[Observed]):
         ):
             if observed.unmet and all(_NVIDIA.search(_wanted(row)) for row in observed.unmet):
                 return  # what the driver's state brings back
-            _, move = apt_errors.trouble(observed.apt_error) or (
+            _, move = apt_errors.find_error(observed.apt_error) or (
                 "",
                 "see apt-get check on the node",
             )
@@ -380,36 +333,15 @@ class PreflightPassed(State[Observed]):
             for row in observed.unsettled
             if "H" in row.split()[0] or "R" in row.split()[0]
         )
-        lines = [
-            "apt_wait",
-            "dpkg --configure -a --force-confdef --force-confold || echo 'left for apt'",
-        ]
-        if torn:
-            lines.append(
-                f"apt --reinstall --no-remove install {torn} || echo 'left for the next step'"
-            )
-        # What is left of NVIDIA's makes all of these fail, and is none of ours.
-        lines += [
-            "apt --no-remove -f install || echo 'apt could not settle everything'",
-            "left=$(dpkg-query -W -f '${db:Status-Abbrev}|${Package}\\n' | grep -vE '^.[nci] ' | cut -d '|' -f 2 "
-            f"| grep -vE '{_NVIDIA.pattern}') || :",
-            '[ -z "$left" ] || { echo "error: installed half-way, and not to be finished without removing '
-            'others:" $left; exit 1; }',
-            "effect configured",
-        ]
-        yield ops.Run("\n".join(lines), "finish an interrupted package installation", 1800)
+        words = {"TORN": torn, "OTHERS": _NVIDIA.pattern}
+        text = shell.load("preflight_finish", "gpustate.states", **words)
+        yield ops.Run(text, "finish an interrupted package installation", 1800)
 
 
 def _read_anew() -> Step:
     """Remove lists that apt cannot read, and what they were compiled into, and read all again."""
     return ops.Run(
-        _TORN + "apt_wait\n"
-        "for n in 1 2 3 4 5 6 7 8 9; do\n"  # apt complains of one at a time
-        f"  bad=$(torn | grep -oE '{_LIST.pattern}' | sort -u); [ -n \"$bad\" ] || break\n"
-        "  rm -f $bad /var/cache/apt/pkgcache.bin /var/cache/apt/srcpkgcache.bin\n"
-        "done\n"
-        "apt update -o APT::Update::Error-Mode=any || echo 'not every repository could be read'\n"
-        "apt_lists_kept; effect read",
+        _TORN + shell.load("preflight_lists", "gpustate.states", LISTS=_LIST.pattern),
         "refresh truncated package lists",
         900,
     )
@@ -442,7 +374,7 @@ def _wanted(row: str) -> str:
 
 def _said_by_apt(lines: list[str]) -> str:
     """The one of several complaints that says most."""
-    found = apt_errors.trouble("\n".join(lines))
+    found = apt_errors.find_error("\n".join(lines))
     return found[0] if found else "".join(lines[:1])
 
 

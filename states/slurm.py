@@ -132,7 +132,7 @@ class SlurmGresConfigured(State[Observed]):
         node_text = slurm_gpus.node_text(line) if line else None
         if (
             observed.gres_text is not None
-            and slurm.marked(observed.gres_text) is None
+            and slurm.find_block(observed.gres_text) is None
             and not lines
         ):
             gres = observed.gres_text  # somebody's file without a line of ours, be it empty

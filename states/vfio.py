@@ -147,7 +147,7 @@ class VfioBound(State[Observed]):
         line = node.query(CommandLineQuery(self.name))
         program, unit_text = node.own_text(PROGRAM_PATH), node.own_text(UNIT_PATH)
         unit = node.units(UNIT).get(UNIT)
-        looked = node.shell(vfio.look_program(self.devices)).stdout if self.devices else ""
+        looked = node.shell(vfio.query_program(self.devices)).stdout if self.devices else ""
         devices, members = _parse_look(looked)
         words = self._words(line.cpu)
         chosen = {device.address for device in devices}

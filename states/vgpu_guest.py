@@ -142,13 +142,13 @@ class VgpuLicensed(State[Observed]):
         base = observed.conf_text
         if base is None:
             base = gridd.HEADER + (observed.template_text or "")
-        return gridd.merged(base, self._values())
+        return gridd.merge(base, self._values())
 
     def _conf_before(self, observed: Observed) -> str | None:
         """gridd.conf without what is ours; ``None`` where nothing is left of it."""
         if observed.conf_text is None:
             return None
-        text = gridd.restored(observed.conf_text)
+        text = gridd.restore(observed.conf_text)
         if not text.startswith(gridd.HEADER):
             return text
         rest = text.removeprefix(gridd.HEADER)

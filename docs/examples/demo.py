@@ -1,10 +1,10 @@
-"""The main job from end to end, on two throw-away nodes: plan, apply, validate, apply again.
+"""Demo on two disposable nodes: plan, apply, validate, apply again.
 
     python docs/examples/demo.py [POLICY] [--keep]
 
-Every command is shown before it is run, so it can be run by hand afterwards. The nodes are real
-Debian 12 and 13 systems with real systemd, sshd, apt, dkms and containerd. Their GPUs, NVIDIA's
-packages and libraries are simulated, see docs/lab.md.
+Every command is printed before it runs, so that it can be repeated by hand. The nodes are real Debian
+12 and 13 systems with real systemd, sshd, apt, dkms and containerd. GPUs and NVIDIA's packages and
+libraries are simulated, see docs/lab.md.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ import time
 from pathlib import Path
 
 NAME = "demo"
-#: The demo's runs are not kept among those that `gpustate resume` knows.
+#: Keep the runs of the demo out of the list of `gpustate resume`.
 ENVIRONMENT = {**os.environ, "XDG_STATE_HOME": tempfile.mkdtemp(prefix="gpustate-demo-")}
 GPUSTATE = str(Path(sys.executable).with_name("gpustate"))
 
 
 def show(*words: str) -> str:
-    """Print a command as it would be typed."""
+    """Print a command."""
     line = shlex.join(["gpustate", *words])
     print(f"\n$ {line}", flush=True)
     return line
 
 
 def run(*words: str, expect: tuple[int, ...] = (0,)) -> str:
-    """Run one command, its output shown and returned; end the demo when it fails."""
+    """Run a command; print and return its output; exit if it fails."""
     show(*words)
     process = subprocess.Popen(
         [GPUSTATE, *words], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
-    said = ""
+    output = ""
     for line in process.stdout or ():
-        said += line
+        output += line
         print(line, end="", flush=True)
     if process.wait() not in expect:
-        kept = (
+        hint = (
             ""
             if words[:2] == ("lab", "up")
-            else f"; look around, then: gpustate lab down --name {NAME}"
+            else f"; to remove the nodes: gpustate lab down --name {NAME}"
         )
-        raise SystemExit(f"demo: that ended with {process.returncode}{kept}")
-    return said
+        raise SystemExit(f"demo: the command exited with {process.returncode}{hint}")
+    return output
 
 
 def lab(name: str) -> dict[str, str]:
-    """A lab's entry in ``gpustate lab list -o json``."""
+    """Return the entry of a lab in ``gpustate lab list -o json``."""
     words = [GPUSTATE, "lab", "list", "--name", name, "-o", "json"]
     listed = subprocess.run(words, capture_output=True, text=True, check=True)
-    found: dict[str, str] = json.loads(listed.stdout)["labs"][0]
-    return found
+    entry: dict[str, str] = json.loads(listed.stdout)["labs"][0]
+    return entry
 
 
 def parse_arguments(arguments: list[str]) -> tuple[str, bool]:
-    """Return the policy, and whether the lab is kept at the end."""
+    """Return the policy, and whether to keep the lab."""
     named = [word for word in arguments if not word.startswith("-")]
     policy = named[0] if named else "docs/examples/clusterpolicy.yaml"
     if not Path(policy).is_file():
-        raise SystemExit(f"demo: there is no policy {policy}")
+        raise SystemExit(f"demo: policy {policy} does not exist")
     return policy, "--keep" in arguments
 
 
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> None:
         raise SystemExit("demo: the second apply changed something; that is a bug in gpustate")
     if keep:
         print(
-            f"\nThe nodes are kept: gpustate explain gpu1 -i {inventory}; gpustate lab down --name {NAME}"
+            f"\nThe nodes are still running: gpustate explain gpu1 -i {inventory}; gpustate lab down --name {NAME}"
         )
     else:
         run("lab", "down", "--name", NAME)

@@ -1,10 +1,10 @@
-"""A Kubernetes cluster with GPUs on this machine: nodes set up, a pod on two GPUs, a GPU that fails.
+"""Demo of a Kubernetes cluster with GPUs: apply a policy, run a pod with two GPUs, let a GPU fail.
 
     python docs/examples/demo_kubernetes.py [POLICY] [--keep]
 
-Goes on where demo.py ends. Real: etcd, API server, scheduler, kubelets, containerd, NVIDIA's device plugin,
+Real: etcd, API server, scheduler, kubelets, containerd, NVIDIA's device plugin,
 container toolkit and feature discovery. The GPUs, the driver and NVML are simulated, see docs/lab.md. The first run builds
-the cluster's programs with Go, which takes some ten minutes; they stay in the lab's cache.
+the cluster's programs with Go in about ten minutes; they stay in the lab's cache.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import subprocess
 import sys
 import time
 
-# This file's own folder is on the import path.
+# The folder of this file is on the import path.
 import demo
 
 demo.NAME = NAME = "demo-kubernetes"
-#: Containers of the lab's busybox; what is in /dev of them was injected.
+#: A pod of the lab's busybox; the devices in its /dev were injected.
 POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -51,7 +51,7 @@ class Cluster:
         self.kubeconfig = lab["kubeconfig"]
 
     def run(self, *words: str, stdin: str | None = None, quiet: bool = False) -> str:
-        """Run kubectl, shown as it would be typed; end the demo when it fails."""
+        """Print and run kubectl; exit if it fails."""
         if not quiet:
             print(f"\n$ {shlex.join(['kubectl', *words])}", flush=True)
         argv = [self.kubectl, f"--kubeconfig={self.kubeconfig}", *words]
@@ -63,7 +63,7 @@ class Cluster:
         return done.stdout
 
     def wait_gpus(self, wanted: dict[str, int]) -> None:
-        """Wait until the nodes offer so many GPUs each."""
+        """Wait until each node has this number of allocatable GPUs."""
         deadline = time.monotonic() + WAIT_S
         while True:
             nodes = json.loads(self.run("get", "nodes", "-o", "json", quiet=True))["items"]
@@ -76,7 +76,9 @@ class Cluster:
             if offers == wanted:
                 return
             if time.monotonic() > deadline:
-                raise SystemExit(f"demo: nodes offer {offers}, not {wanted}")
+                raise SystemExit(
+                    f"demo: timed out; allocatable GPUs are {offers}, expected {wanted}"
+                )
             time.sleep(0.5)
 
 
@@ -90,7 +92,7 @@ def main(arguments: list[str]) -> None:
     demo.run("apply", policy, "-i", lab["inventory"], "--yes")
     cluster.wait_gpus({"gpu1": 8, "gpu2": 8})
     cluster.run("get", "nodes", "-o", f"custom-columns={COLUMNS}")
-    print(f"\n$ kubectl apply -f - # a pod that asks for two GPUs:\n{json.dumps(POD['spec'])}")
+    print(f"\n$ kubectl apply -f - # a pod with two GPUs:\n{json.dumps(POD['spec'])}")
     cluster.run("apply", "-f", "-", stdin=json.dumps(POD), quiet=True)
     done = "jsonpath={.status.phase}=Succeeded"
     cluster.run("wait", "pod/two-gpus", f"--for={done}", f"--timeout={WAIT_S:.0f}s")
@@ -101,7 +103,7 @@ def main(arguments: list[str]) -> None:
     demo.run("explain", "gpu2", "-i", lab["inventory"], expect=(0, 3))
     if keep:
         print(
-            f"\nThe cluster is kept: export KUBECONFIG={lab['kubeconfig']} PATH=$PATH:{lab['programs']}; "
+            f"\nThe cluster is still running: export KUBECONFIG={lab['kubeconfig']} PATH=$PATH:{lab['programs']}; "
             f"at the end: gpustate lab down --name {NAME}"
         )
     else:

@@ -1,6 +1,6 @@
-"""A policy in Python: the whole stack, one state of it only where there is containerd.
+"""A policy in Python: the whole stack, with one state only on nodes with containerd.
 
-The order means nothing. What differs per group or node goes to the inventory::
+The order of states does not matter. Put differences of groups and nodes into the inventory::
 
     gpustate:
       driver: {branch: 570}

@@ -32,11 +32,14 @@ if TYPE_CHECKING:
     from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
     from gpustate.core.policy import Policy
     from gpustate.engine.events import Event
+    from gpustate.rollout.options import Schedulers
+    from gpustate.schedulers.base import DrainPolicy
 
 __all__ = [
     "ApplyResult",
     "Change",
     "Disruption",
+    "DrainPolicy",
     "DriftResult",
     "Event",
     "Inventory",
@@ -47,6 +50,7 @@ __all__ = [
     "PlanResult",
     "Policy",
     "Result",
+    "Schedulers",
     "StateResult",
     "apply",
     "drift",
@@ -59,6 +63,7 @@ _HOME = {
     "ApplyResult": "gpustate.api.results",
     "Change": "gpustate.core.change",
     "Disruption": "gpustate.core.change",
+    "DrainPolicy": "gpustate.schedulers.base",
     "DriftResult": "gpustate.api.results",
     "Event": "gpustate.engine.events",
     "Inventory": "gpustate.core.inventory",
@@ -69,6 +74,7 @@ _HOME = {
     "PlanResult": "gpustate.api.results",
     "Policy": "gpustate.core.policy",
     "Result": "gpustate.api.results",
+    "Schedulers": "gpustate.rollout.options",
     "StateResult": "gpustate.core.outcome",
     "apply": "gpustate.api.functions",
     "drift": "gpustate.api.functions",

@@ -20,10 +20,12 @@ from gpustate.core.policy import Policy
 from gpustate.core.unknown_targets import describe_unknown_targets
 from gpustate.engine import fleet
 from gpustate.engine.events import Listener, nobody
+from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.errors import UsageError
 from gpustate.plan import document as documents
 from gpustate.plan.estimate import Schedule
 from gpustate.resolver.checks import node_checks
+from gpustate.rollout.options import SCHEDULERS, Schedulers
 
 if TYPE_CHECKING:
     from gpustate.api.sources import InventorySource, PolicySource
@@ -48,6 +50,7 @@ def plan(
     all_or_nothing: bool = False,
     estimate: bool = False,
     serial: Sequence[str] = (),
+    schedulers: Schedulers = SCHEDULERS,
     events: Listener = nobody,
     stop: Callable[[], bool] = _never,
     source: str = "",
@@ -66,6 +69,7 @@ def plan(
         all_or_nothing: leave a node alone where one of its states is refused or fails to plan.
         estimate: query how long such steps took on the nodes before, and estimate the time.
         serial: batch sizes that the estimate is for: ``("1", "10%")``.
+        schedulers: how the nodes' schedulers are reached and workloads leave.
         events: called with what happens, one event at a time, from the threads of the run.
         stop: asked between steps; once it is true nothing new is begun.
         source: what the policy is called in documents; its file's name when not given.
@@ -76,9 +80,19 @@ def plan(
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
     effective = inputs.policy.with_ensure("absent") if remove else inputs.policy
-    result, sizes = _probe(
-        inputs, effective, forks, all_or_nothing, estimate, serial, events, stop, forecast=True
-    )
+    with schedulers.maintenance(inputs.inventory.nodes) as maintenance:
+        result, sizes = _probe(
+            inputs,
+            effective,
+            forks,
+            all_or_nothing,
+            estimate,
+            serial,
+            events,
+            stop,
+            forecast=True,
+            maintenance=maintenance,
+        )
     document = documents.plan_document(
         effective,
         inputs.source,
@@ -138,6 +152,7 @@ def apply(
     all_or_nothing: bool = False,
     serial: Sequence[str] = (),
     reason: str = "",
+    schedulers: Schedulers = SCHEDULERS,
     events: Listener = nobody,
     stop: Callable[[], bool] = _never,
     started: Callable[[str], None] | None = None,
@@ -158,6 +173,7 @@ def apply(
         max_disruption: refuse nodes whose plan may cost more.
         serial: batch sizes, ``("1", "10%", "50%")``; a batch in which a node fails is the last one.
         reason: a ticket or reason, for the nodes' leases and the records of the run.
+        schedulers: how the nodes' schedulers are reached and workloads leave.
         started: called with the id of the run once everything is checked, before the first node is reached.
         run: id of the run, when the caller has made one.
         read_policy: reads the policy that a saved plan names, for the secrets which no plan holds.
@@ -202,9 +218,12 @@ def apply(
     )
     fleet.resolve_all(request)
     fleet.batches((), request.serial)
-    if started is not None:
-        started(request.run)
-    result = fleet.run(request, events, stop)
+    why = {"run": request.run, "person": fleet.controller().name, "text": request.ticket}
+    with schedulers.maintenance(inputs.inventory.nodes, **why) as maintenance:
+        request.maintenance = maintenance
+        if started is not None:
+            started(request.run)
+        result = fleet.run(request, events, stop)
     outcome = documents.result_document(
         result.nodes,
         run=result.run,
@@ -302,6 +321,7 @@ def _probe(
     stop: Callable[[], bool],
     *,
     forecast: bool,
+    maintenance: Maintenance = NO_MAINTENANCE,
 ) -> tuple[fleet.FleetResult, tuple[str, ...]]:
     """Probe and plan all nodes."""
     sizes = batch_sizes(serial, policy.pace, len(inputs.inventory.nodes))
@@ -313,6 +333,7 @@ def _probe(
         forks=forks,
         timings=timings,
         forecast=forecast,
+        maintenance=maintenance,
         all_or_nothing=all_or_nothing,
         last_in_image=last_in_image(inputs.inventory),
         checks=node_checks(policy),

@@ -1,1 +1,1 @@
-"""A policy in the mounted root of an image, and the rest of it at the first boot."""
+"""Bake a policy into the mounted root of an image; the rest runs at the first boot."""

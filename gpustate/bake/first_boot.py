@@ -1,14 +1,13 @@
-"""What an image cannot hold is done by its machine at the first boot: a program, a unit, a result.
+"""The program that runs the remaining steps of a bake at the first boot of the image.
 
-The last state of a bake. It asks the other states for their ``first_boot`` steps and compiles them
-into one program, as the steps of an apply are: POSIX sh with a journal, no network, no Python but
-for what a step itself starts. The unit is enabled in the image. It takes the node's lock, so that an
-apply that comes early waits or is told; it does everything again when the power was lost in the
-middle, for every step is harmless when done twice; it disables itself when every step has worked,
-and otherwise fails, at every boot, until one works. ``$G/firstboot/result`` says how it stands.
+The last state of a bake. It collects the ``first_boot`` steps of the other states and compiles them into one
+program, like the steps of an apply: POSIX sh with a journal, without network. A unit that is enabled in the
+image runs it. The program takes the node's lock, so that an early apply reports that the node is locked.
+After a power loss it runs all steps again; every step may run twice. It disables the unit once all steps have
+succeeded. Otherwise the unit fails, and runs again at every boot. ``$G/firstboot/result`` has its status.
 
-Surprising: the unit has no default dependencies' wait on multi-user.target turned off, as the
-validator's own unit has: what joins the machine to a cluster (kubelet, slurmd) comes after it.
+Surprising: unlike the validator's unit, this one has systemd's default dependencies, so multi-user.target
+waits for it. kubelet and slurmd, which join the machine to a cluster, start after it.
 
 Sources:
     systemd.unit(5), systemd.service(5): oneshot units are "activating" until they end.
@@ -42,7 +41,7 @@ _RAN = "# Written by gpustate bake; changes are undone by the next bake.\n"
 _UNIT = (
     _RAN
     + """[Unit]
-Description=Finish and prove what was baked into this image
+Description=Finish and validate what gpustate baked into this image
 ConditionPathExists=@FOLDER@/program
 After=local-fs.target systemd-modules-load.service nvidia-persistenced.service nvidia-fabricmanager.service
 After=nvidia-cdi-refresh.service gpustate-cdi-refresh.service containerd.service
@@ -108,25 +107,25 @@ now; entry '{"e":"start","t":'"$NOW"'}'
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What is there for the first boot, and what should be."""
+    """The first-boot files in the image, observed and desired."""
 
     work: tuple[str, ...] = ()  # "state: step", in order
-    program: str = ""  # digest of all its files; empty: there are none
+    program: str = ""  # digest of all its files; empty without files
     unit: str | None = None
     enabled: bool = False
-    result: str = ""  # of an earlier first boot: an image made from a machine that has booted
-    there: tuple[str, ...] = ()  # paths below the folder
+    result: str = ""  # of an earlier first boot, if the image has booted before
+    present: tuple[str, ...] = ()  # paths below the folder
     wanted_work: tuple[str, ...] = ()
     wanted_files: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class FirstBoot(State[Observed]):
-    """What was left for the first boot is in the image, and its unit is enabled.
+    """The image has the program of its first boot, with its unit enabled.
 
-    Made by :func:`first_boot_of`, which knows the other states.
+    Created by :func:`first_boot_of` with the other states.
 
     Disruption:
-        ``NONE``: it is for images.
+        ``NONE``: images only.
     """
 
     name: ClassVar[str] = "first-boot"
@@ -151,7 +150,7 @@ class FirstBoot(State[Observed]):
             unit=unit,
             enabled=UNIT_LINK in link,
             result=texts.get(f"{folder}/result", "").strip(),
-            there=tuple(texts),
+            present=tuple(texts),
             wanted_work=work,
             wanted_files=files,
         )
@@ -161,13 +160,13 @@ class FirstBoot(State[Observed]):
         return f"{self.node.state_folder}/firstboot"
 
     def desired(self, observed: Observed) -> Observed:
-        some = bool(observed.wanted_files)
+        needed = bool(observed.wanted_files)
         return replace(
             observed,
             work=observed.wanted_work,
             program=_digest(observed.wanted_files),
-            unit=_UNIT.replace("@FOLDER@", self._folder) if some else None,
-            enabled=some,
+            unit=_UNIT.replace("@FOLDER@", self._folder) if needed else None,
+            enabled=needed,
             result="",
         )
 
@@ -176,7 +175,7 @@ class FirstBoot(State[Observed]):
             observed,
             self.desired(observed),
             paths={"unit": UNIT_PATH},
-            why={"work": "the machine does it itself when it first boots"},
+            why={"work": "runs at the first boot"},
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
@@ -184,7 +183,7 @@ class FirstBoot(State[Observed]):
         if "result" in plan.fields:
             yield ops.RemoveFile(f"{self._folder}/result")
         if plan.fields & {"program", "work"}:
-            for path in observed.there:
+            for path in observed.present:
                 if path not in observed.wanted_files and not path.endswith("/result"):
                     yield ops.RemoveFile(path)
             for path, text in observed.wanted_files.items():
@@ -204,7 +203,7 @@ class FirstBoot(State[Observed]):
 
 
 def first_boot_of(states: Sequence[AnyState], node: InventoryNode) -> FirstBoot:
-    """The state that comes after all others of a bake, and looks behind them."""
+    """Return the last state of a bake, which is probed after all others are applied."""
     names = tuple(state.name for state in states)
     mine = {"known_after": names, "states": tuple(states), "node": node, "__module__": __name__}
     after_all: type[FirstBoot] = type("FirstBoot", (FirstBoot,), mine)
@@ -216,7 +215,7 @@ def compiled(
     states: Sequence[AnyState],
     node: InventoryNode,
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Path and text of every file of the program, and its steps in words; nothing for no steps."""
+    """Return path and text of the program's files, and the labels of its steps; empty without steps."""
     blocks = tuple(
         ops.Block(state.name, must_hold_first(state, states), own) for state, own in steps if own
     )
@@ -237,14 +236,14 @@ def compiled(
         run, head = run.replace(word, value), head.replace(word, value)
     labels = [(state, masked(step.label)) for state, step in program.steps]
     work = tuple(f"{state}: {' '.join(label.split())}" for state, label in labels)
-    told = [{"state": state, "label": label} for state, label in labels]
+    listed = [{"state": state, "label": label} for state, label in labels]
     files = {
         **program.files,
         "library": LIBRARY,
         "labels": "".join(f"{line}\n" for line in work),
-        "steps.json": json.dumps(told) + "\n",
+        "steps.json": json.dumps(listed) + "\n",
         "run": run,
-        # Last: where it is not, the unit does nothing.
+        # Last: the unit does nothing without it.
         "program": head + program.text,
     }
     return {f"{folder}/{name}": text for name, text in files.items()}, work

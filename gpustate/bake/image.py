@@ -1,4 +1,4 @@
-"""Walking an image: the states of a policy in a root where nothing runs, and its first boot last."""
+"""Plan and apply the states of a policy in the root of an image, the first-boot program last."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gpustate.resolver.checks import node_checks
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What is baked.
+    """An image to bake.
 
     Args:
-        root: the folder.
-        node: name, groups and variables that the machines will have; they decide parameters.
-        gpus: those it is for, as ``8xH100``; empty when nobody said.
+        root: its root directory.
+        node: name, groups and variables of the machines to come, which decide parameters.
+        gpus: GPUs of the machines to come, as ``8xH100``; empty if unknown.
     """
 
     root: str
@@ -43,10 +43,10 @@ def bake(
     listen: Listener = nobody,
     stop: Callable[[], bool] = lambda: False,
 ) -> FleetResult:
-    """Bake a policy into an image, or only say what that would change.
+    """Bake a policy into an image, or show the pending changes.
 
     Raises:
-        GpustateError: policy, graph or overrides are wrong; nothing was touched then.
+        GpustateError: policy, graph or overrides are invalid; nothing was changed.
     """
     started = time.monotonic()
     names = [state.name for state in fleet.ordered(policy.states, known)]
@@ -71,15 +71,15 @@ def bake(
 
 
 def left_to_apply(policy: Policy, node: NodeResult) -> list[str]:
-    """States of an image that neither it nor its first boot can settle: an apply on the machine does."""
-    settled = {one.state for one in node.states if one.outcome is Outcome.NOT_APPLICABLE}
-    settled.update(line.partition(": ")[0] for line in first_boot_work(node))
+    """Return states that neither the image nor its first boot can apply; ``gpustate apply`` must."""
+    done = {one.state for one in node.states if one.outcome is Outcome.NOT_APPLICABLE}
+    done.update(line.partition(": ")[0] for line in first_boot_work(node))
     states = (one for one in policy.states if one.left_to_apply and not one.absent)
-    return [state.name for state in states if state.name not in settled]
+    return [state.name for state in states if state.name not in done]
 
 
 def first_boot_work(node: NodeResult) -> list[str]:
-    """What is left for the first boot, as ``state: step``, in its order."""
+    """Return the steps left for the first boot, as ``state: step``, in order."""
     observed = node.observed.get(first_boot.FirstBoot.name)
     work = observed.get("wanted_work", []) if isinstance(observed, dict) else []
     return [str(line) for line in work]

@@ -149,7 +149,7 @@ class Manifest:
     targets: tuple[Target, ...]
 
     def target(self, distribution: str, machine: str) -> Target | None:
-        """The target for a node; ``None`` where there is none."""
+        """The target for a node; ``None`` if there is none."""
         wanted = (distribution, machine)
         return next((t for t in self.targets if (t.distribution, t.machine) == wanted), None)
 
@@ -260,12 +260,12 @@ def _repository(
     entries: list[Entry] = []
     for number, one in enumerate(row["packages"]):
         if one["source"] >= len(sources):
-            raise fail(f"{path}.packages[{number}].source", f"there is no source {one['source']}")
+            raise fail(f"{path}.packages[{number}].source", f"unknown source {one['source']}")
         file = File(one["file"], one["sha256"], int(one["size"]))
         source = sources[int(one["source"])]
         entries.append(Entry(one["name"], one["version"], one["architecture"], file, source))
     indexes = tuple(File(one["name"], one["sha256"], int(one["size"])) for one in row["indexes"])
     repository = Repository(row["name"], tuple(entries), indexes)
     if len({file.name for file in repository.files}) != len(repository.files):
-        raise fail(f"{path}.packages", "has a file twice")
+        raise fail(f"{path}.packages", "has a duplicate file")
     return repository

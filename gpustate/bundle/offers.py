@@ -37,7 +37,7 @@ class Build(ABC):
         """File name in a bundle."""
 
     def verify(self, path: Path) -> Source:
-        """Verify the signature of a downloaded file, if it has one of its own, and return its source.
+        """Verify the signature of a downloaded file, if it is signed itself, and return its source.
 
         Raises:
             RefusedError: it is not signed by a key that is pinned to its repository.

@@ -1,6 +1,6 @@
 """Which rpm packages go into a bundle: the roots and their dependencies, as libsolv resolves them for each node.
 
-libsolv is the resolver of dnf and zypper, so a bundle has what they will want to install: for each set of installed
+libsolv is the resolver of dnf and zypper, so a bundle has what they will install: for each set of installed
 packages the whole transaction, in which updates of installed packages that would otherwise break are included
 (``glibc-langpack-en`` follows ``glibc``). Where nothing is known of the nodes, nothing counts as installed, and
 everything goes in, down to the C library. Weak dependencies stay out.
@@ -121,7 +121,7 @@ class _Pool:
         self._pool: Any = solv.Pool()
         self._pool.setdisttype(solv.Pool.DISTTYPE_RPM)
         for flag in ("OBSOLETEUSESCOLORS", "IMPLICITOBSOLETEUSESCOLORS"):
-            # Packages of a second architecture (glibc.i686) stand beside those of the first.
+            # Packages of a second architecture (glibc.i686) are installed next to those of the first.
             self._pool.set_flag(getattr(solv.Pool, f"POOL_FLAG_{flag}"), 1)
         self.rows: dict[int, tuple[str, RpmBuild]] = {}
         self.ids: dict[int, int] = {}

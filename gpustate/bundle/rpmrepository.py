@@ -30,7 +30,7 @@ def build_indexes(builds: Sequence[RpmBuild], key: SigningKey, date: int) -> dic
     """Build the repodata files of some packages, by name; the same bytes for the same packages.
 
     Args:
-        builds: the packages, whose files are beside the repodata.
+        builds: the packages, whose files are next to the repodata.
         key: signs ``repomd.xml``.
         date: timestamp of the repodata, in seconds.
     """

@@ -105,7 +105,7 @@ class RpmBuild(Build):
         return replace(self.source, signed_by=rpmfile.check(path, self.file, self.place))
 
     def indexed(self) -> bytes:
-        """Its XML element, with the location beside the bundle's repodata."""
+        """Its XML element, with the location next to the bundle's repodata."""
         mine = f'<location href="{html.escape(self.file)}"/>'.encode()
         return _LOCATION.sub(lambda _: mine, self.entry.text)
 

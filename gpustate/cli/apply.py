@@ -10,6 +10,7 @@ import click
 
 from gpustate.cli import common, notes, rules
 from gpustate.cli.context import context
+from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def apply_options(function: common.F) -> common.F:
 @common.policy_options
 @common.lock_options
 @apply_options
+@scheduler_options
 def apply(policy: str, **options: Any) -> None:
     """Apply POLICY, or a saved PLAN exactly as it was saved.
 
@@ -228,6 +230,7 @@ def carry_out(
             all_or_nothing=bool(options.get("all_or_nothing")),
             serial=common.serial(options["serial"]),
             reason=options.get("reason") or "",
+            schedulers=schedulers_of(options),
             events=listen,
             stop=stop,
             started=started,

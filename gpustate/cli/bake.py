@@ -65,7 +65,7 @@ def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: 
     image = Image(root, node, gpus or "")
     if not (options["dry_run"] or options["yes"] or sys.stdin.isatty()):
         raise UsageError("nobody is there to say yes", fix="look with --dry-run, then give --yes")
-    with chroot.held(root):
+    with chroot.lock_root(root):
         if options["dry_run"] or not options["yes"]:
             planned = _run(image, made, apply=False, quiet=options["output"] == "json")
             _tell(

@@ -111,7 +111,7 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot be made ({error.strerror})", place=str(cache)) from error
-    bundle = write.prepare(bundle_nodes.chosen(cases, cache, say), key, cache, say)
+    bundle = write.prepare(bundle_nodes.select(cases, cache, say), key, cache, say)
     write.write(bundle, Path(out))
     _tell(out, bundle.id, bundle.manifest, bundle.text, options["output"])
 

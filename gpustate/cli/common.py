@@ -427,11 +427,11 @@ def serial(asked: str | None) -> tuple[str, ...]:
 
 def as_json(document: Any) -> str:
     """A document as it is printed and saved; what a terminal would act on is escaped in it."""
-    from gpustate.formats.json_pages import indented
+    from gpustate.formats.json_pages import dumps
     from gpustate.formats.masking import masked_data
     from gpustate.formats.words import json_text
 
-    return json_text(indented(masked_data(document))) + "\n"
+    return json_text(dumps(masked_data(document))) + "\n"
 
 
 def query_nodes(

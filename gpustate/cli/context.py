@@ -32,6 +32,9 @@ _VALUES = {
     "tests_limit": "--tests-limit",
     "kubeconfig": "--kubeconfig",
     "pod_timeout": "--pod-timeout",
+    "drain_timeout": "--drain-timeout",
+    "max_unavailable": "--max-unavailable",
+    "grace_period": "--grace-period",
 }
 _FLAGS = {
     "become": "-b",
@@ -40,9 +43,17 @@ _FLAGS = {
     "no_lock": "--no-lock",
     "all_or_nothing": "--all-or-nothing",
     "removal": "--remove",
+    "ignore_scheduler": "--ignore-scheduler",
+    "delete_emptydir_data": "--delete-emptydir-data",
+    "drain_force": "--drain-force",
     "yes": "--yes",
 }
-_DEFAULTS = {"max_disruption": "reboot", "tests_limit": 60.0, "pod_timeout": 60.0}
+_DEFAULTS = {
+    "max_disruption": "reboot",
+    "tests_limit": 60.0,
+    "pod_timeout": 60.0,
+    "drain_timeout": 300,
+}
 
 
 def context(verb: str, source: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def _look(
         samples = dcgm.parse(answer.stdout, scrape or "")
     except GpustateError as error:
         return {**found, "no_answer": str(error)}
-    missing = [one.text for one in dcgm.missing(samples, wanted, nvml.gpus)]
+    missing = [one.text for one in dcgm.find_missing(samples, wanted, nvml.gpus)]
     return {**found, "samples": len(samples), "missing": missing}
 
 

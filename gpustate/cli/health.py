@@ -90,7 +90,7 @@ def _look(node: Node) -> dict[str, Any]:
     ]
     found: dict[str, Any] = {"gpus": gpus, "others": others}
     found["quarantine"] = [one.text for one in observed.quarantine.active]
-    found["quarantine_ended"] = [one.text for one in observed.quarantine.ended]
+    found["quarantine_ended"] = [one.text for one in observed.quarantine.expired]
     return {**found, "error": observed.quarantine.problem} if observed.quarantine.problem else found
 
 
@@ -211,7 +211,7 @@ def _told(observed: ChainObservation) -> list[str]:
     held = observed.quarantine
     lines = [held.problem] if held.problem else []
     lines += [f"in quarantine: {one.text}" for one in held.active]
-    lines += [f"the quarantine has ended: {one.text}" for one in held.ended]
+    lines += [f"the quarantine has ended: {one.text}" for one in held.expired]
     return lines or ["no GPU is in quarantine"]
 
 

@@ -87,6 +87,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "Build an offline bundle for air-gapped nodes.",
     ),
     "resume": ("resume", "resume", "Resume an interrupted run."),
+    "status": (
+        "status",
+        "status",
+        "Show nodes out of service in Kubernetes and Slurm: phase, run, since when, and why.",
+    ),
     "solve": (
         "solve",
         "solve",

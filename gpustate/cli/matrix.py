@@ -85,7 +85,7 @@ def check(
         common.write_out(common.as_json(document.report_data(report, strict=strict)))
     else:
         common.write_out(document.report_text(report))
-    if document.refused(report, strict=strict):
+    if document.is_refused(report, strict=strict):
         common.finish(EXIT_REFUSED)
 
 

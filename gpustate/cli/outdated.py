@@ -37,7 +37,7 @@ def outdated(
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
     notes.report_unknown_targets(inventory, made, policy)
-    path = path or lock_layers.beside(policy)
+    path = path or lock_layers.lock_path(policy)
     if not os.path.lexists(path):
         raise UsageError("there is no such lock file", place=path, fix="make it: gpustate solve")
     old = lock_layers.load(path)

@@ -8,6 +8,7 @@ import click
 
 from gpustate.cli import common, notes, reports, rules
 from gpustate.cli.context import context
+from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import EXIT_PENDING, UsageError
 
 
@@ -16,6 +17,7 @@ from gpustate.errors import EXIT_PENDING, UsageError
 @common.inventory_options
 @common.policy_options
 @common.lock_options
+@scheduler_options
 @click.option("-o", "--output", type=reports.FORMATS, default="text", show_default=True)
 @reports.report_options
 @click.option(
@@ -111,6 +113,7 @@ def make_plan(
                 all_or_nothing=bool(options.get("all_or_nothing")),
                 estimate=estimate,
                 serial=serial.split(",") if serial else (),
+                schedulers=schedulers_of(options),
                 events=listen,
                 stop=stop,
                 **shared,

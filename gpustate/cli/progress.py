@@ -11,7 +11,7 @@ from gpustate.engine.events import Event
 from gpustate.formats.words import printable
 
 _SHOWN = 20
-_PLAIN = ("started", "step", "result", "rebooting", "waiting", "note", "finished")
+_PLAIN = ("started", "step", "result", "draining", "rebooting", "waiting", "note", "finished")
 
 
 class Progress:

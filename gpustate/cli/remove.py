@@ -8,12 +8,14 @@ import click
 
 from gpustate.cli import common
 from gpustate.cli.apply import apply_options, apply_policy
+from gpustate.cli.schedulers import scheduler_options
 
 
 @click.command()
 @click.argument("policy")
 @common.inventory_options
 @apply_options
+@scheduler_options
 def remove(policy: str, **options: Any) -> None:
     """Remove everything that POLICY's states installed on nodes, in reverse order.
 

@@ -49,7 +49,7 @@ def solve(
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
     notes.report_unknown_targets(inventory, made, policy)
-    path = path or lock_layers.beside(policy)
+    path = path or lock_layers.lock_path(policy)
     common.check_out(path)
     old = lock_layers.load_if_there(path)
     request = Request(made, inventory, known=common.known_states(), forks=options["forks"])

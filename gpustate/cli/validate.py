@@ -207,6 +207,7 @@ def _pod_request(
 
 def _run_pods(result: FleetResult, request: pods.Request, *, quiet: bool) -> None:
     """Add the link ``pod`` to every node with a kubeconfig whose own validation succeeded."""
+    from gpustate.cluster.kubeconfig import kubeconfig_of
     from gpustate.core.outcome import NodeStatus
     from gpustate.validation import pods
 
@@ -220,7 +221,7 @@ def _run_pods(result: FleetResult, request: pods.Request, *, quiet: bool) -> Non
     chosen = [
         node
         for node in request.nodes
-        if node.name in results and pods.kubeconfig_of(node, request.kubeconfig)
+        if node.name in results and kubeconfig_of(node, request.kubeconfig)
     ]
     if chosen and not quiet:
         click.echo(

@@ -1,5 +1,5 @@
-"""Kubernetes through its API: the only room that knows lightkube.
+"""Kubernetes through its API: the only package that imports lightkube.
 
-``api`` makes requests and returns plain data, ``pods`` judges that data, ``podproof`` runs one pod that uses a
-GPU. Nothing here reaches a node over SSH.
+``api`` sends requests and returns plain data, ``pods`` interprets it, ``podtest`` runs one pod that uses a
+GPU, ``kubeconfig`` finds the file. Nothing here connects to a node over SSH.
 """

@@ -1,10 +1,10 @@
-"""Requests to one cluster's API server, as the current context of a kubeconfig; answers are plain data.
+"""Requests to one cluster's API server with the current context of a kubeconfig; results are plain data.
 
-lightkube's import takes seconds, so this module is imported where a kubeconfig was named.
+Importing lightkube takes seconds, so this module is imported only when a kubeconfig is given.
 
-Surprising: a client may wait for a connection of its pool as long as for an answer, and both end in the same
-error class. Every request is limited to ``TIMEOUT_S``. Two threads that decode the first answer of one kind at the
-same time crash the process, so every kind is decoded once at the import.
+Surprising: waiting for a connection of the pool and waiting for a response raise the same error class; every
+request is limited to ``TIMEOUT_S``. Two threads that decode the first response of one kind at the same time
+crash the process, so every kind is decoded once at import.
 
 Sources:
     lightkube 1.0: Client, KubeConfig, ApiError, decoders; httpx2: Timeout, HTTPError.
@@ -22,9 +22,18 @@ import yaml
 from lightkube import ApiError, Client, KubeConfig
 from lightkube.core import decoders
 from lightkube.core.exceptions import ConfigError
+from lightkube.generic_resource import create_global_resource
+from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
+from lightkube.models.meta_v1 import DeleteOptions, ObjectMeta, Preconditions
 from lightkube.operators import BinaryOperator, SequenceOperator
+from lightkube.resources.apps_v1 import DaemonSet
+from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
+from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.resources.node_v1 import RuntimeClass
+from lightkube.resources.policy_v1 import PodDisruptionBudget
+from lightkube.resources.resource_v1 import ResourceClaim
+from lightkube.types import PatchType
 
 from gpustate.errors import ClusterError, UsageError
 
@@ -37,21 +46,40 @@ TIMEOUT_S = 20.0
 _MAX_BYTES = 4 << 20
 
 decoders.decode_status(b"{}")
-for _kind in (Node, Pod, Event, RuntimeClass):
+for _kind in (Node, Pod, Event, RuntimeClass, DaemonSet, PodDisruptionBudget, ResourceClaim, Lease):
     decoders.decode_list(b'{"items": []}', _kind)
+#: Objects of NVIDIA's maintenance-operator, by which other tools announce work on a Node.
+_NodeMaintenance = create_global_resource(
+    "maintenance.nvidia.com", "v1alpha1", "NodeMaintenance", "nodemaintenances"
+)
+#: Field manager of gpustate in managedFields.
+FIELD_MANAGER = "gpustate"
 
 
 class RefusedRequest(ClusterError):
-    """The API server answered with an error.
+    """The API server returned an error.
 
     Args:
         message: the request and the server's message.
-        status: its HTTP status.
+        status: the HTTP status.
+        causes: types of the causes in the server's Status.
+        retry_after_s: seconds after which to try again, if the server says so.
+        words: the server's message alone.
     """
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(
+        self,
+        message: str,
+        status: int,
+        causes: tuple[str, ...] = (),
+        retry_after_s: float | None = None,
+        words: str = "",
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.causes = causes
+        self.retry_after_s = retry_after_s
+        self.words = words or message
 
 
 class Api:
@@ -59,50 +87,207 @@ class Api:
 
     Args:
         client: connects at the first request.
-        server: its URL, for messages.
+        server: URL, for messages.
     """
 
     def __init__(self, client: Client, server: str) -> None:
         self._client = client
         self.server = server
 
-    def _request(self, what: str, work: Callable[[], T]) -> T:
+    def _request(self, action: str, work: Callable[[], T]) -> T:
         try:
             return work()
         except ApiError as error:
             status = error.response.status_code
             message = str(error) or f"HTTP status {status}"
-            raise RefusedRequest(f"{self.server}: {what}: {message}", status) from None
+            details = error.status.details
+            causes = (
+                tuple(cause.reason or "" for cause in (details.causes or [])) if details else ()
+            )
+            after = error.response.headers.get("retry-after", "")
+            raise RefusedRequest(
+                f"{self.server}: {action}: {message}",
+                status,
+                causes,
+                float(after) if after.isdigit() else None,
+                message,
+            ) from None
+        except (
+            httpx2.HTTPStatusError
+        ) as error:  # without a Status: no such API, or a proxy's answer
+            status = error.response.status_code
+            words = " ".join(error.response.text.split())[:200] or f"HTTP status {status}"
+            raise RefusedRequest(f"{self.server}: {action}: {words}", status) from None
         except (httpx2.HTTPError, OSError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise ClusterError(f"API server {self.server} does not answer: {reason}") from None
+            raise ClusterError(f"API server {self.server} is unreachable: {reason}") from None
         except (ConfigError, ValueError) as error:
-            raise ClusterError(f"{self.server}: {what}: {error}") from None
+            raise ClusterError(f"{self.server}: {action}: {error}") from None
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close all connections."""
         self._client.close()
 
     def nodes(self) -> list[Json]:
-        """Every Node."""
+        """List all Nodes."""
         return self._request(
             "list nodes", lambda: [one.to_dict() for one in self._client.list(Node)]
         )
 
     def node(self, name: str) -> Json:
-        """One Node."""
+        """Get a Node."""
         return self._request(f"get node {name}", lambda: self._client.get(Node, name).to_dict())
 
     def pods_on(self, node: str) -> list[Json]:
-        """The pods of every namespace that are bound to a Node."""
+        """List the pods of all namespaces that are bound to a Node."""
         fields: Fields = {"spec.nodeName": node}
         return self._request(
             f"list pods on {node}",
             lambda: [one.to_dict() for one in self._client.list(Pod, namespace="*", fields=fields)],
         )
 
+    def pods(self) -> list[Json]:
+        """List the pods of all namespaces."""
+        return self._all(Pod, "list pods")
+
+    def daemon_sets(self) -> list[Json]:
+        """List the DaemonSets of all namespaces."""
+        return self._all(DaemonSet, "list daemonsets")
+
+    def budgets(self) -> list[Json]:
+        """List the PodDisruptionBudgets of all namespaces."""
+        return self._all(PodDisruptionBudget, "list poddisruptionbudgets")
+
+    def claims(self) -> list[Json]:
+        """List the ResourceClaims of all namespaces; empty if the server has no DRA."""
+        return self._optional(lambda: self._all(ResourceClaim, "list resourceclaims"))
+
+    def maintenances(self) -> list[Json]:
+        """List the NodeMaintenance objects of NVIDIA's maintenance-operator; empty if it is not installed."""
+        return self._optional(
+            lambda: self._request(
+                "list nodemaintenances",
+                lambda: [
+                    cast(Json, one.to_dict())  # type: ignore[no-untyped-call]
+                    for one in self._client.list(_NodeMaintenance)
+                ],
+            )
+        )
+
+    def _all(
+        self, kind: type[Pod | DaemonSet | PodDisruptionBudget | ResourceClaim], action: str
+    ) -> list[Json]:
+        return self._request(
+            action, lambda: [one.to_dict() for one in self._client.list(kind, namespace="*")]
+        )
+
+    @staticmethod
+    def _optional(work: Callable[[], list[Json]]) -> list[Json]:
+        try:
+            return work()
+        except RefusedRequest as error:
+            if error.status == 404:
+                return []
+            raise
+
+    def patch_node(self, name: str, patch: Json) -> Json:
+        """Merge a patch into a Node; ``metadata.resourceVersion`` in it makes the patch conditional."""
+        return self._request(
+            f"patch node {name}",
+            lambda: self._client.patch(
+                Node,
+                name,
+                patch,
+                patch_type=PatchType.MERGE,
+                field_manager=FIELD_MANAGER,
+            ).to_dict(),
+        )
+
+    def evict(self, pod: Json, grace_period_s: int | None = None, *, dry_run: bool = False) -> None:
+        """Evict a pod, subject to PodDisruptionBudgets.
+
+        Args:
+            pod: as listed; a pod of the same name with another uid is not evicted.
+            grace_period_s: grace period in seconds; ``None``: that of the pod.
+            dry_run: only check whether it would be evicted.
+        """
+        meta = pod["metadata"]
+        options = DeleteOptions(
+            gracePeriodSeconds=grace_period_s,
+            preconditions=Preconditions(uid=meta["uid"]),
+            dryRun=["All"] if dry_run else None,
+        )
+        eviction = Pod.Eviction(
+            metadata=ObjectMeta(name=meta["name"], namespace=meta["namespace"]),
+            deleteOptions=options,
+        )
+        self._request(
+            f"evict pod {meta['namespace']}/{meta['name']}",
+            lambda: self._client.create(eviction, meta["name"], namespace=meta["namespace"]),
+        )
+
+    def delete(self, pod: Json) -> None:
+        """Delete a pod of any namespace, with its own grace period; ignore a missing one."""
+        meta = pod["metadata"]
+        try:
+            self._request(
+                f"delete pod {meta['namespace']}/{meta['name']}",
+                lambda: self._client.delete(Pod, meta["name"], namespace=meta["namespace"]),
+            )
+        except RefusedRequest as error:
+            if error.status != 404:
+                raise
+
+    def lease(self, namespace: str, name: str) -> Json | None:
+        """Get a Lease; ``None`` if it does not exist."""
+        try:
+            return self._request(
+                f"get lease {namespace}/{name}",
+                lambda: self._client.get(Lease, name, namespace=namespace).to_dict(),
+            )
+        except RefusedRequest as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def write_lease(self, lease: Json, *, create: bool) -> Json:
+        """Create a Lease, or replace the one with the same resourceVersion."""
+        meta = lease["metadata"]
+        work = self._client.create if create else self._client.replace
+        return self._request(
+            f"write lease {meta['namespace']}/{meta['name']}",
+            lambda: work(
+                cast(Lease, Lease.from_dict(lease)), field_manager=FIELD_MANAGER
+            ).to_dict(),
+        )
+
+    def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
+        """Whether the user has a permission in all namespaces.
+
+        Args:
+            verb: such as ``patch``.
+            group: API group; empty: core.
+            resource: plural, in lower case.
+            subresource: optional.
+        """
+        review = SelfSubjectAccessReview(
+            spec=SelfSubjectAccessReviewSpec(
+                resourceAttributes=ResourceAttributes(
+                    verb=verb, group=group, resource=resource, subresource=subresource or None
+                )
+            )
+        )
+        answer = self._request(f"review access to {resource}", lambda: self._client.create(review))
+        return bool(answer.status and answer.status.allowed)
+
+    def create_event(self, event: Json) -> None:
+        """Record an Event."""
+        self._request(
+            "create event", lambda: self._client.create(cast(Event, Event.from_dict(event)))
+        )
+
     def labelled_pods(self, labels: dict[str, str]) -> list[Json]:
-        """The pods of the context's namespace with these labels."""
+        """List pods with these labels in the context's namespace."""
         return self._request(
             "list pods",
             lambda: [one.to_dict() for one in self._client.list(Pod, labels=dict(labels))],
@@ -115,7 +300,7 @@ class Api:
         )
 
     def pod(self, name: str) -> Json | None:
-        """A pod of the context's namespace; ``None`` where there is none of that name."""
+        """Get a pod of the context's namespace; ``None`` if it does not exist."""
         try:
             return self._request(f"get pod {name}", lambda: self._client.get(Pod, name).to_dict())
         except RefusedRequest as error:
@@ -124,7 +309,7 @@ class Api:
             raise
 
     def delete_pod(self, name: str) -> None:
-        """Delete a pod of the context's namespace within a second; one that does not exist is fine."""
+        """Delete a pod of the context's namespace, with a grace period of one second; ignore a missing one."""
         try:
             self._request(
                 f"delete pod {name}", lambda: self._client.delete(Pod, name, grace_period=1)
@@ -134,11 +319,11 @@ class Api:
                 raise
 
     def log(self, name: str) -> str:
-        """The log of a pod of the context's namespace."""
+        """Get the log of a pod of the context's namespace."""
         return self._request(f"log of pod {name}", lambda: "".join(self._client.log(name)))
 
     def events(self, uid: str) -> list[Json]:
-        """Events of an object of the context's namespace."""
+        """List the events of an object of the context's namespace."""
         fields: Fields = {"involvedObject.uid": uid}
         namespace = str(self._client.namespace)
         return self._request(
@@ -164,32 +349,32 @@ def connect(path: str) -> Api:
     """Read a kubeconfig. The server is not contacted yet.
 
     Args:
-        path: of the file; ``~`` is the home folder. Its current context counts, with its namespace.
+        path: the file; ``~`` is expanded. Its current context is used, with its namespace.
 
     Raises:
         UsageError: the file cannot be read, or is not a kubeconfig.
     """
     file = Path(path).expanduser()
-    fix = "name a kubeconfig with --kubeconfig FILE or the variable gpustate_kubeconfig"
+    fix = "set --kubeconfig FILE or the inventory variable gpustate_kubeconfig"
     try:
         with file.open("rb") as opened:
             data = opened.read(_MAX_BYTES + 1)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(f"cannot be read ({reason})", place=path, fix=fix) from error
+        raise UsageError(f"cannot read the kubeconfig ({reason})", place=path, fix=fix) from error
     if len(data) > _MAX_BYTES:
-        raise UsageError("not a kubeconfig: more than 4 MiB", place=path, fix=fix)
+        raise UsageError("not a kubeconfig: larger than 4 MiB", place=path, fix=fix)
     try:
         config = KubeConfig.from_dict(yaml.safe_load(data), fname=file).get()
         if config is None or config.user is None:
-            raise ConfigError("its current context names no user")
+            raise ConfigError("the current context has no user")
         client = Client(config=config, timeout=httpx2.Timeout(TIMEOUT_S))
     except (ConfigError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         missing = isinstance(error, KeyError)
-        reason = f"it lacks {error}" if missing else " ".join(str(error).split())
+        reason = f"missing key {error}" if missing else " ".join(str(error).split())
         raise UsageError(f"not a kubeconfig: {reason}", place=path, fix=fix) from error
-    except OSError as error:  # a certificate that it names
+    except OSError as error:  # a certificate file
         raise UsageError(
-            f"a file that it names cannot be read: {error}", place=path, fix=fix
+            f"cannot read a file that the kubeconfig refers to: {error}", place=path, fix=fix
         ) from error
     return Api(client, config.cluster.server)

@@ -1,8 +1,8 @@
-"""Judge what the API says of Nodes and of the pod that tests a GPU. Pure.
+"""Interpret the API's data about Nodes and about the pod that tests a GPU. Pure.
 
-A machine is matched with its Node by what the kubelet reports of it (``status.nodeInfo``), never by name: boot
-id first, then machine id and system UUID. Machines cloned from one image share machine ids, and containers
-share system UUIDs and on some runtimes boot ids, so all three narrow a match that is not unique.
+A machine is matched with its Node by the ids that its kubelet reports (``status.nodeInfo``), never by name:
+boot id first, then machine id and system UUID. Machines cloned from one image share machine ids; containers
+share system UUIDs, and on some runtimes boot ids. So all three narrow an ambiguous match.
 
 Sources:
     Kubernetes API: NodeSystemInfo, PodStatus, ContainerState, NodeSelectorTerm.matchFields;
@@ -24,7 +24,7 @@ from gpustate.nodeside import container_proof
 
 Json = dict[str, Any]
 
-#: Name of this link of the chain.
+#: Name of this check.
 LINK = "pod"
 GPU = "nvidia.com/gpu"
 SHARED = "nvidia.com/gpu.shared"
@@ -35,7 +35,7 @@ LABELS = {
     "app.kubernetes.io/managed-by": "gpustate",
     "app.kubernetes.io/name": "gpustate-validate",
 }
-#: The Node that a pod is for; a label's value is too short for some names.
+#: Annotation with the Node of a pod; the value of a label is too short for some names.
 FOR_NODE = "gpustate/node"
 _FINAL_WAITS = (
     "CreateContainerError",
@@ -44,59 +44,61 @@ _FINAL_WAITS = (
     "InvalidImageName",
 )
 _NODE_STATE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_DESCRIBE = "kubectl describe pod shows its events while it exists; journalctl -u kubelet on the node says more"
+_DESCRIBE = (
+    "read the events while the pod exists: kubectl describe pod; on the node: journalctl -u kubelet"
+)
 
 KINDS = (
-    Kind("api", "the API cannot be used",
+    Kind("api", "requests to the API server fail",
          "check the kubeconfig and its user's rights: get and list nodes and pods, create and delete pods, get pods/log, list events"),
-    Kind("unreachable", "the node cannot be reached any more", "validate again: gpustate validate"),
+    Kind("unreachable", "the node is no longer reachable", "validate again: gpustate validate"),
     Kind("unregistered", "no Node of the cluster is this machine",
-         "check that the kubeconfig is of this node's cluster; journalctl -u kubelet says why a kubelet does not register"),
+         "check that the kubeconfig is for this node's cluster, and why the kubelet does not register: journalctl -u kubelet"),
     Kind("ambiguous", "several Nodes of the cluster may be this machine",
          "delete the Nodes that no longer exist: kubectl delete node NAME"),
     Kind("old-boot", "the kubelet has not reported since the node booted",
          "systemctl status kubelet; journalctl -u kubelet"),
-    Kind("not-ready", "the Node is not Ready", "kubectl describe node shows its conditions; journalctl -u kubelet"),
-    Kind("no-resource", "the Node offers no GPUs",
-         "check that NVIDIA's device plugin runs on the node, and its log; it registers again when it is restarted"),
+    Kind("not-ready", "the Node is not Ready", "read its conditions: kubectl describe node NAME; on the node: journalctl -u kubelet"),
+    Kind("no-resource", "the Node has no GPU resource",
+         "check that NVIDIA's device plugin runs on the node, and read its log; restart it to register again"),
     Kind("unhealthy", "the device plugin reports no healthy GPU",
-         "the device plugin's log names the cause (an Xid); it takes GPUs back only when it is restarted"),
+         "find the cause (an Xid) in the device plugin's log; after the repair, restart the plugin"),
     Kind("image", "the test image cannot be imported into containerd",
-         "ctr -n k8s.io images ls, and the journal of containerd"),
-    Kind("unschedulable", "the pod is not scheduled", "change what the scheduler names: kubectl describe node has taints and requests"),
+         "ctr -n k8s.io images ls; journalctl -u containerd"),
+    Kind("unschedulable", "the pod is not scheduled", "fix the scheduler's reason; taints and requests: kubectl describe node NAME"),
     Kind("admission", "the kubelet rejects the pod: the device plugin's allocation failed",
-         "check the device plugin's log; a kubelet with stale allocations needs a restart: systemctl restart kubelet"),
+         "read the device plugin's log; for stale allocations: systemctl restart kubelet"),
     Kind("rejected", "the kubelet rejects the pod", _DESCRIBE),
     Kind("create", "the container cannot be created or started", _DESCRIBE),
     Kind("crashed", "the container ended without a report", _DESCRIBE),
     Kind("no-report", "the pod's report cannot be read",
-         "the API server must reach the kubelet, port 10250: kubectl logs of any pod on this node fails for the same reason"),
-    Kind("nothing", "the pod runs and is given nothing of the driver",
+         "open port 10250 of the kubelet for the API server; check with kubectl logs of any pod on this node"),
+    Kind("nothing", "the pod runs, but no device or library of the driver is injected",
          "the device plugin's strategy (DEVICE_LIST_STRATEGY) must fit the runtime: cdi-cri needs CDI in containerd; "
          "envvar and volume-mounts need the handler nvidia as default or in a RuntimeClass nvidia"),
     Kind("denied", "the pod may not open its device nodes",
-         "look for denials in dmesg and journalctl (apparmor, avc), and at permissions in the CDI specification"),
+         "check for denials (dmesg, journalctl: apparmor, avc) and the permissions in the CDI specification"),
     Kind("library", "a library of the driver is missing in the pod",
          "generate the CDI specification again: systemctl restart nvidia-cdi-refresh; then restart the device plugin"),
-    Kind("fewer", "the pod has fewer GPUs than it asked for",
-         "restart the device plugin: after a MIG or driver change it may hand out devices that are gone"),
-    Kind("more", "the pod has more GPUs than it asked for",
+    Kind("fewer", "the pod has fewer GPUs than it requested",
+         "restart the device plugin: after a MIG or driver change it may assign devices that no longer exist"),
+    Kind("more", "the pod has more GPUs than it requested",
          "pods get all GPUs by NVIDIA_VISIBLE_DEVICES of their image: set accept-nvidia-visible-devices-envvar-when-unprivileged = false "
          "in /etc/nvidia-container-runtime/config.toml, and use cdi-cri or volume-mounts"),
-    Kind("cuda", "the CUDA kernel fails in the pod, and runs on the node itself",
-         "compare the driver's files named here with ldconfig -p on the node"),
+    Kind("cuda", "the CUDA kernel fails in the pod, but runs on the node itself",
+         "compare the driver files listed here with ldconfig -p on the node"),
     Kind("deleted", "the pod was deleted before it finished",
-         "something else deletes pods of this namespace, or another validation of this node runs; validate again"),
-    Kind("timeout", "the pod did not finish in time", _DESCRIBE),
+         "check for controllers that delete pods of this namespace, or a parallel validation; then: gpustate validate"),
+    Kind("timeout", "the pod timed out", _DESCRIBE),
 )  # fmt: skip
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 class Verdict(Exception):
-    """The link is judged; nothing more is to be done.
+    """The check is decided without running a pod.
 
     Args:
-        check: what the link comes to.
+        check: the result.
     """
 
     def __init__(self, check: Check) -> None:
@@ -104,20 +106,20 @@ class Verdict(Exception):
         self.check = check
 
 
-def failed(kind: str, words: str) -> Check:
-    """The link is broken."""
-    found = _BY_NAME[kind]
-    return Check(LINK, FAILED, f"{found.says}: {container_checks.short(words)}", found.remedy)
+def failed(kind: str, evidence: str) -> Check:
+    """Return a failed check."""
+    cause = _BY_NAME[kind]
+    return Check(LINK, FAILED, f"{cause.says}: {container_checks.short(evidence)}", cause.remedy)
 
 
-def gives_nothing(check: Check) -> bool:
-    """Whether the pod ran and was given nothing of the driver."""
+def lacks_driver(check: Check) -> bool:
+    """Whether the pod ran without any device or library of the driver."""
     return check.failed and check.evidence.startswith(_BY_NAME["nothing"].says)
 
 
-def not_applicable(words: str) -> Check:
-    """The link is not tested, and why."""
-    return Check(LINK, NOT_APPLICABLE, words)
+def not_applicable(reason: str) -> Check:
+    """Return a check that was not run."""
+    return Check(LINK, NOT_APPLICABLE, reason)
 
 
 # --- the Node -------------------------------------------------------------------------------------
@@ -125,14 +127,14 @@ def not_applicable(words: str) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a kubelet reports of its machine, as the machine itself says it; empty where it says nothing.
+    """The ids that a kubelet reports for its machine, read on the machine; empty where unknown.
 
     Args:
         boot_id: of the running kernel.
         machine_id: /etc/machine-id.
         system_uuid: DMI's product UUID.
-        kubelet: a kubelet runs.
-        containerd: containerd's default socket is there.
+        kubelet: a kubelet is running.
+        containerd: containerd's default socket exists.
     """
 
     boot_id: str = ""
@@ -151,43 +153,76 @@ def _names(nodes: Iterable[Json]) -> str:
     return ", ".join(sorted(str(node["metadata"]["name"]) for node in nodes))
 
 
-def match(machine: Machine, nodes: Sequence[Json]) -> Json:
-    """The Node of a machine.
+_IDS = (
+    ("bootID", "boot id", "boot_id"),
+    ("machineID", "machine id", "machine_id"),
+    ("systemUUID", "system UUID", "system_uuid"),
+)
 
-    Raises:
-        Verdict: there is none, or more than one, or its kubelet reported before the last boot only.
+
+class NodeIndex:
+    """All Nodes of a cluster, by the ids that their kubelets report.
+
+    Args:
+        nodes: all Nodes.
     """
-    compared = (
-        ("bootID", "boot id", machine.boot_id),
-        ("machineID", "machine id", machine.machine_id),
-        ("systemUUID", "system UUID", machine.system_uuid),
-    )
-    found: list[Json] = []
-    by = ""
-    for key, title, value in compared:
-        same = [node for node in found or nodes if _same(node, key, value)]
-        if same and not found:
-            by = title
-        found = same or found
-        if len(found) == 1:
-            break
-    if not found:
-        words = ", ".join(f"{title} {value}" for _, title, value in compared if value)
-        raise Verdict(
-            failed("unregistered", f"none of {len(nodes)} has {words or 'an id to compare'}")
-        )
-    if len(found) > 1:
-        raise Verdict(failed("ambiguous", f"{_names(found)} have its {by}"))
-    (node,) = found
-    if by != "boot id" and machine.boot_id:
-        seen = node["status"]["nodeInfo"].get("bootID", "none")
-        raise Verdict(
-            failed(
-                "old-boot",
-                f"Node {node['metadata']['name']} has its {by} and boot id {seen}; the node's is {machine.boot_id}",
+
+    def __init__(self, nodes: Sequence[Json]) -> None:
+        self._count = len(nodes)
+        self._by: dict[tuple[str, str], list[Json]] = {}
+        for node in nodes:
+            info = node.get("status", {}).get("nodeInfo", {})
+            for key, _, _ in _IDS:
+                if value := str(info.get(key) or "").lower():
+                    self._by.setdefault((key, value), []).append(node)
+
+    def match(self, machine: Machine, *, any_boot: bool = False) -> Json:
+        """Return the Node of a machine.
+
+        Args:
+            machine: its ids.
+            any_boot: also match a Node whose kubelet has not reported since the last boot.
+
+        Raises:
+            Verdict: no Node matches, or several do, or the kubelet has not reported since the last boot.
+        """
+        found: list[Json] = []
+        by = ""
+        for key, title, field in _IDS:
+            value = getattr(machine, field)
+            same = (
+                [node for node in found if _same(node, key, value)]
+                if found
+                else self._by.get((key, value.lower()), [])
             )
-        )
-    return node
+            if same and not found:
+                by = title
+            found = same or found
+            if len(found) == 1:
+                break
+        if not found:
+            ids = [(title, getattr(machine, field)) for _, title, field in _IDS]
+            words = ", ".join(f"{title} {value}" for title, value in ids if value)
+            raise Verdict(
+                failed("unregistered", f"none of {self._count} has {words or 'an id to compare'}")
+            )
+        if len(found) > 1:
+            raise Verdict(failed("ambiguous", f"{_names(found)} have its {by}"))
+        (node,) = found
+        if by != "boot id" and machine.boot_id and not any_boot:
+            seen = node["status"]["nodeInfo"].get("bootID", "none")
+            raise Verdict(
+                failed(
+                    "old-boot",
+                    f"Node {node['metadata']['name']} has its {by} and boot id {seen}; the node's is {machine.boot_id}",
+                )
+            )
+        return node
+
+
+def match(machine: Machine, nodes: Sequence[Json]) -> Json:
+    """Return the Node of a machine; see :meth:`NodeIndex.match`."""
+    return NodeIndex(nodes).match(machine)
 
 
 def check_ready(node: Json) -> None:
@@ -210,7 +245,7 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def _count(quantity: object) -> int:
-    """A quantity of whole devices; the API server writes 1000 as ``1k``."""
+    """Parse a quantity of devices; the API server writes 1000 as ``1k``."""
     text = str(quantity)
     number = whole(text.removesuffix("k")) or 0
     return number * 1000 if text.endswith("k") else number
@@ -223,7 +258,7 @@ def _offered(node: Json, field: str) -> dict[str, int]:
 
 
 def requested(pod: Json) -> dict[str, int]:
-    """GPUs that a pod holds: the sum of its containers and sidecars, or what an init container needs, if more."""
+    """Return the GPUs that a pod reserves: the sum of containers and sidecars, or of an init container if more."""
     spec = pod.get("spec", {})
 
     def of(container: Json) -> dict[str, int]:
@@ -248,15 +283,26 @@ def requested(pod: Json) -> dict[str, int]:
     return total
 
 
+def allocatable(node: Json) -> dict[str, int]:
+    """The GPUs, shares of GPUs and MIG devices that a Node offers, by resource."""
+    return _offered(node, "allocatable")
+
+
+def has_gpus(node: Json) -> bool:
+    """Whether a Node has GPUs, by its label or its capacity, be they fit for work or not."""
+    labels = node["metadata"].get("labels") or {}
+    return labels.get("nvidia.com/gpu.present") == "true" or bool(_offered(node, "capacity"))
+
+
 def free_resource(node: Json, pods: Iterable[Json]) -> str:
-    """The resource of which the Node has one to spare: whole GPUs, else shared ones, else MIG devices.
+    """Return a free GPU resource of a Node: whole GPUs, else shared ones, else MIG devices.
 
     Args:
-        node: its Node.
-        pods: bound to it, in every namespace; those that have ended hold nothing.
+        node: the Node.
+        pods: bound to it, in all namespaces; finished pods reserve nothing.
 
     Raises:
-        Verdict: it offers none, or all are in use.
+        Verdict: the Node has no GPU resource, or all are in use.
     """
     name = node["metadata"]["name"]
     offered = _offered(node, "allocatable")
@@ -264,10 +310,8 @@ def free_resource(node: Json, pods: Iterable[Json]) -> str:
         capacity = _offered(node, "capacity")
         if capacity:
             words = ", ".join(f"{key}: {count}" for key, count in sorted(capacity.items()))
-            raise Verdict(
-                failed("unhealthy", f"{name} has a capacity of {words}, and 0 allocatable")
-            )
-        raise Verdict(failed("no-resource", f"{name} has no nvidia.com resource"))
+            raise Verdict(failed("unhealthy", f"{name}: capacity {words}, 0 allocatable"))
+        raise Verdict(failed("no-resource", f"{name} has no nvidia.com/gpu or MIG resource"))
     held: dict[str, int] = {}
     holders = 0
     for pod in pods:
@@ -288,7 +332,7 @@ def free_resource(node: Json, pods: Iterable[Json]) -> str:
 
 
 def tolerations(node: Json) -> list[Json]:
-    """For every taint of the Node but those that say that it does not work, and for NVIDIA's."""
+    """Return tolerations for NVIDIA's taint and every taint of the Node, except not-ready and unreachable."""
     found: list[Json] = [{"key": GPU, "operator": "Exists"}]
     for taint in node.get("spec", {}).get("taints") or []:
         if taint["key"] in _NODE_STATE_TAINTS or taint["effect"] == "PreferNoSchedule":
@@ -309,9 +353,9 @@ def manifest(
     runtime_class: str = "",
     timeout_s: float = 60.0,
 ) -> Json:
-    """The pod that runs the CUDA proof on one GPU of a Node.
+    """Return the pod that runs the CUDA kernel on one GPU of a Node.
 
-    It goes through the scheduler and the kubelet's admission, and ends by itself when nobody deletes it.
+    It passes the scheduler and the kubelet's admission, and has a deadline in case nothing deletes it.
     """
     field = {"key": "metadata.name", "operator": "In", "values": [node["metadata"]["name"]]}
     return {
@@ -349,20 +393,20 @@ def manifest(
 
 
 def is_leftover(pod: Json, node: str) -> bool:
-    """Whether a pod with our labels is of a validation of this Node that was killed."""
+    """Whether a pod with our labels was left by a killed validation of this Node."""
     found = (pod["metadata"].get("annotations") or {}).get(FOR_NODE)
     return bool(found == node)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a pod has come.
+    """The progress of a pod.
 
     Args:
-        finished: it ran to its end.
-        unschedulable: why the scheduler finds no place, in its words; empty where it does not say so.
-        failure: the link's check where the pod cannot run any more.
-        last: the last thing that is known of it, for a pod that did not finish in time.
+        finished: it succeeded.
+        unschedulable: the scheduler's message; empty unless the pod is unschedulable.
+        failure: the failed check, if the pod can no longer succeed.
+        last: the latest status, for the message of a timeout.
     """
 
     finished: bool = False
@@ -372,7 +416,7 @@ class Progress:
 
 
 def _started_wrong(reason: str, message: str) -> Check:
-    """Why a container did not start, recognised by the runtime's words where they are known."""
+    """Return why a container did not start, with a known cause if the runtime's message matches one."""
     words = f"{reason}: {message}" if message else reason
     kind = container_checks.classify(message)
     if kind.name in ("not-started", "refused"):
@@ -382,7 +426,7 @@ def _started_wrong(reason: str, message: str) -> Check:
 
 
 def progress(pod: Json) -> Progress:
-    """Read a pod's status."""
+    """Parse a pod's status."""
     status = pod.get("status", {})
     phase = status.get("phase", "Pending")
     containers = status.get("containerStatuses") or []
@@ -429,43 +473,47 @@ def _pod_failed(status: Json, terminated: Json) -> Check:
     return failed("crashed", f"{words}: {message}" if message else words)
 
 
-def judge_report(report: Json, way: str, *, cuda: bool, began: float, count: int = 1) -> Check:
-    """The link by what the pod reported of itself.
+def evaluate_report(
+    report: Json, context: str, *, cuda: bool, began: float, count: int = 1
+) -> Check:
+    """Return the check for a pod's report.
 
     Args:
-        report: what :mod:`gpustate.nodeside.container_inside` printed.
-        way: Node and resource, for the evidence.
+        report: the output of :mod:`gpustate.nodeside.container_inside`.
+        context: Node and resource, for the evidence.
         cuda: a CUDA kernel was to run on every GPU.
         began: monotonic time at which the pod was created.
-        count: GPUs that it asked for.
+        count: GPUs that the pod requested.
     """
-    result = container_proof.reported(way, report, began)
-    # With the strategy volume-mounts these are the request, not what the runtime injects for it.
+    result = container_proof.reported(context, report, began)
+    # With the strategy volume-mounts these mounts are the request, not an injection by the runtime.
     files = tuple(path for path in result.files if _REQUEST not in path)
     result = replace(result, files=files)
     gpus = tuple(report["nvml"].get("mig") or ()) or result.gpus
     named = f"injected: {container_checks.named(result)}"
     if not result.devices and not result.files:
-        return failed("nothing", f"{way}: {result.nvml_error or 'no device node and no library'}")
+        return failed(
+            "nothing", f"{context}: {result.nvml_error or 'no device node and no library'}"
+        )
     if result.denied:
-        return failed("denied", f"{way}: {', '.join(result.denied)} (Operation not permitted)")
+        return failed("denied", f"{context}: {', '.join(result.denied)} (Operation not permitted)")
     if result.nvml_error and not gpus:
-        return failed("library", f"{way}: {result.nvml_error}; {named}")
+        return failed("library", f"{context}: {result.nvml_error}; {named}")
     if len(gpus) != count:
         kind = "fewer" if len(gpus) < count else "more"
-        return failed(kind, f"{way}: {len(gpus)} of {count}; {named}")
+        return failed(kind, f"{context}: {len(gpus)} of {count}; {named}")
     if result.cuda_text and "cannot be loaded" in result.cuda_text:
-        return failed("library", f"{way}: {result.cuda_text}; {named}")
+        return failed("library", f"{context}: {result.cuda_text}; {named}")
     if cuda and result.cuda_ok != len(gpus):
         number = "" if result.cuda_error is None else f" (CUDA {result.cuda_error})"
-        return failed("cuda", f"{way}: {result.cuda_text or 'no kernel ran'}{number}; {named}")
+        return failed("cuda", f"{context}: {result.cuda_text or 'no kernel ran'}{number}; {named}")
     ran = f", kernel ran on {result.cuda_ok}" if cuda else ""
-    evidence = f"{way}: {', '.join(gpus)}, {container_checks.injected(result)}{ran}"
+    evidence = f"{context}: {', '.join(gpus)}, {container_checks.injected(result)}{ran}"
     return Check(LINK, OK, evidence)
 
 
 def last_warning(events: Iterable[Json]) -> str:
-    """The newest warning of a pod's events, which says what it waits for; empty where there is none."""
+    """Return the newest warning among a pod's events; empty without one."""
     warnings = [one for one in events if one.get("type") == "Warning"]
     warnings.sort(key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
     if not warnings:

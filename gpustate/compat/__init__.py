@@ -1,9 +1,9 @@
-"""The compatibility matrix: which versions, GPUs, kernels and settings go together, and who says so.
+"""The compatibility matrix: compatible versions, GPUs, kernels and settings, with sources.
 
-Pure but for :mod:`~gpustate.compat.store`, which reads the files. A rule is a record in ``data/``
+Pure except for :mod:`~gpustate.compat.store`, which reads the files. A rule is a record in ``data/``
 (:mod:`~gpustate.compat.rules`): a condition over facts (:mod:`~gpustate.compat.facts`,
-:mod:`~gpustate.compat.conditions`), a verdict, the reason, the way out, a source and two tests. What
-is not known makes a rule "cannot tell", never "fits" (:mod:`~gpustate.compat.check`)::
+:mod:`~gpustate.compat.conditions`), a verdict, the reason, the remedy, a source and two tests. With unknown facts
+the result of a rule is "cannot tell", never "fits" (:mod:`~gpustate.compat.check`)::
 
     from gpustate import compat
 

@@ -1,7 +1,6 @@
-"""Facts against rules: what is blocked, what to mind, and what cannot be told. Pure.
+"""Check facts against rules: blocks, warnings, and rules with unknown result. Pure.
 
-A rule that was allowed with a reason stays in the report with that reason; it blocks and warns no
-longer.
+A rule that is allowed with a reason stays in the report with that reason, but neither blocks nor warns.
 """
 
 from __future__ import annotations
@@ -10,20 +9,20 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpustate.compat.facts import FACTS, Facts, Value, derived, format_value
+from gpustate.compat.facts import FACTS, Facts, Value, format_value, with_derived
 from gpustate.compat.rules import Rule, RuleSet, Verdict
 from gpustate.errors import PolicyError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a rule says of some facts.
+    """The result of a rule for some facts.
 
     Args:
         rule: the rule.
-        holds: it applies, it does not, or ``None``: cannot tell.
-        missing: facts that would have to be known to tell.
-        allowed: why somebody goes on in spite of it; empty when nobody said so.
+        holds: whether it applies; ``None`` if unknown.
+        missing: facts that are needed to decide.
+        allowed: the reason of an exception; empty without one.
     """
 
     rule: Rule
@@ -34,12 +33,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What all rules say of some facts.
+    """The results of all rules for some facts.
 
     Args:
-        facts: those that were known.
-        results: one a rule, in the order of the rules.
-        digest: which rules these were.
+        facts: the known facts.
+        results: one per rule, in the order of the rules.
+        digest: identifies the rules.
     """
 
     facts: Mapping[str, Value]
@@ -53,7 +52,7 @@ class Report:
 
     @property
     def blocks(self) -> tuple[Result, ...]:
-        """Rules that hold and say that it cannot work."""
+        """Rules that hold and block."""
         return self._held(Verdict.BLOCK)
 
     @property
@@ -63,26 +62,26 @@ class Report:
 
     @property
     def informs(self) -> tuple[Result, ...]:
-        """Rules that hold and tell what is worth knowing."""
+        """Rules that hold and inform."""
         return self._held(Verdict.INFORM)
 
     @property
     def overridden(self) -> tuple[Result, ...]:
-        """Rules that hold and were allowed."""
+        """Rules that hold but are allowed."""
         return tuple(r for r in self.results if r.holds and r.allowed)
 
     @property
     def untold(self) -> tuple[Result, ...]:
-        """Rules of which nobody can tell."""
+        """Rules whose result is unknown."""
         return tuple(r for r in self.results if r.holds is None)
 
     def nearly_blocks(self) -> list[tuple[Result, str, str]]:
-        """Rules that say that it cannot work, about something given here, and wait for one more fact.
+        """Blocking rules about the given facts that depend on one more fact.
 
         Returns:
-            The rule, that fact, and a value of it with which the rule would hold; empty where none can
-            be named. Those that hold where the thing is not used, or not there, come first: nobody
-            thinks of giving these.
+            The rule, that fact, and a value with which the rule would hold, empty if there is no example.
+            Rules that hold if something is absent or not used come first, because these facts are easily
+            forgotten.
         """
         found: list[tuple[int, tuple[Result, str, str]]] = []
         for one in self.untold:
@@ -96,19 +95,19 @@ class Report:
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
     def most_missing(self) -> list[tuple[str, int]]:
-        """Facts that are missing, with how many rules wait for each, the most first."""
+        """Missing facts with the number of rules that need each, the highest first."""
         counts = Counter(name for result in self.untold for name in result.missing)
         return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _deciding(rule: Rule, known: Facts, fact: str) -> tuple[bool, str]:
-    """A value of a fact with which a rule holds, and whether that value is "no" or "none"."""
-    if fact in known:  # in part: what is missing is the rest of a version
+    """A value of a fact with which a rule holds, and whether it is "no" or "none"."""
+    if fact in known:  # known in part: the rest of a version is missing
         return False, ""
     flag = FACTS[fact].kind == "flag"
     values = (False, True) if flag else (None, rule.positive.get(fact))
     for value in values:
-        if rule.when.holds({**known, **derived({fact: value}), fact: value}):
+        if rule.when.holds({**known, **with_derived({fact: value}), fact: value}):
             return value in (False, None), format_value(value)
     return False, ""
 
@@ -119,12 +118,12 @@ def check(
     """Check facts against rules.
 
     Args:
-        facts: what is known; see :func:`gpustate.compat.facts.facts`.
-        rules: the built-in ones when not given.
-        allow: by rule's id, why to go on in spite of it.
+        facts: known facts; see :func:`gpustate.compat.facts.facts`.
+        rules: by default the built-in ones.
+        allow: reasons of exceptions by rule id.
 
     Raises:
-        PolicyError: an exception for a rule there is not, or without a reason.
+        PolicyError: an exception for an unknown rule, or without a reason.
     """
     if rules is None:
         from gpustate.compat.store import load
@@ -146,5 +145,7 @@ def _allowed(allow: Mapping[str, str], rules: RuleSet) -> dict[str, str]:
         except UsageError as error:
             raise PolicyError(f"allow: {error.message}", fix=error.fix) from None
         if not isinstance(reason, str) or not reason.strip():
-            raise PolicyError(f"allow: {name}: a reason is wanted", fix=f"{name}: 'why it is fine'")
+            raise PolicyError(
+                f"allow: {name}: the reason is missing", fix=f"write {name}: 'REASON'"
+            )
     return {name: " ".join(reason.split()) for name, reason in allow.items()}

@@ -1,8 +1,8 @@
-"""Facts of one node from its probe and from what its policy wants. Pure; asks nothing of the node.
+"""Collect the facts of one node from its probe and its policy. Pure; runs no queries.
 
-What a policy changes counts as it will be, not as it is: a node that is to get another driver is judged with that
-one. Only what is certain is said: everything else stays unknown, and rules about it cannot tell. Of a state that
-cannot be planned yet that is what the policy itself says, and what no state changes.
+Settings of the policy count with their desired value, not the current one: a node that will get another driver is
+checked with that driver. Only certain facts are set, all others stay unknown. For a state that cannot be planned
+yet, these are the policy's own settings and everything that no state changes.
 
 Each state declares its own facts (:meth:`gpustate.core.state.State.matrix_facts`).
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
 
-from gpustate.compat.facts import FACTS, MODELS, Value, derived, value
+from gpustate.compat.facts import FACTS, MODELS, Value, value, with_derived
 from gpustate.core.facts import NodeFacts
 from gpustate.core.outcome import StateResult
 from gpustate.core.planned import PlannedObservation
@@ -21,7 +21,7 @@ from gpustate.errors import ProbeError, UsageError
 from gpustate.formats import gpu_models
 
 _KNOWN = frozenset(model for models in MODELS.values() for model in models)
-#: GPUs whose fabric does not show on PCI.
+#: GPUs whose fabric is not visible on PCI.
 _HIDDEN_FABRIC = frozenset(("GH200", "GB200", "GB300", "B200", "B300"))
 
 
@@ -31,13 +31,13 @@ def collect(
     observed: Mapping[str, object],
     results: Mapping[str, StateResult],
 ) -> dict[str, Value]:
-    """What is known of a node and of what it is to become.
+    """The facts of a node after its policy is applied.
 
     Args:
-        node: what the probe found.
-        states: those that apply to the node.
-        observed: what each observed.
-        results: what each would change.
+        node: facts from the probe.
+        states: of the node.
+        observed: the observation of each state.
+        results: the planned changes of each state.
     """
     given = _of_node(node)
     for state in states:
@@ -62,7 +62,7 @@ def _of_node(node: NodeFacts) -> dict[str, object]:
         "os": node.os_id or None,
         "os_version": node.os_version or None,
         "machine": node.machine if node.machine in ("x86_64", "aarch64") else None,
-        # A container has the kernel of its host, and no modules of its own.
+        # A container uses the kernel and modules of its host.
         "kernel": None if node.container else node.kernel or None,
     }
     arches = {gpu.architecture for gpu in node.gpus}
@@ -77,19 +77,19 @@ def _of_node(node: NodeFacts) -> dict[str, object]:
 
 
 def _certain(given: Mapping[str, object]) -> dict[str, Value]:
-    """What can be read as a fact; a word or version that the matrix does not know is left out."""
+    """Values that are valid facts; values unknown to the matrix are left out."""
     known: dict[str, Value] = {}
     for name, written in given.items():
         if written is not None:
             read = _read(name, tuple(written) if isinstance(written, list) else written)
             if read is not None:
                 known[name] = read
-    return derived(known)
+    return with_derived(known)
 
 
 @lru_cache(4096)
 def _read(name: str, written: Hashable) -> Value | None:
-    """A fact out of what was observed; the nodes of a fleet are much alike."""
+    """Parse an observed value as a fact; cached, because nodes of a fleet are similar."""
     try:
         return value(FACTS[name], written)
     except UsageError:

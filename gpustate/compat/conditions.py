@@ -1,4 +1,4 @@
-"""The condition language of rules: closed, without eval, and three-valued.
+"""The condition language of rules: a closed, three-valued language without eval.
 
 A condition is a mapping of facts to tests, all of which must hold, and ``all``, ``any`` and ``not``
 around conditions. A test is a value (or a list of them: any of these), or a mapping of one operator to its
@@ -11,8 +11,8 @@ argument::
         - kernel: {range: ">=6.15 <6.17"}
         - not: {module_type: open}
 
-A fact that is unknown makes a test neither true nor false; what is true or false without it stays
-so (Kleene's logic). A fact known to be absent fails every test but ``absent``.
+A test of an unknown fact is neither true nor false, and combinations follow Kleene's logic. A fact known to be
+absent fails every test except ``absent``.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _BOUND = re.compile(r"(<=|>=|==|<|>)\s*(\S+)")
 
 
 class Condition:
-    """Something that holds, does not hold, or cannot be told."""
+    """A condition that holds, does not hold, or is unknown."""
 
     def holds(self, facts: Facts) -> bool | None:
-        """Whether it holds; ``None`` when it cannot be told."""
+        """Whether it holds; ``None`` if unknown."""
         raise NotImplementedError
 
     def unknown(self, facts: Facts) -> Iterator[str]:
-        """Facts that are missing, or known too little of, for telling."""
+        """Facts that are missing or incomplete."""
         raise NotImplementedError
 
     def names(self) -> Iterator[str]:
-        """All facts it asks for."""
+        """All facts it uses."""
         raise NotImplementedError
 
 
@@ -58,13 +58,13 @@ class All(Condition):
     parts: tuple[Condition, ...]
 
     def holds(self, facts: Facts) -> bool | None:
-        told = True
+        decided = True
         for part in self.parts:
             found = part.holds(facts)
             if found is False:
                 return False
-            told = told and found is True
-        return True if told else None
+            decided = decided and found is True
+        return True if decided else None
 
     def unknown(self, facts: Facts) -> Iterator[str]:
         for part in self.parts:
@@ -83,13 +83,13 @@ class Some(Condition):
     parts: tuple[Condition, ...]
 
     def holds(self, facts: Facts) -> bool | None:
-        told = True
+        decided = True
         for part in self.parts:
             found = part.holds(facts)
             if found is True:
                 return True
-            told = told and found is False
-        return False if told else None
+            decided = decided and found is False
+        return False if decided else None
 
     unknown = All.unknown
     names = All.names
@@ -114,17 +114,17 @@ class Not(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Test(Condition):
-    """One fact and what it is tested for.
+    """A test of one fact.
 
     Args:
         fact: its name.
-        ask: gives the answer for a value that is there; ``None`` where too little of it is known.
-        absent: the answer where the fact is known to be absent.
+        predicate: the result for a value; ``None`` if the value is incomplete.
+        absent: the result if the fact is known to be absent.
         other: another fact that must be known too.
     """
 
     fact: str
-    ask: Callable[[Value, Value], bool | None]
+    predicate: Callable[[Value, Value], bool | None]
     absent: bool = False
     other: str = ""
 
@@ -135,11 +135,11 @@ class Test(Condition):
         if value is None:
             return self.absent
         if not self.other:
-            return self.ask(value, None)
+            return self.predicate(value, None)
         if self.other not in facts:
             return None
-        beside = facts[self.other]
-        return False if beside is None else self.ask(value, beside)
+        second = facts[self.other]
+        return False if second is None else self.predicate(value, second)
 
     def unknown(self, facts: Facts) -> Iterator[str]:
         if not self.other:
@@ -163,7 +163,7 @@ def _whole(value: Value) -> bool:
 
 
 def equals(fact: Fact, values: tuple[Value, ...]) -> Test:
-    """The fact has one of these values; a fact of several words has any of them."""
+    """The fact has one of these values, or any of its words is one of them."""
     if fact.kind == "words":
         wanted = frozenset(word for one in values if isinstance(one, frozenset) for word in one)
         return Test(
@@ -176,16 +176,16 @@ def equals(fact: Fact, values: tuple[Value, ...]) -> Test:
 
 
 def _any_same(value: Value, versions: tuple[Version, ...]) -> bool | None:
-    """Whether a version is one of these; one written in part stands for all that begin so."""
+    """Whether a version is one of these; an incomplete one matches all with the same beginning."""
     if not isinstance(value, Version):
         return False
-    told = True
+    decided = True
     for one in versions:
         found = _begins(value, one) if not one.whole else value.same(one)
         if found is True:
             return True
-        told = told and found is False
-    return False if told else None
+        decided = decided and found is False
+    return False if decided else None
 
 
 def _begins(value: Version, beginning: Version) -> bool | None:
@@ -196,7 +196,7 @@ def _begins(value: Version, beginning: Version) -> bool | None:
 
 
 def within(fact: Fact, text: str) -> Test:
-    """The version, or number, is within all bounds: ``>=6.15 <6.17``.
+    """The version or number is within all bounds: ``>=6.15 <6.17``.
 
     Raises:
         ValueError: the text is not a range.
@@ -205,20 +205,20 @@ def within(fact: Fact, text: str) -> Test:
     if not bounds or _BOUND.sub("", text).strip(" ,"):
         raise ValueError("is not a range; write bounds such as '>=6.15 <6.17'")
 
-    def ask(value: Value, _: Value) -> bool | None:
+    def predicate(value: Value, _: Value) -> bool | None:
         if isinstance(value, int):
             value = Version(str(value), (value,))
         if not isinstance(value, Version):
             return False
-        told = True
+        decided = True
         for wanted, bound in bounds:
             signs = value.signs(bound)
             if not signs & wanted:
                 return False
-            told = told and signs <= wanted
-        return True if told else None
+            decided = decided and signs <= wanted
+        return True if decided else None
 
-    return Test(fact.name, ask)
+    return Test(fact.name, predicate)
 
 
 def _bound(text: str) -> Version:
@@ -231,33 +231,33 @@ def in_branch(fact: Fact, branches: tuple[int, ...]) -> Test:
 
 
 def presence(fact: Fact, wanted: bool) -> Test:
-    """The fact is known to be there, or known to be absent."""
+    """The fact is known to be present, or known to be absent."""
     return Test(fact.name, lambda value, _: wanted, absent=not wanted)
 
 
 def same_as(fact: Fact, other: Fact) -> Test:
     """Two facts have the same value."""
 
-    def ask(value: Value, beside: Value) -> bool | None:
-        if isinstance(value, Version) and isinstance(beside, Version):
-            return value.same(beside)
-        return value == beside
+    def predicate(value: Value, second: Value) -> bool | None:
+        if isinstance(value, Version) and isinstance(second, Version):
+            return value.same(second)
+        return value == second
 
-    return Test(fact.name, ask, other=other.name)
+    return Test(fact.name, predicate, other=other.name)
 
 
 def same_series_as(fact: Fact, other: Fact) -> Test:
     """The first two numbers of two versions are the same: 1.34.9 and 1.34.2."""
 
-    def ask(value: Value, beside: Value) -> bool | None:
-        if not isinstance(value, Version) or not isinstance(beside, Version):
+    def predicate(value: Value, second: Value) -> bool | None:
+        if not isinstance(value, Version) or not isinstance(second, Version):
             return False
-        size = min(len(value.parts), len(beside.parts), 2)
-        if value.parts[:size] != beside.parts[:size]:
+        size = min(len(value.parts), len(second.parts), 2)
+        if value.parts[:size] != second.parts[:size]:
             return False
         return True if size == 2 else None
 
-    return Test(fact.name, ask, other=other.name)
+    return Test(fact.name, predicate, other=other.name)
 
 
 def known(name: object) -> Fact | None:

@@ -1,7 +1,7 @@
 """Reports and rules as documents and as text. Pure.
 
-Formats: ``gpustate.matrix/1`` (what rules say of some facts), ``gpustate.matrix-rules/1`` (the rules)
-and ``gpustate.matrix-rule/1`` (one of them); ``schema/`` describes them.
+Formats: ``gpustate.matrix/1`` (results for some facts), ``gpustate.matrix-rules/1`` (the rules) and
+``gpustate.matrix-rule/1`` (one rule); ``schema/`` describes them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ REPORT_FORMAT = "gpustate.matrix/1"
 RULES_FORMAT = "gpustate.matrix-rules/1"
 RULE_FORMAT = "gpustate.matrix-rule/1"
 _STATES = {True: "holds", False: "does not hold", None: "cannot tell"}
-#: Facts named in the line about what is missing.
+#: The number of missing facts to list.
 _SHOWN = 6
 
 
 def rule_data(rule: Rule) -> dict[str, Any]:
-    """One rule, everything of it."""
+    """One complete rule."""
     data: dict[str, Any] = {
         "id": rule.id,
         "theme": rule.theme,
@@ -59,7 +59,7 @@ def rules_data(rules: RuleSet) -> dict[str, Any]:
 
 
 def result_data(result: Result) -> dict[str, Any]:
-    """What one rule says."""
+    """The result of one rule."""
     data: dict[str, Any] = {
         "rule": result.rule.id,
         "verdict": result.rule.verdict.value,
@@ -86,7 +86,7 @@ def report_data(report: Report, *, strict: bool = False) -> dict[str, Any]:
         "format": REPORT_FORMAT,
         "digest": report.digest,
         "facts": {name: format_value(value) for name, value in report.facts.items()},
-        "blocked": refused(report, strict=strict),
+        "blocked": is_refused(report, strict=strict),
         "summary": _counts(report),
         "results": [
             result_data(result)
@@ -96,8 +96,8 @@ def report_data(report: Report, *, strict: bool = False) -> dict[str, Any]:
     }
 
 
-def refused(report: Report, *, strict: bool) -> bool:
-    """Whether a node with these facts is left alone; ``strict`` takes a warning for a block."""
+def is_refused(report: Report, *, strict: bool) -> bool:
+    """Whether a node with these facts is refused; with ``strict`` also because of warnings."""
     return bool(report.blocks or (strict and report.warnings))
 
 
@@ -118,7 +118,7 @@ def _counts(report: Report) -> dict[str, int]:
 
 
 def report_text(report: Report) -> str:
-    """A report for a person; the last line is for grep."""
+    """A report as text; the last line is for grep."""
     parts: list[str] = []
     for word, results in (
         ("block", report.blocks),
@@ -131,7 +131,7 @@ def report_text(report: Report) -> str:
     if missing:
         names = ", ".join(f"{name} ({count})" for name, count in missing[:_SHOWN])
         more = f" and {len(missing) - _SHOWN} more facts" if len(missing) > _SHOWN else ""
-        parts.append(f"cannot tell: {len(report.untold)} rules; they wait for {names}{more}")
+        parts.append(f"cannot tell: {len(report.untold)} rules; they need {names}{more}")
     nearly = "\n".join(_nearly(report))
     if nearly:
         parts.append(nearly)
@@ -140,7 +140,7 @@ def report_text(report: Report) -> str:
 
 
 def _nearly(report: Report) -> Iterator[str]:
-    """A line for each fact that decides alone whether rules block."""
+    """A line for each single fact that decides whether rules block."""
     lines: dict[str, list[str]] = {}
     for result, fact, value in report.nearly_blocks():
         if not value:
@@ -178,7 +178,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 def rules_text(rules: Sequence[Rule]) -> str:
-    """One line a rule, by theme."""
+    """One line per rule, by theme."""
     lines: list[str] = []
     theme = ""
     width = max((len(rule.id) for rule in rules), default=0)
@@ -194,7 +194,7 @@ def rules_text(rules: Sequence[Rule]) -> str:
 
 
 def why_text(rule: Rule, result: Result | None, facts: Facts) -> str:
-    """One rule with its evidence; with facts, what it says of them and which it looked at."""
+    """One rule with its evidence; with facts, also its result and the facts it uses."""
     lines = [f"{rule.id} ({rule.theme}, {rule.verdict.value})", *_wrapped(rule.because, "  ")]
     lines += [*_wrapped(f"fix: {rule.fix}", "  "), "  when:", *_condition(rule.written, 4)]
     for key, version in (("first bad", rule.first_bad), ("first good", rule.first_good)):
@@ -213,9 +213,7 @@ def why_text(rule: Rule, result: Result | None, facts: Facts) -> str:
     if result is not None:
         lines.append(f"  here: {_STATES[result.holds]}")
         for name in dict.fromkeys(rule.when.names()):
-            known = (
-                format_value(facts[name]) if name in facts else f"not known ({FACTS[name].where})"
-            )
+            known = format_value(facts[name]) if name in facts else f"unknown ({FACTS[name].where})"
             lines.append(f"    {name}: {known}")
         if result.allowed:
             lines.append(f"    allowed because: {result.allowed}")
@@ -223,7 +221,7 @@ def why_text(rule: Rule, result: Result | None, facts: Facts) -> str:
 
 
 def why_data(rule: Rule, result: Result | None) -> dict[str, Any]:
-    """The same as data."""
+    """One rule and its result as data."""
     data: dict[str, Any] = {"format": RULE_FORMAT, "rule": rule_data(rule)}
     if result is not None:
         data["here"] = result_data(result)
@@ -231,7 +229,7 @@ def why_data(rule: Rule, result: Result | None) -> dict[str, Any]:
 
 
 def _condition(written: object, indent: int) -> Iterator[str]:
-    """A condition as it stands in the file."""
+    """A condition as in the file."""
     pad = " " * indent
     if not isinstance(written, dict):
         yield pad + _flow(written)
@@ -256,7 +254,7 @@ def _flow(value: object) -> str:
 
 
 def line(result: Result) -> str:
-    """A rule that holds in one line: what a plan says of it."""
+    """A rule that holds in one line, for plans."""
     rule = result.rule
     if result.allowed:
         return f"{rule.id}: {rule.because} (allowed: {result.allowed})"

@@ -1,11 +1,10 @@
-"""The facts that rules may ask for: a closed list, and how each is written.
+"""The closed list of facts for rules, and their syntax.
 
-A fact is unknown (not given), known to be absent (``none``), or has a value: a version, words out of
-a list, a number, or yes or no. :data:`FACTS` says of each what it means and where gpustate or a person gets
-it from; the page ``docs/matrix.md`` shows the same table.
+A fact is unknown (not set), known to be absent (``none``), or has a value: a version, words from a list, a
+number, or yes or no. :data:`FACTS` has the meaning and source of each; ``docs/matrix.md`` shows the same table.
 
-Surprising: some facts follow from others. A GPU model says its architecture, ``os=ubuntu24.04``
-is two facts, and no fabric manager at all is a value.
+Surprising: some facts are derived from others. A GPU model implies its architecture, ``os=ubuntu24.04`` is two
+facts, and the absence of a fabric manager is a value.
 
 Sources:
     NVIDIA/open-gpu-kernel-modules, README.md: list of compatible GPUs (models and architectures).
@@ -27,7 +26,7 @@ from gpustate.formats.words import shown
 Value = Version | frozenset[str] | bool | int | None
 Facts = Mapping[str, Value]
 
-#: GPU models by architecture, as inventories and rules name them.
+#: GPU models by architecture, with the names of inventories and rules.
 MODELS: Mapping[str, tuple[str, ...]] = {
     "kepler": ("K40", "K80"),
     "maxwell": ("M10", "M40", "M60", "GTX980", "GTX980TI"),
@@ -57,9 +56,9 @@ MODELS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 _ARCHITECTURE = {model: name for name, models in MODELS.items() for model in models}
-#: GeForce and TITAN cards; a Quadro RTX 4000 is none.
+#: GeForce and TITAN cards; a Quadro RTX 4000 is not one.
 _GEFORCE = re.compile(r"GTX.*|TITAN.*|RTX[2-5]0[5-9]0(TI|D)?")
-#: GPUs that MIG can divide.
+#: MIG-capable GPUs.
 _MIG = frozenset(
     (
         *("A30", "A30X", "A100", "A100X", "A800"),
@@ -80,13 +79,13 @@ class Fact:
     """One fact.
 
     Args:
-        name: as rules and people write it.
-        kind: what values it has.
+        name: in rules and on the command line.
+        kind: of its values.
         meaning: one line.
-        where: where its value comes from.
-        numbers: of a version: how many numbers make a whole one.
-        words: the words there are; empty for any.
-        aliases: other names of it.
+        where: the source of its value.
+        numbers: how many numbers a complete version has.
+        words: the allowed words; empty for any.
+        aliases: other names.
     """
 
     name: str
@@ -118,16 +117,16 @@ _POLICY, _GIVEN = "policy", "given by hand"
 _PACKAGE, _PROBE = "package on the node", "probe"
 
 _LIST = (
-    # The driver and what it runs on.
-    _version("driver", "driver wanted, or its branch", _POLICY, 2, "driver_version", "branch"),
+    # The driver and its platform.
+    _version("driver", "desired driver, or its branch", _POLICY, 2, "driver_version", "branch"),
     _words("module_type", "kernel modules", _POLICY, ("open", "proprietary"), "modules"),
-    _words("module_source", "where modules come from", _POLICY, ("dkms", "precompiled")),
+    _words("module_source", "source of kernel modules", _POLICY, ("dkms", "precompiled")),
     _words("driver_from", "repository", _POLICY, ("vendor", "distribution", "container")),
     _version("userland", "version of the driver's libraries", _PROBE, 2, "libnvidia_ml"),
-    _version("driver_loaded", "version of the module that is loaded", _PROBE, 2),
-    _version("kernel", "release of the kernel, as uname -r", _PROBE, 3, "kernel_version"),
-    _flag("kernel_auto_update", "unattended upgrades may bring another kernel", _GIVEN),
-    _flag("kernel_headers", "headers of the kernel are there", _PROBE, "headers"),
+    _version("driver_loaded", "version of the loaded module", _PROBE, 2),
+    _version("kernel", "kernel release (uname -r)", _PROBE, 3, "kernel_version"),
+    _flag("kernel_auto_update", "unattended upgrades may install another kernel", _GIVEN),
+    _flag("kernel_headers", "kernel headers are installed", _PROBE, "headers"),
     _words("machine", "architecture of the CPU", _PROBE, ("x86_64", "aarch64")),
     _words("os", "distribution, ID of os-release", _PROBE, (), "distribution", "distro"),
     _version("os_version", "its version", _PROBE, 2, "release"),
@@ -140,8 +139,8 @@ _LIST = (
     _words("gpu", "GPU models, all of the node", _PROBE, _ARCHITECTURE, "gpus", "model"),
     _words("arch", "architectures of the GPUs", "follows from gpu", MODELS, "architecture"),
     _flag("geforce", "GeForce or TITAN cards are among the GPUs", "follows from gpu"),
-    _flag("mig_capable", "a GPU that MIG can divide is among the GPUs", "follows from gpu"),
-    _words("fabric", "what joins the GPUs", _PROBE, ("pcie", "nvswitch", "nvlink5", "mnnvl")),
+    _flag("mig_capable", "a MIG-capable GPU is among the GPUs", "follows from gpu"),
+    _words("fabric", "GPU interconnect", _PROBE, ("pcie", "nvswitch", "nvlink5", "mnnvl")),
     _version("fabric_manager", "fabric manager", _PACKAGE, 2, "fabricmanager", "fm"),
     _flag("fabric_manager_runs", "its service is enabled", _POLICY),
     _version("nvlsm", "NVLink subnet manager", _PACKAGE),
@@ -149,13 +148,15 @@ _LIST = (
     _flag("imex_runs", "nvidia-imex.service is enabled on the host", _GIVEN),
     _version("nscq", "libnvidia-nscq", _PACKAGE, 2),
     _version("nvsdm", "libnvsdm", _PACKAGE, 2),
-    _flag("ib_umad", "modules ib_umad and mlx5_ib are there", _PROBE),
+    _flag("ib_umad", "modules ib_umad and mlx5_ib are available", _PROBE),
     # CUDA, DCGM.
-    _version("cuda", "CUDA toolkit that programs are built with", _GIVEN, 2, "cuda_toolkit"),
+    _version("cuda", "CUDA toolkit of applications", _GIVEN, 2, "cuda_toolkit"),
     _flag("cuda_compat", "CUDA's forward compatibility package is used", _GIVEN),
     _version("dcgm", "DCGM", _PACKAGE),
     _number("dcgm_cuda", "CUDA major of DCGM's package", _PACKAGE),
-    _version("dcgm_exporter", "dcgm-exporter, the number behind DCGM's", _PACKAGE, 3, "exporter"),
+    _version(
+        "dcgm_exporter", "dcgm-exporter, the second version in its tag", _PACKAGE, 3, "exporter"
+    ),
     # Container runtimes.
     _version("toolkit", "NVIDIA Container Toolkit", _PACKAGE, 3, "container_toolkit", "ctk"),
     _version("libnvidia_container", "libnvidia-container1 and -tools", _PACKAGE),
@@ -189,8 +190,8 @@ _LIST = (
     _version("nfd", "Node Feature Discovery", _GIVEN),
     _flag("gfd_feature_files", "GFD writes feature files, not NodeFeature objects", _GIVEN),
     _number("nodes", "GPU nodes in the cluster", _GIVEN),
-    _flag("cluster_policy", "a ClusterPolicy is there", _GIVEN),
-    _flag("gpu_cluster", "a GPUCluster is there", _GIVEN),
+    _flag("cluster_policy", "a ClusterPolicy exists", _GIVEN),
+    _flag("gpu_cluster", "a GPUCluster exists", _GIVEN),
     _flag("host_driver", "the driver is on the host, not in a container", _GIVEN),
     _version("kubevirt", "KubeVirt", _GIVEN),
     _version("openshift_virtualization", "OpenShift Virtualization", _GIVEN),
@@ -199,7 +200,7 @@ _LIST = (
     _flag("compute_domains", "ComputeDomains are used", _GIVEN),
     _flag("device_plugin_runs", "the device plugin runs on the node too", _GIVEN),
     _words(
-        *("dra_gates", "feature gates of the DRA driver that are on", _GIVEN),
+        *("dra_gates", "enabled feature gates of the DRA driver", _GIVEN),
         (
             *("ConsumableShares", "DeviceMetadata", "DynamicMIG", "MPSSupport"),
             *("NVMLDeviceHealthCheck", "PassthroughSupport", "TimeSlicingSettings"),
@@ -208,27 +209,27 @@ _LIST = (
         ),
     ),
     # MIG and other uses of GPUs.
-    _flag("mig", "GPUs are divided by MIG", _POLICY),
-    _flag("mig_mixed", "MIG devices beside whole GPUs on one node", _POLICY),
+    _flag("mig", "GPUs are partitioned by MIG", _POLICY),
+    _flag("mig_mixed", "MIG devices and whole GPUs on one node", _POLICY),
     _words("mig_strategy", "of device plugin and GFD", _GIVEN, ("none", "single", "mixed")),
     _flag("vgpu", "NVIDIA vGPU, host or guest", _GIVEN),
     _version("vgpu_software", "vGPU software release", _GIVEN, 1),
-    _flag("vgpu_mdev", "vGPUs are made as mediated devices", _GIVEN),
-    _flag("passthrough", "GPUs are handed to VMs", _GIVEN),
+    _flag("vgpu_mdev", "vGPUs are mediated devices", _GIVEN),
+    _flag("passthrough", "GPUs are passed through to VMs", _GIVEN),
     _version("kata", "Kata Containers", _GIVEN),
     _flag("confidential", "Confidential Computing mode is on", _GIVEN, "cc"),
     _flag("ppcie", "protected PCIe mode", _GIVEN),
-    _number("gpus_per_vm", "GPUs handed to one VM", _GIVEN),
+    _number("gpus_per_vm", "GPUs per VM", _GIVEN),
     # Storage and network.
     _flag("gds", "GPUDirect Storage is used", _GIVEN),
     _version("nvidia_fs", "nvidia-fs", _PACKAGE),
     _version("gdrcopy", "GDRCopy", _PACKAGE, 2, "gdrdrv"),
-    _words("rdma", "way of GPUDirect RDMA", _GIVEN, ("peermem", "dma-buf")),
+    _words("rdma", "GPUDirect RDMA mechanism", _GIVEN, ("peermem", "dma-buf")),
     _version("ofed", "MLNX_OFED or DOCA-OFED", _PACKAGE, 2, "mlnx_ofed", "doca_ofed"),
     _flag("ofed_after_driver", "OFED was installed after the driver was built", _GIVEN),
     # Security.
     _flag("secure_boot", "Secure Boot is on", _PROBE),
-    _flag("signer_enrolled", "the key that signs the modules is enrolled", _PROBE),
+    _flag("signer_enrolled", "the module signing key is enrolled", _PROBE),
     _words("selinux", "SELinux", _PROBE, ("enforcing", "permissive", "disabled")),
 )
 FACTS: Mapping[str, Fact] = {fact.name: fact for fact in _LIST}
@@ -242,22 +243,22 @@ def find(name: str) -> Fact:
     """The fact of a name or an alias; blanks, dashes and case make no difference.
 
     Raises:
-        UsageError: naming the nearest.
+        UsageError: with the nearest name.
     """
     plain = re.sub(r"[ -]", "_", name.strip().lower())
     fact = _NAMES.get(plain)
     if fact is None:
         near = difflib.get_close_matches(plain, _NAMES, 2, 0.5)
-        hint = f"did you mean {' or '.join(near)}" if near else "see: gpustate matrix check --help"
-        raise UsageError(f"no fact is called {shown(name)}", fix=hint)
+        hint = f"did you mean {' or '.join(near)}" if near else "run gpustate matrix check --help"
+        raise UsageError(f"unknown fact {shown(name)}", fix=hint)
     return fact
 
 
 def value(fact: Fact, given: object) -> Value:
-    """What a fact's value is that was written or observed so.
+    """Parse a written or observed value of a fact.
 
     Raises:
-        UsageError: it cannot be one of this fact.
+        UsageError: it is invalid for this fact.
     """
     text = " ".join(str(given).split()) if not isinstance(given, bool) else given
     if given is None or (isinstance(text, str) and text.lower() in _NONE and fact.kind != "flag"):
@@ -305,7 +306,7 @@ def _model(fact: Fact, item: str) -> str:
     bare = _OTHER_NAMES.get(bare, bare)
     if bare not in _ARCHITECTURE:
         near = difflib.get_close_matches(bare, _ARCHITECTURE, 2, 0.5)
-        fix = f"did you mean {' or '.join(near)}" if near else "leave gpu out and give arch"
+        fix = f"did you mean {' or '.join(near)}" if near else "set arch instead of gpu"
         raise _wrong(fact, item, "a GPU model such as H100", fix)
     return bare
 
@@ -335,10 +336,10 @@ _READERS: Mapping[Kind, Callable[[Fact, object], Value]] = {
 
 
 def facts(given: Mapping[str, object]) -> dict[str, Value]:
-    """Facts from names and what was written or observed, with what follows from them.
+    """Parse facts from names and values, and add derived facts.
 
     Raises:
-        UsageError: no such fact, one twice, or no value of its.
+        UsageError: an unknown or duplicate fact, or an invalid value.
     """
     found: dict[str, Value] = {}
     for name, written in given.items():
@@ -348,13 +349,13 @@ def facts(given: Mapping[str, object]) -> dict[str, Value]:
             pairs = {"os": match[1], "os_version": match[2]} if match else pairs
         for key, one in pairs.items():
             if key in found:
-                raise UsageError(f"{key} is given twice")
+                raise UsageError(f"{key} is set twice")
             found[key] = value(FACTS[key], one)
-    return derived(found)
+    return with_derived(found)
 
 
-def derived(known: Facts) -> dict[str, Value]:
-    """The same facts, and those that follow from them."""
+def with_derived(known: Facts) -> dict[str, Value]:
+    """Facts together with those derived from them."""
     found = dict(known)
     models = found.get("gpu")
     if isinstance(models, frozenset):
@@ -365,7 +366,7 @@ def derived(known: Facts) -> dict[str, Value]:
 
 
 def format_value(value: Value) -> str:
-    """A value as a person reads it."""
+    """A value as text."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -1,8 +1,7 @@
-"""Text of a data file to rules: strict, with file and line of everything that is wrong. Pure.
+"""Parse data files into rules: strict, with file and line of each error. Pure.
 
-A file is a theme: ``format``, ``theme``, ``sources`` by short name, and ``rules``. The shape is
-described by ``schema/rules.json`` too; what a schema cannot say is checked here: a fact there is, a
-value it can have, both tests giving what they should.
+A file is a theme: ``format``, ``theme``, ``sources`` by short name, and ``rules``. ``schema/rules.json`` describes
+it too. Checks beyond a schema are here: facts exist, values are valid, both tests have the expected result.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, NoReturn
 
 from gpustate.compat import conditions
 from gpustate.compat.conditions import All, Condition, Not, Some
-from gpustate.compat.facts import FACTS, Fact, Value, derived, value
+from gpustate.compat.facts import FACTS, Fact, Value, value, with_derived
 from gpustate.compat.rules import Review, ReviewVerdict, Rule, Source, Verdict
 from gpustate.compat.versions import parse
 from gpustate.errors import UsageError
@@ -47,7 +46,7 @@ def read(text: str, path: str) -> list[Rule]:
     """
     found = yaml_events.documents(text, path, _YAML)
     if len(found) != 1 or found[0].data is None:
-        raise UsageError("wanted one document with format, theme, sources and rules", place=path)
+        raise UsageError("is not one document with format, theme, sources and rules", place=path)
     return _Reader(path, found[0].lines).file(found[0].data, found[0].line)
 
 
@@ -65,13 +64,13 @@ class _Reader:
     def closed(
         self, owner: Any, known: tuple[str, ...], line: int, what: str, needed: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """A mapping with no other keys, and with those that are needed."""
+        """A mapping with only known keys and all required ones."""
         if not isinstance(owner, dict):
             self.fail(f"{what} is {kind_of(owner)}, wanted a mapping", line)
         for key in owner:
             if key not in known:
                 near = difflib.get_close_matches(str(key), known, 1)
-                hint = f"did you mean {near[0]}" if near else f"there are {', '.join(known)}"
+                hint = f"did you mean {near[0]}" if near else f"supported keys: {', '.join(known)}"
                 self.fail(f"{what}: unknown key {shown(key)}", self.line_of(owner, key, line), hint)
         for key in needed:
             if key not in owner:
@@ -94,7 +93,7 @@ class _Reader:
         sources = self.sources(top, line)
         records = top["rules"]
         if not isinstance(records, list) or not records:
-            self.fail("rules wants a list of at least one rule", self.line_of(top, "rules", line))
+            self.fail("rules must be a list of at least one rule", self.line_of(top, "rules", line))
         lines = self.lines.of_items.get(id(records), [line] * len(records))
         theme = self.text(top, "theme", line)
         return [
@@ -166,7 +165,7 @@ class _Reader:
             return self.source(given, where)
         if given not in sources:
             near = difflib.get_close_matches(given, sources, 1)
-            hint = f"did you mean {near[0]}" if near else f"there are {', '.join(sources)}"
+            hint = f"did you mean {near[0]}" if near else f"the file has {', '.join(sources)}"
             self.fail(f"source {shown(given)} is not among the file's sources", where, hint)
         return sources[given]
 
@@ -183,7 +182,7 @@ class _Reader:
             self.fail(f"verdict is {shown(verdict)}, wanted {', '.join(verdicts)}", where)
         note = self.text(one, "note", where) if "note" in one else ""
         if not note and verdicts[verdict] in (ReviewVerdict.CORRECTED, ReviewVerdict.UNREACHABLE):
-            self.fail(f"a review that says {verdict} lacks note", where)
+            self.fail(f"a review with verdict {verdict} needs a note", where)
         return Review(self.text(one, "reader", where), date, verdicts[verdict], note)
 
     def version(self, record: dict[str, Any], key: str, line: int) -> str:
@@ -208,7 +207,7 @@ class _Reader:
             holds = when.holds(found[key])
             if holds is not (key == "positive"):
                 said = {True: "holds", False: "does not hold", None: "cannot tell"}[holds]
-                self.fail(f"{name}: its {key} test says: {said}", place)
+                self.fail(f"{name}: its {key} test results in: {said}", place)
         return found
 
     def facts(self, data: Any, line: int) -> dict[str, Value]:
@@ -218,7 +217,7 @@ class _Reader:
         for name, given in data.items():
             where = self.line_of(data, name, line)
             found[name] = self.value(self.fact(name, where), given, where)
-        return derived(found)
+        return with_derived(found)
 
     # --- conditions --------------------------------------------------------------------------
 
@@ -227,11 +226,11 @@ class _Reader:
         if found is None:
             near = difflib.get_close_matches(str(name), FACTS, 1)
             hint = f"did you mean {near[0]}" if near else "see docs/matrix.md for all facts"
-            self.fail(f"there is no fact {shown(name)}", line, hint)
+            self.fail(f"unknown fact {shown(name)}", line, hint)
         return found
 
     def value(self, fact: Fact, given: object, line: int) -> Value:
-        # YAML reads 1.10 as 1.1: only what is in quotes is the version that was written.
+        # YAML reads 1.10 as 1.1: only a quoted version is exact.
         if fact.kind == "version" and isinstance(given, (int, float)):
             self.fail(f"{fact.name}: {given} is a number", line, f"write it in quotes: '{given}'")
         try:
@@ -273,7 +272,7 @@ class _Reader:
         make = self.operators().get(operator)
         if make is None:
             near = difflib.get_close_matches(str(operator), conditions.OPERATORS, 1)
-            known = f"there are {', '.join(conditions.OPERATORS)}"
+            known = f"supported operators: {', '.join(conditions.OPERATORS)}"
             hint = f"did you mean {near[0]}" if near else known
             self.fail(f"{fact.name}: unknown operator {shown(operator)}", line, hint)
         return make(fact, argument, self.line_of(given, operator, line))
@@ -294,13 +293,13 @@ class _Reader:
         items = given if isinstance(given, list) else [given]
         values = tuple(self.value(fact, one, line) for one in items)
         if not values or None in values:
-            self.fail(f"{fact.name}: wanted values", line, "for none write {absent: true}")
+            self.fail(f"{fact.name}: values are missing", line, "write {absent: true} for absence")
         return conditions.equals(fact, values)
 
     def range(self, fact: Fact, given: Any, line: int) -> Condition:
         if fact.kind not in ("version", "number") or not isinstance(given, str):
             self.fail(
-                f"{fact.name}: range wants a version or number and text such as '>=1.2'", line
+                f"{fact.name}: range needs a version or number and text such as '>=1.2'", line
             )
         try:
             return conditions.within(fact, given)
@@ -311,7 +310,7 @@ class _Reader:
         items = given if isinstance(given, list) else [given]
         numbers = tuple(one for one in items if type(one) is int)
         if fact.kind != "version" or not items or len(numbers) != len(items):
-            self.fail(f"{fact.name}: branch wants a version and whole numbers", line)
+            self.fail(f"{fact.name}: branch needs a version and whole numbers", line)
         return conditions.in_branch(fact, numbers)
 
     def presence(self, fact: Fact, given: Any, line: int, wanted: bool) -> Condition:
@@ -328,5 +327,5 @@ class _Reader:
     def same_series_as(self, fact: Fact, given: Any, line: int) -> Condition:
         other = self.fact(given, line)
         if fact.kind != "version" or other.kind != "version":
-            self.fail(f"{fact.name}: same_series_as wants two versions", line)
+            self.fail(f"{fact.name}: same_series_as needs two versions", line)
         return conditions.same_series_as(fact, other)

@@ -1,4 +1,4 @@
-"""A rule, and all rules that are in use."""
+"""Rules and rule sets."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from gpustate.formats.words import shown
 
 
 class Verdict(Enum):
-    """What a rule that holds means for a node."""
+    """The consequence of a rule that holds."""
 
-    BLOCK = "block"  # it cannot work: the node is left alone
-    WARN = "warn"  # it may fail or is not supported
-    INFORM = "inform"  # worth knowing
+    BLOCK = "block"  # it cannot work: the node is not changed
+    WARN = "warn"  # it may fail or is unsupported
+    INFORM = "inform"  # for information
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Who says so.
+    """The source of a rule.
 
     Args:
         address: of the page, file or thread.
         retrieved: the day it was read, ISO.
-        live: it changes from day to day, as a package index does; nobody can read it again as it was.
+        live: whether it changes from day to day, like a package index, and cannot be read again as it was.
     """
 
     address: str
@@ -37,23 +37,23 @@ class Source:
 
 
 class ReviewVerdict(Enum):
-    """What the second reading of a rule against its source found."""
+    """Result of reviewing a rule against its source."""
 
-    CONFIRMED = "confirmed"  # the source says so
+    CONFIRMED = "confirmed"  # the source agrees
     CORRECTED = "corrected"  # the rule differed from its source and was changed
-    UNREACHABLE = "unreachable"  # the source could not be read; the note says what agrees
-    PENDING = "pending"  # nobody but the rule's author has read it yet
+    UNREACHABLE = "unreachable"  # the source could not be read; the note has other evidence
+    PENDING = "pending"  # not reviewed yet
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The second reading: the rule held against its source by somebody who did not write it.
+    """The review of a rule against its source by another person than its author.
 
     Args:
-        reader: who read it, by role.
-        date: when, ISO.
-        verdict: what was found.
-        note: what was changed, or what else agrees.
+        reader: the reviewer's role.
+        date: ISO date.
+        verdict: the result.
+        note: the changes, or other evidence.
     """
 
     reader: str
@@ -64,21 +64,21 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One fact about what goes together.
+    """One compatibility rule.
 
     Args:
-        id: short name, never used for another rule again.
-        theme: the file it is in.
-        when: holds where the rule applies.
-        written: the condition as data, as it stands in the file.
-        verdict: what that means.
-        because: one sentence.
-        fix: the next move.
-        source: where it is told.
-        first_bad, first_good: versions between which it is so, where that has a meaning.
+        id: short name, never reused for another rule.
+        theme: its file.
+        when: the condition.
+        written: the condition as data, as in the file.
+        verdict: the consequence.
+        because: the reason, one sentence.
+        fix: the remedy.
+        source: its evidence.
+        first_bad, first_good: affected versions, if applicable.
         positive, negative: facts for which the condition holds, and for which it does not.
         place: file and line.
-        review: the second reading; the built-in rules all have one.
+        review: the review against the source; all built-in rules have one.
     """
 
     id: str
@@ -104,7 +104,7 @@ class RuleSet:
 
     Args:
         rules: by id, in the order of the files.
-        digest: SHA-256 of the list of the files' sums: which data this is.
+        digest: SHA-256 of the list of the files' sums, which identifies the data.
         origin: ``built in``, or the folder.
     """
 
@@ -122,11 +122,11 @@ class RuleSet:
         """The rule of an id.
 
         Raises:
-            UsageError: naming the nearest.
+            UsageError: with the nearest id.
         """
         found = self.rules.get(name)
         if found is None:
             near = difflib.get_close_matches(name, self.rules, 2, 0.5)
-            hint = f"did you mean {' or '.join(near)}" if near else "see: gpustate matrix list"
-            raise UsageError(f"no rule is called {shown(name)}", fix=hint)
+            hint = f"did you mean {' or '.join(near)}" if near else "run gpustate matrix list"
+            raise UsageError(f"unknown rule {shown(name)}", fix=hint)
         return found

@@ -1,8 +1,8 @@
-"""Where rules are read from: the data that comes with gpustate, or a folder beside it.
+"""Load rules: the data shipped with gpustate, or a folder.
 
-A folder holds ``*.yaml`` files and ``SHA256SUMS``, as sha256sum(1) writes it. Every file must be
-listed with its sum, and nothing else may lie there: data that was changed in part is refused as a
-whole. ``DIR#sha256=SUM`` pins ``SHA256SUMS`` itself, and with it everything.
+A folder contains ``*.yaml`` files and ``SHA256SUMS`` in the format of sha256sum(1). Every file must be listed with
+its sum, and nothing else may be in the folder: partly changed data is refused as a whole. ``DIR#sha256=SUM`` pins
+``SHA256SUMS`` itself, and with it everything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpustate.errors import RefusedError, UsageError
 from gpustate.files import TextFiles
 from gpustate.formats.words import shown
 
-#: Names a folder, or a folder and the sum of its SHA256SUMS: DIR#sha256=SUM.
+#: The variable with a folder, or a folder and the sum of its SHA256SUMS: DIR#sha256=SUM.
 VARIABLE = "GPUSTATE_COMPAT"
 SUMS = "SHA256SUMS"
 BUILT_IN = "built in"
@@ -34,8 +34,8 @@ def load(where: str | None = None) -> RuleSet:
     """The rules of a folder, of the folder that ``GPUSTATE_COMPAT`` names, or the built-in ones.
 
     Raises:
-        UsageError: a file that cannot be read or makes no sense, with its line.
-        RefusedError: a file that is not what SHA256SUMS says.
+        UsageError: a file that cannot be read or is invalid, with its line.
+        RefusedError: a file that does not match SHA256SUMS.
     """
     return _load(where or os.environ.get(VARIABLE) or "")
 
@@ -57,23 +57,23 @@ def _load(where: str) -> RuleSet:
 
 
 def _folder(folder: str, wanted: str) -> tuple[dict[str, str], str]:
-    """Texts of the YAML files of a folder by name, and that of its sums."""
+    """Texts of a folder's YAML files by name, and of its sums."""
     if not os.path.isdir(folder):
-        raise UsageError("is not a folder", place=folder, fix="name the folder with the rules")
+        raise UsageError("is not a folder", place=folder, fix="pass the folder with the rules")
     sums = _FILES.text(os.path.join(folder, SUMS))
     found = hashlib.sha256(sums.encode()).hexdigest()
     if wanted and found != wanted:
         raise RefusedError(
-            f"has the sum {found}, and {wanted} is pinned",
+            f"has the sum {found}, but {wanted} is pinned",
             place=os.path.join(folder, SUMS),
-            fix="take the data that was pinned, or pin this",
+            fix="use the pinned data, or pin this sum",
         )
     names = sorted(path.name for path in Path(folder).iterdir() if path.name != SUMS)
     return {name: _FILES.text(os.path.join(folder, name)) for name in names}, sums
 
 
 def assemble(texts: Mapping[str, str], sums: str, origin: str) -> RuleSet:
-    """Rules of files whose sums are right.
+    """Parse rules of files after checking their sums.
 
     Raises:
         UsageError, RefusedError: as :func:`load`.
@@ -83,14 +83,14 @@ def assemble(texts: Mapping[str, str], sums: str, origin: str) -> RuleSet:
     for name in sorted({*texts, *listed}):
         place = at + name
         if name not in texts:
-            raise RefusedError(f"is listed in {SUMS} and not there", place=place)
+            raise RefusedError(f"is listed in {SUMS}, but missing", place=place)
         if name not in listed:
             raise RefusedError(f"is not listed in {SUMS}", place=place, fix="sha256sum *.yaml")
         if hashlib.sha256(texts[name].encode()).hexdigest() != listed[name]:
             raise RefusedError(
                 f"is not the file that {SUMS} lists (its SHA-256 differs)",
                 place=place,
-                fix=f"take the published data, or write {SUMS} anew with sha256sum",
+                fix=f"use the published data, or update {SUMS}: sha256sum *.yaml >{SUMS}",
             )
     rules: dict[str, Rule] = {}
     for name in sorted(texts):
@@ -109,7 +109,7 @@ def _sums(text: str, path: str) -> dict[str, str]:
     for number, line in enumerate(text.splitlines(), 1):
         match = _LINE.fullmatch(line)
         if match is None or match[2] in found:
-            why = "names a file twice" if match else "is not a line of sha256sum"
+            why = "lists a file twice" if match else "is not a line of sha256sum"
             raise UsageError(f"{shown(line)} {why}", place=f"{path}:{number}")
         found[match[2]] = match[1]
     if not found:

@@ -1,11 +1,11 @@
-"""Versions as the rules compare them: what a package, a kernel or a person writes.
+"""Versions for rules: of packages, kernels, or written by people.
 
-``1:580.65.06-0ubuntu1``, ``v1.34.2+k3s1``, ``6.12.74+deb13+1-amd64`` and ``1.6.20~ds1-1`` are the
-software's own version with something of the distribution's around it, which is left out. What
-semantic versioning calls a pre-release (``1.19.0-rc.7``, ``1.19.0~rc7``) comes before the release.
+In ``1:580.65.06-0ubuntu1``, ``v1.34.2+k3s1``, ``6.12.74+deb13+1-amd64`` and ``1.6.20~ds1-1`` the distribution's
+additions are ignored. A pre-release of semantic versioning (``1.19.0-rc.7``, ``1.19.0~rc7``) sorts before the
+release.
 
-Surprising: a version may be known in part. ``580`` is some driver of that branch and ``6.8`` some
-kernel of that series; comparing one gives all the answers that are still possible.
+Surprising: a version may be incomplete. ``580`` is any driver of that branch and ``6.8`` any kernel of that
+series; comparing it returns all results that are still possible.
 
 Sources:
     deb-version(7); semver.org 2.0, items 9 to 11.
@@ -25,13 +25,13 @@ _FINAL = (1, "", 0)
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version, or the beginning of one.
+    """One version, possibly incomplete.
 
     Args:
-        text: as it was written.
+        text: as written.
         parts: its numbers.
         pre: sorts a pre-release before the release.
-        whole: all of it is known; otherwise it stands for every version that begins so.
+        whole: whether it is complete; otherwise it stands for every version with this beginning.
     """
 
     text: str
@@ -48,9 +48,9 @@ class Version:
         return self.parts[0]
 
     def signs(self, bound: Version) -> frozenset[int]:
-        """What comparing with a bound may give, of -1, 0 and 1.
+        """The possible results of comparing with a bound, of -1, 0 and 1.
 
-        Where only the beginning is known, all that versions that begin so may give.
+        An incomplete version may have several.
         """
         if self.whole:
             return frozenset((_compare(self, bound),))
@@ -61,7 +61,7 @@ class Version:
         return frozenset(range(_compare(self, bound), 2))
 
     def same(self, other: Version) -> bool | None:
-        """Whether two are the same; ``None`` when too little of them is known to say."""
+        """Whether two versions are equal; ``None`` if they are too incomplete to decide."""
         if self.whole and other.whole:
             return _compare(self, other) == 0
         size = min(len(self.parts), len(other.parts))
@@ -69,10 +69,10 @@ class Version:
 
 
 def parse(text: str, numbers: int) -> Version:
-    """Read a version of which ``numbers`` numbers make a whole one.
+    """Parse a version that is complete with ``numbers`` numbers.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a version.
     """
     match = _VERSION.fullmatch(text.strip())
     rest = match["rest"] if match else ""

@@ -36,6 +36,8 @@ _ARCHITECTURES = (
     (0x3180, 0x31FF, "blackwell"),
 )
 ARCHITECTURES = tuple(dict.fromkeys(name for _, _, name in _ARCHITECTURES))
+#: Programs by which a scheduler places work on a node, by the scheduler.
+AGENTS = {"kubelet": "Kubernetes", "k3s": "Kubernetes", "rke2": "Kubernetes", "slurmd": "Slurm"}
 RUNTIMES = ("containerd", "crio", "docker", "k3s", "podman")
 #: Parts that sit with their own CPU on one module; only the open kernel modules drive them.
 _SELF_HOSTED = ((0x2340, 0x237F), (0x2940, 0x297F), (0x31C0, 0x31FF), (0x31A1, 0x31A1))
@@ -51,7 +53,7 @@ _MIG_CAPABLE = (
 class PciGpu:
     """One NVIDIA function on PCI: a GPU or an NVSwitch."""
 
-    address: str  # as sysfs has it: 0000:1b:00.0
+    address: str  # in the form of sysfs: 0000:1b:00.0
     device_id: str  # four lower-case hexadecimal digits
     class_id: str  # six hexadecimal digits: 030200 3D controller, 030000 display, 068000 bridge
     driver: str | None  # kernel driver bound to it
@@ -113,6 +115,10 @@ class NodeFacts:
     pci: tuple[PciGpu, ...] = field(default_factory=tuple[PciGpu, ...])
     image: bool = False  # a root that is baked: no kernel runs, no systemd, no GPU is there
     first_boot: str = ""  # of a baked image: pending, running, done, or failed and why
+    hostname: str = ""
+    machine_id: str = ""  # of /etc/machine-id
+    system_uuid: str = ""  # of DMI
+    agents: tuple[str, ...] = ()  # of AGENTS: those that run
 
     @property
     def gpus(self) -> tuple[PciGpu, ...]:
@@ -147,6 +153,18 @@ if [ -n "${GPUSTATE_IMAGE-}" ]; then printf 'image=1\nimage_gpus=%s\n' "${GPUSTA
 else
   printf 'kernel=%s\n' "${KERNEL_RELEASE-$(uname -r)}"
   b=; read -r b </proc/sys/kernel/random/boot_id && printf 'boot_id=%s\n' "$b"
+  { b=; read -r b </proc/sys/kernel/hostname && printf 'hostname=%s\n' "$b"
+    b=; read -r b </etc/machine-id && printf 'machine_id=%s\n' "$b"
+    b=; read -r b <"$SYS/class/dmi/id/product_uuid" && printf 'system_uuid=%s\n' "$b"
+  } 2>/dev/null
+  if [ -d /var/lib/kubelet ] || [ -d /var/lib/rancher ] || [ -d /etc/slurm ] || command -v slurmd >/dev/null; then
+    for d in /proc/[0-9]*; do
+      b=; { read -r b <"$d/comm"; } 2>/dev/null || continue
+      case $b in kubelet|slurmd|k3s|k3s-server|k3s-agent|rke2) ;; *) continue ;; esac
+      c=; { read -r c <"$d/cgroup"; } 2>/dev/null
+      case $c in *kubepods*) ;; *) printf 'agent=%s\n' "${b%%-*}" ;; esac # one in a pod is the pod's
+    done
+  fi
   if [ -e "$G/firstboot/program" ]; then
     b=pending; [ -e "$G/firstboot/result" ] && read -r b <"$G/firstboot/result"; printf 'first_boot=%s\n' "$b"
   fi
@@ -234,6 +252,10 @@ class FactsQuery(Query[NodeFacts]):
             machine=one("machine"),
             kernel=one("kernel"),
             boot_id=one("boot_id"),
+            hostname=one("hostname"),
+            machine_id=one("machine_id"),
+            system_uuid=one("system_uuid").lower(),
+            agents=tuple(dict.fromkeys(keys.get("agent", ()))),
             systemd=bool(one("systemd")),
             container=bool(one("container")),
             python3=one("python3"),

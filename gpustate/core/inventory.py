@@ -17,8 +17,8 @@ DEFAULT_STATE_FOLDER = "/var/lib/gpustate"
 
 #: Variables with a node's labels, the stronger last.
 LABELS = ("node_labels", "gpustate_labels")
-#: When nothing came for so long, a node is asked for a sign of life, and after so many questions
-#: without an answer the connection counts as dead: a minute in all.
+#: Seconds without data before a keepalive request, and the number of requests without a reply after which
+#: the connection is closed: a minute in total.
 ALIVE_INTERVAL_S, ALIVE_COUNT = 15.0, 3
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -61,8 +61,8 @@ class Connection:
         become_user: that user.
         become_password: sudo's password; never part of a command line.
         timeout_s: to be connected and authenticated, in seconds.
-        alive_interval_s: when nothing came for so long, the node is asked for a sign of life; 0: never.
-        alive_count: questions without an answer, after which the connection counts as dead.
+        alive_interval_s: seconds without data before a keepalive request; 0: no requests.
+        alive_count: requests without a reply after which the connection is closed.
     """
 
     kind: str = "ssh"

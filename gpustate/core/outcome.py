@@ -39,6 +39,8 @@ class StateResult:
         plan: what was to change; for a changed state, what did.
         reason: why, for everything but unchanged and changed; cause first, next move last.
         evidence: output that shows it, last lines only.
+        command: of a failed step: its command, for a root shell on the node; empty where it has none.
+        inspect: of a failed step: a read-only command that shows why, for the same shell.
         known_after: names of the states it waits for.
         worst: what a plan not known yet may cost.
         proof: it is a proving state.
@@ -49,6 +51,8 @@ class StateResult:
     plan: Plan = field(default_factory=Plan)
     reason: str = ""
     evidence: str = ""
+    command: str = ""
+    inspect: str = ""
     known_after: tuple[str, ...] = ()
     worst: Disruption = Disruption.NONE
     proof: bool = False
@@ -78,6 +82,8 @@ class StateResult:
             ),
             reason=masked(self.reason),
             evidence=masked(self.evidence),
+            command=masked(self.command),
+            inspect=masked(self.inspect),
         )
 
 

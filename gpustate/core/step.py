@@ -24,6 +24,16 @@ class Step(ABC):
         """POSIX sh, run with ``set -e`` as root; the functions of ``ops.library`` are at hand."""
 
     @property
+    def command(self) -> str:
+        """The command at its heart, to be pasted into a root shell on the node; empty where there is none."""
+        return ""
+
+    @property
+    def inspect(self) -> str:
+        """A read-only command that shows why it failed, for the same shell; empty where there is none."""
+        return ""
+
+    @property
     def in_image(self) -> Step | None:
         """What of it is done where nothing runs, in an image that is baked; ``None``: nothing."""
         return self

@@ -441,7 +441,7 @@ def _health(observed: ChainObservation, wanted: Wanted) -> Check:
         return Check("health", FAILED, all_held, remedies.ALL_HELD)
     held = {gpu.index for gpu in observed.nvml.gpus if observed.held(gpu)}
     out = [f"in quarantine: {one.text}" for one in observed.quarantine.active]
-    out += [f"the quarantine has ended: {one.text}" for one in observed.quarantine.ended]
+    out += [f"the quarantine has ended: {one.text}" for one in observed.quarantine.expired]
     found = [
         one
         for one in health.judge(observed.nvml, observed.log)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.diagnosis import chain
-from gpustate.formats.nvml_report import typed
+from gpustate.formats.nvml_report import build
 
 FORMAT = "gpustate.proof/1"
 
@@ -38,7 +38,7 @@ def read_proof(text: str) -> Proof | None:
             ok=data["ok"] is True,
             made_for=_key(data["made_for"]),
             checks=tuple(_check(check) for check in data["checks"]),
-            cuda=tuple(typed(chain.CudaResult, result) for result in data["cuda"] or ()),
+            cuda=tuple(build(chain.CudaResult, result) for result in data["cuda"] or ()),
             status_files=tuple(str(name) for name in data["status_files"]),
             containers=_containers(data.get("containers")),
         )
@@ -47,7 +47,7 @@ def read_proof(text: str) -> Proof | None:
 
 
 def _check(data: Any) -> chain.Check:
-    check: chain.Check = typed(chain.Check, data)
+    check: chain.Check = build(chain.Check, data)
     if check.outcome not in (chain.OK, chain.FAILED, chain.NOT_APPLICABLE):
         raise ValueError(f"{check.outcome!r} is not an outcome of a check")
     return check
@@ -56,7 +56,7 @@ def _check(data: Any) -> chain.Check:
 def _containers(data: Any) -> tuple[chain.ContainerResult, ...] | None:
     if data is None:
         return None
-    return tuple(typed(chain.ContainerResult, _tuples(row)) for row in data)
+    return tuple(build(chain.ContainerResult, _tuples(row)) for row in data)
 
 
 def _tuples(data: Any) -> dict[str, Any]:
@@ -66,5 +66,5 @@ def _tuples(data: Any) -> dict[str, Any]:
 
 
 def _key(data: Any) -> chain.Key:
-    key: chain.Key = typed(chain.Key, _tuples(data))
+    key: chain.Key = build(chain.Key, _tuples(data))
     return key

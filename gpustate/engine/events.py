@@ -12,7 +12,7 @@ class Event:
 
     Args:
         node: its name.
-        kind: connecting, probing, planned, started, step, result, verifying, rebooting, waiting,
+        kind: connecting, probing, planned, started, step, result, verifying, draining, rebooting, waiting,
             note, secret (for the person who runs it, and nobody else), finished.
         text: for a person.
         state: the state it is about, if any.

@@ -25,6 +25,7 @@ from gpustate.core.state import AnyState
 from gpustate.engine import gate
 from gpustate.engine.events import Event, Listener, nobody
 from gpustate.engine.gate import Holder
+from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.engine.probing import query_node
 from gpustate.engine.walk import Options, Walk
 from gpustate.errors import UsageError
@@ -63,6 +64,7 @@ class Request:
         plans: what :func:`resolve_all` made of it.
         all_or_nothing, without_gpu, forecast: see :class:`gpustate.engine.walk.Options`.
         checks: see :class:`gpustate.engine.walk.Options`.
+        maintenance: takes nodes out of service for a change, and back.
         last_in_image: make states that come after all others of a node that is the root of an image.
     """
 
@@ -85,6 +87,7 @@ class Request:
     forecast: bool = False
     last_in_image: LastInImage = ()
     checks: Sequence[gate.NodeCheck] = ()
+    maintenance: Maintenance = NO_MAINTENANCE
 
 
 @dataclass(slots=True)
@@ -285,6 +288,7 @@ def run(
         without_gpu=request.without_gpu,
         forecast=request.forecast,
         checks=request.checks,
+        maintenance=request.maintenance,
     )
 
     hearing = threading.Lock()

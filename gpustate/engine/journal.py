@@ -16,6 +16,8 @@ class StateRecord:
 
     started: bool = False
     failed_step: str = ""
+    command: str = ""
+    inspect: str = ""
     status: int = 0
     output: str = ""
     rolled_back: bool = False
@@ -53,6 +55,7 @@ class Record:
             status = entry.get("rc")
             if status != 0:
                 record.failed_step = step.label
+                record.command, record.inspect = step.command, step.inspect
                 record.status = status if isinstance(status, int) else 1
                 record.output = str(entry.get("out", ""))
         elif kind == "skip":

@@ -55,7 +55,7 @@ class Link:
         try:
             return work()
         except ConnectionFailed as error:
-            if self.session.holds():
+            if self.session.still_connected():
                 raise
             problem = error
         self.say("note", f"{problem}; connecting again")

@@ -14,7 +14,7 @@ from gpustate.core.step import Step
 from gpustate.engine import journal
 from gpustate.errors import GpustateError, StepFailed
 from gpustate.formats import apt_errors
-from gpustate.formats.words import told_apart
+from gpustate.formats.words import distinguish
 from gpustate.plan.make import Observations, left_to_first_boot
 
 #: Fields of one state that are told when its steps did not settle them.
@@ -68,10 +68,11 @@ def after_steps(
         return become(Outcome.NOT_RUN, f"because {said.skipped_because} failed")
     if said.failed_step:
         outcome = Outcome.ROLLED_BACK if said.rolled_back else Outcome.FAILED
-        cause, move = apt_errors.trouble(said.output) or (journal.cause(said.output), "")
+        cause, move = apt_errors.find_error(said.output) or (journal.cause(said.output), "")
         reason = f"{said.failed_step} ended with {said.status}: {cause}" + (move and f"; {move}")
         reason += still_stopped(said.output, observations.observed.get(state.name))
-        return become(outcome, reason, journal.last_lines(said.output))
+        result = become(outcome, reason, journal.last_lines(said.output))
+        return replace(result, command=said.command, inspect=said.inspect)
     if state.name not in observations.observed:
         why = observations.errors.get(state.name, "it could not be probed afterwards")
         return become(Outcome.FAILED, why)
@@ -192,7 +193,7 @@ def _rows(change: Change) -> Iterator[str]:
 
 
 def _both(what: str, before: object, after: object) -> str:
-    is_, wanted = told_apart(repr(before), repr(after))
+    is_, wanted = distinguish(repr(before), repr(after))
     return f"{what} is {is_}, should be {wanted}"
 
 

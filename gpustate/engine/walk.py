@@ -32,6 +32,7 @@ from gpustate.engine.events import Event, Listener, nobody
 from gpustate.engine.gate import Holder
 from gpustate.engine.ledger import Ledger, LedgerQuery
 from gpustate.engine.machines import Machines
+from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance, Subject
 from gpustate.engine.probing import probe_states, query_node
 from gpustate.engine.reconnect import Link
 from gpustate.engine.timings import TimingsQuery
@@ -72,6 +73,7 @@ class Options:
         without_gpu: nodes that the policy expects no GPU on, where only a part of it is walked.
         forecast: of states that are known only after others, say what can be said now.
         checks: what else may keep a node from being changed.
+        maintenance: takes nodes out of service for a change, and back.
     """
 
     run: str
@@ -88,6 +90,7 @@ class Options:
     without_gpu: frozenset[str] = frozenset()
     forecast: bool = False
     checks: Sequence[gate.NodeCheck] = ()
+    maintenance: Maintenance = NO_MAINTENANCE
 
 
 class _InterruptedError(Exception):
@@ -170,14 +173,22 @@ class Walk:
             self.result.proceeds = gate.proceeds(self.result.status, results)
             if self.options.timings:
                 self.result.steps = planned_steps(self.states, observations, results)
+            self.result.notes += self.options.maintenance.preview(
+                self._subject(observations, results)
+            )
             return
         self._gate(results)
         self._link.hand_over(ledger.told)
         if any(r.outcome is Outcome.PENDING for r in results.values()):
-            self._stages(observations, ledger, results)
-        elif ledger.lock is not None and gate.dead(ledger, self.options.holder):
+            self._in_maintenance(observations, ledger, results)
+            return
+        if ledger.lock is not None and gate.dead(ledger, self.options.holder):
             # Killed when all was done but letting go: nothing that would take the lock over comes.
             self.session.shell(self._release(ledger.lock.run))
+        if self.result.status is NodeStatus.OK:
+            subject = self._subject(observations, results)
+            say = partial(self._say, "draining")
+            self.result.notes += self.options.maintenance.end(subject, "", say)
 
     def _left_alone(self) -> bool:
         """One state cannot be applied, and the rest is not wanted without it."""
@@ -312,6 +323,44 @@ class Walk:
         )
         self._link.follow(run, ops.Program("", {}), journal.Record())
         return self._look()
+
+    # --- maintenance -------------------------------------------------------------------
+
+    def _subject(self, observations: Observations, results: Mapping[str, StateResult]) -> Subject:
+        """The node and what is about to happen to it, for its scheduler."""
+        changing = [r for r in results.values() if r.worst > Disruption.NONE]
+        return Subject(
+            self.resolved.node,
+            observations.view.facts,
+            max((r.worst for r in changing), default=Disruption.NONE),
+            tuple(r.state for r in changing),
+        )
+
+    def _in_maintenance(
+        self, observations: Observations, ledger: Ledger, results: dict[str, StateResult]
+    ) -> None:
+        """Take the node out of service if the change needs it, and back if it went well."""
+        subject = self._subject(observations, results)
+        maintenance = self.options.maintenance
+
+        def say(text: str) -> None:
+            self._say("draining", text)
+
+        try:
+            maintenance.begin(subject, say, self.stop)
+        except GpustateError:
+            self._check_stop()
+            raise
+        try:
+            self._stages(observations, ledger, results)
+        except (RefusedError, LockHeld):
+            self.result.notes += maintenance.end(subject, "", say)
+            raise
+        except Exception as error:
+            self.result.notes += maintenance.end(subject, str(error) or type(error).__name__, say)
+            raise
+        failed = "" if self.result.status is NodeStatus.OK else self.result.reason or "failed"
+        self.result.notes += maintenance.end(subject, failed, say)
 
     # --- stages ------------------------------------------------------------------------
 

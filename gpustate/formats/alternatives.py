@@ -1,7 +1,7 @@
-"""Groups of Debian's alternatives: which of several paths one link leads to.
+"""Groups of Debian's alternatives: the target of a link among several paths.
 
-In automatic mode the link moves whenever a package with a higher priority comes; in manual mode it
-stays where a person set it.
+In automatic mode a package with a higher priority changes the link. In manual mode it stays where the
+administrator set it.
 
 Sources:
     update-alternatives(1), ``--query``.
@@ -17,10 +17,10 @@ class Group:
     """One group.
 
     Args:
-        link: the path that is looked at, ``/usr/local/cuda``.
-        auto: it moves by priority.
-        value: where it leads now; ``None`` when it leads nowhere.
-        choices: every path it may lead to.
+        link: the generic path, ``/usr/local/cuda``.
+        auto: automatic mode.
+        value: the current target; ``None`` if there is none.
+        choices: all possible targets.
     """
 
     link: str
@@ -30,7 +30,7 @@ class Group:
 
 
 def parse_query(text: str) -> Group | None:
-    """Read ``update-alternatives --query NAME``; ``None`` where there is no such group."""
+    """Read ``update-alternatives --query NAME``; ``None`` if there is no such group."""
     link, status, value = "", "", ""
     choices: list[str] = []
     for line in text.splitlines():

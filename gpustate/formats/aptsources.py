@@ -1,4 +1,4 @@
-"""Where apt takes packages from: its source entries in both formats, its pins, its file names.
+"""apt's source entries in both formats, its pins, and the names of its list files.
 
 Sources:
     sources.list(5): one-line and deb822 format; apt_preferences(5);
@@ -18,7 +18,7 @@ class Source:
     """One enabled binary entry of apt's sources: one URI and one suite.
 
     Args:
-        file: where it stands.
+        file: its path.
         uri: without a slash at the end.
         suite: a name, or a path ending in ``/`` for a flat repository.
         components: empty for a flat repository.
@@ -37,12 +37,12 @@ class Source:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What apt tells two entries apart by: two values of one option for one key are an error."""
+        """apt's key of an entry: conflicting options of entries with the same key are an error."""
         return self.uri, self.suite.removeprefix("./") or "/"
 
     @property
     def host(self) -> str:
-        """Host name of the URI, as ``Pin: origin`` has it; "" for files and cdroms."""
+        """Host name of the URI, as in ``Pin: origin``; empty for files and cdroms."""
         return uri_host(self.uri)
 
 
@@ -142,7 +142,7 @@ def _stanzas(text: str) -> list[tuple[int, dict[str, str]]]:
 
 
 def list_name(uri: str) -> str:
-    """What the names of a URI's files in /var/lib/apt/lists begin with."""
+    """The prefix of a URI's files in /var/lib/apt/lists."""
     rest = re.sub(r"^[a-z0-9+]+:(//)?", "", uri, flags=re.IGNORECASE)
     if "@" in rest.partition("/")[0]:
         rest = rest.partition("@")[2]
@@ -168,7 +168,7 @@ def render_deb822(
     if architectures:
         lines.append(f"Architectures: {architectures}")
     if "\n" in signed_by:
-        # An embedded key: every line is a continuation, and an empty one is written as a dot.
+        # An embedded key: every line is a continuation, and an empty line is a dot.
         lines.append("Signed-By:")
         lines += [f" {line}" for line in signed_by.strip().splitlines()]
     elif signed_by:
@@ -187,8 +187,8 @@ class Offer:
 
     Args:
         version: Debian version.
-        priority: the highest pin priority of its sources; below zero it is never chosen.
-        origins: address and suite of each source, as apt prints them; empty when it is only installed.
+        priority: the highest pin priority of its sources; below zero it is never installed.
+        origins: address and suite of each source, as apt prints them; empty if it is only installed.
     """
 
     version: str
@@ -196,7 +196,7 @@ class Offer:
     origins: tuple[str, ...] = ()
 
 
-# deb-control(5), deb-version(7): both become words of commands.
+# deb-control(5), deb-version(7): both become arguments of commands.
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _VERSION = re.compile(
     r"^ (?:\*\*\*|   ) (?P<version>[0-9A-Za-z.+:~-]+) (?P<priority>-?[0-9]{1,6})\b"
@@ -205,9 +205,9 @@ _ORIGIN = re.compile(r"^ {7,}(?P<priority>-?[0-9]{1,6}) (?P<origin>\S.*)")
 
 
 def parse_policy(text: str) -> dict[str, tuple[Offer, ...]]:
-    """Read ``apt-cache policy NAME...``: every version, newest first, with where it comes from.
+    """Read ``apt-cache policy NAME...``: every version with its origins, newest first.
 
-    Versions that only dpkg's database knows have no origins.
+    Versions only in dpkg's database have no origins.
     """
     found: dict[str, list[Offer]] = {}
     name = ""

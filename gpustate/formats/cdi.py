@@ -1,12 +1,11 @@
-"""A CDI specification, and whether it still tells the truth about a node.
+"""A CDI specification, and whether it still matches the node.
 
-A specification names device nodes, libraries and hooks by path. It is written once and believed
-for ever: after a driver upgrade it names libraries that are gone, after a module reload device
-numbers that moved, after a MIG change devices that do not exist any more. The runtime notices only
-when a container is created, and then the container fails.
+A specification lists device nodes, libraries and hooks by path, and is not updated by itself. After a driver
+upgrade it lists removed libraries, after a module reload outdated device numbers, after a MIG change devices
+that no longer exist. The runtime notices only when a container is created, which then fails.
 
-Which MIG devices there are is read from the driver's capability files, which cost nothing: every
-GPU and compute instance has one, and its minor number is that of /dev/nvidia-caps/nvidia-capN.
+MIG devices are read from the driver's capability files, which is cheap: every GPU and compute instance has
+one, and its minor number is that of /dev/nvidia-caps/nvidia-capN.
 
 Sources:
     cncf-tags/container-device-interface: SPEC.md 0.8, Go structs of the JSON form.
@@ -26,10 +25,10 @@ from gpustate.errors import ProbeError
 from gpustate.formats import cdi_rules, yaml_events
 
 KIND = "nvidia.com/gpu"
-#: The one that gpustate keeps.
+#: The specification that gpustate manages.
 SPEC_PATH = "/var/run/cdi/nvidia.yaml"
 
-#: libyaml where it is there: ten times as fast, which a fleet notices.
+#: libyaml if available: ten times as fast.
 _RULES = yaml_events.Rules(ProbeError, depth=40, values=200_000)
 _GENERATORS = ("nvidia-ctk", "nvidia-cdi-hook")
 _LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)$")
@@ -41,7 +40,7 @@ _CAP_NODE = re.compile(r"/dev/nvidia-caps/nvidia-cap([0-9]{1,9})$")
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """One device node of a specification; the numbers are optional there."""
+    """One device node of a specification; its numbers are optional."""
 
     path: str  # on the host
     major: int | None = None
@@ -50,14 +49,14 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What of a specification a judgement needs."""
+    """The parts of a specification that are compared with the node."""
 
     kind: str
     devices: tuple[str, ...]  # names, in the file's order
-    nodes: tuple[DeviceNode, ...]  # of all devices and of the common part
-    host_paths: tuple[str, ...]  # mounts, hooks and nodes that have to exist
-    generated: bool  # written by nvidia-ctk: nobody's comments, only its own hooks
-    refused: tuple[str, ...] = ()  # why runtimes leave it out
+    nodes: tuple[DeviceNode, ...]  # of all devices and the common edits
+    host_paths: tuple[str, ...]  # mounts, hooks and nodes that must exist
+    generated: bool  # written by nvidia-ctk, without comments and with its own hooks only
+    refused: tuple[str, ...] = ()  # why runtimes ignore it
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +64,8 @@ class Gpu:
     """One GPU as the loaded driver lists it."""
 
     minor: int
-    uuid: str = ""  # empty while nobody has opened the GPU yet
-    held: bool = False  # in quarantine: to be left out
+    uuid: str = ""  # empty until the GPU is first opened
+    held: bool = False  # in quarantine: must not be included
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +76,23 @@ class World:
     gpus: tuple[Gpu, ...]
     mig_caps: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
     nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    missing: frozenset[str] = frozenset()  # paths named in specifications that do not exist
-    there: tuple[str, ...] = ()  # files of the loaded driver that nvidia-ctk lists
+    missing: frozenset[str] = frozenset()  # paths in specifications that do not exist
+    there: tuple[str, ...] = ()  # files of the loaded driver according to nvidia-ctk
 
 
 def parse(text: str, *, place: str = "the CDI specification") -> Spec:
     """Read a specification, YAML or JSON.
 
     Raises:
-        ProbeError: it is torn, or is no CDI specification.
+        ProbeError: it is incomplete or not a CDI specification.
     """
     try:
         found = yaml_events.documents(text, place, _RULES)
     except ProbeError as error:
-        raise ProbeError(f"{place} is no YAML: {error.place}: {error.message}") from None
+        raise ProbeError(f"{place} is not YAML: {error.place}: {error.message}") from None
     data = found[0].data if found else None
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
-        raise ProbeError(f"{place} has no kind: it is torn, or no CDI specification")
+        raise ProbeError(f"{place} has no kind: it is incomplete or not a CDI specification")
     devices = [one for one in _list(data.get("devices")) if isinstance(one, dict)]
     edits = [_dict(data.get("containerEdits")), *(_dict(d.get("containerEdits")) for d in devices)]
     nodes = tuple(dict.fromkeys(node for edit in edits for node in _nodes(edit)))
@@ -115,7 +114,7 @@ def parse(text: str, *, place: str = "the CDI specification") -> Spec:
 
 
 def judge(spec: Spec, world: World) -> tuple[str, ...]:
-    """Say in which ways a specification is stale; empty when it is fresh."""
+    """Return why a specification is stale; empty if it is up to date."""
     return (
         *_judge_kind(spec),
         *_judge_libraries(spec, world),
@@ -125,22 +124,22 @@ def judge(spec: Spec, world: World) -> tuple[str, ...]:
 
 
 def lacking_files(spec: Spec, there: Iterable[str]) -> list[str]:
-    """Files that are there and that a specification does not name.
+    """Existing files that a specification does not list.
 
-    Where a distribution links them, nvidia-ctk may list either end, so names without folders are compared.
+    nvidia-ctk may list either end of a symlink, so base names are compared.
     """
     named = {path.rpartition("/")[2] for path in spec.host_paths}
     return [path for path in there if path.rpartition("/")[2] not in named]
 
 
 def expected_names(world: World) -> frozenset[str]:
-    """Names that a specification of this node would give to whole GPUs."""
+    """Names of whole GPUs in a specification of this node."""
     indices = {str(index) for index in range(len(world.gpus))}
     return frozenset({"all"} | indices | {gpu.uuid for gpu in world.gpus if gpu.uuid})
 
 
 def driver_version(text: str | None) -> str:
-    """Version in /proc/driver/nvidia/version; empty when no driver is loaded."""
+    """Version in /proc/driver/nvidia/version; empty if no driver is loaded."""
     match = _VERSION.search(text or "")
     return match[1] if match else ""
 
@@ -148,7 +147,7 @@ def driver_version(text: str | None) -> str:
 def _judge_kind(spec: Spec) -> Iterator[str]:
     for first in spec.refused[:1]:
         more = f" and {len(spec.refused) - 1} more" if len(spec.refused) > 1 else ""
-        yield f"container runtimes leave it out: {first}{more}"
+        yield f"container runtimes ignore it: {first}{more}"
     if spec.kind != KIND:
         yield f"its kind is {spec.kind}, not {KIND}"
     elif not spec.devices:
@@ -163,13 +162,13 @@ def _judge_libraries(spec: Spec, world: World) -> Iterator[str]:
         if m
     }
     for version in sorted(versions - {world.driver_version}):
-        yield f"it names files of driver {version}, and {world.driver_version} is loaded"
+        yield f"it lists files of driver {version}, but {world.driver_version} is loaded"
     if not any(_LIBRARY.search(path) for path in spec.host_paths):
-        yield "it names no driver library"
+        yield "it lists no driver library"
     lacking = lacking_files(spec, world.there)
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        yield f"{lacking[0]}{more} of the driver is not in it"
+        yield f"it lacks {lacking[0]}{more} of the driver"
 
 
 def _judge_nodes(spec: Spec, world: World) -> Iterator[str]:
@@ -184,7 +183,7 @@ def _judge_nodes(spec: Spec, world: World) -> Iterator[str]:
         minor = node.minor or 0  # nvidia-ctk 1.20 writes the numbers, and leaves out a minor of 0
         if (node.major, minor) != numbers:
             yield (
-                f"{node.path} is {node.major}:{minor} in it, and {numbers[0]}:{numbers[1]} on the node"
+                f"it lists {node.path} as {node.major}:{minor}, but it is {numbers[0]}:{numbers[1]} on the node"
             )
 
 
@@ -192,25 +191,25 @@ def _judge_devices(spec: Spec, world: World) -> Iterator[str]:
     minors = {int(m[1]) for node in spec.nodes if (m := _GPU_NODE.match(node.path))}
     there = {gpu.minor for gpu in world.gpus}
     for minor in sorted(minors - there):
-        yield f"it has /dev/nvidia{minor}, which is no GPU of the driver"
+        yield f"it lists /dev/nvidia{minor}, which is not a GPU of the driver"
     held = sorted(minors & {gpu.minor for gpu in world.gpus if gpu.held})
     if held:
-        yield f"it has /dev/nvidia{held[0]}, which is in quarantine"
+        yield f"it lists /dev/nvidia{held[0]}, which is in quarantine"
     for gpu in (one for one in world.gpus if not one.held):
-        # A GPU in MIG mode without instances cannot be given to a container, and is left out.
+        # A GPU in MIG mode without instances cannot be used by a container and is not listed.
         empty_mig = gpu.minor in world.mig_caps and not world.mig_caps[gpu.minor]
         if gpu.minor not in minors and not empty_mig:
-            yield f"/dev/nvidia{gpu.minor} is not in it"
+            yield f"it lacks /dev/nvidia{gpu.minor}"
     uuids = {name for name in spec.devices if name.startswith("GPU-")}
     gone = uuids - {gpu.uuid for gpu in world.gpus}
     if gone and all(gpu.uuid for gpu in world.gpus):
-        yield f"it has {', '.join(sorted(gone))}, which the driver does not know"
+        yield f"it lists {', '.join(sorted(gone))}, which the driver does not have"
     out = {gpu.minor for gpu in world.gpus if gpu.held}
     wanted = frozenset(cap for n, caps in world.mig_caps.items() if n not in out for cap in caps)
-    # 1 and 2 are the rights to configure and monitor MIG, which no instance owns.
+    # 1 and 2 are the capabilities to configure and monitor MIG, which belong to no instance.
     named = {int(m[1]) for node in spec.nodes if (m := _CAP_NODE.match(node.path))} - {1, 2}
     if named != wanted:
-        yield f"its MIG devices are not those of the GPUs ({len(named)} capabilities, {len(wanted)} there)"
+        yield f"its MIG devices do not match the GPUs ({len(named)} capabilities listed, {len(wanted)} exist)"
 
 
 def _nodes(edits: dict[Any, Any]) -> Iterator[DeviceNode]:

@@ -1,12 +1,12 @@
-"""What makes container runtimes leave a whole CDI specification out.
+"""Errors that make container runtimes ignore a whole CDI specification.
 
-containerd, CRI-O, docker and podman read specifications with one Go library, which takes a file as a whole or
-not at all: a key it does not know, two devices of one name, or a device without edits, and no device of the
-file exists for a container. The runtime says so in its log alone.
+containerd, CRI-O, docker and podman read specifications with one Go library, which accepts a file as a whole or
+not at all. With an unknown key, a duplicate device or a device without edits, no device of the file is available
+to containers, and the runtime only logs it.
 
 Sources:
     tags.cncf.io/container-device-interface v1.1.1: pkg/cdi (spec.go, device.go, container-edits.go),
-    pkg/parser/parser.go; specs-go v1.1.1: config.go (keys), version.go (which version what needs).
+    pkg/parser/parser.go; specs-go v1.1.1: config.go (keys), version.go (minimum version of each feature).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RDT = {
     **{"schemata": _TEXTS, "enableMonitoring": _BOOLEAN},
 }
 _NET = {"hostInterfaceName": _TEXT, "name": _TEXT}
-#: A list in a kind: a list of mappings with these keys.
+#: A list in a kind is a list of mappings with these keys.
 _EDITS: Mapping[str, Any] = {
     **{"env": _TEXTS, "deviceNodes": [_NODE], "netDevices": [_NET], "hooks": [_HOOK]},
     **{"mounts": [_MOUNT], "intelRdt": _RDT, "additionalGids": _UNSIGNEDS},
@@ -52,11 +52,11 @@ _SPEC: Mapping[str, Any] = {
 
 
 def refusals(data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why a specification is refused as a whole."""
+    """Yield the errors for which a whole specification is ignored."""
     shape = list(_shape(data, _SPEC, ""))
     yield from shape
     if shape:
-        return  # what follows relies on it
+        return  # the following checks rely on it
     devices = [one or {} for one in data.get("devices") or ()]
     edits = [data.get("containerEdits") or {}, *(d.get("containerEdits") or {} for d in devices)]
     yield from _version(data, devices, edits)
@@ -68,7 +68,7 @@ def refusals(data: Mapping[str, Any]) -> Iterator[str]:
     names = [_text(device.get("name")) for device in devices]
     for name, device in zip(names, devices, strict=True):
         if not _DEVICE.fullmatch(name):
-            yield f"{shown(name)} is not a name of a device"
+            yield f"{shown(name)} is not a valid device name"
         if not any(_filled(device.get("containerEdits") or {})):
             yield f"the device {named(name)} has no edits"
     for name in dict.fromkeys(one for one in names if names.count(one) > 1):
@@ -80,7 +80,7 @@ def refusals(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _shape(value: Any, kind: Any, place: str) -> Iterator[str]:
-    """Unknown keys, and values of another kind; nothing at all is always right."""
+    """Unknown keys, and values of a wrong kind; ``None`` is always valid."""
     if value is None:
         return
     if isinstance(kind, list):
@@ -96,7 +96,7 @@ def _shape(value: Any, kind: Any, place: str) -> Iterator[str]:
         for key, one in value.items():
             path = f"{place}.{key}" if place else str(key)
             if key not in kind:
-                yield f"there is no key {named(path)} in CDI"
+                yield f"unknown CDI key {named(path)}"
             else:
                 yield from _shape(one, kind[key], path)
     elif not _is(value, kind):
@@ -142,7 +142,7 @@ def _version(
     if newest or any(r.get("schemata") is not None or r.get("enableMonitoring") for r in rdt):
         needed = "1.1.0"
     if VERSIONS.index(version) < VERSIONS.index(needed):
-        yield f"its cdiVersion is {version}, and what it holds needs {needed}"
+        yield f"its cdiVersion is {version}, but its content needs {needed}"
 
 
 def _edits(edit: Mapping[str, Any]) -> Iterator[str]:
@@ -152,10 +152,10 @@ def _edits(edit: Mapping[str, Any]) -> Iterator[str]:
         if not path:
             yield "a device node has no path"
         if _text(node.get("type")) not in ("", "b", "c", "u", "p"):
-            yield f"{path}: {shown(node.get('type'))} is not a type of a device node"
+            yield f"{path}: {shown(node.get('type'))} is not a device node type"
         permissions = _text(node.get("permissions"))
         if permissions != "none" and permissions.strip("rwm"):
-            yield f"{path}: {shown(permissions)} are no permissions"
+            yield f"{path}: invalid permissions {shown(permissions)}"
     for hook in _each(edit, "hooks"):
         if _text(hook.get("hookName")) not in _HOOKS:
             yield f"{shown(hook.get('hookName'))} is not a hook"
@@ -171,13 +171,13 @@ def _edits(edit: Mapping[str, Any]) -> Iterator[str]:
     for key in ("hostInterfaceName", "name"):
         given = [_text(net.get(key)) for net in _each(edit, "netDevices")]
         if not all(given) or len(set(given)) < len(given):
-            yield f"netDevices: {key} is empty, or there twice"
+            yield f"netDevices: {key} is empty or duplicate"
 
 
 def _environment(holder: Mapping[str, Any]) -> Iterator[str]:
     for one in holder.get("env") or ():
         if _text(one).find("=") <= 0:
-            yield f"{shown(one)} is no NAME=VALUE"
+            yield f"{shown(one)} is not NAME=VALUE"
 
 
 def _filled(edit: Mapping[str, Any]) -> Iterator[bool]:

@@ -1,7 +1,7 @@
-"""Certificates as openssl, mokutil and the kernel tell of them.
+"""Certificates as reported by openssl, mokutil and the kernel.
 
-Three names of one key are met: the certificate's SHA1 fingerprint (mokutil), its serial number (modinfo's
-``sig_key``), and the identifier of its key (/proc/keys). None of them can be computed from another.
+One key has three names: the certificate's SHA1 fingerprint (mokutil), its serial number (modinfo's ``sig_key``),
+and the key identifier (/proc/keys). None can be computed from another.
 
 Sources:
     openssl-x509(1); lcp/mokutil 0.6 and 0.7: src/mokutil.c (``list_keys``), src/efi_x509.c
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-#: A small one stands behind its name, a long one on the next line.
+#: A small one follows its name, a long one is on the next line.
 _SERIAL = re.compile(r" +Serial Number: \d+ \(0x([0-9a-f]+)\)| {12}([0-9a-f]{2}(?::[0-9a-f]{2})*)")
 
 
@@ -26,8 +26,8 @@ class Certificate:
         path: of its file, DER.
         fingerprint: SHA1, forty hexadecimal digits.
         serial: hexadecimal digits without leading zeros.
-        key_id: subject key identifier; empty where it has none.
-        private: the private key that belongs to it is there.
+        key_id: subject key identifier; empty if it has none.
+        private: whether its private key exists.
     """
 
     path: str
@@ -46,7 +46,7 @@ class Listed:
 
 
 def digits(text: str) -> str:
-    """Hexadecimal digits, however they are written; no leading zeros."""
+    """Normalise hexadecimal digits, without leading zeros."""
     return text.replace(":", "").replace(" ", "").lower().lstrip("0")
 
 
@@ -67,7 +67,7 @@ def parse_openssl(text: str, path: str, *, private: bool) -> Certificate | None:
 
 
 def parse_mokutil(text: str) -> tuple[Listed, ...]:
-    """Read ``mokutil --list-enrolled`` or ``--list-new``, whole or only the lines that matter."""
+    """Read ``mokutil --list-enrolled`` or ``--list-new``, complete or filtered to the relevant lines."""
     found: list[Listed] = []
     for line in text.splitlines():
         if match := re.fullmatch(r"SHA1 Fingerprint: ([0-9a-f:]{59})", line.strip()):

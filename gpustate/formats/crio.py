@@ -1,12 +1,11 @@
-"""Register the NVIDIA runtime handler with CRI-O, as text to text: one drop-in that is wholly ours.
+"""Register the NVIDIA runtime handler with CRI-O, as text to text: one drop-in file of our own.
 
-CRI-O reads its main file first and then every file below its drop-in folder, whatever its name ends in,
-sorted by name. A later file wins key by key; but a table of one runtime replaces an earlier one of that
-name as a whole. So a drop-in that is read last needs no copy of anything but the options of the runtime
-that the handler wraps: without its ``monitor_path`` and ``runtime_root`` containers of the handler would
-run under another monitor than all others, or not at all.
+CRI-O reads its main file, then every file below its drop-in folder sorted by name, whatever the suffix. Later
+files take precedence key by key, but the table of one runtime replaces an earlier one as a whole. So the drop-in
+copies only the options of the runtime that the handler wraps: without its ``monitor_path`` and
+``runtime_root``, the handler's containers would run under another monitor, or not at all.
 
-Surprising: NVIDIA's own tool wrote to /etc/crio/conf.d until 1.19.0, which CRI-O never reads.
+Surprising: until 1.19.0, NVIDIA's own tool wrote to /etc/crio/conf.d, which CRI-O does not read.
 
 Sources:
     cri-o/cri-o, pkg/config/config.go: ``UpdateFromPath``, ``UpdateFromDropInFile``; crio.conf.d(5).
@@ -24,19 +23,19 @@ from gpustate.errors import ProbeError, RefusedError
 from gpustate.formats.containerd.marks import DROP_IN
 from gpustate.formats.containerd.model import Edit, Handler
 from gpustate.formats.containerd.place import render_table
-from gpustate.formats.containerd.wanted import lookup
+from gpustate.formats.containerd.settings import lookup
 from gpustate.formats.toml_scan import parse, render_value
 
 MAIN_PATH = "/etc/crio/crio.conf"
 FOLDER = "/etc/crio/crio.conf.d"
-#: Behind 99-nvidia.toml, which NVIDIA's tool writes.
+#: Sorted after 99-nvidia.toml, which NVIDIA's tool writes.
 DROP_IN_NAME = "99-zz-gpustate.toml"
-#: Where NVIDIA's tool put its drop-in before 1.19.1; CRI-O does not read it.
+#: The drop-in of NVIDIA's tool before 1.19.1; CRI-O does not read it.
 UNREAD_FOLDER = "/etc/crio/conf.d"
 
 _RUNTIMES = ("crio", "runtime", "runtimes")
 _DEFAULT = ("crio", "runtime", "default_runtime")
-#: The runtimes that NVIDIA's runtime can wrap, best first after the default one.
+#: Runtimes that NVIDIA's runtime can wrap, in order of preference after the default one.
 _LOW_LEVEL = ("crun", "runc")
 
 
@@ -45,10 +44,10 @@ class Files:
     """CRI-O's files on one node.
 
     Args:
-        texts: path to text of all that it reads, in its order.
-        drop_in_path: the file that is wholly ours.
+        texts: text by path of all files it reads, in its order.
+        drop_in_path: gpustate's own file.
         main_path: the file that is read first.
-        made: gpustate made that file where there was none: what stands in it now is damage.
+        made: gpustate created that file: other content in it is damage.
     """
 
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -58,13 +57,13 @@ class Files:
 
     @property
     def ours(self) -> bool:
-        """The drop-in is there, and gpustate's."""
+        """Whether the drop-in exists and is gpustate's."""
         text = self.texts.get(self.drop_in_path)
         return text is not None and (self.made or text.startswith(DROP_IN))
 
     @property
     def damaged(self) -> bool:
-        """The drop-in is gpustate's, and CRI-O cannot read it."""
+        """Whether the drop-in is gpustate's and CRI-O cannot read it."""
         try:
             return self.ours and not parse(self.texts[self.drop_in_path], self.drop_in_path)
         except ProbeError:
@@ -76,13 +75,13 @@ class Files:
 
 
 def in_order(paths: list[str], main_path: str) -> list[str]:
-    """Sort files as CRI-O reads them: the main one, then folder by folder in the order of their names."""
+    """Sort files in CRI-O's order: the main one, then by name within each folder."""
     rest = sorted((path for path in paths if path != main_path), key=lambda path: path.split("/"))
     return [path for path in paths if path == main_path] + rest
 
 
-def merged(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return what files, in this order, set together.
+def merge(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Merge files in this order.
 
     Raises:
         ProbeError: one of them is not TOML; CRI-O would not start.
@@ -98,35 +97,35 @@ def plan_edit(files: Files, handler: Handler) -> Edit:
 
     Raises:
         ProbeError: a file is not TOML.
-        RefusedError: a file that is read after ours says something else.
+        RefusedError: a file that is read after ours overrides it.
     """
     _refuse_foreign(files)
     others = files.others()
-    says = merged(others)
+    says = merge(others)
     notes: list[str] = []
     model = _low_level(says, handler)
     options = dict(lookup(says, (*_RUNTIMES, model)) or {}) if model else {}
     if model is None:
-        notes.append(
-            "no runtime but its built-in one is in its files: there are no options to copy"
-        )
+        notes.append("its files define no runtime: there are no options to copy")
     wanted = {**options, "runtime_path": handler.binary, "runtime_type": "oci"}
     wanted.pop("inherit_default_runtime", None)
     lines: list[str] = []
     now = lookup(says, (*_RUNTIMES, handler.name))
     if now is not None and _equal(now, wanted):
-        notes.append(f"{handler.name} is registered by somebody else with the same effect")
+        notes.append(f"{handler.name} has a foreign definition with the same effect")
     else:
         lines += ["", *render_table((*_RUNTIMES, handler.name), wanted)]
         if now is not None:
-            notes.append(f"{handler.name} was registered differently by somebody else")
+            notes.append(f"{handler.name} has a different foreign definition")
     default = lookup(says, _DEFAULT)
     if handler.default and default != handler.name:
         lines[:0] = ["", "[crio.runtime]", f"  default_runtime = {render_value(handler.name)}"]
     elif not handler.default and default == handler.name:
-        notes.append(f"{handler.name} is the default runtime, set by somebody else; left so")
+        notes.append(
+            f"{handler.name} is the default runtime by a foreign setting, which is preserved"
+        )
     if not lines:
-        return _changed(files, None, notes, "take out what is no longer needed")
+        return _changed(files, None, notes, "remove settings that are no longer needed")
     text = "\n".join([DROP_IN, *lines]) + "\n"
     _refuse_later(files, others, text, handler)
     what = f"set {'.'.join((*_RUNTIMES, handler.name))}"
@@ -134,36 +133,36 @@ def plan_edit(files: Files, handler: Handler) -> Edit:
 
 
 def plan_removal(files: Files, handler: Handler) -> Edit:
-    """Return the removal of the drop-in; edits made by others elsewhere stay.
+    """Return the removal of the drop-in; foreign edits elsewhere stay.
 
     Raises:
-        RefusedError: somebody else made the handler the default, and CRI-O would not start.
+        RefusedError: a foreign file sets the handler as default, and CRI-O would not start.
     """
     if not files.ours:
         return Edit({})
     left = files.others()
-    says = merged(left)
+    says = merge(left)
     if lookup(says, _DEFAULT) == handler.name and not lookup(says, (*_RUNTIMES, handler.name)):
         owner = [path for path, text in left.items() if lookup(parse(text, path), _DEFAULT)][-1]
         raise RefusedError(
-            f"default_runtime is {handler.name}, set by somebody else; without the handler CRI-O "
+            f"default_runtime is {handler.name} in a foreign file; without the handler CRI-O "
             "would not start",
             place=owner,
             fix="set another default runtime first",
         )
-    return _changed(files, None, [], f"take handler {handler.name} out")
+    return _changed(files, None, [], f"remove handler {handler.name}")
 
 
 def handler_problems(says: Mapping[str, Any], handler: Handler) -> tuple[str, ...]:
-    """Return what keeps ``handler`` from being served, one line each; empty when nothing.
+    """Return why ``handler`` is not served, one line each; empty if it is.
 
     Args:
-        says: what CRI-O makes of its files.
-        handler: what is asked for.
+        says: CRI-O's effective configuration.
+        handler: the desired handler.
     """
     table = lookup(says, (*_RUNTIMES, handler.name))
     if not isinstance(table, Mapping):
-        return (f"no runtime {handler.name}",)
+        return (f"runtime {handler.name} is not defined",)
     problems: list[str] = []
     if table.get("runtime_path") != handler.binary:
         problems.append(
@@ -192,7 +191,7 @@ def _changed(files: Files, text: str | None, notes: list[str], why: str) -> Edit
 
 
 def _same(one: str, two: str) -> bool:
-    """Two texts mean the same: who adds a comment does not ask for a restart."""
+    """Whether two texts are equivalent: a changed comment needs no restart."""
     try:
         return parse(one, "") == parse(two, "")
     except ProbeError:
@@ -221,16 +220,16 @@ def _equal(there: object, wanted: Mapping[str, Any]) -> bool:
 
 
 def _refuse_later(files: Files, others: Mapping[str, str], text: str, handler: Handler) -> None:
-    """Raise where a file that CRI-O reads after ours undoes it."""
+    """Raise if a file that CRI-O reads after ours overrides it."""
     order = in_order([*others, files.drop_in_path], files.main_path)
-    whole = merged({p: text if p == files.drop_in_path else others[p] for p in order})
+    whole = merge({p: text if p == files.drop_in_path else others[p] for p in order})
     problems = handler_problems(whole, handler)
     later = order[order.index(files.drop_in_path) + 1 :]
     if problems and later:
         raise RefusedError(
-            f"{problems[0]}: this file is read after {files.drop_in_path}",
+            f"{problems[0]}: this file overrides {files.drop_in_path}",
             place=later[-1],
-            fix="take that out of it, or give it a name that sorts before",
+            fix="remove that setting from it, or rename it so that it sorts before",
         )
 
 
@@ -238,7 +237,7 @@ def _merge(path: tuple[str, ...], to: Mapping[str, Any], new: Mapping[str, Any])
     whole = dict(to)
     for key, value in new.items():
         old = whole.get(key)
-        # The table of one runtime, or of one workload, is decoded anew.
+        # The table of one runtime, or of one workload, is replaced as a whole.
         if isinstance(old, Mapping) and isinstance(value, Mapping) and len(path) < 3:
             whole[key] = _merge((*path, key), old, value)
         else:

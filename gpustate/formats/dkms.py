@@ -1,4 +1,4 @@
-"""What went wrong in a DKMS build: the one line of hundreds that a person wants to read.
+"""Find the cause of a failed DKMS build in its log.
 
 Sources:
     dkms(8): ``/var/lib/dkms/NAME/VERSION/build/make.log`` stays behind when a build fails;
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 
-#: What the fragments that read a log on a node keep of it, for grep -E.
+#: Relevant lines of a log on a node, for grep -E.
 INTERESTING_ERE = r"DKMS.*make\.log for|[Ee]rror:|ERROR|not found|No such file|No space left|\*\*\*|Killed|rejected"
 
-#: The first cause in a log, for grep -E: what ``first_error`` finds in nearly every case.
+#: The cause in a log, for grep -E: equal to ``first_error`` in nearly every case.
 CAUSE_ERE = (
     r"(fatal )?error: |ERROR: modpost|No space left|Killed|(gcc|cc|clang|ld)[-.0-9]*: .*not found"
 )
@@ -21,7 +21,7 @@ CAUSE_ERE = (
 _HEADER = re.compile(
     r"DKMS.*make\.log for (?P<name>\S+)-(?P<version>[0-9]\S*) for kernel (?P<kernel>\S+)"
 )
-# The cause first; what make says of it afterwards only when there is nothing better.
+# Causes first; make's follow-up messages only if there is nothing better.
 _CAUSES = (
     re.compile(r"No space left on device"),
     re.compile(r"Killed signal|: Killed\b"),
@@ -38,13 +38,13 @@ _CAUSES = (
 
 
 def log_kernel(text: str) -> str | None:
-    """The kernel that a make.log is about, by its first line."""
+    """The kernel of a make.log, from its first line."""
     match = _HEADER.search(text)
     return match.group("kernel") if match else None
 
 
 def first_error(text: str) -> str | None:
-    """The line that says why the build failed, without the folder it was built in."""
+    """The line with the cause of the failure, without the build folder."""
     lines = [line.strip() for line in text.splitlines() if not _HEADER.search(line)]
     for cause in _CAUSES:
         for line in lines:

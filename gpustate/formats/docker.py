@@ -1,11 +1,10 @@
 """Register the NVIDIA runtime in docker's ``daemon.json``, as text to text.
 
-JSON has no comments, so nothing in the file can say what is ours: a note beside the kept original names
-the keys that were set. What is not ours stays byte for byte (:mod:`.jsonedit`); where nothing else has
-changed since, the way back is the original file itself.
+JSON has no comments to mark added keys, so they are recorded next to the saved original. Foreign keys stay byte
+for byte (:mod:`.jsonedit`). If nothing else changed since, removal restores the original file.
 
-Surprising, and the reason for :func:`interim`: a daemon that rereads its file leaves alone what the file
-no longer names. A runtime that is to go has to be named away first.
+Surprising, and the reason for :func:`interim`: a daemon that reloads its file does not reset options that are
+no longer in it. A runtime must be replaced by an empty list first.
 
 Sources:
     moby/moby: daemon/config (flags and file may not both set an option), daemon/reload_unix.go.
@@ -37,11 +36,11 @@ class File:
     """``daemon.json`` of one node.
 
     Args:
-        path: where the daemon reads it.
-        text: ``None`` where there is none.
+        path: of the daemon's configuration file.
+        text: ``None`` if it does not exist.
         ours: dotted keys that gpustate has set in it.
-        original: its text before that; ``None`` for no file.
-        flags: the daemon's own command line, which may not name what the file names.
+        original: its original text; ``None`` for no file.
+        flags: the daemon's command line, which must not set an option of the file.
         version: of the daemon.
     """
 
@@ -54,23 +53,23 @@ class File:
 
     @property
     def data(self) -> dict[str, Any]:
-        """What it means."""
+        """The parsed file."""
         return parse(self.text or "", self.path)
 
 
 def release(version: str) -> tuple[int, int]:
-    """Major and minor of ``20.10.24+dfsg1``; (0, 0) when it does not say."""
+    """Major and minor of ``20.10.24+dfsg1``; (0, 0) if unknown."""
     found = _RELEASE.match(version.strip())
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def knows_cdi(version: str) -> bool:
+def supports_cdi(version: str) -> bool:
     """docker 25 is the first with ``features.cdi``."""
     return release(version) >= (25, 0)
 
 
-def cdi_holds(data: Mapping[str, Any], version: str) -> bool:
-    """Whether the daemon injects CDI devices with this file; from 28.2 on unless told otherwise."""
+def cdi_enabled(data: Mapping[str, Any], version: str) -> bool:
+    """Whether the daemon injects CDI devices with this file; since 28.2 by default."""
     says = lookup(data, CDI)
     return says is True if says is not None else release(version) >= (28, 2)
 
@@ -84,8 +83,8 @@ def plan_edit(file: File, handler: Handler) -> Edit:
     """Return the file to write so that docker offers ``handler``, and nothing else changes.
 
     Raises:
-        ProbeError: the file is no JSON, or cannot be edited without touching what is not ours.
-        RefusedError: docker would not start with a file that sets this.
+        ProbeError: the file is not JSON, or cannot be edited without changing foreign keys.
+        RefusedError: docker would not start with these settings in the file.
     """
     data = file.data
     notes: list[str] = []
@@ -94,31 +93,33 @@ def plan_edit(file: File, handler: Handler) -> Edit:
     there = lookup(data, where)
     if equal_in_effect(there, handler):
         if ".".join(where) not in file.ours:
-            notes.append(f"{handler.name} is registered by somebody else with the same effect")
+            notes.append(f"{handler.name} has a foreign definition with the same effect")
     elif given := by_flag(file.flags, handler.name):
         if not same_program(given, handler.binary):
             raise RefusedError(
                 f"dockerd is started with --add-runtime {handler.name}={given}",
                 place=file.path,
-                fix="take that out of its unit",
+                fix="remove that option from its unit",
             )
-        notes.append(f"{handler.name} is registered by dockerd's own command line")
+        notes.append(f"{handler.name} is registered on dockerd's command line")
     else:
         if there is not None and ".".join(where) not in file.ours:
-            notes.append(f"{handler.name} was registered differently by somebody else")
+            notes.append(f"{handler.name} has a different foreign definition")
         wanted[where] = runtime(handler)
     if handler.default:
         wanted[DEFAULT] = handler.name
     elif lookup(data, DEFAULT) == handler.name and ".".join(DEFAULT) not in file.ours:
-        notes.append(f"{handler.name} is the default runtime, set by somebody else; left so")
+        notes.append(
+            f"{handler.name} is the default runtime by a foreign setting, which is preserved"
+        )
     if handler.enable_cdi is not None:
-        if knows_cdi(file.version):
-            if cdi_holds(data, file.version) != handler.enable_cdi:
+        if supports_cdi(file.version):
+            if cdi_enabled(data, file.version) != handler.enable_cdi:
                 wanted[CDI] = handler.enable_cdi
             elif ".".join(CDI) in file.ours:
                 wanted[CDI] = lookup(data, CDI)
         elif handler.enable_cdi:
-            notes.append(f"docker {file.version} has no CDI; 25.0 is the first")
+            notes.append(f"docker {file.version} does not support CDI; 25.0 does")
     _refuse_flags(file, data, wanted)
     own = {".".join(path): path for path in (where, DEFAULT, CDI)}
     stays = {*wanted, *([where] if equal_in_effect(there, handler) else [])}
@@ -127,11 +128,11 @@ def plan_edit(file: File, handler: Handler) -> Edit:
 
 
 def plan_removal(file: File, handler: Handler) -> Edit:
-    """Return the file to write so that nothing of ours is left; edits made by others since stay.
+    """Return the file to write to remove all our keys; foreign edits since then stay.
 
     Raises:
-        ProbeError: the file is no JSON.
-        RefusedError: somebody else made the handler the default, and docker would not start.
+        ProbeError: the file is not JSON.
+        RefusedError: a foreign setting makes the handler the default, and docker would not start.
     """
     if not file.ours:
         return Edit({})
@@ -144,7 +145,7 @@ def plan_removal(file: File, handler: Handler) -> Edit:
     default = lookup(left, DEFAULT)
     if default == handler.name and lookup(left, ("runtimes", handler.name)) is None:
         raise RefusedError(
-            f"default-runtime is {handler.name}, set by somebody else; without the handler docker "
+            f"default-runtime is {handler.name} by a foreign setting; without the handler docker "
             "would not start",
             place=file.path,
             fix="set another default runtime first",
@@ -153,9 +154,9 @@ def plan_removal(file: File, handler: Handler) -> Edit:
 
 
 def interim(before: str | None, after: str | None, path: str) -> str | None:
-    """Return what the daemon has to reread before ``after``, so that it forgets; ``None``: nothing.
+    """Return the file that the daemon must reload before ``after`` to reset options; ``None`` if not needed.
 
-    A file that no longer has ``runtimes`` or ``default-runtime`` changes neither in a running daemon.
+    A running daemon keeps ``runtimes`` and ``default-runtime`` if the reloaded file does not have them.
     """
     old, new = parse(before or "", path), parse(after or "", path)
     text, found = after or "", False
@@ -167,7 +168,7 @@ def interim(before: str | None, after: str | None, path: str) -> str | None:
 
 
 def equal_in_effect(there: object, handler: Handler) -> bool:
-    """Whether a runtime's table of somebody else does what ours would.
+    """Whether a foreign runtime table has the same effect as ours.
 
     ``nvidia-ctk runtime configure`` writes the program without its folder: docker finds it on the PATH.
     """
@@ -206,7 +207,7 @@ def _edit(
     if back and now == was and (file.original is not None or not now):
         new = file.original
     elif back and removal:
-        notes = [*notes, f"{file.path}: edits made by others since are kept"]
+        notes = [*notes, f"{file.path}: foreign edits are preserved"]
     if new == file.text or (new == "" and file.text is None):
         return Edit({}, tuple(notes))
     why = f"set {what}" if what else f"take {', '.join('.'.join(path) for path in back)} out"
@@ -249,5 +250,5 @@ def _refuse_flags(
             raise RefusedError(
                 f"dockerd is started with {flag}, and does not start when {key} is in the file as well",
                 place=file.path,
-                fix=f"move {flag} of its unit into the file first",
+                fix=f"move {flag} from its unit to the file first",
             )

@@ -1,4 +1,4 @@
-"""What dpkg and apt print, as data.
+"""Parse the output of dpkg and apt.
 
 Sources:
     dpkg-query(1): ``db:Status-Abbrev``, ``${Package}``; apt-cache(8): ``madison``;
@@ -17,13 +17,13 @@ from gpustate.formats.numbers import whole
 QUERY_FORMAT = "${Package}|${Architecture}|${Version}|${db:Status-Abbrev}\\n"
 
 
-# deb-control(5), deb-version(7). Both become words of commands: nothing else may pass for them.
+# deb-control(5), deb-version(7). Both become arguments of commands, so nothing else may match.
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~-]*")
 
 
 def is_name(text: str) -> bool:
-    """The text is a package name, and so a word of a command."""
+    """Whether the text is a package name, safe as an argument of a command."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -127,7 +127,7 @@ def _split(version: str) -> tuple[int, str, str]:
 
 
 def compare_versions(left: str, right: str) -> int:
-    """-1, 0 or 1 as ``dpkg --compare-versions`` has it."""
+    """-1, 0 or 1, in the order of ``dpkg --compare-versions``."""
     le, lu, lr = _split(left)
     re_, ru, rr = _split(right)
     if le != re_:

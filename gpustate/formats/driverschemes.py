@@ -1,10 +1,10 @@
 """Names of the packages of one NVIDIA driver, as data: by origin, distribution, branch and module type.
 
-What is here is a claim about repositories, so nothing is installed because of it: a set is chosen from what
-the node's own repositories offer (:mod:`gpustate.formats.driverset`).
+These are assumptions about repositories, so nothing is installed because of them alone: a set is chosen from the
+packages in the node's own repositories (:mod:`gpustate.formats.driverset`).
 
 Surprising: NVIDIA's Ubuntu packages carried the branch in their names up to 580 and no longer do from 590 on;
-Ubuntu's own still do. NVIDIA's packages for RHEL and its kin, and for Amazon Linux, have the same names in every
+Ubuntu's own still do. NVIDIA's packages for the RHEL family and Amazon Linux have the same names in every
 branch. For SUSE they carry a generation (G06, G07) that moves with the branch, and since 575 they are built by
 DKMS, where before a package (KMP) brought the modules. SUSE itself builds and signs KMPs of the open modules, of two
 kinds that exclude each other: ``-signed-cuda-kmp`` at the versions of NVIDIA's CUDA repository, ``-signed-kmp`` at
@@ -49,7 +49,7 @@ class Scheme:
     one kernel, ``{k}`` for its release, and what :func:`gpustate.formats.kernelnames.parts` says for the others.
 
     Args:
-        name: what it is called in messages.
+        name: its name in messages.
         os_id: distribution it is for, or family: rhel, suse.
         kernel: the package that builds the kernel module, for open and for proprietary modules.
         compute, full: packages that must be there besides, without and with display libraries.
@@ -72,25 +72,25 @@ class Scheme:
     dkms: bool = True
 
     def has(self, branch: int) -> bool:
-        """The branch has these names."""
+        """Whether the branch uses these names."""
         return self.branches[0] <= branch <= self.branches[1]
 
     @property
     def by_branch(self) -> bool:
-        """The names carry the branch."""
+        """Whether the names contain the branch."""
         return "{b}" in self.kernel[0]
 
     def required(
         self, branch: int, module_type: str, *, full: bool, prebuilt: bool
     ) -> tuple[str, ...]:
-        """Names of the packages that must be there, all at one version."""
+        """Names of the required packages, all at one version."""
         is_open = module_type == OPEN
         names = [] if prebuilt else [self.kernel[0 if is_open else 1]]
         names += [self.full_open if is_open else self.full_proprietary] if full else self.compute
         return tuple(self.fill(name, branch, is_open) for name in names)
 
     def extra(self, branch: int, module_type: str) -> tuple[str, ...]:
-        """Names of the packages to take along where they are offered."""
+        """Names of the packages to install as well if available."""
         return tuple(self.fill(name, branch, module_type == OPEN) for name in self.wanted)
 
     @staticmethod
@@ -211,13 +211,13 @@ SCHEMES = (
 
 
 def of(os_id: str) -> tuple[Scheme, ...]:
-    """Schemes of a distribution, the vendor's first where their order says nothing else."""
+    """Schemes of a distribution, in order of preference."""
     family = "rhel" if os_id in RHEL else "suse" if os_id in SUSE else os_id
     return tuple(scheme for scheme in SCHEMES if scheme.os_id == family)
 
 
 def is_rpm(os_id: str) -> bool:
-    """The driver comes in rpm packages there."""
+    """Whether the distribution uses rpm packages."""
     return os_id in RHEL or os_id in SUSE
 
 

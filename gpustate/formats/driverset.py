@@ -1,11 +1,11 @@
-"""Which packages make up one NVIDIA driver, by origin, distribution, branch and module type.
+"""Choose the packages of one NVIDIA driver, by origin, distribution, branch and module type.
 
-The same driver goes by many names (:mod:`gpustate.formats.driverschemes`). A set is chosen from what the
-repositories really offer on the node: the first scheme whose every required package is offered at one version.
+The same driver has many package names (:mod:`gpustate.formats.driverschemes`). A set is chosen from the packages
+in the node's repositories: the first scheme with all required packages available at one version.
 
-Surprising: Ubuntu's ``-server`` build is the one that the fabric manager is locked to. In Debian's archive the
-open modules and small tools may lag behind the libraries. SUSE's modules have the driver's version only up to
-``_k``, where the kernel's begins.
+Surprising: the fabric manager depends on Ubuntu's ``-server`` build. In Debian's archive the open modules and
+small tools may lag behind the libraries. Versions of SUSE's modules contain the driver's version up to ``_k``,
+followed by the kernel's.
 
 Sources:
     As :mod:`gpustate.formats.driverschemes`.
@@ -45,7 +45,7 @@ def branch_of(version: str) -> int:
 
 
 def driver_version(full: str) -> str:
-    """The driver's version in that of a package: without epoch, release, and the kernel it was built for."""
+    """The driver's version in a package's version: without epoch, release and kernel."""
     return upstream_version(full).partition("_k")[0]
 
 
@@ -75,7 +75,7 @@ def any_version_fits(name: str) -> bool:
     return bool(_TOOLS.match(name) or _KERNEL_MODULES.match(name))
 
 
-def names_to_ask(os_id: str, branches: Iterable[int]) -> tuple[str, ...]:
+def names_to_query(os_id: str, branches: Iterable[int]) -> tuple[str, ...]:
     """Every package name of every scheme of a distribution, in the branches of interest."""
     names: dict[str, None] = {}
     for scheme in driverschemes.of(os_id):
@@ -96,15 +96,15 @@ Versions = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The set of packages to be had.
+    """A set of packages to install.
 
     Args:
-        scheme: whose names they are.
+        scheme: of the package names.
         version: driver version, the same in all of them.
         module_type: open or proprietary.
-        packages: name to the package's version, everything that is there afterwards.
-        remove: installed packages of the driver that must go: another branch or module type.
-        builds: the modules are built on the node, by DKMS.
+        packages: versions by package name, everything that is installed afterwards.
+        remove: installed packages of the driver to remove: another branch or module type.
+        builds: whether the modules are built on the node by DKMS.
     """
 
     scheme: str
@@ -122,7 +122,7 @@ def at_version(versions: tuple[str, ...], version: str) -> str | None:
 
 
 def versions_of(names: tuple[str, ...], available: Versions) -> set[str]:
-    """Driver versions at which every one of the packages is to be had."""
+    """Driver versions at which all packages are available."""
     found: set[str] | None = None
     for name in names:
         have = {driver_version(one) for one in available.get(name, ())}
@@ -131,7 +131,7 @@ def versions_of(names: tuple[str, ...], available: Versions) -> set[str]:
 
 
 def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str, str] | None:
-    """Scheme, version and module type of the set that is installed as a whole; ``None`` for none."""
+    """Scheme, version and module type of the completely installed set; ``None`` if there is none."""
     single = {name: (version,) for name, version in installed.items()}
     branches = {
         branch_of(driver_version(v))
@@ -148,7 +148,7 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
                     if found:
                         return scheme, found.pop(), module_type
     for scheme in driverschemes.of(os_id) if modules else ():
-        # What has built modules has no package that builds them.
+        # With prebuilt modules no package builds them.
         module_type = OPEN if "-open" in modules[0] else PROPRIETARY
         for branch in filter(scheme.has, sorted(branches)):
             found = versions_of((*scheme.compute, modules[0]), single)
@@ -160,7 +160,7 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
 def choices(
     os_id: str, available: Versions, *, full: bool, prebuilt: bool = False
 ) -> list[tuple[Scheme, str, str]]:
-    """Scheme, version and module type of every set to be had, newest first."""
+    """Scheme, version and module type of every available set, newest first."""
     found: list[tuple[Scheme, str, str]] = []
     branches = branches_in(available) | {0}
     for scheme in driverschemes.of(os_id):
@@ -193,8 +193,8 @@ def target(
     Args:
         installed: packages of the driver that are installed, with their versions.
         available: versions that may be installed, the installed ones among them.
-        prebuilt: kernel releases that want a package with built modules.
-        use_prebuilt: take those instead of building.
+        prebuilt: kernel releases that need a package with prebuilt modules.
+        use_prebuilt: install those instead of building.
     """
     branch = branch_of(version)
     required = scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
@@ -234,7 +234,7 @@ def target(
 def covers(
     scheme: Scheme, version: str, module_type: str, kernels: Iterable[str], available: Versions
 ) -> bool:
-    """There is a package with built modules of a version for every one of some kernels."""
+    """Whether prebuilt modules of a version are available for all kernels."""
     names = [scheme.built_for(kernel, version, module_type) for kernel in kernels]
     return bool(names) and all(
         any(at_version(available.get(name, ()), version) for name in some) for some in names
@@ -244,14 +244,14 @@ def covers(
 def _built(
     names: tuple[str, ...], version: str, installed: Mapping[str, str], available: Versions
 ) -> str:
-    """The one to take of packages with built modules for one kernel: what is there, else the first that is offered."""
+    """The package with prebuilt modules for one kernel: the installed one, or the first available."""
     there = [n for n in names if driver_version(installed.get(n, "")) == version]
     offered = [n for n in names if at_version(available.get(n, ()), version)]
     return next(iter((*there, *offered, *names)))
 
 
 def _drop_built(packages: dict[str, str], module_type: str, *, keep: bool) -> None:
-    """Take out packages with built modules that are not wanted, or are of the other type."""
+    """Drop packages with prebuilt modules that are unwanted or of the other type."""
     for name in [name for name in packages if BUILT_MODULES.match(name)]:
         if not keep or ("-open" in name) != (module_type == OPEN):
             packages.pop(name)

@@ -1,7 +1,7 @@
-"""What a node's NVLink fabric needs: nothing, Fabric Manager, the subnet manager too, or IMEX.
+"""The services a node's NVLink topology needs: none, Fabric Manager, also the subnet manager, or IMEX.
 
-Decided from what shows on PCI and in NVML, never from a model's name alone: the same H100 sits on a
-card, on a board with NVSwitches, and alone in a virtual machine.
+The decision is based on PCI and NVML, not on the model's name: the same H100 exists on a card, on a board
+with NVSwitches, and alone in a virtual machine.
 
 Surprising: boards of the B200 generation show no NVSwitch on PCI. Their switches are managed through
 functions of ConnectX-7 cards, which differ from the machine's other ConnectX-7 cards only in their
@@ -26,31 +26,31 @@ from gpustate.formats.drivernames import KNOWN_BRANCHES
 from gpustate.formats.nvml_report import NvmlFacts
 
 FABRIC_MANAGER, NVLSM, IMEX = "nvidia-fabricmanager", "nvlsm", "nvidia-imex"
-#: The first branch whose Fabric Manager knows the switches of the B200 generation.
+#: The first branch whose Fabric Manager supports the switches of the B200 generation.
 NVLINK5_BRANCH = 570
 #: The first branch that has IMEX.
 IMEX_BRANCH = 550
 
-#: Boards of these carry NVSwitches, some of them: what an image for them may meet.
+#: GPUs that exist on boards with NVSwitches: an image for them may need the services.
 _SWITCHED = frozenset({"A100", "A800", "H100", "H800", "H20", "H200", "B200", "B300"})
 _NVLINK5 = frozenset({"B200", "B300"})
 _MULTI_NODE = frozenset({"GB200", "GB300"})
-#: GPUs with their own CPU, which racks join across nodes (GB200, GB300): switches are never the node's.
+#: GPUs with their own CPU, linked across the nodes of a rack (GB200, GB300): the node has no switches.
 _RACK_IDS = frozenset({"2941", "31c2", "31c3"})
-#: What :func:`summary` says of a fabric that works.
+#: :func:`summary` of a working fabric.
 COMPLETE = "complete"
 _NO_FABRIC = frozenset({"", "not supported", "n/a", "[n/a]"})
 
 
 class Topology(Enum):
-    """What joins the GPUs of a node, as far as the node has to do something for it."""
+    """NVLink topology of a node, by the services it needs."""
 
-    NONE = "none"  # cards, NVLink bridges, GPUs joined directly
+    NONE = "none"  # cards, NVLink bridges, directly linked GPUs
     NVSWITCH = "nvswitch"  # NVSwitches on PCI
     NVLINK5 = "nvlink5"  # NVSwitches behind management functions of ConnectX cards
     MULTI_NODE = "multi-node"  # a part of a rack whose switches run their own manager
-    ELSEWHERE = "elsewhere"  # switches that another machine manages, as for a virtual machine
-    UNKNOWN = "unknown"  # only NVML could tell, and it does not answer
+    ELSEWHERE = "elsewhere"  # switches managed by another machine, as for a virtual machine
+    UNKNOWN = "unknown"  # only NVML could tell, and it does not respond
 
     @property
     def packages(self) -> frozenset[str]:
@@ -67,7 +67,7 @@ _PACKAGES: Mapping[Topology, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class GpuFabric:
-    """What NVML says of one GPU's place in a fabric; empty where it says nothing."""
+    """One GPU's fabric information from NVML; empty if there is none."""
 
     state: str = ""  # not started, in progress, completed
     status: str = ""  # once completed: success, or an error
@@ -76,25 +76,25 @@ class GpuFabric:
 
     @property
     def has_fabric(self) -> bool:
-        """NVML knows a fabric for this GPU, be it complete or not."""
+        """Whether the GPU belongs to a fabric, complete or not."""
         return self.state not in _NO_FABRIC
 
     @property
     def complete(self) -> bool:
-        """CUDA can use it."""
+        """Whether CUDA can use it."""
         return self.state == "completed" and self.status == "success"
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a decision is made from.
+    """The input of :func:`decide`.
 
     Args:
         gpu_ids: PCI device ids of the GPUs.
         nvswitches: how many NVSwitches are on PCI.
         bridges: how many ConnectX functions manage switches (``SW_MNG``).
-        nvml: NVML answered; without it ``fabrics`` says nothing.
-        fabrics: of each GPU that NVML sees.
+        nvml: whether NVML responded; otherwise ``fabrics`` is empty.
+        fabrics: of each GPU in NVML.
     """
 
     gpu_ids: tuple[str, ...] = ()
@@ -105,12 +105,12 @@ class Sight:
 
     @property
     def topology(self) -> Topology:
-        """What this is."""
+        """The topology."""
         return decide(self)
 
 
 def fabrics(nvml: NvmlFacts) -> tuple[GpuFabric, ...]:
-    """The part of NVML's answer that is about the fabric, of every GPU that answered."""
+    """The fabric information of every GPU that responded."""
     return tuple(
         GpuFabric(gpu.fabric_state, gpu.fabric_status, gpu.fabric_cluster, gpu.fabric_clique)
         for gpu in nvml.gpus
@@ -119,12 +119,12 @@ def fabrics(nvml: NvmlFacts) -> tuple[GpuFabric, ...]:
 
 
 def decide(sight: Sight) -> Topology:
-    """What joins the GPUs; see the table in docs/fabric.md, whose rows the tests are."""
+    """Determine the topology; the table in docs/fabric.md has the rules, and each row is a test."""
     parts = sight.fabrics
     if _RACK_IDS & set(sight.gpu_ids):
         if not sight.nvml:
             return Topology.UNKNOWN
-        # Four of them on one board are joined directly, and NVML knows no fabric.
+        # Four of them on one board are linked directly, without a fabric in NVML.
         return Topology.MULTI_NODE if any(one.has_fabric for one in parts) else Topology.NONE
     if sight.nvswitches:
         return Topology.NVSWITCH
@@ -151,9 +151,9 @@ def _models(gpu_ids: Iterable[str]) -> frozenset[str]:
 
 
 def summary(parts: Sequence[GpuFabric]) -> str:
-    """``complete``, or what keeps the fabric from it, such as ``in progress on 8 of 8 GPUs``.
+    """``complete``, or the state of the fabric, such as ``in progress on 8 of 8 GPUs``.
 
-    Empty where no GPU says anything, as before Hopper.
+    Empty if no GPU reports one, as before Hopper.
     """
     known = [one for one in parts if one.has_fabric]
     if not known:
@@ -163,12 +163,12 @@ def summary(parts: Sequence[GpuFabric]) -> str:
         for one in known
         if not one.complete
     )
-    told = (f"{word} on {count} of {len(known)} GPUs" for word, count in sorted(words.items()))
-    return ", ".join(told) or COMPLETE
+    states = (f"{word} on {count} of {len(known)} GPUs" for word, count in sorted(words.items()))
+    return ", ".join(states) or COMPLETE
 
 
 def domain(parts: Sequence[GpuFabric]) -> str:
-    """``CLUSTER-UUID.CLIQUE`` of the NVLink domain; empty while the GPUs have, or agree on, none."""
+    """``CLUSTER-UUID.CLIQUE`` of the NVLink domain; empty if the GPUs have none or differ."""
     found = {
         f"{one.cluster.lower()}.{one.clique}"
         for one in parts
@@ -186,7 +186,7 @@ _RPM_NAMES = {FABRIC_MANAGER: ("nvidia-fabric-manager",)}
 
 
 def names(stem: str) -> tuple[str, ...]:
-    """Every name a package may have: without the branch, with each known one, and as rpm had it."""
+    """All names of a package: without branch, with each supported branch, and the old rpm name."""
     return (stem, *(f"{stem}-{branch}" for branch in KNOWN_BRANCHES), *_RPM_NAMES.get(stem, ()))
 
 
@@ -196,10 +196,10 @@ def fitting(
     offered: Iterable[tuple[str, str]],
     driver_packages: Mapping[str, str],
 ) -> tuple[str, str] | None:
-    """The package of the driver's version, and from where the driver is.
+    """The package with the driver's version and origin.
 
-    NVIDIA's repositories and Ubuntu's archive give the same branch different names and revisions, and
-    one must not be mixed into the other. The archive's fits the ``-server`` packages only.
+    NVIDIA's repositories and Ubuntu's archive have different names and revisions for the same branch, which must
+    not be mixed. The archive's fits the ``-server`` packages only.
 
     Args:
         stem: name without a branch.
@@ -208,7 +208,7 @@ def fitting(
         driver_packages: the driver's installed packages, name to full version.
 
     Returns:
-        Name and full version; ``None`` when no repository has it.
+        Name and full version; ``None`` if no repository has it.
     """
     revisions = set(driver_packages.values())
     archive = any(name.endswith("-server") for name in driver_packages)

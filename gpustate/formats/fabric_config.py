@@ -1,7 +1,6 @@
 """Keys of Fabric Manager's and IMEX's configuration files: ``KEY=value`` lines among comments.
 
-Both daemons ignore a key they do not know, so a typing error there goes unnoticed: unknown keys are
-refused here.
+Both daemons silently ignore unknown keys, so a typo would go unnoticed: unknown keys are refused here.
 
 Sources:
     NVIDIA Fabric Manager user guide, config options; fabricmanager.cfg of 580.178.04;
@@ -18,7 +17,7 @@ from collections.abc import Iterable, Mapping
 _TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,256}")
 _NUMBER = re.compile(r"-?[0-9]{1,10}")
 
-#: Key to what it takes: ``number``, ``text``, or the values there are.
+#: Allowed value by key: ``number``, ``text``, or a list of values.
 FABRIC_MANAGER: Mapping[str, str] = {
     "LOG_LEVEL": "0 1 2 3 4",
     "LOG_FILE_NAME": "text",
@@ -86,34 +85,34 @@ IMEX: Mapping[str, str] = {
 }
 
 
-def checked(asked: Mapping[str, str | int], known: Mapping[str, str]) -> dict[str, str]:
-    """The keys as they will stand in the file.
+def validate(settings: Mapping[str, str | int], known: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys as written to the file.
 
     Raises:
-        ValueError: a key that the daemon does not know, or a value it does not take.
+        ValueError: an unknown key or an invalid value.
     """
     found: dict[str, str] = {}
-    for key, value in asked.items():
+    for key, value in settings.items():
         kind = known.get(key)
         if kind is None:
             near = difflib.get_close_matches(key.upper(), known, 1, 0.6)
-            hint = f"did you mean {near[0]}" if near else f"there are {', '.join(known)}"
-            raise ValueError(f"there is no key {key[:60]!r}; {hint}")
+            hint = f"did you mean {near[0]}" if near else f"supported keys: {', '.join(known)}"
+            raise ValueError(f"unknown key {key[:60]!r}; {hint}")
         text = str(value)
         if kind == "number":
             if not _NUMBER.fullmatch(text):
-                raise ValueError(f"{key} is a number, not {text[:60]!r}")
+                raise ValueError(f"{key} must be a number, not {text[:60]!r}")
         elif kind == "text":
             if not _TEXT.fullmatch(text):
-                raise ValueError(f"{key} is one line of at most 256 characters")
+                raise ValueError(f"{key} must be one line of at most 256 characters")
         elif text not in kind.split():
-            raise ValueError(f"{key} is one of {', '.join(kind.split())}, not {text[:60]!r}")
+            raise ValueError(f"{key} must be one of {', '.join(kind.split())}, not {text[:60]!r}")
         found[key] = text
     return found
 
 
 def read(text: str | None, keys: Iterable[str]) -> dict[str, str | None]:
-    """What some keys are; ``None`` for one that is not set, or set differently in several lines."""
+    """Values of some keys; ``None`` for one that is not set, or has different values in several lines."""
     values: dict[str, set[str]] = {key: set() for key in keys}
     for line in (text or "").split("\n"):
         key, equals, value = line.partition("=")

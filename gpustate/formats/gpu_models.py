@@ -1,7 +1,7 @@
-"""Names an inventory gives to GPUs, and the PCI device ids that stand for them.
+"""GPU models in an inventory and their PCI device ids.
 
-A name covers every board of a model: an H100 may be SXM, PCIe or NVL. One id may carry two names
-(A2 and A16 differ only in their subsystem).
+A model covers all its boards: an H100 may be SXM, PCIe or NVL. One id may have two models (A2 and A16 differ
+only in their subsystem).
 
 Sources:
     NVIDIA/open-gpu-kernel-modules, README.md: list of compatible GPUs; pci.ids for the V100.
@@ -116,13 +116,15 @@ def parse_count(text: str | int) -> dict[str, int]:
         model = model if model in MODELS else model.removesuffix("SUPER")
         if model not in MODELS:
             near = ", ".join(difflib.get_close_matches(model, MODELS, 3, 0.4)) or "H100, A100, L40S"
-            raise ValueError(f"{match['model']!r} is not a known GPU model (such as {near})")
+            raise ValueError(
+                f"unknown GPU model {match['model']!r} (supported models include {near})"
+            )
         counts[model] += int(match["count"] or 1)
     return dict(counts)
 
 
 def name(device_id: str) -> str:
-    """``H100`` for ``2330``, ``A16/A2`` where both have the id, ``10de:xxxx`` where none has."""
+    """``H100`` for ``2330``, ``A16/A2`` for two models with the same id, ``10de:xxxx`` for an unknown id."""
     return (
         "/".join(model for model, ids in MODELS.items() if device_id in ids) or f"10de:{device_id}"
     )
@@ -135,7 +137,7 @@ def describe(device_ids: Iterable[str]) -> str:
 
 
 def differences(device_ids: Iterable[str], wanted: Mapping[str, int]) -> Iterator[str]:
-    """Say where the GPUs that are there differ from those wanted; nothing when they do not."""
+    """Yield the differences between the GPUs found and those wanted."""
     unclaimed = Counter(device_ids)
     for model, count in wanted.items():
         if model:

@@ -1,4 +1,4 @@
-"""Services that have GPUs open only to look at them: they may be stopped by name and started again.
+"""Monitoring services that hold GPUs open: they can be stopped by name and started again.
 
 Sources: unit files of datacenter-gpu-manager, of dcgm-exporter's host packages and of NVIDIA System
 Management (DGX); NVIDIA/mig-parted deployments/systemd/hooks.sh.

@@ -1,7 +1,7 @@
-"""gridd.conf, edited so that every line of others stays, and can be restored to the byte.
+"""gridd.conf, edited so that foreign lines are preserved and the original can be restored to the byte.
 
-A line that is changed stays above as a comment of ours, and what we set stands below another one. So the file
-itself says what it was, whatever others write into it meanwhile.
+A changed line stays as a marked comment above the new one, and new lines have a marked comment above them. So the
+original can be restored even after foreign edits.
 
 Sources:
     NVIDIA virtual GPU client licensing user guide: gridd.conf.template, FeatureType, ServerAddress,
@@ -21,14 +21,14 @@ _LINE = re.compile(r"\s*([A-Za-z][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$")
 
 
 def values(text: str) -> dict[str, str]:
-    """What the file says; of a key that stands twice, the last one."""
+    """The file's values; the last one of a duplicate key."""
     matches = (_LINE.match(line) for line in text.splitlines())
     return {match[1]: match[2] for match in matches if match}
 
 
-def merged(text: str, wanted: Mapping[str, str]) -> str:
-    """The file with these keys set; a key that is right already is not touched."""
-    text = restored(text)
+def merge(text: str, wanted: Mapping[str, str]) -> str:
+    """Set keys in the file; a line with the right value is not changed."""
+    text = restore(text)
     there = values(text)
     lines: list[str] = []
     left = {key: value for key, value in wanted.items() if there.get(key) != value}
@@ -53,8 +53,8 @@ def merged(text: str, wanted: Mapping[str, str]) -> str:
     return "".join(lines)
 
 
-def restored(text: str) -> str:
-    """The file without what :func:`merged` put into it."""
+def restore(text: str) -> str:
+    """Undo :func:`merge`."""
     out: list[str] = []
     skip = False
     for line in text.splitlines(keepends=True):

@@ -1,8 +1,8 @@
-"""Which kernel GRUB boots next, from the menu that ``grub-mkconfig`` writes and GRUB's environment.
+"""Determine the kernel that GRUB boots next, from ``grub-mkconfig``'s menu and GRUB's environment.
 
-Not always the newest: ``GRUB_DEFAULT``, ``grub-set-default`` and ``grub-reboot`` name another entry,
-by its place, its title or its id, with ``>`` between a submenu and the entry in it. An entry that
-is not there means the first one of its level, and a submenu alone its first entry.
+It is not always the newest: ``GRUB_DEFAULT``, ``grub-set-default`` and ``grub-reboot`` select another entry by
+position, title or id, with ``>`` between a submenu and its entry. A missing entry selects the first one of its
+level, and a submenu alone its first entry.
 
 Sources:
     GNU GRUB manual 2.06, ``default``, ``grub-set-default``, ``grub-reboot``, ``save_env``.
@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-#: What of grub.cfg and grubenv :func:`next_release` has to be given, for grep -E.
+#: Lines of grub.cfg and grubenv that :func:`next_release` needs, for grep -E.
 LINES_ERE = (
     r"^[[:space:]]*(linux(16|efi)?[[:space:]]|set default=|\}[[:space:]]*$)"
     r"|\{[[:space:]]*$|^(saved|next)_entry=."
@@ -30,7 +30,7 @@ _DEFAULT = re.compile(r"\s*set default=\"?(.*?)\"?\s*$")
 
 @dataclass(slots=True)
 class Entry:
-    """One entry of the menu, or a submenu with entries of its own."""
+    """One entry of the menu, or a submenu with entries."""
 
     title: str = ""
     id: str = ""
@@ -39,7 +39,7 @@ class Entry:
 
 
 def next_release(lines: Iterable[str]) -> str | None:
-    """The release that boots next, or ``None`` where the lines do not say."""
+    """The release that boots next, or ``None`` if unknown."""
     lines = list(lines)
     menu = _menu(lines)
     chosen = _choice(lines)
@@ -54,7 +54,7 @@ def next_release(lines: Iterable[str]) -> str | None:
 
 
 def _choice(lines: list[str]) -> str | None:
-    """What GRUB's variable ``default`` holds when the menu is shown."""
+    """GRUB's variable ``default`` when the menu is shown."""
     environment = dict(
         line.split("=", 1) for line in lines if line.startswith(("saved_entry=", "next_entry="))
     )
@@ -118,14 +118,14 @@ _LISTS = ("modprobe.blacklist", "module_blacklist")
 
 
 def drop_in_path(owner: str) -> str:
-    """Where one owner's arguments are kept."""
+    """The drop-in with one owner's arguments."""
     return f"{DROP_INS}/gpustate-{owner}.cfg"
 
 
 def drop_in_text(owner: str, words: Iterable[str]) -> str:
     """A drop-in that adds each argument unless it is there already.
 
-    The words are put into sh: they must be :func:`is_argument`.
+    The words become part of sh: they must satisfy :func:`is_argument`.
     """
     lines = [f"# Written by gpustate (state {owner}); changes are undone by the next apply."]
     for word in words:
@@ -137,7 +137,7 @@ def drop_in_text(owner: str, words: Iterable[str]) -> str:
 
 
 def is_argument(text: str) -> bool:
-    """The text can be a kernel argument, without quoting anywhere on its way."""
+    """Whether the text is a kernel argument that needs no quoting."""
     return re.fullmatch(r"[A-Za-z0-9_.]+(=[A-Za-z0-9_.,:+-]*)?", text) is not None
 
 
@@ -148,13 +148,13 @@ def menu_arguments(lines: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], .
 
 
 def lacking(words: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
-    """Those of the wanted arguments that a command line does not have."""
+    """The wanted arguments missing in a command line."""
     there = tuple(words)
     return tuple(word for word in wanted if not _has(there, word))
 
 
-def against(words: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
-    """Arguments of a command line that say something else than a wanted one: ``intel_iommu=off``."""
+def conflicting(words: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
+    """Arguments of a command line that contradict a wanted one: ``intel_iommu=off``."""
     keys = {word.partition("=")[0]: word for word in wanted if "=" in word}
     return tuple(
         word

@@ -1,8 +1,8 @@
-"""IMEX's list of nodes, and what a node says of its daemon.
+"""IMEX's list of nodes, and the state of its daemon on a node.
 
 Sources:
-    NVIDIA IMEX guide: nodes_config.cfg has an IP address or a host name a line; what nvidia-imex-ctl
-    answers; the label nvidia.com/gpu.clique (NVIDIA/k8s-device-plugin, internal/lm) for the domain.
+    NVIDIA IMEX guide: nodes_config.cfg has an IP address or a host name per line; output of
+    nvidia-imex-ctl; the label nvidia.com/gpu.clique (NVIDIA/k8s-device-plugin, internal/lm) for the domain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HOST = re.compile(
 )
 _DOMAIN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]{1,10}")
 
-#: One line for each thing; the daemon is asked only where its tool is.
+#: Prints ``key=value`` lines; the daemon is queried only if its tool exists.
 SCRIPT = r"""u=/etc/systemd/system/nvidia-imex.service
 [ ! -L "$u" ] || [ "$(readlink "$u" 2>/dev/null)" != /dev/null ] || echo masked=1
 for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
@@ -36,8 +36,8 @@ fi
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What :data:`SCRIPT` found."""
+class ImexReport:
+    """Output of :data:`SCRIPT`."""
 
     masked: bool = False
     library: str = ""  # version of the driver's libraries
@@ -46,14 +46,14 @@ class Said:
     status: str = ""
 
 
-def parse(text: str) -> Said:
-    """Read what :data:`SCRIPT` printed."""
+def parse(text: str) -> ImexReport:
+    """Parse the output of :data:`SCRIPT`."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, equals, value = line.partition("=")
         if equals:
             found.setdefault(key, []).append(value.strip())
-    return Said(
+    return ImexReport(
         masked="masked" in found,
         library=found.get("library", [""])[0],
         addresses=tuple(dict.fromkeys(found.get("address", []))),
@@ -62,19 +62,19 @@ def parse(text: str) -> Said:
     )
 
 
-def listed(text: str) -> tuple[str, ...]:
+def parse_nodes(text: str) -> tuple[str, ...]:
     """The nodes of a list, in their order."""
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return tuple(line for line in lines if line)
 
 
 def render(nodes: tuple[str, ...]) -> str:
-    """The list, an address a line. No comment: what the daemon makes of one is not documented."""
+    """The list, an address per line. No comment, as the daemon's handling of comments is undocumented."""
     return "".join(f"{node}\n" for node in nodes)
 
 
 def checked_nodes(nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """The same, with addresses in their usual form.
+    """Validate and normalise addresses.
 
     Raises:
         ValueError: one is not an address or host name, or is defined twice.
@@ -83,7 +83,7 @@ def checked_nodes(nodes: tuple[str, ...]) -> tuple[str, ...]:
     for node in nodes:
         one = _address(node) or (node if _is_host(node) else None)
         if one is None:
-            raise ValueError(f"{node[:60]!r} is no IP address and no host name")
+            raise ValueError(f"{node[:60]!r} is neither an IP address nor a host name")
         if one in found:
             raise ValueError(f"{one} is listed twice")
         found.append(one)
@@ -91,17 +91,17 @@ def checked_nodes(nodes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def checked_domains(domains: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
-    """The same, with lower-case UUIDs.
+    """Validate domains, and convert UUIDs to lower case.
 
     Raises:
-        ValueError: a name is no ``CLUSTER-UUID.CLIQUE``, or a domain has no nodes.
+        ValueError: a name is not ``CLUSTER-UUID.CLIQUE``, or a domain has no nodes.
     """
     found: dict[str, tuple[str, ...]] = {}
     owner: dict[str, str] = {}
     for name, nodes in domains.items():
         key = name.lower()
         if not _DOMAIN.fullmatch(key) or key in found:
-            raise ValueError(f"{name[:80]!r} is no CLUSTER-UUID.CLIQUE, or is defined twice")
+            raise ValueError(f"{name[:80]!r} is not CLUSTER-UUID.CLIQUE, or is defined twice")
         if not nodes:
             raise ValueError(f"domain {key} has no nodes")
         found[key] = checked_nodes(nodes)
@@ -116,7 +116,7 @@ def has_own(nodes: tuple[str, ...], addresses: tuple[str, ...]) -> bool:
     own = {_address(one) or one.lower() for one in addresses}
     for node in nodes:
         if _address(node) is None:
-            # A name: an alias may stand for this node, which only its resolver knows.
+            # A name may be an alias of this node, which only its resolver knows.
             if node.lower() in own or node.partition(".")[0].lower() in own:
                 return True
         elif _address(node) in own:
@@ -125,7 +125,7 @@ def has_own(nodes: tuple[str, ...], addresses: tuple[str, ...]) -> bool:
 
 
 def _is_host(text: str) -> bool:
-    # Digits and dots alone are a mistyped address.
+    # Only digits and dots is a mistyped address.
     named = _HOST.fullmatch(text) is not None and len(text) < 254
     return named and re.fullmatch(r"[0-9.]+", text) is None
 

@@ -1,7 +1,7 @@
-"""A document as JSON on many lines: what ``json.dumps(indent=2)`` writes, to the byte, in less time.
+"""Write indented JSON, byte for byte like ``json.dumps(indent=2)``, but faster.
 
-Surprising: as soon as lines are indented, the standard library writes in Python, a piece of text at a
-time; a plan of a thousand nodes has a million pieces. Here whole texts are put together.
+Surprising: with ``indent`` the standard library uses Python code for each piece of text, and a plan of a
+thousand nodes has a million pieces. This module joins larger ones.
 
 Sources:
     Python, Lib/json/encoder.py (``c_make_encoder`` is used only without ``indent``).
@@ -16,11 +16,11 @@ from typing import Any
 _WORDS = {True: "true", False: "false", None: "null"}
 
 
-def indented(value: Any) -> str:
-    """Write JSON with two spaces a level, and no text escaped that need not be.
+def dumps(value: Any) -> str:
+    """Write JSON with two spaces per level, and without unnecessary escapes.
 
     Raises:
-        TypeError: a value that JSON has no word for.
+        TypeError: a value that JSON cannot represent.
     """
     return _written(value, "\n")
 

@@ -1,12 +1,11 @@
-"""Set and take out keys of a JSON file that is not ours, and touch nothing else of it.
+"""Set and remove keys of a foreign JSON file without changing anything else.
 
-A writer that reads and dumps such a file loses its order of keys, its indentation, its escapes and the
-way its numbers are written. So an edit here works on the text: a value that is there is replaced where it
-stands, a new one is put behind the last key of its object, in the manner of its neighbours. Every edit
-is proven by reading the result again.
+Parsing and dumping such a file would lose its key order, indentation, escapes and number formats. So an edit
+works on the text: an existing value is replaced in place, and a new one is added after the last key of its
+object, formatted like its neighbours. Every edit is verified by parsing the result.
 
 Sources:
-    RFC 8259. encoding/json of Go, which reads the files edited here: of two equal keys the last counts.
+    RFC 8259. encoding/json of Go, which reads the files edited here: of two equal keys the last one counts.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _INDENT = "    "
 
 @dataclass(slots=True)
 class _Value:
-    """Where a value stands; of an object also its members, in order."""
+    """The position of a value; of an object also its members in order."""
 
     start: int
     end: int = 0
@@ -45,14 +44,14 @@ class _Member:
 
 
 def parse(text: str, place: str) -> dict[str, Any]:
-    """Return what ``text`` means; nothing but blanks is an empty object.
+    """Parse ``text``; only blanks is an empty object.
 
     Args:
-        text: the file; a byte order mark in front is left out.
+        text: the file; a leading byte order mark is ignored.
         place: its path, for the message.
 
     Raises:
-        ProbeError: it is no JSON object; names file and line.
+        ProbeError: it is not a JSON object; with file and line.
     """
     body = text.removeprefix(_BOM)
     if not body.strip(" \t\r\n"):
@@ -72,7 +71,7 @@ def parse(text: str, place: str) -> dict[str, Any]:
         ) from error
     if not isinstance(data, dict):
         raise ProbeError(
-            f"an object was expected, and it is a {type(data).__name__}",
+            f"is a {type(data).__name__}, wanted an object",
             place=place,
             fix="repair the file first",
         )
@@ -80,16 +79,16 @@ def parse(text: str, place: str) -> dict[str, Any]:
 
 
 def set_key(text: str, path: Sequence[str], value: object, place: str) -> str:
-    """Return ``text`` with one key set; objects on the way are made.
+    """Return ``text`` with one key set; missing objects are created.
 
     Args:
-        text: the file; nothing but blanks is an empty object.
+        text: the file; only blanks is an empty object.
         path: keys from the top.
-        value: anything JSON knows.
+        value: any JSON value.
         place: the file's path, for messages.
 
     Raises:
-        ProbeError: it is no JSON, a key on the way stands there twice, or is not an object.
+        ProbeError: it is not JSON, or a key of the path is a duplicate or not an object.
     """
     expected = copy.deepcopy(parse(text, place))
     table = expected
@@ -108,14 +107,14 @@ def set_key(text: str, path: Sequence[str], value: object, place: str) -> str:
         for key in reversed(rest[1:]):
             value = {key: value}
         edited = _inserted(text, owner, rest[0], value)
-    return _proven(edited, expected, place)
+    return _verified(edited, expected, place)
 
 
 def drop_key(text: str, path: Sequence[str], place: str) -> str:
-    """Return ``text`` without one key; one that is not there is no error.
+    """Return ``text`` without one key, which may be missing.
 
     Raises:
-        ProbeError: it is no JSON, or a key on the way stands there twice.
+        ProbeError: it is not JSON, or a key of the path is a duplicate.
     """
     expected = copy.deepcopy(parse(text, place))
     table: Any = expected
@@ -133,31 +132,31 @@ def drop_key(text: str, path: Sequence[str], place: str) -> str:
         edited = text[: members[0].start] + text[members[1].start :]
     else:
         edited = text[: members[at - 1].value.end] + text[members[at].value.end :]
-    return _proven(edited, expected, place)
+    return _verified(edited, expected, place)
 
 
 def lookup(data: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """Return the value at ``path``; ``None`` when it is not set."""
+    """Return the value at ``path``; ``None`` if it is not set."""
     value: Any = data
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 
-def _proven(text: str, expected: Mapping[str, Any], place: str) -> str:
+def _verified(text: str, expected: Mapping[str, Any], place: str) -> str:
     try:
         same = parse(text, place) == expected
     except ProbeError:
         same = False
     if not same:
         raise ProbeError(
-            "a key cannot be set without touching others", place=place, fix="set it by hand"
+            "a key cannot be set without changing others", place=place, fix="set it by hand"
         )
     return text
 
 
 def _walk(text: str, path: Sequence[str], place: str) -> tuple[_Value, _Value, list[str]]:
-    """Return the innermost object on the way, the last value found, and the keys not found."""
+    """Return the innermost object of the path, the last value found, and the missing keys."""
     value = _scan(text, _past(text, 1 if text.startswith(_BOM) else 0))
     owner = value
     for at, key in enumerate(path):
@@ -168,7 +167,7 @@ def _walk(text: str, path: Sequence[str], place: str) -> tuple[_Value, _Value, l
         if len(there) > 1:
             line = text.count("\n", 0, there[-1].start) + 1
             raise ProbeError(
-                f"{key} stands there twice", place=f"{place}:{line}", fix="leave one of them"
+                f"duplicate key {key}", place=f"{place}:{line}", fix="remove one of them"
             )
         if not there:
             return owner, value, list(path[at:])
@@ -177,7 +176,7 @@ def _walk(text: str, path: Sequence[str], place: str) -> tuple[_Value, _Value, l
 
 
 def _scan(text: str, at: int) -> _Value:
-    """Return the value at ``at`` of a text that is valid JSON, with its members where it is an object."""
+    """Return the value at ``at`` of valid JSON, with its members if it is an object."""
     value = _Value(at)
     if text[at] == "{":
         value.members = []
@@ -208,7 +207,7 @@ def _scan(text: str, at: int) -> _Value:
 
 
 def _inserted(text: str, owner: _Value, key: str, value: object) -> str:
-    """Return ``text`` with a new last member of an object, written as its neighbours are."""
+    """Return ``text`` with a new last member of an object, formatted like its neighbours."""
     members = owner.members or []
     if not members:
         own = _line_indent(text, owner.start)
@@ -239,7 +238,7 @@ def _member(text: str, key: str, value: object, colon: str, lead: str) -> str:
 
 
 def _rendered(text: str, value: object, at: int) -> str:
-    """``value`` in place of another: on lines of its own where the file is written so."""
+    """``value`` formatted like the value it replaces, on one line or several."""
     if "\n" not in text:
         return _inline(value)
     return _block(value, _line_indent(text, at), _unit(text), _line_break(text))
@@ -262,7 +261,7 @@ def _line_indent(text: str, at: int) -> str:
 
 
 def _unit(text: str) -> str:
-    """What one level of the file is indented by: that of its first indented line."""
+    """The indentation of one level: that of the file's first indented line."""
     for line in text.split("\n")[1:]:
         blanks = line[: len(line) - len(line.lstrip(" \t"))]
         if blanks and line.strip():
@@ -286,4 +285,4 @@ def _past(text: str, at: int) -> int:
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

@@ -1,8 +1,8 @@
-"""What a kernel's release says about the packages that belong to it, on rpm distributions.
+"""Derive names of a kernel's packages from its release, on rpm distributions.
 
-On RHEL and its kin a release ends in the machine, and in a variant where there is one; everything before is
-version and release of the packages. On SUSE it ends in the flavour, and the packages' release may go on where
-the kernel's ends (``6.4.0-150600.23.65`` and ``6.4.0-150600.23.65.1``).
+In the RHEL family a release ends in the machine and an optional variant; the rest is version and release of the
+packages. On SUSE it ends in the flavour, and the packages' release may have an additional part
+(``6.4.0-150600.23.65`` and ``6.4.0-150600.23.65.1``).
 
 Sources:
     RHEL and Fedora, kernel.spec (kernel-devel, kernel-64k-devel; kernel-devel-matched keeps it beside the kernel);
@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 
 MACHINES = ("x86_64", "aarch64")
 MATCHED = "kernel-devel-matched"
-#: Packages with headers that dnf is asked about; patterns of dnf's.
+#: Packages with headers to query with dnf, as patterns.
 DNF_HEADERS = ("kernel-devel", MATCHED, "kernel-64k-devel", "kernel-rt-devel", "kernel[0-9]*-devel")
 _RHEL = re.compile(rf"(?P<evr>.+)\.(?:{'|'.join(MACHINES)})(?:\+(?P<variant>[0-9a-z]+))?")
 _TAG = re.compile(r"\.(?:el|fc|amzn|azl)[0-9][0-9a-z_]*$")
 
 
 def parts(manager: str, release: str) -> dict[str, str]:
-    """What stands for a kernel in names of packages.
+    """The parts of a kernel's release in package names.
 
     Returns:
         ``k`` the release; ``e`` version and release of its packages; ``r`` the same without the
@@ -58,7 +58,7 @@ def header_names(manager: str, release: str) -> tuple[str, ...]:
 def headers(
     manager: str, release: str, offers: Mapping[str, Sequence[str]]
 ) -> tuple[str, str] | None:
-    """The package with the headers of a kernel, and its version; ``None`` where it is not offered."""
+    """The package with the headers of a kernel, and its version; ``None`` if it is not available."""
     wanted = parts(manager, release)["e"]
     for name in header_names(manager, release):
         for version in offers.get(name, ()):

@@ -1,10 +1,10 @@
-"""Lines of ``key=value``, as the looks of states print them."""
+"""Parse ``key=value`` lines, the output of queries."""
 
 from __future__ import annotations
 
 
 def lists(text: str) -> dict[str, list[str]]:
-    """Values of each key in their order, without blanks around them; other lines are left out."""
+    """Values by key in order, stripped; other lines are ignored."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, equals, value = line.partition("=")

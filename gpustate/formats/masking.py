@@ -1,11 +1,11 @@
-"""Secrets never leave the process in what people and files get: documents, messages, journals.
+"""Mask secrets in all output: documents, messages, journals.
 
-Two rules. A value that is known to be a secret (decrypted, printed by a command, the password of a repository)
-is remembered once, and replaced wherever it turns up. An address loses its user and password, known or not:
-those of foreign repositories on a node are nobody's business either.
+Two rules. A value known to be a secret (decrypted, printed by a command, a repository's password) is registered
+once, and masked wherever it occurs. URLs lose user and password, known or not, including those of foreign
+repositories on a node.
 
-Short values are compared as a whole only: a secret ``1`` would blank every ``1`` of a plan. Words that stand
-for themselves (``true``, ``present``) are no secrets, wherever they were read.
+Short values are masked only as a whole: a secret ``1`` would hide every ``1`` of a plan. Keywords (``true``,
+``present``) are never secrets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN_WORDS = frozenset(
         *("absent", "root", "latest", "enabled", "disabled", "open", "proprietary"),
     )
 )
-#: What a document is found by, never a value of a person's.
+#: Keys that identify documents, never user values.
 _STRUCTURE = frozenset(
     (
         *("format", "id", "run", "created", "name", "state", "status", "outcome", "field"),
@@ -38,7 +38,7 @@ _STRUCTURE = frozenset(
 
 
 class _Known:
-    """The secrets of this process. Threads only add; the pattern is made when it is next needed."""
+    """The secrets of this process. Threads only add; the pattern is rebuilt when it is next needed."""
 
     def __init__(self) -> None:
         self.values: set[str] = set()
@@ -52,7 +52,7 @@ _KNOWN = _Known()
 
 
 def remember(value: object) -> None:
-    """Take note of a secret: a text, or every text in a list or mapping."""
+    """Register a secret: a text, or every text in a list or mapping."""
     if isinstance(value, Mapping):
         for one in value.values():
             remember(one)
@@ -69,20 +69,20 @@ def remember(value: object) -> None:
 
 
 def keep_readable(words: Iterable[str]) -> None:
-    """Names of nodes and groups: a document without them is of no use, whatever else is called like one."""
+    """Never mask these words: documents without names of nodes and groups would be useless."""
     _KNOWN.readable.update(words)
     _KNOWN.values.difference_update(_KNOWN.readable)
     _KNOWN.version += 1
 
 
 def _long_lines(text: str) -> Iterable[str]:
-    """A text of several lines is shown line by line, and cut."""
+    """The lines of a multi-line secret, which is printed line by line."""
     lines = text.splitlines()
     return [line.strip() for line in lines if len(line.strip()) >= 8] if len(lines) > 1 else ()
 
 
 def remember_parameters(data: object) -> None:
-    """Take note of what parameters and variables call a secret, and of passwords in addresses."""
+    """Register secrets by the names of parameters and variables, and passwords in URLs."""
     if isinstance(data, Mapping):
         for key, value in data.items():
             if isinstance(value, str) and is_secret_name(str(key)):
@@ -100,12 +100,12 @@ def remember_parameters(data: object) -> None:
 
 
 def is_secret_name(name: str) -> bool:
-    """A parameter or variable that holds a secret by its name; not one that says where a secret is."""
+    """Whether a parameter or variable is a secret by its name, and not the location of one."""
     return bool(_NAMED.search(name))
 
 
 def unquoted(text: str) -> str:
-    """A part of an address without percent signs."""
+    """Decode percent escapes in a part of a URL."""
     data = re.sub(
         rb"%([0-9a-fA-F]{2})",
         lambda found: bytes((int(found[1], 16),)),
@@ -115,22 +115,22 @@ def unquoted(text: str) -> str:
 
 
 def forget_all() -> None:
-    """Begin anew, as a process does; for tests."""
+    """Forget all secrets; for tests."""
     _KNOWN.values.clear()
     _KNOWN.readable.clear()
     _KNOWN.pattern = None
     _KNOWN.version += 1
 
 
-def holds_secret(text: str) -> bool:
-    """A known secret stands in a text."""
+def contains_secret(text: str) -> bool:
+    """Whether a text contains a known secret."""
     pattern = _pattern()
     found = pattern.search(text.replace(MASK, "")) if pattern is not None else None
     return found is not None or text.strip() in _KNOWN.values
 
 
 def masked(text: str) -> str:
-    """A text without secrets. What is masked already stays as it is."""
+    """Mask the secrets in a text; existing masks stay."""
     if "@" in text:
         text = _ADDRESS.sub(rf"\1{MASK}@", text)
     if not _KNOWN.values:
@@ -142,12 +142,12 @@ def masked(text: str) -> str:
 
 
 def masked_data(data: Any) -> Any:
-    """Plain data without secrets; the very same object where nothing had to be masked."""
+    """Mask the secrets in plain data; returns the same object if there are none."""
     return _masked_data(data) if _needs_masking(data) else data
 
 
 def _needs_masking(data: Any) -> bool:
-    """Something in plain data may be a secret. Of thousands of nodes hardly one has any: this is what they cost."""
+    """Whether plain data may contain a secret: a fast check, as nearly all data contain none."""
     known, pattern = _KNOWN.values, _pattern()
     stack = [data]
     while stack:
@@ -200,7 +200,7 @@ def _masked_value(key: object, value: Any) -> Any:
 
 
 def _renamed(data: Mapping[Any, Any]) -> dict[Any, str]:
-    """Keys of mappings are a person's too: names of files, of kernel parameters."""
+    """Mask keys of mappings, which may be user values such as file names."""
     found = {}
     for key in data:
         if isinstance(key, str) and (len(key) >= 8 or "@" in key):
@@ -227,7 +227,7 @@ def _is_long(value: str) -> bool:
 
 
 def _forms(value: str) -> Iterable[str]:
-    """A secret as it is, and as addresses, JSON, HTML and messages write it."""
+    """A secret in its forms: plain, and escaped for URLs, JSON, HTML and messages."""
     quoted = "".join(
         char
         if re.fullmatch(r"[A-Za-z0-9_.~-]", char)
@@ -247,7 +247,7 @@ def _forms(value: str) -> Iterable[str]:
 
 
 def missing_secrets(data: Any, above: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Where masks stand in plain data; a list of states is told by their names."""
+    """Paths of masks in plain data; items of a list of states are identified by name."""
     if isinstance(data, str):
         return [above] if MASK in data else []
     rows: Iterable[tuple[Any, Any]] = ()
@@ -263,7 +263,7 @@ def missing_secrets(data: Any, above: tuple[str | int, ...] = ()) -> list[tuple[
 
 
 def with_secrets(data: Any, original: Any) -> Any:
-    """Masked data with what stands in the original at the same place, where that is masked to the same."""
+    """Replace masks with the values of the original at the same place, if these have the same mask."""
     if isinstance(data, str):
         return (
             original

@@ -1,4 +1,4 @@
-"""modprobe.d files as data: which modules they keep away, load differently or give options.
+"""modprobe.d files as data: blacklisted modules, install commands and options.
 
 kmod reads every ``*.conf`` of its folders in the order of their base names, whatever folder they
 are in, and a base name found twice only from the folder named first. Of two ``install`` lines for
@@ -41,13 +41,13 @@ _NOTHING = frozenset(
 
 
 def normal(name: str) -> str:
-    """Module name as the kernel has it: ``nova-core`` is ``nova_core``."""
+    """Normalised module name: ``nova-core`` is ``nova_core``."""
     return name.replace("-", "_")
 
 
 @dataclass(frozen=True, slots=True)
 class ModprobeConfig:
-    """What modprobe.d lines say; module names with underscores."""
+    """Parsed modprobe.d lines; module names with underscores."""
 
     blacklist: frozenset[str] = frozenset()
     options: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -55,13 +55,13 @@ class ModprobeConfig:
     off: frozenset[str] = frozenset()  # alias NAME off
 
     def blocks(self, module: str) -> bool:
-        """Even asking for the module by its own name does not load it."""
+        """Whether the module is not loaded even when requested by name."""
         name = normal(module)
         return name in self.off or is_nothing(self.install.get(name, "modprobe"))
 
 
 def is_nothing(install_command: str) -> bool:
-    """An ``install`` command that loads nothing."""
+    """Whether an ``install`` command loads nothing."""
     words = install_command.split()
     return bool(words) and words[0] in _NOTHING
 
@@ -93,7 +93,7 @@ def parse(text: str) -> ModprobeConfig:
 
 
 def merge(files: Mapping[str, str]) -> ModprobeConfig:
-    """What kmod makes of several files, given by path."""
+    """Merge several files, by path, like kmod."""
     by_name: dict[str, str] = {}
     for folder in reversed(FOLDERS):
         for path, text in files.items():
@@ -132,13 +132,13 @@ def option_values(options: str) -> dict[str, str]:
 
 
 def lines(pattern: str) -> str:
-    """Sh that prints ``modprobe=FILE:NUMBER:LINE`` for lines that begin as an extended regular expression says."""
+    """Sh that prints ``modprobe=FILE:NUMBER:LINE`` for lines that begin with an extended regular expression."""
     files = " ".join(f"{folder}/*.conf" for folder in FOLDERS)
     return _LINES.replace("@FILES@", files).replace("@ERE@", pattern)
 
 
 def read(rows: Iterable[str]) -> Iterator[tuple[str, ModprobeConfig]]:
-    """``FILE:NUMBER`` with what it says, in the order in which kmod reads them; rows are ``FILE:NUMBER:LINE``."""
+    """``FILE:NUMBER`` and the parsed line, in kmod's order; rows are ``FILE:NUMBER:LINE``."""
     whole = [parts for row in rows if len(parts := row.split(":", 2)) == 3]
     for path, number, line in sorted(whole, key=lambda row: row[0].rpartition("/")[2]):
         yield f"{path}:{number}", parse(line)
@@ -147,7 +147,7 @@ def read(rows: Iterable[str]) -> Iterator[tuple[str, ModprobeConfig]]:
 def given_after(
     rows: Iterable[str], name: str, module: str, parameter: str
 ) -> tuple[str, str] | None:
-    """The line that decides a module's parameter, and its value, where a file read after one of that name gives it."""
+    """The line that overrides a module's parameter in a file read after the named one, and its value."""
     found = None
     for place, says in read(rows):
         values = option_values(says.options.get(normal(module), ""))
@@ -158,10 +158,10 @@ def given_after(
 
 
 def left_out(rows: Sequence[str], named: Sequence[str]) -> dict[str, str]:
-    """Modules that no boot loads by itself though modules-load.d names them, with the line that says so.
+    """Modules that are blacklisted at boot although modules-load.d names them, with the blacklisting line.
 
-    ``blacklist`` counts for a module that is asked for, by udev or modules-load.d, and not for one that another
-    needs. The first of ``named`` is what all others need, so it comes with any of them.
+    ``blacklist`` applies to a module requested by udev or modules-load.d, not to a dependency of another one. The
+    first of ``named`` is a dependency of all others, so it is loaded with any of them.
     """
     off = {normal(name): _blacklisting(rows, name) for name in named}
     found = {name: place for name, place in off.items() if place}
@@ -178,7 +178,7 @@ def _blacklisting(rows: Sequence[str], module: str) -> str:
 
 
 def blocking(rows: Iterable[str], module: str) -> str:
-    """File, number and text of the line that keeps a module from loading by whomever; empty where none does."""
+    """File, number and text of the line that blocks loading a module in any way; empty if there is none."""
     name = normal(module)
     for place, says in read(rows):
         if name in says.off:

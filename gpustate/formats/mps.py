@@ -1,4 +1,4 @@
-"""The service of the MPS control daemon: its unit, and what the daemon answers, as text and data.
+"""The service of the MPS control daemon: its unit, and parsers for its state.
 
 Sources:
     nvidia-cuda-mps-control(1) of 580.65.06; NVIDIA MPS documentation, "Provisioning" and "Tools";
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: What runs for each user that has clients.
+#: The server process of each user with clients.
 SERVER = "nvidia-cuda-mps-server"
 UNIT = "gpustate-mps.service"
 #: The variable by which the daemon and its clients find one another.
@@ -19,7 +19,7 @@ PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 
 @dataclass(frozen=True, slots=True)
 class MpsGpu:
-    """A GPU that clients share."""
+    """A GPU shared by clients."""
 
     uuid: str
     memory_mib: int
@@ -27,15 +27,15 @@ class MpsGpu:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the unit is made of.
+    """The parameters of the unit.
 
     Args:
         control, smi: paths of nvidia-cuda-mps-control and nvidia-smi.
         gpus: in PCI order; the daemon numbers them so.
-        only: the daemon sees these alone, and not all GPUs of the node.
-        exclusive: the GPUs are put into exclusive mode while it runs.
-        clients: share of threads and memory by default is one of so many; 0: no limit.
-        pipe_folder, log_folder: where the daemon's sockets and logs are.
+        only: whether the daemon sees only these GPUs instead of all.
+        exclusive: whether the GPUs are in exclusive mode while it runs.
+        clients: number of equal default shares of threads and memory; 0 for no limit.
+        pipe_folder, log_folder: folders of the daemon's sockets and logs.
     """
 
     control: str
@@ -49,7 +49,7 @@ class Service:
 
 
 def thread_percentage(clients: int) -> str:
-    """Each client's share of a GPU's threads, as the daemon writes it."""
+    """Each client's share of a GPU's threads, in the daemon's format."""
     return f"{100 // clients if clients else 100:.1f}"
 
 
@@ -66,7 +66,7 @@ def limits(gpus: Sequence[MpsGpu], clients: int) -> list[str]:
 
 
 def unit_text(service: Service) -> str:
-    """The unit; equal services give equal text."""
+    """The unit; equal services have equal text."""
     uuids = [gpu.uuid for gpu in service.gpus]
 
     def mode(word: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Numbers in what a node says: a number, or nothing; never an error.
+"""Parse numbers in output of nodes: a number or ``None``, never an error.
 
-``int()`` is stricter and laxer than that: it takes blanks, underscores and digits of every script, and
-gives up on more than 4300 of them; ``str.isdigit`` holds for characters that ``int()`` refuses.
+``int()`` accepts blanks, underscores and digits of all scripts, and fails for more than 4300 digits.
+``str.isdigit`` accepts characters that ``int()`` refuses.
 """
 
 from __future__ import annotations

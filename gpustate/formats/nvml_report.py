@@ -1,8 +1,7 @@
-"""What NVML says of a node's GPUs, as data, and the JSON it travels in.
+"""NVML's report on a node's GPUs, as data and JSON.
 
-A node can fail to answer in ways that ask for different repairs, so the error is kept as NVML's
-own number: 9 (module not loaded), 12 (library missing), 15 (GPU lost), 18 (library and module of
-different versions) and 127 (nothing there that could ask) are five different facts.
+Errors need different remedies, so they are kept as NVML's own numbers: 9 (module not loaded), 12 (library
+missing), 15 (GPU lost), 18 (library and module of different versions) and 127 (neither python3 nor nvidia-smi).
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.
 
@@ -23,7 +22,7 @@ GPU_IS_LOST = 15
 VERSION_MISMATCH = 18
 NOTHING_TO_ASK_WITH = 127
 
-#: NVML's names for the numbers that a person meets.
+#: Names of common NVML errors.
 ERROR_NAMES = {
     1: "not initialised",
     2: "invalid argument",
@@ -32,7 +31,7 @@ ERROR_NAMES = {
     6: "not found",
     8: "external power cable missing",
     9: "driver not loaded",
-    10: "no answer in time",
+    10: "timeout",
     11: "interrupt problem",
     12: "library not found",
     13: "function not found",
@@ -53,7 +52,7 @@ ERROR_NAMES = {
 
 
 def error_name(code: int) -> str:
-    """A few words for an NVML error number."""
+    """The name of an NVML error number."""
     return ERROR_NAMES.get(code, "error " + str(code))
 
 
@@ -64,7 +63,7 @@ class MigDevice:
     uuid: str
     gpu_instance: int | None = None
     compute_instance: int | None = None
-    name: str = ""  # as NVML has it, ending in the profile: "... MIG 1g.10gb"
+    name: str = ""  # NVML's name, ending in the profile: "... MIG 1g.10gb"
     memory_mib: int | None = None
     multiprocessors: int | None = None
     gi_slices: int | None = None  # slices of the GPU instance
@@ -78,7 +77,7 @@ class MigDevice:
 
 @dataclass(frozen=True)
 class MigInstance:
-    """A GPU instance: its place, and ``(id, slices, start)`` of each compute instance inside."""
+    """A GPU instance: its placement, and ``(id, slices, start)`` of each compute instance inside."""
 
     id: int
     profile: str  # 1g.10gb+me
@@ -91,13 +90,13 @@ class MigProfile:
     """A GPU instance profile as NVML describes it.
 
     ``media`` counts decoders, encoders, JPEG and optical flow engines; ``compute`` has
-    ``(slices, NVML's number, starts...)`` of each size of compute instance, and is empty while no
-    instance of the profile is there to be asked.
+    ``(slices, NVML's number, starts...)`` of each size of compute instance, and is empty while there is no
+    instance of the profile to query.
     """
 
     name: str
     nvml_id: int
-    smi_id: int  # what nvidia-smi takes
+    smi_id: int  # nvidia-smi's number
     slices: int
     size: int
     most: int
@@ -108,20 +107,20 @@ class MigProfile:
 
 @dataclass(frozen=True)
 class GpuHealth:
-    """How well a GPU says it is; ``None`` for what it does not say. Parts of it move by the second."""
+    """Health of a GPU; ``None`` for unsupported values. Some values change every second."""
 
-    recovery_action: int | None = None  # nvmlDeviceGpuRecoveryAction_t; 0: nothing to be done
+    recovery_action: int | None = None  # nvmlDeviceGpuRecoveryAction_t; 0: none
     remapped_correctable: int | None = None
     remapped_uncorrectable: int | None = None
     retired_pages: int | None = None  # before Ampere
     retirement_pending: bool | None = None
     ecc_uncorrectable: int | None = None  # since the driver was loaded
     pcie_generation: int | None = None
-    pcie_generation_most: int | None = None  # that GPU and slot can have together
+    pcie_generation_most: int | None = None  # maximum of GPU and slot
     pcie_width: int | None = None
     pcie_width_most: int | None = None
     clock_reasons: int | None = None  # bits of nvmlClocksEventReason...
-    nvlinks: int | None = None  # links it has
+    nvlinks: int | None = None  # number of links
     nvlinks_down: tuple[int, ...] = ()
     nvlink_replays: int | None = None
     nvlink_recoveries: int | None = None
@@ -130,14 +129,14 @@ class GpuHealth:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as NVML sees it; ``None`` or an empty string for what it does not say.
+    """One GPU in NVML; ``None`` or an empty string for unknown values.
 
-    ``error`` is the NVML error met when asking this GPU; what was learned before it is kept.
+    ``error`` is the NVML error of querying this GPU; values read before it are kept.
     """
 
     index: int
     uuid: str = ""
-    pci: str = ""  # as sysfs has it: 0000:1b:00.0
+    pci: str = ""  # in the form of sysfs: 0000:1b:00.0
     minor: int | None = None
     name: str = ""
     serial: str = ""
@@ -145,28 +144,30 @@ class Gpu:
     architecture: str = ""  # lower case: hopper
     compute_capability: str = ""  # 9.0
     persistence_mode: bool | None = None
-    compute_mode: str = ""  # as nvidia-smi prints it: Default, Exclusive_Process; empty: not asked
+    compute_mode: str = (
+        ""  # as nvidia-smi prints it: Default, Exclusive_Process; empty: not queried
+    )
     mig_current: bool | None = None  # None: not MIG capable
     mig_pending: bool | None = None
     mig_devices: tuple[MigDevice, ...] = ()
     mig_instances: tuple[MigInstance, ...] = ()
-    mig_profiles: tuple[MigProfile, ...] = ()  # told by one GPU of each model and mode
+    mig_profiles: tuple[MigProfile, ...] = ()  # reported by one GPU of each model and mode
     device_id: str = ""  # four hexadecimal digits
     subsystem_id: str = ""  # of the board: device and vendor, eight digits
     ecc: bool | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
     fabric_state: str = ""  # empty: no fabric; not started, in progress, completed
-    fabric_status: str = ""  # what NVML says once completed: success, or an error
+    fabric_status: str = ""  # once completed: success, or an error
     fabric_cluster: str = ""  # UUID of the NVLink domain; empty when not known or all zero
-    fabric_clique: int | None = None  # which part of the domain it is in
-    health: GpuHealth | None = None  # None: not asked (nvidia-smi answered in place of NVML)
+    fabric_clique: int | None = None  # part of the domain
+    health: GpuHealth | None = None  # None: not queried (nvidia-smi instead of NVML)
     error: int | None = None
 
 
 @dataclass(frozen=True)
 class NvmlFacts:
-    """What NVML answered; ``error`` is ``None`` when it works."""
+    """NVML's report; ``error`` is ``None`` if NVML works."""
 
     source: str = "none"  # nvml, nvidia-smi, none
     driver_loaded: bool = False
@@ -180,17 +181,17 @@ class NvmlFacts:
 
     @property
     def works(self) -> bool:
-        """NVML came up and every GPU answered."""
+        """Whether NVML was initialised and every GPU responded."""
         return self.error is None and all(gpu.error is None for gpu in self.gpus)
 
     @property
     def error_name(self) -> str:
-        """A few words for the error; empty when there is none."""
+        """The name of the error; empty if there is none."""
         return "" if self.error is None else error_name(self.error)
 
 
 def sysfs_address(text: str) -> str:
-    """Give a PCI address the form sysfs has: NVML prints eight digits of domain, sysfs four or more."""
+    """A PCI address in the form of sysfs: NVML prints eight digits of domain, sysfs four or more."""
     domain, colon, rest = text.strip().partition(":")
     if not colon or rest.count(":") != 1 or "." not in rest:
         return text.strip().lower()
@@ -221,8 +222,8 @@ _KINDS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def typed(cls: Any, data: Any) -> Any:
-    """Make a dataclass of plain data; raise ``ValueError`` where a field is given what it cannot hold."""
+def build(cls: Any, data: Any) -> Any:
+    """Build a dataclass from plain data; raise ``ValueError`` for a value of a wrong type."""
     for one in fields(cls):
         if one.name not in data:
             continue
@@ -248,36 +249,36 @@ def _parts(cls: Any, rows: Any) -> tuple[Any, ...]:
     def tuples(value: Any) -> Any:
         return tuple(tuples(item) for item in value) if isinstance(value, (list, tuple)) else value
 
-    return tuple(typed(cls, {key: tuples(row[key]) for key in row}) for row in rows)
+    return tuple(build(cls, {key: tuples(row[key]) for key in row}) for row in rows)
 
 
 def from_json(data: object) -> NvmlFacts:
     """Read what :func:`to_json` wrote, or part of it; raise ``ValueError`` for anything else."""
     if not isinstance(data, dict):
-        raise ValueError("the NVML report is no JSON object")
+        raise ValueError("the NVML report is not a JSON object")
     try:
         gpus = []
         for one in data.get("gpus", []):
-            migs = tuple(typed(MigDevice, mig) for mig in one.get("mig_devices", []))
+            migs = tuple(build(MigDevice, mig) for mig in one.get("mig_devices", []))
             pci = sysfs_address(str(one.get("pci", "")))
             layout = {
                 "mig_instances": _parts(MigInstance, one.get("mig_instances", [])),
                 "mig_profiles": _parts(MigProfile, one.get("mig_profiles", [])),
             }
-            gpu = typed(Gpu, {**one, **layout, "mig_devices": migs, "pci": pci, "health": None})
+            gpu = build(Gpu, {**one, **layout, "mig_devices": migs, "pci": pci, "health": None})
             if one.get("health") is not None:
                 gpu = replace(gpu, health=_parts(GpuHealth, [one["health"]])[0])
             gpus.append(gpu)
-        found: NvmlFacts = typed(NvmlFacts, {**data, "gpus": tuple(gpus)})
+        found: NvmlFacts = build(NvmlFacts, {**data, "gpus": tuple(gpus)})
     except (TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"the NVML report has an unknown shape ({error})") from None
+        raise ValueError(f"the NVML report is invalid ({error})") from None
     return found
 
 
 def parse(text: str) -> NvmlFacts:
-    """Read the JSON text; raise ``ValueError`` when it is none."""
+    """Read the JSON text; raise ``ValueError`` if it is not JSON."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError(f"the NVML report is no JSON: {text[:80]!r}") from None
+        raise ValueError(f"the NVML report is not JSON: {text[:80]!r}") from None
     return from_json(data)

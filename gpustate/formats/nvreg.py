@@ -1,11 +1,11 @@
-"""Parameters of the nvidia kernel module (``NVreg_...``): which branch has which, and what they take.
+"""Parameters of the nvidia kernel module (``NVreg_...``): branches and allowed values.
 
-modprobe leaves a parameter the module does not know aside with one line in the kernel log, and loads no
-module at all when a value cannot be read: both are better known before.
+modprobe ignores an unknown parameter with a line in the kernel log, and does not load the module at all with an
+invalid value. Both are better reported before.
 
-The table holds what the open modules and the kernel interface of the proprietary ones have in common.
-Names are judged for the branches in :data:`BRANCHES`, and one outside of :data:`PARAMETERS` only when it
-is nearly one of them.
+The table has the parameters that the open modules and the kernel interface of the proprietary ones share.
+Names are checked for the branches in :data:`BRANCHES`, and a name outside of :data:`PARAMETERS` only if it is
+similar to one of them.
 
 Sources:
     NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-reg.h at the last tag of each branch from
@@ -19,11 +19,11 @@ import difflib
 import re
 from collections.abc import Iterable
 
-#: The first and the last branch that was looked at.
+#: The first and the last branch in the table.
 BRANCHES = (515, 595)
 PREFIX = "NVreg_"
 
-#: Take a text; every other one takes a number.
+#: Text parameters; all others are numbers.
 TEXTS = frozenset(
     {
         "CoherentGPUMemoryMode",
@@ -36,7 +36,7 @@ TEXTS = frozenset(
         "TemporaryFilePath",
     }
 )
-#: Parameter to the first branch that has it, and the last where a later one dropped it.
+#: First branch of each parameter, and the last one if it was removed later.
 PARAMETERS: dict[str, tuple[int, int | None]] = {
     **dict.fromkeys(
         (
@@ -71,7 +71,7 @@ PARAMETERS: dict[str, tuple[int, int | None]] = {
     "GpuInitOnProbe": (595, None),
     "UseKernelSuspendNotifiers": (595, None),
 }
-#: What a text may be, where that is a list.
+#: Allowed values of text parameters, if restricted.
 CHOICES = {"CoherentGPUMemoryMode": ("driver", "numa")}
 
 _NUMBER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
@@ -79,12 +79,12 @@ _INT = range(-(2**31), 2**31)
 
 
 def problem(name: str, value: int | str, branch: int) -> str | None:
-    """Why a parameter will not do on a driver, with the next move; None: nothing against it.
+    """The problem of a parameter on a driver, with the remedy; ``None`` if there is none.
 
     Args:
-        name: with ``NVreg_`` in front; those of other modules are not judged.
-        value: as the policy has it.
-        branch: of the driver that gets it.
+        name: with the prefix ``NVreg_``; parameters of other modules are not checked.
+        value: in the policy.
+        branch: of the driver.
     """
     bare = name.removeprefix(PREFIX)
     if bare == name:
@@ -95,19 +95,19 @@ def problem(name: str, value: int | str, branch: int) -> str | None:
         return f"driver {branch} has no parameter {name}; did you mean {near}" if near else None
     first, last = PARAMETERS[bare]
     if judged and branch < first:
-        return f"driver {branch} has no parameter {name}, which came with {first}; take it out"
+        return f"driver {branch} has no parameter {name}, which was added in {first}; remove it"
     if judged and last is not None and branch > last:
-        return f"driver {branch} has no parameter {name} any more, {last} was the last; take it out"
+        return f"driver {branch} has no parameter {name}, which was removed after {last}; remove it"
     return _bad_value(bare, value)
 
 
 def nearest(bare: str, known: Iterable[str], alike: float = 0.9) -> str | None:
-    """The parameter that a name is a slip of, with its prefix.
+    """The parameter most similar to a misspelt name, with its prefix.
 
     Args:
-        bare: without ``NVreg_``, as those that are known.
-        known: the parameters there are.
-        alike: how much alike they have to be, from 0 to 1.
+        bare: without ``NVreg_``, like the supported ones.
+        known: the supported parameters.
+        alike: minimum similarity, from 0 to 1.
     """
     by_fold = {one.casefold(): one for one in known}
     found = difflib.get_close_matches(bare.casefold(), by_fold, 1, alike)
@@ -126,7 +126,7 @@ def _bad_value(bare: str, value: int | str) -> str | None:
     digits = text.lstrip("+-")
     base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
     if int(text, base) not in _INT:
-        return f"{said}: does not fit into 32 bits with a sign; the module would not load"
+        return f"{said}: does not fit into a signed 32-bit integer; the module would not load"
     return None
 
 

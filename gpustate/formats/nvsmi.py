@@ -1,8 +1,8 @@
-"""What nvidia-smi prints, as data: for nodes whose Python cannot ask NVML itself.
+"""Parse nvidia-smi's output, for nodes whose Python cannot query NVML directly.
 
-nvidia-smi cannot say everything: no architecture and no minor number, and an old one refuses a
-query that names a column it does not know (exit code 2). So there are two lists of columns, and
-the second holds only what every driver since 470 has.
+nvidia-smi does not report everything: it has no architecture and no minor number, and an old one refuses a query
+with an unknown column (exit code 2). So there are two lists of columns, and the second has only columns of every
+driver since 470.
 
 Sources:
     nvidia-smi(1) and ``nvidia-smi --help-query-gpu`` of 580.65.06; exit codes as in its man page:
@@ -46,7 +46,7 @@ COLUMNS = (
     "fabric.state",
     "fabric.status",
 )
-#: Prints the exit code in a line of its own, the table, then versions and MIG devices.
+#: Prints the exit code on a separate line, the table, then versions and MIG devices.
 SCRIPT = f"""s() {{ timeout -k 2 20 nvidia-smi "$@" 2>&1; }}
 o=$(s --query-gpu={",".join(COLUMNS)} --format=csv,noheader,nounits); r=$?
 [ $r != 2 ] || {{ o=$(s --query-gpu={",".join(OLD_COLUMNS)} --format=csv,noheader,nounits); r=$?; }}
@@ -72,11 +72,11 @@ _LOST = re.compile(
 
 
 def explain_exit(code: int) -> str:
-    """What an exit code of nvidia-smi means: NVML's numbers, and those of the shell around it."""
+    """The meaning of nvidia-smi's exit code: NVML's numbers, and those of the shell around it."""
     if code == 124:
-        return "no answer in time"
+        return "timeout"
     if code == 255:
-        return "nvidia-smi and NVML do not fit together"
+        return "nvidia-smi and NVML are incompatible"
     return error_name(code)
 
 
@@ -157,7 +157,7 @@ def _parse_table(table: str) -> tuple[list[Gpu], str]:
 
 
 def parse(text: str) -> NvmlFacts:
-    """Read what :data:`SCRIPT` printed; never raises, an odd answer is an error of the report."""
+    """Parse the output of :data:`SCRIPT`; never raises, invalid output becomes an error of the report."""
     head, _, rest = text.partition("\n")
     status = head.removeprefix("smi-status=")
     seen = whole(status)
@@ -169,7 +169,7 @@ def parse(text: str) -> NvmlFacts:
         return NvmlFacts(
             source="nvidia-smi",
             error=10 if code == 124 else code,
-            error_text=f"nvidia-smi ended with {code} ({explain_exit(code)}): {table.strip()[-300:]}",
+            error_text=f"nvidia-smi exited with {code} ({explain_exit(code)}): {table.strip()[-300:]}",
         )
     lines = more.splitlines()
     versions = {

@@ -21,11 +21,11 @@ def fingerprints(text: str) -> tuple[str, ...]:
     """Fingerprints of the primary keys, upper-case hexadecimal, in the order of the text.
 
     Raises:
-        ValueError: no armored public key block, or one whose bytes make no sense.
+        ValueError: no armored public key block, or an invalid one.
     """
     found = [one for data in _blocks(text) for one in primaries(data)]
     if not found:
-        raise ValueError(f"no public key in it ({BEGIN!r} is wanted)")
+        raise ValueError(f"contains no public key (expected {BEGIN!r})")
     return tuple(dict.fromkeys(found))
 
 
@@ -33,7 +33,7 @@ def primaries(data: bytes) -> tuple[str, ...]:
     """Fingerprints of the primary keys of a key ring that is not armored.
 
     Raises:
-        ValueError: its bytes make no sense.
+        ValueError: it is invalid.
     """
     return tuple(_fingerprint(body) for tag, body in _packets(data) if tag == _PUBLIC_KEY)
 
@@ -42,7 +42,7 @@ def binary(data: bytes) -> bytes:
     """A key ring without its armor, if it has one.
 
     Raises:
-        ValueError: the armor is torn.
+        ValueError: the armor is incomplete.
     """
     if BEGIN.encode() not in data:
         return data
@@ -65,7 +65,7 @@ def _blocks(text: str) -> list[bytes]:
         try:
             blocks.append(base64.b64decode(body, validate=True))
         except binascii.Error as error:
-            raise ValueError(f"the key block is not a base64 ({error})") from None
+            raise ValueError(f"the key block is not base64 ({error})") from None
     return blocks
 
 
@@ -75,7 +75,7 @@ def _packets(data: bytes) -> list[tuple[int, bytes]]:
     while at < len(data):
         head = data[at]
         if not head & 0x80:
-            raise ValueError("the key block does not hold OpenPGP packets")
+            raise ValueError("the key block contains no OpenPGP packets")
         if head & 0x40:
             tag = head & 0x3F
             length, start = _new_length(data, at + 1)
@@ -86,7 +86,7 @@ def _packets(data: bytes) -> list[tuple[int, bytes]]:
             length = int.from_bytes(data[at + 1 : start], "big") if size else len(data) - start
         body = data[start : start + length]
         if len(body) < length:
-            raise ValueError("the key block is cut short")
+            raise ValueError("the key block is truncated")
         packets.append((tag, body))
         at = start + length
     return packets
@@ -110,4 +110,4 @@ def _fingerprint(body: bytes) -> str:
         return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()
     if version == 6:
         return hashlib.sha256(b"\x9b" + len(body).to_bytes(4, "big") + body).hexdigest().upper()
-    raise ValueError(f"a key of version {version}, which is not supported")
+    raise ValueError(f"unsupported key version {version}")

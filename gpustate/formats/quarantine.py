@@ -1,7 +1,7 @@
-"""GPUs that are out of use on a node for a while, each with a reason and an end: the file that says so.
+"""The file of quarantined GPUs on a node, each with a reason and an end.
 
-Every look at the node reads it, so the others can go on and nobody takes the quarantined one for well.
-It ends by itself: an entry whose end has passed counts no more, and is shown as ended until the file is
+Every probe of the node reads it, so that the other GPUs stay in use and the quarantined one is not reported as
+healthy. A quarantine expires by itself: an expired entry has no effect, and is shown as ended until the file is
 written again.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 FORMAT = "gpustate.quarantine/1"
 FILE = "quarantine.json"  # below the state folder
 
-#: Prints the file on one line and the node's time where there is one.
+#: Prints the file on one line, and the node's time, if the file exists.
 SCRIPT = r"""
 [ -s "$G/quarantine.json" ] && { printf 'quarantine='; tr '\n' ' ' <"$G/quarantine.json"; echo; printf 'now=%s\n' "$(date +%s)"; }
 """
@@ -23,7 +23,7 @@ SCRIPT = r"""
 
 @dataclass(frozen=True)
 class Entry:
-    """One GPU, out of use until a time."""
+    """One GPU in quarantine until a time."""
 
     uuid: str
     pci: str  # as sysfs has it; a GPU off the bus has no UUID any more
@@ -34,7 +34,7 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """One line: which GPU, until when, why, by whom."""
+        """One line with GPU, end, reason and author."""
         name = self.uuid or self.pci
         return f"{name} until {stamp(self.until)}: {self.reason} ({self.by})"
 
@@ -49,21 +49,21 @@ class Quarantine:
 
     @property
     def active(self) -> tuple[Entry, ...]:
-        """Those whose end is still to come."""
+        """Entries that have not expired."""
         return tuple(one for one in self.entries if one.until > self.now)
 
     @property
-    def ended(self) -> tuple[Entry, ...]:
-        """Those that are over."""
+    def expired(self) -> tuple[Entry, ...]:
+        """Entries that have expired."""
         return tuple(one for one in self.entries if one.until <= self.now)
 
     def holds(self, uuid: str, pci: str) -> bool:
-        """A GPU is in quarantine now."""
+        """Whether a GPU is in quarantine now."""
         return any((uuid and one.uuid == uuid) or (pci and one.pci == pci) for one in self.active)
 
 
 def stamp(seconds: int) -> str:
-    """A time as people read and write it, in UTC, by the Gregorian calendar."""
+    """A readable time in UTC."""
     days, rest = divmod(seconds, 86400)
     era, day = divmod(days + 719468, 146097)  # of 400 years that begin with March
     years = (day - day // 1460 + day // 36524 - day // 146096) // 365
@@ -76,13 +76,13 @@ def stamp(seconds: int) -> str:
 
 
 def read(text: str, now: int) -> Quarantine:
-    """Read the file's text; one that cannot be read holds nobody and says so."""
+    """Parse the file; an invalid one has no entries and sets ``problem``."""
     if not text.strip():
         return Quarantine(now=now)
     try:
         data = json.loads(text)
         if data["format"] != FORMAT:
-            raise ValueError("another format")
+            raise ValueError("unknown format")
         entries = tuple(_entry(one) for one in data["gpus"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         return Quarantine(now=now, problem=f"{FILE} cannot be read ({str(error)[:80]})")
@@ -93,7 +93,7 @@ def _entry(data: dict[str, object]) -> Entry:
     texts = [data[key] for key in ("uuid", "pci", "reason", "by")]
     numbers = [data[key] for key in ("until", "since")]
     if not all(isinstance(one, str) for one in texts) or not all(type(n) is int for n in numbers):
-        raise ValueError("an entry has other fields")
+        raise ValueError("an entry has unknown or missing fields")
     uuid, pci, reason, by = (str(one) for one in texts)
     until, since = (n for n in numbers if isinstance(n, int))
     return Entry(uuid, pci, reason, until, since, by)

@@ -1,17 +1,15 @@
-"""Which way the memory of GPUs reaches network cards: DMA-BUF, or nvidia-peermem.
+"""GPUDirect RDMA of network cards: through DMA-BUF, or through nvidia-peermem.
 
-DMA-BUF needs the open kernel modules, Linux 5.12 or newer and GPUs from Turing on, and nothing else
-on the node. nvidia-peermem works with any driver, but only beside the RDMA stack of NVIDIA (MLNX_OFED,
-DOCA-OFED), whose headers it must have been built with: the kernel's own stack does not know the
-calls it registers with.
+DMA-BUF needs the open kernel modules, Linux 5.12 or newer and GPUs since Turing, and nothing else on the node.
+nvidia-peermem works with any driver, but needs NVIDIA's RDMA stack (MLNX_OFED, DOCA-OFED) and must be built
+with its headers: the kernel's own stack lacks the functions it registers with.
 
-Surprising: nvidia-peermem is always built. Without OFED's headers it becomes a shell that answers
-every load with "Invalid argument", and nothing in dpkg or DKMS tells it from a good one. The list of
-symbols that the module file wants (``modprobe --dump-modversions``) does, and the checksum in
-it says with which OFED it was built.
+Surprising: nvidia-peermem is always built. Without OFED's headers it is a stub that fails to load with
+"Invalid argument", and neither dpkg nor DKMS shows the difference. The symbols that the module file needs
+(``modprobe --dump-modversions``) do, and their checksum identifies the OFED it was built with.
 
 Sources:
-    NVIDIA/cloud-native-docs, gpu-operator/gpu-operator-rdma.rst (who needs what).
+    NVIDIA/cloud-native-docs, gpu-operator/gpu-operator-rdma.rst (requirements).
     NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem and conftest.sh
     (``ib_register_peer_memory_client`` is looked for when the module is compiled).
     NVIDIA/gpu-operator#2868, #2844; Mellanox/nv_peer_memory#63, #113.
@@ -25,9 +23,9 @@ from collections.abc import Iterable
 from gpustate.formats.numbers import whole
 
 DMA_BUF, PEERMEM = "dma-buf", "peermem"
-#: What nvidia-peermem registers with; only the ib_core of OFED has it.
+#: The function nvidia-peermem registers with; only OFED's ib_core has it.
 SYMBOL = "ib_register_peer_memory_client"
-#: First kernel with the interface of DMA-BUF that network cards use.
+#: First kernel with the DMA-BUF interface that network cards use.
 KERNEL = (5, 12)
 _BEFORE_TURING = ("kepler", "maxwell", "pascal", "volta")
 _RELEASE = re.compile(r"([0-9]+)\.([0-9]+)")
@@ -35,7 +33,7 @@ _CHECKSUM = re.compile(r"0x[0-9a-fA-F]{1,16}")
 
 
 def kernel_version(release: str) -> tuple[int, int]:
-    """The first two numbers of a kernel release; (0, 0) where it has none."""
+    """The first two numbers of a kernel release; (0, 0) if it has none."""
     found = _RELEASE.match(release)
     return (whole(found[1]) or 0, whole(found[2]) or 0) if found else (0, 0)
 
@@ -43,27 +41,27 @@ def kernel_version(release: str) -> tuple[int, int]:
 def why_no_dma_buf(
     *, driver: str | None, kernel: str, architectures: Iterable[str | None]
 ) -> str | None:
-    """What keeps a node from DMA-BUF, ``None`` where nothing does.
+    """Why a node does not support DMA-BUF; ``None`` if it does.
 
     Args:
         driver: ``"580.65.06 open"``, version and kind of the loaded driver.
         kernel: release that runs.
-        architectures: of its GPUs, in lower case; ``None`` for one not known, which is taken for new.
+        architectures: of its GPUs, in lower case; ``None`` for an unknown one, which is assumed to be new.
     """
     old = sorted({name for name in architectures if name in _BEFORE_TURING})
     if old:
-        return f"GPUs of the {', '.join(old)} generation do not know it (Turing and later do)"
+        return f"GPUs of the {', '.join(old)} generation do not support it (Turing and later do)"
     if driver is None:
         return "no driver is loaded"
     if not driver.endswith(" open"):
-        return f"the loaded driver {driver.partition(' ')[0]} is proprietary (the open modules know it)"
+        return f"the loaded driver {driver.partition(' ')[0]} is proprietary (only the open modules support it)"
     if kernel_version(kernel) < KERNEL:
-        return f"Linux {kernel} does not know it (5.12 does)"
+        return f"Linux {kernel} does not support it (5.12 does)"
     return None
 
 
 def checksum(text: str, symbol: str = SYMBOL) -> str | None:
-    """The checksum of a symbol in Module.symvers or ``modprobe --dump-modversions``, without zeros in front."""
+    """The checksum of a symbol in Module.symvers or ``modprobe --dump-modversions``, without leading zeros."""
     for line in text.splitlines():
         words = line.split()
         if len(words) >= 2 and words[1] == symbol and _CHECKSUM.fullmatch(words[0]):
@@ -72,6 +70,6 @@ def checksum(text: str, symbol: str = SYMBOL) -> str | None:
 
 
 def ofed_version(text: str) -> str | None:
-    """The version in the answer of ``ofed_info -s``: ``24.10-1.1.4`` of ``OFED-internal-24.10-1.1.4:``."""
+    """The version in the output of ``ofed_info -s``: ``24.10-1.1.4`` of ``OFED-internal-24.10-1.1.4:``."""
     found = re.search(r"([0-9]+\.[0-9]+(?:-[0-9][0-9.]*)?)", text)
     return found[1] if found else None

@@ -1,4 +1,4 @@
-"""What rpm, dnf and zypper print and keep, as the data that :mod:`gpustate.formats.dpkg` has for Debian.
+"""Parse output and files of rpm, dnf and zypper into the data types of :mod:`gpustate.formats.dpkg`.
 
 A version is ``epoch:version-release``, the epoch left out where it is 0 or not given. A package is held
 where dnf's versionlock or a lock of zypper keeps it at what is installed: rpm itself knows no hold.
@@ -22,7 +22,7 @@ from html import unescape
 from gpustate.formats import rpmversion
 from gpustate.formats.dpkg import Candidate, Package
 
-#: What a node's packages are managed with.
+#: Package managers.
 MANAGERS = ("apt", "dnf", "zypper")
 #: sh: sets ``pm`` to one of them. What the distribution says of itself decides: dpkg and apt can be had on
 #: Fedora and its kin, dnf and rpm on Debian, and there they manage nothing.
@@ -44,17 +44,17 @@ _ATTRIBUTE = re.compile(r"([a-z-]+)=\"([^\"]*)\"")
 
 
 def is_rpm(manager: str) -> bool:
-    """The packages of such a node are rpm packages."""
+    """Whether the package manager uses rpm packages."""
     return manager in ("dnf", "zypper")
 
 
 def is_name(text: str) -> bool:
-    """The text is a package name, and so a word of a command."""
+    """Whether the text is a package name, safe as an argument of a command."""
     return _NAME.fullmatch(text) is not None
 
 
 def version(text: str) -> str | None:
-    """A full version without an epoch of 0; ``None`` where it is none."""
+    """A full version without an epoch of 0; ``None`` if it is not a version."""
     found = _LABEL.fullmatch(text)
     if found is None:
         return None
@@ -63,7 +63,7 @@ def version(text: str) -> str | None:
 
 
 def with_epoch(full: str) -> str:
-    """A full version with its epoch, as dnf's lock list has it."""
+    """A full version with its epoch, as in dnf's versionlock list."""
     return full if ":" in full else f"0:{full}"
 
 
@@ -72,7 +72,7 @@ def parse_query(text: str, held: Iterable[str] = ()) -> dict[str, Package]:
 
     Args:
         text: the output.
-        held: names of packages that are held.
+        held: names of held packages.
     """
     kept = frozenset(held)
     packages: dict[str, Package] = {}
@@ -89,13 +89,13 @@ def parse_query(text: str, held: Iterable[str] = ()) -> dict[str, Package]:
 
 
 def versionlocks(text: str) -> tuple[str, ...]:
-    """The entries of a versionlock.list that keep a package at something; those that exclude are left out."""
+    """The entries of a versionlock.list that hold a package, without exclusions."""
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return tuple(line for line in lines if line and not line.startswith("!"))
 
 
 def held_by_dnf(entries: Iterable[str], packages: Mapping[str, Package]) -> frozenset[str]:
-    """Which installed packages are locked at what is installed."""
+    """Installed packages that are locked at their version."""
     patterns = tuple(entries)
     return frozenset(
         one.name
@@ -115,7 +115,7 @@ def _labels(package: Package) -> tuple[str, ...]:
 
 
 def held_by_zypper(text: str, names: Iterable[str]) -> frozenset[str]:
-    """Which names the locks of zypper keep from moving."""
+    """Names held by zypper's locks."""
     patterns: list[str] = []
     for block in re.split(r"\n\s*\n", text):
         pairs = (line.partition(":") for line in block.splitlines() if not line.startswith("#"))
@@ -142,7 +142,7 @@ def parse_repoquery(text: str) -> dict[str, tuple[Candidate, ...]]:
 
 
 def parse_search(text: str) -> dict[str, tuple[Candidate, ...]]:
-    """Read ``zypper -x search -s``: what repositories offer, the newest first; what is installed is none of it."""
+    """Read ``zypper -x search -s``: versions in repositories, newest first, without installed ones."""
     rows: list[tuple[str, str, str]] = []
     for found in _SOLVABLE.finditer(text):
         keys = {key: unescape(value) for key, value in _ATTRIBUTE.findall(found[1])}

@@ -1,4 +1,4 @@
-"""The .repo files of dnf and zypper: what other repositories a node has, and the text of one of ours.
+"""The .repo files of dnf and zypper: a node's other repositories, and the text of our own.
 
 Sources:
     dnf.conf(5), repository options; zypper(8) and libzypp, zypp/RepoInfo.h: the same file format in
@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-#: What switches an option off.
+#: Values that disable an option.
 OFF = frozenset({"0", "no", "false", "off"})
-#: Of the repositories that we write: lower is better, and 99 is what others have.
+#: Priority of our repositories: lower takes precedence, and the default of others is 99.
 PRIORITIES = {"driver-repository": 50, "toolkit-repository": 40}
 
 
@@ -29,7 +29,7 @@ class RpmSource:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One enabled repository as it is written: its id, its line and all that is said of it."""
+    """One enabled repository: its id, line and options."""
 
     id: str
     line: int
@@ -37,7 +37,7 @@ class Section:
 
 
 def sections(text: str) -> Iterator[Section]:
-    """Enabled repositories of a .repo file, whatever they say."""
+    """Enabled repositories of a .repo file."""
     section, place, key = "", 0, ""
     options: dict[str, str] = {}
     for number, line in enumerate([*text.splitlines(), "[]"], 1):
@@ -56,7 +56,7 @@ def sections(text: str) -> Iterator[Section]:
 
 
 def parse_repos(texts: Mapping[str, str]) -> tuple[RpmSource, ...]:
-    """Enabled repositories of some files, by path; what cannot be read is not a repository."""
+    """Enabled repositories of some files, by path; unreadable ones are ignored."""
     found: list[RpmSource] = []
     for file, text in texts.items():
         for one in sections(text):
@@ -86,10 +86,10 @@ def render_repo(
         id: the repository's id.
         uri: its address, up to the folder with ``repodata``.
         key_path: its key, a file on the node.
-        packages_signed, metadata_signed: what is signed with that key, and so is checked.
-        priority: the lower, the more it is preferred; 99 is the others'.
-        title: what is in it, for people.
-        more: further options, as those that say where a login is.
+        packages_signed, metadata_signed: whether signatures with that key are checked.
+        priority: lower takes precedence; 99 is the default of others.
+        title: human-readable name.
+        more: further options, such as those for a login.
     """
     rows = {
         "name": f"{title} ({id})",
@@ -103,7 +103,7 @@ def render_repo(
     if manager == "zypper":
         rows |= {"pkg_gpgcheck": _flag(packages_signed), "type": "rpm-md", "autorefresh": "0"}
     else:
-        # Module streams would hide every driver but those of the one that is enabled.
+        # Module streams would hide all drivers except those of the enabled stream.
         rows["module_hotfixes"] = "1"
     rows |= more or {}
     return f"[{id}]\n" + "".join(f"{key}={value}\n" for key, value in rows.items())

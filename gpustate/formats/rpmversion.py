@@ -1,4 +1,4 @@
-"""How rpm compares versions: epoch, version and release, each in runs of digits or letters. Pure.
+"""Compare versions like rpm: epoch, version and release, each in runs of digits or letters. Pure.
 
 Surprising: ``~`` sorts before the end of the text (``1.0~rc1`` is older than ``1.0``), ``^`` right behind it
 (``1.0^git1`` is newer than ``1.0`` and older than ``1.0.1``); all other signs only separate. A relation
@@ -21,7 +21,7 @@ _EPOCH = re.compile(r"([0-9]*):(.*)", re.DOTALL)
 
 
 def is_version(text: str) -> bool:
-    """The text is an epoch, version and release, and so a word of a command."""
+    """Whether the text is an epoch, version and release, safe as an argument of a command."""
     return _VERSION.fullmatch(text) is not None
 
 

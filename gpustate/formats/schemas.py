@@ -47,12 +47,12 @@ def check(
         package: that has the schema in its folder ``schema``: ``gpustate.plan``.
         name: of the schema's file.
         place: of the document, for messages.
-        error: raised where the document does not fit the schema.
-        fix: the next move.
-        what: first words of the message: ``the plan is damaged``.
+        error: raised if the document does not match the schema.
+        fix: the next step.
+        what: beginning of the message: ``the plan is damaged``.
 
     Raises:
-        GpustateError: of the class that was given.
+        GpustateError: of the given class.
     """
     import fastjsonschema  # only where a document is read back
 
@@ -66,10 +66,10 @@ def check(
 def check_format(
     data: Any, expected: str, *, place: str, error: type[GpustateError], fix: str
 ) -> None:
-    """Check the format that a document says it is of, before anything else in it.
+    """Check the ``format`` of a document before anything else in it.
 
     Raises:
-        GpustateError: of the class that was given; it is of another format, or of none.
+        GpustateError: of the given class; it has another format or none.
     """
     if not isinstance(data, dict):
         raise error(f"is {kind_of(data)}, expected a mapping", place=place, fix=fix)
@@ -120,7 +120,7 @@ def _message(found: Any) -> str:
     if rule == "pattern":
         return f"{where}: is {shown(value)}, expected {wanted.get('title', f'a text that matches {limit}')}"
     if rule == "uniqueItems":
-        return f"{where}: has an item twice"
+        return f"{where}: has a duplicate item"
     if rule == "minItems":
         return f"{where}: is empty"
     if rule in ("minimum", "maximum"):

@@ -1,7 +1,7 @@
-"""JSON text to plain Python data, strictly: a key that stands twice and numbers JSON lacks are errors.
+"""Parse JSON strictly: duplicate keys and numbers that JSON does not have are errors.
 
-Python's own reader keeps the last of two equal keys, takes ``NaN``, and tells a number of too many digits
-with advice for programmers. Every error here is of the caller's class, one line, with its line.
+Python's own parser keeps the last of two equal keys, accepts ``NaN``, and reports a number with too many digits
+with advice for programmers. Every error here has the caller's class, and is one line with a line number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _line_of(text: str, word: str) -> int | None:
 
 
 def _line_of_second(text: str) -> int | None:
-    """The line of the key that stands twice: that of the object that ends first, as the reader meets them."""
+    """The line of a duplicate key, in the object that ends first, in the parser's order."""
     objects: list[dict[str, int]] = []
     twice: list[int | None] = []
     before = (0, "")
@@ -71,15 +71,15 @@ def read(
 
     Args:
         text: all of it.
-        place: where it stands, a file's path as a rule.
-        error: raised for everything that is wrong with it.
-        said: of a text that is none.
-        lined: it has lines of its own, to be named; not what was written on a command line.
-        fix: the next move, whatever is wrong.
-        make: what becomes of an object, when all in it is made.
+        place: of the text, usually a file's path.
+        error: raised for every problem.
+        said: the message for a text that is not JSON.
+        lined: whether errors have line numbers; not for text from a command line.
+        fix: the next step for every problem.
+        make: converts an object, after everything in it.
 
     Raises:
-        GpustateError: of the class that was given.
+        GpustateError: of the given class.
     """
 
     def pairs(rows: list[tuple[str, Any]]) -> Any:
@@ -96,7 +96,7 @@ def read(
 
     def constant(word: str) -> NoReturn:
         line = _line_of(text, word) if lined else None
-        raise error(f"{word} is not a number of JSON", place=at(place, line), fix=fix)
+        raise error(f"{word} is not a JSON number", place=at(place, line), fix=fix)
 
     try:
         return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)

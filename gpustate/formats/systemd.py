@@ -1,4 +1,4 @@
-"""What ``systemctl show`` prints, as data. Sources: systemctl(1), org.freedesktop.systemd1(5)."""
+"""Parse the output of ``systemctl show``. Sources: systemctl(1), org.freedesktop.systemd1(5)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gpustate.formats.modprobe import is_nothing
 from gpustate.formats.numbers import whole
 
-#: Where files of units and their drop-ins are, the first before the others: systemd.unit(5).
+#: Folders of unit files and drop-ins in order of precedence: systemd.unit(5).
 FOLDERS = (
     "/etc/systemd/system",
     "/run/systemd/system",
@@ -37,7 +37,7 @@ _VARIABLE = r"^[ \t]*Environment[ \t]*=(?:.*[ \t\"'])?{}=([^ \t\"'\n]*)"
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One unit as systemd sees it."""
+    """One unit in systemd."""
 
     name: str
     load_state: str
@@ -52,17 +52,17 @@ class Unit:
 
     @property
     def exists(self) -> bool:
-        """systemd found a unit file."""
+        """Whether systemd found a unit file."""
         return self.load_state not in ("not-found", "")
 
     @property
     def active(self) -> bool:
-        """Running, or a oneshot that stays active."""
+        """Whether it is running, or a oneshot that remains active."""
         return self.active_state == "active"
 
     @property
     def enabled(self) -> bool:
-        """Started at boot; static and generated units count, for nothing more can be done."""
+        """Whether it is started at boot; static and generated units count, as they cannot be enabled."""
         return self.unit_file_state in (
             "enabled",
             "enabled-runtime",
@@ -73,7 +73,7 @@ class Unit:
 
 
 def parse_show(text: str) -> dict[str, Unit]:
-    """Read blocks of ``Key=value`` separated by empty lines, one block a unit."""
+    """Read blocks of ``Key=value`` separated by empty lines, one block per unit."""
     units: dict[str, Unit] = {}
     for block in text.split("\n\n"):
         keys: dict[str, str] = {}
@@ -101,7 +101,7 @@ def parse_show(text: str) -> dict[str, Unit]:
 
 
 def as_on_disk(units: Mapping[str, Unit], listed: str) -> dict[str, Unit]:
-    """Units with the state of their files as ``systemctl list-unit-files --plain`` has it, where it lists them."""
+    """Units with their file state from ``systemctl list-unit-files --plain``, if listed."""
     found = dict(units)
     for line in listed.splitlines():
         name, state, *_ = (*line.split(), "", "")
@@ -111,23 +111,23 @@ def as_on_disk(units: Mapping[str, Unit], listed: str) -> dict[str, Unit]:
 
 
 def at_boot(state: str, linked: bool) -> str:
-    """State of a unit's file as the disk has it.
+    """State of a unit's file on disk.
 
     Args:
-        state: ``UnitFileState``, which systemd keeps from when it last read a unit.
-        linked: a link in a ``.wants`` or ``.requires`` folder below ``/etc/systemd/system`` has it started.
+        state: ``UnitFileState``, from the last time systemd loaded the unit.
+        linked: a link in a ``.wants`` or ``.requires`` folder below ``/etc/systemd/system`` starts it.
     """
     if linked:
         return "enabled" if state == "disabled" else state
     return "disabled" if state == "enabled" else state
 
 
-def last_word(drop_ins: Mapping[str, str], ours: str = "") -> tuple[str, str]:
-    """The drop-in that says what a service runs, and its command; empty where none does, or ``ours`` after it.
+def effective_command(drop_ins: Mapping[str, str], ours: str = "") -> tuple[str, str]:
+    """The drop-in that sets the command of a service, and the command; empty if none does or ``ours`` overrides it.
 
     Args:
-        drop_ins: path to text; ``ours`` may be among them, or not yet be there.
-        ours: path of one that says it, too.
+        drop_ins: text by path; ``ours`` may be among them.
+        ours: path of our own drop-in, which sets a command too.
     """
     found = ("", "")
     for path in sorted({*drop_ins, ours} - {""}, key=posixpath.basename):
@@ -139,23 +139,23 @@ def last_word(drop_ins: Mapping[str, str], ours: str = "") -> tuple[str, str]:
 
 
 def runs_nothing(drop_ins: Mapping[str, str], unit: str) -> str:
-    """That a drop-in has a unit run nothing (``/bin/false``), and the next move; empty where none does.
+    """The message about a drop-in with which a unit runs nothing (``/bin/false``), with the remedy; empty if none.
 
     Args:
-        drop_ins: path to text, of others.
+        drop_ins: text by path of foreign drop-ins.
         unit: its name.
     """
-    path, command = last_word(drop_ins)
+    path, command = effective_command(drop_ins)
     if not is_nothing(command.lstrip("-@:+!")):
         return ""
     return (
-        f"{path} has {unit} run {command}, so that nothing runs: fix that drop-in or remove it, then "
-        "systemctl daemon-reload"
+        f"{path} sets the command of {unit} to {command}, so it does nothing: fix or remove that drop-in, "
+        "then run systemctl daemon-reload"
     )
 
 
-def last_variable(drop_ins: Mapping[str, str], name: str) -> tuple[str, str]:
-    """The drop-in that says what a variable of a service's environment is, and its value; empty where none does."""
+def effective_variable(drop_ins: Mapping[str, str], name: str) -> tuple[str, str]:
+    """The drop-in that sets an environment variable of a service, and its value; empty if none does."""
     found = ("", "")
     pattern = re.compile(_VARIABLE.format(re.escape(name)), re.MULTILINE)
     for path in sorted(drop_ins, key=posixpath.basename):

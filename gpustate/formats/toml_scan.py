@@ -1,8 +1,8 @@
-"""Where each statement of a TOML text stands, so that an edit can touch one and keep every other byte.
+"""Locate the statements of a TOML text, so that an edit can change one and keep every other byte.
 
-``tomllib`` says what a text means and forgets where; writers that keep comments still move
-whitespace. This finds the spans and decides nothing: validity is ``tomllib``'s word, asked by
-:func:`parse` with the file's name, and every edit built on these spans is proven by parsing again.
+``tomllib`` drops positions, and writers that keep comments still change whitespace. This module only finds
+spans. :func:`parse` validates with ``tomllib``, and every edit based on these spans is verified by parsing the
+result.
 
 Sources:
     TOML 1.0.0: keys, strings, arrays, inline tables.
@@ -30,14 +30,14 @@ class Statement:
     """One header, or one ``key = value``, with the lines it takes."""
 
     kind: Literal["table", "array", "key"]
-    section: tuple[str, ...]  # path of the header it stands under; () before the first one
+    section: tuple[str, ...]  # path of its header; () before the first one
     path: tuple[str, ...]  # from the top of the document
     start: int  # first byte of its first line, indentation included
     key_start: int
     value_start: int  # of a header: where the header ends
     value_end: int
     end: int  # past its line break, or the end of the text
-    comment: str  # behind the value on the same line, without the blanks before it
+    comment: str  # after the value on the same line, without the blanks before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +71,21 @@ def _key(found: re.Match[str]) -> str:
 
 
 def parse(text: str, place: str) -> dict[str, Any]:
-    """Return what ``text`` means.
+    """Parse TOML.
 
     Args:
         text: TOML.
-        place: the file it comes from, for the message.
+        place: its file, for the message.
 
     Raises:
-        ProbeError: it is not TOML; names file and line.
+        ProbeError: it is not TOML; with file and line.
     """
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         line = _LINE_OF.search(str(error))
         number = line.group(1) if line else str(text.count("\n") + 1)
-        # It writes the names of a key as Python does.
+        # tomllib prints the parts of a key as a Python tuple.
         what = _NAMES.sub(_key, str(error))
         what = what.partition(" (at ")[0]
         raise ProbeError(
@@ -216,7 +216,7 @@ def render_value(value: object) -> str:
     if isinstance(value, dict):
         inside = ", ".join(f"{render_key((str(k),))} = {render_value(v)}" for k, v in value.items())
         return "{ " + inside + " }" if inside else "{}"
-    raise ProbeError(f"a value of kind {type(value).__name__} cannot be copied: {value!r}")
+    raise ProbeError(f"a value of type {type(value).__name__} cannot be copied: {value!r}")
 
 
 def _escape(character: str) -> str:

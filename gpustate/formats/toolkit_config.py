@@ -1,9 +1,8 @@
 """Read and set keys of the NVIDIA container toolkit's ``config.toml``, and keep every other byte.
 
-The file ships with its defaults written down and the unset ones as comments (``#debug = "..."``). A key
-that is set takes the place of its comment; a key that is unset becomes such a comment again. The
-toolkit ignores keys it does not know, so a typing error there goes unnoticed until a container lacks
-its GPU: unknown keys are refused here.
+The file ships with its defaults written down and the unset ones as comments (``#debug = "..."``). Setting
+a key replaces its comment, and unsetting it restores a comment. The toolkit ignores unknown keys, so a typo
+would go unnoticed until a container lacks its GPU: unknown keys are refused here.
 
 Sources:
     NVIDIA/nvidia-container-toolkit, internal/config/config.go and features.go (1.17 to 1.20).
@@ -85,7 +84,7 @@ def check_key(key: str, value: object) -> None:
     """Raise unless the toolkit has this key and the value is of its type.
 
     Raises:
-        PolicyError: names the nearest key, the type, or the choices.
+        PolicyError: with the nearest key, the type, or the choices.
     """
     kind = KEYS.get(key)
     if kind is None:
@@ -96,14 +95,14 @@ def check_key(key: str, value: object) -> None:
         )
     is_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     if not (is_list if kind is list else isinstance(value, kind)):
-        raise PolicyError(f"{key} is {value!r}, {_TYPE_NAMES[kind]} was expected")
+        raise PolicyError(f"{key} is {value!r}, wanted {_TYPE_NAMES[kind]}")
     choices = _CHOICES.get(key)
     if choices and value not in choices:
-        raise PolicyError(f"{key} is {value!r}, one of {', '.join(choices)} was expected")
+        raise PolicyError(f"{key} is {value!r}, wanted one of {', '.join(choices)}")
 
 
 def read_keys(text: str, path: str = CONFIG_PATH) -> dict[str, Any]:
-    """Return dotted key to value of all that is set, keys unknown here included.
+    """Return all values by dotted key, including unknown keys.
 
     Raises:
         ProbeError: not TOML; names file and line.
@@ -115,13 +114,13 @@ def set_keys(text: str, wanted: Mapping[str, Value | None], path: str = CONFIG_P
     """Return ``text`` with keys set.
 
     Args:
-        text: the file; empty where there is none.
-        wanted: dotted key to value; ``None`` unsets it.
+        text: the file; empty if there is none.
+        wanted: values by dotted key; ``None`` unsets it.
         path: for messages.
 
     Raises:
         PolicyError: an unknown key, or a value of the wrong type.
-        ProbeError: the file is not TOML, or an inline table is in the way.
+        ProbeError: the file is not TOML, or an inline table prevents the edit.
     """
     expected = read_keys(text, path)
     for key, value in wanted.items():
@@ -144,14 +143,14 @@ def _prove(text: str, expected: Mapping[str, Any], path: str) -> None:
         same = False
     if not same:
         raise ProbeError(
-            "a key cannot be set without touching others",
+            "a key cannot be set without changing others",
             place=path,
             fix="write its table as a [header], not inline",
         )
 
 
 def _any_value(key: str) -> object:
-    """Return a value that passes, to have only the name of a key to unset checked."""
+    """Return a valid value, to check only the name of a key to unset."""
     if key in _CHOICES:
         return _CHOICES[key][0]
     kind = KEYS.get(key)
@@ -191,7 +190,7 @@ def _unset(text: str, key: tuple[str, ...]) -> str:
     there = scan(text).find(key)
     if there is None:
         return text
-    # Every line of a value gets its own mark, a list over several lines included.
+    # Every line of a multi-line value becomes a comment.
     lines = text[there.key_start : there.end].removesuffix("\n").split("\n")
     commented = "\n".join("#" + line for line in lines)
     tail = "\n" if text[there.start : there.end].endswith("\n") else ""
@@ -210,7 +209,7 @@ def _commented(found: Scan, section: tuple[str, ...], name: str) -> Comment | No
 
 
 def _is_value(written: str) -> bool:
-    """Whether what a comment holds is one whole value: the opening line of a list is none."""
+    """Whether a comment contains a complete value, unlike the first line of a list."""
     try:
         parse(f"k = {written}", "")
     except ProbeError:

@@ -1,9 +1,8 @@
-"""Which line of what a service said tells why it does not run.
+"""Find the log line that explains why a service does not run.
 
-A service that cannot start says so in its own words before systemd tells in general ones that it has
-ended, and often in several lines, of which the last is the one that gives up. One whose unit sends what it
-says to a file, such as NVIDIA's dcgm-exporter, leaves only systemd's words in the journal; so do Fabric Manager
-and IMEX, which have a log of their own.
+A service that cannot start logs specific errors before systemd's generic ones, often in several lines, of which
+the last is the most relevant. A service whose unit redirects its output to a file, such as NVIDIA's dcgm-exporter,
+has only systemd's lines in the journal; so do Fabric Manager and IMEX, which have their own log files.
 
 Surprising: containerd's unit has modprobe load overlay and goes on without it; where it is built in or in
 use already, that complains at every start. A plugin it does without has an error at level=info, so a line of a

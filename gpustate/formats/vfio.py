@@ -1,11 +1,11 @@
-"""Which PCI functions go to virtual machines, and the program that hands them over at boot.
+"""Select PCI functions for virtual machines, and the program that binds them to vfio at boot.
 
 A device is named by its address (0000:1b:00.0), by vendor and device (10de:2330: every board of that
 kind), or as ``gpus``: every NVIDIA GPU and NVSwitch. The other functions of a GPU's slot (sound, USB) go with it,
 for they lie in its IOMMU group.
 
-The program writes ``driver_override``, as driverctl does, and not ``options vfio-pci ids=``, which takes
-every board of a kind whether it is meant or not.
+The program writes ``driver_override``, like driverctl, and not ``options vfio-pci ids=``, which would bind
+every board of a model.
 
 Sources:
     Linux, Documentation/ABI/testing/sysfs-bus-pci (driver_override, drivers_probe); driverctl(8);
@@ -76,12 +76,12 @@ done
 
 
 def is_device(text: str) -> bool:
-    """The text names devices of a node in one of the three ways."""
+    """Whether the text names devices in one of the three ways."""
     return DEVICE.fullmatch(text) is not None
 
 
 def _chosen(devices: Iterable[str]) -> str:
-    # Checked by is_device: nothing in them means anything to sh.
+    # Checked by is_device: they contain no characters special to sh.
     return f"D='{' '.join(devices)}'\n"
 
 
@@ -97,9 +97,9 @@ def release_program(devices: Iterable[str]) -> str:
     return _chosen(devices) + _COMMON + _RELEASE
 
 
-def look_program(devices: Iterable[str]) -> str:
-    """sh that says of each: address, driver, override, best driver, IOMMU group, and who shares that group."""
-    # In an image the devices would be those of the machine it is baked on.
+def query_program(devices: Iterable[str]) -> str:
+    """sh that prints of each: address, driver, override, best driver, IOMMU group, and members of that group."""
+    # In an image build the devices would be those of the build machine.
     return (
         '[ -z "${GPUSTATE_IMAGE-}" ] || exit 0\n'
         + _chosen(devices)

@@ -1,4 +1,4 @@
-"""The small words that messages about a text are made of: quoted values, kinds, places."""
+"""Helpers for messages about a text: quoted values, kinds, places."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def shown(value: object, limit: int = LIMIT_SHOWN) -> str:
     return repr(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
-def told_apart(one: str, other: str, limit: int = 160) -> tuple[str, str]:
-    """Two texts that differ, each cut to ``limit`` characters, with the place where they do in both."""
+def distinguish(one: str, other: str, limit: int = 160) -> tuple[str, str]:
+    """Cut two different texts to ``limit`` characters each, around the first difference."""
     one, other = masked(one), masked(other)  # before they are cut: half a secret is not recognized
     pairs = enumerate(zip(one, other, strict=False))
     same = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
-    # Some of what is before the place says where it is.
+    # Keep some context before the difference.
     start = max(0, same - limit // 4) if max(len(one), len(other)) > limit else 0
     return _window(one, start, limit), _window(other, start, limit)
 
@@ -80,12 +80,12 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of several lines."""
+    """Escape control characters in multi-line text."""
     return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def json_text(text: str) -> str:
-    """The same for a JSON document, in JSON's own escapes: it says what it said before."""
+    """Escape control characters in a JSON document with JSON's own escapes, which keeps its meaning."""
     return _ACTED_ON_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -1,13 +1,12 @@
-"""NVIDIA's Xids as data, what to do about each as NVIDIA names it, and their lines in the kernel log.
+"""NVIDIA's Xid errors, NVIDIA's recommended action for each, and their lines in the kernel log.
 
-Surprising: an Xid says that something happened, not that it is still so. A reset or a new load of the
-module fixes a GPU and leaves the line; so only lines since the module was loaded count, and whoever
-judges them asks the GPU as well.
+Surprising: an Xid is an event, not a state. A reset or a reload of the module fixes a GPU but the line stays. So
+only lines since the module was loaded count, and the GPU itself is queried as well.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.
 
 Sources:
-    named for each row; ``catalog`` and ``extra`` are in :data:`SOURCES`.
+    of each row; ``catalog`` and ``extra`` are in :data:`SOURCES`.
 """
 
 from __future__ import annotations
@@ -22,39 +21,39 @@ SOURCES = {
     "extra": "docs.nvidia.com/deploy/xid-errors, catalog without an action (as of 2025-10-29)",
 }
 
-#: What NVIDIA's names of actions come to; the second word is how a GPU with it stands.
+#: Severity and remedy of NVIDIA's actions.
 RESET, REPORT, LOOK = "reset", "report", "look"
 ACTIONS = {
     "IGNORE": (REPORT, "nothing to do"),
     "RESTART_APP": (
         REPORT,
-        "start the program again; it is at fault, or was hit by a contained error",
+        "restart the application; it caused the error, or was hit by a contained one",
     ),
     "RESET_GPU": (RESET, "drain the GPU and reset it: nvidia-smi --gpu-reset -i INDEX"),
     "RESTART_BM": (RESET, "drain the node and power-cycle it"),
-    "RESTART_VM": (RESET, "start the virtual machine again"),
-    "WORKFLOW_XID_48": (RESET, "drain the GPU, reset it, and see whether a row was remapped"),
+    "RESTART_VM": (RESET, "restart the virtual machine"),
+    "WORKFLOW_XID_48": (RESET, "drain the GPU, reset it, and check for remapped rows"),
     "WORKFLOW_XID_45": (REPORT, "follow the Xid before it; alone, restart Fabric Manager"),
     "WORKFLOW_NVLINK_ERR": (
         LOOK,
-        "see nvidia-smi nvlink -e; reset the GPU, and have one that does it again replaced",
+        "check nvidia-smi nvlink -e; reset the GPU, and replace it if the error recurs",
     ),
     "WORKFLOW_NVLINK5_ERR": (
         LOOK,
         "follow NVIDIA's NVLink 5 workflow for its sub-code; Fabric Manager's log has more",
     ),
-    "CHECK_MECHANICALS": (LOOK, "look at the power cables and the seat of the GPU"),
-    "CHECK_UVM": (LOOK, "look for errors of nvidia-uvm in dmesg"),
+    "CHECK_MECHANICALS": (LOOK, "check the power cables and the seating of the GPU"),
+    "CHECK_UVM": (LOOK, "check dmesg for nvidia-uvm errors"),
     "UPDATE_SWFW": (LOOK, "use another driver; see gpustate outdated"),
-    "CONTACT_SUPPORT": (LOOK, "collect nvidia-bug-report.sh and ask NVIDIA's support"),
+    "CONTACT_SUPPORT": (LOOK, "collect nvidia-bug-report.sh and contact NVIDIA support"),
     "XID_154": (REPORT, "see nvidia-smi --query-gpu=gpu_recovery_action"),
-    "": (LOOK, "look it up in NVIDIA's Xid catalog"),
+    "": (LOOK, "see NVIDIA's Xid catalog"),
 }
 
 
 @dataclass(frozen=True)
 class Known:
-    """A row: number, NVIDIA's name, its immediate action as NVIDIA names it, where that stands."""
+    """A row: number, NVIDIA's name, NVIDIA's immediate action, source."""
 
     number: int
     name: str
@@ -196,7 +195,7 @@ _LAST = 172
 
 
 def known(number: int) -> Known:
-    """The row of an Xid; one for support or without an action where the table has none."""
+    """The row of an Xid; a generic one if the table has none."""
     if number in TABLE:
         return TABLE[number]
     if 0 < number <= _LAST:
@@ -206,9 +205,9 @@ def known(number: int) -> Known:
 
 @dataclass(frozen=True)
 class Xid:
-    """What the kernel log says of one Xid of one GPU since the module was loaded."""
+    """Occurrences of one Xid of one GPU in the kernel log since the module was loaded."""
 
-    pci: str  # domain, bus and device as sysfs has them, without the function: 0000:1b:00
+    pci: str  # domain, bus and device as in sysfs, without the function: 0000:1b:00
     number: int
     count: int
     last_s: float  # seconds after boot
@@ -230,7 +229,7 @@ _LOADED = "NVRM: loading NVIDIA UNIX"
 
 
 def parse(lines: list[str]) -> tuple[Xid, ...]:
-    """Read lines of the kernel log, the oldest first; what is before the last load of the module is history."""
+    """Parse lines of the kernel log, oldest first; lines before the last load of the module are ignored."""
     found: dict[tuple[str, int], Xid] = {}
     for line in lines:
         if _LOADED in line:

@@ -1,9 +1,8 @@
-"""YAML text to plain Python data whose lines are known, within limits.
+"""Parse YAML into plain Python data with line numbers, within limits.
 
-Built from the parser's events, not by PyYAML's composer: that one recurses in C and dies of a few
-thousand open brackets. On the way, a key that stands twice in one mapping is refused (PyYAML keeps
-the last and says nothing) unless the rules say that the last one counts, nesting is bounded, also where aliases bring it about, and so is what
-aliases expand to (ten lines of them can stand for a billion values).
+It is built from the parser's events, because PyYAML's composer recurses in C and crashes on a few thousand open
+brackets. Duplicate keys are refused (PyYAML silently keeps the last), unless the rules allow them. Nesting and
+the expansion of aliases are limited: ten lines of aliases can expand to a billion values.
 
 Values are YAML 1.1's (``no`` is false); a date stays the text it was written as.
 
@@ -33,9 +32,9 @@ _SCALARS = SafeConstructor()
 
 
 class Written(float):
-    """A number with a point that is shown as it was written: the version 580.10 is not 580.1.
+    """A decimal number that is shown as written: the version 580.10 is not 580.1.
 
-    For :attr:`Rules.tags`, as what :data:`FLOAT` becomes.
+    For :attr:`Rules.tags`, as the conversion of :data:`FLOAT`.
     """
 
     text: str
@@ -54,19 +53,19 @@ class Written(float):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a kind of file may hold.
+    """Rules for a kind of file.
 
     Args:
-        error: raised for everything wrong with the text.
+        error: raised for every problem of the text.
         depth: levels of nesting.
         values: in one file, each alias counted as often as it is used.
-        tags: what a scalar with a tag of this name becomes, beside YAML's own.
-        text_keys: a key is the text it is written as; otherwise it has a type, as values have.
-        many: a file may hold more than one document.
-        last_key_counts: of a key that stands twice the last one counts, as for Go's YAML libraries; both
-            are in :attr:`Lines.repeated`.
-        quoted_keys: with ``text_keys``, a key that Go's YAML would take for another text (``1.10`` becomes
-            ``1.1``, ``yes`` becomes ``true``) has to be quoted.
+        tags: conversions of scalars by tag, in addition to YAML's own.
+        text_keys: a key is the text as written; otherwise it has a type, like values.
+        many: a file may contain several documents.
+        last_key_counts: of duplicate keys the last one counts, as in Go's YAML libraries; both are in
+            :attr:`Lines.repeated`.
+        quoted_keys: with ``text_keys``, a key that Go's YAML reads as another text (``1.10`` as ``1.1``,
+            ``yes`` as ``true``) must be quoted.
     """
 
     error: type[GpustateError]
@@ -83,8 +82,8 @@ class Rules:
 class Lines:
     """Lines, from 1, by the identity of the mapping or list they are in: of each key, of each item.
 
-    ``repeated``: keys that stand twice, with the line of each but the last, and its value: what is kept here
-    cannot leave its identity to another.
+    ``repeated``: duplicate keys, with the line of each but the last, and its value. Keeping the values prevents
+    reuse of their identities.
     """
 
     of_keys: dict[int, dict[Any, int]] = field(default_factory=dict[int, dict[Any, int]])
@@ -96,16 +95,16 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a file; ``line`` is where it begins."""
+    """One document of a file; ``line`` is its first line."""
 
     data: Any
     line: int
     lines: Lines
 
     def wrapped(self, wrap: Callable[[Any, int], T]) -> T:
-        """Every value with its line, by ``wrap``; what is in a mapping or list is wrapped in its turn.
+        """Wrap every value with its line, recursively.
 
-        What an alias stands for is made once, however often it is used.
+        The value of an alias is wrapped once, however often it is used.
         """
         made: dict[int, Any] = {}
 
@@ -130,7 +129,7 @@ def documents(text: str, path: str, rules: Rules) -> list[Document]:
     """Return the documents of a file.
 
     Raises:
-        GpustateError: of the rules' class, with the line at which the text stops making sense.
+        GpustateError: of the rules' class, with the line of the problem.
     """
     loader = None
     try:
@@ -146,10 +145,14 @@ def documents(text: str, path: str, rules: Rules) -> list[Document]:
             f"is not YAML: a control character (0x{code:02x})", place=at(path, line)
         ) from error
     except UnicodeError as error:
-        raise rules.error("is not YAML: a character that is no text", place=path) from error
+        raise rules.error("is not YAML: invalid characters", place=path) from error
     finally:
         if loader is not None:
             loader.dispose()
+
+
+#: libyaml's words for more than 1000 levels, which it finds ahead of the first event.
+_TOO_DEEP = "exceeded maximum nesting depth"
 
 
 def _syntax(error: yaml.MarkedYAMLError, text: str, path: str, rules: Rules) -> GpustateError:
@@ -157,13 +160,15 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, path: str, rules: Rules) -> 
     if mark is None:
         return rules.error(f"is not YAML: {error.problem}", place=path)
     place = at(path, mark.line + 1)
+    if error.problem == _TOO_DEEP:
+        return rules.error(f"nested deeper than {rules.depth} levels", place=place)
     lines = text.splitlines()
     written = lines[mark.line] if mark.line < len(lines) else ""
     if "\t" in written[: mark.column + 1]:
         return rules.error(
-            "is not YAML: a tab, where only spaces may indent",
+            "is not YAML: a tab used for indentation",
             place=place,
-            fix="replace it by spaces",
+            fix="replace it with spaces",
         )
     context = ""
     if error.context and error.context_mark is not None and error.context_mark.line != mark.line:
@@ -173,7 +178,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, path: str, rules: Rules) -> 
 
 @dataclass(slots=True)
 class _Anchored:
-    """What an alias stands for; ``size`` is None while the value is still being read."""
+    """The value of an alias; ``size`` is None while it is still being read."""
 
     value: Any = None
     size: int | None = None
@@ -181,7 +186,7 @@ class _Anchored:
 
 
 class _Builder:
-    """Turns parser events into data; one method a kind of event."""
+    """Turns parser events into data, with a method per kind of event."""
 
     def __init__(self, loader: Any, path: str, rules: Rules) -> None:
         self.loader = loader
@@ -190,7 +195,7 @@ class _Builder:
         self.lines = Lines()
         self.anchors: dict[str, _Anchored] = {}
         self.values = 0
-        self.deepest = 0  # of what was read since somebody began to measure
+        self.deepest = 0  # since the last reset
 
     def documents(self) -> Iterator[Document]:
         self.loader.get_event()  # the stream begins
@@ -210,7 +215,7 @@ class _Builder:
             return self.alias(event, depth)
         self.values += 1
         if self.values > self.rules.values:
-            raise self.error(f"the file holds more than {self.rules.values} values", event)
+            raise self.error(f"the file contains more than {self.rules.values} values", event)
         if event.anchor is not None:
             return self.anchored(event, depth)
         return self.bare(event, depth)
@@ -224,7 +229,7 @@ class _Builder:
         return self.mapping(event, depth + 1)
 
     def anchored(self, event: Any, depth: int) -> Any:
-        # A name may be given again further down: aliases mean the last one before them.
+        # An anchor's name may be reused: an alias refers to the last one before it.
         anchored = self.anchors[event.anchor] = _Anchored()
         values, above, self.deepest = self.values, self.deepest, depth
         anchored.value = self.bare(event, depth)
@@ -238,15 +243,15 @@ class _Builder:
         if anchored is None:
             raise self.error(f"the alias *{named(event.anchor)} has no anchor before it", event)
         if anchored.size is None:
-            raise self.error(f"the alias *{named(event.anchor)} stands inside its own value", event)
+            raise self.error(f"the alias *{named(event.anchor)} is inside its own value", event)
         self.values += anchored.size
         if self.values > self.rules.values:
-            raise self.error(f"the aliases stand for more than {self.rules.values} values", event)
+            raise self.error(f"the aliases expand to more than {self.rules.values} values", event)
         self.reach(depth + anchored.height, event)
         return anchored.value
 
     def reach(self, depth: int, event: Any) -> None:
-        """Go down to a level, if that is not too deep."""
+        """Enter a level, if that is not too deep."""
         if depth > self.rules.depth:
             raise self.error(f"nested deeper than {self.rules.depth} levels", event)
         self.deepest = max(self.deepest, depth)
@@ -274,7 +279,9 @@ class _Builder:
             key = self.key(event, depth)
             if key in found:
                 if not self.rules.last_key_counts:
-                    raise self.error(f"the key {shown(key)} is also in line {lines[key]}", event)
+                    raise self.error(
+                        f"the key {shown(key)} is a duplicate of line {lines[key]}", event
+                    )
                 self.lines.repeated.setdefault(id(found), []).append((key, lines[key], found[key]))
             lines[key] = line
             found[key] = self.value(self.loader.get_event(), depth)
@@ -289,7 +296,7 @@ class _Builder:
                 raise self.error("a key is not a string", event)
             if self.rules.quoted_keys and self.is_renamed(event):
                 raise self.error(
-                    f"the key {shown(event.value)} is not a text to YAML; quote it", event
+                    f"the key {shown(event.value)} is not text in YAML; quote it", event
                 )
             return event.value
         key = self.value(event, depth)
@@ -300,7 +307,7 @@ class _Builder:
         return key
 
     def is_renamed(self, event: Any) -> bool:
-        """Whether Go's YAML libraries make another text of a key, or none at all."""
+        """Whether Go's YAML libraries read a key as another text, or not as text."""
         if event.implicit[0] and event.value in ("y", "Y", "n", "N"):
             return True
         value = self.scalar(event)
@@ -309,10 +316,10 @@ class _Builder:
         return not isinstance(value, str) and event.value not in ("true", "false")
 
     def merge(self, value: Any, event: Any, found: dict[Any, Any], lines: dict[Any, int]) -> None:
-        """Fill in what ``<<`` names; keys written out, and earlier merges, win."""
+        """Apply ``<<``; explicit keys and earlier merges take precedence."""
         for part in value if isinstance(value, list) else [value]:
             if not isinstance(part, dict):
-                raise self.error("'<<' wants a mapping or a list of mappings", event)
+                raise self.error("'<<' must be a mapping or a list of mappings", event)
             known = self.lines.of_keys.get(id(part), {})
             for key, item in part.items():
                 if key not in found:
@@ -341,9 +348,9 @@ class _Builder:
             wanted = tag.removeprefix(_TAG)
             if wanted == "int" and re.fullmatch(r"[-+]?[0-9_]{1000,}", event.value):
                 digits = sum(map(str.isdigit, event.value))
-                raise self.error(f"a number of {digits} digits is too long", event) from error
-            # The value itself is not quoted: it may stand in a file of secrets.
-            raise self.error(f"what stands here is not a YAML {wanted}", event) from error
+                raise self.error(f"a number with {digits} digits is too long", event) from error
+            # The value is not quoted: the file may contain secrets.
+            raise self.error(f"this is not a YAML {wanted}", event) from error
         raise self.error(f"the tag {shown(tag.removeprefix(_TAG))} is not supported", event)
 
     def check_tag(self, event: Any, wanted: str) -> None:

@@ -1,4 +1,4 @@
-"""Leaves and the blocks of them that nearly every component shares.
+"""Fields of the schemas, and blocks of fields that nearly every component shares.
 
 Sources:
     NVIDIA/gpu-operator v26.7: api/nvidia/v1/clusterpolicy_types.go.
@@ -13,36 +13,36 @@ from functools import partial
 from typing import Any
 
 
-class Fate(StrEnum):
-    """What becomes of a key that a file sets."""
+class Support(StrEnum):
+    """How gpustate supports a field."""
 
-    HONOURED = "honoured"  # a state, or the reader itself, does what it says
-    KUBERNETES = "kubernetes"  # about pods and other Kubernetes objects; says nothing of a node
-    NO_MEANING = "no-meaning"  # about containers that stand in for a host; nothing of it on a host
-    LATER = "later"  # about a node, and no state of this release does it
-    DEPRECATED = "deprecated"  # the Operator still looks at it, and says to use something else
-    DEAD = "dead"  # the Operator, or its chart, no longer looks at it
+    HONOURED = "honoured"  # by a state, or by the reader itself
+    KUBERNETES = "kubernetes"  # about pods and other Kubernetes objects, not about a node
+    NO_MEANING = "no-meaning"  # about the Operator's containers; not applicable on a host
+    LATER = "later"  # about a node, but no state of this release supports it
+    DEPRECATED = "deprecated"  # the Operator still reads it, and recommends another field
+    DEAD = "dead"  # the Operator, or its chart, no longer reads it
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """One settable value.
+class Field:
+    """One field of a schema that holds a value.
 
     Args:
         type: ``string``, ``boolean``, ``integer``, ``int-or-string``, ``list[...]``, ``map[...]``,
-            ``any`` for what is not looked into.
-        detail: honoured: the state and parameter; otherwise half a sentence that says why not.
-        fate: what becomes of it.
-        choices: the only values it may have.
-        default: what the API server, or the chart, fills in.
-        minimum: the least an integer may be.
-        instead: the path to use, for what is deprecated or dead.
-        until: the last release that looked at it, for what is dead; empty: none did.
+            ``any`` for values that are not checked.
+        detail: if honoured, the state and parameter; otherwise the reason, half a sentence.
+        support: how gpustate supports it.
+        choices: the allowed values.
+        default: filled in by the API server or the chart.
+        minimum: the lowest allowed integer.
+        instead: the path to use, for a deprecated or dead field.
+        until: the last release that read it, for a dead field; empty if none did.
     """
 
     type: str
     detail: str
-    fate: Fate
+    support: Support
     choices: tuple[str, ...] = ()
     default: Any = field(default=None, hash=False)
     minimum: int | None = None
@@ -50,56 +50,55 @@ class Leaf:
     until: str = ""
 
 
-Leaves = Mapping[str, Leaf]
+Fields = Mapping[str, Field]
 
 IMAGE_WHY = "the image of a container"
 POD_WHY = "a property of a pod"
 METRICS_WHY = "a property of a ServiceMonitor"
 
 
-honoured = partial(Leaf, fate=Fate.HONOURED)
-kubernetes = partial(Leaf, fate=Fate.KUBERNETES)
-no_meaning = partial(Leaf, fate=Fate.NO_MEANING)
-later = partial(Leaf, fate=Fate.LATER)
-deprecated = partial(Leaf, fate=Fate.DEPRECATED)
-dead = partial(Leaf, fate=Fate.DEAD)
+honoured = partial(Field, support=Support.HONOURED)
+kubernetes = partial(Field, support=Support.KUBERNETES)
+no_meaning = partial(Field, support=Support.NO_MEANING)
+later = partial(Field, support=Support.LATER)
+deprecated = partial(Field, support=Support.DEPRECATED)
+dead = partial(Field, support=Support.DEAD)
 
 
-def under(prefix: str, *parts: Leaves) -> dict[str, Leaf]:
+def under(prefix: str, *parts: Fields) -> dict[str, Field]:
     return {
-        f"{prefix}.{path}": replace(leaf, instead=f"{prefix}.{leaf.instead}")
-        if leaf.instead
-        else leaf
+        f"{prefix}.{path}": replace(one, instead=f"{prefix}.{one.instead}") if one.instead else one
         for part in parts
-        for path, leaf in part.items()
+        for path, one in part.items()
     }
 
 
-def with_fate(fate: Fate, detail: str, part: Leaves, until: str = "") -> dict[str, Leaf]:
-    """The same leaves with another fate."""
+def with_support(support: Support, detail: str, part: Fields, until: str = "") -> dict[str, Field]:
+    """The same fields with another kind of support."""
     return {
-        path: replace(leaf, fate=fate, detail=detail, until=until) for path, leaf in part.items()
+        path: replace(one, support=support, detail=detail, until=until)
+        for path, one in part.items()
     }
 
 
-def env(leaf: Leaf) -> dict[str, Leaf]:
-    return {"env[].name": leaf, "env[].value": leaf}
+def env(one: Field) -> dict[str, Field]:
+    return {"env[].name": one, "env[].value": one}
 
 
-IMAGE: Leaves = {
+IMAGE: Fields = {
     name: kubernetes("list[string]" if name == "imagePullSecrets" else "string", IMAGE_WHY)
     for name in ("repository", "image", "version", "imagePullPolicy", "imagePullSecrets")
 }
-RESOURCES: Leaves = {
+RESOURCES: Fields = {
     "resources.limits": kubernetes("map[int-or-string]", POD_WHY),
     "resources.requests": kubernetes("map[int-or-string]", POD_WHY),
 }
-ARGS: Leaves = {"args": kubernetes("list[string]", POD_WHY)}
+ARGS: Fields = {"args": kubernetes("list[string]", POD_WHY)}
 ENV = env(kubernetes("string", "an environment variable of a container"))
-HOST_NETWORK: Leaves = {"hostNetwork": kubernetes("boolean", POD_WHY)}
-COMPONENT: Leaves = {**IMAGE, **RESOURCES, **ARGS, **ENV, **HOST_NETWORK}
+HOST_NETWORK: Fields = {"hostNetwork": kubernetes("boolean", POD_WHY)}
+COMPONENT: Fields = {**IMAGE, **RESOURCES, **ARGS, **ENV, **HOST_NETWORK}
 
-PROBE: Leaves = {
+PROBE: Fields = {
     name: kubernetes("integer", "a probe of a container", minimum=minimum)
     for name, minimum in (
         ("initialDelaySeconds", None),
@@ -114,7 +113,7 @@ PROBES = {
     **under("livenessProbe", PROBE),
     **under("readinessProbe", PROBE),
 }
-SERVICE_MONITOR: Leaves = {
+SERVICE_MONITOR: Fields = {
     "enabled": kubernetes("boolean", METRICS_WHY),
     "interval": kubernetes("string", METRICS_WHY),
     "scrapeTimeout": kubernetes("string", METRICS_WHY),
@@ -140,14 +139,14 @@ SERVICE_MONITOR: Leaves = {
         default="replace",
     ),
 }
-TOLERATIONS: Leaves = {
+TOLERATIONS: Fields = {
     **{
         f"tolerations[].{name}": kubernetes("string", POD_WHY)
         for name in ("key", "operator", "value", "effect")
     },
     "tolerations[].tolerationSeconds": kubernetes("integer", POD_WHY),
 }
-SECURITY: Leaves = {
+SECURITY: Fields = {
     **dict.fromkeys(
         (
             *("appArmorProfile.localhostProfile", "appArmorProfile.type", "fsGroupChangePolicy"),

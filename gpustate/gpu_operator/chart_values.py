@@ -1,4 +1,4 @@
-"""The chart's values as a wrapper holds them."""
+"""The chart's values inside another program's file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gpustate.gpu_operator.documents import Item
 
 @dataclass(frozen=True, slots=True)
 class ChartValues:
-    """Values of the chart, and what their wrapper says about them.
+    """Values of the chart, and the release and objects that their wrapper names.
 
     Args:
         values: of the chart.
-        wrapper: what held them, for sentences: ``the HelmRelease gpu-operator``.
-        release: of the Operator, as it is tagged; empty where the wrapper does not say it.
+        wrapper: what contains them, for messages: ``the HelmRelease gpu-operator``.
+        release: of the Operator, as tagged; empty if the wrapper does not set it.
         notes: each with its place.
-        used: kind and name of the objects whose values are among them.
+        used: kind and name of the objects whose values were merged.
     """
 
     values: Item

@@ -1,7 +1,7 @@
-"""Holds a document against a table of leaves: every key known, every value of the right type.
+"""Check a document against a table of fields: every key known, every value of the right type.
 
-:meth:`Checker.walk` goes on after a problem, for the linter, which wants all of them;
-:meth:`Checker.settings` stops at the first that must not be read past.
+:meth:`Checker.walk` continues after a problem, for the linter. :meth:`Checker.settings` stops at the
+first one that makes the rest unreliable.
 """
 
 from __future__ import annotations
@@ -13,58 +13,58 @@ from functools import cache
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, shown
 from gpustate.gpu_operator import former, history, nearest
-from gpustate.gpu_operator.blocks import Leaf, Leaves
+from gpustate.gpu_operator.blocks import Field, Fields
 from gpustate.gpu_operator.documents import Item, plain
-from gpustate.gpu_operator.nearest import Meant
+from gpustate.gpu_operator.nearest import Suggestion
 
-#: Keys that are written wrongly so often that they are taken for what is meant.
+#: Common misspellings, read as the correct key.
 _MEANT = {"driver.upgradePolicy.gpuPodDeletion": "driver.upgradePolicy.podDeletion"}
-#: A file with more unknown keys is another file.
+#: A file with more unknown keys is not one of the Operator's.
 _MOST_MEANT = 200
 _ARTICLES = {"integer": "a whole number", "int-or-string": "a whole number or a string"}
 
 
-#: Says of a line whether a key in it that does nothing is an error.
+#: Decides by line whether an unknown key is an error.
 Strict = Callable[[int], bool]
 
 
-def nowhere(line: int) -> bool:
-    """In no line, as the API server sees it."""
+def never_strict(line: int) -> bool:
+    """Unknown keys are never errors, as in the API server."""
     return False
 
 
-def everywhere(line: int) -> bool:
-    """In every line."""
+def always_strict(line: int) -> bool:
+    """Unknown keys are errors everywhere."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One leaf that a file sets to something."""
+    """One field that a file sets."""
 
     path: str  # as in the table: toolkit.env[].name
     item: Item
-    leaf: Leaf
+    field: Field
 
     @property
-    def asks_for_something(self) -> bool:
-        """It is neither false, zero or empty nor what holds without it."""
+    def has_effect(self) -> bool:
+        """Whether it differs from false, zero, empty and the default."""
         value = plain(self.item)
-        return bool(value) and value != self.leaf.default and value != "0s"
+        return bool(value) and value != self.field.default and value != "0s"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that stands wrongly in a document.
+    """Something wrong in a document.
 
     Args:
-        rule: ``unknown``, ``newer`` (than the release), ``former`` (the release has it, the newest does
-            not), ``misnamed`` (read as what is meant), ``type``, ``value`` or ``nameless``.
+        rule: ``unknown``, ``newer`` (than the release), ``former`` (in the release, not in the newest),
+            ``misnamed`` (read under the correct name), ``type``, ``value`` or ``nameless``.
         path: where, ``[]`` for the elements of lists.
         item: the value.
-        message: what was seen and what was wanted.
-        fix: the next move.
-        meant: for unknown keys, what was probably meant.
+        message: observed and expected value.
+        fix: the next step.
+        meant: for unknown keys, the key that was probably meant.
     """
 
     rule: str
@@ -72,19 +72,19 @@ class Problem:
     item: Item
     message: str
     fix: str | None = None
-    meant: Meant | None = None
+    meant: Suggestion | None = None
 
     def error(self, file: str) -> PolicyError:
-        """The same as an error with its place."""
+        """The problem as an error with its place."""
         return PolicyError(self.message, place=f"{file}:{self.item.line}", fix=self.fix)
 
 
 @dataclass(slots=True)
 class Branch:
-    """An inner node of the schema; ``listed``: a list of such mappings."""
+    """An inner node of the schema; ``listed`` for a list of such mappings."""
 
     listed: bool = False
-    children: dict[str, Branch | Leaf] = field(default_factory=dict[str, "Branch | Leaf"])
+    children: dict[str, Branch | Field] = field(default_factory=dict[str, "Branch | Field"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +93,24 @@ class Checker:
 
     Args:
         file: its path, for places.
-        leaves: the table.
-        kind: of which kind the document is, for what its keys were called elsewhere and before.
-        strict: an unknown key in this line is an error; otherwise it becomes a note.
+        fields: the table.
+        kind: of the document, to suggest names of keys in other kinds and releases.
+        strict: whether an unknown key in a line is an error; otherwise it becomes a note.
         release: of the Operator that the document is for.
         notes: filled while checking.
-        strangers: unknown keys so far; what each was meant to be is worked out for the first of them.
+        unknown: unknown keys so far; suggestions are computed for the first of them only.
     """
 
     file: str
-    leaves: Leaves
+    fields: Fields
     kind: str = "clusterpolicy"
-    strict: Strict = nowhere
+    strict: Strict = never_strict
     release: str = ""
     notes: list[str] = field(default_factory=list[str])
-    strangers: list[str] = field(default_factory=list[str])
+    unknown: list[str] = field(default_factory=list[str])
 
     def settings(self, spec: Item) -> tuple[Setting, ...]:
-        """Return what a document's ``spec`` sets, in its order; ``null`` sets nothing.
+        """Return the settings of a document's ``spec`` in its order; ``null`` sets nothing.
 
         Raises:
             PolicyError: an unknown key or a value of the wrong type, with file and line.
@@ -133,15 +133,15 @@ class Checker:
         return tuple(found)
 
     def known(self, spec: Item) -> Item:
-        """The same document without keys that only later releases have, as that release sees it."""
+        """The document without keys of later releases, as the document's release sees it."""
         if not self.release or self.release == history.newest():
             return spec
         newer = {id(one.item) for one in self.walk(spec) if getattr(one, "rule", "") == "newer"}
         return _without(spec, newer) if newer else spec
 
     def walk(self, spec: Item) -> Iterator[Setting | Problem]:
-        """Yield everything that a document sets, and everything that is wrong with it."""
-        yield from self._mapping(spec, tree(tuple(self.leaves.items())), "")
+        """Yield all settings of a document and all problems in it."""
+        yield from self._mapping(spec, tree(tuple(self.fields.items())), "")
 
     def _mapping(self, item: Item, branch: Branch, path: str) -> Iterator[Setting | Problem]:
         if item.value is None:
@@ -158,11 +158,11 @@ class Checker:
                     yield self._unknown(below, child, branch)
                     continue
                 yield Problem(
-                    "misnamed", below, child, f"{below} is read as {meant}", meant=Meant(meant)
+                    "misnamed", below, child, f"{below} is read as {meant}", meant=Suggestion(meant)
                 )
                 known, below = branch.children[meant.rpartition(".")[2]], meant
-            if isinstance(known, Leaf):
-                yield from self._leaf(child, known, below)
+            if isinstance(known, Field):
+                yield from self._field(child, known, below)
             elif known.listed:
                 yield from self._list(child, known, below)
             else:
@@ -182,29 +182,29 @@ class Checker:
                 yield Problem("nameless", path, child, f"an element of {path} has no name")
             yield from self._mapping(child, branch, f"{path}[]")
 
-    def _leaf(self, item: Item, leaf: Leaf, path: str) -> Iterator[Setting | Problem]:
+    def _field(self, item: Item, spec: Field, path: str) -> Iterator[Setting | Problem]:
         if item.value is None:
             return
-        wrong = _misfit(item, leaf.type, path)
+        wrong = _misfit(item, spec.type, path)
         if wrong is not None:
             yield wrong
-        elif leaf.choices and item.value not in leaf.choices:
-            wanted = " or ".join(map(repr, leaf.choices))
+        elif spec.choices and item.value not in spec.choices:
+            wanted = " or ".join(map(repr, spec.choices))
             yield Problem("value", path, item, f"{path} is {shown(item.value)}, wanted {wanted}")
         elif self._newer(path):
             yield Problem(
                 "newer",
                 path,
                 item,
-                f"{path} is there since {history.since(self.kind, path)}, and this file is for "
-                f"{self.release}, which drops it",
+                f"{path} was added in {history.since(self.kind, path)}, and {self.release}, the release "
+                "this file is for, drops it",
             )
-        elif leaf.minimum is not None and item.value < leaf.minimum:
+        elif spec.minimum is not None and item.value < spec.minimum:
             yield Problem(
-                "value", path, item, f"{path} is {item.value}, wanted {leaf.minimum} or more"
+                "value", path, item, f"{path} is {item.value}, wanted {spec.minimum} or more"
             )
         else:
-            yield Setting(path, item, leaf)
+            yield Setting(path, item, spec)
 
     def _newer(self, path: str) -> bool:
         since = history.since(self.kind, path) if self.release else ""
@@ -217,18 +217,18 @@ class Checker:
                 old.last, release
             )
             if inside and old.covers(path, self.kind):
-                return Problem("former", path, item, f"{path} is read up to {old.last}")
-        self.strangers.append(path)
-        few = len(self.strangers) <= _MOST_MEANT
-        meant = nearest.meant(path, item, self.leaves, self.kind) if few else None
+                return Problem("former", path, item, f"{path} was removed after {old.last}")
+        self.unknown.append(path)
+        few = len(self.unknown) <= _MOST_MEANT
+        meant = nearest.suggest(path, item, self.fields, self.kind) if few else None
         listed = nearest.listed(path.rpartition(".")[2], branch.children, sort=few)
         return Problem(
             "unknown",
             path,
             item,
             f"unknown key {shown(path)}, which the "
-            f"{'chart' if self.kind == 'helm' else 'API server'} would drop in silence",
-            meant.hint if meant is not None else f"known here: {listed}",
+            f"{'chart' if self.kind == 'helm' else 'API server'} would silently drop",
+            meant.hint if meant is not None else f"supported keys: {listed}",
             meant,
         )
 
@@ -248,7 +248,7 @@ def _without(item: Item, left_out: set[int]) -> Item:
 
 
 def _misfit(item: Item, wanted: str, path: str) -> Problem | None:
-    """What is wrong with a value of a leaf; ``None`` when nothing is."""
+    """The problem with a value; ``None`` if it is valid."""
     value = item.value
     outer, _, rest = wanted.partition("[")
     if outer in ("list", "map"):
@@ -288,17 +288,17 @@ def _wrong_type(path: str, item: Item, wanted: str) -> Problem:
 
 
 @cache
-def tree(leaves: tuple[tuple[str, Leaf], ...]) -> Branch:
+def tree(fields: tuple[tuple[str, Field], ...]) -> Branch:
     """The table as a tree."""
     root = Branch()
-    for path, leaf in leaves:
+    for path, one in fields:
         *above, last = path.split(".")
         branch = root
         for name in above:
             key = name.removesuffix("[]")
             below = branch.children.setdefault(key, Branch(listed=name.endswith("[]")))
             if not isinstance(below, Branch):
-                raise TypeError(f"{path} goes on below a leaf")
+                raise TypeError(f"{path}: a value cannot have keys below it")
             branch = below
-        branch.children[last] = leaf
+        branch.children[last] = one
     return root

@@ -1,8 +1,8 @@
-"""ConfigMaps and Secrets that a policy refers to: from the same file, or from a folder beside it.
+"""ConfigMaps and Secrets that a policy refers to: from the same file, or from a folder next to it.
 
-For ``cp.yaml`` the folder is ``cp.d``. In it, ``*.yaml``, ``*.yml`` and ``*.json`` hold objects as
-kubectl takes them, and a folder ``NAME`` holds the files of the ConfigMap or Secret NAME, as
-``kubectl create configmap NAME --from-file=NAME`` would read them. The file itself comes first.
+For ``cp.yaml`` the folder is ``cp.d``. In it, ``*.yaml``, ``*.yml`` and ``*.json`` contain objects in
+kubectl's format. A folder ``NAME`` contains the files of the ConfigMap or Secret NAME, as
+``kubectl create configmap NAME --from-file=NAME`` reads them. Objects in the file itself take precedence.
 
 Sources:
     NVIDIA/gpu-operator v26.7: controllers/object_controls.go, internal/state/driver_volumes.go.
@@ -37,7 +37,7 @@ class Reference:
     Args:
         path: of the key.
         kind: of the object.
-        holds: what its data are, for :mod:`gpustate.gpu_operator.contents`.
+        holds: the kind of its data, for :mod:`gpustate.gpu_operator.contents`.
     """
 
     path: str
@@ -79,7 +79,7 @@ REFERENCES: Mapping[str, tuple[Reference, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key of an object: its text, and where that begins."""
+    """One key of an object: its text, and the line it starts at."""
 
     text: str
     file: str
@@ -95,8 +95,8 @@ class Companion:
     """A ConfigMap or a Secret.
 
     Args:
-        kind, name: which.
-        place: where it begins.
+        kind, name: of the object.
+        place: its first line.
         entries: its data by key.
     """
 
@@ -107,19 +107,19 @@ class Companion:
 
 
 @dataclass(slots=True)
-class Shelf:
-    """Finds companions of one policy file.
+class CompanionStore:
+    """The ConfigMaps, Secrets and Nodes in and next to one policy file.
 
     Args:
         file: the policy's path.
-        beside: ConfigMaps and Secrets of the same file.
-        used: those that were asked for, by kind and name.
+        objects: ConfigMaps and Secrets of the same file.
+        used: kind and name of those looked up.
         own_nodes: Nodes of the same file.
-        workloads: labels of Nodes say what a node is for; filled while reading.
+        workloads: whether Node labels select the workload; set while reading.
     """
 
     file: str
-    beside: tuple[Item, ...] = ()
+    objects: tuple[Item, ...] = ()
     used: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     own_nodes: tuple[Item, ...] = ()
     workloads: bool = False
@@ -127,7 +127,7 @@ class Shelf:
 
     @property
     def folder(self) -> Path:
-        """Where files beside the policy are looked for."""
+        """The folder with the companions of the policy."""
         path = Path(self.file)
         return path.with_suffix(".d") if path.suffix in _SUFFIXES else Path(f"{self.file}.d")
 
@@ -137,7 +137,7 @@ class Shelf:
         there = [(file, item) for file, item in self._objects() if item.text("kind") == "Node"]
         return (*((self.file, item) for item in self.own_nodes), *there)
 
-    def beside_of(self, kind: str) -> tuple[tuple[str, Item], ...]:
+    def objects_of(self, kind: str) -> tuple[tuple[str, Item], ...]:
         """Every object of a kind in the folder, with its file."""
         return tuple((file, item) for file, item in self._objects() if item.text("kind") == kind)
 
@@ -145,10 +145,10 @@ class Shelf:
         """Return the object of a kind and name.
 
         Raises:
-            PolicyError: it is there and makes no sense.
+            PolicyError: it is invalid.
         """
         self.used.add((kind, name))
-        for item in self.beside:
+        for item in self.objects:
             if item.text("kind") == kind and item.text("metadata", "name") == name:
                 return _of_object(item, self.file)
         for file, item in self._objects():
@@ -156,23 +156,23 @@ class Shelf:
                 return _of_object(item, file)
         return self._of_files(kind, name)
 
-    def need(self, kind: str, name: Item, path: str) -> Companion:
-        """The same for a key that cannot do without.
+    def require(self, kind: str, name: Item, path: str) -> Companion:
+        """Return the object of a key that requires it.
 
         Raises:
-            PolicyError: it is nowhere.
+            PolicyError: it is missing.
         """
         found = self.find(kind, name.value)
         if found is not None:
             return found
         there = ", ".join(
-            sorted(i.text("metadata", "name") for i in self.beside if i.text("kind") == kind)
+            sorted(i.text("metadata", "name") for i in self.objects if i.text("kind") == kind)
         )
         raise PolicyError(
             f"{path} names the {kind} {shown(name.value)}, which is not in this file"
             + (f" (it has {there})" if there else ""),
             place=f"{self.file}:{name.line}",
-            fix=f"add it as a document of its own, after a line '---', or to the folder {self.folder.name}",
+            fix=f"add it after a line '---', or to the folder {self.folder.name}",
         )
 
     def _objects(self) -> list[tuple[str, Item]]:
@@ -186,7 +186,7 @@ class Shelf:
         return self._folder
 
     def _of_files(self, kind: str, name: str) -> Companion | None:
-        """A folder whose files are the keys."""
+        """The object whose keys are the files of a folder."""
         if not name or "/" in name or name.startswith("."):
             return None
         folder = self.folder / name
@@ -204,15 +204,15 @@ class Shelf:
         except OSError as error:
             raise PolicyError(f"cannot be read: {error.strerror}", place=str(folder)) from error
         if len(found) > _MOST_FILES:
-            raise PolicyError(f"holds more than {_MOST_FILES} files", place=str(folder))
+            raise PolicyError(f"contains more than {_MOST_FILES} files", place=str(folder))
         return found
 
 
 def mig_text(text: str, file: str) -> str:
-    """The mig-parted file in a ConfigMap, its lines those of the file; empty where there is none.
+    """The mig-parted file in a ConfigMap, with the line numbers of the file; empty if there is none.
 
     Raises:
-        PolicyError: the text is no YAML, or there are several.
+        PolicyError: the text is not YAML, or there are several.
     """
     found: list[Entry] = []
     for item in documents.read(text, file):
@@ -222,23 +222,25 @@ def mig_text(text: str, file: str) -> str:
                 found.append(entry_of(value, file))
     if len(found) > 1:
         raise PolicyError(
-            "holds several mig-parted files",
+            "contains several mig-parted files",
             place=found[1].place(0),
-            fix="give a file with one of them",
+            fix="pass a file with one of them",
         )
-    return padded(found[0]) if found else ""
+    return pad(found[0]) if found else ""
 
 
-def padded(entry: Entry) -> str:
-    """The text with as many empty lines before it as make its lines those of the file."""
+def pad(entry: Entry) -> str:
+    """The text after as many empty lines as keep the line numbers of the file."""
     return "\n" * (entry.line - 1) + entry.text
 
 
-def found_beside(shelf: Shelf, spec: Item, kind: str) -> Iterator[tuple[str, Companion]]:
-    """Yield every object that a spec names and that is there, with the path of the key.
+def find_companions(
+    store: CompanionStore, spec: Item, kind: str
+) -> Iterator[tuple[str, Companion]]:
+    """Yield every object found that a spec names, with the path of the key.
 
     Raises:
-        PolicyError: one is there and makes no sense.
+        PolicyError: one of them is invalid.
     """
     for reference in REFERENCES.get(kind, ()):
         item = spec.get(*reference.path.split("."))
@@ -247,20 +249,20 @@ def found_beside(shelf: Shelf, spec: Item, kind: str) -> Iterator[tuple[str, Com
             continue
         found = None
         if kind == "helm":
-            found = inline_of(spec, reference, name, shelf.file)
-        found = found or shelf.find(reference.kind, name)
+            found = inline_of(spec, reference, name, store.file)
+        found = found or store.find(reference.kind, name)
         if found is not None:
             yield reference.path, found
 
 
 def object_name(value: object, kind: str) -> str:
-    """The name of an object; the chart puts a number in quotes. Empty when it is none."""
+    """The name of an object; empty if the value is not a name. The chart quotes numbers."""
     number = isinstance(value, int) and not isinstance(value, bool)
     return str(value) if isinstance(value, str) or (number and kind == "helm") else ""
 
 
 def inline_of(values: Item, reference: Reference, name: str, file: str) -> Companion | None:
-    """The ConfigMap that the chart makes of the values, if it makes one."""
+    """The ConfigMap that the chart creates from the values, if any."""
     section, _, rest = reference.path.partition(".")
     create, data = values.get(section, "config", "create"), values.get(section, "config", "data")
     if rest != "config.name" or create is None or create.value is not True or data is None:
@@ -269,7 +271,7 @@ def inline_of(values: Item, reference: Reference, name: str, file: str) -> Compa
 
 
 def inline(item: Item, name: str, file: str, *, key: str | None = None) -> Companion | None:
-    """A ConfigMap that the chart makes of ``config.data``; ``key``: it has just this one."""
+    """A ConfigMap that the chart creates from ``config.data``; ``key``: its only key."""
     if key is not None:
         if not isinstance(item.value, str):
             return None
@@ -277,7 +279,7 @@ def inline(item: Item, name: str, file: str, *, key: str | None = None) -> Compa
     if not isinstance(item.value, dict):
         return None
     if not all(isinstance(value.value, str) for value in item.value.values()):
-        return None  # told as a value of the wrong type
+        return None  # reported as a value of the wrong type
     entries = {at: entry_of(value, file) for at, value in item.value.items()}
     return Companion(CONFIG_MAP, name, f"{file}:{item.line}", entries)
 
@@ -296,17 +298,17 @@ def _of_object(item: Item, file: str) -> Companion:
         for key, value in data.value.items():
             if not isinstance(value.value, str):
                 raise PolicyError(
-                    f"{key} of the {kind} {shown(name)} is not a text", place=f"{file}:{value.line}"
+                    f"{key} of the {kind} {shown(name)} is not text", place=f"{file}:{value.line}"
                 )
             encoded = kind == SECRET and section == "data"
             entries[key] = _decoded(value, file, key) if encoded else entry_of(value, file)
     if not entries and item.get("binaryData") is None:
-        raise PolicyError(f"the {kind} {shown(name)} holds no data", place=place)
+        raise PolicyError(f"the {kind} {shown(name)} contains no data", place=place)
     return Companion(kind, name, place, entries)
 
 
 def entry_of(value: Item, file: str) -> Entry:
-    """A block scalar begins on the line after its key."""
+    """The text of a value; a block scalar begins on the line after its key."""
     return Entry(value.value, file, value.line + (1 if "\n" in value.value else 0))
 
 
@@ -317,7 +319,7 @@ def _decoded(value: Item, file: str, key: str) -> Entry:
         )
     except (binascii.Error, ValueError) as error:
         raise PolicyError(
-            f"{key} of a Secret is not a base64",
+            f"{key} of a Secret is not base64",
             place=f"{file}:{value.line}",
             fix="encode it, or move it to stringData",
         ) from error

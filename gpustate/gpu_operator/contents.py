@@ -1,9 +1,9 @@
-"""Holds ConfigMaps and Secrets beside a policy against what the components read of them.
+"""Check ConfigMaps and Secrets of a policy against what the components read from them.
 
 Sources:
     NVIDIA/gpu-operator v26.7: controllers/object_controls.go, internal/state/driver_volumes.go,
     internal/config. NVIDIA/dcgm-exporter 4.8: internal/pkg/counters (columns and types).
-    NVIDIA/gpu-driver-container: ubuntu24.04/nvidia-driver (names of files it looks for).
+    NVIDIA/gpu-driver-container: ubuntu24.04/nvidia-driver (names of the files it reads).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpustate.errors import GpustateError, PolicyError
 from gpustate.formats import dcgm, deviceplugin
 from gpustate.formats.words import kind_of, shown
 from gpustate.gpu_operator import documents
-from gpustate.gpu_operator.companions import Companion, Entry, padded
+from gpustate.gpu_operator.companions import Companion, Entry, pad
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.driver import MODULES
 from gpustate.mig import config as mig_config
@@ -24,7 +24,7 @@ from gpustate.mig import config as mig_config
 _REPOSITORIES = (".list", ".sources", ".repo", ".gpg", ".asc", ".key")
 _LICENSE = ("gridd.conf", "client_configuration_token.tok")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: The key of ``gpuClientsConfig``, and what a service is called in it.
+#: The key of ``gpuClientsConfig``, and the pattern of a service name in it.
 CLIENTS_KEY = "clients.yaml"
 _UNIT = re.compile(r"[A-Za-z0-9@_.:-]+\.service")
 _PLACE = re.compile(r"(.*):(\d+)")
@@ -32,11 +32,11 @@ _PLACE = re.compile(r"(.*):(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """Something wrong with an object beside a policy.
+    """Something wrong with an object next to a policy.
 
     Args:
         file, line: where.
-        key: of the object; empty: the object as a whole.
+        key: of the object; empty for the object as a whole.
         message, fix: as in an error.
         rule: of the linter.
     """
@@ -50,7 +50,7 @@ class Flaw:
 
 
 def check(holds: str, companion: Companion) -> Iterator[Flaw]:
-    """Yield what is wrong with an object; ``holds`` says what its data are."""
+    """Yield the problems of an object; ``holds`` is the kind of its data."""
     file, _, line = companion.place.rpartition(":")
     what = f"the {companion.kind} {shown(companion.name)}"
     missing = _WANTED_KEY.get(holds)
@@ -59,9 +59,9 @@ def check(holds: str, companion: Companion) -> Iterator[Flaw]:
             file if line.isdigit() else companion.place,
             int(line) if line.isdigit() else 1,
             "",
-            f"{what} has no key {missing}, which is all that is read of it"
+            f"{what} has no key {missing}, the only one that is read"
             f" (it has {', '.join(sorted(companion.entries)) or 'none'})",
-            f"call the key {missing}",
+            f"rename the key to {missing}",
         )
         return
     of_entry = _CHECKS.get(holds)
@@ -73,14 +73,14 @@ def check(holds: str, companion: Companion) -> Iterator[Flaw]:
 
 
 def _plugin(key: str, entry: Entry) -> Iterator[Flaw]:
-    wrong, passed = deviceplugin.faults(padded(entry), entry.file)
+    wrong, passed = deviceplugin.faults(pad(entry), entry.file)
     yield from (_of_error(one, key, entry) for one in wrong)
     yield from (replace(_of_error(one, key, entry), rule="without-effect") for one in passed)
 
 
 def _mig(key: str, entry: Entry) -> Iterator[Flaw]:
     try:
-        file = mig_config.read(padded(entry), entry.file)
+        file = mig_config.read(pad(entry), entry.file)
     except PolicyError as error:
         yield _of_error(error, key, entry)
         return
@@ -94,20 +94,20 @@ def clients(entry: Entry) -> list[Item]:
     """The services that a list of GPU clients names.
 
     Raises:
-        PolicyError: it is no such list.
+        PolicyError: it is not such a list.
     """
-    found = documents.read(padded(entry), entry.file)
+    found = documents.read(pad(entry), entry.file)
     top = found[0] if found else Item({}, entry.line)
     units = top.get("systemd-services")
     place = f"{entry.file}:{top.line}"
     if not isinstance(top.value, dict) or top.text("version") != "v1":
-        raise PolicyError("the list of GPU clients wants version: v1 at its top", place=place)
+        raise PolicyError("the list of GPU clients must begin with version: v1", place=place)
     for key, child in top.value.items():
         if key not in ("version", "systemd-services"):
             raise PolicyError(
                 f"unknown key {shown(key)} in the list of GPU clients",
                 place=f"{entry.file}:{child.line}",
-                fix="there are version and systemd-services",
+                fix="supported keys: version, systemd-services",
             )
     if units is None:
         return []
@@ -133,13 +133,15 @@ def _clients(key: str, entry: Entry) -> Iterator[Flaw]:
 
 
 def _counters(key: str, entry: Entry) -> Iterator[Flaw]:
-    yield from (_of_error(one, key, entry) for one in dcgm.check(padded(entry), entry.file).errors)
+    yield from (_of_error(one, key, entry) for one in dcgm.check(pad(entry), entry.file).errors)
 
 
 def _modules(key: str, entry: Entry) -> Iterator[Flaw]:
     if key not in MODULES:
         wanted = f"wanted {', '.join(MODULES)}"
-        yield Flaw(entry.file, entry.line, key, f"the key {shown(key)} is for no module", wanted)
+        yield Flaw(
+            entry.file, entry.line, key, f"the key {shown(key)} belongs to no module", wanted
+        )
         return
     for number, line in enumerate(entry.text.split("\n"), 1):
         stripped = line.strip()
@@ -158,18 +160,22 @@ def _repositories(key: str, entry: Entry) -> Iterator[Flaw]:
             entry.file,
             entry.line,
             key,
-            f"the key {shown(key)} is not a name of a repository file",
+            f"the key {shown(key)} is not the name of a repository file",
             "end it in .list or .sources for apt, in .repo for dnf and zypper",
         )
 
 
 def _certificates(key: str, entry: Entry) -> Iterator[Flaw]:
     if "-----BEGIN CERTIFICATE-----" not in entry.text:
-        yield Flaw(entry.file, entry.line, key, f"{key} holds no certificate in PEM form")
+        yield Flaw(entry.file, entry.line, key, f"{key} contains no PEM certificate")
     elif not key.endswith((".crt", ".pem", ".cer")):
-        fix = "end it in .crt, which update-ca-certificates wants"
+        fix = "end it in .crt, as update-ca-certificates requires"
         yield Flaw(
-            entry.file, entry.line, key, f"the key {shown(key)} is not a name of a certificate", fix
+            entry.file,
+            entry.line,
+            key,
+            f"the key {shown(key)} is not the name of a certificate",
+            fix,
         )
 
 
@@ -186,7 +192,9 @@ def _license(key: str, entry: Entry) -> Iterator[Flaw]:
 
 def _environment(key: str, entry: Entry) -> Iterator[Flaw]:
     if not _VARIABLE.fullmatch(key):
-        yield Flaw(entry.file, entry.line, key, f"the key {shown(key)} is not a name of a variable")
+        yield Flaw(
+            entry.file, entry.line, key, f"the key {shown(key)} is not the name of a variable"
+        )
 
 
 _WANTED_KEY: Mapping[str, str] = {

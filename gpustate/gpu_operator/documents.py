@@ -1,7 +1,7 @@
-"""Kubernetes YAML (or JSON) text to items that know their lines.
+"""Parse Kubernetes YAML (or JSON) text into items with line numbers.
 
-A file may hold several documents, and a ``kind: List`` several more. Values are those the API
-server would see: YAML 1.1, so an unquoted ``on`` or ``no`` is a boolean; keys are text.
+A file may contain several documents, and a ``kind: List`` several objects. Values are parsed as by the
+API server: YAML 1.1, so an unquoted ``on`` or ``no`` is a boolean; keys are text.
 
 Sources:
     kubernetes-sigs/yaml: what kubectl makes of a file.
@@ -18,7 +18,7 @@ from gpustate.errors import PolicyError
 from gpustate.formats import yaml_events
 from gpustate.formats.yaml_events import Written
 
-#: Of Kubernetes objects: several in one file, with binary data in Secrets.
+#: Limits for Kubernetes objects: several in one file, with binary data in Secrets.
 OBJECTS = yaml_events.Rules(
     PolicyError,
     depth=60,
@@ -27,12 +27,12 @@ OBJECTS = yaml_events.Rules(
     text_keys=True,
     many=True,
 )
-#: What ``helm get values`` begins with; with ``--all`` the second.
+#: The heading of ``helm get values``; with ``--all`` the second.
 _HEADING = re.compile(r"(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(\r?\n|\Z)")
 _NO_VALUES = ("", "null", "{}")
-#: A variable that Flux fills in, with what holds where nobody gives it a value.
+#: A variable that Flux substitutes, with its default.
 _WITH_DEFAULT = re.compile(r"(?<!\$)\$\{[A-Za-z_][A-Za-z0-9_]*:?[=-]([^{}\n]*)\}")
-#: What somebody else has to fill in.
+#: Template placeholders of other programs.
 UNFILLED = re.compile(r"(?<!\$)\$\{[A-Za-z_][A-Za-z0-9_]*\}|\{\{.*\}\}", re.DOTALL)
 _RENDERERS = (
     (".gotmpl", "helmfile template > rendered.yaml"),
@@ -42,7 +42,7 @@ _RENDERERS = (
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A value and the line its key (in a list: the value itself) stands on.
+    """A value and the line of its key (in a list: of the value itself).
 
     Args:
         value: a scalar, a dict of items by key, or a list of items.
@@ -53,7 +53,7 @@ class Item:
     line: int
 
     def get(self, *path: str) -> Item | None:
-        """Follow keys down mappings; ``None`` where one is missing or leads to nothing."""
+        """Follow keys down mappings; ``None`` if one is missing or null."""
         item: Item | None = self
         for key in path:
             if item is None or not isinstance(item.value, dict):
@@ -62,7 +62,7 @@ class Item:
         return None if item is None or item.value is None else item
 
     def text(self, *path: str) -> str:
-        """The string at a path; empty when there is none."""
+        """The string at a path; empty if there is none."""
         item = self.get(*path)
         return item.value if item is not None and isinstance(item.value, str) else ""
 
@@ -77,9 +77,9 @@ def plain(item: Item) -> Any:
 
 
 def without_heading(text: str) -> str:
-    """Remove what ``helm get values`` writes above the values; every line keeps its number.
+    """Remove the heading of ``helm get values``; line numbers stay the same.
 
-    No values at all become a section that says nothing: the chart's own hold then.
+    No values at all become an empty section: the chart's defaults apply.
     """
     heading = _HEADING.match(text)
     if heading is None:
@@ -89,21 +89,21 @@ def without_heading(text: str) -> str:
 
 
 def filled_in(text: str) -> str:
-    """A text with the defaults of Flux's variables in their places: ``${version:=580}``."""
+    """Substitute Flux's variables with their defaults: ``${version:=580}``."""
     return _WITH_DEFAULT.sub(lambda match: match[1], text) if "${" in text else text
 
 
 def rendering(path: str) -> str:
-    """What to do with a template."""
+    """The command that renders a template."""
     command = next((one for ending, one in _RENDERERS if path.endswith(ending)), "")
     return f"render it first: {command or 'helm template gpu-operator CHART > rendered.yaml'}"
 
 
 def read(text: str, path: str) -> list[Item]:
-    """Return the documents of a file that are not empty, those of a ``List`` one by one.
+    """Return the non-empty documents of a file, those of a ``List`` one by one.
 
     Raises:
-        PolicyError: with the line at which the text stops making sense.
+        PolicyError: invalid text, with its line.
     """
     found: list[Item] = []
     try:

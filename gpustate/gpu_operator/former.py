@@ -1,7 +1,7 @@
-"""Keys that are no longer there, never were, or are called otherwise in another kind of file.
+"""Keys that were removed, never existed, or have another name in another kind of file.
 
-The figures (first and last release) are counted from the schemas and templates of the releases, as
-those in :mod:`gpustate.gpu_operator.history`.
+First and last releases are extracted from the schemas and templates of the releases, like the data of
+:mod:`gpustate.gpu_operator.history`.
 
 Sources:
     NVIDIA/gpu-operator, tags 1.3.0 to v26.7.0: config/crd/bases, deployments/gpu-operator.
@@ -25,20 +25,20 @@ _ENVIRONMENTS = (
         for part in ("cuda", "driver", "plugin", "toolkit", "vfioPCI", "vgpuDevices", "vgpuManager")
     ),
 )
-_LABELS = "which nodes get it is said by their labels nvidia.com/gpu.deploy.*"
+_LABELS = "node labels nvidia.com/gpu.deploy.* select its nodes"
 BOTH = ("clusterpolicy", "helm")
 
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """A key, and all below it, that an earlier release had.
+    """A key of earlier releases, with all keys below it.
 
     Args:
         path: as in the tables.
         first, last: releases.
         why: what to do about it, half a sentence.
-        instead: the path to use, where there is one.
-        kinds: of files.
+        instead: the path to use, if any.
+        kinds: of files it applies to.
     """
 
     path: str
@@ -49,7 +49,7 @@ class Former:
     kinds: tuple[str, ...] = BOTH
 
     def covers(self, path: str, kind: str) -> bool:
-        """Whether a path of a file is this one, or below it."""
+        """Whether a path of a file is this one or below it."""
         mine = path == self.path or path.startswith((f"{self.path}.", f"{self.path}[]"))
         return mine and kind in self.kinds
 
@@ -92,7 +92,7 @@ def _formers() -> Iterator[Former]:
         "driver.repoConfig.destinationDir",
         "1.4.0",
         "v1.8.2",
-        "the folder follows from the distribution; give only driver.repoConfig.configMapName",
+        "the folder depends on the distribution; set only driver.repoConfig.configMapName",
         "driver.repoConfig.configMapName",
     )
     yield _moved("driver.rollingUpdate", "v1.11.1", "v22.9.0", "driver.upgradePolicy")
@@ -108,7 +108,7 @@ def _formers() -> Iterator[Former]:
         "operator.defaultGPUMode",
         "1.5.0",
         "1.5.1",
-        "sandboxWorkloads.defaultWorkload says what a node is for",
+        "use sandboxWorkloads.defaultWorkload",
         "sandboxWorkloads.defaultWorkload",
         kinds=("clusterpolicy",),
     )
@@ -119,7 +119,7 @@ FORMER = tuple(_formers())
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A key that people expect and that no release ever had."""
+    """A key that people expect but no release ever had."""
 
     path: str
     why: str
@@ -129,11 +129,11 @@ class Expected:
 
 _ALL = ("clusterpolicy", "helm", "nvidiadriver", "gpucluster")
 _OBJECTS = ("clusterpolicy", "nvidiadriver", "gpucluster")
-_PARAMETERS = "a ConfigMap says them, and kernelModuleConfig.name names it"
+_PARAMETERS = "set them in a ConfigMap named by kernelModuleConfig.name"
 _OPEN = 'write kernelModuleType: "open"'
-_SHARING = "a sharing configuration in the ConfigMap of devicePlugin.config.name turns it on"
-_LICENSE = "use {0}secretName, of a Secret; {0}{1}, of a ConfigMap, is deprecated"
-#: Sections that the chart alone has.
+_SHARING = "configure sharing in the ConfigMap named by devicePlugin.config.name"
+_LICENSE = "use {0}secretName, the name of a Secret; {0}{1}, of a ConfigMap, is deprecated"
+#: Sections that only the chart has.
 CHART_VALUES = (
     *("nfd", "platform", "node-feature-discovery", "clusterPolicy", "gpuCluster", "extraObjects"),
     *("global", "nameOverride", "fullnameOverride", "operator.cleanupCRD", "operator.upgradeCRD"),
@@ -145,8 +145,8 @@ _CHART_OF_EXPORTER = "a value of the dcgm-exporter chart; the Operator has dcgmE
 EXPECTED = (
     Expected("daemonsets.nodeSelector", _LABELS),
     Expected("daemonsets.affinity", _LABELS),
-    Expected("daemonsets.env", "each component has an env of its own"),
-    Expected("daemonsets.resources", "each component has resources of its own"),
+    Expected("daemonsets.env", "set env per component"),
+    Expected("daemonsets.resources", "set resources per component"),
     Expected("extraEnv", _CHART_OF_EXPORTER.format("env"), "dcgmExporter.env", ("helm",)),
     Expected(
         "extraConfigMapVolumes",
@@ -158,12 +158,12 @@ EXPECTED = (
     Expected("driver.branch", "write the branch as driver.version", "driver.version"),
     Expected("driver.tag", "the tag of the image is driver.version", "driver.version"),
     Expected("driver.imageTag", "the tag of the image is driver.version", "driver.version"),
-    Expected("driver.toolkit", "the toolkit has a section of its own", "toolkit"),
+    Expected("driver.toolkit", "use the section toolkit", "toolkit"),
     Expected("migManager.strategy", "use mig.strategy", "mig.strategy"),
     Expected("devicePlugin.migStrategy", "use mig.strategy", "mig.strategy"),
-    Expected("devicePlugin.timeSlicing", "a ConfigMap says it", "devicePlugin.config.name"),
-    Expected("timeSlicing", "a ConfigMap says it", "devicePlugin.config.name"),
-    Expected("sharing", "a ConfigMap says it", "devicePlugin.config.name"),
+    Expected("devicePlugin.timeSlicing", "use a ConfigMap", "devicePlugin.config.name"),
+    Expected("timeSlicing", "use a ConfigMap", "devicePlugin.config.name"),
+    Expected("sharing", "use a ConfigMap", "devicePlugin.config.name"),
     Expected("devicePlugin.mps.enabled", _SHARING, "devicePlugin.config.name"),
     Expected("driver.openKernelModules", _OPEN, "driver.kernelModuleType"),
     Expected("openKernelModules", _OPEN, "kernelModuleType", ("nvidiadriver",)),
@@ -172,10 +172,13 @@ EXPECTED = (
     Expected("gpuFeatureDiscovery", "did you mean gfd", "gfd"),
     Expected(
         "dcgmExporter.service.nodePort",
-        "the Operator's Service has a type and no port of its own choosing",
+        "the Operator sets the port of the Service; only its type can be chosen",
     ),
     Expected(
-        "enabled", "the object itself is the switch: without it no driver", "", ("nvidiadriver",)
+        "enabled",
+        "create or delete the NVIDIADriver itself to enable or disable the driver",
+        "",
+        ("nvidiadriver",),
     ),
     Expected(
         "licensingConfig.configMapName",
@@ -188,19 +191,24 @@ EXPECTED = (
         _LICENSE.format("driver.licensingConfig.", "configMapName"),
         "driver.licensingConfig.secretName",
     ),
-    Expected("driver", "an object of kind NVIDIADriver says it", "", ("gpucluster",)),
+    Expected("driver", "use an object of kind NVIDIADriver", "", ("gpucluster",)),
     Expected(
-        "draDriver.enabled", "gpuCluster.deployCR turns it on", "gpuCluster.deployCR", ("helm",)
+        "draDriver.enabled", "enable it with gpuCluster.deployCR", "gpuCluster.deployCR", ("helm",)
     ),
-    Expected("draDriver.enabled", "the object itself is the switch", "", ("gpucluster",)),
-    Expected("spec", "a level too many: what is in it stands below spec itself", "", _OBJECTS),
+    Expected(
+        "draDriver.enabled",
+        "create or delete the GPUCluster itself to enable or disable it",
+        "",
+        ("gpucluster",),
+    ),
+    Expected("spec", "one level too deep: move its keys directly below spec", "", _OBJECTS),
     *(
         Expected(path, "a value of the Helm chart, which an object does not have", "", _OBJECTS)
         for path in CHART_VALUES
     ),
 )
 
-#: What a kind calls otherwise: path in another kind, kinds it is wrong in, the path there.
+#: Keys with another name elsewhere: path in another kind, kinds it is wrong in, the path there.
 RENAMED: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("driver.useNvidiaDriverCRD", ("helm",), "driver.nvidiaDriverCRD.enabled"),
     ("driver.nvidiaDriverCRD.enabled", ("clusterpolicy",), "driver.useNvidiaDriverCRD"),

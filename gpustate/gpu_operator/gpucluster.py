@@ -1,7 +1,7 @@
-"""A class for every leaf of GPUCluster, the stack of the DRA driver.
+"""The support of every field of GPUCluster, the stack of the DRA driver.
 
-It brings no driver, no toolkit and no device plugin: the driver is an NVIDIADriver's or the host's,
-and containers get their GPUs by CDI. What is left for a node is the driver itself.
+It includes no driver, no toolkit and no device plugin: the driver comes from an NVIDIADriver or the host,
+and containers get their GPUs through CDI. Only the driver itself concerns a node.
 
 Sources:
     NVIDIA/gpu-operator v26.7: config/crd/bases, api/nvidia/v1alpha1/gpucluster_types.go,
@@ -16,30 +16,30 @@ from gpustate.gpu_operator.blocks import (
     ENV,
     IMAGE,
     RESOURCES,
-    Fate,
-    Leaf,
-    Leaves,
+    Field,
+    Fields,
+    Support,
     dead,
     kubernetes,
     later,
     under,
 )
-from gpustate.gpu_operator.leaves import CLUSTER_POLICY
+from gpustate.gpu_operator.fields import CLUSTER_POLICY
 
-#: The one name that an object of this kind may have.
+#: The only name that an object of this kind may have.
 NAME = "gpu-cluster"
 _DRA = "about the DRA driver, which has no state yet"
-#: As in ClusterPolicy, leaf by leaf.
+#: The same fields as in ClusterPolicy.
 _SHARED = ("daemonsets", "dcgm", "dcgmExporter", "hostPaths")
 
-_PLUGIN: Leaves = {
+_PLUGIN: Fields = {
     **ENV,
     **RESOURCES,
     "healthcheck.enabled": kubernetes("boolean", "a probe of a container", default=True),
     "healthcheck.port": kubernetes("integer", "a probe of a container", minimum=1),
 }
 
-DRA_DRIVER: Leaves = under(
+DRA_DRIVER: Fields = under(
     "draDriver",
     IMAGE,
     {"version": later("string", _DRA), "featureGates": later("map[boolean]", _DRA)},
@@ -52,26 +52,26 @@ DRA_DRIVER: Leaves = under(
     ),
 )
 
-#: Shared with ClusterPolicy, where they mean something.
+#: Shared with ClusterPolicy, and without effect here.
 _UNREAD = (
     *("daemonsets.podSecurityContext.", "daemonsets.updateStrategy"),
     "daemonsets.rollingUpdate.maxUnavailable",
 )
 
 
-def _shared(path: str, leaf: Leaf) -> Leaf:
+def _shared(path: str, field: Field) -> Field:
     if not path.startswith(_UNREAD):
-        return leaf
-    return replace(leaf, fate=Fate.DEAD, detail="nothing in the Operator reads it")
+        return field
+    return replace(field, support=Support.DEAD, detail="nothing in the Operator reads it")
 
 
-GPU_CLUSTER: Leaves = {
+GPU_CLUSTER: Fields = {
     **DRA_DRIVER,
     **{
-        path: _shared(path, leaf)
-        for path, leaf in CLUSTER_POLICY.items()
+        path: _shared(path, field)
+        for path, field in CLUSTER_POLICY.items()
         if path.partition(".")[0] in _SHARED
     },
-    # Upstream's own sample sets it, and the API server drops it.
+    # Set in upstream's sample, though the API server drops it.
     "hostPaths.rootFS": dead("string", "the schema does not have it", default="/"),
 }

@@ -1,8 +1,9 @@
 """The GPU Operator's Helm values: ClusterPolicy's spec with other names in some places.
 
-Only what the chart does differently stands here; its defaults, those of values.yaml, are in
-:mod:`gpustate.gpu_operator.history`. Those that are versions change with every release of the chart, and a file of values does not say which it is for,
-so no state takes them: they are told. Values of the subchart are in :mod:`gpustate.gpu_operator.nfd`.
+Only the differences from ClusterPolicy are here. The chart's defaults are in
+:mod:`gpustate.gpu_operator.history`. Default versions change with every release of the chart, and a values file
+does not name its release, so no state uses them: they are reported in notes. Values of the subchart are in
+:mod:`gpustate.gpu_operator.nfd`.
 
 Sources:
     NVIDIA/gpu-operator v26.7: deployments/gpu-operator/{values.yaml,templates/clusterpolicy.yaml}.
@@ -17,31 +18,31 @@ from dataclasses import replace
 
 from gpustate.errors import PolicyError
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.asked import Source
 from gpustate.gpu_operator.blocks import (
     ENV,
     IMAGE,
     RESOURCES,
     TOLERATIONS,
-    Fate,
-    Leaf,
-    Leaves,
+    Field,
+    Fields,
+    Support,
     dead,
     honoured,
     kubernetes,
     under,
 )
+from gpustate.gpu_operator.desired import Source
 from gpustate.gpu_operator.documents import Item
+from gpustate.gpu_operator.fields import CLUSTER_POLICY
 from gpustate.gpu_operator.gpucluster import DRA_DRIVER
-from gpustate.gpu_operator.leaves import CLUSTER_POLICY
 from gpustate.gpu_operator.nfd import NFD
 
 _DEPLOYMENT = "about the Operator's own Deployment"
-_CHART = "what the chart itself installs"
-_DROPPED = "the chart's template does not pass it on"
+_CHART = "an object that the chart installs"
+_DROPPED = "dropped by the chart's template"
 
-#: Not in a ClusterPolicy, or not with this meaning.
-_CHART_ONLY: Leaves = {
+#: Not in a ClusterPolicy, or with another meaning there.
+_CHART_ONLY: Fields = {
     **under("operator", IMAGE, RESOURCES, ENV, TOLERATIONS),
     **under(
         "operator",
@@ -58,7 +59,7 @@ _CHART_ONLY: Leaves = {
             "upgradeCRD": kubernetes("boolean", _CHART),
             "defaultGPUMode": dead(
                 "string",
-                "the chart passes it on, and the API server drops it",
+                "passed on by the chart, and dropped by the API server",
                 until="1.5.1",
             ),
         },
@@ -76,11 +77,11 @@ _CHART_ONLY: Leaves = {
     "fullnameOverride": kubernetes("string", _CHART),
     "driver.nvidiaDriverCRD.enabled": honoured("boolean", "driver, which the values describe too"),
     "driver.nvidiaDriverCRD.deployDefaultCR": honoured(
-        "boolean", "false: the NVIDIADriver beside the values"
+        "boolean", "false: the NVIDIADriver next to the values"
     ),
     "driver.nvidiaDriverCRD.driverType": honoured(
         "string",
-        "driver, when it is 'gpu'; the others are refused",
+        "driver, when it is 'gpu'; other values are refused",
         choices=("gpu", "vgpu", "vgpu-host-manager"),
     ),
     "driver.nvidiaDriverCRD.nodeSelector": dead("map[string]", _DROPPED, until="v26.3.3"),
@@ -97,14 +98,14 @@ _CHART_ONLY: Leaves = {
         for key in ("create", "data")
     },
 }
-#: Of a ClusterPolicy, and not passed on by the chart's template.
+#: Fields of a ClusterPolicy that the chart's template does not pass on.
 _NOT_PASSED_ON = (
     *("cdi.default", "dcgm.hostPort", "devicePlugin.mps.root", "driver.useOpenKernelModules"),
     *("operator.defaultRuntime", "operator.initContainer.", "psp.enabled", "toolkit.args"),
     *("daemonsets.podSecurityContext.", "vfioManager.driverManager.imagePullSecrets"),
     "vgpuManager.driverManager.imagePullSecrets",
 )
-#: What the template puts in quotes, so that a number is as good as a string.
+#: Quoted by the template, so numbers are accepted too.
 _QUOTED = re.compile(
     r"(?!operator)[A-Za-z.]+\.version|(devicePlugin|migManager)\.config\.(name|default)"
     r"|daemonsets\.rollingUpdate\.maxUnavailable"
@@ -112,13 +113,13 @@ _QUOTED = re.compile(
 _RENAMED = {"driver.upgradePolicy.podDeletion.": "driver.upgradePolicy.gpuPodDeletion."}
 
 
-def _as_in_chart(path: str, leaf: Leaf) -> Leaf:
-    """A leaf of ClusterPolicy, as the chart's template has it."""
-    if path.startswith(_NOT_PASSED_ON) and leaf.fate is not Fate.DEAD:
-        leaf = replace(leaf, fate=Fate.DEAD, detail=_DROPPED, until="")
-    if _QUOTED.fullmatch(path) and leaf.type == "string":
-        leaf = replace(leaf, type="quoted")
-    return leaf
+def _as_in_chart(path: str, field: Field) -> Field:
+    """A field of ClusterPolicy as the chart's template passes it on."""
+    if path.startswith(_NOT_PASSED_ON) and field.support is not Support.DEAD:
+        field = replace(field, support=Support.DEAD, detail=_DROPPED, until="")
+    if _QUOTED.fullmatch(path) and field.type == "string":
+        field = replace(field, type="quoted")
+    return field
 
 
 def _renamed(path: str) -> str:
@@ -127,12 +128,12 @@ def _renamed(path: str) -> str:
     return path
 
 
-#: Defaults of the chart that say something of a node, and that a ClusterPolicy does not have.
+#: Defaults of the chart that concern a node and that a ClusterPolicy does not have.
 _ABOUT_NODES = (
     *("driver.version", "toolkit.version", "driver.upgradePolicy.autoUpgrade", "mig.strategy"),
     *("dcgm.enabled", "driver.licensingConfig.nlsEnabled"),
 )
-#: On when the object that the Operator gets does not say; everything else is off then.
+#: On if the object does not set them; everything else is off by default.
 NIL_IS_ON = (
     *("driver.enabled", "toolkit.enabled", "devicePlugin.enabled", "dcgm.enabled"),
     *("dcgmExporter.enabled", "gfd.enabled", "migManager.enabled", "cdi.enabled"),
@@ -140,10 +141,10 @@ NIL_IS_ON = (
 _SWITCHES = (*NIL_IS_ON, "gds.enabled", "gdrcopy.enabled", "sandboxWorkloads.enabled")
 
 
-HELM: Leaves = {
+HELM: Fields = {
     **{
-        _renamed(path): _as_in_chart(path, leaf)
-        for path, leaf in CLUSTER_POLICY.items()
+        _renamed(path): _as_in_chart(path, field)
+        for path, field in CLUSTER_POLICY.items()
         if path != "driver.useNvidiaDriverCRD"
     },
     **_CHART_ONLY,
@@ -152,15 +153,15 @@ SECTIONS = frozenset(path.partition(".")[0] for path in HELM)
 
 
 def deploys_dra(source: Source) -> bool:
-    """The values ask for a GPUCluster."""
+    """Whether the values deploy a GPUCluster."""
     return source.enabled("gpuCluster", otherwise=False, switch="deployCR")
 
 
 def check_chart(source: Source) -> Item | None:
-    """Refuse what the chart refuses.
+    """Refuse combinations that the chart refuses.
 
     Returns:
-        The key that leaves the driver to an NVIDIADriver which the chart does not make itself.
+        The key that fields the driver to an NVIDIADriver not created by the chart.
 
     Raises:
         PolicyError: with the line of the value.
@@ -173,18 +174,18 @@ def check_chart(source: Source) -> Item | None:
         dra = spec.get("gpuCluster", "deployCR") or spec
         if policy is None or policy.value is not False:
             raise PolicyError(
-                "gpuCluster.deployCR and clusterPolicy.deployCR are both true, wanted one of them",
+                "gpuCluster.deployCR and clusterPolicy.deployCR are mutually exclusive, and both are true",
                 place=source.place(dra),
                 fix="set clusterPolicy.deployCR to false",
             )
         if source.enabled("driver", otherwise=True) and (enabled is None or not enabled.value):
             raise PolicyError(
-                "gpuCluster.deployCR wants driver.nvidiaDriverCRD.enabled, or no driver",
+                "gpuCluster.deployCR requires driver.nvidiaDriverCRD.enabled, or driver.enabled false",
                 place=source.place(dra),
             )
     elif policy is not None and policy.value is False:
         raise PolicyError(
-            "clusterPolicy.deployCR is false and gpuCluster.deployCR is not true: nothing is set up",
+            "clusterPolicy.deployCR is false and gpuCluster.deployCR is not true: nothing is deployed",
             place=source.place(policy),
         )
     if crd is None or enabled is None or not enabled.value:
@@ -204,7 +205,7 @@ def check_chart(source: Source) -> Item | None:
 
 
 def chart_selector(source: Source) -> Item | None:
-    """The labels of nodes that the NVIDIADriver of the chart is for; later charts do not pass them on."""
+    """The node selector of the chart's NVIDIADriver; later charts do not pass it on."""
     crd = source.spec.get("driver", "nvidiaDriverCRD")
     if crd is None or not source.before("v26.7.0"):
         return None
@@ -213,7 +214,7 @@ def chart_selector(source: Source) -> Item | None:
 
 
 def chart_notes(source: Source) -> Iterator[str]:
-    """Say what the chart makes of keys that the values leave out, where that is about a node."""
+    """Yield notes on the chart's defaults that concern a node."""
     spec, defaults = source.spec, history.chart_defaults(source.release)
     left_out = [
         f"{path} {shown_value(defaults[path])}"
@@ -222,24 +223,24 @@ def chart_notes(source: Source) -> Iterator[str]:
     ]
     if left_out:
         yield (
-            f"{source.file}: left out, and filled in by the chart of {source.release}: "
-            f"{', '.join(left_out)}; versions are not taken from there"
+            f"{source.file}: not set, defaults of the chart of {source.release} apply: "
+            f"{', '.join(left_out)}; its default versions are not used"
         )
     for path in _SWITCHES:
         if is_null(spec, path):
             yield (
-                f"{source.file}: {path} is null: the chart renders no value, and the Operator takes "
-                f"that for {'on' if path in NIL_IS_ON else 'off'}"
+                f"{source.file}: {path} is null: the chart renders no value, and the Operator's default "
+                f"is {'on' if path in NIL_IS_ON else 'off'}"
             )
 
 
 def shown_value(value: object) -> str:
-    """A default as YAML has it."""
+    """A default in YAML."""
     return json.dumps(value) if not isinstance(value, str) or not value else value
 
 
 def is_null(spec: Item, path: str) -> bool:
-    """The key stands there with ``null``, which takes the chart's default away."""
+    """Whether the key is ``null``, which removes the chart's default."""
     *above, key = path.split(".")
     section = spec.get(*above) if above else spec
     value = (

@@ -1,8 +1,7 @@
-"""Since which release of the GPU Operator a key is there, until which it was, and chart defaults.
+"""First and last release of every key of the GPU Operator, and the chart's defaults per release.
 
-The figures are in ``data/history.json``, counted from the schemas, templates and values of the
-releases (``tests/support/leafhistory.py`` counts them again). A prefix stands for every path below
-it for which no longer one is listed.
+The data in ``data/history.json`` are extracted from the schemas, templates and values of the releases
+by ``tests/support/leafhistory.py``. A prefix applies to every path below it unless a longer one is listed.
 
 Sources:
     NVIDIA/gpu-operator, tags 1.3.0 to v26.7.0: config/crd/bases, deployments/gpu-operator.
@@ -34,23 +33,23 @@ def _data() -> Mapping[str, Any]:
 
 
 def source() -> str:
-    """What was counted: ``NVIDIA/gpu-operator v26.7.0``."""
+    """The source of the data: ``NVIDIA/gpu-operator v26.7.0``."""
     found: str = _data()["source"]
     return found
 
 
 def releases() -> tuple[str, ...]:
-    """The releases that were counted, the oldest first, as they are tagged."""
+    """All releases in the data, oldest first, as tagged."""
     return tuple(_data()["releases"])
 
 
 def newest() -> str:
-    """The release whose schemas the tables are."""
+    """The newest release, whose schemas the tables follow."""
     return releases()[-1]
 
 
 def chart_defaults(release: str = "") -> Mapping[str, Any]:
-    """Every leaf of a release's values.yaml, the newest one's by default; empty collections are leaves."""
+    """All values of a release's values.yaml (default: the newest) by path; empty collections included."""
     return _chart(release or newest())
 
 
@@ -61,7 +60,7 @@ def _chart(release: str) -> Mapping[str, Any]:
 
 
 def _at(past: list[list[Any]], release: str) -> list[Any]:
-    """What held in a release, of a list of changes; empty: nothing."""
+    """The entry of a list of changes that applies to a release; empty if none does."""
     wanted, found = number(release), list[Any]()
     for tag, *value in past:
         if (number(tag) or ()) > (wanted or ()):
@@ -71,7 +70,7 @@ def _at(past: list[list[Any]], release: str) -> list[Any]:
 
 
 def chart_default(path: str, *, mapping: bool = False, release: str = "") -> tuple[bool, Any]:
-    """Whether values.yaml says something at a path, and what; ``mapping``: also by keys below it."""
+    """Whether values.yaml sets a path, and its value; ``mapping``: also by keys below it."""
     table = chart_defaults(release)
     if path in table:
         return True, table[path]
@@ -81,15 +80,15 @@ def chart_default(path: str, *, mapping: bool = False, release: str = "") -> tup
     return (True, below) if mapping and below else (False, None)
 
 
-def filled(kind: str, path: str, release: str) -> Any:
-    """What the API server fills in at a path, with the schema of a release; ``None``: nothing."""
+def api_default(kind: str, path: str, release: str) -> Any:
+    """The API server's default at a path with the schema of a release; ``None`` if there is none."""
     past = _data()["filled"].get(kind, {}).get(path.replace("[]", ""))
     value = _at(past, release) if past else []
     return value[0] if value else None
 
 
 def since(kind: str, path: str) -> str:
-    """The release that brought a path, or the first of what is below it; empty when none had it."""
+    """The release that added a path or the first key below it; empty if none has it."""
     table: Mapping[str, str] = _data()["since"].get(kind, {})
     bare = path.replace("[]", "")
     below = [table[key] for key in table if key.startswith(f"{bare}.")]
@@ -103,7 +102,7 @@ def since(kind: str, path: str) -> str:
 
 
 def number(release: str) -> tuple[int, int, int] | None:
-    """``v24.9.0`` as numbers; ``None`` for what is not a release."""
+    """``v24.9.0`` as numbers; ``None`` if the text is not a release."""
     match = _RELEASE.fullmatch(release.strip())
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
@@ -113,26 +112,29 @@ def before(release: str, other: str) -> bool:
     return (number(release) or (0, 0, 0)) < (number(other) or (0, 0, 0))
 
 
-def release(asked: str) -> str:
-    """The tag of the release that somebody asks for.
+def release(name: str) -> str:
+    """The tag of a release given by the user.
 
     Raises:
         UsageError: there is no such release.
     """
-    found = called(asked)
+    found = release_of_chart(name)
     if not found:
-        near = difflib.get_close_matches(asked, releases(), 1, 0.5)
+        near = difflib.get_close_matches(name, releases(), 1, 0.5)
         raise UsageError(
-            f"no release of the GPU Operator is called {shown(asked)}",
-            fix=f"did you mean {near[0]}" if near else f"the newest known is {newest()}",
+            f"no GPU Operator release {shown(name)}",
+            fix=f"did you mean {near[0]}"
+            if near
+            else f"the newest supported release is {newest()}",
         )
     return found
 
 
-def called(text: str) -> str:
-    """The tag of the release that a chart's version names; empty when there is none.
+def release_of_chart(text: str) -> str:
+    """The tag of the release of a chart's version; empty if there is none.
 
-    ``24.9.0``, ``v24.9``, ``gpu-operator-v24.9.0`` and ranges that end in ``x`` or ``*``: the newest of them.
+    Accepts ``24.9.0``, ``v24.9``, ``gpu-operator-v24.9.0``, and ranges that end in ``x`` or ``*``, of which the
+    newest release counts.
     """
     bare = text.strip().removeprefix("gpu-operator-").lstrip("~^=vV ").removesuffix(".tgz")
     exact = number(bare.partition("-")[0].partition("+")[0])

@@ -1,7 +1,7 @@
-"""The licence of a vGPU that a document names: the state ``vgpu-guest``.
+"""The vGPU licence that a document configures: the state ``vgpu-guest``.
 
-Surprising: a token in an object of the file would stand in every plan that is saved or shown. So only a
-token that is a file of its own, in the folder beside the policy, is carried out; another is told.
+Surprising: a token in an object of the file would be part of every saved or printed plan. So a token is
+used only if it is a separate file in the folder next to the policy; otherwise there is a note.
 
 Sources:
     NVIDIA/gpu-operator v26.7: controllers/object_controls.go and internal/state/driver_volumes.go (the
@@ -19,12 +19,12 @@ from gpustate.errors import PolicyError
 from gpustate.formats import gridd
 from gpustate.formats.numbers import whole
 from gpustate.formats.words import shown
-from gpustate.gpu_operator.asked import Source, Wanted
 from gpustate.gpu_operator.companions import CONFIG_MAP, SECRET, Companion, Entry
+from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import Item
 
 CONF, TOKEN = "gridd.conf", "client_configuration_token.tok"
-#: Keys of gridd.conf and the parameters they are.
+#: Keys of gridd.conf and their parameters.
 KEYS = {
     "FeatureType": "feature_type",
     "ServerAddress": "server_address",
@@ -35,23 +35,23 @@ KEYS = {
 _FEATURES = (0, 1, 2, 4)
 
 
-def wanted_license(source: Source, spec: Item, prefix: str) -> Iterator[Wanted]:
-    """Yield the state for a licence, where the document names one that can be carried out.
+def desired_license(source: Source, spec: Item, prefix: str) -> Iterator[DesiredState]:
+    """Yield the state for a licence, if the document names a usable one.
 
     Raises:
-        PolicyError: a value in ``gridd.conf`` that cannot be.
+        PolicyError: an invalid value in ``gridd.conf``.
     """
     path, kind, name = _named(source, spec, prefix)
     if name is None:
         return
-    found = source.shelf.find(kind, str(name.value))
+    found = source.store.find(kind, str(name.value))
     if found is None:
         source.notes.append(
-            f"{source.place(name)}: not carried out: {path}: the {kind} {shown(name.value)} is not beside "
-            f"the file; a folder {source.shelf.folder.name}/{name.value} with {CONF} and {TOKEN} will do"
+            f"{source.place(name)}: not carried out: {path}: the {kind} {shown(name.value)} was not found; "
+            f"put {CONF} and {TOKEN} into the folder {source.store.folder.name}/{name.value}"
         )
         return
-    state = Wanted("vgpu-guest")
+    state = DesiredState("vgpu-guest")
     if CONF in found.entries:
         _configuration(source, state, found.entries[CONF])
     if TOKEN in found.entries:
@@ -60,13 +60,13 @@ def wanted_license(source: Source, spec: Item, prefix: str) -> Iterator[Wanted]:
         yield state
     else:
         source.notes.append(
-            f"{source.place(name)}: no licence is set up: the {kind} {shown(name.value)} names neither a "
-            "licence server nor a token that can be taken"
+            f"{source.place(name)}: no licence is configured: the {kind} {shown(name.value)} contains neither "
+            "a licence server nor a usable token"
         )
 
 
 def _named(source: Source, spec: Item, prefix: str) -> tuple[str, str, Item | None]:
-    """The key that counts, the kind of object it names, and its value."""
+    """The effective key, the kind of object it names, and its value."""
     other = "name" if source.kind == "nvidiadriver" else "configMapName"
     for key, kind in (("secretName", SECRET), (other, CONFIG_MAP)):
         item = spec.get("licensingConfig", key)
@@ -75,7 +75,7 @@ def _named(source: Source, spec: Item, prefix: str) -> tuple[str, str, Item | No
     return "", "", None
 
 
-def _configuration(source: Source, state: Wanted, entry: Entry) -> None:
+def _configuration(source: Source, state: DesiredState, entry: Entry) -> None:
     for number, line in enumerate(entry.text.split("\n"), 1):
         for key, text in gridd.values(line).items():
             place = entry.place(number)
@@ -87,9 +87,9 @@ def _configuration(source: Source, state: Wanted, entry: Entry) -> None:
                     )
             elif parameter.endswith("address"):
                 if text:
-                    state.give(parameter, text, place)
+                    state.set(parameter, text, place)
             elif text:
-                state.give(parameter, _number(key, text, place), place)
+                state.set(parameter, _number(key, text, place), place)
 
 
 def _number(key: str, text: str, place: str) -> int:
@@ -101,7 +101,7 @@ def _number(key: str, text: str, place: str) -> int:
     return value
 
 
-def _token(source: Source, state: Wanted, spec: Item, prefix: str, found: Companion) -> None:
+def _token(source: Source, state: DesiredState, spec: Item, prefix: str, found: Companion) -> None:
     entry = found.entries[TOKEN]
     if not _nls(source, spec, prefix):
         source.notes.append(
@@ -110,15 +110,15 @@ def _token(source: Source, state: Wanted, spec: Item, prefix: str, found: Compan
         return
     if Path(entry.file).name != TOKEN:
         source.notes.append(
-            f"{entry.place()}: not carried out: {TOKEN}: a token in an object would stand in every plan; "
-            f"make it a file of its own, {source.shelf.folder.name}/{found.name}/{TOKEN}"
+            f"{entry.place()}: not carried out: {TOKEN}: a token in an object would be part of every plan; "
+            f"move it to the file {source.store.folder.name}/{found.name}/{TOKEN}"
         )
         return
-    state.give("token_file", os.path.abspath(entry.file), entry.place())
+    state.set("token_file", os.path.abspath(entry.file), entry.place())
 
 
 def _nls(source: Source, spec: Item, prefix: str) -> bool:
-    """``nlsEnabled``; nothing said is false, and in values what the chart says."""
+    """``nlsEnabled``; the default is false, in values the chart's."""
     item = spec.get("licensingConfig", "nlsEnabled")
     if item is not None:
         return bool(item.value)
@@ -127,5 +127,5 @@ def _nls(source: Source, spec: Item, prefix: str) -> bool:
     return (
         source.kind == "helm"
         and not taken_away
-        and bool(source.of_chart(f"{prefix}licensingConfig.nlsEnabled"))
+        and bool(source.chart_default(f"{prefix}licensingConfig.nlsEnabled"))
     )

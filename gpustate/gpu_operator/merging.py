@@ -1,4 +1,4 @@
-"""Helm values laid over one another, as Helm does it. Pure.
+"""Merge Helm values like Helm. Pure.
 
 Sources:
     helm/helm v3: pkg/chartutil/coalesce.go (mappings are merged, everything else is replaced),
@@ -17,25 +17,25 @@ _STEP = re.compile(r"((?:[^.\[\]\\]|\\.)+)((?:\[[0-9]{1,4}\])*)(?:\.|\Z)")
 _NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
-def merged(lower: Item, upper: Item) -> Item:
-    """Values with others laid over them; ``null`` stays and takes the chart's own away."""
+def merge(lower: Item, upper: Item) -> Item:
+    """Merge values, the upper ones taking precedence; ``null`` stays, and removes the chart's default."""
     if not isinstance(lower.value, dict) or not isinstance(upper.value, dict):
         return upper
     made: dict[str, Any] = dict(lower.value)
     for key, value in upper.value.items():
-        made[key] = merged(made[key], value) if key in made else value
+        made[key] = merge(made[key], value) if key in made else value
     return Item(made, upper.line if upper.value else lower.line)
 
 
 def assign(values: Item, path: str, text: str, line: int, *, typed: bool) -> Item:
-    """Values with one more, at a path of ``--set``: ``toolkit.env[0].name``.
+    """Set a value at a path in the syntax of ``--set``: ``toolkit.env[0].name``.
 
     Args:
-        values: laid under it.
-        path: dots that belong to a key are escaped.
+        values: the existing values.
+        path: dots inside a key are escaped.
         text: the value.
-        line: where it stands.
-        typed: a word that is a number, ``true``, ``false`` or ``null`` is that.
+        line: of the value.
+        typed: parse numbers, ``true``, ``false`` and ``null``; otherwise the value is a string.
     """
     steps: list[str | int] = []
     for key, indices in _STEP.findall(path):

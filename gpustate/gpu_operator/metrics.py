@@ -1,7 +1,7 @@
-"""Metrics that a document asks for: the DCGM host engine and its exporter, as services of the host.
+"""Metrics that a document requests: the DCGM host engine and its exporter, as services of the host.
 
-Surprising: in a ClusterPolicy that says nothing of them both are on. They bring packages, and ports that
-the Operator's own pods take as well, so only a file that says ``enabled: true`` gets them here.
+Surprising: a ClusterPolicy enables both by default. They need packages, and ports that the Operator's own
+pods use as well, so gpustate sets them up only for an explicit ``enabled: true``.
 
 Sources:
     NVIDIA/gpu-operator v26.7: controllers/object_controls.go (TransformDCGMExporter: which host engine),
@@ -15,62 +15,71 @@ from collections.abc import Iterator
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import shown
-from gpustate.gpu_operator.asked import Source, Wanted
 from gpustate.gpu_operator.companions import CONFIG_MAP
+from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.driver import software_version
-from gpustate.gpu_operator.operands import lacks, missing, needed, without
+from gpustate.gpu_operator.operands import (
+    left_out_note,
+    missing_key_error,
+    missing_reference,
+    require_config_map,
+)
 
 COUNTERS_KEY = "dcgm-metrics.csv"
-#: Where the exporter looks for jobs when the file does not say.
+#: Default folder of the exporter's job mapping.
 JOBS = "/var/lib/dcgm-exporter/job-mapping"
 _NUMBER = re.compile(r"\d+(?:\.\d+)+")
 
 
-def wanted_metrics(source: Source) -> Iterator[Wanted]:
+def desired_metrics(source: Source) -> Iterator[DesiredState]:
     """Yield the states for DCGM and its exporter.
 
     Raises:
-        PolicyError: a version that is none, or a ConfigMap that is missing or lacks its key.
+        PolicyError: an invalid version, or a ConfigMap that is missing or lacks its key.
     """
     engine = source.enabled("dcgm", otherwise=False)
     if engine:
-        state = Wanted("dcgm")
+        state = DesiredState("dcgm")
         _give_version(source, state, "dcgm", 0)
         yield state
     else:
-        source.not_used("dcgm.enabled is not true", "dcgm.")
+        source.note_unused("dcgm.enabled is not true", "dcgm.")
     if not source.enabled("dcgmExporter", otherwise=False):
-        source.not_used("dcgmExporter.enabled is not true", "dcgmExporter.")
+        source.note_unused("dcgmExporter.enabled is not true", "dcgmExporter.")
         return
-    lacking = missing(source, "dcgmExporter.config.name")
+    lacking = missing_reference(source, "dcgmExporter.config.name")
     if lacking is not None:
-        source.notes.append(without(source, lacking, "dcgmExporter.config.name", "dcgm-exporter"))
-        source.not_used("that object is not there", "dcgmExporter.", but=("dcgmExporter.enabled",))
+        source.notes.append(
+            left_out_note(source, lacking, "dcgmExporter.config.name", "dcgm-exporter")
+        )
+        source.note_unused(
+            "the ConfigMap was not found", "dcgmExporter.", but=("dcgmExporter.enabled",)
+        )
         return
-    state = Wanted("dcgm-exporter")
+    state = DesiredState("dcgm-exporter")
     _give_version(source, state, "dcgmExporter", 1)
     if not engine:
-        state.give("engine", "")  # its own, inside it
+        state.set("engine", "")  # the engine embedded in the exporter
     spec = source.spec
     name = spec.get("dcgmExporter", "config", "name")
     if name is not None and name.value:
-        found = needed(source, name, "dcgmExporter.config.name")
+        found = require_config_map(source, name, "dcgmExporter.config.name")
         entry = found.entries.get(COUNTERS_KEY)
         if entry is None:
-            raise lacks(found, COUNTERS_KEY)
+            raise missing_key_error(found, COUNTERS_KEY)
         path = f"{CONFIG_MAP} {found.name}"
-        state.give("counters", path, source.place(name))
-        state.give("contents", {path: entry.text}, source.place(name))
+        state.set("counters", path, source.place(name))
+        state.set("contents", {path: entry.text}, source.place(name))
     jobs = spec.get("dcgmExporter", "hpcJobMapping")
     if jobs is not None and source.enabled("dcgmExporter.hpcJobMapping", otherwise=False):
         folder = jobs.get("directory")
         given = folder.value if folder is not None and folder.value else JOBS
-        state.give("job_mapping", given, source.place(folder or jobs))
+        state.set("job_mapping", given, source.place(folder or jobs))
     yield state
 
 
-def _give_version(source: Source, state: Wanted, section: str, which: int) -> None:
-    """The version in an image tag; of the exporter's, ``4.6.0-4.8.3``, the second."""
+def _give_version(source: Source, state: DesiredState, section: str, which: int) -> None:
+    """Set the version from an image tag; the second part of the exporter's ``4.6.0-4.8.3``."""
     path = f"{section}.version"
     item = source.spec.get(section, "version")
     if item is None or not item.value:
@@ -81,4 +90,4 @@ def _give_version(source: Source, state: Wanted, section: str, which: int) -> No
             f"{path} is {shown(item.value)}, wanted a version such as 4.6.0",
             place=source.place(item),
         )
-    state.give("version", found[min(which, len(found) - 1)], source.place(item))
+    state.set("version", found[min(which, len(found) - 1)], source.place(item))

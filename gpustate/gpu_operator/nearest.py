@@ -1,8 +1,7 @@
-"""What somebody probably meant by a key that there is not.
+"""Suggest the key that was probably meant by an unknown one.
 
-In the order of how sure one can be: what the key was called in another release or kind of file, the
-same letters in another spelling, a level too many or too few, the same key below another parent,
-similar letters.
+By decreasing certainty: the key's name in another release or kind of file, the same letters in another
+spelling, one level too deep or too high, the same key below another parent, similar letters.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from functools import cache
 
 from gpustate.formats.words import named
 from gpustate.gpu_operator import former
-from gpustate.gpu_operator.blocks import Leaves
+from gpustate.gpu_operator.blocks import Fields
 from gpustate.gpu_operator.documents import Item
 
 _SWITCHES = frozenset({"enabled", "enable"})
@@ -24,12 +23,12 @@ _SEPARATORS = re.compile(r"[._/\s-]+|(?<=[a-z])(?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
-    """What was probably meant.
+class Suggestion:
+    """A suggestion for an unknown key.
 
     Args:
-        path: the path to use; empty when there is none.
-        why: why the key is not there, where that is known.
+        path: the path to use; empty if there is none.
+        why: why the key does not exist, if known.
         removed: the last release that had it.
     """
 
@@ -41,18 +40,18 @@ class Meant:
     def hint(self) -> str:
         """Half a sentence for an error."""
         if self.removed:
-            return f"it went with the release after {self.removed}; {self.why}"
+            return f"it was removed after {self.removed}; {self.why}"
         return self.why or f"did you mean {self.path}"
 
 
-def meant(path: str, item: Item, leaves: Leaves, kind: str) -> Meant | None:
-    """Return what an unknown ``path`` of a file with these ``leaves`` was meant to be."""
-    known = _paths(tuple(leaves))
-    told = _told(path, item, kind)
-    if told is not None:
-        return told
+def suggest(path: str, item: Item, fields: Fields, kind: str) -> Suggestion | None:
+    """Return the suggestion for an unknown ``path`` of a file with these fields."""
+    known = _paths(tuple(fields))
+    suggestion = _from_tables(path, item, kind)
+    if suggestion is not None:
+        return suggestion
     candidates = (
-        spelled_otherwise(path, leaves),
+        spelled_otherwise(path, fields),
         _similar(path, known, 0.9),
         _level_too_many(path, item, known),
         _level_too_few(path, item, known),
@@ -64,34 +63,34 @@ def meant(path: str, item: Item, leaves: Leaves, kind: str) -> Meant | None:
     if found == path:
         words = path.split(".")
         nested = ": {".join(words) + ": ..." + "}" * (len(words) - 1)
-        return Meant(path, f"a dot is part of the key's name; write {nested}")
-    return Meant(found) if found else None
+        return Suggestion(path, f"a dot is part of the key's name; write {nested}")
+    return Suggestion(found) if found else None
 
 
-def _told(path: str, item: Item, kind: str) -> Meant | None:
-    """What the tables of former, expected and renamed keys say."""
+def _from_tables(path: str, item: Item, kind: str) -> Suggestion | None:
+    """A suggestion from the tables of former, expected and renamed keys."""
     for old in former.FORMER:
         if old.covers(path, kind) and old.path != old.instead:
-            return Meant(old.instead, old.why, old.last)
+            return Suggestion(old.instead, old.why, old.last)
     for missed in former.EXPECTED:
         if kind in missed.kinds and path == missed.path:
-            return Meant(missed.instead, missed.why)
+            return Suggestion(missed.instead, missed.why)
     for wrong, kinds, right in former.RENAMED:
         if kind not in kinds:
             continue
         if path == wrong:
-            return Meant(right)
+            return Suggestion(right)
         above, _, key = wrong.rpartition(".")
         if path == above and item.get(key) is not None:
-            return Meant(right)
+            return Suggestion(right)
     return None
 
 
 @cache
-def _paths(leaves: tuple[str, ...]) -> dict[str, frozenset[str]]:
-    """Every path of the tree, with the keys below it; none for a leaf."""
+def _paths(fields: tuple[str, ...]) -> dict[str, frozenset[str]]:
+    """Every path of the tree with the keys below it; none for a field."""
     found: dict[str, set[str]] = {}
-    for path in leaves:
+    for path in fields:
         words = path.split(".")
         for count in range(1, len(words) + 1):
             at = ".".join(words[:count]).removesuffix("[]")
@@ -104,8 +103,8 @@ def _paths(leaves: tuple[str, ...]) -> dict[str, frozenset[str]]:
 
 
 @cache
-def _by_letters(leaves: tuple[str, ...]) -> dict[str, str]:
-    return {_folded(path): path for path in reversed(_paths(leaves))}
+def _by_letters(fields: tuple[str, ...]) -> dict[str, str]:
+    return {_folded(path): path for path in reversed(_paths(fields))}
 
 
 def _folded(text: str) -> str:
@@ -113,7 +112,7 @@ def _folded(text: str) -> str:
 
 
 def _level_too_many(path: str, item: Item, known: dict[str, frozenset[str]]) -> str | None:
-    """``dcgmExporter.metrics.serviceMonitor``: what stands below belongs one level up."""
+    """``dcgmExporter.metrics.serviceMonitor``: the keys below belong one level up."""
     keys = _keys(item)
     above = path.rpartition(".")[0]
     if above and keys - _SWITCHES and keys <= known.get(above, frozenset()):
@@ -122,7 +121,7 @@ def _level_too_many(path: str, item: Item, known: dict[str, frozenset[str]]) -> 
 
 
 def _level_too_few(path: str, item: Item, known: dict[str, frozenset[str]]) -> str | None:
-    """``driver.secretName``: it stands one level down, and nowhere else there."""
+    """``driver.secretName``: the key exists one level down, in one place only."""
     above, _, key = path.rpartition(".")
     prefix = f"{above}." if above else ""
     depth = prefix.count(".") + 1
@@ -135,7 +134,7 @@ def _level_too_few(path: str, item: Item, known: dict[str, frozenset[str]]) -> s
 
 
 def _reference(path: str, known: dict[str, frozenset[str]]) -> str | None:
-    """``kernelModuleConfig.configMapName``: the same section names its object otherwise."""
+    """``kernelModuleConfig.configMapName``: the section has another key for the object's name."""
     above, _, key = path.rpartition(".")
     names = [one for one in known.get(above, ()) if one.lower().endswith("name")]
     return f"{above}.{names[0]}" if len(names) == 1 and key.lower().endswith("name") else None
@@ -144,18 +143,18 @@ def _reference(path: str, known: dict[str, frozenset[str]]) -> str | None:
 def _similar(path: str, known: Iterable[str], least: float) -> str | None:
     """A sibling with a similar name."""
     above, _, key = path.rpartition(".")
-    beside = {
+    siblings = {
         one.rpartition(".")[2].lower(): one for one in known if one.rpartition(".")[0] == above
     }
-    found = difflib.get_close_matches(key.lower(), beside, 1, least)
-    return beside[found[0]] if found else None
+    found = difflib.get_close_matches(key.lower(), siblings, 1, least)
+    return siblings[found[0]] if found else None
 
 
 def _elsewhere(path: str, item: Item, known: dict[str, frozenset[str]]) -> str | None:
-    """The same key below another parent: the one whose path, or content, is most like it."""
+    """The same key below another parent, the one with the most similar path or content."""
     above, _, key = path.lower().rpartition(".")
     if key in _SWITCHES:
-        return None  # that of another component turns something else on
+        return None  # the switch of another component would be misleading
     same = [one for one in known if one.rpartition(".")[2].lower() == key]
     if not same and above in {one.lower() for one in known}:
         return None
@@ -175,7 +174,7 @@ def _elsewhere(path: str, item: Item, known: dict[str, frozenset[str]]) -> str |
 
 
 def listed(key: str, there: Iterable[str], *, sort: bool = True) -> str:
-    """Keys there are, as many as fit in a line: where that is not all, those most like ``key``."""
+    """List the existing keys that fit in a line, those most similar to ``key`` first if not all do."""
     names = sorted(there)
     if len(names) <= _LISTED:
         return ", ".join(names)
@@ -197,13 +196,13 @@ def _words(path: str) -> Iterator[str]:
     return (word.lower() for word in _SEPARATORS.split(path) if word)
 
 
-def spelled_otherwise(path: str, leaves: Leaves) -> str | None:
+def spelled_otherwise(path: str, fields: Fields) -> str | None:
     """``toolkit-version``, ``driver.kernelmoduletype``, ``Driver``: a path with the same letters."""
-    found = _by_letters(tuple(leaves)).get(_folded(path))
+    found = _by_letters(tuple(fields)).get(_folded(path))
     return found if found != path else None
 
 
 def top_level(word: str, sections: Iterable[str]) -> str:
-    """``(did you mean 'driver'?)`` for the first word of a file; empty when nothing is like it."""
+    """``(did you mean 'driver'?)`` for the first word of a file; empty if nothing is similar."""
     near = difflib.get_close_matches(word, [*sections, "apiVersion", "kind"], 1)
     return f" (did you mean {named(near[0])}?)" if near else ""

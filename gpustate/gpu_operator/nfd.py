@@ -1,9 +1,8 @@
-"""A class for every value of node feature discovery (NFD), the chart that the Operator's brings along.
+"""The support of every value of node feature discovery (NFD), a dependency of the Operator's chart.
 
-NFD is pods and a service account; it says nothing of a node's own state. Three of its values decide
-whether labels reach a node anyway, the ones that the state ``gpu-labels`` writes among them: its
-worker has to be there, has to read feature files (the source ``local``), and its master has to let
-``nvidia.com`` pass.
+NFD is pods and a service account, and does not change a node. But three of its values decide whether
+labels, including those of the state ``gpu-labels``, reach a node: its worker has to run and to read
+feature files (the source ``local``), and its master has to allow ``nvidia.com``.
 
 Sources:
     kubernetes-sigs/node-feature-discovery v0.9.0 to v0.19.0: deployment/helm/node-feature-discovery
@@ -14,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpustate.gpu_operator.blocks import Fate, Leaf, Leaves, kubernetes, under, with_fate
+from gpustate.gpu_operator.blocks import Field, Fields, Support, kubernetes, under, with_support
 
 _POD = "a pod of node feature discovery"
-_READ = "what node feature discovery reads; it has to read what gpu-labels writes"
-_DRAWN = "the chart of node feature discovery no longer has it"
-#: Of the pods of all four programs.
+_READ = "configures node feature discovery, which has to read the labels of gpu-labels"
+_DRAWN = "removed from the chart of node feature discovery"
+#: Values of the pods of all four programs.
 _ALL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("any", ("affinity", "extraEnvs", "initContainers", "tolerations")),
     ("any", ("podSecurityContext", "securityContext", "resources")),
@@ -34,13 +33,13 @@ _ALL: tuple[tuple[str, tuple[str, ...]], ...] = (
 _PROBE = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "failureThreshold")
 
 
-def _some(kind: str, names: Iterable[str], detail: str = _POD) -> dict[str, Leaf]:
+def _some(kind: str, names: Iterable[str], detail: str = _POD) -> dict[str, Field]:
     return {name: kubernetes(kind, detail) for name in names}
 
 
-def _pods(*probes: str) -> dict[str, Leaf]:
-    """What all four kinds of pods have."""
-    made: dict[str, Leaf] = {}
+def _pods(*probes: str) -> dict[str, Field]:
+    """Values of all four kinds of pods."""
+    made: dict[str, Field] = {}
     for kind, names in _ALL:
         made.update(_some(kind, names))
     for probe in ("livenessProbe", "readinessProbe", *probes):
@@ -49,13 +48,13 @@ def _pods(*probes: str) -> dict[str, Leaf]:
     return made
 
 
-_BUDGET: Leaves = {
+_BUDGET: Fields = {
     **_some("boolean", ("podDisruptionBudget.enable",)),
     **_some("int-or-string", ("podDisruptionBudget.minAvailable",)),
     **_some("int-or-string", ("podDisruptionBudget.maxUnavailable",)),
     **_some("string", ("podDisruptionBudget.unhealthyPodEvictionPolicy",)),
 }
-_MASTER: Leaves = {
+_MASTER: Fields = {
     **_pods("startupProbe"),
     **_BUDGET,
     **_some("boolean", ("enableTaints",)),
@@ -65,7 +64,7 @@ _MASTER: Leaves = {
     **_some("any", ("config",), _READ),
     **_some("list[string]", ("denyLabelNs", "extraLabelNs"), _READ),
 }
-_WORKER: Leaves = {
+_WORKER: Fields = {
     **_pods(),
     **_some("list[string]", ("ownerRefs",)),
     **_some("boolean", ("mountUsrSrc",)),
@@ -75,7 +74,7 @@ _WORKER: Leaves = {
     **_some("any", ("config",), _READ),
     **_some("boolean", ("enable",), _READ),
 }
-_TOPOLOGY: Leaves = {
+_TOPOLOGY: Fields = {
     **_pods(),
     **_some("any", ("config",)),
     **_some("boolean", ("createCRDs", "podSetFingerprint")),
@@ -83,14 +82,14 @@ _TOPOLOGY: Leaves = {
     **_some("string", ("updateInterval", "watchNamespace")),
     **_some("map[string]", ("daemonsetAnnotations",)),
 }
-_GC: Leaves = {
+_GC: Fields = {
     **_pods(),
     **_BUDGET,
     **_some("integer", ("replicaCount",)),
     **_some("string", ("interval",)),
     **_some("map[string]", ("deploymentAnnotations",)),
 }
-#: What earlier charts had, and the last release of the Operator that brought one of those.
+#: Values of earlier charts, and the last release of the Operator that included one of those.
 _FORMER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("v1.7.0", "any", ("config", "worker.options")),
     ("v1.9.1", "any", ("rbac", "serviceAccount")),
@@ -119,8 +118,8 @@ _FORMER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 
 
-def _table() -> dict[str, Leaf]:
-    made: dict[str, Leaf] = {
+def _table() -> dict[str, Field]:
+    made: dict[str, Field] = {
         **_some("string", ("image.repository", "image.pullPolicy", "image.tag")),
         **_some("any", ("imagePullSecrets", "global")),
         **_some("string", ("nameOverride", "fullnameOverride", "namespaceOverride")),
@@ -134,9 +133,9 @@ def _table() -> dict[str, Leaf]:
         **under("gc", _GC),
     }
     for until, kind, names in _FORMER:
-        made.update(with_fate(Fate.DEAD, _DRAWN, _some(kind, names), until))
+        made.update(with_support(Support.DEAD, _DRAWN, _some(kind, names), until))
     return made
 
 
 #: By path from the top of the Operator's values.
-NFD: Leaves = under("node-feature-discovery", _table())
+NFD: Fields = under("node-feature-discovery", _table())

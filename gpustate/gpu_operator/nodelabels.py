@@ -1,7 +1,7 @@
-"""Labels of Kubernetes nodes beside a policy: what single nodes ask of the Operator.
+"""Labels of Kubernetes nodes next to a policy: settings of single nodes.
 
-``kubectl get nodes -o yaml`` says it, in the policy's file or in the folder beside it. The names are
-those of the inventory. Everything else in such an object is the kubelet's business and is not read.
+They come from the output of ``kubectl get nodes -o yaml``, in the policy's file or in the folder next to
+it. Node names are those of the inventory. Everything else in such an object is ignored.
 
 Sources:
     NVIDIA/gpu-operator v26.7: controllers/state_manager.go. NVIDIA/mig-parted v0.15:
@@ -22,7 +22,7 @@ NODE = "Node"
 #: The node's MIG layout, and its configuration of the device plugin.
 MIG, PLUGIN = "nvidia.com/mig.config", "nvidia.com/device-plugin.config"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-#: What a node is for; looked at only with ``sandboxWorkloads.enabled``.
+#: The node's workload; read only with ``sandboxWorkloads.enabled``.
 WORKLOAD = "nvidia.com/gpu.workload.config"
 _DEPLOY = "nvidia.com/gpu.deploy."
 #: Values of a ``gpu.deploy`` label with which the Operator deploys the component.
@@ -31,7 +31,7 @@ _DEPLOYED = ("", "true")
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One label of one node, and where it stands."""
+    """One label of one node, and its place."""
 
     node: str
     value: str
@@ -39,23 +39,23 @@ class Label:
 
 
 def of_nodes(nodes: tuple[tuple[str, Item], ...], name: str) -> Iterator[Label]:
-    """Yield every label of a name that says something.
+    """Yield every label of a name that has a value.
 
     Args:
         nodes: Node objects, each with its file.
         name: of the label.
 
     Raises:
-        PolicyError: a label that is no text, or one node twice.
+        PolicyError: a label that is not text, or a duplicate node.
     """
     seen: dict[str, str] = {}
     for file, item in nodes:
         node = item.text("metadata", "name")
         place = f"{file}:{item.line}"
         if not node:
-            raise PolicyError("a Node without metadata.name", place=place)
+            raise PolicyError("metadata.name of the Node is missing", place=place)
         if not _NAME.fullmatch(node):
-            raise PolicyError(f"{shown(node)} is not a name of a Node", place=place)
+            raise PolicyError(f"{shown(node)} is not the name of a Node", place=place)
         if node in seen:
             raise PolicyError(
                 f"a second Node {shown(node)}, the first is at {seen[node]}", place=place
@@ -82,18 +82,18 @@ def of_nodes(nodes: tuple[tuple[str, Item], ...], name: str) -> Iterator[Label]:
 
 
 def notes(nodes: tuple[tuple[str, Item], ...], *, workloads: bool = False) -> Iterator[str]:
-    """Say what becomes of these objects, and which labels ask for what is not done.
+    """Yield notes on these objects and on labels that are not carried out.
 
     Args:
         nodes: Node objects, each with its file.
-        workloads: what a node is for was read.
+        workloads: whether the workload labels were read.
     """
     if not nodes:
         return
     file, first = nodes[0]
     what = "a Node" if len(nodes) == 1 else f"{len(nodes)} Nodes"
     read = f"{MIG}, {PLUGIN} and {WORKLOAD}" if workloads else f"{MIG} and {PLUGIN}"
-    yield f"{file}:{first.line}: of {what} the labels {read} are read, nothing else"
+    yield f"{file}:{first.line}: only the labels {read} of {what} are read"
     for file, item in nodes:
         labels = item.get("metadata", "labels")
         for name, value in (
@@ -109,5 +109,5 @@ def notes(nodes: tuple[tuple[str, Item], ...], *, workloads: bool = False) -> It
             if off:
                 yield (
                     f"{file}:{value.line}: not carried out: label {name} {shown(value.value)} of Node "
-                    f"{shown(item.text('metadata', 'name'))}: choose the nodes with --limit"
+                    f"{shown(item.text('metadata', 'name'))}: select the nodes with --limit"
                 )

@@ -1,14 +1,13 @@
-"""What the Operator runs as pods, as far as it leaves something on the node.
+"""Components that the Operator runs as pods and that change the node.
 
-GPU feature discovery becomes the state ``gpu-labels``; the device plugin's configuration becomes
-``device-plugin-config``, which that reads too; the MIG manager becomes ``mig``.
+GPU feature discovery becomes the state ``gpu-labels``. The device plugin's configuration becomes
+``device-plugin-config``, which ``gpu-labels`` reads too. The MIG manager becomes ``mig``.
 
-Surprising: ``migManager.config.default`` is ``all-disabled``, and the API server fills that in. Nobody
-need have meant it, and carried out it would remove every MIG layout that the Operator did not make.
-So it is never carried out: GPUs are divided where somebody names a configuration for a node, in the
-label ``nvidia.com/mig.config`` of a Node beside the policy, or with the state ``mig`` in a policy of
-one's own. A configuration of the device plugin, on the other hand, that no label and no default names
-is an empty one, as it is under the Operator.
+Surprising: the API server sets ``migManager.config.default`` to ``all-disabled`` by default. Carried out, it
+would remove every MIG layout that the Operator did not create, though the user may not have meant that.
+So it is never carried out. GPUs are partitioned only if a configuration is named for a node, in the label
+``nvidia.com/mig.config`` of a Node next to the policy, or with the state ``mig`` in another policy.
+A device plugin configuration that no label and no default names is empty, as with the Operator.
 
 Sources:
     NVIDIA/gpu-operator v26.7: controllers/object_controls.go (TransformGPUDiscoveryPlugin,
@@ -25,14 +24,14 @@ from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin
 from gpustate.formats.words import shown
 from gpustate.gpu_operator import contents, nodelabels
-from gpustate.gpu_operator.asked import Source, Wanted
 from gpustate.gpu_operator.companions import (
     CONFIG_MAP,
     REFERENCES,
     Companion,
     inline_of,
-    padded,
+    pad,
 )
+from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.helm import is_null
 from gpustate.gpu_operator.nodelabels import Label
@@ -40,83 +39,85 @@ from gpustate.gpu_operator.runtime import flag_of
 from gpustate.mig import builtin
 from gpustate.mig import config as mig_config
 
-#: What counts where neither a label nor a default names a configuration of the device plugin.
+#: The device plugin's configuration if neither a label nor a default names one.
 EMPTY, EMPTY_NAME = {"version": "v1"}, "empty"
-#: The ConfigMap that the Operator makes itself, of what every mig-parted has.
+#: The ConfigMap that the Operator creates itself, with mig-parted's own layouts.
 _MIG_MADE = "default-mig-parted-config"
 _MIG_KEY = "config.yaml"
-#: On no node, unless a narrower layer says otherwise.
+#: On no node, unless a narrower layer overrides it.
 NOWHERE = "~node('*')"
 _NEXT = (
-    f"name a layout in the label {nodelabels.MIG} of a Node beside the file, or with the state mig in a "
-    "policy of your own"
+    f"set a layout with the label {nodelabels.MIG} of a Node next to the file, or with the state mig in "
+    "another policy"
 )
 
 
-def wanted_operands(source: Source) -> Iterator[Wanted]:
+def desired_operands(source: Source) -> Iterator[DesiredState]:
     """Yield the states for labels, the device plugin's configuration and MIG.
 
     Raises:
-        PolicyError: a ConfigMap that is missing or makes no sense, or a label that names nothing in it.
+        PolicyError: a ConfigMap that is missing or invalid, or a label that names nothing in it.
     """
     labels = source.enabled("gfd", otherwise=True)
     lacking = None
     if labels or source.enabled("devicePlugin", otherwise=True):
-        lacking = missing(source, "devicePlugin.config.name")
+        lacking = missing_reference(source, "devicePlugin.config.name")
         if lacking is None:
             yield from _plugin(source)
     else:
         why = "devicePlugin.enabled and gfd.enabled are false"
-        source.not_used(why, "devicePlugin.config.")
+        source.note_unused(why, "devicePlugin.config.")
     if lacking is not None:
-        # Labels tell how GPUs are shared, which that object says.
+        # Labels describe how GPUs are shared, which is configured in that object.
         left_out = "device-plugin-config and gpu-labels" if labels else "device-plugin-config"
-        source.notes.append(without(source, lacking, "devicePlugin.config.name", left_out))
-        source.not_used("that object is not there", "devicePlugin.config.default", "mig.strategy")
+        source.notes.append(left_out_note(source, lacking, "devicePlugin.config.name", left_out))
+        source.note_unused(
+            "the ConfigMap was not found", "devicePlugin.config.default", "mig.strategy"
+        )
     elif labels:
-        state = Wanted("gpu-labels")
+        state = DesiredState("gpu-labels")
         strategy, place = _strategy(source)
         if strategy:
-            state.give("mig_strategy", strategy, place)
+            state.set("mig_strategy", strategy, place)
         yield state
     else:
-        source.not_used("gfd.enabled is false", "mig.strategy")
+        source.note_unused("gfd.enabled is false", "mig.strategy")
     yield from _mig(source)
 
 
 def _strategy(source: Source) -> tuple[str, str | None]:
-    """``mig.strategy``, which the Operator hands over in the environment; the chart has a default."""
+    """``mig.strategy``, which the Operator passes in the environment; the chart has a default."""
     found = source.spec.get("mig", "strategy")
     if found is not None:
         return found.value, source.place(found)
     if source.kind == "helm" and not is_null(source.spec, "mig.strategy"):
-        return str(source.of_chart("mig.strategy") or ""), None
+        return str(source.chart_default("mig.strategy") or ""), None
     return "", None
 
 
 # --- the device plugin's configuration ---------------------------------------------------
 
 
-def _plugin(source: Source) -> Iterator[Wanted]:
+def _plugin(source: Source) -> Iterator[DesiredState]:
     name = source.spec.get("devicePlugin", "config", "name")
     default = source.spec.get("devicePlugin", "config", "default")
     if name is None or not name.value:
-        source.not_used("devicePlugin.config.name is empty", "devicePlugin.config.")
-        for label in nodelabels.of_nodes(source.shelf.nodes, nodelabels.PLUGIN):
+        source.note_unused("devicePlugin.config.name is empty", "devicePlugin.config.")
+        for label in nodelabels.of_nodes(source.store.nodes, nodelabels.PLUGIN):
             _refuse(label, nodelabels.PLUGIN, "devicePlugin.config.name names no ConfigMap")
         return
-    found = needed(source, name, "devicePlugin.config.name")
+    found = require_config_map(source, name, "devicePlugin.config.name")
     configs: dict[str, Any] = {}
     for key, entry in found.entries.items():
-        read = deviceplugin.read(padded(entry), entry.file)
+        read = deviceplugin.read(pad(entry), entry.file)
         configs[key] = dict(read.data) or dict(EMPTY)
         source.notes.extend(read.warnings)
         source.notes.extend(f"{entry.place()}: {key}: {note}" for note in read.notes)
-    state = Wanted("device-plugin-config")
+    state = DesiredState("device-plugin-config")
     chosen, place = _default(source, default, configs, found)
-    state.give("configs", configs, source.place(name))
-    state.give("default", chosen, place)
-    for label in nodelabels.of_nodes(source.shelf.nodes, nodelabels.PLUGIN):
+    state.set("configs", configs, source.place(name))
+    state.set("default", chosen, place)
+    for label in nodelabels.of_nodes(source.store.nodes, nodelabels.PLUGIN):
         if label.value not in configs:
             _refuse(label, nodelabels.PLUGIN, f"{_named(found)} has {', '.join(sorted(configs))}")
         source.for_node(label, state.state, selected=label.value)
@@ -126,7 +127,7 @@ def _plugin(source: Source) -> Iterator[Wanted]:
 def _default(
     source: Source, default: Item | None, configs: dict[str, Any], found: Companion
 ) -> tuple[str, str | None]:
-    """The name of the configuration that counts without a label; an empty one is added if need be."""
+    """The name of the configuration without a label; an empty one is added if needed."""
     if default is not None and default.value:
         word = str(default.value)
         if word not in configs:
@@ -146,28 +147,28 @@ def _default(
 # --- MIG ---------------------------------------------------------------------------------
 
 
-def _mig(source: Source) -> Iterator[Wanted]:
-    labels = tuple(nodelabels.of_nodes(source.shelf.nodes, nodelabels.MIG))
+def _mig(source: Source) -> Iterator[DesiredState]:
+    labels = tuple(nodelabels.of_nodes(source.store.nodes, nodelabels.MIG))
     if not source.enabled("migManager", otherwise=True):
         why = "migManager.enabled is false"
-        source.not_used(why, "migManager.", but=("migManager.enabled",))
+        source.note_unused(why, "migManager.", but=("migManager.enabled",))
         source.notes.extend(
             f"{one.place}: not used: label {nodelabels.MIG}: {why}" for one in labels
         )
         return
     _note_on_default(source, bool(labels))
     if not labels:
-        why = f"no Node beside the file has the label {nodelabels.MIG}"
-        source.not_used(why, "migManager.", but=("migManager.enabled",))
+        why = f"no Node next to the file has the label {nodelabels.MIG}"
+        source.note_unused(why, "migManager.", but=("migManager.enabled",))
         return
-    # A name that the file has; on other nodes it does not count either.
-    state = Wanted("mig", {"config": min(one.value for one in labels), "only": NOWHERE})
+    # Any name in the file: on nodes without the label the state is absent.
+    state = DesiredState("mig", {"config": min(one.value for one in labels), "only": NOWHERE})
     name = source.spec.get("migManager", "config", "name")
     text, path = None, ""
     if name is not None and name.value and not _made_by_operator(source, name):
         text, path = _mig_text(source, name)
-        state.give("file", path, source.place(name))
-        state.give("contents", {path: text}, source.place(name))
+        state.set("file", path, source.place(name))
+        state.set("contents", {path: text}, source.place(name))
     _clients(source, state)
     _reboots(source, state)
     file = builtin.config_file() if text is None else mig_config.read(text, path)
@@ -180,43 +181,43 @@ def _mig(source: Source) -> Iterator[Wanted]:
                 place=label.place,
                 fix=error.fix,
             ) from None
-        # What holds nowhere holds here.
+        # Present on this node, absent everywhere else.
         source.for_node(label, "mig", config=label.value, only=None)
     yield state
 
 
 def _note_on_default(source: Source, labelled: bool) -> None:
-    """Say that the Operator's default is not carried out; an empty one asks for nothing."""
+    """Note that the Operator's default is not carried out, unless it is empty."""
     path = "migManager.config.default"
     default = source.spec.get(*path.split("."))
     if default is not None and not default.value:
         return
-    source.told.add(path)
+    source.noted.add(path)
     line = f" (line {default.line})" if default is not None else ""
     at = default or source.spec.get("migManager") or source.spec
     where = f" on nodes without the label {nodelabels.MIG}" if labelled else ""
     source.notes.append(
-        f"{source.place(at)}: MIG layouts stay as they are{where}: the Operator's default, "
+        f"{source.place(at)}: MIG layouts are not changed{where}: the Operator's default, "
         f"all-disabled, {path}{line}, is never carried out; {_NEXT}"
     )
 
 
 def _made_by_operator(source: Source, name: Item) -> bool:
-    return name.value == _MIG_MADE and source.shelf.find(CONFIG_MAP, _MIG_MADE) is None
+    return name.value == _MIG_MADE and source.store.find(CONFIG_MAP, _MIG_MADE) is None
 
 
 def _mig_text(source: Source, name: Item) -> tuple[str, str]:
-    """The text of the mig-parted file, and what it is called."""
-    found = needed(source, name, "migManager.config.name")
+    """The text and the name of the mig-parted file."""
+    found = require_config_map(source, name, "migManager.config.name")
     entry = found.entries.get(_MIG_KEY)
     if entry is None:
-        raise lacks(found, _MIG_KEY)
-    mig_config.read(padded(entry), entry.file)  # so that an error has its line
+        raise missing_key_error(found, _MIG_KEY)
+    mig_config.read(pad(entry), entry.file)  # for the line number of an error
     return entry.text, f"{CONFIG_MAP} {found.name}"
 
 
-def _clients(source: Source, state: Wanted) -> None:
-    """``gpuClientsConfig``: services that hold GPUs."""
+def _clients(source: Source, state: DesiredState) -> None:
+    """``gpuClientsConfig``: services that use GPUs."""
     path = "migManager.gpuClientsConfig.name"
     name = source.spec.get(*path.split("."))
     if name is None or not name.value:
@@ -228,17 +229,17 @@ def _clients(source: Source, state: Wanted) -> None:
             for item in contents.clients(entry):
                 services[str(item.value)] = f"{entry.file}:{item.line}"
     if contents.CLIENTS_KEY not in found.entries:
-        raise lacks(found, contents.CLIENTS_KEY)
-    # The kubelet is the Operator's to stop, and never gpustate's; the list of every node has it.
+        raise missing_key_error(found, contents.CLIENTS_KEY)
+    # The Operator's default list includes the kubelet, which gpustate never stops.
     units = tuple(name for name in services if name != "kubelet.service")
     if len(units) < len(services):
         at = services["kubelet.service"]
         source.notes.append(f"{at}: not carried out: kubelet.service: the kubelet is never stopped")
-    state.give("clients", list(units), source.place(name))
+    state.set("clients", list(units), source.place(name))
 
 
-def _reboots(source: Source, state: Wanted) -> None:
-    """``migManager.env``: ``WITH_REBOOT`` says what to do where a GPU is in use."""
+def _reboots(source: Source, state: DesiredState) -> None:
+    """``migManager.env``: ``WITH_REBOOT`` decides what to do if a GPU is in use."""
     env = source.spec.get("migManager", "env")
     for item in env.value if env is not None else ():
         value = item.get("value")
@@ -246,7 +247,7 @@ def _reboots(source: Source, state: Wanted) -> None:
             continue
         if item.text("name") == "WITH_REBOOT":
             flag = flag_of(source, "migManager.env WITH_REBOOT", value)
-            state.give("in_use", "reboot" if flag else "refuse", source.place(value))
+            state.set("in_use", "reboot" if flag else "refuse", source.place(value))
         else:
             source.notes.append(
                 f"{source.place(value)}: about Kubernetes objects, not nodes: migManager.env "
@@ -257,36 +258,36 @@ def _reboots(source: Source, state: Wanted) -> None:
 # --- both --------------------------------------------------------------------------------
 
 
-def missing(source: Source, path: str) -> Item | None:
-    """The key at a path, where it names a ConfigMap that is nowhere."""
+def missing_reference(source: Source, path: str) -> Item | None:
+    """The key at a path, if it names a ConfigMap that was not found."""
     name = source.spec.get(*path.split("."))
     if name is None or not name.value or _made(source, path, str(name.value)) is not None:
         return None
-    return name if source.shelf.find(CONFIG_MAP, str(name.value)) is None else None
+    return name if source.store.find(CONFIG_MAP, str(name.value)) is None else None
 
 
-def without(source: Source, name: Item, path: str, states: str) -> str:
-    """The note on states that are left out because nobody can know what they are to hold."""
+def left_out_note(source: Source, name: Item, path: str, states: str) -> str:
+    """The note on states that are left out because their ConfigMap was not found."""
     return (
         f"{source.place(name)}: warning: {states} left out: {path} names the ConfigMap "
-        f"{shown(name.value)}, which is not beside the file; kubectl get configmap {name.value} -o yaml "
-        f"> {source.shelf.folder.name}/{name.value}.yaml puts it there"
+        f"{shown(name.value)}, which was not found; save it: kubectl get configmap {name.value} "
+        f"-o yaml > {source.store.folder.name}/{name.value}.yaml"
     )
 
 
 def _made(source: Source, path: str, name: str) -> Companion | None:
-    """The ConfigMap that the chart makes of the values."""
+    """The ConfigMap that the chart creates from the values."""
     if source.kind != "helm":
         return None
     reference = next(one for one in REFERENCES["helm"] if one.path == path)
     return inline_of(source.spec, reference, name, source.file)
 
 
-def needed(source: Source, name: Item, path: str) -> Companion:
-    """Return the ConfigMap that a key names: one the chart makes of the values, else one beside them.
+def require_config_map(source: Source, name: Item, path: str) -> Companion:
+    """Return the ConfigMap that a key names: created by the chart, or next to the values.
 
     Raises:
-        PolicyError: it is nowhere.
+        PolicyError: it was not found.
     """
     made = _made(source, path, str(name.value))
     if made is not None:
@@ -298,13 +299,13 @@ def _named(found: Companion) -> str:
     return f"the {found.kind} {shown(found.name)}"
 
 
-def lacks(found: Companion, key: str) -> PolicyError:
-    """The error for a ConfigMap without the one key that is read of it."""
+def missing_key_error(found: Companion, key: str) -> PolicyError:
+    """The error for a ConfigMap without the only key that is read."""
     return PolicyError(
-        f"{_named(found)} has no key {key}, which is all that is read of it (it has "
+        f"{_named(found)} has no key {key}, the only one that is read (it has "
         f"{', '.join(sorted(found.entries)) or 'none'})",
         place=found.place,
-        fix=f"call the key {key}",
+        fix=f"rename the key to {key}",
     )
 
 

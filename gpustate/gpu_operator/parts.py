@@ -1,7 +1,7 @@
-"""A file's documents, each as what it is: an object of the Operator, values of its chart, or something beside.
+"""Classify a file's documents: objects of the Operator, values of its chart, and others.
 
-Values come bare or inside another program's file (:mod:`gpustate.gpu_operator.wrappers`). A ConfigMap that
-stands alone and holds values, as Flux takes them, is values too.
+Values come bare or inside another program's file (:mod:`gpustate.gpu_operator.wrappers`). A ConfigMap with
+values, as used by Flux, counts as values if the file has no other policy.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from gpustate.errors import PolicyError
 from gpustate.gpu_operator import documents, history, shape, umbrella
-from gpustate.gpu_operator.beside import Beside
 from gpustate.gpu_operator.chart_values import ChartValues
 from gpustate.gpu_operator.documents import Item
+from gpustate.gpu_operator.references import ReferenceResolver
 from gpustate.gpu_operator.wrappers import OTHER_CHART, unwrap
 
-#: Kinds that ask for states.
+#: Kinds that result in states.
 POLICIES = ("clusterpolicy", "gpucluster", "helm", "nvidiadriver")
 _VALUES_KEYS = ("values.yaml", "values.yml", "values")
 _CHART_LABEL = "helm.sh/chart"
@@ -29,8 +29,8 @@ class Part:
     Args:
         kind: as in :func:`gpustate.gpu_operator.shape.kind`.
         item: the object; of Helm values the values alone.
-        held: the wrapper of the values, if they have one.
-        release: of the Operator, where the document says it.
+        held: the wrapper of the values, if any.
+        release: of the Operator, if the document sets it.
     """
 
     kind: str
@@ -47,56 +47,58 @@ def parts(
     Args:
         text: all of it.
         file: its path.
-        failed: called with what only looks like one of the Operator's, instead of an error.
+        failed: called for a document that only resembles one of the Operator's, instead of raising.
 
     Raises:
-        PolicyError: there are none, or one of them only looks like one of the Operator's.
+        PolicyError: there are none, or one of them only resembles one of the Operator's.
     """
     found = documents.read(documents.filled_in(text), file)
     if not found:
         raise PolicyError("is empty, wanted a policy", place=file)
-    beside = Beside(file, tuple(found))
+    resolver = ReferenceResolver(file, tuple(found))
     made: list[Part] = []
     for item in found:
         try:
-            made.append(part(item, beside))
+            made.append(part(item, resolver))
         except PolicyError as error:
             if failed is None or not item.text("kind") or not item.text("apiVersion"):
                 raise
             failed(error, item)
     if not any(one.kind in POLICIES for one in made):
-        made.extend(_values_in_config_maps(made, beside))
+        made.extend(_values_in_config_maps(made, resolver))
     return made
 
 
-def part(item: Item, beside: Beside) -> Part:
+def part(item: Item, resolver: ReferenceResolver) -> Part:
     """One document.
 
     Raises:
-        PolicyError: it only looks like one of the Operator's, or has to be rendered first.
+        PolicyError: it only resembles one of the Operator's, or has to be rendered first.
     """
-    held = unwrap(item, beside)
+    held = unwrap(item, resolver)
     if isinstance(held, ChartValues):
         return Part("helm", held.values, held, held.release)
     if held is OTHER_CHART:
         return Part("other", item)
-    kind = shape.kind(item, beside.file)
+    kind = shape.kind(item, resolver.file)
     label = item.get("metadata", "labels", _CHART_LABEL) if kind in POLICIES[:2] else None
     text = label.value if label is not None and isinstance(label.value, str) else ""
-    return Part(kind, item, None, history.called(text) if text.startswith("gpu-operator-") else "")
+    return Part(
+        kind, item, None, history.release_of_chart(text) if text.startswith("gpu-operator-") else ""
+    )
 
 
-def _values_in_config_maps(made: list[Part], beside: Beside) -> list[Part]:
-    """Values in a ConfigMap, where the file has no other policy."""
+def _values_in_config_maps(made: list[Part], resolver: ReferenceResolver) -> list[Part]:
+    """Values in a ConfigMap, if the file has no other policy."""
     found: list[Part] = []
     for one in made:
         for key in _VALUES_KEYS if one.kind == "configmap" else ():
             text = one.item.get("data", key)
             if text is None or not isinstance(text.value, str):
                 continue
-            values = beside.values(text)
-            inner = umbrella.inner(values, beside, named_chart=False)
-            if inner is not None or umbrella.telling(values):
+            values = resolver.values(text)
+            inner = umbrella.inner_values(values, resolver, named_chart=False)
+            if inner is not None or umbrella.is_specific(values):
                 name = one.item.text("metadata", "name")
                 held = ChartValues(inner or values, f"the ConfigMap {name}")
                 found.append(Part("helm", held.values, held))

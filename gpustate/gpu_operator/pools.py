@@ -1,11 +1,11 @@
-"""The drivers of a cluster: one for all nodes, or one for each pool of them, as NVIDIADrivers say.
+"""The drivers of a cluster: one for all nodes, or one per pool of nodes, from NVIDIADrivers.
 
-Which nodes an NVIDIADriver is for say labels. What the inventory gives (``node_labels``,
-``gpustate_labels``), Nodes beside the file have, or the node itself shows (its distribution, its
-architecture) counts. A node with none of the labels gets no driver, as under the Operator.
+An NVIDIADriver selects nodes by labels: from the inventory (``node_labels``, ``gpustate_labels``), from Nodes
+next to the file, or detected on the node (distribution, architecture). A node without the labels gets no
+driver, as with the Operator.
 
-Surprising: with several drivers the one of each node has to be known before it is reached, so there only the
-inventory and Nodes beside the file count.
+Surprising: with several drivers, each node's driver must be known before connecting to it, so then only the
+inventory and Nodes next to the file are used.
 
 Sources:
     NVIDIA/gpu-operator v26.7: internal/validator (selectors that overlap are refused),
@@ -22,12 +22,12 @@ from gpustate.core.inventory import LABELS
 from gpustate.core.where import parse
 from gpustate.errors import PolicyError
 from gpustate.formats.words import shown
-from gpustate.gpu_operator.asked import ForLabels, ForNode, Source, Wanted
-from gpustate.gpu_operator.companions import Shelf
+from gpustate.gpu_operator.companions import CompanionStore
+from gpustate.gpu_operator.desired import DesiredState, ForLabels, ForNode, Source
 from gpustate.gpu_operator.documents import Item, plain
 from gpustate.gpu_operator.operands import NOWHERE
 
-#: Labels that every node with a GPU has; a selector of these selects all.
+#: Labels of every node with a GPU; a selector of these selects all.
 _EVERY_NODE = {
     "nvidia.com/gpu.present": "true",
     "nvidia.com/gpu.deploy.driver": "true",
@@ -43,30 +43,30 @@ class Pool:
     """One driver.
 
     Args:
-        states: those of a node with this driver.
-        condition: for which nodes; empty: for all.
+        states: of a node with this driver.
+        condition: selects the nodes; empty for all.
         place: of the object.
     """
 
-    states: tuple[Wanted, ...]
+    states: tuple[DesiredState, ...]
     condition: str
     place: str
 
 
-def driver_stack(driver: Wanted) -> tuple[Wanted, ...]:
+def driver_stack(driver: DesiredState) -> tuple[DesiredState, ...]:
     """The states of a node with a driver."""
     return (
-        *(Wanted("nouveau"), Wanted("driver-repository"), driver, *driver.beside),
-        *(Wanted("persistenced"), Wanted("nvlsm")),
-        Wanted("fabric-manager"),  # the driver container starts it too, where there are NVSwitches
+        *(DesiredState("nouveau"), DesiredState("driver-repository"), driver, *driver.dependents),
+        *(DesiredState("persistenced"), DesiredState("nvlsm")),
+        DesiredState("fabric-manager"),  # as in the driver container, on nodes with NVSwitches
     )
 
 
 def condition_of(source: Source) -> str:
-    """For which nodes an NVIDIADriver is, as a condition; empty: for all.
+    """The node selector of an NVIDIADriver as a condition; empty for all nodes.
 
     Raises:
-        PolicyError: an operator that compares numbers.
+        PolicyError: an unsupported operator.
     """
     parts = list(of_selector(source.spec.get("nodeSelector")))
     required = source.spec.get("nodeAffinity", _REQUIRED, "nodeSelectorTerms")
@@ -78,7 +78,7 @@ def condition_of(source: Source) -> str:
 
 
 def of_selector(selector: Item | None) -> Iterator[str]:
-    """A condition for each label that not every node with a GPU has."""
+    """A condition per label that does not select all GPU nodes anyway."""
     for name, value in selector.value.items() if selector is not None else ():
         if _EVERY_NODE.get(name) != value.value:
             yield _label(name, str(value.value))
@@ -92,10 +92,9 @@ def _term(source: Source, term: Item) -> Iterator[str]:
         values = [str(value.value) for value in given.value] if given is not None else []
         if operator not in ("In", "NotIn"):
             raise PolicyError(
-                f"nodeAffinity asks for {shown(name)} with {shown(operator)}, which needs every label of "
-                "the nodes",
+                f"nodeAffinity uses operator {shown(operator)} for {shown(name)}, which is unsupported",
                 place=source.place(one),
-                fix="name the values with operator In",
+                fix="list the values with operator In",
             )
         if operator == "In" and _EVERY_NODE.get(name) in values:
             continue
@@ -115,18 +114,18 @@ def _joined(parts: list[str], operator: str) -> str:
     return found
 
 
-def together(
-    pools: list[Pool], shelf: Shelf, notes: list[str]
-) -> tuple[tuple[Wanted, ...], tuple[ForLabels, ...], tuple[ForNode, ...]]:
-    """The states of all drivers, and what they are on nodes with labels and on Nodes beside the file.
+def combine(
+    pools: list[Pool], store: CompanionStore, notes: list[str]
+) -> tuple[tuple[DesiredState, ...], tuple[ForLabels, ...], tuple[ForNode, ...]]:
+    """The states of all drivers, and their parameters by label and by Node next to the file.
 
     Args:
-        pools: the drivers, one at least.
-        shelf: what stands beside the file.
-        notes: filled with where the labels come from.
+        pools: the drivers, at least one.
+        store: the objects next to the file.
+        notes: filled with the sources of the labels.
 
     Raises:
-        PolicyError: two of them are for the same nodes.
+        PolicyError: two of them select the same nodes.
     """
     narrow: tuple[ForLabels, ...] = ()
     if len(pools) == 1:
@@ -135,23 +134,23 @@ def together(
         stack, narrow = _side_by_side(pools)
     nodes: list[ForNode] = []
     for pool in pools:
-        for node, place in _with_labels(shelf, pool.condition):
+        for node, place in _with_labels(store, pool.condition):
             nodes.extend(
                 ForNode(node, one.state, {**one.parameters, "only": None}, place)
                 for one in pool.states
             )
         if pool.condition:
             notes.append(
-                f"{pool.place}: for nodes with {pool.condition}: labels are those of the inventory "
-                f"(gpustate_labels, node_labels) and of Nodes in {shelf.folder.name}; a node with none of "
-                "them keeps the driver it has"
+                f"{pool.place}: for nodes with {pool.condition}: labels come from the inventory "
+                f"(gpustate_labels, node_labels) and from Nodes in {store.folder.name}; other nodes keep "
+                "their driver"
             )
     return stack, narrow, tuple(nodes)
 
 
-def _with_labels(shelf: Shelf, condition: str) -> Iterator[tuple[str, str]]:
-    """Nodes beside the file for which a condition holds, with their places."""
-    for file, item in shelf.nodes if condition else ():
+def _with_labels(store: CompanionStore, condition: str) -> Iterator[tuple[str, str]]:
+    """Nodes next to the file that match a condition, with their places."""
+    for file, item in store.nodes if condition else ():
         labels = item.get("metadata", "labels")
         given = {LABELS[-1]: plain(labels)} if labels is not None else {}
         name = item.text("metadata", "name")
@@ -159,20 +158,20 @@ def _with_labels(shelf: Shelf, condition: str) -> Iterator[tuple[str, str]]:
             yield name, f"{file}:{item.line}"
 
 
-def _narrowed(pool: Pool) -> tuple[Wanted, ...]:
-    """The states of the one driver there is, on its nodes alone."""
+def _narrowed(pool: Pool) -> tuple[DesiredState, ...]:
+    """The states of a single driver, on its nodes only."""
     for state in pool.states if pool.condition else ():
-        state.give("only", pool.condition, pool.place)
+        state.set("only", pool.condition, pool.place)
     return pool.states
 
 
 def _side_by_side(
     pools: Iterable[Pool],
-) -> tuple[tuple[Wanted, ...], tuple[ForLabels, ...]]:
-    """The states of several drivers: what holds everywhere, and what on the nodes of each.
+) -> tuple[tuple[DesiredState, ...], tuple[ForLabels, ...]]:
+    """The states of several drivers: common parameters, and those of each driver's nodes.
 
     Raises:
-        PolicyError: two of them are for the same nodes.
+        PolicyError: two of them select the same nodes.
     """
     found = sorted(pools, key=lambda pool: bool(pool.condition))
     seen: dict[str, str] = {}
@@ -181,16 +180,16 @@ def _side_by_side(
             raise PolicyError(
                 f"a second NVIDIADriver for the same nodes, the first is at {seen[pool.condition]}",
                 place=pool.place,
-                fix="give them nodeSelectors that tell them apart",
+                fix="give them different nodeSelectors",
             )
         seen[pool.condition] = pool.place
-    everywhere: dict[str, Wanted] = {}
+    everywhere: dict[str, DesiredState] = {}
     for pool in found:
         for state in pool.states:
             if not pool.condition:
                 everywhere[state.state] = state
             else:
-                everywhere.setdefault(state.state, Wanted(state.state, {"only": NOWHERE}))
+                everywhere.setdefault(state.state, DesiredState(state.state, {"only": NOWHERE}))
     narrow: list[ForLabels] = []
     for pool in found:
         mine = {state.state: state for state in pool.states}

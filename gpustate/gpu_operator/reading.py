@@ -1,15 +1,14 @@
-"""From the text of an Operator file to the states it asks for.
+"""Read the text of an Operator file into desired states.
 
-Recognised by their content, not by the file's name: a ClusterPolicy (``nvidia.com/v1``), an
-NVIDIADriver or a GPUCluster (``nvidia.com/v1alpha1``), Helm values (no ``apiVersion`` and no
-``kind``). ConfigMaps and Secrets that they name are looked for in the same file and beside it.
+Files are recognised by content, not by name: a ClusterPolicy (``nvidia.com/v1``), an NVIDIADriver or a
+GPUCluster (``nvidia.com/v1alpha1``), Helm values (no ``apiVersion`` and no ``kind``). ConfigMaps and
+Secrets that they name are searched in the same file and next to it.
 
-A ``nil`` is not a ``false``: a component whose ``enabled`` is missing is on or off as the Operator
-has it, and the defaults the API server would fill in hold here too.
+A missing ``enabled`` is not ``false``: the Operator's default applies, like the defaults of the API server.
 
 Sources:
     NVIDIA/gpu-operator v26.7: api/nvidia/v1/clusterpolicy_types.go, the ``IsEnabled`` methods;
-    internal/validator: what an NVIDIADriver may not say.
+    internal/validator: settings refused in an NVIDIADriver.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from dataclasses import dataclass, field, replace
 from gpustate.errors import PolicyError
 from gpustate.formats.words import named, shown
 from gpustate.gpu_operator import documents, history, nodelabels, shape, umbrella
-from gpustate.gpu_operator.asked import ForLabels, ForNode, Source, Wanted, notes_on
-from gpustate.gpu_operator.beside import Beside
-from gpustate.gpu_operator.blocks import Fate, Leaves
-from gpustate.gpu_operator.check import Checker, Strict, nowhere
-from gpustate.gpu_operator.companions import Companion, Shelf, found_beside
+from gpustate.gpu_operator.blocks import Fields, Support
+from gpustate.gpu_operator.check import Checker, Strict, never_strict
+from gpustate.gpu_operator.companions import Companion, CompanionStore, find_companions
+from gpustate.gpu_operator.desired import DesiredState, ForLabels, ForNode, Source, notes_on
 from gpustate.gpu_operator.documents import Item
-from gpustate.gpu_operator.driver import wanted_driver
+from gpustate.gpu_operator.driver import desired_driver
+from gpustate.gpu_operator.fields import CLUSTER_POLICY, NVIDIA_DRIVER
 from gpustate.gpu_operator.gpucluster import GPU_CLUSTER
 from gpustate.gpu_operator.helm import (
     HELM,
@@ -36,50 +35,50 @@ from gpustate.gpu_operator.helm import (
     deploys_dra,
     is_null,
 )
-from gpustate.gpu_operator.leaves import CLUSTER_POLICY, NVIDIA_DRIVER
 from gpustate.gpu_operator.machines import with_machines
-from gpustate.gpu_operator.metrics import wanted_metrics
-from gpustate.gpu_operator.operands import wanted_operands
+from gpustate.gpu_operator.metrics import desired_metrics
+from gpustate.gpu_operator.operands import desired_operands
 from gpustate.gpu_operator.parts import parts
 from gpustate.gpu_operator.pools import (
     Pool,
+    combine,
     condition_of,
     driver_stack,
     of_selector,
-    together,
 )
-from gpustate.gpu_operator.runtime import wanted_links, wanted_runtime, wanted_validator
+from gpustate.gpu_operator.references import ReferenceResolver
+from gpustate.gpu_operator.runtime import desired_links, desired_runtime, desired_validator
 
-#: On when nothing is said, and nothing of a node, or without a state yet.
+#: Enabled by default, and without effect on a node or without a state yet.
 _ON_BY_DEFAULT = ("devicePlugin", "dcgm", "dcgmExporter")
 _OF_DRIVER = ("driver.", "gds.", "gdrcopy.")
 _FLUX_RENDERS = "render it first: flux envsubst --strict < FILE > rendered.yaml"
-#: What an object may have at its top.
+#: Allowed top-level keys of an object.
 _HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
 _SWITCHES = ("driver.enabled", "driver.useNvidiaDriverCRD")
-#: The states of a driver; ``None``: it is not managed here.
-Stack = tuple[Wanted, ...] | None
+#: The states of a driver; ``None`` if it is managed elsewhere.
+Stack = tuple[DesiredState, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a file asks for.
+    """The result of reading a file.
 
     Args:
         kind: ``clusterpolicy``, ``nvidiadriver``, ``gpucluster`` or ``helm``.
         name: ``metadata.name``; empty for Helm values.
-        wanted: the states.
-        notes: everything else the file says, each with its place.
-        companions: ConfigMaps and Secrets that were found, by the path of the key that names each.
-        for_nodes: parameters that labels of single nodes give to states, in their order.
-        for_labels: the same for nodes with labels, by NVIDIADriver.
-        pace: what a batch of nodes must not exceed.
-        release: of the Operator that it was read for, as it is tagged.
+        states: the desired states.
+        notes: everything else in the file, each with its place.
+        companions: ConfigMaps and Secrets found, by the path of the key that names each.
+        for_nodes: parameters from labels of single nodes, in their order.
+        for_labels: parameters of nodes with labels, by NVIDIADriver.
+        pace: upper limits of a batch of nodes.
+        release: of the Operator that it was read for, as tagged.
     """
 
     kind: str
     name: str
-    wanted: tuple[Wanted, ...]
+    states: tuple[DesiredState, ...]
     notes: tuple[str, ...]
     companions: tuple[tuple[str, Companion], ...] = ()
     for_nodes: tuple[ForNode, ...] = ()
@@ -88,26 +87,26 @@ class Reading:
     release: str = ""
 
 
-def read(text: str, file: str, *, strict: Strict = nowhere, release: str = "") -> Reading:
+def read(text: str, file: str, *, strict: Strict = never_strict, release: str = "") -> Reading:
     """Read the text of an Operator file.
 
     Args:
         text: all of it.
-        file: its path, for places, and for the folder of ConfigMaps beside it.
-        strict: in which lines unknown keys are errors; in the others they become notes, as the Operator
-            runs such a file.
-        release: of the Operator; where nobody says it, that of the wrapper, else the newest known.
+        file: its path, for places, and for the folder of ConfigMaps next to it.
+        strict: in which lines unknown keys are errors; elsewhere they become notes, as the Operator
+            accepts such a file.
+        release: of the Operator; by default that of the wrapper, or the newest supported.
 
     Raises:
-        PolicyError: it is none of the known kinds, or something in it is wrong.
+        PolicyError: it is not one of the supported kinds, or is invalid.
     """
     found = parts(text, file)
-    beside = Beside(file)
-    if beside.is_patch:
+    resolver = ReferenceResolver(file)
+    if resolver.is_patch:
         raise PolicyError(
-            "is a patch of a kustomization: by itself it leaves out what the object has beside it",
+            "is a patch of a kustomization, not a complete object",
             place=f"{file}:{found[0].item.line}",
-            fix=f"render it first: kubectl kustomize {beside.directory} > rendered.yaml",
+            fix=f"render it first: kubectl kustomize {resolver.directory} > rendered.yaml",
         )
     by_kind: dict[str, list[Item]] = {}
     for one in found:
@@ -115,14 +114,14 @@ def read(text: str, file: str, *, strict: Strict = nowhere, release: str = "") -
     said = next((one.release for one in found if one.release), "")
     wrapped = [one.held for one in found if one.held is not None]
     reader = _Reader(file, strict, by_kind, release or said or history.newest(), bool(wrapped))
-    reader.shelf.used.update(one for held in wrapped for one in held.used)
+    reader.store.used.update(one for held in wrapped for one in held.used)
     reading = reader.read()
     above = [note for held in wrapped for note in held.notes]
     if said and not release and said != history.newest():
         above.append(
-            f"{file}: read as for {said} of the Operator, which the file says; --release says another one"
+            f"{file}: read for release {said} of the Operator, as set in the file; override it with --release"
         )
-    notes = (*above, *reading.notes, *reader.beside())
+    notes = (*above, *reading.notes, *reader.unused_objects())
     return replace(
         reading, notes=notes, companions=tuple(reader.companions), release=reader.release
     )
@@ -137,27 +136,29 @@ class _Reader:
     by_kind: dict[str, list[Item]]
     release: str
     wrapped: bool = False
-    shelf: Shelf = field(init=False)
+    store: CompanionStore = field(init=False)
     companions: list[tuple[str, Companion]] = field(default_factory=list[tuple[str, Companion]])
     stray: list[str] = field(default_factory=list[str])
     for_nodes: list[ForNode] = field(default_factory=list[ForNode])
     for_labels: list[ForLabels] = field(default_factory=list[ForLabels])
 
     def __post_init__(self) -> None:
-        beside = (*self.by_kind.get("configmap", ()), *self.by_kind.get("secret", ()))
-        self.shelf = Shelf(self.file, beside, own_nodes=tuple(self.by_kind.get("node", ())))
+        objects = (*self.by_kind.get("configmap", ()), *self.by_kind.get("secret", ()))
+        self.store = CompanionStore(
+            self.file, objects, own_nodes=tuple(self.by_kind.get("node", ()))
+        )
 
-    def beside(self) -> Iterator[str]:
-        """Note the objects in the file that nothing asked for."""
+    def unused_objects(self) -> Iterator[str]:
+        """Note the objects in the file that no key refers to."""
         yield from self.stray
-        yield from nodelabels.notes(self.shelf.nodes, workloads=self.shelf.workloads)
+        yield from nodelabels.notes(self.store.nodes, workloads=self.store.workloads)
         for kind in ("configmap", "secret", "other"):
             for item in self.by_kind.get(kind, ()):
                 name = item.text("metadata", "name")
-                if (item.text("kind"), name) not in self.shelf.used:
+                if (item.text("kind"), name) not in self.store.used:
                     yield (
                         f"{self.file}:{item.line}: not read: {named(item.text('kind'))} {shown(name)}, "
-                        "which no key of the policy names"
+                        "because no key of the policy refers to it"
                     )
 
     def read(self) -> Reading:
@@ -168,7 +169,7 @@ class _Reader:
             names = {"clusterpolicy": "a ClusterPolicy", "gpucluster": "a GPUCluster"}
             first, second = (names.get(kind, "Helm values") for kind in here[:2])
             raise PolicyError(
-                f"holds {first} and {second}, wanted one of them",
+                f"contains {first} and {second}, wanted one of them",
                 place=f"{self.file}:{self.by_kind[here[1]][0].line}",
             )
         if "clusterpolicy" in self.by_kind:
@@ -181,14 +182,14 @@ class _Reader:
             return self._nvidia_drivers_alone()
         if set(self.by_kind) <= {"configmap", "secret", "node"}:
             raise PolicyError(
-                "holds no policy, only what one names",
+                "contains no policy, only objects that a policy refers to",
                 place=self.file,
-                fix=f"put it into the folder {self.shelf.folder.name} of the policy's file; gpustate lint "
-                "and gpustate mig plan read it alone",
+                fix=f"move it to the folder {self.store.folder.name} of the policy's file; gpustate lint "
+                "and gpustate mig plan accept it without a policy",
             )
         kinds = sorted({item.text("kind") for items in self.by_kind.values() for item in items})
-        told = ", ".join(map(named, kinds[:5])) + (", ..." if len(kinds) > 5 else "")
-        raise PolicyError(f"holds no policy, only {told}", place=self.file, fix=shape.WANTED)
+        listed = ", ".join(map(named, kinds[:5])) + (", ..." if len(kinds) > 5 else "")
+        raise PolicyError(f"contains no policy, only {listed}", place=self.file, fix=shape.WANTED)
 
     def _only_one(self, kind: str) -> None:
         items = self.by_kind.get(kind, [])
@@ -209,29 +210,29 @@ class _Reader:
             section = source.spec.get("driver") or source.spec
             if crd is not None and crd.value:
                 driver = self._pools(source.notes, source.place(crd))
-                source.not_used("the NVIDIADriver says it", *_OF_DRIVER, but=_SWITCHES)
+                source.note_unused("set by the NVIDIADriver", *_OF_DRIVER, but=_SWITCHES)
             else:
-                driver = driver_stack(wanted_driver(source, section, "driver."))
+                driver = driver_stack(desired_driver(source, section, "driver."))
         if drivers and (crd is None or not crd.value):
             source.notes.append(
-                f"{self.file}:{drivers[0].line}: an NVIDIADriver, which driver.useNvidiaDriverCRD "
-                "does not ask for"
+                f"{self.file}:{drivers[0].line}: the NVIDIADriver is not used: driver.useNvidiaDriverCRD "
+                "is not true"
             )
-        wanted = with_machines(source, lambda: _stack(source, driver))
-        return self._reading("clusterpolicy", item, source, wanted, _ON_BY_DEFAULT)
+        states = with_machines(source, lambda: _stack(source, driver))
+        return self._reading("clusterpolicy", item, source, states, _ON_BY_DEFAULT)
 
     def _gpu_cluster(self, item: Item) -> Reading:
         source = self._source(self._spec(item), GPU_CLUSTER, "gpucluster")
         driver: Stack = None
-        if "nvidiadriver" in self.by_kind or self.shelf.beside_of("NVIDIADriver"):
+        if "nvidiadriver" in self.by_kind or self.store.objects_of("NVIDIADriver"):
             driver = self._pools(source.notes, None)
         else:
             source.notes.append(
                 f"{source.place(item)}: no NVIDIADriver in this file: the driver is managed elsewhere "
-                "and stays as it is"
+                "and not changed"
             )
-        wanted = (*_dra_stack(driver), *wanted_metrics(source))
-        return self._reading("gpucluster", item, source, wanted, ())
+        states = (*_dra_stack(driver), *desired_metrics(source))
+        return self._reading("gpucluster", item, source, states, ())
 
     def _helm(self, item: Item) -> Reading:
         source = self._source(item, HELM, "helm")
@@ -240,10 +241,10 @@ class _Reader:
         driver: Stack = None
         if left_to_crd is not None:
             driver = self._pools(source.notes, source.place(left_to_crd))
-            source.not_used("the NVIDIADriver says it", *_OF_DRIVER, but=_SWITCHES)
+            source.note_unused("set by the NVIDIADriver", *_OF_DRIVER, but=_SWITCHES)
         elif source.enabled("driver", otherwise=True):
             section = source.spec.get("driver") or source.spec
-            driver = driver_stack(wanted_driver(source, section, "driver."))
+            driver = driver_stack(desired_driver(source, section, "driver."))
             selector = chart_selector(source)
             parts = list(of_selector(selector))
             if selector is not None and parts:
@@ -254,59 +255,59 @@ class _Reader:
                 driver = self._together([pool], source.notes)
         source.notes.extend(chart_notes(source))
         if deploys_dra(source):
-            source.not_used(
-                "a GPUCluster has none of it", "toolkit.", "cdi.", "operator.runtimeClass"
+            source.note_unused(
+                "not part of a GPUCluster", "toolkit.", "cdi.", "operator.runtimeClass"
             )
-            wanted = (*_dra_stack(driver), *wanted_metrics(source))
-            return self._reading("helm", item, source, wanted, ())
-        wanted = with_machines(source, lambda: _stack(source, driver))
-        # dcgm is off in the chart, as long as nobody removes that with null.
-        of_chart = bool(source.of_chart("dcgm.enabled"))
+            states = (*_dra_stack(driver), *desired_metrics(source))
+            return self._reading("helm", item, source, states, ())
+        states = with_machines(source, lambda: _stack(source, driver))
+        # The chart disables dcgm, unless null removes its default.
+        of_chart = bool(source.chart_default("dcgm.enabled"))
         on = tuple(
             n for n in _ON_BY_DEFAULT if n != "dcgm" or of_chart or is_null(item, "dcgm.enabled")
         )
-        return self._reading("helm", item, source, wanted, on)
+        return self._reading("helm", item, source, states, on)
 
     def _nvidia_drivers_alone(self) -> Reading:
         own: list[str] = []
         stack = self._pools(own, None)
         item = self.by_kind["nvidiadriver"][0]
-        source = Source(self.file, item, (), self.shelf, "nvidiadriver", self.release, own)
+        source = Source(self.file, item, (), self.store, "nvidiadriver", self.release, own)
         return self._reading("nvidiadriver", item, source, _dra_stack(stack), ())
 
-    def _pools(self, notes: list[str], asked: str | None) -> Stack:
-        """The driver's states, as the NVIDIADrivers of the file and its folder have them.
+    def _pools(self, notes: list[str], place: str | None) -> Stack:
+        """The driver's states from the NVIDIADrivers of the file and its folder.
 
         Args:
             notes: filled with theirs.
-            asked: where the policy leaves the driver to them.
+            place: where the policy leaves the driver to them; ``None`` if it does not.
         """
         here = [(self.file, item) for item in self.by_kind.get("nvidiadriver", [])]
         pools: list[Pool] = []
-        for file, item in (*here, *self.shelf.beside_of("NVIDIADriver")):
+        for file, item in (*here, *self.store.objects_of("NVIDIADriver")):
             spec = self._spec(item, file)
             source = self._source(spec, NVIDIA_DRIVER, "nvidiadriver", file)
             kind = spec.get("driverType")
             if kind is not None and kind.value != "gpu":
                 raise PolicyError(
-                    f"driverType {kind.value!r} has no state yet, wanted 'gpu'",
+                    f"driverType {kind.value!r} is unsupported, wanted 'gpu'",
                     place=source.place(kind),
                 )
-            states = driver_stack(wanted_driver(source, spec, ""))
+            states = driver_stack(desired_driver(source, spec, ""))
             pools.append(Pool(states, condition_of(source), f"{file}:{item.line}"))
             notes.extend((*source.notes, *notes_on(source)))
         if not pools:
             notes.append(
-                f"{asked}: warning: the driver is left to an NVIDIADriver, and there is none beside the "
-                "file: the driver stays as it is; kubectl get nvidiadrivers -o yaml "
-                f"> {self.shelf.folder.name}/drivers.yaml puts it there"
+                f"{place}: warning: the driver is left to an NVIDIADriver, and none was found: it is not "
+                "changed; save it: kubectl get nvidiadrivers -o yaml "
+                f"> {self.store.folder.name}/drivers.yaml"
             )
             return None
         return self._together(pools, notes)
 
     def _together(self, pools: list[Pool], notes: list[str]) -> Stack:
-        """One driver on its nodes, or several side by side; Nodes beside the file have their own word."""
-        stack, narrow, nodes = together(pools, self.shelf, notes)
+        """One driver on its nodes, or several; Nodes next to the file add their own parameters."""
+        stack, narrow, nodes = combine(pools, self.store, notes)
         self.for_labels.extend(narrow)
         self.for_nodes.extend(nodes)
         return stack
@@ -323,91 +324,98 @@ class _Reader:
         return spec
 
     def _stray(self, key: str, child: Item) -> None:
-        """A key beside ``spec``, where the schema has none."""
+        """Report an unknown key at the level of ``spec``."""
         known = any(path.partition(".")[0] == key for path in (*CLUSTER_POLICY, *NVIDIA_DRIVER))
         error = PolicyError(
-            f"unknown key {shown(key)} beside spec, which the API server would drop in silence",
+            f"unknown key {shown(key)} next to spec, which the API server would silently drop",
             place=f"{self.file}:{child.line}",
-            fix=f"move it below spec: spec.{key}" if known else f"known here: {', '.join(_HEAD)}",
+            fix=f"move it below spec: spec.{key}"
+            if known
+            else f"supported keys: {', '.join(_HEAD)}",
         )
         if self.strict(child.line):
             raise error
         self.stray.append(f"{error.place}: warning: {error.message}; {error.fix}")
 
-    def _source(self, spec: Item, leaves: Leaves, kind: str, file: str = "") -> Source:
+    def _source(self, spec: Item, fields: Fields, kind: str, file: str = "") -> Source:
         file = file or self.file
-        checker = Checker(file, leaves, kind, self.strict, self.release)
+        checker = Checker(file, fields, kind, self.strict, self.release)
         settings = checker.settings(spec)
         for one in settings:
             value = one.item.value
             unfilled = documents.UNFILLED.search(value) if isinstance(value, str) else None
-            if unfilled is not None and one.leaf.fate is Fate.HONOURED:
+            if unfilled is not None and one.field.support is Support.HONOURED:
                 raise PolicyError(
-                    f"{one.path} is {shown(value)}, which another program fills in",
+                    f"{one.path} is {shown(value)}, a placeholder of another program",
                     place=f"{file}:{one.item.line}",
                     fix=_FLUX_RENDERS if unfilled[0][0] == "$" else documents.rendering(self.file),
                 )
         spec = checker.known(spec)
-        self.companions.extend(found_beside(self.shelf, spec, kind))
+        self.companions.extend(find_companions(self.store, spec, kind))
         notes = checker.notes
-        return Source(file, spec, settings, self.shelf, kind, self.release, notes)
+        return Source(file, spec, settings, self.store, kind, self.release, notes)
 
     def _is_of_this_chart(self, values: Item) -> None:
-        """Refuse values of which hardly a key is the chart's: with them everything would be default.
+        """Refuse values with hardly any key of the chart, which would result in nothing but defaults.
 
         Raises:
-            PolicyError: naming the first key that is not.
+            PolicyError: with the first unknown key.
         """
         error = None if self.wrapped else umbrella.foreign(values, self.file)
         if error is not None:
             raise error
 
     def _reading(
-        self, kind: str, item: Item, source: Source, wanted: tuple[Wanted, ...], on: tuple[str, ...]
+        self,
+        kind: str,
+        item: Item,
+        source: Source,
+        states: tuple[DesiredState, ...],
+        on: tuple[str, ...],
     ) -> Reading:
         silent = [name for name in on if source.spec.get(name, "enabled") is None]
         if silent:
             source.notes.append(
-                f"{self.file}: on in the Operator when nothing is said, and not set up here: "
+                f"{self.file}: enabled in the Operator by default, and not set up by gpustate: "
                 f"{', '.join(silent)}"
             )
         notes = (*source.notes, *notes_on(source))
         name = item.text("metadata", "name")
-        pace = next((one.pace for one in wanted if one.pace), ())
+        pace = next((one.pace for one in states if one.pace), ())
         nodes = (*self.for_nodes, *source.for_nodes)
         labels = tuple(self.for_labels)
-        return Reading(kind, name, wanted, notes, for_nodes=nodes, for_labels=labels, pace=pace)
+        return Reading(kind, name, states, notes, for_nodes=nodes, for_labels=labels, pace=pace)
 
 
-def _dra_stack(driver: Stack) -> tuple[Wanted, ...]:
-    """What is left for a node where nothing but a driver is set up."""
-    validator = Wanted("validator", {"containers": "none", "handler": "", "cdi": False})
-    return (Wanted("preflight"), *(driver or ()), validator)
+def _dra_stack(driver: Stack) -> tuple[DesiredState, ...]:
+    """The stack of a node that gets nothing but a driver."""
+    validator = DesiredState("validator", {"containers": "none", "handler": "", "cdi": False})
+    return (DesiredState("preflight"), *(driver or ()), validator)
 
 
-def _stack(source: Source, driver: Stack) -> Iterator[Wanted]:
-    """The whole stack of a ClusterPolicy; without ``driver`` the driver is managed elsewhere."""
+def _stack(source: Source, driver: Stack) -> Iterator[DesiredState]:
+    """The stack of a ClusterPolicy; without ``driver`` the driver is managed elsewhere."""
     root = source.spec.get("hostPaths", "rootFS")
     if root is not None and root.value not in ("", "/"):
         source.notes.append(
             f"{source.place(root)}: not carried out: hostPaths.rootFS: gpustate works on the node "
             "itself, whose root is /"
         )
-    yield Wanted("preflight")
+    yield DesiredState("preflight")
     if driver is not None:
         yield from driver
     elif source.enabled("driver", otherwise=True):
-        pass  # left to an NVIDIADriver that is not beside the file, of which there is a note already
+        pass  # left to an NVIDIADriver that was not found, which has a note already
     else:
         section = source.spec.get("driver") or source.spec
         source.notes.append(
             f"{source.place(section)}: driver.enabled is false: the driver is managed elsewhere and "
-            "stays as it is"
+            "not changed"
         )
-        source.not_used("driver.enabled is false", *_OF_DRIVER, but=_SWITCHES)
-    runtime = tuple(wanted_runtime(source))
+        source.note_unused("driver.enabled is false", *_OF_DRIVER, but=_SWITCHES)
+    runtime = tuple(desired_runtime(source))
     yield from runtime
-    yield from wanted_links(source)
-    yield from wanted_operands(source)
-    yield from wanted_metrics(source)
-    yield wanted_validator(source, runtime)
+    yield from desired_links(source)
+    yield from desired_operands(source)
+    yield from desired_metrics(source)
+    yield desired_validator(source, runtime)

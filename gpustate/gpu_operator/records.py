@@ -1,7 +1,7 @@
-"""The record of every leaf of every kind: what the reader, the linter and the manual go by.
+"""The record of every field of every kind, for the reader, the linter and the manual.
 
-One place that puts together what the tables say (type, choices, default of the API server, what
-becomes of it), what is counted (since which release) and what the chart fills in.
+It combines the tables (type, choices, the API server's default, support), the history (first release) and
+the chart's defaults.
 
 Sources:
     NVIDIA/gpu-operator v26.7: config/crd/bases, deployments/gpu-operator.
@@ -15,18 +15,18 @@ from functools import cache
 from typing import Any
 
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.blocks import Fate, Leaf, Leaves
+from gpustate.gpu_operator.blocks import Field, Fields, Support
+from gpustate.gpu_operator.fields import CLUSTER_POLICY, NVIDIA_DRIVER
 from gpustate.gpu_operator.gpucluster import GPU_CLUSTER
 from gpustate.gpu_operator.helm import HELM
-from gpustate.gpu_operator.leaves import CLUSTER_POLICY, NVIDIA_DRIVER
 
-TABLES: Mapping[str, Leaves] = {
+TABLES: Mapping[str, Fields] = {
     "clusterpolicy": CLUSTER_POLICY,
     "nvidiadriver": NVIDIA_DRIVER,
     "gpucluster": GPU_CLUSTER,
     "helm": HELM,
 }
-#: How a kind is called in sentences.
+#: Kinds in messages.
 TITLES = {
     "clusterpolicy": "ClusterPolicy",
     "nvidiadriver": "NVIDIADriver",
@@ -37,53 +37,53 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One leaf of one kind.
+    """One field of one kind.
 
     Args:
         kind: ``clusterpolicy``, ``nvidiadriver``, ``gpucluster`` or ``helm``.
         path: from ``spec`` (of values: from the top), ``[]`` for elements of lists.
-        leaf: type, choices, minimum, and what becomes of it.
-        default: what holds when the file does not say.
-        filled_by: ``chart`` or ``API server``; empty: nobody, and ``default`` is ``None``.
-        since: the release that brought it.
+        field: type, choices, minimum, and support.
+        default: the value if the file does not set it.
+        filled_by: ``chart`` or ``API server``; empty if there is no default.
+        since: the release that added it.
     """
 
     kind: str
     path: str
-    leaf: Leaf
+    field: Field
     default: Any
     filled_by: str
     since: str
 
     @property
-    def fate(self) -> Fate:
-        """What becomes of it."""
-        return self.leaf.fate
+    def support(self) -> Support:
+        """How gpustate supports it."""
+        return self.field.support
 
 
 def records(kind: str, release: str = "") -> Mapping[str, Record]:
-    """Every record of a kind, by path, in the order of the table.
+    """All records of a kind by path, in the order of the table.
 
     Args:
         kind: of file.
-        release: whose defaults they have; the newest by default.
+        release: whose defaults apply; by default the newest.
     """
     return _records(kind, release or history.newest())
 
 
 @cache
 def _records(kind: str, release: str) -> Mapping[str, Record]:
-    return {path: _record(kind, path, leaf, release) for path, leaf in TABLES[kind].items()}
+    return {path: _record(kind, path, field, release) for path, field in TABLES[kind].items()}
 
 
-def _record(kind: str, path: str, leaf: Leaf, release: str) -> Record:
-    default = leaf.default
+def _record(kind: str, path: str, field: Field, release: str) -> Record:
+    default = field.default
     if release != history.newest():
-        default = history.filled("clusterpolicy" if kind == "helm" else kind, path, release)
+        default = history.api_default("clusterpolicy" if kind == "helm" else kind, path, release)
     filled_by = "API server" if default is not None else ""
     if kind == "helm":
-        mapping = leaf.type.startswith(("map", "any"))
+        mapping = field.type.startswith(("map", "any"))
         given, of_chart = history.chart_default(path, mapping=mapping, release=release)
         if given:
             default, filled_by = of_chart, "chart"
-    return Record(kind, path, leaf, default, filled_by, history.since(kind, path))
+    return Record(kind, path, field, default, filled_by, history.since(kind, path))

@@ -1,12 +1,11 @@
-"""The container side a document asks for: toolkit packages, the runtimes' handler, CDI.
+"""The container stack that a document requests: toolkit packages, the runtimes' handler, CDI.
 
-The real settings of the Operator's toolkit stand in ``toolkit.env``; :data:`ENVIRONMENT` says what
-each name means on a node.
+The Operator's toolkit is configured in ``toolkit.env``. :data:`ENVIRONMENT` maps its variables to states.
 
-Surprising: the Operator finds out one runtime for a whole cluster. Here each node is looked at, so a
-file that does not say ``RUNTIME`` asks for the states of all runtimes a kubelet of today talks to; each
-does nothing where its runtime is not. docker is set up only where the file names it: a docker beside
-another runtime is somebody's own.
+Surprising: the Operator detects one runtime for the whole cluster. gpustate inspects each node, so a
+file without ``RUNTIME`` results in the states of all runtimes that current kubelets support, and each does
+nothing on nodes without its runtime. docker is configured only if the file names it: a docker next to
+another runtime may be unmanaged on purpose.
 
 Sources:
     NVIDIA/nvidia-container-toolkit v1.20: cmd/nvidia-ctk-installer (names and defaults).
@@ -23,22 +22,22 @@ from typing import Any
 from gpustate.errors import PolicyError
 from gpustate.formats.words import shown
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.asked import Source, Wanted
+from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.driver import software_version
 from gpustate.gpu_operator.helm import is_null
 from gpustate.gpu_operator.records import records
 
-#: States by what ``RUNTIME`` may be; those of a distribution bring a containerd of their own.
+#: States by value of ``RUNTIME``; Kubernetes distributions include their own containerd.
 DISTRIBUTIONS = ("k3s", "k0s", "microk8s")
 RUNTIMES: Mapping[str, tuple[str, ...]] = {
     "containerd": ("containerd", *DISTRIBUTIONS),
     "crio": ("crio",),
     "docker": ("docker",),
 }
-#: Where nobody says it: those that a kubelet of today talks to.
+#: By default, those that current kubelets support.
 FOUND_OUT = (*RUNTIMES["containerd"], *RUNTIMES["crio"])
-#: Folders of a distribution: a path below one says which it is.
+#: Folders by which a distribution is recognised.
 HOMES: Mapping[str, str] = {
     "/var/lib/rancher/": "k3s",
     "/run/k3s/": "k3s",
@@ -53,16 +52,16 @@ _WITH_RESTART = ("containerd", "k3s", "microk8s", "crio", "docker")
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """What one name in ``toolkit.env`` means.
+    """The meaning of one variable in ``toolkit.env``.
 
     Args:
-        states: who takes its value, of those that are there; empty: nobody, and ``why`` says the reason.
+        states: the states it configures, if present; empty if unsupported, see ``why``.
         parameter: of these states.
-        key: the parameter is a mapping, and this is its key.
-        flag: the value is a boolean.
-        values: the only values it may have, and what the parameter is then.
-        path: the value is a path, and one of a distribution says which that is.
-        why: for who takes none.
+        key: if the parameter is a mapping, the key in it.
+        flag: whether the value is a boolean.
+        values: the allowed values, with the parameter's value for each.
+        path: whether the value is a path, which may identify a distribution.
+        why: why no state uses it.
     """
 
     states: tuple[str, ...] = ()
@@ -85,15 +84,15 @@ def _containerd(parameter: str) -> Variable:
 
 _DEFAULT = Variable(FOUND_OUT + RUNTIMES["docker"], "default", flag=True)
 _CONFIG = _containerd("config_path")
-_INSIDE = Variable(why="about the inside of the toolkit's container")
+_INSIDE = Variable(why="applies only inside the toolkit's container")
 _SOCKET = _containerd("socket")
 _DROP_IN = _containerd("drop_in_path")
 _HANDLER = Variable(_WITH_HANDLER, "handler")
 _ENABLE_CDI = Variable(
     ("containerd", "docker"), "enable_cdi", flag=True, why="this runtime always injects CDI devices"
 )
-_FINDS = "the runtime itself is asked where its files are"
-#: A signal ends containerd, and its unit starts it again: the same thing with less care.
+_FINDS = "the path is queried from the runtime itself"
+#: A signal stops containerd and its unit starts it again, so it is mapped to a restart.
 _RESTARTS = {"signal": "systemd", "systemd": "systemd", "none": "none"}
 
 ENVIRONMENT = {
@@ -126,7 +125,7 @@ ENVIRONMENT = {
     "CDI_ENABLED": _ENABLE_CDI,
     "CRIO_CONFIG": Variable(why=_FINDS),
     "CRIO_CONFIG_MODE": Variable(
-        why="a hook gives containers their GPUs behind the runtime's back; the handler is set up"
+        why="OCI hooks are unsupported; the runtime handler is configured instead"
     ),
     "DOCKER_CONFIG": Variable(why=_FINDS),
     "DOCKER_SOCKET": Variable(why=_FINDS),
@@ -136,21 +135,21 @@ ENVIRONMENT = {
     "ROOT": _INSIDE,
     "TOOLKIT_PID_FILE": _INSIDE,
 }
-#: The first release that leaves containers to CDI alone, and the first that looks for the runtime.
+#: The first release that uses CDI alone, and the first that detects the runtime.
 _CDI_ALONE, _FINDS_OUT = "v25.10.0", "v1.9.0"
 _MODE = "nvidia-container-runtime.mode"
-#: The toolkit is there, and no runtime is told of it.
+#: The toolkit is installed, but no runtime is configured.
 _NONE = "NO_RUNTIME_CONFIG"
 _NO_LINKS = "DISABLE_DEV_CHAR_SYMLINK_CREATION"
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE = ("0", "f", "F", "FALSE", "false", "False")
 
 
-def wanted_runtime(source: Source) -> Iterator[Wanted]:
+def desired_runtime(source: Source) -> Iterator[DesiredState]:
     """Yield the states for the container toolkit, the runtimes and CDI.
 
     Raises:
-        PolicyError: settings that contradict one another, or a value that is no boolean.
+        PolicyError: contradictory settings, or a value that is not a boolean.
     """
     spec = source.spec
     toolkit_enabled = source.enabled("toolkit", otherwise=True)
@@ -158,49 +157,49 @@ def wanted_runtime(source: Source) -> Iterator[Wanted]:
     nri = spec.get("cdi", "nriPluginEnabled")
     if nri is not None and nri.value and not (cdi_enabled and toolkit_enabled):
         raise PolicyError(
-            "cdi.nriPluginEnabled wants cdi.enabled and toolkit.enabled, and one of them is false",
+            "cdi.nriPluginEnabled requires cdi.enabled and toolkit.enabled, and one of them is false",
             place=source.place(nri),
         )
     if not toolkit_enabled:
         section = spec.get("toolkit") or spec
         source.notes.append(
             f"{source.place(section)}: toolkit.enabled is false: toolkit, runtime and CDI are "
-            "managed elsewhere and stay as they are"
+            "managed elsewhere and not changed"
         )
         unused = ("toolkit.", "cdi.", "operator.runtimeClass")
-        source.not_used("toolkit.enabled is false", *unused, but=("toolkit.enabled",))
+        source.note_unused("toolkit.enabled is false", *unused, but=("toolkit.enabled",))
         return
-    toolkit = Wanted("container-toolkit")
+    toolkit = DesiredState("container-toolkit")
     version = spec.get("toolkit", "version")
     if version is not None and version.value:
         text = software_version(source, version, "toolkit.version")
-        toolkit.give("version", text, source.place(version))
-    runtimes = {name: Wanted(name) for name in _runtimes(source)}
+        toolkit.set("version", text, source.place(version))
+    runtimes = {name: DesiredState(name) for name in _runtimes(source)}
     runtime_class = spec.get("operator", "runtimeClass")
     for name, state in runtimes.items():
         if runtime_class is not None and runtime_class.value and name in _WITH_HANDLER:
-            state.give("handler", runtime_class.value, source.place(runtime_class))
-        # As the Operator does: with CDI nothing has to become the default runtime, without it has to.
-        state.give("default", not cdi_enabled or source.before(_CDI_ALONE))
+            state.set("handler", runtime_class.value, source.place(runtime_class))
+        # Like the Operator: only without CDI does the handler become the default runtime.
+        state.set("default", not cdi_enabled or source.before(_CDI_ALONE))
     if runtimes and not set(runtimes) & set(_WITH_HANDLER) and _other_name(runtime_class):
-        source.not_used("k3s always calls it nvidia", "operator.runtimeClass")
+        source.note_unused("in k3s it is always nvidia", "operator.runtimeClass")
     if not cdi_enabled and "containerd" in runtimes:
-        runtimes["containerd"].give("enable_cdi", None)
+        runtimes["containerd"].set("enable_cdi", None)
     default = spec.get("cdi", "default")
     if default is not None and default.value and cdi_enabled and source.before(_CDI_ALONE):
-        toolkit.give("config", {_MODE: "cdi"}, source.place(default))
+        toolkit.set("config", {_MODE: "cdi"}, source.place(default))
     _environment(source, {toolkit.state: toolkit, **runtimes})
-    yield Wanted("toolkit-repository")
+    yield DesiredState("toolkit-repository")
     yield toolkit
     yield from runtimes.values()
     if cdi_enabled:
-        yield Wanted("cdi")
+        yield DesiredState("cdi")
 
 
 def cdi_by_default(source: Source) -> bool:
-    """``cdi.enabled`` where nothing is said: the API server's default, or the chart's."""
+    """The default of ``cdi.enabled``: the API server's or the chart's."""
     if source.kind == "helm" and is_null(source.spec, "cdi.enabled"):
-        return bool(history.filled("clusterpolicy", "cdi.enabled", source.release))
+        return bool(history.api_default("clusterpolicy", "cdi.enabled", source.release))
     return bool(records(source.kind, source.release)["cdi.enabled"].default)
 
 
@@ -208,8 +207,8 @@ def _other_name(item: Item | None) -> bool:
     return item is not None and item.value not in ("", "nvidia")
 
 
-def wanted_links(source: Source) -> Iterator[Wanted]:
-    """Yield the state for links below /dev/char, which the Operator's validator makes too."""
+def desired_links(source: Source) -> Iterator[DesiredState]:
+    """Yield the state for links below /dev/char, which the Operator's validator creates too."""
     env = source.spec.get("validator", "driver", "env")
     wanted = True
     for item in env.value if env is not None else ():
@@ -224,11 +223,11 @@ def wanted_links(source: Source) -> Iterator[Wanted]:
                 "the validator has no such setting"
             )
     if wanted:
-        yield Wanted("dev-char")
+        yield DesiredState("dev-char")
 
 
 def _variables(source: Source) -> Iterator[tuple[Item, str, Item]]:
-    """The elements of ``toolkit.env`` that say something: each with its name and its value."""
+    """The elements of ``toolkit.env`` with a value: element, name and value."""
     env = source.spec.get("toolkit", "env")
     for item in env.value if env is not None else ():
         value = item.get("value")
@@ -237,7 +236,7 @@ def _variables(source: Source) -> Iterator[tuple[Item, str, Item]]:
 
 
 def _runtimes(source: Source) -> tuple[str, ...]:
-    """The states of the runtimes there may be."""
+    """The states of all possible runtimes."""
     states = _of_default_runtime(source) or FOUND_OUT
     for _, name, value in _variables(source):
         if name == "RUNTIME":
@@ -259,30 +258,30 @@ def _runtimes(source: Source) -> tuple[str, ...]:
 
 
 def _of_default_runtime(source: Source) -> tuple[str, ...]:
-    """What ``operator.defaultRuntime`` asks for; later releases find the runtime out themselves."""
+    """The states of ``operator.defaultRuntime``; later releases detect the runtime."""
     if not source.before(_FINDS_OUT):
         return ()
     item = source.spec.get("operator", "defaultRuntime")
-    word = item.value if item is not None else source.of_chart("operator.defaultRuntime")
+    word = item.value if item is not None else source.chart_default("operator.defaultRuntime")
     return RUNTIMES.get(str(word or "docker"), ())
 
 
 def _home(path: str) -> str | None:
-    """The distribution whose path it is."""
+    """The distribution that a path belongs to."""
     return next((state for folder, state in HOMES.items() if path.startswith(folder)), None)
 
 
-def wanted_validator(source: Source, before: tuple[Wanted, ...]) -> Wanted:
-    """Return the validator, told to prove what the states ``before`` it set up."""
+def desired_validator(source: Source, before: tuple[DesiredState, ...]) -> DesiredState:
+    """Return the validator, configured for the states ``before`` it."""
     states = {wanted.state: wanted for wanted in before}
-    validator = Wanted("validator")
-    validator.give("cdi", "cdi" in states)
+    validator = DesiredState("validator")
+    validator.set("cdi", "cdi" in states)
     containerd = states.get("containerd")
     if containerd is not None and "handler" in containerd.parameters:
         place = containerd.places["handler"]
-        validator.give("handler", containerd.parameters["handler"], place)
+        validator.set("handler", containerd.parameters["handler"], place)
     elif containerd is None and "container-toolkit" in states:
-        validator.give("handler", "")  # another runtime's, which it does not know
+        validator.set("handler", "")  # another runtime's, which the validator does not support
     env = source.spec.get("validator", "cuda", "env")
     for item in env.value if env is not None else ():
         value = item.get("value")
@@ -290,7 +289,7 @@ def wanted_validator(source: Source, before: tuple[Wanted, ...]) -> Wanted:
             continue
         if item.text("name") == "WITH_WORKLOAD":
             flag = flag_of(source, "validator.cuda.env WITH_WORKLOAD", value)
-            validator.give("cuda", flag, source.place(value))
+            validator.set("cuda", flag, source.place(value))
         else:
             source.notes.append(
                 f"{source.place(value)}: not carried out: validator.cuda.env {item.text('name')}: "
@@ -299,8 +298,8 @@ def wanted_validator(source: Source, before: tuple[Wanted, ...]) -> Wanted:
     return validator
 
 
-def _environment(source: Source, states: Mapping[str, Wanted]) -> None:
-    """Hand the variables to their states."""
+def _environment(source: Source, states: Mapping[str, DesiredState]) -> None:
+    """Pass the variables to their states."""
     for _, name, value in _variables(source):
         if name in ("RUNTIME", _NONE):
             continue
@@ -310,7 +309,7 @@ def _environment(source: Source, states: Mapping[str, Wanted]) -> None:
         if home is not None or not taking:
             why = variable.why or "no state of this runtime has such a setting"
             if home is not None:
-                why = f"the state {home} finds {home}'s own files"
+                why = f"the state {home} detects the paths itself"
             source.notes.append(
                 f"{source.place(value)}: not carried out: toolkit.env {name}: {why}"
             )
@@ -320,11 +319,11 @@ def _environment(source: Source, states: Mapping[str, Wanted]) -> None:
             whole = given
             if variable.key:
                 whole = {**state.parameters.get(variable.parameter, {}), variable.key: given}
-            state.give(variable.parameter, whole, source.place(value))
+            state.set(variable.parameter, whole, source.place(value))
 
 
 def _given(source: Source, name: str, variable: Variable, item: Item) -> Any:
-    """What a variable's value is as a parameter."""
+    """A variable's value as a parameter."""
     if variable.flag:
         return flag_of(source, f"toolkit.env {name}", item)
     if variable.values and item.value not in variable.values:
@@ -337,10 +336,10 @@ def _given(source: Source, name: str, variable: Variable, item: Item) -> Any:
 
 
 def flag_of(source: Source, name: str, item: Item) -> bool:
-    """What the value of a variable says, as Go reads booleans.
+    """A variable's boolean value, parsed like in Go.
 
     Raises:
-        PolicyError: it is none.
+        PolicyError: it is not a boolean.
     """
     if item.value in _TRUE:
         return True

@@ -1,6 +1,6 @@
-"""Which kind of document it is, told by what stands in it; and what looks like one and is none.
+"""Detect the kind of a document by its content, and refuse documents that only resemble one.
 
-Values inside another program's file are the business of :mod:`gpustate.gpu_operator.wrappers`.
+Values inside another program's file are handled by :mod:`gpustate.gpu_operator.wrappers`.
 
 Sources:
     NVIDIA/gpu-operator v26.7: api/nvidia/v1, api/nvidia/v1alpha1.
@@ -28,7 +28,7 @@ KINDS = {
     ("v1", "Node"): "node",
 }
 WANTED = "wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values"
-#: Kinds of others that are taken for the Operator's: what they are, and what to give instead.
+#: Foreign kinds that are confused with the Operator's, and what they are.
 _OTHERS = {
     ("kyverno.io", "ClusterPolicy"): "Kyverno's, about admission; the Operator's is nvidia.com/v1",
     ("mellanox.com", "NicClusterPolicy"): "the Network Operator's, about network cards",
@@ -45,7 +45,7 @@ _OTHERS = {
     ): "OLM's; its alm-examples hold ClusterPolicies",
     ("resource.nvidia.com", "ComputeDomain"): "the DRA driver's, for workloads",
 }
-#: Kinds of nvidia.com that people write and that do not exist: what was meant.
+#: Nonexistent kinds of nvidia.com, and what was probably meant.
 _MEANT = {
     "gpuoperator": "ClusterPolicy of nvidia.com/v1",
     "gpupolicy": "ClusterPolicy of nvidia.com/v1",
@@ -63,19 +63,19 @@ _MEANT = {
     "toolkit": "toolkit of a ClusterPolicy",
     "containertoolkit": "toolkit of a ClusterPolicy",
     "deviceplugin": "devicePlugin of a ClusterPolicy",
-    "devicepluginconfig": "a ConfigMap that devicePlugin.config.name names",
-    "timeslicingconfig": "a ConfigMap that devicePlugin.config.name names",
-    "timeslicing": "a ConfigMap that devicePlugin.config.name names",
-    "mpsconfig": "a ConfigMap that devicePlugin.config.name names",
-    "migconfig": "a ConfigMap that migManager.config.name names",
+    "devicepluginconfig": "the ConfigMap named by devicePlugin.config.name",
+    "timeslicingconfig": "the ConfigMap named by devicePlugin.config.name",
+    "timeslicing": "the ConfigMap named by devicePlugin.config.name",
+    "mpsconfig": "the ConfigMap named by devicePlugin.config.name",
+    "migconfig": "the ConfigMap named by migManager.config.name",
     "migmanager": "migManager of a ClusterPolicy",
     "migstrategy": "mig.strategy of a ClusterPolicy",
-    "migpartedconfig": "a ConfigMap that migManager.config.name names",
+    "migpartedconfig": "the ConfigMap named by migManager.config.name",
     "dracluster": "GPUCluster of nvidia.com/v1alpha1",
     "gpuclusters": "GPUCluster of nvidia.com/v1alpha1",
     "dradriver": "draDriver of a GPUCluster",
 }
-#: Keys that the chart has below a section, and those of pods, which people write beside the sections.
+#: Keys of sections and of pods that people write at the top level.
 _BELOW = frozenset(word for path in HELM for word in re.split(r"[.\[\]]+", path)[1:] if word)
 _OF_PODS = frozenset(
     {
@@ -95,10 +95,10 @@ _OF_PODS = frozenset(
 
 
 def kind(item: Item, file: str) -> str:
-    """Return which kind a document is; ``other`` for an object that is none of the Operator's.
+    """Return the kind of a document; ``other`` for an object of another program.
 
     Raises:
-        PolicyError: it looks like one of the Operator's and is none.
+        PolicyError: it only resembles one of the Operator's.
     """
     place = f"{file}:{item.line}"
     if not isinstance(item.value, dict):
@@ -121,7 +121,7 @@ def _values(item: Item, place: str) -> str:
     if any(one.path == key and "helm" in one.kinds for one in former.EXPECTED):
         return "helm"
     if nearest.spelled_otherwise(key, HELM) or difflib.get_close_matches(key, SECTIONS, 1, 0.85):
-        return "helm"  # so that the key is named, and what was meant by it
+        return "helm"  # reported later with the key and a suggestion
     if _misplaced(item.value):
         return "helm"  # the same
     raise PolicyError(
@@ -132,7 +132,7 @@ def _values(item: Item, place: str) -> str:
 
 
 def _misplaced(keys: Iterable[str]) -> bool:
-    """All of them are keys of the chart at another level, and one at least of no other program's file."""
+    """Whether all are keys of the chart at another level, and at least one is specific to it."""
     found = list(keys)
     paths = [key for key in found if key.partition(".")[0] in SECTIONS]
     known = [*paths, *(key for key in found if _near(key, _BELOW | _OF_PODS))]
@@ -159,7 +159,7 @@ def _refuse_look_alike(version: str, name: str, place: str) -> None:
             continue
         if name == known:
             raise PolicyError(
-                f"{name} of {shown(version)} is not known, wanted {known_version}", place=place
+                f"{name} of {shown(version)} is unsupported, wanted {known_version}", place=place
             )
         raise PolicyError(
             f"unknown kind {shown(name)} of {version}, wanted {known} of {known_version}",
@@ -179,6 +179,4 @@ def _folded(name: str) -> str:
 
 
 def _no_such_kind(version: str, name: str, fix: str, place: str) -> PolicyError:
-    return PolicyError(
-        f"unknown kind {shown(name)} of {version}: there is none of that name", place=place, fix=fix
-    )
+    return PolicyError(f"unknown kind {shown(name)} of {version}", place=place, fix=fix)

@@ -1,12 +1,12 @@
-"""The tag of an image for a version, where it can be told for certain; a wrong one is never pulled.
+"""The image tag for a software version, if it is certain: a wrong tag could not be pulled.
 
-A state knows the version of the software, a tag says more: DCGM's has the build and the system it was
-made for, the exporter's has DCGM's version before its own. What cannot be told is left out, so that
-whoever compares what was written with what was wanted names it as lost.
+A tag contains more than the version of the software: DCGM's has the build and the system, the exporter's
+has DCGM's version before its own. Unknown tags are left out, so that comparing the written policy with the
+original reports them as lost.
 
 Sources:
     NVIDIA/gpu-operator v24.9 to v26.7: deployments/gpu-operator/values.yaml (the tags of each release).
-    NVIDIA/gpu-operator v26.7: internal/image (a version counts only beside a repository and an image).
+    NVIDIA/gpu-operator v26.7: internal/image (a version counts only with a repository and an image).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 from gpustate.gpu_operator.driver import SYSTEM
 from gpustate.gpu_operator.history import chart_defaults, number
 
-#: From which version on a tag is ``v`` and the version, and nothing else.
+#: Since this version a tag is just ``v`` and the version.
 _V_AND_VERSION = {"toolkit": (1, 18, 0), "gdrcopy": (2, 5, 0)}
 
 
-def tagged(section: str, version: str) -> dict[str, str]:
-    """``repository``, ``image`` and ``version`` of a component; nothing where the tag is not known."""
+def image_of(section: str, version: str) -> dict[str, str]:
+    """``repository``, ``image`` and ``version`` of a component; empty if the tag is unknown."""
     tag = _tag(section, version)
     if not tag:
         return {}
@@ -29,11 +29,11 @@ def tagged(section: str, version: str) -> dict[str, str]:
 
 def _tag(section: str, version: str) -> str:
     if section == "driver":
-        return version  # the Operator itself adds the system of the node
+        return version  # the Operator appends the system of the node
     known = str(chart_defaults()[f"{section}.version"])
     bare = SYSTEM.sub("", known).removeprefix("v")
     parts = bare.split("-")
-    # DCGM's tag has its build behind the version, the exporter's has DCGM's version before it.
+    # DCGM's tag has its build after the version, the exporter's has DCGM's version before it.
     own = parts[1] if section == "dcgmExporter" else parts[0]
     if own == version:
         return known

@@ -1,4 +1,4 @@
-"""Values of a chart that has the Operator's as a dependency: below its name, or below an alias.
+"""Values of a chart with the Operator's chart as a dependency, below its name or an alias.
 
 Source:
     Helm documentation, "Subcharts and Global Values"; Chart.yaml (``dependencies``, ``alias``).
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from gpustate.errors import PolicyError
 from gpustate.formats.words import shown
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.beside import Beside
 from gpustate.gpu_operator.chart_values import ChartValues
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.helm import SECTIONS
 from gpustate.gpu_operator.nearest import top_level
+from gpustate.gpu_operator.references import ReferenceResolver
 
 _NAME = "gpu-operator"
-#: Sections that other charts have as well.
+#: Sections that other charts have too.
 GENERIC = frozenset(
     {
         *("nfd", "global", "operator", "nameOverride", "fullnameOverride", "platform", "psp"),
@@ -26,81 +26,81 @@ GENERIC = frozenset(
     }
 )
 TELLING = SECTIONS - GENERIC
-#: So many sections make a mapping the values of this chart.
+#: A mapping with this many of the chart's sections is taken for its values.
 _ENOUGH = 2
 
 
-def telling(values: Item) -> bool:
-    """Some key is one that only this chart has."""
+def is_specific(values: Item) -> bool:
+    """Whether any key is specific to this chart."""
     return isinstance(values.value, dict) and bool(TELLING & set(values.value))
 
 
 def foreign(values: Item, file: str, *, least: int = 1) -> PolicyError | None:
-    """The error for values of which hardly a key is the chart's: with them everything would be default.
+    """The error for values with hardly any key of the chart, which would result in nothing but defaults.
 
     Args:
-        values: bare ones.
+        values: without a wrapper.
         file: their path.
-        least: so many keys have to be strange.
+        least: the minimum number of unknown keys for an error.
     """
     if not isinstance(values.value, dict):
         return None
     strange = [key for key in values.value if key not in SECTIONS and not key.startswith("x-")]
     known = len(values.value) - len(strange)
-    if len(strange) < least or (len(strange) <= known and telling(values)):
+    if len(strange) < least or (len(strange) <= known and is_specific(values)):
         return None
     return PolicyError(
-        f"is not a values file of the Operator's chart: it has no key {shown(strange[0])}"
-        f"{top_level(strange[0], SECTIONS)}, and knows {known} of {len(values.value)} keys",
+        f"is not a values file of the Operator's chart, which has no key {shown(strange[0])}"
+        f"{top_level(strange[0], SECTIONS)} and only {known} of its {len(values.value)} keys",
         place=f"{file}:{values.value[strange[0]].line}",
         fix="wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values",
     )
 
 
-def held(item: Item, beside: Beside) -> ChartValues | None:
-    """The values in those of an umbrella chart; ``None``: the document is none, or holds them itself.
+def find_values(item: Item, resolver: ReferenceResolver) -> ChartValues | None:
+    """The values in those of an umbrella chart; ``None`` if the document is not of one.
 
     Raises:
         PolicyError: there are several.
     """
 
-    release = next((release for name, _, release in _dependencies(beside) if name == _NAME), "")
-    own = beside.chart
+    release = next((release for name, _, release in _dependencies(resolver) if name == _NAME), "")
+    own = resolver.chart
     if own is not None and own.text("name") == _NAME and not release:
-        release = history.called(own.text("appVersion") or own.text("version"))
-        if release and telling(item):
+        release = history.release_of_chart(own.text("appVersion") or own.text("version"))
+        if release and is_specific(item):
             return ChartValues(item, "the chart's own values", release)
-    found = inner(item, beside, named_chart=False)
+    found = inner_values(item, resolver, named_chart=False)
     if found is None:
         return None
     key = next(key for key, one in item.value.items() if one.line == found.line)
     return ChartValues(found, f"the umbrella chart's values, at {key}", release)
 
 
-def inner(values: Item, beside: Beside, *, named_chart: bool) -> Item | None:
-    """The values of the Operator's chart inside others; ``None`` where there are none.
+def inner_values(values: Item, resolver: ReferenceResolver, *, named_chart: bool) -> Item | None:
+    """The values of the Operator's chart inside others; ``None`` if there are none.
 
     Raises:
         PolicyError: there are several.
     """
     if not isinstance(values.value, dict):
         return None
-    keys = [alias for name, alias, _ in _dependencies(beside) if name == _NAME]
+    keys = [alias for name, alias, _ in _dependencies(resolver) if name == _NAME]
     below = values.get(_NAME)
     if below is not None and isinstance(below.value, dict) and (SECTIONS & set(below.value)):
         keys.append(_NAME)
     found = [key for key in dict.fromkeys(keys) if isinstance(_value(values, key), dict)]
-    if not found and not named_chart and not telling(values):
+    if not found and not named_chart and not is_specific(values):
         found = [key for key in values.value if len(_sections(values, key)) >= _ENOUGH]
     if len(found) > 1:
         raise PolicyError(
-            f"holds values of the chart at {', '.join(map(shown, found))}, wanted one",
-            place=f"{beside.file}:{values.value[found[1]].line}",
-            fix=f"take one out: yq '.\"{found[0]}\"' {beside.name} > values.yaml",
+            f"contains values of the chart at {', '.join(map(shown, found))}, wanted one",
+            place=f"{resolver.file}:{values.value[found[1]].line}",
+            fix=f"extract one: yq '.\"{found[0]}\"' {resolver.name} > values.yaml",
         )
     if not found:
         return None
-    # The condition of a dependency, which Helm takes out before the chart sees its values.
+    # The condition of a dependency, which Helm removes before passing values to the chart.
     there = values.value[found[0]]
     kept = {key: value for key, value in there.value.items() if key != "enabled"}
     return Item(kept, there.line)
@@ -118,12 +118,12 @@ def _sections(values: Item, key: str) -> frozenset[str]:
     return frozenset(one for one in TELLING & set(value) if isinstance(value[one].value, dict))
 
 
-def _dependencies(beside: Beside) -> Iterator[tuple[str, str, str]]:
-    """Name, key of the values, and release of every dependency that the chart beside has."""
-    chart = beside.chart
+def _dependencies(resolver: ReferenceResolver) -> Iterator[tuple[str, str, str]]:
+    """Name, key of the values, and release of every dependency of the chart in the folder."""
+    chart = resolver.chart
     found = chart.get("dependencies") if chart is not None else None
     for one in found.value if found is not None and isinstance(found.value, list) else ():
         name = one.text("name")
         version = one.get("version")
-        release = history.called(str(version.value)) if version is not None else ""
+        release = history.release_of_chart(str(version.value)) if version is not None else ""
         yield name, one.text("alias") or name, release

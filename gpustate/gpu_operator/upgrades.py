@@ -1,8 +1,8 @@
-"""``upgradePolicy``: how many nodes are taken at a time, as far as that means something without Kubernetes.
+"""``upgradePolicy``: limits of how many nodes are upgraded at a time.
 
-Surprising: the Operator paces upgrades only with ``autoUpgrade``, and the API server fills in a pace of one
-node at a time that nobody need have meant. So a pace holds where ``autoUpgrade`` does and the file itself
-says one. Pods are not moved and not waited for: gpustate talks to nodes.
+Surprising: the Operator limits upgrades only with ``autoUpgrade``, and the API server's default is one node
+at a time. So a limit is used only if ``autoUpgrade`` is true and the file itself sets the limit. Pods are
+neither evicted nor waited for.
 
 Sources:
     NVIDIA/k8s-operator-libs: api/upgrade/v1alpha1 (``maxParallelUpgrades`` 0 is not a limit, ``maxUnavailable``
@@ -15,14 +15,14 @@ import re
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import shown
-from gpustate.gpu_operator.asked import Source
+from gpustate.gpu_operator.desired import Source
 from gpustate.gpu_operator.documents import Item
 
 _PERCENT = re.compile(r"0*(100|[0-9]{1,2})%")
 
 
-def wanted_pace(source: Source, spec: Item, prefix: str) -> tuple[str, ...]:
-    """Sizes that a batch of nodes must not exceed: numbers, percentages; none where there is no limit.
+def desired_pace(source: Source, spec: Item, prefix: str) -> tuple[str, ...]:
+    """Upper limits of a batch of nodes, numbers or percentages; empty without a limit.
 
     Raises:
         PolicyError: ``maxUnavailable`` is neither a number nor a percentage.
@@ -38,14 +38,14 @@ def wanted_pace(source: Source, spec: Item, prefix: str) -> tuple[str, ...]:
     if first is None:
         return ()
     if not _automatic(source, policy, prefix):
-        silent = tuple(s.path for s in source.settings if not s.asks_for_something)
+        silent = tuple(s.path for s in source.settings if not s.has_effect)
         why = f"{prefix}upgradePolicy.autoUpgrade is not true"
-        source.not_used(why, f"{prefix}upgradePolicy.max", but=silent)
+        source.note_unused(why, f"{prefix}upgradePolicy.max", but=silent)
         return ()
     if sizes:
         source.notes.append(
-            f"{source.place(first)}: {prefix}upgradePolicy: apply takes at most "
-            f"{' and '.join(sizes)} of the nodes at a time, unless --serial says otherwise"
+            f"{source.place(first)}: {prefix}upgradePolicy: apply changes at most "
+            f"{' and '.join(sizes)} of the nodes at a time, unless --serial overrides it"
         )
     return tuple(sizes)
 
@@ -70,11 +70,11 @@ def _unavailable(source: Source, item: Item, prefix: str) -> list[str]:
 
 
 def _automatic(source: Source, policy: Item, prefix: str) -> bool:
-    """``autoUpgrade``; where nothing is said, what the API server or the chart makes of it."""
+    """``autoUpgrade``, or its default in the API server or the chart."""
     item = policy.get("autoUpgrade")
     if item is not None:
         return bool(item.value)
     if source.kind == "helm":
         taken_away = "autoUpgrade" in policy.value
-        return not taken_away and bool(source.of_chart(f"{prefix}upgradePolicy.autoUpgrade"))
+        return not taken_away and bool(source.chart_default(f"{prefix}upgradePolicy.autoUpgrade"))
     return source.kind == "nvidiadriver"

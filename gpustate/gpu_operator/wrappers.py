@@ -1,11 +1,10 @@
-"""The chart's values out of what holds them: Flux, Argo CD, Fleet, helmfile, kustomize, k3s, an umbrella chart.
+"""Extract the chart's values from files of Flux, Argo CD, Fleet, helmfile, kustomize, k3s and umbrella charts.
 
-What such a file says beside the values is read too: of which chart they are, and for which release. What
-stands in another file is merged when that is beside; otherwise the file is refused with the one command
-that renders it.
+The chart and its release are read from the wrapper too. Values in other files are merged if these are next
+to the wrapper; otherwise the file is refused with the command that renders it.
 
 Surprising: a HelmRelease, an Application or a HelmChart of another chart is not a policy, whatever its
-values look like.
+values are.
 
 Sources:
     Flux documentation, HelmRelease v2 (valuesFrom, its order). Argo CD documentation, Helm (order of
@@ -23,10 +22,10 @@ from dataclasses import dataclass, replace
 from gpustate.errors import PolicyError
 from gpustate.formats.words import named, shown
 from gpustate.gpu_operator import history, umbrella
-from gpustate.gpu_operator.beside import Beside
 from gpustate.gpu_operator.chart_values import ChartValues
 from gpustate.gpu_operator.documents import Item
-from gpustate.gpu_operator.merging import EMPTY, assign, merged
+from gpustate.gpu_operator.merging import EMPTY, assign, merge
+from gpustate.gpu_operator.references import ReferenceResolver
 
 _CHART = re.compile(r"(.*/)?(nvidia-)?gpu-operator(-v?[0-9][\w.+-]*)?(\.tgz)?")
 _TEMPLATE = "{{"
@@ -34,44 +33,46 @@ _FLEET = ("helm",)
 _AS_INSTALLED = "helm get values gpu-operator -n gpu-operator > values.yaml"
 
 
-#: What is not a wrapper, and a wrapper of another chart.
+#: Results for a document that is not a wrapper, and for a wrapper of another chart.
 NO_WRAPPER, OTHER_CHART = None, False
 Found = ChartValues | bool | None
 
 
-def unwrap(item: Item, beside: Beside) -> Found:
-    """Return the values that a document holds; ``OTHER_CHART``: of another chart, ``NO_WRAPPER``: it is none.
+def unwrap(item: Item, resolver: ReferenceResolver) -> Found:
+    """Return the values in a document, ``OTHER_CHART`` or ``NO_WRAPPER``.
 
     Raises:
-        PolicyError: it has to be rendered first, and the command that does it.
+        PolicyError: it has to be rendered first, with the command.
     """
     if not isinstance(item.value, dict):
         return NO_WRAPPER
     kind, group = item.text("kind"), item.text("apiVersion").partition("/")[0]
     reader = _KINDS.get((group, kind))
     if reader is not None:
-        return reader(_Wrapper(item, beside, f"the {kind} {named(item.text('metadata', 'name'))}"))
+        return reader(
+            _Wrapper(item, resolver, f"the {kind} {named(item.text('metadata', 'name'))}")
+        )
     if kind or item.text("apiVersion"):
         return NO_WRAPPER
     for key, of_file in _FILES.items():
         found = item.get(*key)
         if found is not None and isinstance(found.value, dict if key == _FLEET else list):
-            held = of_file(_Wrapper(item, beside, _NAMES[key]))
+            held = of_file(_Wrapper(item, resolver, _NAMES[key]))
             if held is not NO_WRAPPER:
                 return held
-    return umbrella.held(item, beside)
+    return umbrella.find_values(item, resolver)
 
 
 @dataclass(slots=True)
 class _Wrapper:
-    """One document that may hold values."""
+    """One document that may contain values."""
 
     item: Item
-    beside: Beside
+    resolver: ReferenceResolver
     title: str
 
     def place(self, item: Item | None = None) -> str:
-        return f"{self.beside.file}:{(item or self.item).line}"
+        return f"{self.resolver.file}:{(item or self.item).line}"
 
     def refuse(self, why: str, command: str, item: Item | None = None) -> PolicyError:
         return PolicyError(
@@ -79,63 +80,63 @@ class _Wrapper:
         )
 
     def ours(self, *names: Item | None) -> bool | None:
-        """Whether one of the names is that of the Operator's chart; ``None`` where there is none."""
+        """Whether one of the names is that of the Operator's chart; ``None`` without a name."""
         texts = [one.value for one in names if one is not None and isinstance(one.value, str)]
         if not texts:
             return None
         return any(_CHART.fullmatch(text.rstrip("/")) for text in texts)
 
     def held(self, values: Item, version: Item | None, ours: bool | None) -> Found:
-        """What holds these values, if they are the chart's."""
+        """The values with their wrapper, if they are the chart's."""
         if ours and not isinstance(values.value, dict):
             raise self.refuse(
-                "has values that another program fills in",
+                "has values with placeholders of another program",
                 _AS_INSTALLED,
                 values,
             )
-        inner = umbrella.inner(values, self.beside, named_chart=ours is not False)
-        if inner is None and (ours is False or (ours is None and not umbrella.telling(values))):
+        inner = umbrella.inner_values(values, self.resolver, named_chart=ours is not False)
+        if inner is None and (ours is False or (ours is None and not umbrella.is_specific(values))):
             return OTHER_CHART
         notes: list[str] = []
         text = str(version.value) if version is not None and ours and inner is None else ""
-        release = history.called(text)
+        release = history.release_of_chart(text)
         if text and not release:
             notes.append(
-                f"{self.place(version)}: warning: version {shown(text)} of the chart names no release that "
-                f"is known; read as for {history.newest()}; --release says another one"
+                f"{self.place(version)}: warning: chart version {shown(text)} is not a supported release; "
+                f"read for {history.newest()}; override it with --release"
             )
         return ChartValues(inner or values, self.title, release, tuple(notes))
 
     def text_of(self, item: Item, command: str) -> Item:
-        """Values that stand as text in the document."""
+        """Values embedded as text in the document."""
         if _TEMPLATE in str(item.value):
             raise self.refuse("has a template in its values", command, item)
-        return self.beside.values(item)
+        return self.resolver.values(item)
 
     def files(self, entries: Sequence[Item], command: str, line: int) -> Item:
-        """Values of files that are beside, the last the strongest; a mapping stands for itself."""
+        """Merged values of files and mappings, the last taking precedence."""
         values = Item({}, line)
         for one in entries:
             found: Item | None = one
             if not isinstance(one.value, dict):
-                found = self.beside.file_values(str(one.value))
+                found = self.resolver.file_values(str(one.value))
             if found is None:
                 raise self.refuse(
-                    f"takes values of the file {shown(one.value)}, which is not beside it",
+                    f"uses the values file {shown(one.value)}, which was not found",
                     command,
                     one,
                 )
-            values = merged(values, found)
+            values = merge(values, found)
         return values
 
 
 def _entries(item: Item | None) -> list[Item]:
-    """The entries of a list; none where it is something else."""
+    """The entries of a list; empty for other values."""
     return item.value if item is not None and isinstance(item.value, list) else []
 
 
 def _with_parameters(values: Item, parameters: Item | None) -> Item:
-    """Values with entries of name and value set in them, as ``--set`` and ``--set-string`` do."""
+    """Set entries of name and value in values, like ``--set`` and ``--set-string``."""
     for one in _entries(parameters):
         forced = one.get("forceString")
         typed = forced is None or forced.value is not True
@@ -144,7 +145,7 @@ def _with_parameters(values: Item, parameters: Item | None) -> Item:
 
 
 def _text(item: Item | None) -> str:
-    """A scalar as a command line would have it."""
+    """A scalar as on a command line."""
     if item is None or item.value is None:
         return ""
     return str(item.value).lower() if isinstance(item.value, bool) else str(item.value)
@@ -155,7 +156,7 @@ def _helm_release(wrapper: _Wrapper) -> Found:
     spec = item.get("spec") or EMPTY
     ours = wrapper.ours(spec.get("chart", "spec", "chart"), spec.get("chartRef", "name"))
     own = spec.get("values") or Item({}, item.line)
-    if ours is False and umbrella.inner(own, wrapper.beside, named_chart=False) is None:
+    if ours is False and umbrella.inner_values(own, wrapper.resolver, named_chart=False) is None:
         return OTHER_CHART
     lower = Item({}, item.line)
     notes: list[str] = []
@@ -165,34 +166,34 @@ def _helm_release(wrapper: _Wrapper) -> Found:
         if isinstance(found, str):
             notes.append(found)
         else:
-            lower = merged(lower, found)
+            lower = merge(lower, found)
             used.append((one.text("kind"), one.text("name")))
-    held = wrapper.held(merged(lower, own), spec.get("chart", "spec", "version"), ours)
+    held = wrapper.held(merge(lower, own), spec.get("chart", "spec", "version"), ours)
     if isinstance(held, ChartValues):
         return replace(held, notes=(*notes, *held.notes), used=tuple(used))
     return held
 
 
 def _values_from(wrapper: _Wrapper, one: Item) -> Item | str:
-    """The values that one entry of ``valuesFrom`` names, or the note that it is optional and not there."""
+    """The values of one entry of ``valuesFrom``, or the note that it is optional and missing."""
     kind, name = one.text("kind"), one.text("name")
     key, target = one.text("valuesKey") or "values.yaml", one.text("targetPath")
-    entry = wrapper.beside.entry(kind, name, key)
+    entry = wrapper.resolver.entry(kind, name, key)
     if entry is None:
         optional = one.get("optional")
-        what = f"valuesFrom names the {kind} {shown(name)}, which is not beside it"
+        what = f"valuesFrom names the {kind} {shown(name)}, which was not found"
         if optional is not None and optional.value is True:
             return f"{wrapper.place(one)}: warning: {what}; it is optional"
         namespace = wrapper.item.text("metadata", "namespace") or "default"
         raise PolicyError(
             f"{wrapper.title}: {what}",
             place=wrapper.place(one),
-            fix=f"put it there: kubectl get {kind.lower()} {name} -n {namespace} -o yaml > "
-            f"{wrapper.beside.folder}/{name}.yaml",
+            fix=f"save it: kubectl get {kind.lower()} {name} -n {namespace} -o yaml > "
+            f"{wrapper.resolver.folder}/{name}.yaml",
         )
     if target:
         return assign(Item({}, one.line), target, entry.text.strip(), one.line, typed=True)
-    return wrapper.beside.values_of(entry)
+    return wrapper.resolver.values_of(entry)
 
 
 def _application(wrapper: _Wrapper) -> Found:
@@ -205,20 +206,20 @@ def _application(wrapper: _Wrapper) -> Found:
         helm = source.get("helm") or EMPTY
         ours = wrapper.ours(source.get("chart"))
         inline = helm.get("valuesObject") or EMPTY
-        inside = umbrella.inner(inline, wrapper.beside, named_chart=False) is not None
+        inside = umbrella.inner_values(inline, wrapper.resolver, named_chart=False) is not None
         if not ours and not inside:
             continue
         values = wrapper.files(_entries(helm.get("valueFiles")), command, source.line)
         text = helm.get("values")
         if text is not None:
-            values = merged(values, wrapper.text_of(text, command))
-        values = _with_parameters(merged(values, inline), helm.get("parameters"))
+            values = merge(values, wrapper.text_of(text, command))
+        values = _with_parameters(merge(values, inline), helm.get("parameters"))
         return wrapper.held(values, source.get("targetRevision"), ours)
     return OTHER_CHART
 
 
 def _helm_chart(wrapper: _Wrapper) -> Found:
-    """k3s: a HelmChart, or the HelmChartConfig that adds to the one of the same name."""
+    """k3s: a HelmChart, or the HelmChartConfig that extends the one of the same name."""
     item = wrapper.item
     spec = item.get("spec") or EMPTY
     names = [spec.get("chart")]
@@ -235,7 +236,7 @@ def _helm_chart(wrapper: _Wrapper) -> Found:
         lower.value.items() if lower is not None and isinstance(lower.value, dict) else ()
     ):
         low = assign(low, path, _text(one), one.line, typed=True)
-    return wrapper.held(merged(values, low), spec.get("version"), ours)
+    return wrapper.held(merge(values, low), spec.get("version"), ours)
 
 
 def _proxy(wrapper: _Wrapper) -> Found:
@@ -254,17 +255,17 @@ def _fleet(wrapper: _Wrapper) -> Found:
     helm = wrapper.item.get("helm") or EMPTY
     ours = wrapper.ours(helm.get("chart"))
     values = helm.get("values") or Item({}, helm.line)
-    if not ours and umbrella.inner(values, wrapper.beside, named_chart=False) is None:
+    if not ours and umbrella.inner_values(values, wrapper.resolver, named_chart=False) is None:
         return OTHER_CHART if helm.get("chart") is not None else NO_WRAPPER
     command = "fleet apply -o - NAME DIR > rendered.yaml"
     lower = wrapper.files(_entries(helm.get("valuesFiles")), command, helm.line)
     if helm.get("valuesFrom") is not None:
-        raise wrapper.refuse("takes values of the cluster (helm.valuesFrom)", command, helm)
-    held = wrapper.held(merged(lower, values), helm.get("version"), ours)
+        raise wrapper.refuse("uses values from the cluster (helm.valuesFrom)", command, helm)
+    held = wrapper.held(merge(lower, values), helm.get("version"), ours)
     customised = wrapper.item.get("targetCustomizations")
     if isinstance(held, ChartValues) and customised is not None:
         note = (
-            f"{wrapper.place(customised)}: warning: targetCustomizations are not read: they hold for "
+            f"{wrapper.place(customised)}: warning: targetCustomizations are ignored: they apply to "
             "single clusters"
         )
         return replace(held, notes=(*held.notes, note))
@@ -275,7 +276,7 @@ def _helmfile(wrapper: _Wrapper) -> Found:
     releases = wrapper.item.get("releases")
     if releases is None or not isinstance(releases.value, list):
         return NO_WRAPPER
-    command = f"helmfile -f {wrapper.beside.name} template > rendered.yaml"
+    command = f"helmfile -f {wrapper.resolver.name} template > rendered.yaml"
     for release in releases.value:
         ours = wrapper.ours(release.get("chart"))
         if not ours:
@@ -288,21 +289,21 @@ def _helmfile(wrapper: _Wrapper) -> Found:
 
 def _kustomization(wrapper: _Wrapper) -> Found:
     item = wrapper.item
-    command = f"kubectl kustomize --enable-helm {wrapper.beside.directory} > rendered.yaml"
+    command = f"kubectl kustomize --enable-helm {wrapper.resolver.directory} > rendered.yaml"
     for chart in _entries(item.get("helmCharts")):
         ours = wrapper.ours(chart.get("name"))
         if not ours:
             continue
         if any(item.get(key) is not None for key in _PATCHES):
-            raise wrapper.refuse("patches what the chart makes", command)
+            raise wrapper.refuse("patches the rendered chart", command)
         names = [one for one in (chart.get("valuesFile"),) if one is not None]
         names += _entries(chart.get("additionalValuesFiles"))
         values = wrapper.files(names, command, chart.line)
         inline = chart.get("valuesInline")
         if inline is not None:
-            values = merged(values, inline)
+            values = merge(values, inline)
         return wrapper.held(values, chart.get("version"), ours)
-    raise wrapper.refuse("names other files and holds no policy itself", command)
+    raise wrapper.refuse("refers to other files and contains no policy itself", command)
 
 
 _PATCHES = ("patches", "patchesStrategicMerge", "patchesJson6902")
@@ -316,7 +317,7 @@ _KINDS: dict[tuple[str, str], Callable[[_Wrapper], Found]] = {
     ("kustomize.config.k8s.io", "Kustomization"): _kustomization,
     ("kustomize.config.k8s.io", "Component"): _kustomization,
 }
-#: Files without a kind, by a key that only they have.
+#: Files without a kind, by their specific keys.
 _FILES: dict[tuple[str, ...], Callable[[_Wrapper], Found]] = {
     ("helmCharts",): _kustomization,
     ("patches",): _kustomization,

@@ -1,12 +1,12 @@
-"""A ClusterPolicy for the states of a policy, with the objects it names: as far as there are words.
+"""Write a ClusterPolicy for the states of a policy, with the objects it refers to.
 
-What there are no words for is not in it. Whoever writes one reads it again and tells the difference
-(:mod:`gpustate.policies.converting`), so nothing here has to know what gets lost. States of a driver and
-nothing else become an NVIDIADriver, or a GPUCluster where even the driver is foreign.
+Settings without an equivalent in a ClusterPolicy are left out. :mod:`gpustate.policies.converting` reads the
+result again and reports the difference, so this module does not track losses. States of a driver and
+nothing else become an NVIDIADriver, or a GPUCluster if the driver is unmanaged too.
 
-Surprising: a component whose section is empty is switched on by the Operator. Every component that the
-policy has no state for is therefore written with ``enabled: false``, and a MIG manager with an empty
-default, for the Operator's own would take every MIG layout away.
+Surprising: the Operator enables a component whose section is empty. So every component without a state in
+the policy is written with ``enabled: false``, and the MIG manager with an empty default, because the
+Operator's own default would remove every MIG layout.
 
 Sources:
     NVIDIA/gpu-operator v26.7: api/nvidia/v1/clusterpolicy_types.go (required sections, ``IsEnabled``).
@@ -25,7 +25,7 @@ from gpustate.gpu_operator import nodelabels
 from gpustate.gpu_operator.driver import MODULES
 from gpustate.gpu_operator.gpucluster import NAME
 from gpustate.gpu_operator.runtime import FOUND_OUT, RUNTIMES
-from gpustate.gpu_operator.tags import tagged
+from gpustate.gpu_operator.tags import image_of
 from gpustate.gpu_operator.writing_objects import (
     MODULE_PARAMETERS,
     config_map,
@@ -45,9 +45,9 @@ from gpustate.gpu_operator.writing_objects import (
 __all__ = [
     "Nodes",
     "Parameters",
+    "build",
     "counters_text",
     "dump",
-    "made",
     "mig_text",
     "nodes_of",
     "plugin_configs",
@@ -57,30 +57,30 @@ __all__ = [
 Parameters = Mapping[str, Any]
 Nodes = Mapping[str, Mapping[str, Parameters]]
 
-#: Components that leave nothing on a node but what their own state does, and that state.
+#: Components that correspond to one state.
 _COMPONENTS = {"gfd": "gpu-labels", "migManager": "mig", "devicePlugin": "device-plugin-config"}
-#: Components without a state here.
+#: Components without a state.
 _OFF = ("nodeStatusExporter",)
-#: Those with a version of their own.
+#: Components with a version.
 _VERSIONED = {"dcgm": "dcgm", "dcgmExporter": "dcgm-exporter"}
-#: Modules beside the driver, which are off where nothing is said.
+#: Additional kernel modules, disabled by default.
 _MODULES_BESIDE = ("gds", "gdrcopy")
-#: What an NVIDIADriver alone means.
+#: The states of an NVIDIADriver without a ClusterPolicy.
 _DRIVER_ONLY = frozenset(
     {
         *("preflight", "nouveau", "driver-repository", "driver", "persistenced"),
         *("nvlsm", "fabric-manager", "peermem", "vgpu-guest", *_MODULES_BESIDE),
     }
 )
-#: A driver's version or branch; words for one (``latest``) are not the Operator's.
+#: A driver's version or branch; the Operator has no keywords such as ``latest``.
 _VERSION = re.compile(r"\d{3,4}(\.\d{1,4}){0,2}")
-#: Where a distribution's containerd answers: the way to say which distribution it is.
+#: The containerd socket of a distribution, which identifies the distribution.
 _SOCKETS = {
     "k3s": "/run/k3s/containerd/containerd.sock",
     "k0s": "/run/k0s/containerd.sock",
     "microk8s": "/var/snap/microk8s/common/run/containerd.sock",
 }
-#: Parameters of a runtime that an environment variable of the toolkit carries.
+#: Parameters of a runtime with an environment variable of the toolkit.
 _RUNTIME = {
     "config_path": "CONTAINERD_CONFIG",
     "default": "NVIDIA_RUNTIME_SET_AS_DEFAULT",
@@ -90,7 +90,7 @@ _RUNTIME = {
     "enable_cdi": "RUNTIME_ENABLE_CDI",
 }
 _OF_CONTAINERD = ("config_path", "drop_in_path", "socket")
-#: Keys of the toolkit's config.toml that one carries.
+#: Keys of the toolkit's config.toml with an environment variable.
 _TOOLKIT = {
     "accept-nvidia-visible-devices-envvar-when-unprivileged": (
         "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
@@ -106,7 +106,7 @@ _TOOLKIT = {
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes files as people do: a text of several lines as such."""
+    """Writes multi-line text as block scalars."""
 
 
 def _lines(dumper: _Dumper, text: str) -> yaml.ScalarNode:
@@ -123,24 +123,24 @@ def write(
     nodes: Nodes | None = None,
     pace: Sequence[str] = (),
 ) -> str:
-    """Write a ClusterPolicy, and the ConfigMaps and Nodes that go with it.
+    """Write a ClusterPolicy with its ConfigMaps and Nodes.
 
     Args:
         name: of the object.
-        states: the parameters given, by the state's name; one that is to be absent is left out.
-        nodes: what single nodes are given.
-        pace: what a batch of nodes must not exceed.
+        states: parameters by state name; states to be absent are left out.
+        nodes: parameters of single nodes.
+        pace: upper limits of a batch of nodes.
     """
-    return dump(made(name, states, nodes, pace))
+    return dump(build(name, states, nodes, pace))
 
 
-def made(
+def build(
     name: str,
     states: Mapping[str, Parameters],
     nodes: Nodes | None = None,
     pace: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """The objects that :func:`write` writes."""
+    """Build the objects that :func:`write` writes."""
     return [*_objects(name, states, pace), *nodes_of(nodes or {})]
 
 
@@ -175,7 +175,7 @@ def _objects(
 def _without_containers(
     name: str, states: Mapping[str, Parameters], modules: Mapping[str, str], pace: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """A driver and nothing else: an NVIDIADriver; metrics, or nothing at all: a GPUCluster."""
+    """An NVIDIADriver for a driver alone; a GPUCluster for metrics, or for no state at all."""
     driver = states.get("driver")
     metrics = {section: state for section, state in _VERSIONED.items() if state in states}
     if driver is None or metrics:
@@ -203,7 +203,7 @@ def _dra_object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def nodes_of(nodes: Nodes) -> Iterator[dict[str, Any]]:
-    """Nodes with the labels that say what they are given."""
+    """Nodes with the labels for their parameters."""
     for name, body in nodes.items():
         labels = {
             nodelabels.MIG: body.get("mig", {}).get("config"),
@@ -261,15 +261,15 @@ def _spec(
 
 
 def _switched(section: str, given: Parameters | None) -> dict[str, Any]:
-    """A component on or off, with its version where one is given."""
+    """A component enabled or disabled, with its version if set."""
     if given is None:
         return {"enabled": False}
     version = given.get("version")
-    return {"enabled": True, **(tagged(section, str(version)) if version else {})}
+    return {"enabled": True, **(image_of(section, str(version)) if version else {})}
 
 
 def _upgrades(pace: Sequence[str]) -> dict[str, Any]:
-    """The pace, as the reader takes it: a number for one limit, a percentage for the other."""
+    """The limits in the reader's form: a number for one, a percentage for the other."""
     if not pace:
         return {}
     numbers = [int(size) for size in pace if size.isdigit()]
@@ -294,7 +294,7 @@ def _driver(given: Parameters, files: Mapping[str, str]) -> dict[str, Any]:
     driver: dict[str, Any] = {"enabled": True}
     version = str(given.get("version") or given.get("branch") or "")
     if _VERSION.fullmatch(version):
-        driver.update(tagged("driver", version))
+        driver.update(image_of("driver", version))
     if "module_type" in given:
         driver["kernelModuleType"] = given["module_type"]
     if "precompiled" in given:
@@ -305,7 +305,7 @@ def _driver(given: Parameters, files: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _module_files(given: Parameters) -> dict[str, str]:
-    """The data of the ConfigMap: a file a module, a line a parameter."""
+    """The data of the ConfigMap: a file per module, a line per parameter."""
     found: dict[str, list[str]] = {}
     for key, value in (given.get("parameters") or {}).items():
         module, dot, name = str(key).partition(".")
@@ -323,20 +323,20 @@ def _toolkit(states: Mapping[str, Parameters]) -> dict[str, Any]:
         return {"enabled": False}
     toolkit: dict[str, Any] = {"enabled": True}
     if given.get("version"):
-        toolkit.update(tagged("toolkit", str(given["version"])))
+        toolkit.update(image_of("toolkit", str(given["version"])))
     toolkit.update(env({**_runtime_env(states), **_toolkit_env(given)}))
     return toolkit
 
 
 def _of_runtimes(states: Mapping[str, Parameters], parameter: str) -> Any:
-    """What the runtimes are given, containerd's word first."""
+    """A parameter of the runtimes, containerd's taking precedence."""
     names = (*FOUND_OUT, *RUNTIMES["docker"])
     found = (states[name].get(parameter) for name in names if name in states)
     return next((value for value in found if value is not None), None)
 
 
 def _runtime_env(states: Mapping[str, Parameters]) -> dict[str, str]:
-    """Which runtimes, and what they are given."""
+    """Variables for the runtimes and their parameters."""
     env: dict[str, str] = {}
     there = {name for name in (*FOUND_OUT, *RUNTIMES["docker"]) if name in states}
     if not there:
@@ -344,7 +344,7 @@ def _runtime_env(states: Mapping[str, Parameters]) -> dict[str, str]:
     if len(there) == 1 and there <= set(_SOCKETS):
         env["CONTAINERD_SOCKET"] = _SOCKETS[next(iter(there))]
     elif there != set(FOUND_OUT):
-        # The one of which most is there; the list of what got lost names the rest.
+        # Only one runtime fits; the report of losses names the others.
         env["RUNTIME"] = max(RUNTIMES, key=lambda name: len(there & set(RUNTIMES[name])))
     for parameter, variable in _RUNTIME.items():
         source = states.get("containerd", {}) if parameter in _OF_CONTAINERD else None

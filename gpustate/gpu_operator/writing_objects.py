@@ -1,7 +1,6 @@
-"""ConfigMaps of a ClusterPolicy that is written, and the sections that name them.
+"""ConfigMaps for a written ClusterPolicy, and the sections that name them.
 
-What a state holds as a file or a mapping is a ConfigMap of its own there; one that came out of a
-ConfigMap keeps its name.
+A file or mapping in a state's parameters becomes a ConfigMap. One read from a ConfigMap keeps its name.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _LICENSE = "gpustate-vgpu-license"
 
 
 def objects(states: Mapping[str, Parameters]) -> Iterator[dict[str, Any]]:
-    """The ConfigMaps that the states need, but for module parameters."""
+    """The ConfigMaps that the states need, except for module parameters."""
     plugin, mig = states.get("device-plugin-config"), states.get("mig", {})
     exporter = states.get("dcgm-exporter", {})
     if "counters" in exporter:
@@ -41,7 +40,7 @@ def objects(states: Mapping[str, Parameters]) -> Iterator[dict[str, Any]]:
         lines = "".join(f"  - {unit}\n" for unit in mig["clients"])
         yield config_map(_CLIENTS, {CLIENTS_KEY: f"version: v1\nsystemd-services:\n{lines}"})
     if {"vgpu-guest", "driver"} <= set(states):
-        # Without the token: a secret of the machine is nothing to write into a policy.
+        # Without the token: a secret must not be written into a policy.
         rows = {key: states["vgpu-guest"].get(parameter) for key, parameter in KEYS.items()}
         text = "".join(f"{key}={value}\n" for key, value in rows.items() if value not in (None, ""))
         yield {
@@ -53,7 +52,7 @@ def objects(states: Mapping[str, Parameters]) -> Iterator[dict[str, Any]]:
 
 
 def config_map(name: str, data: Mapping[str, str]) -> dict[str, Any]:
-    """A ConfigMap."""
+    """Build a ConfigMap."""
     return {
         "apiVersion": "v1",
         "kind": CONFIG_MAP,
@@ -68,7 +67,7 @@ def env(variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def plugin_configs(given: Parameters) -> tuple[dict[str, Any], str]:
-    """The configurations of ``device-plugin-config`` by name, and the one that counts."""
+    """The configurations of ``device-plugin-config`` by name, and the default one."""
     if given.get("configs") is None:
         return {"default": _whole(given.get("config") or {})}, "default"
     configs = {name: _whole(data) for name, data in given["configs"].items()}
@@ -83,7 +82,7 @@ def _whole(data: Parameters) -> dict[str, Any]:
 
 
 def _is_empty(configs: Mapping[str, Any], chosen: str) -> bool:
-    """What counts is what the reader adds where no default is given."""
+    """Whether the default is the empty configuration that the reader adds."""
     return chosen.rstrip("-") == EMPTY_NAME and configs[chosen] == EMPTY and len(configs) > 1
 
 
@@ -105,24 +104,24 @@ def plugin_config(given: Parameters) -> dict[str, str]:
 
 
 def counters_text(given: Parameters) -> str:
-    """The counters file that a state has; empty when it has none."""
+    """The counters file of a state; empty if it has none."""
     return str((given.get("contents") or {}).get(given.get("counters"), ""))
 
 
 def mig_text(given: Parameters) -> str:
-    """The text of the mig-parted file that a state has; empty when it has none."""
+    """The mig-parted file of a state; empty if it has none."""
     return str((given.get("contents") or {}).get(given.get("file"), ""))
 
 
 def _object_name(file: object, otherwise: str) -> str:
-    """The ConfigMap that a file came out of, where it did."""
+    """The ConfigMap that a file was read from, if any."""
     kind, _, name = str(file).partition(" ")
     one = kind == CONFIG_MAP and re.fullmatch(r"[a-z0-9][-a-z0-9.]{0,251}", name)
     return name if one else otherwise
 
 
 def mig_manager(given: Parameters) -> dict[str, Any]:
-    """What ``migManager`` says beside ``enabled``; its own default would remove layouts."""
+    """``migManager`` without ``enabled``; its own default would remove layouts."""
     made: dict[str, Any] = {"config": {"default": ""}}
     if "file" in given:
         made["config"]["name"] = _object_name(given["file"], _MIG)
@@ -134,7 +133,7 @@ def mig_manager(given: Parameters) -> dict[str, Any]:
 
 
 def exporter_section(given: Parameters) -> dict[str, Any]:
-    """What ``dcgmExporter`` says beside its version."""
+    """``dcgmExporter`` without its version."""
     made: dict[str, Any] = {}
     if "counters" in given:
         made["config"] = {"name": _object_name(given["counters"], _COUNTERS)}
@@ -144,7 +143,7 @@ def exporter_section(given: Parameters) -> dict[str, Any]:
 
 
 def license_section(given: Parameters | None) -> dict[str, Any]:
-    """``licensingConfig``; the token itself is not written."""
+    """``licensingConfig`` without the token itself."""
     if given is None:
         return {}
     nls = bool(given.get("token_file"))
@@ -152,7 +151,7 @@ def license_section(given: Parameters | None) -> dict[str, Any]:
 
 
 def machine_sections(states: Mapping[str, Parameters]) -> dict[str, Any]:
-    """Sections about nodes for virtual machines; none where there are none."""
+    """Sections about nodes for virtual machines; empty if there are none."""
     given = [states[name] for name in ("vfio", "kata") if name in states]
     if not given:
         return {}
@@ -171,7 +170,7 @@ def machine_sections(states: Mapping[str, Parameters]) -> dict[str, Any]:
 
 
 def workload_of(body: Mapping[str, Parameters]) -> str | None:
-    """What a node is for, by where the states for virtual machines are."""
+    """The workload of a node, by its states for virtual machines."""
     for name in ("vfio", "kata"):
         if "only" in body.get(name, {}):
             return PASSTHROUGH if body[name]["only"] is None else CONTAINER

@@ -1,1 +1,1 @@
-"""The order of states: what needs what, why, and how it is drawn. Pure."""
+"""The dependency graph of states: edges with reasons, order, and output formats. Pure."""

@@ -1,4 +1,4 @@
-"""What is told of a state beside its edges: what it does, where it was asked for, what it wants. Pure."""
+"""Descriptions of states for output: condition, place in the policy, and nodes. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpustate.core.change import Disruption
 from gpustate.core.state import AnyState
 from gpustate.graph.build import Graph
 
-#: Why one state comes before another, the strongest reason first.
+#: Reasons why one state comes before another, the strongest first.
 WHYS = ("needs", "known after", "after", "before")
 
 
@@ -22,12 +22,12 @@ class About:
     Args:
         name: its name.
         what: the condition that holds afterwards, in one sentence.
-        place: file and line that ask for it; empty when nobody knows.
-        only: the nodes it is for; empty: all.
-        left_out: why it does nothing on the node in question; empty when it may.
-        absent: it is removed.
-        proof: it proves what the others did.
-        worst: the most it may cost where it is not known yet.
+        place: file and line in the policy; empty if unknown.
+        only: the nodes it applies to; empty for all.
+        left_out: why it does not apply to the node; empty if it does.
+        absent: whether it is removed.
+        proof: whether it validates other states.
+        worst: the highest possible disruption while it is unknown.
     """
 
     name: str
@@ -45,7 +45,7 @@ def of_states(
     places: Mapping[str, str] | None = None,
     left_out: Mapping[str, str] | None = None,
 ) -> dict[str, About]:
-    """Everything that is told of some states, by their names."""
+    """Descriptions of states by name."""
     return {
         state.name: About(
             state.name,
@@ -67,7 +67,7 @@ def _sentence(cls: type[Any]) -> str:
 
 
 def reasons(graph: Graph, name: str) -> dict[str, list[str]]:
-    """Why a state is where it is: the states before it, by the reason."""
+    """The states before a state, by reason."""
     found: dict[str, list[str]] = {}
     for edge in graph.edges:
         if edge.then == name:
@@ -76,16 +76,16 @@ def reasons(graph: Graph, name: str) -> dict[str, list[str]]:
 
 
 def describe_reasons(graph: Graph, name: str) -> str:
-    """The same in words: ``needs driver; after nouveau``."""
+    """The reasons in one line: ``needs driver; after nouveau``."""
     return "; ".join(f"{why} {', '.join(names)}" for why, names in reasons(graph, name).items())
 
 
-def asked(about: About) -> str:
-    """Where a state was asked for, and for which nodes."""
-    # A state that follows from an Operator file as a whole has no line of its own.
+def describe_origin(about: About) -> str:
+    """Where a state is set in the policy, and for which nodes."""
+    # A state derived from an Operator file as a whole has no line.
     lined = about.place.rpartition(":")[2].isdecimal()
     words = [
-        about.place and f"asked for {'at' if lined else 'by'} {about.place}",
+        about.place and f"set {'at' if lined else 'by'} {about.place}",
         about.only and f"only where {about.only}",
     ]
     words.append("to be removed" if about.absent else "")

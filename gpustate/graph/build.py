@@ -1,4 +1,4 @@
-"""From the states of a policy to a graph, in named passes."""
+"""Build the dependency graph of a policy's states, in named passes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Graph:
     edges: list[Edge] = field(default_factory=list[Edge])
 
     def predecessors(self, name: str) -> list[str]:
-        """Names that come right before one, sorted."""
+        """Direct predecessors of a state, sorted."""
         return sorted({edge.first for edge in self.edges if edge.then == name})
 
 
@@ -37,20 +37,20 @@ def build(
     *,
     places: Mapping[str, str] | None = None,
 ) -> Graph:
-    """Make the graph of some states.
+    """Build the graph of states.
 
     Args:
-        states: as a policy has them.
-        known: names of all registered states, so that a misspelt one is an error even when the
-            policy would not need it.
-        places: where each state was written down, for messages.
+        states: of a policy.
+        known: names of all registered states, so that a misspelt name is an error even if the policy does
+            not have that state.
+        places: of the states in the policy, for messages.
 
     Raises:
-        GraphError: a name that no state has.
+        GraphError: an unknown state.
     """
     graph = Graph([state.name for state in states])
     names = set(graph.nodes)
-    # Mere order is not told where there is a stronger reason; "known after" is one of its own.
+    # Mere order is omitted if there is a stronger reason; "known after" is always kept.
     pairs: set[tuple[str, str]] = set()
     for state in states:
         for why, others in (
@@ -73,7 +73,7 @@ def build(
 
 
 def reverse(graph: Graph) -> Graph:
-    """The same graph backwards: the order in which things are removed."""
+    """Reverse the graph: the order of removal."""
     return Graph(list(graph.nodes), [Edge(e.then, e.first, e.why) for e in graph.edges])
 
 
@@ -89,16 +89,16 @@ def _check_name(
         return
     everyone = names.union(known)
     near = difflib.get_close_matches(other, sorted(everyone), 1)
-    hint = f"did you mean {near[0]!r}" if near else f"known: {', '.join(sorted(everyone))}"
+    hint = f"did you mean {near[0]!r}" if near else f"known states: {', '.join(sorted(everyone))}"
     raise GraphError(
-        f"state {state!r}: {why} {other!r}: there is no such state",
+        f"state {state!r}: {why} {other!r}: unknown state",
         place=places.get(state),
         fix=hint,
     )
 
 
 def _put_proofs_last(graph: Graph, states: Sequence[AnyState]) -> None:
-    """States that prove use come after everything that is not a proof."""
+    """Validating states come after all others."""
     proofs = [state.name for state in states if state.proof]
     others = [state.name for state in states if not state.proof]
     for proof in proofs:

@@ -1,6 +1,6 @@
 """A graph as text, JSON data, DOT and Mermaid. Pure.
 
-Names of states can be anybody's: each form escapes what would mean something in it.
+Names of states may come from plugins, so each format escapes its special characters.
 
 Sources:
     Graphviz, "The DOT Language": quoted strings know only the escape of the quote;
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpustate.formats.words import printable
-from gpustate.graph.about import WHYS, About, asked, describe_reasons, reasons
+from gpustate.graph.about import WHYS, About, describe_origin, describe_reasons, reasons
 from gpustate.graph.build import Edge, Graph
 from gpustate.graph.order import order
 
@@ -32,7 +32,7 @@ _MERMAID = {
 
 
 def as_text(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
-    """One line a state, in order, with what it waits for and why; below, what it is and who asked for it."""
+    """One line per state in order, with its predecessors and reasons; then its description and origin."""
     lines: list[str] = []
     width = max((len(printable(name)) for name in graph.nodes), default=0)
     for number, name in enumerate(order(graph), 1):
@@ -41,7 +41,9 @@ def as_text(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
         )
         if name in about:
             lines += [
-                f"    {printable(said)}" for said in (about[name].what, asked(about[name])) if said
+                f"    {printable(said)}"
+                for said in (about[name].what, describe_origin(about[name]))
+                if said
             ]
     return "\n".join(lines) + "\n"
 
@@ -74,7 +76,7 @@ def _edges(graph: Graph) -> list[Edge]:
 
 
 def _pairs(graph: Graph) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Every two states with an edge between them, and its reasons."""
+    """Pairs of states with an edge, and its reasons."""
     found: dict[tuple[str, str], list[str]] = {}
     for edge in _edges(graph):
         found.setdefault((edge.first, edge.then), []).append(edge.why)
@@ -82,7 +84,7 @@ def _pairs(graph: Graph) -> dict[tuple[str, str], tuple[str, ...]]:
 
 
 def as_dot(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
-    """Graphviz: ``needs`` is a solid line, "known after" a dashed one, mere order a dotted one."""
+    """Graphviz: ``needs`` is a solid line, "known after" a dashed one, order a dotted one."""
     lines = [
         "digraph gpustate {",
         "  rankdir=LR;",
@@ -110,7 +112,7 @@ def _dot(text: str) -> str:
 
 
 def as_mermaid(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
-    """Mermaid flow chart, as GitHub shows it; states that prove have round ends."""
+    """Mermaid flow chart, as rendered by GitHub; validating states have round ends."""
     lines = ["flowchart LR"]
     ids = {name: f"s{number}" for number, name in enumerate(order(graph), 1)}
     for name, mark in ids.items():
@@ -122,7 +124,7 @@ def as_mermaid(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
 
 
 def _mermaid(text: str) -> str:
-    # Entities are written with # there, so anything but plain letters can be one.
+    # Mermaid writes entities with #, so everything but plain letters is escaped.
     bare = printable(text.replace("\n", " ").replace("\t", " "))
     made = "".join(c if c.isalnum() or c in " -_./" else f"#{ord(c)};" for c in bare)
     return f'"{made}"'

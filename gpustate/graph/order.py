@@ -1,4 +1,4 @@
-"""A graph put in order: always the same one, whatever order the states were written in."""
+"""Order a graph deterministically, independent of the order in the policy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gpustate.graph.build import Graph
 
 
 def order(graph: Graph) -> list[str]:
-    """Names, predecessors first; among those that are free the alphabet decides.
+    """Names, predecessors first, otherwise alphabetically.
 
     Raises:
-        GraphError: a cycle, explained with only the states that take part in it.
+        GraphError: a dependency cycle, with only the states in it.
     """
     waiting = dict.fromkeys(graph.nodes, 0)
     for edge in graph.edges:
@@ -30,12 +30,14 @@ def order(graph: Graph) -> list[str]:
                 if waiting[edge.then] == 0:
                     heapq.heappush(free, edge.then)
     if len(done) < len(graph.nodes):
-        raise GraphError(f"dependency cycle: {_cycle(graph, set(done))}", fix="drop one of these")
+        raise GraphError(
+            f"dependency cycle: {_cycle(graph, set(done))}", fix="remove one of these dependencies"
+        )
     return done
 
 
 def _cycle(graph: Graph, done: set[str]) -> str:
-    """Follow predecessors among the states that were never free until one comes up again."""
+    """Follow predecessors among the unordered states until one repeats."""
     name = next(n for n in sorted(graph.nodes) if n not in done)
     path: list[str] = []
     while name not in path:

@@ -1,10 +1,9 @@
-"""Reads the many inventory formats into nodes.
+"""Read inventories of many formats.
 
-``load`` takes what stands after ``-i``: a file or a directory as Ansible has them, an executable
-that prints Ansible's JSON, pyinfra's ``inventory.py``, or a plain list ``gpu1,gpu2``. An inventory
-that Ansible reads means the same here: groups, variables, precedence and limit patterns follow
-ansible-core. Where Ansible warns and goes on (a file it cannot parse, a limit that matches nothing)
-this package stops, because a node left out in silence is a node left unpatched.
+``load`` accepts the value of ``-i``: a file or a directory in Ansible's formats, an executable that prints
+Ansible's JSON, pyinfra's ``inventory.py``, or a plain list ``gpu1,gpu2``. Groups, variables, precedence and
+limit patterns follow ansible-core. Where Ansible warns and continues (a file it cannot parse, a limit that
+matches nothing) this package stops, because a silently omitted node stays unpatched.
 
 ``ansible.cfg`` and ``ANSIBLE_*`` environment variables are not read.
 

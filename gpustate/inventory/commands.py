@@ -1,8 +1,8 @@
-"""Variables that a program prints: ``{{ lookup('pipe', 'sops -d --extract ["token"] secrets.yml') }}``.
+"""Variables from the output of commands: ``{{ lookup('pipe', 'sops -d --extract ["token"] secrets.yml') }}``.
 
-The hook for every store of secrets there is: sops, HashiCorp Vault, pass, a cloud's own program. A command runs
-through ``sh -c`` in the current folder, once a run whoever asks for it, and only when its value is needed; what
-it prints, without the blanks at the end, is the value, and counts as a secret.
+This is the hook for secret stores: sops, HashiCorp Vault, pass, a cloud's own program. A command runs through
+``sh -c`` in the current folder, at most once per run, and only if its value is needed. Its output, without
+trailing blanks, is the value, and is treated as a secret.
 
 Sources:
     Ansible, ``ansible.builtin.pipe``.
@@ -19,8 +19,8 @@ _ONE = threading.RLock()
 _PRINTED: dict[str, str] = {}
 
 
-def printed(command: str) -> str:
-    """What a command prints.
+def output_of(command: str) -> str:
+    """The output of a command.
 
     Raises:
         InventoryError: it fails, takes too long, or prints no text.

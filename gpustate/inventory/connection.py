@@ -1,9 +1,8 @@
-"""From Ansible's variables to a :class:`Connection`.
+"""Build a :class:`Connection` from Ansible's variables.
 
-When two places say the same thing, the order is that of the command line Ansible would build:
-``ansible_ssh_args``, then the ``ansible_...`` variables, then ``ansible_ssh_common_args``, then
-``ansible_ssh_extra_args``; the first wins, as in ``ssh``. A node named ``localhost`` that has no
-address is this machine.
+Precedence is that of the command line Ansible would build: ``ansible_ssh_args``, then the ``ansible_...``
+variables, then ``ansible_ssh_common_args``, then ``ansible_ssh_extra_args``; the first takes precedence, as in
+``ssh``. A node named ``localhost`` without an address is this machine.
 
 Sources:
     ``ansible.builtin.ssh`` and ``ansible.builtin.sudo`` of ansible-core 2.19, their options.
@@ -21,7 +20,7 @@ from gpustate.formats.numbers import whole
 from gpustate.formats.words import shown
 from gpustate.inventory.fields import HOST, USER, Fields
 from gpustate.inventory.ranges import parse_port
-from gpustate.inventory.secrets import quoted
+from gpustate.inventory.secrets import quote
 from gpustate.inventory.sshargs import USED, Option, parse
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
@@ -29,7 +28,7 @@ from gpustate.inventory.templates import Scope
 _SSH = {"ssh", "smart", "paramiko", "paramiko_ssh"}
 _STRICT = {"yes": "yes", "ask": "yes", "on": "yes", "accept-new": "accept-new"}
 _STRICT |= {"no": "no", "off": "no"}
-#: Variables that change how Ansible connects, and that nothing here can honour.
+#: Variables that change how Ansible connects, and that are unsupported here.
 _UNUSED = (
     "ansible_become_exe",
     "ansible_become_flags",
@@ -45,10 +44,10 @@ _UNUSED = (
 
 
 def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
-    """Return how the node ``name`` is reached.
+    """Return the connection of the node ``name``.
 
     Raises:
-        InventoryError: a variable has no sense, with its place.
+        InventoryError: an invalid variable, with its place.
     """
     fields = Fields(scope, name)
     kind = _kind(name, fields)
@@ -110,15 +109,15 @@ def _kind(name: str, fields: Fields) -> str:
         "ansible_connection",
         f"is {fields.shown('ansible_connection', found, place)}, wanted ssh or local",
         place,
-        "leave the node out (--exclude), or connect to it by ssh",
+        "exclude the node (--exclude), or connect to it with ssh",
     )
 
 
 def _become(fields: Fields, note: Callable[[str], None]) -> tuple[bool, str, str | Sealed | None]:
-    """Return whether to become another user, which, and the password that takes.
+    """Return whether to become another user, the user, and the password.
 
-    User and password are given also when the inventory does not ask to become: the command line
-    may. Then they need not make sense, and a note says when they do not.
+    User and password are returned even without become, because the command line may enable it. Then
+    invalid values are only noted.
     """
     become = bool(fields.flag("ansible_become", "ansible_sudo"))
     try:
@@ -126,7 +125,7 @@ def _become(fields: Fields, note: Callable[[str], None]) -> tuple[bool, str, str
     except InventoryError as error:
         if become:
             raise
-        # Without the node's name: a fleet has one note, not one a node.
+        # Without the node's name: one note for the fleet, not one per node.
         note(f"{error.place}: not used: {error.message.removeprefix(fields.node + ': ')}")
         return False, "root", None
 
@@ -147,13 +146,13 @@ def _sudo(fields: Fields) -> tuple[str, str | Sealed | None]:
 
 
 def _strict(fields: Fields) -> str | None:
-    """Ansible adds an option only when the check is off; otherwise the arguments decide."""
+    """Ansible adds an option only if the check is disabled; otherwise the arguments decide."""
     checked = fields.flag("ansible_host_key_checking", "ansible_ssh_host_key_checking")
     return "no" if checked is False else None
 
 
 class _Options:
-    """Options of ``ssh`` from several places; the first of each name wins."""
+    """Options of ``ssh`` from several places; the first of each name takes precedence."""
 
     def __init__(self, fields: Fields, note: Callable[[str], None]) -> None:
         self.fields = fields
@@ -161,13 +160,13 @@ class _Options:
         self.found: dict[str, Value] = {}
 
     def put(self, name: str, value: str | None, variable: str) -> None:
-        """Add what a variable says."""
+        """Add the option of a variable."""
         if value is not None:
             origin = self.fields.scope.variables.get(variable)
             self.found.setdefault(name, Value(value, origin.origin if origin else variable))
 
     def add(self, variable: str) -> None:
-        """Add all that one variable with arguments says."""
+        """Add the options of a variable with arguments."""
         text = self.fields.text(variable)
         if text is None:
             return
@@ -188,7 +187,7 @@ class _Options:
         # OpenSSH makes one of these two decide: whichever comes first.
         other = {"proxyjump": "proxycommand", "proxycommand": "proxyjump"}.get(name)
         if other in self.found:
-            self.note(f"{place}: {variable}: {name} is not used beside {other}")
+            self.note(f"{place}: {variable}: {name} is not used together with {other}")
             return
         if name == "identityfile" and self.found.get(name, Value(option.value, "")).value not in {
             option.value,
@@ -202,7 +201,7 @@ class _Options:
         return None if found is None else found.value
 
     def checked(self, name: str, pattern: re.Pattern[str]) -> str | None:
-        """Return a text that ssh itself would take."""
+        """Return a text that ssh accepts."""
         found = self.found.get(name)
         if found is None:
             return None
@@ -210,13 +209,13 @@ class _Options:
         if value[:1] == "-" or not pattern.fullmatch(value):
             raise self.fields.error(
                 name,
-                f"is {quoted(value, name, found.origin)}, which ssh does not take",
+                f"is {quote(value, name, found.origin)}, which ssh does not accept",
                 found.origin,
             )
         return value
 
     def path(self, name: str) -> str | None:
-        """Return a path; of several in one value only the first."""
+        """Return a path, of several in one value the first."""
         found = self.found.get(name)
         if found is None:
             return None
@@ -224,7 +223,7 @@ class _Options:
         if name == "userknownhostsfile" and len(value.split()) > 1:
             self.note(f"{found.origin}: of several UserKnownHostsFile only the first is used")
             value = value.split()[0]
-        # ssh_config's word for "no such file".
+        # ssh_config's keyword for "no file".
         if value.lower() == "none":
             return None if name == "identityfile" else os.devnull
         return os.path.expanduser(value)
@@ -247,7 +246,7 @@ class _Options:
         if strict is None:
             raise self.fields.error(
                 "StrictHostKeyChecking",
-                f"is {quoted(found.value, '', found.origin)}, wanted yes, accept-new or no",
+                f"is {quote(found.value, '', found.origin)}, wanted yes, accept-new or no",
                 found.origin,
             )
         return strict
@@ -263,13 +262,13 @@ class _Options:
         if not 0 < value < float("inf"):
             raise self.fields.error(
                 "ConnectTimeout",
-                f"is {quoted(found.value, '', found.origin)}, wanted seconds above zero",
+                f"is {quote(found.value, '', found.origin)}, wanted seconds above zero",
                 found.origin,
             )
         return value
 
     def interval(self) -> float | None:
-        """Return how long nothing may come before the node is asked for a sign of life."""
+        """Return the keepalive interval."""
         found = self.found.get("serveraliveinterval")
         if found is None:
             return None
@@ -277,13 +276,13 @@ class _Options:
         if value is None:
             raise self.fields.error(
                 "ServerAliveInterval",
-                f"is {quoted(found.value, '', found.origin)}, wanted a time such as 15 or 1m",
+                f"is {quote(found.value, '', found.origin)}, wanted a time such as 15 or 1m",
                 found.origin,
             )
         return value
 
     def count(self) -> int | None:
-        """Return how many such questions may stay without an answer."""
+        """Return how many keepalives may stay unanswered."""
         found = self.found.get("serveralivecountmax")
         if found is None:
             return None

@@ -1,7 +1,7 @@
-"""YAML and JSON text to plain Python data that still knows its lines.
+"""Parse YAML and JSON into plain Python data with line numbers.
 
-Values are Ansible's: YAML 1.1 (``no`` is false), ``!vault`` is kept as :class:`EncryptedText`,
-``!unsafe`` as :class:`LiteralText`. A date stays the text it was written as.
+Values are read like in Ansible: YAML 1.1 (``no`` is false), ``!vault`` becomes :class:`EncryptedText`,
+``!unsafe`` becomes :class:`LiteralText`. A date stays text.
 
 Sources:
     Ansible, "Advanced playbook syntax: unsafe or raw strings"; "Protecting sensitive data".
@@ -18,7 +18,7 @@ from gpustate.formats.words import at
 
 
 class EncryptedText(str):
-    """The text of a value encrypted with Ansible Vault; nothing here can read it."""
+    """The text of a value encrypted with Ansible Vault, still encrypted."""
 
     __slots__ = ()
 
@@ -39,18 +39,18 @@ _RULES = yaml_events.Rules(
 
 @dataclass(slots=True)
 class Document:
-    """One parsed file and the lines its mapping keys stand on."""
+    """One parsed file with the lines of its mapping keys."""
 
     path: str
     data: Any = None
     lines: dict[int, dict[Any, int]] = field(default_factory=dict[int, dict[Any, int]])
 
     def place(self, mapping: Any, key: Any) -> str:
-        """Return where ``key`` of ``mapping`` stands."""
+        """Return the place of ``key`` of ``mapping``."""
         return at(self.path, self.lines.get(id(mapping), {}).get(key))
 
     def places(self, value: Any, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], str]:
-        """Return where everything in a value stands, by its keys."""
+        """Return the places of everything in a value, by its keys."""
         found: dict[tuple[str, ...], str] = {}
         if isinstance(value, dict):
             for key, below in value.items():
@@ -61,10 +61,10 @@ class Document:
 
 
 def parse(text: str, path: str) -> Document:
-    """Read ``text`` as JSON when ``path`` says so, as YAML otherwise.
+    """Read ``text`` as JSON if ``path`` ends in .json, else as YAML.
 
     Raises:
-        InventoryError: with the line at which the text stops making sense.
+        InventoryError: with the line of the problem.
     """
     if path.endswith(".json"):
         return Document(path, parse_json(text, path))
@@ -75,7 +75,7 @@ def parse(text: str, path: str) -> Document:
 
 
 def parse_json(text: str, place: str) -> Any:
-    """Read JSON; Ansible's markers for unsafe and encrypted text are understood."""
+    """Read JSON, including Ansible's markers for unsafe and encrypted text."""
     return strict_json.read(text, place, InventoryError, make=_json_object)
 
 

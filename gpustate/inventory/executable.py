@@ -1,8 +1,8 @@
 """Executable inventories: a program that prints Ansible's JSON.
 
-It is run with ``--list``. When the answer has no ``_meta.hostvars``, it is run once more for every
-node with ``--host NAME``, as Ansible does; that is slow, and ``_meta`` is the cure. The same shape,
-saved to a ``.json`` file, is read too: it is what ``ansible-inventory --list`` prints.
+It is run with ``--list``. If the output has no ``_meta.hostvars``, it is run again for every
+node with ``--host NAME``, like in Ansible, which is slow. The same JSON in a ``.json`` file, the output of
+``ansible-inventory --list``, is read too.
 
 Sources:
     Ansible, "Developing dynamic inventory"; ``ansible.builtin.script`` of ansible-core 2.19.
@@ -31,9 +31,9 @@ _GROUP_KEYS = {"hosts", "vars", "children"}
 
 
 def is_executable(path: str) -> bool:
-    """Say whether ``path`` is a program: it may be run, and begins like one.
+    """Whether ``path`` is a program: executable, and with the beginning of one.
 
-    The executable bit alone is not enough: on some file systems every file has it.
+    The executable bit alone is not enough, because on some file systems every file has it.
     """
     if not os.access(path, os.X_OK) or not os.path.isfile(path):
         return False
@@ -46,14 +46,14 @@ def is_executable(path: str) -> bool:
 
 
 def fill(store: Store, path: str) -> None:
-    """Run ``path`` and read its answer into ``store``.
+    """Run ``path`` and read its output into ``store``.
 
     Raises:
-        InventoryError: it ends with an error, takes too long, or prints something else.
+        InventoryError: it fails, takes too long, or prints something else.
     """
     place = f"{path} --list"
     data = parse_json(run(path, "--list"), place)
-    fill_from(store, data, path, place, lambda name: _ask_for(path, name))
+    fill_from(store, data, path, place, lambda name: _host_vars_of(path, name))
 
 
 def fill_from(
@@ -86,7 +86,7 @@ def fill_from(
             variables[variable_name(key, place)] = Value(value, place)
     for name in known or {}:
         if name not in nodes:
-            store.note(f"{place}: {shown(name)} has variables and is in no group; it was not read")
+            store.note(f"{place}: {shown(name)} has variables but is in no group; it was not read")
 
 
 def _host_vars(data: dict[str, Any], place: str) -> dict[str, Any] | None:
@@ -107,7 +107,7 @@ def _group(
     if not isinstance(body, dict):
         body = {"hosts": body}
     elif not _GROUP_KEYS & body.keys():
-        # The oldest form: a node's name with its variables.
+        # The oldest format: a node's name with its variables.
         body = {"hosts": [name], "vars": body}
     for key, wanted in (("hosts", list), ("vars", dict), ("children", list)):
         if key in body and not isinstance(body[key], wanted):
@@ -129,7 +129,7 @@ def _group(
         store.add_child(name, store.group(child, place).name, place)
 
 
-def _ask_for(path: str, name: str) -> dict[str, Any]:
+def _host_vars_of(path: str, name: str) -> dict[str, Any]:
     text = run(path, "--host", name)
     found = parse_json(text, f"{path} --host {name}") if text.strip() else {}
     if isinstance(found, dict):
@@ -140,12 +140,12 @@ def _ask_for(path: str, name: str) -> dict[str, Any]:
 
 
 def run(path: str, *arguments: str) -> str:
-    """Return what ``path`` prints, within ``TIMEOUT_S`` and the size of any inventory."""
+    """Return the output of ``path``, limited in time and size."""
     return _run([os.path.abspath(path), *arguments], " ".join((path, *arguments)))
 
 
 def shell(command: str) -> str:
-    """Return what a command of the shell prints, within the same bounds."""
+    """Return the output of a shell command, with the same limits."""
     return _run(["/bin/sh", "-c", command], f"the command {shown(command)}")
 
 
@@ -166,7 +166,7 @@ def _run(words: list[str], place: str) -> str:
         try:
             output, complaint = _collect(process, place)
         except BaseException:
-            # Its children too: one of them may hold the pipe open.
+            # Its children too, which may hold the pipe open.
             os.killpg(process.pid, signal.SIGKILL)
             raise
     if process.returncode:
@@ -174,16 +174,18 @@ def _run(words: list[str], place: str) -> str:
     try:
         return output.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InventoryError(f"printed no UTF-8 (offset {error.start})", place=place) from error
+        raise InventoryError(
+            f"printed invalid UTF-8 (offset {error.start})", place=place
+        ) from error
 
 
 def _collect(process: subprocess.Popen[bytes], place: str) -> tuple[bytes, bytes]:
-    """Read both outputs to their ends, and wait for the program's."""
+    """Read both outputs to the end, and wait for the program."""
     deadline = time.monotonic() + TIMEOUT_S
     if process.stdout is None or process.stderr is None:
-        raise InventoryError("its output was not caught", place=place)
+        raise InventoryError("its output could not be captured", place=place)
     found = {process.stdout: bytearray(), process.stderr: bytearray()}
-    late = InventoryError(f"was not done after {TIMEOUT_S:g} s", place=place)
+    late = InventoryError(f"timed out after {TIMEOUT_S:g} s", place=place)
     with selectors.DefaultSelector() as selector:
         for stream in found:
             selector.register(stream, selectors.EVENT_READ)
@@ -207,6 +209,6 @@ def _collect(process: subprocess.Popen[bytes], place: str) -> tuple[bytes, bytes
 
 
 def _ending(code: int, complaint: bytes) -> str:
-    how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
+    how = f"failed with exit code {code}" if code > 0 else f"was killed by signal {-code}"
     lines = [line for line in complaint.decode("utf-8", "replace").splitlines() if line.strip()]
-    return f"{how}: {shown(lines[-1].strip(), 200)}" if lines else f"{how} and said nothing"
+    return f"{how}: {shown(lines[-1].strip(), 200)}" if lines else f"{how} without output"

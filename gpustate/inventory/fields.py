@@ -1,7 +1,7 @@
 """Typed reading of the variables that describe a connection.
 
-Values come from INI, YAML, JSON or Python, so one and the same port is a number here and a text
-there. Each method takes the names a value may have; as in Ansible, the last that is set wins.
+Values come from INI, YAML, JSON or Python, so the same port may be a number or text. Each method accepts
+several names of a variable; as in Ansible, the last one that is set takes precedence.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from gpustate.core.inventory import Sealed
 from gpustate.errors import InventoryError
 from gpustate.formats.words import kind_of
 from gpustate.inventory.needs import NotYet, deferring
-from gpustate.inventory.secrets import quoted
+from gpustate.inventory.secrets import quote
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
 
-# OpenSSH's own rules (valid_hostname and valid_ruser in ssh.c): no word of a shell.
+# OpenSSH's own rules (valid_hostname and valid_ruser in ssh.c): safe in a shell.
 HOST = re.compile(r"""[^\s'`"$\\;&<>|(){},]+""")
 USER = re.compile(r"""[^'`";&<>|(){}$\\\s]+( [^'`";&<>|(){}$\\\s-][^'`";&<>|(){}$\\\s]*)*""")
-#: Ansible's words for true and false, in lower case.
+#: Ansible's values for true and false, in lower case.
 TRUE_WORDS = frozenset({"yes", "on", "1", "true", "t", "y", "1.0"})
 FALSE_WORDS = frozenset({"no", "off", "0", "false", "f", "n", "0.0"})
 
 
 def _written(value: object) -> str:
-    """A value as text; empty for what cannot be written (a number of thousands of digits)."""
+    """A value as text; empty if it cannot be written (a number with thousands of digits)."""
     try:
         return str(value)
     except (ValueError, RecursionError):
@@ -47,7 +47,7 @@ class Fields:
         self.node = node
 
     def first(self, *names: str) -> tuple[str, Value] | None:
-        """Return the last of ``names`` that is set, and its value."""
+        """Return the last of ``names`` that is set, with its value."""
         for name in reversed(names):
             if name in self.scope.variables:
                 found = self.scope.need(name)
@@ -56,7 +56,7 @@ class Fields:
         return None
 
     def text(self, *names: str, secret: bool = False) -> str | None:
-        """Return a text; a number counts as one. An empty text is "not given"."""
+        """Return a text or a number as text. An empty text means "not set"."""
         found = self.first(*names)
         if found is None:
             return None
@@ -66,11 +66,11 @@ class Fields:
             raise self.error(name, f"is {kind_of(value)}{seen}, wanted a text", place)
         text = _written(value)
         if any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 for c in text):
-            raise self.error(name, "holds a control character", place)
+            raise self.error(name, "contains a control character", place)
         return text or None
 
     def password(self, *names: str) -> str | Sealed | None:
-        """Return a password; one that is encrypted waits until somebody connects."""
+        """Return a password; an encrypted one is decrypted when it is needed."""
         try:
             with deferring():
                 return self.text(*names, secret=True)
@@ -78,26 +78,26 @@ class Fields:
             return Sealed(lambda: self.text(*names, secret=True))
 
     def host(self, *names: str) -> str | None:
-        """Return an address: what ssh itself would take for one.
+        """Return an address, valid by ssh's rules.
 
-        It becomes a word of a ``ProxyCommand`` and of hints that a person copies.
+        It becomes part of a ``ProxyCommand`` and of suggested commands.
         """
         found = self.text(*names)
         if found is not None and (found[0] == "-" or not HOST.fullmatch(found)):
             raise self.error(
                 self._named(names),
-                f"is {self._shown(names, found)}, no address",
+                f"is {self._shown(names, found)}, not a valid address",
                 self._place(names),
             )
         return found
 
     def user(self, *names: str) -> str | None:
-        """Return the name of a user: what ssh itself would take for one."""
+        """Return a user name, valid by ssh's rules."""
         found = self.text(*names)
         if found is not None and (found[0] == "-" or not USER.fullmatch(found)):
             raise self.error(
                 self._named(names),
-                f"is {self._shown(names, found)}, no name of a user",
+                f"is {self._shown(names, found)}, not a valid user name",
                 self._place(names),
             )
         return found
@@ -105,7 +105,7 @@ class Fields:
     def shown(self, name: str, value: object, place: str) -> str:
         """A value for a message, unless it may be a secret."""
         written = self.scope.variables.get(name)
-        return quoted(value, name, place, written.value if written is not None else "")
+        return quote(value, name, place, written.value if written is not None else "")
 
     def _shown(self, names: tuple[str, ...], value: object) -> str:
         return self.shown(self._named(names), value, self._place(names))
@@ -137,7 +137,7 @@ class Fields:
         )
 
     def flag(self, *names: str) -> bool | None:
-        """Return a boolean, in any of Ansible's words for it."""
+        """Return a boolean in any of Ansible's spellings."""
         found = self.first(*names)
         if found is None:
             return None

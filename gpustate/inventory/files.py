@@ -11,17 +11,16 @@ LIMIT_MIB = 64
 
 
 def names_in(directory: str, above: tuple[str, ...] = ()) -> list[str]:
-    """Return what is in a directory, in lexical order.
+    """Return the names in a directory, in lexical order.
 
     Args:
         directory: its path.
-        above: directories that it was reached through, without links; see :func:`below`.
+        above: resolved parent directories; see :func:`below`.
 
     Raises:
         InventoryError: it cannot be listed, or is reached through itself.
     """
-    # Links in a circle would be followed until the kernel has had enough, and two of them until
-    # nobody is there to wait for it.
+    # A cycle of links would be followed up to the kernel's limit, and two of them practically forever.
     if os.path.realpath(directory) in above:
         raise InventoryError("is a link to a directory above it", place=directory)
     try:
@@ -31,7 +30,7 @@ def names_in(directory: str, above: tuple[str, ...] = ()) -> list[str]:
 
 
 def below(directory: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return what is above the directories in ``directory``."""
+    """Return ``above`` for the directories in ``directory``."""
     return (*above, os.path.realpath(directory))
 
 

@@ -1,9 +1,9 @@
 """Ansible's INI inventories.
 
-Three kinds of section: ``[group]`` (one node or range a line, with ``key=value`` behind it),
-``[group:vars]`` and ``[group:children]``. What is surprising, and kept as Ansible has it:
+Three kinds of section: ``[group]`` (one node or range per line, followed by ``key=value``),
+``[group:vars]`` and ``[group:children]``. Surprising, and the same as in Ansible:
 
-- Behind a node, quotes are the shell's and ``#`` begins a comment. Under ``[group:vars]`` everything
+- After a node, quotes are the shell's and ``#`` begins a comment. Under ``[group:vars]`` everything
   right of the first ``=`` is the value, quotes and ``#`` included.
 - A value that is a Python literal becomes that value: ``8`` a number, ``True`` a boolean,
   ``[1, 2]`` a list. ``true`` and ``yes`` stay text, and so does ``08``.
@@ -30,16 +30,16 @@ from gpustate.inventory.store import Store, Value
 
 _SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
 _GROUP_NAME = re.compile(r"([^:\]\s]+)\s*(?:#.*)?")
-#: Lines and values for which the shell's and Python's own rules come to nothing, told cheaply:
-#: most of a large inventory is such lines, and ``shlex`` takes 100 microseconds for one.
+#: Fast check for lines and values without special characters: most lines of a large inventory,
+#: while ``shlex`` takes 100 microseconds per line.
 _NEEDS_SHLEX = re.compile(r"""["'\\#]|[^\x20-\x7e\t]""")
 _PLAIN_TEXT = re.compile(r"[A-Za-z_][\w./~-]*")
 _PLAIN_NUMBER = re.compile(r"[1-9][0-9]{0,15}")
 
 
 @dataclass(slots=True)
-class _Wanted:
-    """Groups that were named before, or without, being declared: name to (place, why)."""
+class _Undeclared:
+    """Groups used before or without their declaration: name to (place, why)."""
 
     by_name: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
@@ -51,13 +51,13 @@ def fill(store: Store, text: str, path: str) -> None:
     """Read ``text`` into ``store``.
 
     Raises:
-        InventoryError: a line that is none of the three kinds, with its number.
+        InventoryError: an invalid line, with its number.
     """
     declared = set(store.groups)
-    wanted = _Wanted()
+    wanted = _Undeclared()
     group, kind = "ungrouped", "hosts"
     with warnings.catch_warnings():
-        # Python warns of odd literals ("\d"), and the value is only a text then.
+        # Python warns about odd literals ("\d"), which are only text here.
         warnings.simplefilter("ignore")
         for number, raw in enumerate(text.split("\n"), 1):
             line = raw.strip()
@@ -79,30 +79,30 @@ def fill(store: Store, text: str, path: str) -> None:
             else:
                 child = _child(line, place)
                 wanted.add(
-                    child, place, f"[{named(group)}:children] names the group {shown(child)}"
+                    child, place, f"[{named(group)}:children] refers to the group {shown(child)}"
                 )
                 store.group(child, place)
                 store.add_child(group, child, place)
     for name, (place, why) in wanted.by_name.items():
         if name not in declared:
             raise InventoryError(
-                f"{why}, which is nowhere", place=place, fix=f"add [{named(name)}]"
+                f"{why}, which is not defined", place=place, fix=f"add [{named(name)}]"
             )
 
 
 def _section(
-    store: Store, match: re.Match[str], place: str, declared: set[str], wanted: _Wanted
+    store: Store, match: re.Match[str], place: str, declared: set[str], wanted: _Undeclared
 ) -> tuple[str, str]:
     name, kind = match[1], match[2] or "hosts"
     if kind not in {"hosts", "children", "vars"}:
         raise InventoryError(
-            f"[{named(name)}:{kind}] is not a kind of section, wanted [{named(name)}], [{named(name)}:vars] or"
+            f"[{named(name)}:{kind}] is not a valid section, wanted [{named(name)}], [{named(name)}:vars] or"
             f" [{named(name)}:children]",
             place=place,
         )
     store.group(name, place)
     if kind == "vars":
-        wanted.add(name, place, f"[{named(name)}:vars] is about the group {shown(name)}")
+        wanted.add(name, place, f"[{named(name)}:vars] refers to the group {shown(name)}")
     else:
         declared.add(name)
     return name, kind
@@ -117,12 +117,12 @@ def _nodes(store: Store, line: str, group: str, place: str, path: str) -> None:
             f"{line_shown(line)}: {str(error).lower()}", place=place, fix="close the quotes"
         ) from error
     if not words or not words[0]:
-        raise InventoryError(f"{line_shown(line)} names no node", place=place)
+        raise InventoryError(f"{line_shown(line)} does not name a node", place=place)
     if words[0] == "---":
         raise InventoryError(
-            "'---' begins a YAML file, and this one is read as INI",
+            "'---' begins a YAML file, but this one is read as INI",
             place=place,
-            fix="name the file .yml",
+            fix="rename the file to .yml",
         )
     names, port = expand(words[0], place)
     variables: dict[str, Value] = {}
@@ -130,11 +130,11 @@ def _nodes(store: Store, line: str, group: str, place: str, path: str) -> None:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise InventoryError(
-                f"{word_shown(word, words[1:])} behind {shown(words[0])}, wanted key=value",
+                f"{word_shown(word, words[1:])} after {shown(words[0])}, wanted key=value",
                 place=place,
-                fix="write one node a line, and quote a value with spaces",
+                fix="write one node per line, and quote values with spaces",
             )
-        variables[key] = Value(typed(text), place)
+        variables[key] = Value(parse_literal(text), place)
     first = None if port is None else Value(port, place)
     for name in names:
         store.node(name, group, source=path, port=first).vars.update(variables)
@@ -146,7 +146,7 @@ def _group_var(store: Store, line: str, group: str, place: str) -> None:
         raise InventoryError(
             f"{line_shown(line)} under [{named(group)}:vars], wanted key=value", place=place
         )
-    store.set_group_var(group, key.strip(), Value(typed(text.strip()), place))
+    store.set_group_var(group, key.strip(), Value(parse_literal(text.strip()), place))
 
 
 def _child(line: str, place: str) -> str:
@@ -156,8 +156,8 @@ def _child(line: str, place: str) -> str:
     return match[1]
 
 
-def typed(text: str) -> Any:
-    """Return what ``text`` is as a Python literal, or the text itself."""
+def parse_literal(text: str) -> Any:
+    """Parse ``text`` as a Python literal, or return the text itself."""
     if _PLAIN_TEXT.fullmatch(text) and text not in {"True", "False", "None"}:
         return text
     if _PLAIN_NUMBER.fullmatch(text):
@@ -169,7 +169,7 @@ def typed(text: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Turn what only Python has (tuples, sets, bytes, complex numbers) into what YAML has too."""
+    """Convert Python's own types (tuples, sets, bytes, complex numbers) to those of YAML."""
     if isinstance(value, list | tuple | set):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

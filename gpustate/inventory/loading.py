@@ -1,9 +1,8 @@
-"""From what stands after ``-i`` to an :class:`Inventory`.
+"""Load the value of ``-i`` into an :class:`Inventory`.
 
-The order matters: names and groups of everything are read first, then the limit is applied, and only
-the nodes that are left get their variables and connections worked out. An inventory may hold nodes
-that gpustate cannot reach (Windows, network gear, an encrypted password) as long as nobody asks for
-them.
+The order matters: first all names and groups are read, then the limit is applied, and only the remaining
+nodes get their variables and connections resolved. So an inventory may contain nodes that gpustate cannot
+manage (Windows, network devices, an encrypted password), as long as they are not selected.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from gpustate.inventory.templates import Scope
 from gpustate.inventory.variables import Merger, VarsFiles
 from gpustate.inventory.vault import HEADER, Vault
 
-#: What Ansible leaves out of a directory, and what belongs to an inventory without being one.
+#: Files that Ansible ignores in a directory, and folders that belong to an inventory without being one.
 _IGNORED_NAMES = {"group_vars", "host_vars", "vars_plugins", "group_data", "__pycache__"}
 _IGNORED_ENDS = (
     ".pyc",
@@ -53,10 +52,10 @@ _IGNORED_ENDS = (
     ".cfg",
     ".retry",
 )
-#: Variables that say where gpustate finds or keeps things on a node.
+#: Variables with folders of gpustate on a node.
 _FOLDERS = {"gpustate_state_folder", "gpustate_proc_root", "gpustate_sys_root"}
 _YAML_ENDS = (".yml", ".yaml", ".json")
-#: How a YAML inventory without an extension begins, and no INI does.
+#: The beginning of a YAML inventory without an extension, unlike any INI file.
 _YAML_HEAD = re.compile(r"---|%YAML|[{?]|(\"[^\"]*\"|'[^']*'|[^\s#:=\[\]]+)\s*:(\s|$)")
 
 
@@ -72,20 +71,20 @@ def load(
 
     Args:
         source: a file, a directory, or a list of nodes with at least one comma.
-        limit: a pattern; only nodes that match are in the result.
-        exclude: a pattern; nodes that match are not.
-        known_hosts: a file of host keys for all nodes, whatever the inventory says.
-        vault: decrypts what is encrypted with Ansible Vault, once it is needed.
+        limit: a pattern that selects nodes.
+        exclude: a pattern that excludes nodes.
+        known_hosts: a file of host keys for all nodes, overriding the inventory.
+        vault: decrypts values of Ansible Vault on demand.
 
     Raises:
-        InventoryError: anything wrong with the text, with file and line where there is one.
+        InventoryError: an error in the inventory, with file and line if known.
     """
     vault = vault or Vault()
     store = Store()
     base = _read(store, source, vault)
     store.finish()
     if not store.nodes:
-        raise InventoryError("names no node", place=source, fix="add one to it")
+        raise InventoryError("contains no node", place=source, fix="add a node to it")
     names = list(store.nodes)
     groups = {name: tuple(store.members(name)) for name in store.groups}
     kept = frozenset(names) if limit is None else match(limit, names, groups, source)
@@ -93,8 +92,8 @@ def load(
         kept -= match(exclude, names, groups, source)
         if not kept:
             raise InventoryError(
-                f"no node is left of {len(names)} in {source} without {shown(exclude)}",
-                fix="exclude fewer",
+                f"--exclude {shown(exclude)} excludes all {len(names)} nodes in {source}",
+                fix="exclude fewer nodes",
             )
     keep_readable((*names, *groups))
     builder = _Builder(store, base, groups, vault)
@@ -115,15 +114,15 @@ def load(
 
 
 def _read(store: Store, source: str, vault: Vault) -> str | None:
-    """Read ``source`` into ``store``; return the directory that variable files stand in."""
+    """Read ``source`` into ``store``; return the directory of variable files."""
     if not source.strip():
-        raise InventoryError("no inventory is named", fix="give a file, a directory, or 'node,'")
+        raise InventoryError("the inventory is empty", fix="pass a file, a directory, or 'node,'")
     if os.path.isdir(source):
         _directory(store, source, vault)
         return source
     if os.path.exists(source):
         _file(store, source, vault)
-        # pyinfra knows group_data/ only, and its reader has read that.
+        # pyinfra has only group_data/, which its reader has read.
         return None if _is_pyinfra(source) else os.path.dirname(source)
     if source.startswith("@"):
         pyinfra_.fill_list(store, source)
@@ -137,7 +136,7 @@ def _read(store: Store, source: str, vault: Vault) -> str | None:
     raise InventoryError(
         "no such file or directory",
         place=source,
-        fix=f"a list of nodes has a comma: write '{source[:60]},' if this is a node",
+        fix=f"if this is a node, write '{source[:60]},' with a comma",
     )
 
 
@@ -158,7 +157,7 @@ def _is_pyinfra(path: str) -> bool:
 
 
 def _file(store: Store, path: str, vault: Vault, *, among_others: bool = False) -> None:
-    """Read one file, whatever its format is."""
+    """Read one file of any format."""
     if executable.is_executable(path):
         executable.fill(store, path)
         return
@@ -169,7 +168,9 @@ def _file(store: Store, path: str, vault: Vault, *, among_others: bool = False) 
     if text.startswith(HEADER):
         text = vault.decrypt(text, path)
     if path.endswith(".toml"):
-        raise InventoryError("TOML inventories are not read", place=path, fix="write it as YAML")
+        raise InventoryError(
+            "TOML inventories are unsupported", place=path, fix="convert it to YAML"
+        )
     if not text.strip():
         if not among_others:
             raise InventoryError("is empty, wanted nodes", place=path)
@@ -184,7 +185,7 @@ def _file(store: Store, path: str, vault: Vault, *, among_others: bool = False) 
 
 
 def _begins_as_yaml(path: str, text: str) -> bool:
-    """Say whether a file whose name says nothing is YAML, by its first line that says something."""
+    """Whether a file without extension is YAML, by its first significant line."""
     if os.path.splitext(path)[1]:
         return False
     for line in text.split("\n"):
@@ -195,7 +196,7 @@ def _begins_as_yaml(path: str, text: str) -> bool:
 
 
 def _check_folder(node: str, name: str, value: Any, place: str) -> None:
-    """Scripts that run as root remove things below it: it is an absolute path, and a plain one."""
+    """Require a plain absolute path, because scripts that run as root remove files below it."""
     if not isinstance(value, str) or not re.fullmatch(PLAIN_PATH, value) or "/../" in f"{value}/":
         raise InventoryError(
             f"{node}: {name} is {shown(value)}, wanted an absolute path of letters, digits and ._+@:-",
@@ -204,7 +205,7 @@ def _check_folder(node: str, name: str, value: Any, place: str) -> None:
 
 
 class _Builder:
-    """Makes an :class:`InventoryNode` of each node that was read."""
+    """Builds an :class:`InventoryNode` for each node."""
 
     def __init__(
         self, store: Store, base: str | None, groups: dict[str, tuple[str, ...]], vault: Vault
@@ -245,7 +246,7 @@ class _Builder:
             return LaterLayers(lambda: self._layers(node, scope))
 
     def _layers(self, node: Node, scope: Scope) -> tuple[VarsLayer, ...]:
-        """What each scope says in ``gpustate``; one object for all nodes to which it says the same."""
+        """The variable ``gpustate`` of each scope; one object for all nodes with equal values."""
         found: list[VarsLayer] = []
         for kind, name, raw in self.merger.layers(node):
             value = scope.value_of(raw, "gpustate")
@@ -259,7 +260,7 @@ class _Builder:
         return tuple(found)
 
     def _magic(self, node: Node, groups: tuple[str, ...]) -> Callable[[str], Any]:
-        """Return the variables Ansible makes up, by name."""
+        """Return Ansible's special variables by name."""
 
         def of(name: str) -> Any:
             match name:

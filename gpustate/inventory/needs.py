@@ -1,4 +1,4 @@
-"""What is only looked up when it is needed: decrypted values, and what commands print."""
+"""Lazy values: decryption and output of commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DEFERRING: ContextVar[bool] = ContextVar("deferring", default=False)
 
 
 class NotYet(Exception):
-    """A value would have to be decrypted or asked a command for, and nobody needs it yet."""
+    """A value would need decryption or a command, and is not needed yet."""
 
     @classmethod
     def check(cls) -> None:
@@ -21,7 +21,7 @@ class NotYet(Exception):
 
 @contextmanager
 def deferring() -> Iterator[None]:
-    """Have everything below raise :class:`NotYet` rather than decrypt something or run a command."""
+    """Make everything below raise :class:`NotYet` instead of decrypting or running a command."""
     before = _DEFERRING.set(True)
     try:
         yield

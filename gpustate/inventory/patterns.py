@@ -1,13 +1,11 @@
-"""Limit patterns, as Ansible's ``--limit`` takes them.
+"""Limit patterns in the syntax of Ansible's ``--limit``.
 
-``gpu:!gpu-07``, ``rack1:&h100``, ``gpu-0*``, ``~gpu-\\d+``, ``gpu[0]``, ``gpu[0:3]`` (both ends
-belong to it), ``all``, ``@file`` (a pattern a line), and names as plans show them: ``gpu[1,3]``,
-``rack[1-4]-gpu[01-08]``. Commas separate as colons do. Whatever their
-order, plain patterns are taken first, then ``&``, then ``!``. Nodes come out in the order of the
-inventory.
+``gpu:!gpu-07``, ``rack1:&h100``, ``gpu-0*``, ``~gpu-\\d+``, ``gpu[0]``, ``gpu[0:3]`` (inclusive), ``all``,
+``@file`` (a pattern per line), and names as shown in plans: ``gpu[1,3]``, ``rack[1-4]-gpu[01-08]``. Commas
+separate like colons. In any order, plain patterns are applied first, then ``&``, then ``!``. Nodes are
+returned in the order of the inventory.
 
-Unlike Ansible, a name that no node and no group has is an error, and so is a result without nodes:
-the slip of a finger must not end in "nothing to do".
+Unlike in Ansible, an unknown name and an empty result are errors: a typo must not end in "nothing to do".
 
 Sources:
     Ansible, "Patterns: targeting hosts and groups".
@@ -30,9 +28,9 @@ from gpustate.inventory.ranges import LIMIT_NODES, is_ipv6
 from gpustate.plan.ranges import expand
 
 _SUBSCRIPT = re.compile(r"(.+)\[(?:(-?[0-9]{1,9})|([0-9]{1,9}):([0-9]{0,9}))\]")
-#: What ``:`` separates; a bracketed expression is kept whole.
+#: Parts separated by ``:``, except inside brackets.
 _PIECE = re.compile(r"(?:[^\s:\[\]]|\[[^\]]*\])+")
-#: The same for commas; a bracket that is not closed is a character.
+#: Parts separated by commas; an unclosed bracket is a character.
 _LISTED = re.compile(r"(?:\[[^\[\]]*\]|[^,])+")
 #: A list of numbers, as :mod:`gpustate.plan.ranges` writes it, and one that is a class of single digits as well.
 _NUMBERS = re.compile(r"\[((?:[0-9]{1,9}(?:-[0-9]{1,9})?)(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\]")
@@ -41,10 +39,10 @@ _WILD = frozenset(".?*[")
 
 
 def select(inventory: Inventory, pattern: str) -> Inventory:
-    """Return the part of ``inventory`` that ``pattern`` names, in the inventory's order.
+    """Return the part of ``inventory`` that ``pattern`` selects, in the inventory's order.
 
     Raises:
-        InventoryError: a bad pattern, a name nobody has, or no node is left.
+        InventoryError: an invalid pattern, an unknown name, or an empty result.
     """
     names = [node.name for node in inventory.nodes]
     kept = match(pattern, names, _groups_of(inventory), inventory.source)
@@ -84,14 +82,14 @@ def match(
             found -= set(matcher.members(piece[1:], must_match=False))
     if not found:
         raise InventoryError(
-            f"the limit {shown(pattern)} leaves no node of the {len(names)} in {source}",
+            f"the limit {shown(pattern)} matches none of the {len(names)} nodes in {source}",
             fix="widen the limit",
         )
     return frozenset(found)
 
 
 def split(pattern: str) -> list[str]:
-    """Cut ``pattern`` at its commas, or when it has none at its colons."""
+    """Split ``pattern`` at its commas, or without any at its colons."""
     pieces = pattern.split(",") if "~" in pattern else _LISTED.findall(pattern)
     if len(pieces) > 1 or pattern.endswith(","):
         return [piece.strip() for piece in pieces if piece.strip()]
@@ -102,11 +100,11 @@ def split(pattern: str) -> list[str]:
 
 
 def _pieces(pattern: str) -> list[str]:
-    """Return the single patterns, those of ``@file`` put in its place."""
+    """Return the single patterns, with ``@file`` replaced by its content."""
     found: list[str] = []
     if pattern.count("[") != pattern.count("]") and "~" not in pattern:
         raise InventoryError(
-            f"the limit {shown(pattern)} has a bracket without its other half",
+            f"the limit {shown(pattern)} has an unmatched bracket",
             fix="write gpu[0] for the first of a group, gpu[0:3] for the first four",
         )
     for piece in split(pattern):
@@ -114,7 +112,7 @@ def _pieces(pattern: str) -> list[str]:
             found.append(piece)
             continue
         if len(piece) == 1:
-            raise InventoryError("'@' in the limit names no file")
+            raise InventoryError("'@' in the limit is not followed by a file name")
         for line in read_text(piece[1:]).splitlines():
             text = line.strip()
             if text and not text.startswith("#"):
@@ -123,7 +121,7 @@ def _pieces(pattern: str) -> list[str]:
 
 
 def _groups_of(inventory: Inventory) -> Mapping[str, Sequence[str]]:
-    """Return the groups; an inventory made by hand has them only in its nodes."""
+    """Return the groups; an inventory built in Python has them only in its nodes."""
     if inventory.groups:
         return inventory.groups
     found: dict[str, list[str]] = {}
@@ -134,7 +132,7 @@ def _groups_of(inventory: Inventory) -> Mapping[str, Sequence[str]]:
 
 
 class _Matcher:
-    """Finds the nodes that one pattern, without ``&`` and ``!``, stands for."""
+    """Finds the nodes of one pattern without ``&`` and ``!``."""
 
     def __init__(self, names: Sequence[str], groups: Mapping[str, Sequence[str]]) -> None:
         self.names = names
@@ -146,12 +144,12 @@ class _Matcher:
 
         Args:
             piece: the pattern.
-            must_match: also a wildcard has to find something; a plain name always has.
+            must_match: whether a wildcard must match something, as a plain name always must.
         """
         if piece in self.known:
             return [piece]
         if not piece:
-            raise InventoryError("the limit has a '!' or '&' with nothing behind it")
+            raise InventoryError("the limit has a '!' or '&' without a pattern")
         if piece[0] != "~" and any(_is_list(found[1]) for found in _NUMBERS.finditer(piece)):
             return self._listed(piece, must_match=must_match)
         expression, first, last = _subscript(piece)
@@ -161,7 +159,7 @@ class _Matcher:
             raise self._unknown(expression, wild)
         if first is None:
             return found
-        # A last index of -1 (from ``group[-1]``) has nothing behind it.
+        # ``group[-1]`` ends at the last node.
         part = found[first:] if last is None else found[first : (last + 1) or None]
         if not part and found:
             raise InventoryError(
@@ -170,7 +168,7 @@ class _Matcher:
         return part
 
     def _listed(self, piece: str, *, must_match: bool) -> Sequence[str]:
-        """Return the nodes of names in few words; a name that nobody has is an error, as it is alone."""
+        """Return the nodes of abbreviated names; an unknown name is an error."""
         wild = all(_CLASS.fullmatch(found[1]) for found in _NUMBERS.finditer(piece))
         found: dict[str, None] = {}
         for name in _expand(piece):
@@ -208,7 +206,7 @@ class _Matcher:
         return InventoryError(f"the limit's {shown(expression)} {what}", fix=listed)
 
     def _known_groups(self) -> list[str]:
-        """Groups that somebody made; and ``ungrouped``, where a node is in it."""
+        """Defined groups, and ``ungrouped`` if it has a node."""
         return [name for name, nodes in self.groups.items() if nodes or name != "ungrouped"]
 
     def _some_groups(self) -> str:
@@ -217,12 +215,12 @@ class _Matcher:
 
 
 def _is_list(inside: str) -> bool:
-    """``1,3`` or ``1-3``, and no place in a group."""
+    """Whether it is ``1,3`` or ``1-3``, and not an index of a group."""
     return "," in inside or "-" in inside
 
 
 def _expand(piece: str) -> list[str]:
-    """The names behind ``gpu[1,3]``; a slip of a digit is likelier than more than so many nodes."""
+    """The names of ``gpu[1,3]``, limited in number because a typo is likelier than that many nodes."""
     total = 1
     for found in _NUMBERS.finditer(piece):
         for part in found[1].split(","):
@@ -235,7 +233,7 @@ def _expand(piece: str) -> list[str]:
         total *= sum(_size(part) for part in found[1].split(","))
     if total > LIMIT_NODES:
         raise InventoryError(
-            f"the limit's {shown(piece)} makes {total} names, at most {LIMIT_NODES} are read",
+            f"the limit's {shown(piece)} expands to {total} names, more than the limit of {LIMIT_NODES}",
             fix="check the bounds of the range",
         )
     return expand(piece)
@@ -269,5 +267,5 @@ def _compiled(expression: str) -> re.Pattern[str]:
             return re.compile(regex)
     except (re.error, RecursionError, OverflowError) as error:
         raise InventoryError(
-            f"the limit's {shown(expression)} is not a pattern: {named(error)}"
+            f"the limit's {shown(expression)} is not a valid pattern: {named(error)}"
         ) from error

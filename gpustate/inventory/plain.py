@@ -9,7 +9,7 @@ from gpustate.inventory.store import Store, Value
 
 
 def fill(store: Store, source: str) -> None:
-    """Read the nodes of ``source`` into ``store``; blanks and empty places are skipped."""
+    """Read the nodes of ``source`` into ``store``; blanks and empty items are skipped."""
     place = f"inventory list {shown(source)}"
     for item in source.split(","):
         text = item.strip()
@@ -25,4 +25,4 @@ def fill(store: Store, source: str) -> None:
             if at_sign:
                 node.vars["ansible_user"] = Value(user, place)
     if not store.nodes:
-        raise InventoryError("names no node", place=place)
+        raise InventoryError("contains no node", place=place)

@@ -5,8 +5,8 @@
     gpu = ["gpu-01", ("gpu-02", {"ssh_port": 2222})]
     slurm = (["gpu-01"], {"ssh_user": "ubuntu", "_sudo": True})
 
-The file is run in a namespace of its own, without pyinfra. As there, a name that begins with ``_``
-is private, all nodes are also in a group named like the file, ``group_data/GROUP.py`` beside it adds
+The file runs in a separate namespace, without pyinfra. As there, a name that begins with ``_``
+is private, all nodes are also in a group named like the file, ``group_data/GROUP.py`` next to it adds
 variables, later groups win over earlier ones, and a node's own data wins over all.
 
 Sources:
@@ -32,7 +32,7 @@ def fill(store: Store, path: str) -> None:
     """Run ``path`` and read its groups into ``store``.
 
     Raises:
-        InventoryError: the file cannot be run, or a group holds something that is no node.
+        InventoryError: the file cannot be run, or a group contains something that is not a node.
     """
     found, lines, _ = _run(path)
     groups = {
@@ -60,9 +60,7 @@ def _group(store: Store, path: str, name: str, value: Any, place: str, priority:
     data: dict[Any, Any] = {}
     if isinstance(value, tuple) and value and isinstance(value[0], list | tuple):
         if len(value) != 2 or not isinstance(value[1], dict):
-            raise InventoryError(
-                f"the group {name} is a tuple that is not (nodes, data)", place=place
-            )
+            raise InventoryError(f"the group {name} is a tuple but not (nodes, data)", place=place)
         hosts, data = value
     for host in hosts:
         _node(store, path, name, host, place)
@@ -76,9 +74,9 @@ def _node(store: Store, path: str, group: str, host: Any, place: str) -> None:
         host, data = host
     if not isinstance(host, str) or not isinstance(data, dict):
         raise InventoryError(
-            f"the group {group} holds {shown(host)}, wanted a name or (name, data)",
+            f"the group {group} contains {shown(host)}, wanted a name or (name, data)",
             place=place,
-            fix=f"name it _{group} if it is not a group",
+            fix=f"rename it to _{group} if it is not a group",
         )
     for one in nodes_of(host, place):
         node = store.nodes.get(one.name)
@@ -95,10 +93,10 @@ def _node(store: Store, path: str, group: str, host: Any, place: str) -> None:
 
 
 def fill_list(store: Store, source: str) -> None:
-    """Read a list on the command line that names connectors: ``@docker/a,@local``.
+    """Read a list on the command line with connectors: ``@docker/a,@local``.
 
     Raises:
-        InventoryError: a name that is none, or a connector that is not supported.
+        InventoryError: an invalid name, or an unsupported connector.
     """
     place = f"inventory list {shown(source)}"
     for item in filter(None, (item.strip() for item in source.split(","))):
@@ -115,7 +113,7 @@ def _group_data(store: Store, directory: str) -> None:
             continue
         path = os.path.join(directory, entry)
         if name not in store.groups:
-            store.note(f"{path}: there is no group {name}; it was not read")
+            store.note(f"{path}: not read, because there is no group {name}")
             continue
         found, lines, imported = _run(path)
         chosen = found.get("__all__")
@@ -138,7 +136,7 @@ def _run(path: str) -> tuple[dict[str, Any], dict[str, int], set[str]]:
         ) from error
     except (Exception, SystemExit) as error:
         raise InventoryError(
-            f"{type(error).__name__} while it was run: {shown(error, 200)}",
+            f"{type(error).__name__} while running it: {shown(error, 200)}",
             place=at(path, _line_of(error, path)),
         ) from error
     namespace.pop("__builtins__", None)

@@ -1,4 +1,4 @@
-"""From the data of a node in a pyinfra inventory to a :class:`Connection`.
+"""Build a :class:`Connection` from the data of a node in a pyinfra inventory.
 
 Sources:
     pyinfra 3.10, "Connectors: SSH" (its data keys) and "Global arguments" (``_sudo`` and its kin).
@@ -15,9 +15,9 @@ from gpustate.inventory.templates import Scope
 
 _STRICT = {"yes": "yes", "ask": "yes", "true": "yes", "accept-new": "accept-new"}
 _STRICT |= {"no": "no", "off": "no", "false": "no"}
-#: Other ways to become another user; none of them is sudo.
+#: Other ways to become another user, without sudo.
 _OTHER_BECOME = ("_doas", "_dzdo", "_su_user")
-#: Keys of pyinfra's SSH connector and of its sudo that nothing here can honour.
+#: Unsupported keys of pyinfra's SSH connector and of its sudo.
 _UNUSED = (
     "_preserve_sudo_env",
     "_use_sudo_login",
@@ -31,10 +31,10 @@ _UNUSED = (
 
 
 def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
-    """Return how the node ``name`` is reached.
+    """Return the connection of the node ``name``.
 
     Raises:
-        InventoryError: a value has no sense, with its place.
+        InventoryError: an invalid value, with its place.
     """
     fields = Fields(scope, name)
     become = bool(fields.flag("_sudo"))
@@ -74,7 +74,7 @@ def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
 
 
 def _strict(fields: Fields) -> str:
-    """pyinfra's own default is ``accept-new``; here keys are checked unless asked otherwise."""
+    """pyinfra's default is ``accept-new``; here host keys are checked by default."""
     found = fields.first("ssh_strict_host_key_checking")
     if found is None:
         return "yes"

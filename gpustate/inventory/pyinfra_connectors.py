@@ -1,15 +1,15 @@
-"""pyinfra's ``@connector/name``: nodes that are reached otherwise than by name over SSH.
+"""pyinfra's ``@connector/name``: nodes with another connection than SSH by name.
 
 | name | node |
 | --- | --- |
 | ``@ssh/NAME`` | as ``NAME`` |
 | ``@local`` | this machine |
-| ``@docker/NAME``, ``@podman/NAME`` | a container that runs on this machine |
+| ``@docker/NAME``, ``@podman/NAME`` | a running container on this machine |
 | ``@chroot/FOLDER`` | the root of an image on this machine |
-| ``@vagrant``, ``@vagrant/NAME`` | every Vagrant machine of this folder that runs, or one |
+| ``@vagrant``, ``@vagrant/NAME`` | every running Vagrant machine of this folder, or one |
 
 Unlike pyinfra, no container is started from an image, and none is committed to one. A Vagrant machine's host
-key is learned at the first contact and kept beside the machine.
+key is accepted at the first connection and stored next to the machine.
 
 Sources:
     pyinfra 3.10, ``connectors/docker.py``, ``chroot.py``, ``local.py`` and ``vagrant.py``.
@@ -32,7 +32,7 @@ from gpustate.inventory.documents import parse_json
 from gpustate.inventory.files import read_text
 from gpustate.inventory.ranges import check_name
 
-#: The variable of the data that says how a node is reached, where that is not SSH.
+#: The variable with the connector, if it is not SSH.
 CONNECTION = "ansible_connection"
 SUPPORTED = ("ssh", "local", "docker", "podman", "chroot", "vagrant")
 _CONTAINER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
@@ -41,12 +41,12 @@ _OPTIONS = "@vagrant.json"
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One node that a name stands for.
+    """One node of a name.
 
     Args:
-        name: the node's.
+        name: of the node.
         data: its variables.
-        groups: those it is in besides.
+        groups: its additional groups.
     """
 
     name: str
@@ -55,10 +55,10 @@ class Named:
 
 
 def nodes_of(text: str, place: str) -> tuple[Named, ...]:
-    """The nodes that a name with or without a connector stands for.
+    """The nodes of a name with or without a connector.
 
     Raises:
-        InventoryError: the connector is unsupported, or no such machine runs.
+        InventoryError: the connector is unsupported, or no such machine is running.
     """
     if not text.startswith("@"):
         return (Named(check_name(text, place)),)
@@ -90,9 +90,9 @@ def nodes_of(text: str, place: str) -> tuple[Named, ...]:
 def _container(connector: str, name: str, place: str) -> Named:
     if not _CONTAINER.fullmatch(name):
         raise InventoryError(
-            f"{shown(name)} is an image and not the name of a container",
+            f"{shown(name)} is an image, not the name of a container",
             place=place,
-            fix=f"start one: {connector} run -d --name NAME {shlex.quote(name)} tail -f /dev/null, and name it",
+            fix=f"start one: {connector} run -d --name NAME {shlex.quote(name)} tail -f /dev/null, and use its name",
         )
     return Named(name, {CONNECTION: connector, "docker_identifier": name})
 
@@ -108,7 +108,7 @@ def _vagrant(name: str, place: str) -> Iterator[Named]:
     ]
     if not running:
         what = f"no Vagrant machine {shown(name)}" if name else "no Vagrant machine"
-        raise InventoryError(f"{what} runs in this folder", place=place, fix="run vagrant up")
+        raise InventoryError(f"{what} is running in this folder", place=place, fix="run vagrant up")
     options = _options()
     text = executable.shell(f"vagrant ssh-config {shlex.join(running)}")
     for host, given in _ssh_config(text).items():
@@ -154,7 +154,7 @@ def _ssh_config(text: str) -> dict[str, dict[str, str]]:
 
 
 def _options() -> dict[str, Any]:
-    """``@vagrant.json`` beside the Vagrantfile: data and groups of its machines."""
+    """``@vagrant.json`` next to the Vagrantfile: data and groups of its machines."""
     if not os.path.exists(_OPTIONS):
         return {}
     return _mapping(parse_json(read_text(_OPTIONS), _OPTIONS))

@@ -1,9 +1,9 @@
-"""Node names as an inventory writes them: ranges, ports, IPv6 addresses.
+"""Node names in inventories: ranges, ports, IPv6 addresses.
 
 ``gpu[01:16]`` is sixteen names, ``rack[a:c]-[1:2]`` six, ``gpu[0:8:2]`` every second one. A port
-follows a colon (``gpu1:2222``, ``[2001:db8::1]:2222``). Ansible takes nearly any text for a node
-name; here a name that cannot be one is refused, because it is nearly always a variable or a comment
-in the wrong place, and because names become file names and arguments of programs.
+follows a colon (``gpu1:2222``, ``[2001:db8::1]:2222``). Ansible accepts nearly any text as a node name. Here
+an invalid name is refused, because it is nearly always a misplaced variable or comment, and because names
+become file names and arguments of programs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from gpustate.errors import InventoryError
 from gpustate.formats.words import shown
 
-#: One pattern never makes more nodes than this; a slip of a digit is likelier than such a fleet.
+#: The most nodes of one pattern; beyond that, a typo is likelier than such a fleet.
 LIMIT_NODES = 100_000
 
 _NAME = re.compile(r"[\w.%:-]+")
@@ -26,10 +26,10 @@ _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 def expand(pattern: str, place: str) -> tuple[list[str], int | None]:
-    """Return the names that ``pattern`` stands for and the port behind it, if any.
+    """Return the names of ``pattern`` and its port, if any.
 
     Raises:
-        InventoryError: a bad range, a bad port, or text that is no node name.
+        InventoryError: an invalid range, port or node name.
     """
     body, port = split_port(pattern, place)
     if "[" not in body and "]" not in body:
@@ -40,7 +40,7 @@ def expand(pattern: str, place: str) -> tuple[list[str], int | None]:
         total *= len(part)
     if total > LIMIT_NODES:
         raise InventoryError(
-            f"{shown(pattern)} makes {total} nodes, at most {LIMIT_NODES} are read from one pattern",
+            f"{shown(pattern)} expands to {total} nodes, more than the limit of {LIMIT_NODES} per pattern",
             place=place,
             fix="check the bounds of the range",
         )
@@ -48,20 +48,20 @@ def expand(pattern: str, place: str) -> tuple[list[str], int | None]:
 
 
 def check_name(name: str, place: str) -> str:
-    """Return ``name`` when a node can have it."""
+    """Return ``name`` if it is a valid node name."""
     if _NAME.fullmatch(name) and name[0] != "-" and name not in {".", ".."}:
         return name
     if "=" in name:
         raise InventoryError(
             f"{shown(name)} looks like a variable, wanted the name of a node",
             place=place,
-            fix="put it behind a node's name, or under a [group:vars] heading",
+            fix="put it after a node's name, or under [group:vars]",
         )
     if "@" in name:
         raise InventoryError(
-            f"{shown(name)}: a node's name has no user in it",
+            f"{shown(name)}: a node's name cannot include a user",
             place=place,
-            fix="write the name alone and set ansible_user",
+            fix="write only the name, and set ansible_user",
         )
     raise InventoryError(
         f"{shown(name)} is not a node name (letters, digits, '.', '-', '_', or an address)",
@@ -81,7 +81,7 @@ def split_port(text: str, place: str) -> tuple[str, int | None]:
     if ":" not in text:
         return text, None
     outside = _BRACKETS.sub("0", text)
-    # A bracket that is left over is not closed; :func:`expand` says so.
+    # :func:`expand` reports an unclosed bracket.
     if ":" not in outside or "[" in outside or is_ipv6(outside):
         return text, None
     if outside.count(":") > 1:
@@ -95,7 +95,7 @@ def split_port(text: str, place: str) -> tuple[str, int | None]:
 
 
 def is_ipv6(text: str) -> bool:
-    """Say whether ``text`` is an IPv6 address."""
+    """Whether ``text`` is an IPv6 address."""
     try:
         ipaddress.IPv6Address(text)
     except ValueError:
@@ -104,7 +104,7 @@ def is_ipv6(text: str) -> bool:
 
 
 def parse_port(text: str, whole: str, place: str) -> int:
-    """Return the port ``text`` names."""
+    """Parse the port in ``text``."""
     if _NUMBER.fullmatch(text) and 1 <= int(text) <= 65535:
         return int(text)
     raise InventoryError(
@@ -114,7 +114,7 @@ def parse_port(text: str, whole: str, place: str) -> int:
 
 
 def _parts(body: str, place: str) -> list[Sequence[str]]:
-    """Cut ``body`` into the texts between the ranges and the values of each range."""
+    """Split ``body`` into the texts between ranges and the values of each range."""
     parts: list[Sequence[str]] = []
     rest = body
     while rest:
@@ -154,16 +154,18 @@ def _numbers(begin: str, end: str, step: int, body: str, place: str) -> Sequence
     if not (_NUMBER.fullmatch(begin) and _NUMBER.fullmatch(end)):
         raise _bad(body, f"{shown(begin)} and {shown(end)} are not two numbers or letters", place)
     width = len(begin) if begin[0] == "0" and len(begin) > 1 else 0
-    # The rule of Ansible: zeros in front promise names of one length.
+    # Ansible's rule: with leading zeros all names have the same length.
     if width and width != len(end):
-        raise _bad(body, f"{begin} and {end} are not equally long", place)
+        raise _bad(body, f"{begin} and {end} differ in length", place)
     if int(begin) > int(end):
         raise _bad(body, f"{begin} comes after {end}", place)
     numbers = range(int(begin), int(end) + 1, step)
     if len(numbers) > LIMIT_NODES:
-        raise _bad(body, f"it makes {len(numbers)} nodes, at most {LIMIT_NODES} are read", place)
+        raise _bad(
+            body, f"it expands to {len(numbers)} nodes, more than the limit of {LIMIT_NODES}", place
+        )
     return [str(number).zfill(width) for number in numbers]
 
 
 def _bad(body: str, why: str, place: str) -> InventoryError:
-    return InventoryError(f"bad range in {shown(body)}: {why}", place=place)
+    return InventoryError(f"invalid range in {shown(body)}: {why}", place=place)

@@ -1,6 +1,6 @@
-"""jinja2 as inventories may use it: sandboxed, strict about what is undefined.
+"""jinja2 for inventories: sandboxed, and strict about undefined variables.
 
-A module of its own, so that an inventory without templates does not import jinja2.
+It is a separate module so that an inventory without templates does not import jinja2.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from jinja2 import meta, nodes
 from jinja2.sandbox import SandboxedEnvironment
 
 from gpustate.formats.masking import is_secret_name, remember
-from gpustate.inventory.commands import printed
+from gpustate.inventory.commands import output_of
 from gpustate.inventory.needs import NotYet
 
 
 class _Environment(SandboxedEnvironment):
-    """jinja2's sandbox, without the two operators that make a huge value from a short text."""
+    """jinja2's sandbox, without the two operators that build huge values from short text."""
 
     intercepted_binops = frozenset({"**", "*"})
 
@@ -32,15 +32,15 @@ class _Environment(SandboxedEnvironment):
 
 
 def _lookup(plugin: str, *names: str, default: str | None = None) -> str:
-    """Ansible's ``lookup``, of which ``env`` and ``pipe`` have a use in an inventory that stands alone."""
+    """Ansible's ``lookup``, with the plugins ``env`` and ``pipe``."""
     short = plugin.removeprefix("ansible.builtin.")
     if short not in {"env", "pipe"} or len(names) != 1:
         raise jinja2.TemplateRuntimeError(
-            f"lookup({plugin!r}) is not supported, only 'env', and 'pipe' with the command of any program"
+            f"lookup({plugin!r}) is unsupported; use lookup('env') or lookup('pipe')"
         )
     if short == "pipe":
         NotYet.check()
-        return printed(names[0])
+        return output_of(names[0])
     found = os.environ.get(names[0], default)
     if found is None:
         raise jinja2.UndefinedError(f"the environment variable {names[0]!r} is not set")
@@ -55,15 +55,15 @@ _ENVIRONMENT.globals = {"lookup": _lookup}
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A template that is compiled, and the variables it refers to."""
+    """A compiled template, and the variables it refers to."""
 
     names: frozenset[str]
     render: Callable[[dict[str, Any]], Any]
 
 
 @functools.lru_cache(maxsize=4096)
-def compiled(text: str) -> Template:
-    """Compile a template, each text once; whatever jinja2 raises passes through."""
+def compile_template(text: str) -> Template:
+    """Compile a template, cached; exceptions of jinja2 pass through."""
     tree = _ENVIRONMENT.parse(text)
     names = frozenset(meta.find_undeclared_variables(tree))
     only = tree.body[0] if len(tree.body) == 1 else None
@@ -74,7 +74,7 @@ def compiled(text: str) -> Template:
         and text.startswith("{{")
         and text.endswith("}}")
     ):
-        # A "-" or "+" beside the braces is about blanks around them, of which there are none.
+        # A "-" or "+" at the braces is about surrounding blanks, of which there are none.
         inner = text[3:-2] if text[2] in "-+" else text[2:-2]
         inner = inner[:-1] if inner[-1:] in "-+" else inner
         return Template(names, _ENVIRONMENT.compile_expression(inner, undefined_to_none=False))

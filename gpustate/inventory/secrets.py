@@ -1,8 +1,7 @@
-"""What of an inventory may stand in a message: names and places always, values only where they are no secret.
+"""Quote parts of an inventory in messages: names and places always, values only if they are not secret.
 
-A message is copied into tickets and logs. So a value that comes out of a file or a variable called after a
-secret, or through a template that looks one up, is never quoted; neither is a line as a whole, which may
-hold a password in front of the mistake.
+Messages are copied into tickets and logs. So a value of a file or variable with a secret's name, or of a
+template with a lookup, is never quoted. Neither are complete lines, which may contain a password.
 """
 
 from __future__ import annotations
@@ -16,31 +15,31 @@ _SECRET = re.compile(
     r"pass(?!ive|through|es\b|er|ing)|secret|token|vault|credential|private|api_?key|\bpw\b|_pw\b",
     re.I,
 )
-#: A template that may give a secret though no name says so.
+#: A template that may result in a secret regardless of names.
 _LOOKUP = re.compile(r"\b(lookup|query|q)\s*\(")
 HIDDEN = "(not shown: it may be a secret)"
 
 
 def is_secret(name: str) -> bool:
-    """A name of a variable or of a file that is called after a secret."""
+    """Whether the name of a variable or file suggests a secret."""
     return bool(_SECRET.search(name))
 
 
 def gives_secrets(template: str) -> bool:
-    """A template that looks something up outside of the inventory."""
+    """Whether a template looks up something outside of the inventory."""
     return bool(_LOOKUP.search(template))
 
 
-def quoted(value: object, name: str, place: str, written: object = "") -> str:
+def quote(value: object, name: str, place: str, written: object = "") -> str:
     """A value for a message.
 
     Args:
-        value: what it came to.
+        value: the result.
         name: of its variable.
-        place: ``file:line`` it comes from.
-        written: what stood there, where that is a template.
+        place: its ``file:line``.
+        written: the template, if any.
     """
-    # Only the file and its folder: a whole path may well have a user's word in it.
+    # Only the file and its folder: the rest of the path may contain any word.
     file = "/".join(place.rpartition(":")[0].split(os.sep)[-2:]) or place
     template = written if isinstance(written, str) and "{" in written else ""
     if any(map(is_secret, (name, file, template))) or gives_secrets(template):
@@ -49,7 +48,7 @@ def quoted(value: object, name: str, place: str, written: object = "") -> str:
 
 
 def line_shown(line: str) -> str:
-    """A line up to its first ``=``; only its first word where that part has a secret's name."""
+    """A line up to its first ``=``; only its first word if that part suggests a secret."""
     head, equals, _ = line.partition("=")
     first = head.split()[0] if head.split() else ""
     if is_secret(head) and first != head.strip():
@@ -58,7 +57,7 @@ def line_shown(line: str) -> str:
 
 
 def word_shown(word: str, before: list[str]) -> str:
-    """A word of a line; none behind a value that it may be the rest of."""
+    """A word of a line; hidden if it may belong to the value before it."""
     if is_secret(word) or any("=" in one and is_secret(one) for one in before):
         return HIDDEN
     return shown(word)

@@ -1,8 +1,7 @@
-"""The arguments of ``ssh`` that an inventory carries (``ansible_ssh_common_args`` and its kin).
+"""Parse arguments of ``ssh`` in an inventory (``ansible_ssh_common_args`` and similar).
 
-gpustate does not run ``ssh``, so what these arguments say is read out of them: the options that
-decide where, as whom and how safely to connect. Options that only tune OpenSSH (multiplexing,
-keep-alive, verbosity) mean nothing here and are skipped; whatever else there is gets named.
+gpustate does not run ``ssh``, so these arguments are parsed for the options that decide target, user and host
+key checking. Options that only tune OpenSSH (multiplexing, verbosity) are skipped; all others are reported.
 
 Sources:
     ssh(1), ssh_config(5) of OpenSSH 9.6; "for each parameter, the first obtained value is used".
@@ -19,7 +18,7 @@ from gpustate.errors import InventoryError
 from gpustate.formats.words import shown
 from gpustate.inventory.secrets import word_shown
 
-#: Options of ssh_config that say something about a connection made here.
+#: Supported options of ssh_config.
 USED = frozenset(
     {
         "connecttimeout",
@@ -72,30 +71,30 @@ class Option(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def parse(text: str) -> tuple[Option, ...]:
-    """Return the options in ``text``, in their order, tuning ones left out.
+    """Return the options in ``text`` in order, without tuning ones.
 
     Raises:
-        InventoryError: without a place; text that ``ssh`` would not take.
+        InventoryError: invalid arguments; without a place.
     """
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise InventoryError(f"options that ssh cannot read: {str(error).lower()}") from error
+        raise InventoryError(f"invalid ssh options: {str(error).lower()}") from error
     found: list[Option] = []
     waiting = iter(words)
     for word in waiting:
         if len(word) < 2 or word[0] != "-" or word == "--":
-            raise InventoryError(f"{word_shown(word, [f'{text}='])} is not an option of ssh")
+            raise InventoryError(f"{word_shown(word, [f'{text}='])} is not an ssh option")
         for position, letter in enumerate(word[1:], 1):
             if letter in _WITH_VALUE:
                 value = word[position + 1 :] or next(waiting, None)
                 if value is None:
-                    raise InventoryError(f"-{letter} has no value behind it")
+                    raise InventoryError(f"-{letter} has no value")
                 found.append(_valued(letter, value))
                 break
             if letter not in _FLAGS:
                 raise InventoryError(
-                    f"{shown('-' + letter)} in {word_shown(word, [f'{text}='])} is not an option of ssh"
+                    f"{shown('-' + letter)} in {word_shown(word, [f'{text}='])} is not an ssh option"
                 )
             if letter not in _FLAGS_TUNING:
                 found.append(Option(f"-{letter}", ""))
@@ -109,7 +108,7 @@ def _valued(letter: str, value: str) -> Option:
     if match is None or not match[2].strip():
         raise InventoryError(f"-o {word_shown(value, [])}, wanted -o Name=value")
     text = match[2].strip()
-    # ssh_config takes quotes around a value with spaces.
+    # ssh_config allows quotes around a value with spaces.
     if len(text) > 1 and text[0] == text[-1] == '"':
         text = text[1:-1]
     return Option(match[1].lower(), text)

@@ -1,9 +1,8 @@
-"""Groups and nodes while they are being read: what every reader fills, and what it comes to.
+"""The groups and nodes that readers fill, and their completion.
 
-A reader adds groups, nodes and variables in the order of its text. :meth:`Store.finish` then knows
-the whole: every group without a parent is a child of ``all``, a node in no group is in
-``ungrouped``, and each group has a depth (the longest way down from ``all``), which decides whose
-variables win.
+A reader adds groups, nodes and variables in the order of its text. :meth:`Store.finish` completes them: every
+group without a parent becomes a child of ``all``, a node without a group is in ``ungrouped``, and each group
+gets a depth (the longest path from ``all``), which decides the precedence of variables.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gpustate.inventory.documents import Document
 
 
 class Value(NamedTuple):
-    """One variable's value and the place it stands at."""
+    """One variable's value and its place."""
 
     value: Any
     origin: str
@@ -40,7 +39,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One node; ``dialect`` says which variables describe its connection."""
+    """One node; ``dialect`` selects the variables of its connection."""
 
     name: str
     source: str | None = None
@@ -50,7 +49,7 @@ class Node:
 
 
 class Store:
-    """All groups and nodes read so far, and what was seen but not used (``notes``)."""
+    """All groups and nodes read so far, and notes on unused content."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {"all": Group("all"), "ungrouped": Group("ungrouped")}
@@ -61,20 +60,20 @@ class Store:
         self._closures: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def note(self, text: str) -> None:
-        """Remember something a person should know, once."""
+        """Add a note for the user, once."""
         self.notes[text] = None
 
     def keep_places(self, name: object, value: Any, document: Document) -> None:
-        """Remember where everything in the variable ``gpustate`` stands; of others nobody asks."""
+        """Record the places of everything in the variable ``gpustate``; others are not needed."""
         if name == "gpustate" and isinstance(value, dict):
             self._places[id(value)] = value, document.places(value)  # the value lives as long
 
     def places(self, value: Any) -> Mapping[tuple[str, ...], str]:
-        """Return what :meth:`keep_places` kept, by keys."""
+        """Return the places recorded by :meth:`keep_places`, by keys."""
         return self._places.get(id(value), (None, {}))[1]
 
     def group(self, name: object, place: str) -> Group:
-        """Return the group ``name``, made when it is new."""
+        """Return the group ``name``, created if it is new."""
         if not isinstance(name, str) or not name:
             raise InventoryError(
                 f"a group's name is {shown(name)}, wanted a string", place=place, fix="quote it"
@@ -90,11 +89,11 @@ class Store:
         port: Value | None = None,
         dialect: str = "ansible",
     ) -> Node:
-        """Return the node ``name``, made when it is new, as a member of ``group``."""
+        """Return the node ``name``, created if it is new, as a member of ``group``."""
         node = self.nodes.get(name)
         if node is None:
             node = self.nodes[name] = Node(name, source, dialect)
-            # As in Ansible, only the first mention of a node can give it a port by ``name:port``.
+            # As in Ansible, only the first mention of a node can set its port by ``name:port``.
             if port is not None:
                 node.vars["ansible_port"] = port
         node.groups[group] = None
@@ -120,7 +119,7 @@ class Store:
         self.groups[parent].children.setdefault(child, place)
 
     def finish(self) -> None:
-        """Check the tree of groups, place every group and node in it, and compute depths."""
+        """Check the tree of groups, complete it, and compute depths."""
         parents: dict[str, list[str]] = {name: [] for name in self.groups}
         for group in self.groups.values():
             for child in group.children:
@@ -139,7 +138,7 @@ class Store:
             self.note(f"{named(name)} is the name of a node and of a group")
 
     def closure(self, node: Node) -> tuple[str, ...]:
-        """Return every group ``node`` is in, parents included, ``all`` excluded, weakest first."""
+        """Return every group of ``node``, with parents and without ``all``, lowest precedence first."""
         direct = tuple(node.groups)
         known = self._closures.get(direct)
         if known is None:
@@ -177,18 +176,18 @@ class Store:
         try:
             return tuple(graphlib.TopologicalSorter(parents).static_order())
         except graphlib.CycleError as error:
-            # It walks from predecessor to successor, which here is from parent to child.
+            # graphlib orders predecessors first: here parents before children.
             names: list[str] = error.args[1]
-            # What is under ``all`` only because it is nowhere else has no place.
+            # An edge from ``all`` that was added implicitly has no place.
             places = [self.groups[a].children.get(b) for a, b in itertools.pairwise(names)]
             raise InventoryError(
-                f"groups contain each other: {' > '.join(named(name) for name in names[:20])}",
+                f"dependency cycle of groups: {' > '.join(named(name) for name in names[:20])}",
                 place=next(filter(None, places), None),
-                fix="take one of them out of the other's children",
+                fix="remove one of them from the other's children",
             ) from error
 
     def _settle(self, node: Node) -> None:
-        """A node is in ``ungrouped`` exactly when no other group but ``all`` has it."""
+        """Put a node into ``ungrouped`` if no other group but ``all`` has it."""
         others = [name for name in node.groups if name not in {"all", "ungrouped"}]
         if others and "ungrouped" in node.groups:
             del node.groups["ungrouped"]
@@ -199,7 +198,7 @@ class Store:
 
 
 def variable_name(name: object, place: str) -> str:
-    """Return ``name`` when it can name a variable."""
+    """Return ``name`` if it is a valid variable name."""
     if isinstance(name, str) and name:
         return name
     raise InventoryError(

@@ -1,12 +1,11 @@
 """``{{ templates }}`` in the values of variables.
 
-A value may refer to the node's other variables, to ``inventory_hostname``, ``group_names`` and the
-like, and to ``lookup('env', 'NAME')``. jinja2 evaluates it in its sandbox. What describes the
-connection, and every ``gpustate...`` variable, must resolve. Any other value that does not resolve
-here (it may need facts, or a filter of Ansible's) is kept as it is written: Ansible too looks at a
-variable only when it is used, and gpustate uses no others.
+A value may refer to the node's other variables, to ``inventory_hostname``, ``group_names`` and similar, and to
+``lookup('env', 'NAME')``. jinja2 evaluates it in its sandbox. Variables of the connection and all ``gpustate...``
+variables must resolve. Other values that do not resolve (because of facts, or a filter of Ansible) are kept as
+written: Ansible too evaluates a variable only when it is used, and gpustate uses no others.
 
-A value that is one expression keeps its type: ``"{{ port }}"`` is the number that ``port`` is.
+A value that is one expression keeps its type: ``"{{ port }}"`` is a number if ``port`` is one.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ from gpustate.inventory.vault import NEED, Vault
 _MARKS = ("{{", "{%", "{#")
 _UNDEFINED = re.compile(r"'\w+' is undefined|the environment variable '\w+' is not set")
 _LIMIT_TEXT = 1_000_000
-#: How sops writes an encrypted value.
+#: A value encrypted by sops.
 _SOPS = "ENC[AES256_GCM,"
 _LIMIT_CHAIN = 50
 
 
 def is_template(text: str) -> bool:
-    """Say whether jinja2 would find something to do in ``text``."""
+    """Whether ``text`` contains a template."""
     return "{" in text and any(mark in text for mark in _MARKS)
 
 
 class Scope:
-    """The variables of one node, resolved as they are asked for.
+    """The variables of one node, resolved on demand.
 
     Args:
         node: its name, for messages.
-        variables: what was merged for it.
-        magic: gives the variables that Ansible makes up itself; raises KeyError for others.
-        encrypted: files that could not be read, where a missing variable may be.
-        plain: ids of lists and mappings that hold no template; shared by all nodes of one load.
-        vault: decrypts what is encrypted and needed.
+        variables: its merged variables.
+        magic: returns Ansible's special variables; raises KeyError for others.
+        encrypted: unreadable files, which may contain a missing variable.
+        plain: ids of lists and mappings without templates; shared by all nodes of one load.
+        vault: decrypts values on demand.
     """
 
     def __init__(
@@ -66,10 +65,10 @@ class Scope:
         self._vault = vault or Vault()
 
     def need(self, name: str) -> Value | None:
-        """Return a variable that must make sense; None when it is not set.
+        """Return a variable that must resolve; None if it is not set.
 
         Raises:
-            InventoryError: it refers to something undefined, or is encrypted.
+            InventoryError: it refers to an undefined variable, or is encrypted.
         """
         found = self.variables.get(name)
         if found is None:
@@ -82,7 +81,7 @@ class Scope:
             raise self._error(found, name, "is nested too deep") from error
 
     def value_of(self, found: Value, name: str) -> Any:
-        """Return what one scope says in a variable, whichever scope's word is the variable's value.
+        """Return a variable's value in one scope, regardless of precedence.
 
         Raises:
             InventoryError: as for :meth:`need`.
@@ -93,9 +92,9 @@ class Scope:
             raise self._error(found, name, "is nested too deep") from error
 
     def resolved(self) -> Mapping[str, Any]:
-        """Return all variables; what need not make sense, and does not, as it is written.
+        """Return all variables; unresolvable ones as written, if they are not needed.
 
-        A value that takes a decryption or a command to know waits until somebody looks at it.
+        Values that need decryption or a command are computed on access.
         """
         result: dict[str, Any] = {}
         waiting = False
@@ -112,7 +111,7 @@ class Scope:
         return Waiting(self, result) if waiting else result
 
     def as_used(self, name: str) -> Any:
-        """Return one variable as somebody needs it who knows nothing else of it; KeyError where it is not set."""
+        """Return one variable as :meth:`resolved` has it; KeyError if it is not set."""
         return self._as_used(name, self.variables[name])
 
     def _as_used(self, name: str, found: Value) -> Any:
@@ -138,7 +137,7 @@ class Scope:
                     found,
                     names[-1],
                     "the value is encrypted with SOPS",
-                    "have sops print it: \"{{ lookup('pipe', 'sops -d --extract ...') }}\"",
+                    "decrypt it with: \"{{ lookup('pipe', 'sops -d --extract ...') }}\"",
                 )
             return self._render(value, found, names) if is_template(value) else value
         if not isinstance(value, dict | list | tuple) or id(value) in self._plain:
@@ -158,13 +157,13 @@ class Scope:
         return value
 
     def _render(self, text: str, found: Value, names: tuple[str, ...]) -> Any:
-        # Most inventories have no template, and jinja2 is a tenth of looking at one node.
+        # Most inventories have no template, and importing jinja2 is slow.
         import jinja2
 
-        from gpustate.inventory.rendering import compiled
+        from gpustate.inventory.rendering import compile_template
 
         try:
-            template = compiled(text)
+            template = compile_template(text)
             known: dict[str, Any] = {}
             for name in template.names:
                 if name in self.variables:
@@ -176,21 +175,21 @@ class Scope:
                         continue
             result = template.render(known)
             if isinstance(result, jinja2.Undefined):
-                # Only its use is an error to jinja2.
+                # For jinja2 only its use is an error.
                 result = str(result)
         except (InventoryError, NotYet, RecursionError):
             raise
         except jinja2.UndefinedError as error:
             why = error.message or "undefined"
             if self._secret(text, names) and not _UNDEFINED.fullmatch(why):
-                why = f"{HIDDEN}: undefined"  # a key that it looked for may be a value
+                why = f"{HIDDEN}: undefined"  # the missing key may be a value
             raise self._error(found, names[0], why, self._hint()) from error
         except jinja2.TemplateError as error:
             why = f"{HIDDEN if self._secret(text, names) else shown(text)}: {error.message}"
             raise self._error(found, names[0], why) from error
         except Exception as error:
             why = f"{shown(text)}: {type(error).__name__}: {error}"
-            if self._secret(text, names):  # the message may quote a value
+            if self._secret(text, names):  # the message may contain a value
                 why = f"{HIDDEN}: {type(error).__name__}"
             raise self._error(found, names[0], why) from error
         if isinstance(result, str) and len(result) > _LIMIT_TEXT:
@@ -231,7 +230,7 @@ class Scope:
 
 
 class Waiting(Mapping[str, Any]):
-    """The variables of a node, of which some are only worked out when they are asked for."""
+    """The variables of a node, some of which are computed on access."""
 
     def __init__(self, scope: Scope, known: dict[str, Any]) -> None:
         self._scope = scope

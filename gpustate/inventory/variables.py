@@ -1,14 +1,14 @@
-"""Which of a node's variables win.
+"""Precedence of a node's variables.
 
-From the weakest: ``all`` in the inventory, its groups in the inventory, ``group_vars/all``,
-``group_vars/`` of its groups, the node in the inventory, ``host_vars/``. Among groups the deeper one
-wins over its parents, then the higher ``ansible_group_priority``, then the later name. A variable is
-replaced as a whole; mappings are not merged. The exception is ``gpustate``: what each scope says there
-is kept apart, and adds up (:mod:`gpustate.core.layers`).
+From lowest to highest: ``all`` in the inventory, its groups in the inventory, ``group_vars/all``,
+``group_vars/`` of its groups, the node in the inventory, ``host_vars/``. Among groups the deeper one takes
+precedence over its parents, then the higher ``ansible_group_priority``, then the later name. A variable is
+replaced as a whole; mappings are not merged. The exception is ``gpustate``, of which the values of all scopes are
+kept and merged (:mod:`gpustate.core.layers`).
 
-``group_vars/NAME`` is a directory, a file without extension, ``.yml``, ``.yaml`` or ``.json``; the
-first of these that is there is read, the others are not (a note says so). A file that is encrypted
-as a whole with Ansible Vault is read where there is a password; a note says when there is none.
+``group_vars/NAME`` is a directory, or a file without extension, ``.yml``, ``.yaml`` or ``.json``. Only the first
+of these is read, with a note on the others. A file that is encrypted as a whole with Ansible Vault is read if
+there is a password; otherwise there is a note.
 
 Sources:
     Ansible, "Using variables: understanding variable precedence", 3 to 10 (without playbooks).
@@ -31,12 +31,12 @@ _EXTENSIONS = ("", ".yml", ".yaml", ".json")
 
 
 class VarsFiles:
-    """``group_vars/`` and ``host_vars/`` beside an inventory; each file is read once.
+    """``group_vars/`` and ``host_vars/`` next to an inventory; each file is read once.
 
     Args:
-        base: the directory they are in; None when the inventory is not a file.
-        store: takes the notes.
-        vault: reads files that are encrypted as a whole, where it has a password.
+        base: their directory; None if the inventory is not a file.
+        store: receives the notes.
+        vault: decrypts files that are encrypted as a whole.
     """
 
     def __init__(self, base: str | None, store: Store, vault: Vault | None = None) -> None:
@@ -51,19 +51,19 @@ class VarsFiles:
         self._groups: dict[str, dict[str, Value]] = {}
 
     def group(self, name: str) -> dict[str, Value]:
-        """Return what the files say about a group."""
+        """Return the variables of a group in the files."""
         found = self._groups.get(name)
         if found is None:
             found = self._groups[name] = self._read("group_vars", name)
             if "ansible_group_priority" in found:
                 self.store.note(
-                    f"{found['ansible_group_priority'].origin}: ansible_group_priority counts only"
+                    f"{found['ansible_group_priority'].origin}: ansible_group_priority is used only"
                     " in the inventory itself"
                 )
         return found
 
     def node(self, name: str) -> dict[str, Value]:
-        """Return what the files say about a node."""
+        """Return the variables of a node in the files."""
         return self._read("host_vars", name)
 
     def _read(self, kind: str, name: str) -> dict[str, Value]:
@@ -75,7 +75,7 @@ class VarsFiles:
             return {}
         for other in there[1:]:
             self.store.note(
-                f"{os.path.join(directory, other)} is not read: {there[0]} beside it comes first"
+                f"{os.path.join(directory, other)} is not read: {there[0]} takes precedence"
             )
         found: dict[str, Value] = {}
         path = os.path.join(directory, there[0])
@@ -125,7 +125,7 @@ def _files_below(directory: str, above: tuple[str, ...] = ()) -> list[str]:
 
 
 class Merger:
-    """Puts a node's variables together; what its groups give is computed once for each set of groups."""
+    """Merges a node's variables; those of groups are merged once per set of groups."""
 
     def __init__(self, store: Store, files: VarsFiles) -> None:
         self.store = store
@@ -133,7 +133,7 @@ class Merger:
         self._by_groups: dict[tuple[str, ...], dict[str, Value]] = {}
 
     def of(self, node: Node) -> dict[str, Value]:
-        """Return the variables of ``node``, the narrowest scope winning."""
+        """Return the variables of ``node``, the narrowest scope taking precedence."""
         groups = self.store.closure(node)
         shared = self._by_groups.get(groups)
         if shared is None:
@@ -146,7 +146,7 @@ class Merger:
         return {**shared, **node.vars, **self.files.node(node.name)}
 
     def layers(self, node: Node, name: str = "gpustate") -> list[tuple[str, str, Value]]:
-        """Return what every scope says in one variable: scope, name of group or node, value."""
+        """Return one variable in every scope: scope, name of group or node, value."""
         groups = self.store.closure(node)
         sources = [
             *(("fleet", "", vars_.get(name)) for vars_ in (self.store.groups["all"].vars,)),

@@ -1,8 +1,8 @@
-"""Ansible Vault: what is encrypted in an inventory, read with the passwords that Ansible would use.
+"""Decrypt Ansible Vault values in an inventory, with the same passwords as Ansible.
 
-Format 1.1 and 1.2 (with a vault id), cipher AES256. Passwords come from files, from programs that print one,
-from a prompt; each is read when something is decrypted for the first time, and nothing is decrypted that
-nobody needs. With several, the one with the value's vault id is tried first, then the others, as Ansible does.
+Format 1.1 and 1.2 (with a vault id), cipher AES256. Passwords come from files, from programs that print one, or
+from a prompt, and are read when first needed. Only needed values are decrypted. Of several passwords the one with
+the value's vault id is tried first, as in Ansible.
 
 Sources:
     Ansible, "Protecting sensitive data with Ansible vault": vault ids, password files and client scripts,
@@ -27,7 +27,7 @@ from gpustate.inventory.files import read_text
 
 HEADER = "$ANSIBLE_VAULT;"
 NEED = (
-    "give --vault-password-file FILE, --vault-id LABEL@FILE or --ask-vault-pass, or set"
+    "pass --vault-password-file FILE, --vault-id LABEL@FILE or --ask-vault-pass, or set"
     " ANSIBLE_VAULT_PASSWORD_FILE"
 )
 _DEFAULT = "default"
@@ -36,16 +36,16 @@ _BLOCK_BITS = 128
 
 
 class NotEncryptedError(ValueError):
-    """A text that says it is encrypted is damaged."""
+    """Invalid encrypted text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where one password comes from.
+    """The source of one password.
 
     Args:
-        label: the vault id it belongs to.
-        path: of a file, or of a program that prints it; empty: somebody is asked.
+        label: its vault id.
+        path: of a file, or of a program that prints it; empty for a prompt.
     """
 
     label: str
@@ -55,7 +55,7 @@ class Source:
 def sources(
     ids: Iterable[str], files: Iterable[str], *, query: bool, environment: Mapping[str, str]
 ) -> tuple[Source, ...]:
-    """Passwords as Ansible's options and variables name them."""
+    """Password sources from Ansible's options and variables."""
     listed = [
         word.strip() for word in environment.get("ANSIBLE_VAULT_IDENTITY_LIST", "").split(",")
     ]
@@ -77,11 +77,11 @@ def sources(
 
 @dataclass(slots=True)
 class Vault:
-    """The passwords of one run, and what was decrypted with them.
+    """The passwords of one run, and the values decrypted with them.
 
     Args:
         sources: in the order they are tried.
-        query: asks a person for the password of a vault id; ``None`` where nobody is there.
+        query: prompts for the password of a vault id; ``None`` without a terminal.
     """
 
     sources: Sequence[Source] = ()
@@ -92,14 +92,14 @@ class Vault:
 
     @property
     def usable(self) -> bool:
-        """There is a password, without anybody being asked who was not announced."""
+        """Whether there is a password source that may be used without an unannounced prompt."""
         return bool(self.sources)
 
     def decrypt(self, text: str, place: str) -> str:
-        """The clear text of an encrypted value or file; remembered as a secret.
+        """Decrypt a value or file, and register the clear text as a secret.
 
         Raises:
-            InventoryError: there is no password, none fits, or the text is damaged.
+            InventoryError: no password, a wrong password, or invalid text.
         """
         with self._one:
             found = self._texts.get(text)
@@ -119,7 +119,7 @@ class Vault:
         try:
             label, salt, digest, data = _parts(text)
         except NotEncryptedError as error:
-            raise InventoryError(f"is not a text of Ansible Vault: {error}", place=place) from None
+            raise InventoryError(f"is not valid Ansible Vault text: {error}", place=place) from None
         order = sorted(self.sources, key=lambda source: source.label != label)
         for source in order:
             clear = _opened(self._password(source), salt, digest, data)
@@ -128,11 +128,11 @@ class Vault:
             try:
                 return clear.decode("utf-8")
             except UnicodeDecodeError:
-                raise InventoryError("holds no UTF-8 once it is decrypted", place=place) from None
+                raise InventoryError("is not UTF-8 after decryption", place=place) from None
         tried = ", ".join(dict.fromkeys(source.label for source in order))
         wanted = f" (its vault id is {shown(label)})" if label else ""
         raise InventoryError(
-            f"cannot be decrypted: no password fits{wanted}, tried those of {tried}",
+            f"cannot be decrypted: wrong password{wanted}, tried those of {tried}",
             place=place,
             fix=f"check the password: ansible-vault view {place.rpartition(':')[0] or place}",
         )
@@ -142,7 +142,7 @@ class Vault:
         if known is None:
             word = self._asked(source.label) if not source.path else _from_file(source)
             if not word:
-                raise InventoryError("holds no password", place=source.path or source.label)
+                raise InventoryError("contains no password", place=source.path or source.label)
             remember(word)
             known = self._passwords[source] = word.encode("utf-8", "surrogateescape")
         return known
@@ -150,14 +150,14 @@ class Vault:
     def _asked(self, label: str) -> str:
         if self.query is None:
             raise InventoryError(
-                f"the vault password of {shown(label)} is to be asked for, and stdin is not a terminal",
-                fix="give a file or a program that prints it: --vault-password-file FILE",
+                f"cannot prompt for the vault password of {shown(label)}: stdin is not a terminal",
+                fix="pass a file or a program that prints it: --vault-password-file FILE",
             )
         return self.query(label)
 
 
 def _from_file(source: Source) -> str:
-    """A password out of a file or a program; blanks around it do not count."""
+    """Read a password from a file or a program, stripped."""
     path = os.path.expanduser(source.path)
     try:
         mode = os.stat(path).st_mode
@@ -185,12 +185,12 @@ def _parts(text: str) -> tuple[str, bytes, bytes, bytes]:
         inner = bytes.fromhex("".join(body.split()))
         salt, digest, data = (bytes.fromhex(part.decode("ascii")) for part in inner.split(b"\n", 2))
     except (ValueError, UnicodeDecodeError):
-        raise NotEncryptedError("it is cut short or was changed") from None
+        raise NotEncryptedError("it is truncated or was modified") from None
     return (words[3] if len(words) > 3 else ""), salt, digest, data
 
 
 def _opened(password: bytes, salt: bytes, digest: bytes, data: bytes) -> bytes | None:
-    """The clear bytes; ``None`` where the password is another."""
+    """The decrypted bytes; ``None`` if the password is wrong."""
     keys = hashlib.pbkdf2_hmac("sha256", password, salt, _ITERATIONS, 80)
     if not hmac.compare_digest(hmac.digest(keys[32:64], data, "sha256"), digest):
         return None

@@ -1,7 +1,7 @@
 """Ansible's YAML inventories: groups with ``hosts``, ``vars`` and ``children``, nested.
 
-The keys of the file are groups. Under ``hosts`` a key may be a range. What a group holds besides
-those three is not part of an inventory; Ansible skips it with a warning, here it becomes a note.
+The keys of the file are groups. Under ``hosts`` a key may be a range. Other keys of a group are ignored with a
+note, as Ansible ignores them with a warning.
 
 Sources:
     ``ansible.builtin.yaml`` of ansible-core 2.19.
@@ -24,30 +24,30 @@ def fill(store: Store, document: Document) -> None:
     """Read the groups of ``document`` into ``store``.
 
     Raises:
-        InventoryError: the document does not have the shape of an inventory.
+        InventoryError: the document is not an inventory.
     """
     data = document.data
     if data is None:
         raise InventoryError("is empty, wanted groups", place=document.path)
     if not isinstance(data, dict):
         raise InventoryError(
-            f"holds {kind_of(data)}, wanted a mapping of groups",
+            f"contains {kind_of(data)}, wanted a mapping of groups",
             place=document.path,
             fix="begin with 'all:' and put 'hosts:' under it",
         )
     if "plugin" in data and not isinstance(data["plugin"], dict):
         raise InventoryError(
             f"is the configuration of Ansible's inventory plugin {shown(data['plugin'])},"
-            " which is not run here",
+            " which is unsupported",
             place=document.place(data, "plugin"),
-            fix=f"write its answer to a file: ansible-inventory -i {document.path} --list > nodes.json",
+            fix=f"save its output to a file: ansible-inventory -i {document.path} --list > nodes.json",
         )
     for name, body in data.items():
         _group(store, document, name, body, document.place(data, name))
 
 
 def _group(store: Store, document: Document, name: Any, body: Any, place: str) -> str | None:
-    """Read one group; None when it is not a group at all."""
+    """Read one group; None if it is not a group."""
     if body is not None and not isinstance(body, dict):
         store.note(f"{place}: {shown(name)} is {kind_of(body)}, not a group, and was not read")
         return None
@@ -56,7 +56,7 @@ def _group(store: Store, document: Document, name: Any, body: Any, place: str) -
         here = document.place(body, key)
         if key not in _SECTIONS:
             store.note(
-                f"{here}: {shown(key)} in the group {named(group.name)} was not read: a group has"
+                f"{here}: {shown(key)} in the group {named(group.name)} was not read: a group may have only"
                 " hosts, vars and children"
             )
             continue

@@ -1,10 +1,9 @@
-"""The configurations every mig-parted has built in, made from the tables; and files written.
+"""mig-parted's built-in configurations, generated from the tables; and writing of files.
 
-``all-<profile>`` is as many instances of one profile as a GPU has, with a dot for the plus in its
-name; ``all-balanced`` is 2 x 1g, 1 x 2g and, with seven slices, 1 x 3g; ``all-enabled`` and
-``all-disabled`` speak for themselves. Where GPUs differ in what a name means, each entry names the
-GPUs it is for; a profile that means one thing everywhere is asked of every GPU, so that one without
-it is refused and not passed over.
+``all-<profile>`` is the maximum number of instances of one profile, with a dot instead of the plus in its name.
+``all-balanced`` is 2 x 1g, 1 x 2g and, with seven slices, 1 x 3g. ``all-enabled`` and ``all-disabled`` set only the
+mode. If a name differs between GPU models, each entry filters its models. A profile that is the same on all models
+has no filter, so that a GPU without it is refused and not skipped.
 
 Sources:
     NVIDIA/mig-parted v0.15, deployments/systemd/config-default.yaml, pkg/mig/builder.
@@ -26,7 +25,7 @@ _BALANCED = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
 
 
 def config_file(models: Sequence[Model] = MODELS) -> ConfigFile:
-    """Every built-in configuration of some GPUs; those of all when none are named."""
+    """The built-in configurations of some GPU models; by default of all."""
     made = {
         "all-disabled": Config("all-disabled", (Entry(False, {}, place=PATH),), PATH),
         "all-enabled": Config("all-enabled", (Entry(True, {}, place=PATH),), PATH),
@@ -54,14 +53,14 @@ def config_file(models: Sequence[Model] = MODELS) -> ConfigFile:
 
 
 def balance(geometry: Geometry) -> dict[str, int]:
-    """What ``all-balanced`` is on a GPU; empty where upstream has no formula."""
+    """``all-balanced`` on a GPU; empty if upstream has no formula."""
     formula = _BALANCED.get(geometry.compute_slices, {})
     found: dict[str, int] = {}
     for slices, count in formula.items():
         plain = [p for p in geometry.profiles if p.slices == slices and _is_plain(p)]
         if not plain:
             return {}
-        # Of 1g and 1g with double memory the one there can be more of.
+        # Of 1g and 1g with double memory, the one with the higher maximum.
         found[max(plain, key=lambda profile: profile.most).name] = count
     return found
 
@@ -75,7 +74,7 @@ def _ids(models: Iterable[Model]) -> tuple[DeviceFilter, ...]:
 
 
 def export(layout: Layout, name: str) -> Config:
-    """The configuration that a layout is, with entries that say the same put together."""
+    """Convert a layout into a configuration, with equal entries merged."""
     groups: list[tuple[bool, dict[str, int], list[GpuLayout]]] = []
     for gpu in layout.gpus:
         said = bool(gpu.enabled), gpu.counts()

@@ -1,13 +1,11 @@
-"""The smallest change from the instances a GPU has to those that are wanted.
+"""The smallest change from a GPU's instances to the desired ones.
 
-What counts, in this order: MIG devices in use that stay, devices nobody looked at that stay, GPU
-instances that stay, compute instances that stay, few new GPU instances. Every choice of what to keep
-is considered, best first, and the first that can be completed is taken, so no other plan keeps
-more. Equal choices are settled by the instances' numbers: the same question has the same answer.
+Priorities, in this order: keep MIG devices in use, keep devices with unknown use, keep GPU instances, keep compute
+instances, create few GPU instances. All choices are tried, best first, and the first one that can be completed is
+used, so no other plan keeps more. Ties are resolved by instance numbers, so results are deterministic.
 
-A GPU instance stays where it lies, there is no moving; new ones get a place of their own, named in the
-plan, so that nothing depends on the order in which they are made. A wanted compute instance may be
-in any GPU instance of its profile: that is how mig-parted counts, too.
+GPU instances cannot be moved. New ones get an explicit placement in the plan, so that nothing depends on the order
+of creation. A desired compute instance may be in any GPU instance of its profile, as in mig-parted.
 
 Sources:
     NVIDIA/mig-parted#3: keep what is in use (never merged); pkg/mig/config/config.go: how devices of
@@ -32,9 +30,9 @@ class Kept:
     """A GPU instance that stays.
 
     Args:
-        instance: as it is now.
+        instance: the current instance.
         compute: its compute instances that stay.
-        created: compute instances to be made in it.
+        created: compute instances to create in it.
     """
 
     instance: GpuInstance
@@ -43,13 +41,13 @@ class Kept:
 
     @property
     def destroyed(self) -> tuple[ComputeInstance, ...]:
-        """Its compute instances that go."""
+        """Its compute instances to destroy."""
         return tuple(one for one in self.instance.compute if one not in self.compute)
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A new GPU instance, where it lies, and the compute instances to be made in it."""
+    """A new GPU instance, its placement, and the compute instances to create in it."""
 
     profile: str
     span: Span
@@ -58,7 +56,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What stays, what goes and what is made on one GPU; falsy when nothing goes and nothing is made."""
+    """Kept, destroyed and created instances on one GPU; falsy without changes."""
 
     kept: tuple[Kept, ...] = ()
     destroyed: tuple[GpuInstance, ...] = ()
@@ -75,19 +73,19 @@ def plan(
     """Find the smallest change.
 
     Args:
-        geometry: what the GPU can have.
-        instances: what it has, each with a profile and a place that it can have.
-        wanted: how many devices of each name; every name is one the GPU has.
+        geometry: the GPU's profiles.
+        instances: current instances with valid profiles and placements.
+        wanted: number of devices by name; all names must be valid for the GPU.
 
     Returns:
-        ``None`` when what is wanted cannot be on this GPU at all.
+        ``None`` if the devices do not fit on this GPU.
     """
     ordered = sorted(instances, key=lambda one: (one.start, one.id))
     finder = _Finder(geometry, ordered, by_profile(geometry, wanted))
     return finder.best()
 
 
-#: For each GPU instance: ``None`` when it goes, else which of its compute instances stay.
+#: For each GPU instance: ``None`` to destroy it, else its compute instances that stay.
 _Choice = tuple[tuple[int, ...] | None, ...]
 
 
@@ -118,18 +116,18 @@ class _Finder:
         return None
 
     def choices(self) -> Iterator[_Choice]:
-        """Every choice that keeps no more than is wanted, low numbers first."""
+        """All choices that keep no more than desired, low numbers first."""
         options = [list(self.options(number)) for number in range(len(self.instances))]
         for choice in product(*options):
             if self.within(choice):
                 yield choice
 
     def options(self, number: int) -> Iterator[tuple[int, ...] | None]:
-        """What may become of one GPU instance."""
+        """The options for one GPU instance."""
         profile = self.profiles.get(self.names[number])
         if profile is not None:
             compute = self.instances[number].compute
-            # Else it would be given the very compute instance that was taken from it.
+            # Otherwise it would lose and regain the same compute instance.
             whole = any(one.slices == profile.slices for one in compute)
             least = 1 if whole and set(self.wanted[profile.name]) == {profile.slices} else 0
             for count in range(len(compute), least - 1, -1):
@@ -160,7 +158,7 @@ class _Finder:
         return busy, unseen, whole, pieces
 
     def complete(self, choice: _Choice) -> Change | None:
-        """The rest of the change, if what is kept leaves room for what is wanted."""
+        """Complete a change, if the kept instances leave room for the desired ones."""
         kept: list[Kept] = []
         new: dict[str, list[list[Span]]] = {}
         for name, profile in self.profiles.items():

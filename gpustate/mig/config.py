@@ -1,12 +1,10 @@
-"""Reads mig-parted configuration files, unmodified ones of schema v1 among them.
+"""Read mig-parted configuration files of schema v1.
 
-Never laxer than mig-parted. Stricter where it takes what cannot have been meant: a key of an entry twice, two
-spellings of one profile, a filter that fits no GPU. Of a configuration that stands twice the last one counts, as
-there, with a warning.
-Every error has its line and, where there is one, the word that was meant.
+It is never laxer than mig-parted, and stricter about obvious mistakes: duplicate keys of an entry, two spellings of
+one profile, a filter that matches no GPU. Of duplicate configurations the last one is used, as in mig-parted, with
+a warning. Every error has its line and, if possible, a suggestion.
 
-Which entry counts for a GPU: all entries are gone through in order, mig-parted applies each that
-matches one after the other, so the last one decides.
+mig-parted applies all matching entries in order, so the last matching entry decides.
 
 Sources:
     NVIDIA/mig-parted v0.15, api/spec/v1/spec.go, pkg/types/mig_config.go,
@@ -32,7 +30,7 @@ from gpustate.mig.names import (
 VERSION = "v1"
 _TOP = ("version", "mig-configs")
 _ENTRY = ("device-filter", "devices", "mig-enabled", "mig-devices")
-#: More instances of a profile than any GPU has; what is larger is a slip of the hand.
+#: More instances of a profile than any GPU has; larger numbers are typos.
 _MOST = 64
 #: More GPUs than any node has.
 _MOST_GPUS = 10_000
@@ -43,13 +41,13 @@ _RULES = yaml_events.Rules(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What some GPUs of a node shall be.
+    """The desired layout of some GPUs of a node.
 
     Args:
         enabled: MIG mode.
-        devices: how many MIG devices of each name; empty: none.
-        indices: numbers of the GPUs in PCI order; ``None`` for all.
-        filters: which kinds of GPU; empty for all.
+        devices: number of MIG devices by name; empty for none.
+        indices: GPU numbers in PCI order; ``None`` for all.
+        filters: GPU models; empty for all.
         place: file and line.
     """
 
@@ -60,7 +58,7 @@ class Entry:
     place: str = ""
 
     def matches(self, index: int, device_id: str, subsystem_id: str = "") -> bool:
-        """Whether it says something about a GPU."""
+        """Whether it applies to a GPU."""
         if self.indices is not None and index not in self.indices:
             return False
         kinds = (one.matches(device_id, subsystem_id) for one in self.filters)
@@ -72,10 +70,10 @@ class Config:
     """One named configuration.
 
     Args:
-        name: as ``mig-configs`` has it.
-        entries: in their order.
+        name: its key in ``mig-configs``.
+        entries: in order.
         place: file and line.
-        warnings: that it stands in the file more than once.
+        warnings: about duplicates in the file.
     """
 
     name: str
@@ -84,7 +82,7 @@ class Config:
     warnings: tuple[str, ...] = ()
 
     def entry_for(self, index: int, device_id: str, subsystem_id: str = "") -> Entry | None:
-        """What it says about a GPU; ``None`` when it says nothing."""
+        """The entry for a GPU; ``None`` if there is none."""
         said = [one for one in self.entries if one.matches(index, device_id, subsystem_id)]
         return said[-1] if said else None
 
@@ -98,14 +96,14 @@ class ConfigFile:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Those of all configurations."""
+        """The warnings of all configurations."""
         return tuple(one for config in self.configs.values() for one in config.warnings)
 
     def config(self, name: str | None = None) -> Config:
-        """The configuration of a name; without one, the only one there is.
+        """The configuration of a name; without a name, the only one.
 
         Raises:
-            PolicyError: there is none of that name, or a name is needed.
+            PolicyError: unknown name, or a name is required.
         """
         if name is None:
             if len(self.configs) == 1:
@@ -126,7 +124,7 @@ class ConfigFile:
             return f"did you mean {' or '.join(near)}"
         names = list(self.configs)
         more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-        return f"name one of {', '.join(names[:12])}{more}"
+        return f"select one of {', '.join(names[:12])}{more}"
 
 
 def read(text: str, path: str) -> ConfigFile:
@@ -153,28 +151,28 @@ class _Reader:
         return self.lines.of_keys.get(id(owner), {}).get(key, otherwise)
 
     def closed(self, owner: Any, known: tuple[str, ...], line: int, what: str) -> dict[str, Any]:
-        """A mapping that has no other keys."""
+        """A mapping with only known keys."""
         if not isinstance(owner, dict):
             self.fail(f"{what} is {kind_of(owner)}, wanted a mapping", line)
         for key in owner:
             if key not in known:
                 near = difflib.get_close_matches(key, known, 1)
-                hint = f"did you mean {near[0]}" if near else f"there are {', '.join(known)}"
+                hint = f"did you mean {near[0]}" if near else f"supported keys: {', '.join(known)}"
                 self.fail(f"unknown key {shown(key)}", self.key_line(owner, key, line), hint)
         return owner
 
     def file(self, data: Any, line: int) -> ConfigFile:
         top = self.closed(data, _TOP, line, "the file")
         if "version" not in top:
-            self.fail("lacks version", line, f"wanted version: {VERSION}")
+            self.fail("lacks version", line, f"add version: {VERSION}")
         if top["version"] != VERSION:
             where = self.key_line(top, "version", line)
-            self.fail(f"version {shown(top['version'])} is not known, wanted {VERSION}", where)
+            self.fail(f"version {shown(top['version'])} is unsupported, wanted {VERSION}", where)
         configs = top.get("mig-configs")
         self.only_repeated(configs)
         where = self.key_line(top, "mig-configs", line)
         if not isinstance(configs, dict) or not configs:
-            self.fail("mig-configs wants at least one configuration", where)
+            self.fail("mig-configs needs at least one configuration", where)
         made = {name: self.config(configs, name, where) for name in configs}
         return ConfigFile(self.path, made)
 
@@ -182,20 +180,20 @@ class _Reader:
         line = self.key_line(configs, name, otherwise)
         entries = configs[name]
         if not isinstance(entries, list) or not entries:
-            self.fail(f"{name} wants a list of at least one entry", line)
+            self.fail(f"{name} needs a list of at least one entry", line)
         lines = self.lines.of_items.get(id(entries), [line] * len(entries))
         made = tuple(self.entry(one, where) for one, where in zip(entries, lines, strict=True))
         earlier = [str(n) for key, n, _ in self.lines.repeated.get(id(configs), ()) if key == name]
-        said = f"{at(self.path, line)}: {shown(name)} is also in line {', '.join(earlier)}; the last one counts"
+        said = f"{at(self.path, line)}: {shown(name)} is a duplicate of line {', '.join(earlier)}; the last one is used"
         return Config(name, made, at(self.path, line), (said,) if earlier else ())
 
     def only_repeated(self, configs: Any) -> None:
-        """Refuse keys that stand twice anywhere but among the configurations."""
+        """Refuse duplicate keys, except names of configurations."""
         for owner, keys in self.lines.repeated.items():
             if owner != id(configs):
                 key, line, _ = keys[0]
                 last = self.lines.of_keys[owner][key]
-                self.fail(f"the key {shown(key)} is also in line {line}", last)
+                self.fail(f"the key {shown(key)} is a duplicate of line {line}", last)
 
     def entry(self, data: Any, line: int) -> Entry:
         entry = self.closed(data, _ENTRY, line, "an entry")
@@ -208,10 +206,16 @@ class _Reader:
             self.fail(f"mig-enabled is {kind_of(enabled)}, wanted true or false", where)
         devices = self.devices(entry, line)
         if enabled and devices is None:
-            self.fail("mig-enabled: true lacks mig-devices", line, "for none write mig-devices: {}")
+            self.fail(
+                "mig-enabled: true needs mig-devices", line, "for no devices write mig-devices: {}"
+            )
         if not enabled and devices:
             where = self.key_line(entry, "mig-devices", line)
-            self.fail("mig-devices beside mig-enabled: false", where, "leave one of them out")
+            self.fail(
+                "mig-devices and mig-enabled: false are mutually exclusive",
+                where,
+                "remove one of them",
+            )
         return Entry(
             enabled,
             devices or {},
@@ -228,7 +232,7 @@ class _Reader:
             self.fail(f"devices is {shown(value)}, wanted all or a list of GPU numbers", line)
         for one in value:
             if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < _MOST_GPUS:
-                self.fail(f"{shown(one)} is not a number of a GPU, wanted 0, 1 and so on", line)
+                self.fail(f"{shown(one)} is not a GPU number, wanted 0, 1 and so on", line)
         return tuple(sorted(set(value)))
 
     def filters(self, entry: dict[str, Any], otherwise: int) -> tuple[DeviceFilter, ...]:
@@ -240,7 +244,7 @@ class _Reader:
         for one in value if isinstance(value, list) else [value]:
             if not isinstance(one, str):
                 hint = 'put it in quotes: "0x233010DE"'
-                self.fail(f"device-filter holds {kind_of(one)}, wanted text", line, hint)
+                self.fail(f"device-filter contains {kind_of(one)}, wanted text", line, hint)
             try:
                 found.append(parse_device_filter(one))
             except ValueError as error:
@@ -260,18 +264,20 @@ class _Reader:
             try:
                 name = str(parse_device_name(key))
             except ValueError as error:
-                self.fail(f"{shown(key)}: {error}", where, self.meant(key))
+                self.fail(f"{shown(key)}: {error}", where, self.suggest(key))
             if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _MOST:
                 self.fail(f"{key}: {shown(count)} is not a count, wanted 0 to {_MOST}", where)
             if name in found:
-                self.fail(f"{shown(key)} is the same profile as one above", where)
+                self.fail(f"{shown(key)} is a duplicate of a profile above", where)
             found[name] = count
         if found and not any(found.values()):
-            self.fail("every count in mig-devices is 0", line, "for none write mig-devices: {}")
+            self.fail(
+                "every count in mig-devices is 0", line, "for no devices write mig-devices: {}"
+            )
         return {name: count for name, count in found.items() if count}
 
-    def meant(self, key: str) -> str | None:
-        """A profile that somebody may have meant; names of configurations have a dot for the plus."""
+    def suggest(self, key: str) -> str | None:
+        """Suggest a profile; names of configurations have a dot instead of the plus."""
         for other in (key.replace(".me", "+me").replace(".gfx", "+gfx"), key.lower(), key.strip()):
             try:
                 return f"did you mean {parse_device_name(other)}"

@@ -55,14 +55,14 @@ def _gpu(plan: GpuPlan) -> dict[str, Any]:
 
 
 def as_text(plan: NodePlan) -> str:
-    """Turn a plan into lines for people."""
+    """Format a plan as text."""
     return "".join(f"{line}\n" for line in _lines(plan))
 
 
 def change_lines(plan: NodePlan) -> tuple[str, ...]:
-    """What becomes of each GPU that changes, as :func:`as_text` has it, the same for nodes that are alike.
+    """Changes of each GPU as in :func:`as_text`, equal for identical nodes.
 
-    Ids of instances are left out, which may be other ones on each node; what it costs stands beside it.
+    Instance ids, which differ between nodes, are left out. The disruption is shown separately.
     """
     fates: dict[tuple[str, ...], list[str]] = {}
     for gpu in plan.gpus:
@@ -76,11 +76,11 @@ def change_lines(plan: NodePlan) -> tuple[str, ...]:
 
 
 def layout_text(layout: Layout) -> str:
-    """How GPUs are divided, for people."""
+    """The layout of GPUs as text."""
     lines: list[str] = []
     for gpu in layout.gpus:
         if gpu.enabled is None:
-            lines.append(f"{gpu.shown()}: cannot be divided")
+            lines.append(f"{gpu.shown()}: does not support MIG")
             continue
         mode = "on" if gpu.enabled else "off"
         if gpu.pending_mode is not gpu.enabled:
@@ -97,10 +97,10 @@ def layout_text(layout: Layout) -> str:
 
 
 def _lines(plan: NodePlan) -> Iterator[str]:
-    # GPUs with one fate are told once.
+    # GPUs with the same changes are listed together.
     fates: dict[tuple[str, ...], list[GpuPlan]] = {}
     for gpu in plan.gpus:
-        fates.setdefault((gpu.gpu.model_name, *_fate(gpu)), []).append(gpu)
+        fates.setdefault((gpu.gpu.model_name, *_outcome(gpu)), []).append(gpu)
     for (model, first, *rest), gpus in fates.items():
         numbers = ", ".join(str(gpu.gpu.index) for gpu in gpus)
         yield f"GPU {numbers} ({model}): {first}"
@@ -115,32 +115,32 @@ def _lines(plan: NodePlan) -> Iterator[str]:
     )
 
 
-def _fate(plan: GpuPlan) -> Iterator[str]:
-    """One line on the whole, then its parts."""
+def _outcome(plan: GpuPlan) -> Iterator[str]:
+    """One summary line, then the details."""
     if not plan.steps:
         yield plan.notes[0] if plan.notes else "nothing to do"
         return
-    yield f"costs {plan.disruption.word}" if plan.disruption else "costs nothing that runs"
+    yield f"disruption: {plan.disruption.word}" if plan.disruption else "no disruption"
     yield from (f"! {text}" for text in plan.why)
     yield from _parts(plan, numbers=True)
     yield from (f"note: {text}" for text in plan.notes)
 
 
 def _parts(plan: GpuPlan, *, numbers: bool) -> Iterator[str]:
-    """What stays, goes and comes; ``numbers``: with the ids of instances."""
+    """Kept, destroyed and created instances; ``numbers``: with instance ids."""
     for kept in plan.change.kept:
         devices = ", ".join(sorted(kept.instance.devices())) or "empty"
         number = f"GPU instance {kept.instance.id}: " if numbers else ""
         yield f"= {kept.instance.profile} at {kept.instance.start} ({number}{devices})"
     going = {one.id for one in plan.change.destroyed}
     for step in plan.steps:
-        if not _goes_without_saying(step, going):
+        if not _is_implied(step, going):
             line = _step(step)
             yield line if numbers or not line.startswith("-") else line.rpartition(" (")[0]
 
 
-def _goes_without_saying(step: Step, going: set[int]) -> bool:
-    """The one compute instance that is its GPU instance, which is told of beside it."""
+def _is_implied(step: Step, going: set[int]) -> bool:
+    """Whether a step concerns the only compute instance of a GPU instance that is listed itself."""
     if not step.do.endswith("-compute-instance") or "c." in step.data["device"]:
         return False
     number = step.data["gpu_instance"]

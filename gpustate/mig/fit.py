@@ -1,9 +1,9 @@
-"""Does it fit: legal places for GPU instances beside those that stay, and compute instances inside.
+"""Find placements for GPU instances next to existing ones, and for compute instances inside.
 
-Exact: every arrangement is tried, with what cannot matter left out (the order of instances of one
-profile, an occupation seen before). A GPU has at most a dozen slices, so this takes microseconds to
-a few milliseconds. The first arrangement found is taken, and spans that take the fewest places away
-from others are tried first: 1g goes to the slice that no 2g can use.
+The search is exact: it tries all arrangements, except equivalent ones (another order of instances of one profile,
+an occupation seen before). A GPU has at most a dozen slices, so it takes microseconds to a few milliseconds. It
+returns the first arrangement, and tries placements that block the fewest others first: 1g goes to the slice that
+no 2g can use.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Pieces = tuple[Span, ...]
 
 
 def shortage(geometry: Geometry, counts: Mapping[str, int]) -> str | None:
-    """What there are too few of for so many instances, wherever they would lie; ``None``: nothing."""
+    """The resource that is insufficient for some instances, regardless of placement; ``None`` if none is."""
     wanted = [(_profile(geometry, name), count) for name, count in counts.items() if count]
     for profile, count in wanted:
         if count > profile.most:
-            return f"{count} x {profile.name} wanted, a GPU has at most {profile.most}"
+            return f"{count} x {profile.name} requested, but a GPU has at most {profile.most}"
     there = {"compute slices": geometry.compute_slices, "memory slices": geometry.memory_slices}
     takes = {
         "compute slices": [(one.slices, one, count) for one, count in wanted],
@@ -36,7 +36,7 @@ def shortage(geometry: Geometry, counts: Mapping[str, int]) -> str | None:
         total = sum(each * count for each, _, count in takes[what])
         if total > most:
             parts = [f"{p.name}: {count} x {each}" for each, p, count in takes[what] if each]
-            return f"{total} of {most} {what} wanted ({', '.join(parts)})"
+            return f"{total} {what} requested, but the GPU has {most} ({', '.join(parts)})"
     return None
 
 
@@ -46,12 +46,12 @@ def place(
     """Find places for new GPU instances.
 
     Args:
-        geometry: what the GPU can have.
-        wanted: how many new instances of each profile.
-        kept: instances that stay where they are.
+        geometry: the GPU's profiles.
+        wanted: number of new instances by profile.
+        kept: existing instances that stay.
 
     Returns:
-        Profile and place of each new instance, largest first; ``None`` when there is no way.
+        Profile and placement of each new instance, largest first; ``None`` if they do not fit.
     """
     total = {name: count for name, count in wanted.items() if count}
     for name, _ in kept:
@@ -101,17 +101,17 @@ def _search(geometry: Geometry, items: Sequence[Profile], taken: int) -> list[Sp
 def pack(
     profile: Profile, bins: Sequence[Pieces], wanted: Mapping[int, int], most_new: int
 ) -> list[list[Span]] | None:
-    """Share compute instances out over GPU instances of one profile, with the fewest new ones.
+    """Distribute compute instances over GPU instances of one profile, with the fewest new ones.
 
     Args:
         profile: of the GPU instances.
-        bins: for each GPU instance that stays, the compute instances that stay inside.
-        wanted: how many more compute instances of each size.
-        most_new: how many new GPU instances there may be.
+        bins: for each kept GPU instance, its kept compute instances.
+        wanted: number of additional compute instances by size.
+        most_new: maximum number of new GPU instances.
 
     Returns:
-        The compute instances to be made in each GPU instance, first in those that stay, then in
-        the new ones; every one ends up with at least one. ``None`` when there is no way.
+        The compute instances to create in each GPU instance, first in kept ones, then in new ones; each has at
+        least one in the end. ``None`` if they do not fit.
     """
     kinds: list[ComputeProfile] = []
     for slices in sorted(wanted, reverse=True):
@@ -138,7 +138,7 @@ def _share(
     seen: set[int] = set()
     for where, mask in enumerate(taken):
         if mask in seen:
-            continue  # equal GPU instances are as good as one another
+            continue  # equal GPU instances are equivalent
         seen.add(mask)
         for start in kinds[number].starts:
             span = Span(start, kinds[number].slices)

@@ -1,10 +1,10 @@
-"""What can be made of a GPU: its profiles, and where their instances may lie.
+"""The MIG profiles of a GPU and the placements of their instances.
 
-A GPU instance takes a run of *memory slices* that begins at one of few places, and some *compute
-slices*, of which a GPU may have one fewer (7 on 8). Inside it, compute instances share out its
-compute slices. Media engines are counted, not placed.
+A GPU instance occupies a run of *memory slices* at one of a few starts, and some *compute slices*, of which a GPU
+may have one fewer (7 on 8). Inside it, compute instances divide its compute slices. Media engines are counted, not
+placed.
 
-The same types hold the tables and what NVML says of the GPU at hand; the latter wins wherever it is.
+The same types are used for the tables and for NVML's report, which takes precedence.
 
 Sources:
     MIG User Guide r620, concepts; nvml.h 13.0, nvmlGpuInstanceProfileInfo_t and ..Placement_t.
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 
 class Media(NamedTuple):
-    """Engines that belong to an instance alone."""
+    """Media engines of an instance."""
 
     decoders: int = 0
     encoders: int = 0
@@ -27,7 +27,7 @@ class Media(NamedTuple):
     ofa: int = 0
 
     def named(self) -> dict[str, int]:
-        """Counts by the name NVIDIA's tables have; engines that are not there are left out."""
+        """Nonzero counts by the names in NVIDIA's tables."""
         words = ("NVDEC", "NVENC", "JPEG", "OFA")
         return {word: count for word, count in zip(words, self, strict=True) if count}
 
@@ -43,7 +43,7 @@ class Span(NamedTuple):
 
     @property
     def mask(self) -> int:
-        """One bit a slice."""
+        """A bit mask of the slices."""
         return ((1 << self.size) - 1) << self.start
 
     def __str__(self) -> str:
@@ -56,8 +56,8 @@ class ComputeProfile:
     """Compute instances of one size inside a GPU instance.
 
     Args:
-        slices: compute slices, also how many it takes from ``start`` on.
-        starts: where they may begin, counted inside the GPU instance.
+        slices: number of compute slices from ``start`` on.
+        starts: possible starts inside the GPU instance.
         nvml_id: NVML_COMPUTE_INSTANCE_PROFILE_*, which is also nvidia-smi's number.
     """
 
@@ -74,13 +74,13 @@ class Profile:
         name: such as ``1g.10gb+me``.
         slices: compute slices.
         size: memory slices.
-        starts: memory slices at which an instance may begin.
-        most: instances of it on one GPU at a time.
-        media: engines an instance owns.
-        compute: compute instances it can hold.
+        starts: possible starts, in memory slices.
+        most: maximum number of instances on one GPU.
+        media: engines of an instance.
+        compute: possible compute instances.
         nvml_id: NVML_GPU_INSTANCE_PROFILE_*.
-        smi_id: the number ``nvidia-smi mig -cgi`` takes.
-        also: names that other drivers give it.
+        smi_id: the number for ``nvidia-smi mig -cgi``.
+        also: names in other driver versions.
     """
 
     name: str
@@ -95,12 +95,12 @@ class Profile:
     also: tuple[str, ...] = ()
 
     def spans(self) -> Iterator[Span]:
-        """Every place an instance may have."""
+        """All possible placements of an instance."""
         for start in self.starts:
             yield Span(start, self.size)
 
     def compute_profile(self, slices: int) -> ComputeProfile | None:
-        """The compute profile of a size; ``None`` where there is none."""
+        """The compute profile of a size; ``None`` if there is none."""
         return next((one for one in self.compute if one.slices == slices), None)
 
 
@@ -109,11 +109,11 @@ class Geometry:
     """All profiles of one GPU.
 
     Args:
-        memory_slices: how many there are to lie on.
-        compute_slices: how many there are to share out.
+        memory_slices: number of memory slices.
+        compute_slices: number of compute slices.
         profiles: largest first.
-        media: engines of the whole GPU; all zero where they are not known, and then not counted.
-        source: where this is from, for people: a table, or the driver.
+        media: engines of the GPU; all zero if unknown, and then not checked.
+        source: of this data, for messages: a table, or the driver.
     """
 
     memory_slices: int
@@ -128,7 +128,7 @@ class Geometry:
         return named | {profile.name: profile for profile in self.profiles}
 
     def get(self, name: str) -> Profile | None:
-        """The profile of a name, also of one that an earlier driver gave it."""
+        """The profile of a name, including names of earlier drivers."""
         return self._by_name.get(name)
 
     @cached_property
@@ -138,7 +138,7 @@ class Geometry:
 
     @cached_property
     def crowding(self) -> dict[Span, int]:
-        """How many places of any profile a span removes; few is good for what comes later."""
+        """How many placements of all profiles a span blocks; few leave more room for others."""
         places = {span for profile in self.profiles for span in profile.spans()}
         every = [span for profile in self.profiles for span in profile.spans()]
         return {one: sum(bool(one.mask & other.mask) for other in every) for one in places}

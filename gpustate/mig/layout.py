@@ -1,8 +1,8 @@
-"""How the GPUs of a node are divided: modes, GPU instances with their places, who uses them.
+"""The MIG layout of a node's GPUs: modes, GPU instances with placements, and their users.
 
-A layout can be saved (``gpustate.mig-layout/1``, JSON) and planned from later, or written by hand. It
-may carry the profiles that NVML reported; without them the tables stand in. ``users`` tells who has
-an instance open; null is "nobody looked", which a plan takes for "perhaps somebody".
+A layout can be saved (``gpustate.mig-layout/1``, JSON) for planning later, or written by hand. It may contain the
+profiles reported by NVML; otherwise the tables are used. ``users`` lists the processes that have an instance open;
+null means unknown, which a plan treats as possibly in use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMAT = "gpustate.mig-layout/1"
 Users = tuple[str, ...] | None
 
 _ID = r"^[0-9a-f]{4}$"
-#: More slices than any GPU has; a number without bound would be a mask without bound.
+#: More slices than any GPU has, to limit the size of masks.
 _MOST_SLICES = 64
 
 
@@ -41,7 +41,7 @@ ProfileName = Annotated[str, AfterValidator(_profile_name)]
 
 
 class _Part(BaseModel):
-    # JSON has no tuples, so the whole is not strict; the numbers are.
+    # JSON has no tuples, so only the numbers are strict.
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -49,10 +49,10 @@ class ComputeInstance(_Part):
     """A compute instance.
 
     Args:
-        id: as NVML numbers it inside its GPU instance.
-        slices: compute slices.
-        start: first of them, inside the GPU instance.
-        users: who has it open.
+        id: NVML's number inside its GPU instance.
+        slices: number of compute slices.
+        start: the first one, inside the GPU instance.
+        users: processes that have it open.
     """
 
     id: int = Field(ge=0, strict=True)
@@ -62,7 +62,7 @@ class ComputeInstance(_Part):
 
     @property
     def span(self) -> Span:
-        """Where it lies inside its GPU instance."""
+        """Its placement inside its GPU instance."""
         return Span(self.start, self.slices)
 
 
@@ -70,10 +70,10 @@ class GpuInstance(_Part):
     """A GPU instance and the compute instances inside.
 
     Args:
-        id: as NVML numbers it.
+        id: NVML's number.
         profile: name of its profile.
         start: first memory slice.
-        users: who holds it beside those of its compute instances.
+        users: processes that have it open, besides those of its compute instances.
         compute: its compute instances.
     """
 
@@ -89,7 +89,7 @@ class GpuInstance(_Part):
 
 
 class LiveComputeProfile(_Part):
-    """A compute instance profile as NVML reported it."""
+    """A compute instance profile reported by NVML."""
 
     slices: Slices
     starts: tuple[Start, ...]
@@ -97,7 +97,7 @@ class LiveComputeProfile(_Part):
 
 
 class LiveProfile(_Part):
-    """A GPU instance profile as NVML reported it; fields as in :class:`geometry.Profile`."""
+    """A GPU instance profile reported by NVML; fields as in :class:`geometry.Profile`."""
 
     name: ProfileName
     slices: Slices
@@ -111,7 +111,7 @@ class LiveProfile(_Part):
 
 
 class LiveGeometry(_Part):
-    """All profiles of a GPU as NVML reported them."""
+    """All profiles of a GPU reported by NVML."""
 
     memory_slices: Slices
     compute_slices: Slices
@@ -125,12 +125,12 @@ class GpuLayout(_Part):
     Args:
         index: in PCI order, from 0.
         device_id: PCI device id, four hexadecimal digits.
-        subsystem_id: device and vendor id of the board, eight digits; empty when not known.
-        name, uuid: as NVML has them; may be empty.
-        enabled: MIG mode now; ``None`` on a GPU without MIG.
-        pending: MIG mode after the next reset; as ``enabled`` when left out.
+        subsystem_id: device and vendor id of the board, eight digits; empty if unknown.
+        name, uuid: from NVML; may be empty.
+        enabled: current MIG mode; ``None`` on a GPU without MIG.
+        pending: MIG mode after the next reset; by default ``enabled``.
         instances: its GPU instances.
-        geometry: its profiles as NVML has them; ``None`` when nobody asked.
+        geometry: its profiles from NVML; ``None`` if unknown.
     """
 
     index: int = Field(ge=0, strict=True)
@@ -145,7 +145,7 @@ class GpuLayout(_Part):
 
     @property
     def architecture(self) -> str:
-        """NVIDIA's name for its generation, lower case; empty when not known."""
+        """NVIDIA's name for its generation, lower case; empty if unknown."""
         model = tables.by_device_id().get(self.device_id)
         if model is not None:
             return model.architecture
@@ -158,7 +158,7 @@ class GpuLayout(_Part):
 
     @property
     def model_name(self) -> str:
-        """``H100 NVL``, or its PCI ids where nobody says."""
+        """``H100 NVL``, or its PCI ids if unknown."""
         model = tables.by_device_id().get(self.device_id)
         name = self.name.removeprefix("NVIDIA ") or (model.name if model else "")
         return name or f"{NVIDIA}:{self.device_id}"
@@ -168,14 +168,14 @@ class GpuLayout(_Part):
         return f"GPU {self.index} ({self.model_name})"
 
     def profiles(self) -> Geometry | None:
-        """What can be made of it: what NVML said, else the tables, else ``None``."""
+        """Its profiles from NVML, else from the tables, else ``None``."""
         if self.geometry is not None:
             return _geometry(self.geometry)
         model = tables.by_device_id().get(self.device_id)
         return model.geometry if model else None
 
     def counts(self) -> dict[str, int]:
-        """How many MIG devices of each name, as mig-parted writes them."""
+        """Number of MIG devices by name, as in mig-parted."""
         found: dict[str, int] = {}
         for instance in self.instances:
             for name in instance.devices():
@@ -190,13 +190,13 @@ class Layout(_Part):
 
 
 def empty(model: tables.Model, count: int) -> Layout:
-    """A node of ``count`` GPUs of a model with MIG off."""
+    """A node with ``count`` GPUs of a model and MIG disabled."""
     gpus = (GpuLayout(index=i, device_id=model.device_ids[0], enabled=False) for i in range(count))
     return Layout(gpus=tuple(gpus))
 
 
 def as_data(layout: Layout) -> dict[str, Any]:
-    """Turn a layout into the document that :func:`read` takes."""
+    """Convert a layout into the document that :func:`read` accepts."""
     gpus = layout.model_dump(mode="json")["gpus"]
     return {"format": FORMAT, "gpus": gpus}
 
@@ -205,7 +205,7 @@ def read(text: str, path: str) -> Layout:
     """Read a saved layout.
 
     Raises:
-        UsageError: it is none, or it cannot be; with the place in the file.
+        UsageError: it is not a layout, or is impossible; with the place in the file.
     """
     try:
         data = json.loads(text)
@@ -214,7 +214,7 @@ def read(text: str, path: str) -> Layout:
         raise UsageError(f"is not JSON ({why or 'nested too deep'})", place=path) from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise UsageError(
-            f"is not a layout ({FORMAT})", place=path, fix="write one as docs/mig.md shows"
+            f"is not a layout ({FORMAT})", place=path, fix="see docs/mig.md for the format"
         )
     try:
         layout = Layout.model_validate({key: data[key] for key in data if key != "format"})
@@ -231,13 +231,17 @@ def read(text: str, path: str) -> Layout:
 
 
 def check(layout: Layout, path: str) -> None:
-    """Refuse a layout that no GPU can have.
+    """Refuse an impossible layout.
 
     Raises:
-        UsageError: with the GPU and what is wrong.
+        UsageError: with GPU and problem.
     """
     for number, gpu in enumerate(layout.gpus):
-        why = _wrong(gpu) if gpu.index == number else f"is entry {number}; wanted in PCI order"
+        why = (
+            _wrong(gpu)
+            if gpu.index == number
+            else f"is entry {number}: entries must be in PCI order"
+        )
         if why:
             raise UsageError(f"GPU {gpu.index}: {why}", place=path)
 
@@ -249,11 +253,11 @@ def _wrong(gpu: GpuLayout) -> str | None:
         return "has instances, but MIG is not enabled"
     ids = [instance.id for instance in gpu.instances]
     if len(set(ids)) < len(ids):
-        return "two GPU instances have one id"
+        return "two GPU instances have the same id"
     geometry = gpu.profiles()
     if geometry is None:
-        reason = tables.UNKNOWN.get(gpu.device_id, ("", "it is in no table"))[1]
-        return f"no profiles are known of {gpu.device_id} ({reason}); add what NVML says of them"
+        reason = tables.UNKNOWN.get(gpu.device_id, ("", "it is not in the tables"))[1]
+        return f"the profiles of {gpu.device_id} are unknown ({reason}); add those reported by NVML"
     taken = 0
     for instance in gpu.instances:
         profile = geometry.get(instance.profile)
@@ -264,7 +268,7 @@ def _wrong(gpu: GpuLayout) -> str | None:
             return f"{instance.profile} cannot begin at {instance.start}, only at {places}"
         mask = Span(instance.start, profile.size).mask
         if taken & mask:
-            return f"GPU instance {instance.id} lies on another"
+            return f"GPU instance {instance.id} overlaps another one"
         taken |= mask
         if why := _compute_wrong(instance, profile):
             return f"GPU instance {instance.id}: {why}"
@@ -275,13 +279,13 @@ def _compute_wrong(instance: GpuInstance, profile: Profile) -> str | None:
     taken = 0
     ids = [one.id for one in instance.compute]
     if len(set(ids)) < len(ids):
-        return "two compute instances have one id"
+        return "two compute instances have the same id"
     for one in instance.compute:
         kind = profile.compute_profile(one.slices)
         if kind is None or one.start not in kind.starts:
             return f"no compute instance of {one.slices} slices can begin at {one.start}"
         if taken & one.span.mask:
-            return f"compute instance {one.id} lies on another"
+            return f"compute instance {one.id} overlaps another one"
         taken |= one.span.mask
     return None
 

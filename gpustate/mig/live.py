@@ -1,8 +1,7 @@
-"""The layout of a node as its driver tells it, and who uses which part of it.
+"""The current layout of a node from its driver, and its users.
 
-GPUs are numbered in PCI order, as mig-parted numbers them; NVML's own order is left out of it. What a
-GPU can be divided into is NVML's word where it gave it (one GPU speaks for all of its model), else
-the tables'. For the A30 NVML counts wrong, and the table's counts stand.
+GPUs are numbered in PCI order as in mig-parted, not in NVML's order. Profiles come from NVML (one GPU represents all
+of its model), else from the tables. For the A30 NVML's counts are wrong, so the table's are used.
 
 Sources:
     NVIDIA/mig-parted v0.15, pkg/mig/discovery (A30), cmd/nvidia-mig-parted/assert (numbering).
@@ -37,13 +36,13 @@ _A30 = "20b7"
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Somebody who has a part of a GPU open.
+    """A process that has a part of a GPU open.
 
     Args:
         minor: of the GPU's device node.
-        instance: number of the GPU instance; ``None``: the GPU itself is open.
-        compute: number of the compute instance; ``None``: the GPU instance itself is open.
-        who: for people.
+        instance: number of the GPU instance; ``None`` for the GPU itself.
+        compute: number of the compute instance; ``None`` for the GPU instance itself.
+        who: description of the process.
     """
 
     minor: int
@@ -53,7 +52,7 @@ class Use:
 
 
 def uses_of(holder: Holder) -> Iterator[Use]:
-    """What a process has open, part by part."""
+    """The parts that a process has open."""
     for minor, instance, compute in holder.parts:
         yield Use(minor, instance, None if compute < 0 else compute, holder.who)
 
@@ -66,21 +65,23 @@ def in_order(facts: NvmlFacts) -> tuple[Gpu, ...]:
 def layout(
     gpus: Sequence[Gpu], pci: Iterable[PciGpu] = (), uses: Iterable[Use] | None = None
 ) -> Layout:
-    """Put together what NVML and PCI say.
+    """Build a layout from NVML and PCI.
 
     Args:
         gpus: in PCI order.
-        pci: the GPUs on PCI, for what NVML does not say of them.
-        uses: who has what open; ``None``: nobody looked.
+        pci: the GPUs on PCI, for data missing in NVML.
+        uses: open parts; ``None`` if unknown.
 
     Raises:
-        RefusedError: a GPU does not answer, or shows what cannot be.
+        RefusedError: a GPU does not respond, or its data are inconsistent.
     """
     ids = {one.address: one.device_id for one in pci}
     found = []
     for number, gpu in enumerate(gpus):
         if gpu.error is not None:
-            raise RefusedError(f"GPU {number} ({gpu.pci}) does not answer (NVML error {gpu.error})")
+            raise RefusedError(
+                f"GPU {number} ({gpu.pci}) does not respond (NVML error {gpu.error})"
+            )
         device_id = gpu.device_id or ids.get(gpu.pci, "0000")
         mine = None if uses is None else [use for use in uses if use.minor == gpu.minor]
         found.append(
@@ -100,7 +101,7 @@ def layout(
     try:
         check(made, "NVML")
     except Exception as error:
-        raise RefusedError(f"what NVML says of its MIG instances cannot be: {error}") from error
+        raise RefusedError(f"NVML reports inconsistent MIG instances: {error}") from error
     return made
 
 
@@ -115,15 +116,15 @@ def _instance(one: MigInstance, uses: Sequence[Use] | None) -> GpuInstance:
         ComputeInstance(id=number, slices=slices, start=start, users=users(number))
         for number, slices, start in one.compute
     )
-    told = {who for piece in inside for who in piece.users or ()}
-    # Whoever has a compute instance open has its GPU instance open as well: told once.
-    own = tuple(who for who in users(None) or () if who not in told)
+    listed = {who for piece in inside for who in piece.users or ()}
+    # A user of a compute instance has its GPU instance open as well: listed once.
+    own = tuple(who for who in users(None) or () if who not in listed)
     return GpuInstance(id=one.id, profile=one.profile, start=one.start, users=own, compute=inside)
 
 
 def _geometry(gpu: Gpu, gpus: Sequence[Gpu], device_id: str) -> LiveGeometry | None:
     alike = [one for one in gpus if one.mig_profiles and one.device_id == gpu.device_id]
-    # NVML shows less of a GPU that is not divided, before R550 nothing at all.
+    # NVML reports less of a GPU without MIG mode, and nothing before R550.
     alike.sort(key=lambda one: (one.mig_current is not gpu.mig_current, one.pci))
     if not alike or not gpu.device_id:
         return None

@@ -1,9 +1,8 @@
-"""Names as the field writes them: MIG profiles (``1c.3g.20gb``, ``1g.10gb+me``), PCI device ids.
+"""Parse names of MIG profiles (``1c.3g.20gb``, ``1g.10gb+me``) and PCI device ids.
 
-A profile name is ``<c>c.<g>g.<gb>gb`` and attributes: ``<c>c.`` is left out when the compute instance
-takes its whole GPU instance, ``+`` begins attributes that are there, ``-`` those that are not. Two
-spellings of one profile (``7c.7g.40gb``, ``7g.40gb``) are the same here; mig-parted accepts both,
-then finds a layout made from the long one wrong for ever.
+A profile name is ``<c>c.<g>g.<gb>gb`` and attributes: ``<c>c.`` is omitted if the compute instance occupies its whole
+GPU instance, ``+`` begins included attributes, ``-`` excluded ones. Two spellings of one profile (``7c.7g.40gb``,
+``7g.40gb``) are equal here. mig-parted accepts both, but never considers a layout with the long one correct.
 
 Sources:
     NVIDIA/go-nvlib, pkg/nvlib/device/mig_profile.go: the grammar.
@@ -27,7 +26,7 @@ _DEVICE = re.compile(r"0[xX]([0-9A-Fa-f]{4})([0-9A-Fa-f]{4})")
 
 @dataclass(frozen=True, slots=True)
 class DeviceName:
-    """A MIG device as a configuration asks for it: a compute instance of some size in a profile.
+    """A MIG device in a configuration: a compute instance of some size in a profile.
 
     Args:
         slices: compute slices of the compute instance.
@@ -55,7 +54,7 @@ def parse_device_name(text: str) -> DeviceName:
     """Read the name of a MIG device.
 
     Raises:
-        ValueError: with what is wrong with it.
+        ValueError: with the problem.
     """
     match = _PROFILE.fullmatch(text)
     if match is None:
@@ -70,14 +69,14 @@ def parse_device_name(text: str) -> DeviceName:
             if not _ATTRIBUTE.fullmatch(attribute):
                 raise ValueError(f"{attribute!r} is not an attribute of a MIG profile")
         if len(set(attributes)) < len(attributes):
-            raise ValueError("an attribute stands twice")
+            raise ValueError("duplicate attribute")
         suffix = match["sign"] + ",".join(sorted(attributes))
     return DeviceName(slices, f"{whole}g.{int(match['gb'])}gb{suffix}")
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFilter:
-    """Which GPUs are meant, by PCI ids of four lower-case hexadecimal digits.
+    """Selects GPUs by PCI ids of four lower-case hexadecimal digits.
 
     Args:
         device, vendor: of the GPU.
@@ -94,7 +93,7 @@ class DeviceFilter:
         return re.sub(r"[a-f]", lambda letter: letter[0].upper(), text)
 
     def matches(self, device: str, subsystem: str = "") -> bool:
-        """Whether an NVIDIA GPU with these ids is meant; ``subsystem`` is eight digits."""
+        """Whether it selects an NVIDIA GPU with these ids; ``subsystem`` is eight digits."""
         return (self.device, self.vendor) == (device, NVIDIA) and self.subsystem in ("", subsystem)
 
 

@@ -1,12 +1,11 @@
-"""The plan of a node: for every GPU its MIG mode, what stays, what goes, what is made, and the cost.
+"""The plan of a node: for every GPU its MIG mode, kept, destroyed and created instances, and the disruption.
 
-Nothing is planned unless every GPU can have what is wanted of it: a node is never taken half way to
-something it cannot be.
+A plan is all or nothing: if one GPU cannot have its desired layout, nothing is planned for the node.
 
-Changing the mode ends every client of the GPU. Ampere then needs a GPU reset, and keeps the mode
-over a reboot; from Hopper on there is no reset, and the mode is gone when the driver is unloaded.
-Instances never survive either. Where a GPU cannot be reset (passed through to a virtual machine, or
-held by nvidia_drm) it takes a reboot; that only the node knows.
+Changing the mode terminates all clients of the GPU. Ampere then needs a GPU reset, and keeps the mode across
+reboots. Since Hopper no reset is needed, and the mode is lost when the driver is unloaded. Instances survive
+neither. A GPU that cannot be reset (passed through to a virtual machine, or used by nvidia_drm) needs a reboot,
+which is only known on the node.
 
 Sources:
     MIG User Guide r620, getting started (enable MIG mode); nvml.h, nvmlDeviceSetMigMode.
@@ -34,7 +33,7 @@ FORMAT = "gpustate.mig-plan/1"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do; ``data`` has what it needs, and is the step in JSON."""
+    """One step; ``data`` has its arguments, and is the step in JSON."""
 
     do: str
     data: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -42,17 +41,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class GpuPlan:
-    """What becomes of one GPU.
+    """The plan of one GPU.
 
     Args:
-        gpu: as it is.
-        wanted: mode and devices; ``None`` when the configuration says nothing of it.
+        gpu: its current layout.
+        wanted: desired mode and devices; ``None`` if the configuration does not mention it.
         change: of its instances.
         steps: in order.
-        disruption: the worst of it.
-        why: what asks for that disruption; empty when there is none.
-        notes: what a person should know.
-        source: where its profiles are known from.
+        disruption: the highest of its steps.
+        why: the reason of the disruption; empty if there is none.
+        notes: for the user.
+        source: of its profiles.
     """
 
     gpu: GpuLayout
@@ -67,12 +66,12 @@ class GpuPlan:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What becomes of all GPUs of a node.
+    """The plan of all GPUs of a node.
 
     Args:
         config: name of the configuration.
         gpus: all of them.
-        notes: what the configuration says of GPUs that are not there, or says twice.
+        notes: about missing GPUs and overridden entries of the configuration.
     """
 
     config: str
@@ -84,35 +83,35 @@ class NodePlan:
 
     @property
     def disruption(self) -> Disruption:
-        """The worst of all GPUs."""
+        """The highest of all GPUs."""
         return max((gpu.disruption for gpu in self.gpus), default=Disruption.NONE)
 
 
 def plan(config: Config, layout: Layout) -> NodePlan:
-    """Plan the way from a layout to a configuration.
+    """Plan the change from a layout to a configuration.
 
     Raises:
-        RefusedError: a GPU cannot be what is wanted of it; with the reason, and nothing is planned.
+        RefusedError: a GPU cannot have its desired layout; with the reason.
     """
     gpus = tuple(_gpu(config, gpu) for gpu in layout.gpus)
-    notes = (*config.warnings, *_absent(config, layout), *_overruled(config, layout))
+    notes = (*config.warnings, *_absent(config, layout), *_overridden(config, layout))
     return NodePlan(config.name, gpus, notes)
 
 
 def _absent(config: Config, layout: Layout) -> Iterator[str]:
-    """Numbers of GPUs that entries name, and that nobody has here."""
+    """Notes on GPU numbers in entries that do not exist."""
     there = {gpu.index for gpu in layout.gpus}
-    known = f"there are GPUs 0 to {max(there)}" if there else "there is none"
+    known = f"the node has GPUs 0 to {max(there)}" if there else "the node has none"
     for entry in config.entries:
         kinds = (f.matches(g.device_id, g.subsystem_id) for f in entry.filters for g in layout.gpus)
         missing = sorted(set(entry.indices or ()) - there)
         if missing and (not entry.filters or any(kinds)):
             place = f"{entry.place}: " if entry.place else ""
-            yield f"{place}no GPU {', '.join(map(str, missing))} of devices is here: {known}"
+            yield f"{place}GPU {', '.join(map(str, missing))} of devices does not exist: {known}"
 
 
-def _overruled(config: Config, layout: Layout) -> Iterator[str]:
-    """GPUs of which a later entry says something else than one before it."""
+def _overridden(config: Config, layout: Layout) -> Iterator[str]:
+    """Notes on GPUs for which a later entry overrides an earlier one."""
     found: dict[tuple[str, str], list[str]] = {}
     for gpu in layout.gpus:
         who = (gpu.index, gpu.device_id, gpu.subsystem_id)
@@ -122,19 +121,18 @@ def _overruled(config: Config, layout: Layout) -> Iterator[str]:
                 found.setdefault((one.place, said[-1].place), []).append(str(gpu.index))
     for (first, last), numbers in found.items():
         yield (
-            f"{last or config.name}: says something else of GPU {', '.join(numbers)} than "
-            f"{first or 'an entry before it'}; the last one counts"
+            f"{last or config.name}: overrides {first or 'an earlier entry'} for GPU {', '.join(numbers)}"
         )
 
 
 def _gpu(config: Config, gpu: GpuLayout) -> GpuPlan:
     entry = config.entry_for(gpu.index, gpu.device_id, gpu.subsystem_id)
     if entry is None:
-        return GpuPlan(gpu, notes=(f"{config.name} says nothing of it: it is left as it is",))
+        return GpuPlan(gpu, notes=(f"not in {config.name}: not changed",))
     if gpu.enabled is None:
         if entry.enabled and entry.indices is not None:
-            raise _refused(gpu, entry, "it cannot do MIG", "take its number out of devices")
-        return GpuPlan(gpu, entry, notes=("it cannot do MIG: it is left as it is",))
+            raise _refused(gpu, entry, "it does not support MIG", "remove its number from devices")
+        return GpuPlan(gpu, entry, notes=("it does not support MIG: not changed",))
     geometry = _geometry(gpu, entry)
     made = _instances(gpu, entry, geometry)
     steps = (
@@ -153,14 +151,14 @@ def _geometry(gpu: GpuLayout, entry: Entry) -> Geometry:
     if geometry is not None:
         return geometry
     if not entry.devices and not gpu.instances:
-        return Geometry(0, 0, (), source="nobody")
-    why = tables.UNKNOWN.get(gpu.device_id, ("", "it is in no table"))[1]
-    fix = "plan from a layout that has what NVML says of it"
-    raise _refused(gpu, entry, f"its profiles are not known ({why})", fix)
+        return Geometry(0, 0, (), source="")
+    why = tables.UNKNOWN.get(gpu.device_id, ("", "it is not in the tables"))[1]
+    fix = "plan from a layout with the profiles reported by NVML"
+    raise _refused(gpu, entry, f"its profiles are unknown ({why})", fix)
 
 
 def _instances(gpu: GpuLayout, entry: Entry, geometry: Geometry) -> Change:
-    """Change of the instances; with the mode they all go."""
+    """The change of instances; a mode change destroys all of them."""
     if not entry.enabled:
         return Change(destroyed=gpu.instances)
     if why := why_not(geometry, entry.devices):
@@ -168,7 +166,7 @@ def _instances(gpu: GpuLayout, entry: Entry, geometry: Geometry) -> Change:
         raise _refused(gpu, entry, f"cannot have {wanted}: " + "; ".join(why))
     made = changes.plan(geometry, gpu.instances, entry.devices)
     if made is None:  # why_not would have said so
-        raise _refused(gpu, entry, "there is no way to what is wanted")
+        raise _refused(gpu, entry, "no sequence of changes leads to the desired layout")
     return made
 
 
@@ -178,7 +176,7 @@ def _refused(gpu: GpuLayout, entry: Entry, why: str, fix: str | None = None) -> 
 
 def _mode_steps(gpu: GpuLayout, wanted: bool) -> Iterator[Step]:
     resets = gpu.enabled is not wanted and _resets(gpu)
-    # What waits for a reset is set already; what waits for a reset and is not wanted is taken back.
+    # A pending mode is already set; an unwanted pending mode is reverted.
     if gpu.pending_mode is not wanted or (gpu.enabled is not wanted and not resets):
         yield Step("set-mode", {"enabled": wanted})
     if resets:
@@ -186,7 +184,7 @@ def _mode_steps(gpu: GpuLayout, wanted: bool) -> Iterator[Step]:
 
 
 def _resets(gpu: GpuLayout) -> bool:
-    """A change of mode needs a reset: Ampere, and what nobody has said otherwise of."""
+    """Whether a mode change needs a reset: on Ampere, and on unknown architectures."""
     return gpu.architecture in ("ampere", "")
 
 
@@ -195,15 +193,15 @@ def _mode_costs(gpu: GpuLayout, wanted: bool) -> Iterator[tuple[Disruption, str]
         return
     word = "on" if wanted else "off"
     if _resets(gpu):
-        reason = "on Ampere" if gpu.architecture else "taken for certain, its architecture unknown"
-        waits = ", for which it waits already" if gpu.pending_mode is wanted else ""
+        reason = "on Ampere" if gpu.architecture else "assumed, because its architecture is unknown"
+        waits = ", already pending" if gpu.pending_mode is wanted else ""
         yield Disruption.RESET, f"MIG mode {word}: a GPU reset ({reason}){waits}"
     else:
-        yield Disruption.DRAIN, f"MIG mode {word}: nobody may use the GPU, no reset is needed"
+        yield Disruption.DRAIN, f"MIG mode {word}: the GPU must not be in use, no reset is needed"
 
 
 def _lost(change: Change) -> Iterator[tuple[str, Users]]:
-    """Names and users of the devices and GPU instances that go."""
+    """Names and users of the devices and GPU instances to destroy."""
     for one in change.destroyed:
         named = f"GPU instance {one.id} ({one.profile})"
         yield named, one.users
@@ -218,9 +216,9 @@ def _lost(change: Change) -> Iterator[tuple[str, Users]]:
 def _instance_costs(change: Change) -> Iterator[tuple[Disruption, str]]:
     for named, users in _lost(change):
         if users is None:
-            yield Disruption.DRAIN, f"{named} goes, and nobody looked whether it is in use"
+            yield Disruption.DRAIN, f"{named} is destroyed, and its use is unknown"
         elif users:
-            yield Disruption.DRAIN, f"{named} goes, in use by {', '.join(users)}"
+            yield Disruption.DRAIN, f"{named} is destroyed, and used by {', '.join(users)}"
 
 
 def _is_busy(instance: GpuInstance) -> bool:
@@ -228,7 +226,7 @@ def _is_busy(instance: GpuInstance) -> bool:
 
 
 def _destroys(change: Change) -> Iterator[Step]:
-    """What is in use first: when somebody still holds it, nothing else has been lost yet."""
+    """Destroy instances in use first: if one is still in use, nothing else is lost yet."""
     for kept in change.kept:
         for piece in sorted(kept.destroyed, key=lambda one: (not one.users, one.id)):
             yield _destroy_compute(kept.instance, piece.id, piece.slices, piece.users)
@@ -269,7 +267,7 @@ def _creates(change: Change, geometry: Geometry) -> Iterator[Step]:
 def _create_compute(
     where: dict[str, Any], profile_name: str, span: tuple[int, int], geometry: Geometry
 ) -> Step:
-    """``at`` finds the GPU instance that has no number yet: one begins there."""
+    """``at`` identifies a GPU instance without a number by its start."""
     start, slices = span
     profile = geometry.get(profile_name)
     kind = profile.compute_profile(slices) if profile else None
@@ -282,9 +280,9 @@ def _notes(gpu: GpuLayout, steps: tuple[Step, ...]) -> tuple[str, ...]:
     model = tables.by_device_id().get(gpu.device_id)
     notes = []
     if steps and gpu.geometry is None:
-        notes.append("profiles are those of the table; NVML has the last word")
+        notes.append("profiles come from the tables; NVML's take precedence")
         if model and model.note:
             notes.append(model.note)
     if any(step.do == "reset" for step in steps):
-        notes.append("where it cannot be reset, the node has to reboot")
+        notes.append("if it cannot be reset, the node must be rebooted")
     return tuple(notes)

@@ -1,9 +1,8 @@
-"""Why something does not fit, in words a person can check.
+"""Explain why devices do not fit on a GPU.
 
-First what can be counted: profiles the GPU does not have, too many of one, too few compute slices,
-engines or memory slices. What passes that and still does not fit fails on places. Then instances are
-left out as long as the rest still does not fit; of what remains none can be spared, so it is the
-conflict, and for every way to lay the others it is said what stands in the way of the last.
+First the countable reasons: unknown profiles, too many instances of one, too few compute slices, engines or memory
+slices. Otherwise placements conflict. Then instances are dropped as long as the rest still does not fit. All
+remaining ones are needed for the conflict, and every arrangement of them leaves no placement for the last one.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from gpustate.mig.geometry import Geometry, Profile, Span
 from gpustate.mig.names import device_name, parse_device_name, profile_slices
 
 Pieces = Mapping[int, int]
-#: Arrangements that are told one by one.
-TOLD = 3
+#: The number of arrangements to list.
+LISTED = 3
 
 
 def unknown(geometry: Geometry, names: Mapping[str, int]) -> str | None:
-    """Name a wanted device that this GPU does not have, with what it has; ``None``: there is none."""
+    """Report a device that the GPU does not support, with alternatives; ``None`` if there is none."""
     for name in names:
         wanted = parse_device_name(name)
         profile = geometry.get(wanted.profile)
@@ -30,23 +29,23 @@ def unknown(geometry: Geometry, names: Mapping[str, int]) -> str | None:
             return f"{name} is not a profile of this GPU, it has {', '.join(alike)}"
         if profile.compute_profile(wanted.slices) is None:
             sizes = ", ".join(device_name(one.slices, profile.name) for one in profile.compute)
-            return f"{name} is not a size of compute instance in {profile.name}; there are {sizes}"
+            return f"{name} is not a compute instance of {profile.name}; it has {sizes}"
     return None
 
 
 def fewest(geometry: Geometry, names: Mapping[str, int]) -> dict[str, int] | str:
-    """How many GPU instances of each profile the wanted devices need at least, or why none do."""
+    """The minimum number of GPU instances by profile, or why the devices do not fit."""
     needed: dict[str, int] = {}
     for profile, pieces in by_profile(geometry, names).items():
         made = pack(profile, (), pieces, sum(pieces.values()))
-        if made is None:  # every piece fits into an empty GPU instance of its own
-            return f"{profile.name}: its compute instances have no place"
+        if made is None:  # every piece fits into an empty GPU instance
+            return f"{profile.name}: its compute instances do not fit"
         needed[profile.name] = len(made)
     return needed
 
 
 def by_profile(geometry: Geometry, names: Mapping[str, int]) -> dict[Profile, dict[int, int]]:
-    """Wanted compute instances by their GPU instance's profile: how many of each size."""
+    """Number of desired compute instances by GPU instance profile and size."""
     found: dict[Profile, dict[int, int]] = {}
     for name, count in names.items():
         wanted = parse_device_name(name)
@@ -58,12 +57,11 @@ def by_profile(geometry: Geometry, names: Mapping[str, int]) -> dict[Profile, di
 
 
 def why_not(geometry: Geometry, names: Mapping[str, int]) -> list[str]:
-    """Say why the wanted devices cannot be on one GPU; nothing when they can.
+    """Return why devices do not fit on one GPU; empty if they do.
 
     Args:
-        geometry: what the GPU can have.
-        names: how many devices of each name, as a mig-parted file has them; in the form that
-            :func:`gpustate.mig.names.parse_device_name` gives them.
+        geometry: the GPU's profiles.
+        names: number of devices by name, in the form of :func:`gpustate.mig.names.parse_device_name`.
     """
     if said := unknown(geometry, names):
         return [said]
@@ -85,21 +83,21 @@ def _conflict(geometry: Geometry, needed: Mapping[str, int]) -> Iterator[str]:
     core = {name: count for name, count in core.items() if count}
     profiles = [p for p in geometry.profiles if p.name in core]
     whole = " + ".join(f"{core[p.name]} x {p.name}" for p in profiles)
-    yield f"{whole} do not fit together, whatever the order"
+    yield f"{whole} do not fit together in any arrangement"
     last = min(profiles, key=lambda p: (p.size, -len(p.starts)))
     others = {**core, last.name: core[last.name] - 1}
     ways = sorted(set(_arrangements(geometry, others)))
-    for way in ways[:TOLD]:
+    for way in ways[:LISTED]:
         laid = ", ".join(f"{name} at {span}" for name, span in way)
         yield f"with {laid}: no room for {_places(last)}"
-    if len(ways) > TOLD:
-        yield f"and likewise in the {len(ways) - TOLD} other arrangements of the rest"
+    if len(ways) > LISTED:
+        yield f"the same holds for the {len(ways) - LISTED} other arrangements"
 
 
 def _arrangements(
     geometry: Geometry, counts: Mapping[str, int]
 ) -> Iterator[tuple[tuple[str, Span], ...]]:
-    """Every way to lay instances, each once or more."""
+    """All arrangements of instances, each at least once."""
     items = [p for p in geometry.profiles for _ in range(counts.get(p.name, 0))]
 
     def go(
@@ -119,6 +117,6 @@ def _arrangements(
 
 def _places(profile: Profile) -> str:
     if len(profile.starts) == 1:
-        return f"{profile.name}, which lies at {Span(profile.starts[0], profile.size)} or nowhere"
+        return f"{profile.name}, whose only placement is {Span(profile.starts[0], profile.size)}"
     spans = ", ".join(str(span) for span in profile.spans())
-    return f"{profile.name}, which lies at one of {spans}"
+    return f"{profile.name}, whose placements are {spans}"

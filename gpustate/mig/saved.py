@@ -1,7 +1,7 @@
-"""The layout that a node gives itself at every boot: a text file that sh can read.
+"""The layout that a node restores at every boot: a text file readable by sh.
 
-One line a GPU, and one for each of its GPU instances, with everything ``nvidia-smi mig`` has to be
-told, so that the node needs neither a planner nor Python::
+One line per GPU, and one per GPU instance with all arguments of ``nvidia-smi mig``, so that the node needs neither a
+planner nor Python::
 
     gpu 00000000:1B:00.0 on
     instance 00000000:1B:00.0 9 4 3g.40gb 3g.40gb
@@ -29,13 +29,13 @@ _INSTANCE = re.compile(r"instance ([0-9A-F:.]+) (\d+) (\d+) (\S+) (\S+)")
 
 
 def bus_id(address: str) -> str:
-    """A PCI address as NVML writes it: ``00000000:1B:00.0`` for ``0000:1b:00.0``."""
+    """A PCI address in NVML's form: ``00000000:1B:00.0`` for ``0000:1b:00.0``."""
     domain, _, rest = address.partition(":")
     return f"{int(domain, 16):08X}:{rest.upper()}"
 
 
 def after(plans: Sequence[GpuPlan], addresses: Mapping[int, str]) -> str:
-    """The file for a plan that has been carried out; GPUs it says nothing of are not in it."""
+    """The file after a plan; GPUs outside of the plan are not in it."""
     lines: list[str] = []
     for plan in plans:
         if plan.wanted is None or plan.gpu.enabled is None:
@@ -49,7 +49,7 @@ def after(plans: Sequence[GpuPlan], addresses: Mapping[int, str]) -> str:
 
 
 def now(gpu: GpuLayout, address: str) -> str:
-    """The lines of a GPU as it is."""
+    """The lines of a GPU's current layout."""
     kept = [
         (one.profile, one.start, [piece.slices for piece in one.compute]) for one in gpu.instances
     ]
@@ -72,7 +72,7 @@ def _instances(address: str, change: Change, geometry: Geometry) -> Iterator[str
 def _line(address: str, geometry: Geometry, name: str, start: int, pieces: list[int]) -> str:
     profile = geometry.get(name)
     number = profile.smi_id if profile is not None and profile.smi_id is not None else 0
-    # Large ones first: the driver looks for their places itself, in the order it is told of them.
+    # Large ones first, because the driver chooses placements in the given order.
     devices = ",".join(device_name(slices, name) for slices in sorted(pieces, reverse=True)) or "-"
     return f"instance {address} {number} {start} {name} {devices}"
 
@@ -82,14 +82,14 @@ def _start(line: str) -> int:
 
 
 def is_whole(text: str) -> bool:
-    """Whether a file is as one is written: every line says something of a GPU."""
+    """Whether a file is complete and valid: every line describes a GPU or instance."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    told = all(_GPU.fullmatch(line) or _INSTANCE.fullmatch(line) for line in lines)
-    return bool(lines) and told
+    valid = all(_GPU.fullmatch(line) or _INSTANCE.fullmatch(line) for line in lines)
+    return bool(lines) and valid
 
 
 def config(text: str, addresses: Mapping[int, str], name: str) -> Config:
-    """What a file asks for, as a configuration; GPUs that are gone are left out."""
+    """Convert a file into a configuration; missing GPUs are left out."""
     numbers = {bus_id(address): index for index, address in addresses.items()}
     modes: dict[str, bool] = {}
     devices: dict[str, dict[str, int]] = {}
@@ -110,7 +110,7 @@ def config(text: str, addresses: Mapping[int, str], name: str) -> Config:
 
 
 def device_counts(text: str) -> dict[str, int]:
-    """How many MIG devices a file gives each GPU, by bus id; a file that is not whole says nothing."""
+    """Number of MIG devices of each GPU in a file, by bus id; empty for an incomplete file."""
     counts: dict[str, int] = {}
     for line in text.splitlines() if is_whole(text) else ():
         if match := _INSTANCE.fullmatch(line):

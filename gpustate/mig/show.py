@@ -1,4 +1,4 @@
-"""What ``gpustate mig show`` shows: known GPUs, and profiles of one with their places."""
+"""Output of ``gpustate mig show``: supported GPUs, and profiles of one with their placements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROFILES_FORMAT = "gpustate.mig-profiles/1"
 
 
 def models_data() -> dict[str, Any]:
-    """Every known GPU."""
+    """All supported GPUs."""
     return {
         "format": MODELS_FORMAT,
         "models": [_head(model) for model in MODELS],
@@ -26,7 +26,7 @@ def models_data() -> dict[str, Any]:
 
 
 def models_text() -> str:
-    """Every known GPU, one a line."""
+    """All supported GPUs, one per line."""
     rows = [["GPU", "PCI ids", "instances", "first driver"]]
     for model in MODELS:
         ids, most = " ".join(model.device_ids), _most(model.geometry)
@@ -50,7 +50,7 @@ def model_data(model: Model) -> dict[str, Any]:
 
 
 def model_text(model: Model) -> str:
-    """One GPU with its profiles, one a line."""
+    """One GPU with its profiles, one per line."""
     rows = [["profile", "most", "compute", "memory", "begins at", "nvidia-smi", "NVML", "media"]]
     for one in model.geometry.profiles:
         rows.append(
@@ -72,7 +72,7 @@ def model_text(model: Model) -> str:
         for piece in one.compute
         if piece.slices < one.slices
     ]
-    lines = [head, *_columns(rows), "", f"compute instances smaller than that: {' '.join(smaller)}"]
+    lines = [head, *_columns(rows), "", f"smaller compute instances: {' '.join(smaller)}"]
     if model.note:
         lines.append(f"note: {model.note}")
     return "\n".join(lines) + "\n"

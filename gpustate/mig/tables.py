@@ -1,20 +1,19 @@
-"""What is known of every MIG-capable GPU without asking its driver.
+"""Profiles of MIG-capable GPUs, without a driver.
 
-NVML answers better, and what it says of the GPU at hand wins; the tables are for plans made before
-there is a driver, and for checking files. A GPU that no public source describes in full is in
-:data:`UNKNOWN` with the reason, and plans for it need what NVML says.
+NVML's report of a GPU takes precedence. The tables are for plans before a driver is installed, and for checking
+files. A GPU without complete public documentation is in :data:`UNKNOWN` with the reason, and plans for it need
+NVML's report.
 
-The profiles of all parts with seven compute slices differ in nothing but memory. Their places were
-published for A100, H100 80 GB and H100 NVL; for the others the numbers of profiles and instances
-were, and are the same. Sizes of compute instances are those of the A100 and A30; other GPUs are taken
-to have the same.
+The profiles of all GPUs with seven compute slices differ only in memory. Placements were published for A100,
+H100 80 GB and H100 NVL. For the others only the numbers of profiles and instances were, and they are the same. Sizes
+of compute instances are those of the A100 and A30, and assumed for other GPUs.
 
 Sources:
     [guide] MIG User Guide r620: supported MIG profiles, supported GPUs, getting started (-lgip,
         -lgipp), deployment considerations (first driver).
     [parted] NVIDIA/mig-parted v0.15, deployments/systemd/config-default.yaml: device ids, names and
         counts; pkg/mig/config/known_configs.go: counts of compute instances; pkg/mig/discovery:
-        A30, for which NVML counts wrong.
+        A30, for which NVML's counts are wrong.
     [nvml] nvml.h 13.0: NVML_GPU_INSTANCE_PROFILE_*, NVML_COMPUTE_INSTANCE_PROFILE_*.
     [mock] NVIDIA/go-nvml, pkg/nvml/mock/gpus/a100.go and a30.go: engines (its other tables are wrong).
     [gke] GoogleCloudPlatform/container-engine-accelerators, partition_gpu.go: nvidia-smi's numbers.
@@ -39,16 +38,16 @@ from gpustate.mig.geometry import NO_MEDIA, ComputeProfile, Geometry, Media, Pro
 
 @dataclass(frozen=True)
 class Model:
-    """One GPU, or several that MIG sees as the same.
+    """One GPU model, or several with the same MIG properties.
 
     Args:
-        names: as NVML has them, without ``NVIDIA``; the first stands for all.
+        names: NVML's names without ``NVIDIA``; the first one is used for all.
         device_ids: PCI device ids, four lower-case hexadecimal digits.
-        architecture: NVIDIA's word, lower case.
+        architecture: NVIDIA's name, lower case.
         geometry: its profiles.
-        sources: marks of the list at the top of the module.
-        first_driver: the first that does MIG on it; empty where nobody says.
-        note: what a person has to know.
+        sources: labels from the list at the top of the module.
+        first_driver: the first driver with MIG support for it; empty if unknown.
+        note: for the user.
     """
 
     names: tuple[str, ...]
@@ -61,7 +60,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The name that stands for all."""
+        """The name used for all."""
         return self.names[0]
 
 
@@ -70,7 +69,7 @@ _IDS = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 
 
 def _compute(sizes: tuple[int, ...]) -> tuple[ComputeProfile, ...]:
-    """Compute instances of a GPU instance of the last of some sizes."""
+    """Compute instances of a GPU instance with the last of these sizes."""
     whole = sizes[-1]
     places = {1: tuple(range(whole)), 2: (0, 2, 4), 3: (0, 4), 4: (0,), 7: (0,)}
     return tuple(
@@ -79,12 +78,12 @@ def _compute(sizes: tuple[int, ...]) -> tuple[ComputeProfile, ...]:
     )
 
 
-#: The driver numbers the one size of a 1g with double memory apart (1_SLICE_REV1).
+#: The driver has a separate number for the compute instance of a 1g with double memory (1_SLICE_REV1).
 _DOUBLE = (ComputeProfile(1, (0,), 7),)
 _COMPUTE = {g: _compute(s) for g, s in ((1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (4, (1, 2, 4)))}
 _COMPUTE[7] = _compute((1, 2, 3, 4, 7))
 
-#: Of a part with seven slices: compute slices, size, starts, most, NVML's number, nvidia-smi's.
+#: GPUs with seven slices: compute slices, size, starts, most, NVML's number, nvidia-smi's.
 _SEVEN = {
     "7g": (7, 8, (0,), 1, 4, 0),
     "4g": (4, 4, (0,), 1, 3, 5),
@@ -116,12 +115,12 @@ _HOPPER = {
 
 
 def compute_profiles(slices: int) -> tuple[ComputeProfile, ...]:
-    """Compute instances of a GPU instance with so many slices, where nothing better is known."""
+    """Default compute instances of a GPU instance with this many slices."""
     return _COMPUTE.get(slices) or _compute((slices,) if slices in _IDS else (1,))
 
 
 def _seven(gb: tuple[int, int, int, int], media: dict[str, Media]) -> Geometry:
-    """A part with seven slices; memory in the names of 1g, 2g, 3g and 7g."""
+    """A GPU with seven slices; memory in the names of 1g, 2g, 3g and 7g."""
     one, two, half, whole = gb
     memory = {"7g": whole, "4g": half, "3g": half, "2g": two, "1g double": two}
     profiles = []
@@ -146,7 +145,7 @@ def _seven(gb: tuple[int, int, int, int], media: dict[str, Media]) -> Geometry:
 def _four(
     memory_slices: int, media: Media, *rows: tuple[str, int, Media, int, int, int]
 ) -> Geometry:
-    """A part with four slices; a row is a profile: name, slices, engines, most, NVML, nvidia-smi."""
+    """A GPU with four slices; a row is a profile: name, slices, engines, most, NVML, nvidia-smi."""
     unit = memory_slices // 4
     profiles = tuple(
         Profile(
@@ -193,7 +192,7 @@ _RTX_PRO_6000 = _four(
 
 
 def _gb200() -> Geometry:
-    """GB200, whose large profiles had other names at first."""
+    """GB200, whose large profiles had other names in early drivers."""
     made = _seven((23, 47, 93, 186), _HOPPER)
     earlier = {"3g.93gb": "3g.95gb", "4g.93gb": "4g.95gb", "7g.186gb": "7g.189gb"}
     profiles = tuple(
@@ -278,7 +277,7 @@ MODELS: tuple[Model, ...] = (
         _gb200(),
         "guide parted gke gb200",
         "570.133.20",
-        note="early drivers name some profiles otherwise; NVML tells which",
+        note="early drivers have other names for some profiles; NVML reports them",
     ),
     Model(
         ("B300",),
@@ -314,28 +313,28 @@ MODELS: tuple[Model, ...] = (
     ),
 )
 
-#: MIG-capable, but nobody has published all of it.
+#: MIG-capable, but without complete public documentation.
 UNKNOWN: dict[str, tuple[str, str]] = {
-    "2bb3": ("RTX PRO 5000 Blackwell", "its places are not published, its profiles changed"),
-    "2c31": ("RTX PRO 4500 Blackwell", "its places are not published"),
-    "2338": ("H100 SXM 96GB", "no table of its profiles is published"),
-    "2339": ("H100 SXM 94GB", "no table of its profiles is published"),
-    "20b3": ("A100-SXM-64GB", "no table of its profiles is published"),
-    "20bd": ("A800-SXM4-40GB", "no table of its profiles is published"),
+    "2bb3": ("RTX PRO 5000 Blackwell", "its placements are not published, its profiles changed"),
+    "2c31": ("RTX PRO 4500 Blackwell", "its placements are not published"),
+    "2338": ("H100 SXM 96GB", "its profiles are not published"),
+    "2339": ("H100 SXM 94GB", "its profiles are not published"),
+    "20b3": ("A100-SXM-64GB", "its profiles are not published"),
+    "20bd": ("A800-SXM4-40GB", "its profiles are not published"),
 }
 
 
 @cache
 def by_device_id() -> dict[str, Model]:
-    """Every model by each of its PCI device ids."""
+    """Models by PCI device id."""
     return {device: model for model in MODELS for device in model.device_ids}
 
 
 def find(text: str) -> Model:
-    """The model that somebody means: ``H100 80GB HBM3``, ``NVIDIA B200``, or a PCI device id.
+    """Find a model: ``H100 80GB HBM3``, ``NVIDIA B200``, or a PCI device id.
 
     Raises:
-        UsageError: there is none, or it could be several.
+        UsageError: it is unknown or ambiguous.
     """
     wanted = _plain(text)
     if model := by_device_id().get(wanted.lower()):
@@ -343,7 +342,7 @@ def find(text: str) -> Model:
     for device, (name, why) in UNKNOWN.items():
         if wanted in (_plain(name), device.upper()):
             raise UsageError(
-                f"{text}: {why}", fix="give a layout with what NVML says of it (--current)"
+                f"{text}: {why}", fix="pass a layout with the profiles reported by NVML (--current)"
             )
     exact = [model for model in MODELS if wanted in map(_plain, model.names)]
     begun = [m for m in MODELS if wanted and any(_plain(n).startswith(wanted) for n in m.names)]
@@ -352,14 +351,14 @@ def find(text: str) -> Model:
         return found[0]
     if found:
         raise UsageError(
-            f"{text} could be {', '.join(repr(model.name) for model in found)}, which have other profiles",
-            fix=f"say which, as nvidia-smi -L has it: --gpu '{found[0].name}'",
+            f"{text} is ambiguous: {', '.join(repr(model.name) for model in found)} have different profiles",
+            fix=f"use the name in nvidia-smi -L: --gpu '{found[0].name}'",
         )
     names = {_plain(name): name for name in _names()}
     near = difflib.get_close_matches(wanted, names, 1, 0.6)
     raise UsageError(
-        f"{text!r} is no GPU with MIG that is in the tables",
-        fix=f"did you mean {names[near[0]]!r}" if near else "gpustate mig show lists them",
+        f"{text!r} is not a supported MIG-capable GPU",
+        fix=f"did you mean {names[near[0]]!r}" if near else "list them with gpustate mig show",
     )
 
 

@@ -132,13 +132,26 @@ def attempt(argv: Sequence[str]) -> str:
         return ""
 
 
-def started(way: str, argv: Sequence[str], test: Test, began: float) -> ContainerResult:
-    """Run a container and read its report."""
+def started(
+    way: str, argv: Sequence[str], test: Test, began: float, log: Path | None = None
+) -> ContainerResult:
+    """Run a container and read its report.
+
+    Args:
+        way: how it requests GPUs, as evidence has it.
+        argv: command that runs it.
+        test: what it is to show.
+        began: monotonic time from which the limit counts, in seconds.
+        log: file that has the container's output instead of the command's own output.
+    """
     left = max(1.0, test.timeout_s - (time.monotonic() - began))
     try:
         out = run(argv, left)
+        out = out if log is None else _text(log)
     except CommandError as error:
-        return ContainerResult(way, error=str(error), elapsed_s=elapsed(began))
+        tail = " ".join(_text(log).strip().splitlines()[-6:]) if log is not None else ""
+        problem = f"{error}: {tail}" if tail else str(error)
+        return ContainerResult(way, error=problem, elapsed_s=elapsed(began))
     lines = [line for line in out.splitlines() if line.startswith(MARK)]
     try:
         report: dict[str, Any] = json.loads(lines[-1][len(MARK) :])
@@ -148,6 +161,14 @@ def started(way: str, argv: Sequence[str], test: Test, began: float) -> Containe
         return ContainerResult(
             way, error=f"the container printed no report but {last[0]}", elapsed_s=elapsed(began)
         )
+
+
+def _text(path: Path) -> str:
+    """A file's text; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def completed(error: str, binary: str) -> str:
@@ -388,7 +409,11 @@ class Containerd:
         return ["--annotation", f"{_ANNOTATION}={ALL}"]
 
     def start(self, way: str, handler: Handler, how: str, began: float) -> ContainerResult:
-        """Start one container, with a handler's program and options."""
+        """Start one container, with a handler's program and options.
+
+        Its shim writes its output to a file: ``ctr`` loses output of a container that ends before ``ctr`` has
+        opened its end of the pipe (containerd issue 5741).
+        """
         name = f"{NAME}-{os.getpid()}-{time.monotonic_ns()}"
         snapshotter = str(self.config().get("containerd", {}).get("snapshotter") or "")
         options = ["--snapshotter", snapshotter] if snapshotter in _SNAPSHOTTERS else []
@@ -398,8 +423,17 @@ class Containerd:
             options += ["--runc-binary", handler.binary]
         if handler.systemd_cgroup:
             options += ["--runc-systemd-cgroup", "--cgroup", f"system.slice:{NAME}:{name}"]
-        argv = [*self.ctr, "run", "--rm", *options, *self.asking(how)]
-        result = started(way, [*argv, IMAGE, name, *self.test.argv], self.test, began)
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=f"{NAME}-", dir="/run"))
+        except OSError as error:
+            return ContainerResult(way, error=f"cannot create a directory in /run: {error}")
+        log = folder / "output"
+        argv = [*self.ctr, "run", "--rm", "--log-uri", f"file://{log}", *options]
+        argv += [*self.asking(how), IMAGE, name, *self.test.argv]
+        try:
+            result = started(way, argv, self.test, began, log)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
         words = completed(result.error, handler.binary)
         binary = "" if how == "device" else handler.binary
         result = replace(result, error=with_hook(words, binary, how))
@@ -408,7 +442,8 @@ class Containerd:
         return replace(result, unlinked=links, files=files)
 
     def clean(self) -> None:
-        """Remove everything in our namespace, and it."""
+        """Remove everything in our namespace, and it, and the folders of output."""
+        clean_folders()
         if NAME not in attempt([*self.ctr[:3], "namespaces", "ls", "-q"]).split():
             return
         for one in attempt([*self.ctr, "containers", "ls", "-q"]).split():
@@ -533,7 +568,7 @@ def clean_loaded(program: str) -> None:
 def crio(wanted: Wanted, test: Test) -> list[ContainerResult]:
     """CRI-O over its socket, and a container by its handler's own program; it takes no image from a file."""
     way = f"cri-o, handler {wanted.handler}"
-    clean_bundles()
+    clean_folders()
     if not os.path.exists(CRIO_SOCKET):
         return []
     try:
@@ -583,8 +618,8 @@ def bundle(way: str, binary: str, test: Test) -> ContainerResult:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def clean_bundles() -> None:
-    """Remove what a killed validation left of bundles."""
+def clean_folders() -> None:
+    """Remove bundles and output that a killed validation left."""
     for folder in glob.glob(f"/run/{NAME}-*"):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -597,7 +632,7 @@ def clean() -> None:
         clean_loaded("docker")
     if shutil.which("podman") is not None:
         clean_loaded("podman")
-    clean_bundles()
+    clean_folders()
 
 
 def prove(

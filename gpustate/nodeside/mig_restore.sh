@@ -47,7 +47,7 @@ END
   rest=$5,
   while [ -n "$rest" ] && [ "$5" != - ]; do
     name=${rest%%,*} rest=${rest#*,}
-    left= found=
+    left='' found=''
     for one in $made; do
       if [ -z "$found" ] && [ "$one" = "$name" ]; then found=1; else left="$left $one"; fi
     done

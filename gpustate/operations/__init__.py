@@ -1,5 +1,5 @@
-"""pyinfra's operations as queries and steps: nothing is run by pyinfra itself.
+"""pyinfra's operations as queries and steps; pyinfra itself runs nothing.
 
-The only room besides ``remote`` that knows pyinfra. It is imported by the state that needs it, when that
-state is used: pyinfra takes longer to load than a node takes to be probed.
+Only this package and ``remote`` import pyinfra. It is imported when a policy has a state that needs it: loading
+pyinfra takes longer than probing a node.
 """

@@ -1,8 +1,8 @@
-"""pyinfra's own ``State`` and ``Host`` over answers of a batch: operations yield commands, and nothing runs.
+"""Plan pyinfra operations from query results: they yield commands, and nothing runs.
 
-Everything that pyinfra wants of a node comes through ``run_shell_command`` of its connector. Here that is
-a query; one without an answer yet makes the fact a placeholder. pyinfra has one current state for a process,
-so operations of several nodes take turns; none of them waits for a node in there.
+pyinfra reads a node through ``run_shell_command`` of its connector. Here that sends a query; until it has an
+answer, the fact is a placeholder. pyinfra has one current state per process, so operations of different nodes
+are planned one at a time; none of them waits for a node.
 
 Sources:
     pyinfra 3.10, ``api/facts.py``, ``api/operation.py`` (``command_generator``), ``connectors/fake.py``.
@@ -45,22 +45,22 @@ from gpustate.operations.queries import CommandOutput, Output
 from gpustate.operations.steps import TEMPORARY, PlannedCommand
 from gpustate.operations.translate import Global, planned, unix
 
-# What pyinfra logs of a fact that fails is in the error that this room raises.
+# pyinfra logs facts that fail; the error raised here has the same text.
 logger.addHandler(logging.NullHandler())
 logger.propagate = False
 
-# It works the same list out of annotations for every fact of every node: half of what a plan costs.
+# pyinfra computes this list from annotations for every fact of every node: half of the time of a plan.
 arguments_api.all_global_arguments = cache(arguments_api.all_global_arguments)
 
-_TURN = threading.RLock()
+_LOCK = threading.RLock()
 
 
 class _UnansweredError(Exception):
-    """The answer to a query is on its way."""
+    """A query has no answer yet."""
 
 
 class _Connector(BaseConnector):
-    """Answers from the batch."""
+    """Runs commands as queries."""
 
     handles_execution = True
 
@@ -74,14 +74,14 @@ class _Connector(BaseConnector):
         return cast(_Host, self.host).answer(command, arguments)
 
     def put_file(self, *arguments: Any, **named: Any) -> bool:
-        raise ProbeError("it uploads a file while it looks, which only a step may do")
+        raise ProbeError("it uploads a file while reading facts; only steps may write")
 
     def get_file(self, *arguments: Any, **named: Any) -> bool:
-        raise ProbeError("it downloads a file while it looks")
+        raise ProbeError("it downloads a file while reading facts")
 
 
 class _Data(HostData):
-    """The variables of one node: one place to look into, for every argument of every fact."""
+    """The variables of one node; a short lookup, since every argument of every fact uses it."""
 
     def __getattr__(self, key: str) -> Any:
         for values in (self.override_datas, self.__dict__["host"].get_deploy_data()):
@@ -94,7 +94,7 @@ class _Data(HostData):
 
 
 class _Host(PyinfraHost):
-    """A node as pyinfra has it."""
+    """A node as a pyinfra host."""
 
     connected = True
 
@@ -105,7 +105,7 @@ class _Host(PyinfraHost):
         self.unanswered = 0
         self.failed = ""
         self.temporary = 0
-        self.asked: dict[CommandOutput, None] = {}
+        self.queries: dict[CommandOutput, None] = {}
         self.data = _Data(self)
         self.data.override_datas.update(
             {key: value for key, value in node.vars.items() if not _is_connection(key)}
@@ -113,27 +113,27 @@ class _Host(PyinfraHost):
         self.init(state)
 
     def answer(self, command: Any, arguments: Mapping[str, Any]) -> tuple[bool, PyinfraOutput]:
-        """What a command printed.
+        """Return the output of a command.
 
         Raises:
-            _UnansweredError: that is not known yet.
+            _UnansweredError: the query has no answer yet.
         """
-        given = Global.of(arguments)
-        text = unix(command, given, bare=True)
-        query = CommandOutput(text, given.timeout_s)
-        self.asked[query] = None
+        options = Global.of(arguments)
+        text = unix(command, options, bare=True)
+        query = CommandOutput(text, options.timeout_s)
+        self.queries[query] = None
         output: Output | None = self.node.query(query)
         if output is None:
             raise _UnansweredError
-        if output.status not in given.ok:
-            last = output.stderr[-1] if output.stderr else "it printed no error"
-            self.failed = f"`{_short(str(command))}` ended with {output.status}: {last}"
+        if output.status not in options.ok:
+            last = output.stderr[-1] if output.stderr else "no error message"
+            self.failed = f"`{_short(str(command))}` exited with {output.status}: {last}"
         lines = [OutputLine("stdout", line) for line in output.stdout]
         lines += [OutputLine("stderr", line) for line in output.stderr]
-        return output.status in given.ok, PyinfraOutput(lines)
+        return output.status in options.ok, PyinfraOutput(lines)
 
     def get_fact(self, name_or_cls: Any, *arguments: Any, **named: Any) -> Any:
-        """The fact, or a placeholder for it."""
+        """Return the fact, or a placeholder."""
         try:
             return facts.get_fact(self.state, self, name_or_cls, args=arguments, kwargs=named)
         except _UnansweredError:
@@ -147,7 +147,7 @@ class _Host(PyinfraHost):
         *,
         temp_directory: str | None = None,
     ) -> str:
-        """The same name each time, so that a plan can be compared with a later one."""
+        """Return a stable name, so that two plans can be compared."""
         if not hash_key:
             self.temporary += 1
             hash_key = f"{self.temporary}"
@@ -159,12 +159,12 @@ class _Host(PyinfraHost):
 
 
 class _State(PyinfraState):
-    """pyinfra's state of a process; recreated for each operation of each node, but for what takes time."""
+    """pyinfra's state; reset for each operation of each node, except for the parts that are slow to create."""
 
     def __init__(self) -> None:
         inventory = PyinfraInventory((["node"], {}))
         super().__init__(inventory, Config(PARALLEL=1, TEMP_DIR=TEMPORARY), check_for_changes=False)
-        # Otherwise pyinfra prints what a fact that failed had printed.
+        # Otherwise pyinfra prints the output of facts that fail.
         self.print_fact_output = True
         self.current_stage = StateStage.Prepare
 
@@ -179,17 +179,17 @@ class _State(PyinfraState):
 
     def fail_hosts(self, hosts_to_fail: Any, activated_count: int | None = None) -> None:
         for host in hosts_to_fail:
-            raise ProbeError(host.failed or "a fact of pyinfra cannot be read")
+            raise ProbeError(host.failed or "pyinfra cannot read a fact")
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What an operation yields on a node.
+    """The commands of an operation on a node.
 
     Args:
         commands: in order.
-        notes: what pyinfra warns of.
-        complete: every query has its answer; otherwise there are no commands.
+        notes: pyinfra's warnings.
+        complete: every query has an answer; otherwise there are no commands.
     """
 
     commands: tuple[PlannedCommand, ...] = ()
@@ -199,7 +199,7 @@ class Planned:
 
 @dataclass(slots=True)
 class _Warnings(logging.Handler):
-    """Keeps what pyinfra warns of."""
+    """Collects pyinfra's warnings."""
 
     lines: list[str] = field(default_factory=list[str])
 
@@ -213,69 +213,69 @@ class _Warnings(logging.Handler):
 
 
 _state: _State | None = None
-#: What operations asked of nodes before, so that the next one is asked for it without trying placeholders.
+#: The queries of earlier operations, so that they are sent to the next node without trying placeholders.
 _LEARNED: dict[str, dict[CommandOutput, None]] = {}
 _LEARNED_MOST = 1000
 _QUERIES_MOST = 64
 
 
 def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
-    """The commands that an operation or a deploy yields on a node.
+    """Plan an operation or a deploy on a node.
 
     Args:
-        node: queries go to it.
+        node: receives the queries.
         name: dotted name.
         arguments: as plain data.
 
     Raises:
-        RefusedError: it yields something that cannot be a step.
-        ProbeError: a fact cannot be read, or the operation itself objects.
+        RefusedError: it yields a command that cannot be a step.
+        ProbeError: a fact cannot be read, or the operation raises an error.
     """
     function = names.find(name)
     key = _key(node, function, name, arguments)
-    asked: dict[CommandOutput, None] = {}
-    with _TURN:
+    queries: dict[CommandOutput, None] = {}
+    with _LOCK:
         learned = _LEARNED.get(key, {})
         if learned and all(answer is None for answer in [node.query(query) for query in learned]):
             return Planned(complete=False)
-        tried = _attempt(node, World.NOTHING, function, arguments)
+        attempt = _attempt(node, World.NOTHING, function, arguments)
         for world in (World.FILES, World.EVERYTHING):
-            asked |= tried.host.asked
-            if tried.host.unanswered:
-                tried = _attempt(node, world, function, arguments)
-        _learn(key, asked | tried.host.asked)
-    if tried.host.unanswered:
+            queries |= attempt.host.queries
+            if attempt.host.unanswered:
+                attempt = _attempt(node, world, function, arguments)
+        _learn(key, queries | attempt.host.queries)
+    if attempt.host.unanswered:
         return Planned(complete=False)
-    if tried.error is not None:
-        raise _told(name, tried.error) from tried.error
-    return tried.planned
+    if attempt.error is not None:
+        raise _named(name, attempt.error) from attempt.error
+    return attempt.planned
 
 
 def _key(node: Node, function: Any, name: str, arguments: Mapping[str, Any]) -> str:
-    """Equal for nodes that get the same queries; a deploy may go by a node's variables."""
+    """A key that is equal for nodes with the same queries; those of a deploy may depend on variables."""
     vars = {} if hasattr(function._inner, "is_idempotent") else node.vars
     return json.dumps([name, arguments, vars], sort_keys=True, default=repr)
 
 
-def _learn(key: str, asked: dict[CommandOutput, None]) -> None:
+def _learn(key: str, queries: dict[CommandOutput, None]) -> None:
     if key not in _LEARNED and len(_LEARNED) >= _LEARNED_MOST:
         _LEARNED.pop(next(iter(_LEARNED)))
     learned = _LEARNED.setdefault(key, {})
-    for query in asked:
+    for query in queries:
         if len(learned) < _QUERIES_MOST:
             learned[query] = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
-    """How an operation went in one world."""
+class _Attempt:
+    """The result of an operation with one set of placeholders."""
 
     host: _Host
     planned: Planned = Planned()
     error: Exception | None = None
 
 
-def _attempt(node: Node, world: World, function: Any, arguments: Mapping[str, Any]) -> _Tried:
+def _attempt(node: Node, world: World, function: Any, arguments: Mapping[str, Any]) -> _Attempt:
     global _state
     if _state is None:
         _state = _State()
@@ -286,16 +286,16 @@ def _attempt(node: Node, world: World, function: Any, arguments: Mapping[str, An
         with _current(_state, host):
             function(**{key: names.decoded(value) for key, value in arguments.items()})
             commands = tuple(_commands(_state, host))
-        return _Tried(host, Planned(commands, tuple(dict.fromkeys(warnings.lines))))
+        return _Attempt(host, Planned(commands, tuple(dict.fromkeys(warnings.lines))))
     except Exception as error:  # noqa: BLE001  placeholders need not make sense to an operation
-        return _Tried(host, error=error)
+        return _Attempt(host, error=error)
     finally:
         logger.removeHandler(warnings)
 
 
 @contextmanager
 def _current(state: _State, host: _Host) -> Iterator[None]:
-    """Make state and host the current ones; pyinfra's own leave them set when an exception passes."""
+    """Set pyinfra's current state and host; its own context managers do not reset them after an exception."""
     chosen = (
         (ctx_state, state),
         (ctx_inventory, state.inventory),
@@ -313,7 +313,7 @@ def _current(state: _State, host: _Host) -> Iterator[None]:
 
 
 def _commands(state: _State, host: _Host) -> Iterator[PlannedCommand]:
-    """Commands of all operations that were called, in order; a deploy calls several."""
+    """Yield the commands of all operations that were called, in order; a deploy calls several."""
     for key in list(host.op_hash_order):
         data = state.ops[host][key]
         only_if = data.global_arguments.get("_if") or []
@@ -322,16 +322,17 @@ def _commands(state: _State, host: _Host) -> Iterator[PlannedCommand]:
         else:
             yielded = list(data.command_generator())
         if not host.unanswered:
-            given = Global.of(data.global_arguments)
+            options = Global.of(data.global_arguments)
             inner = inspect.getclosurevars(data.command_generator).nonlocals.get("func")
             repeats = not getattr(inner, "is_idempotent", True)
             for command in yielded:
-                yield planned(command, given, repeats=repeats)
-        # Operations behind it may ask whether it changed anything.
+                yield planned(command, options, repeats=repeats)
+        # Later operations may check whether this one changed anything.
         data.operation_meta.set_complete(True, yielded, PyinfraOutput([]))
 
 
-def _told(name: str, error: Exception) -> Exception:
+def _named(name: str, error: Exception) -> Exception:
+    """Return the error with the name of the operation."""
     if isinstance(error, GpustateError):
         return type(error)(f"{name}: {error.message}", fix=error.fix)
     if isinstance(error, PyinfraError):
@@ -340,7 +341,7 @@ def _told(name: str, error: Exception) -> Exception:
 
 
 def _is_connection(name: str) -> bool:
-    """How a node is reached, which is none of an operation's business."""
+    """Whether a variable belongs to the connection, which operations must not see."""
     return name.startswith(("_", "ssh_", "ansible_")) or name == "gpustate"
 
 

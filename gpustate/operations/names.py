@@ -20,12 +20,12 @@ from gpustate.errors import PolicyError
 from gpustate.formats import masking
 from gpustate.formats.words import shown
 
-#: Where pyinfra's own operations are: ``apt.packages`` is short for what is there.
+#: Package of pyinfra's operations: ``apt.packages`` is looked up in it first.
 _OWN = "pyinfra.operations."
-#: Values that JSON and YAML have no words for, by the one key of a mapping that stands for them.
+#: Values that JSON and YAML lack: each is a mapping with one of these keys.
 TEXT, BYTES, SECRET = "$text", "$base64", "$secret"
 
-#: Arguments that every operation has, and that mean something in a policy.
+#: Arguments of every operation that are supported in a policy.
 SUPPORTED = frozenset(
     (
         *("_sudo", "_sudo_user", "_use_sudo_login", "_preserve_sudo_env"),
@@ -34,12 +34,14 @@ SUPPORTED = frozenset(
         "_ignore_errors",
     )
 )
-_FLEET = "how many nodes work at once is for --serial and --forks of apply"
-_ROOT = "commands run as root already; _sudo_user or _su_user names another user"
-_FUNCTION = "a policy holds no functions; `unless` says when there is nothing to do"
-#: Why others are refused.
+_FLEET = "use --serial and --forks of apply"
+_ROOT = "commands run as root; for another user set _sudo_user or _su_user"
+_FUNCTION = (
+    "a policy has no functions; set `unless` to a command that exits 0 if nothing is to be done"
+)
+#: Fixes for the unsupported ones.
 _REFUSED = {
-    "name": "the state has a name already",
+    "name": "remove it; the state has a name",
     "_if": _FUNCTION,
     "_retry_until": _FUNCTION,
     "_parallel": _FLEET,
@@ -51,25 +53,25 @@ _REFUSED = {
     "_doas_user": "use _sudo_user or _su_user",
     "_dzdo": _ROOT,
     "_dzdo_user": "use _sudo_user or _su_user",
-    "_get_pty": "steps run without a terminal",
-    "_retries": "apply again: what is done is not done twice",
-    "_retry_delay": "apply again: what is done is not done twice",
-    "_continue_on_error": "a failed command ends its state",
-    "_temp_dir": "temporary files have a folder of their own",
+    "_get_pty": "remove it; steps run without a terminal",
+    "_retries": "remove it; after a failure apply again, completed steps are not repeated",
+    "_retry_delay": "remove it; after a failure apply again, completed steps are not repeated",
+    "_continue_on_error": "remove it, or use _ignore_errors",
+    "_temp_dir": "remove it; temporary files are in /var/lib/gpustate-pyinfra",
 }
 
 
 def find(name: str) -> Any:
-    """The operation or deploy of a dotted name.
+    """Return the operation or deploy with a dotted name.
 
     Raises:
-        PolicyError: there is none.
+        PolicyError: it does not exist.
     """
     module, _, function = name.rpartition(".")
     if not module:
         raise PolicyError(
             f"{shown(name)} is not a dotted name of an operation",
-            fix="write one such as apt.packages",
+            fix="write MODULE.OPERATION, such as apt.packages",
         )
     for full in (f"{_OWN}{module}", module):
         try:
@@ -77,10 +79,10 @@ def find(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name is not None and (full == error.name or full.startswith(f"{error.name}.")):
                 continue
-            raise PolicyError(f"{name}: {full} cannot be imported: {error}") from error
+            raise PolicyError(f"{name}: cannot import {full}: {error}") from error
         except Exception as error:
             raise PolicyError(
-                f"{name}: {full} cannot be imported: {type(error).__name__}: {error}"
+                f"{name}: cannot import {full}: {type(error).__name__}: {error}"
             ) from error
         found = getattr(loaded, function, None)
         if is_operation(found):
@@ -91,32 +93,32 @@ def find(name: str) -> Any:
             f"{full} has no operation {shown(function)}",
             fix=f"did you mean {module}.{near[0]}"
             if near
-            else f"it has {', '.join(sorted(known))}",
+            else f"available: {', '.join(sorted(known))}",
         )
     raise PolicyError(
-        f"no module {shown(module)} with operations, among pyinfra's own or on the import path",
-        fix="pyinfra's operations are listed in its documentation, such as apt.packages",
+        f"no module {shown(module)} with operations in pyinfra or on the import path",
+        fix="see the list of operations at https://docs.pyinfra.com",
     )
 
 
 def is_operation(value: object) -> bool:
-    """Whether something is an operation or a deploy."""
+    """Whether a value is an operation or a deploy."""
     inner = getattr(value, "_inner", None)
     return hasattr(inner, "is_idempotent") or hasattr(inner, "deploy_name")
 
 
 def name_of(function: object) -> str:
-    """The dotted name of an operation or a deploy.
+    """Return the dotted name of an operation or a deploy.
 
     Raises:
-        PolicyError: it is none, or cannot be found by a name.
+        PolicyError: it is neither, or cannot be imported by its name.
     """
     if isinstance(function, str):
         return function
     if not is_operation(function):
         raise PolicyError(
-            f"{shown(function)} is not an operation and no deploy of pyinfra",
-            fix="hand in the function itself, as Operation(apt.packages, packages=['curl'])",
+            f"{shown(function)} is neither an operation nor a deploy of pyinfra",
+            fix="pass the function, as in Operation(apt.packages, packages=['curl'])",
         )
     module, name = str(getattr(function, "__module__", "")), str(getattr(function, "__name__", ""))
     dotted = f"{module}.{name}".removeprefix(_OWN)
@@ -126,17 +128,17 @@ def name_of(function: object) -> str:
         found = None
     if found is not function:
         raise PolicyError(
-            f"{dotted} is not found by its name",
-            fix="define it at the top of a module that can be imported, not in the policy's own file",
+            f"cannot import {dotted} by its name",
+            fix="define it at the top level of a module on the import path, not in the policy file",
         )
     return dotted
 
 
 def check(name: str, arguments: Mapping[str, Any]) -> None:
-    """Check the arguments of an operation against its signature.
+    """Validate the arguments of an operation against its signature.
 
     Raises:
-        PolicyError: naming the argument.
+        PolicyError: an argument is unknown, missing or unsupported.
     """
     function = find(name)
     own: dict[str, Any] = {}
@@ -144,22 +146,20 @@ def check(name: str, arguments: Mapping[str, Any]) -> None:
         if key not in all_argument_meta:
             own[key] = value
         elif key not in SUPPORTED:
-            raise PolicyError(
-                f"{name}: {key} is not supported", fix=_REFUSED.get(key, "leave it out")
-            )
+            raise PolicyError(f"{name}: {key} is not supported", fix=_REFUSED.get(key, "remove it"))
     signature = inspect.signature(function._inner)
     try:
         signature.bind(**own)
     except TypeError as error:
         known = [key for key in signature.parameters if not key.startswith("_")]
-        raise PolicyError(f"{name}: {error}", fix=f"it has {', '.join(known)}") from None
+        raise PolicyError(f"{name}: {error}", fix=f"parameters: {', '.join(known)}") from None
 
 
 def encoded(value: Any, place: str) -> Any:
-    """An argument as plain JSON data.
+    """Return an argument as plain JSON data.
 
     Raises:
-        PolicyError: it has no such form.
+        PolicyError: it has no JSON form.
     """
     if isinstance(value, HiddenValue):
         return {SECRET: str(value.raw_value)}
@@ -180,13 +180,13 @@ def encoded(value: Any, place: str) -> Any:
     if isinstance(value, set | frozenset):
         return [encoded(one, place) for one in sorted(value, key=str)]
     raise PolicyError(
-        f"{place}: a {type(value).__name__} cannot stand in a policy",
-        fix="give text, numbers, lists, mappings, or a StringIO for the content of a file",
+        f"{place}: {type(value).__name__} is not supported in a policy",
+        fix="use strings, numbers, lists, mappings, or a StringIO for the content of a file",
     )
 
 
 def decoded(value: Any) -> Any:
-    """The argument that plain data stands for; what is a secret is remembered as one."""
+    """Return the argument for plain data; secrets are registered for masking."""
     if isinstance(value, Mapping):
         if len(value) == 1:
             key, one = next(iter(value.items()))
@@ -195,7 +195,7 @@ def decoded(value: Any) -> Any:
             if key == BYTES:
                 return io.BytesIO(base64.b64decode(str(one)))
             if key == SECRET:
-                # As text, for an operation that knows nothing of secrets writes "*MASKED*" otherwise.
+                # A string: operations that do not support HiddenValue would write "*MASKED*".
                 masking.remember([str(one), shlex.quote(str(one))])
                 return str(one)
         return {key: decoded(one) for key, one in value.items()}

@@ -1,8 +1,8 @@
-"""What a fact is taken to say while its answer is on its way.
+"""Placeholders for facts whose queries have no answer yet.
 
-An operation reads more where something is there than where it is not: the hash of a file comes after
-the file. So it is tried against placeholders of several worlds, from one where nothing is there to one where all
-is, and the queries of all leave together. None of these decides anything: that is for the answers.
+An operation reads more if an object exists than if it does not: first the file, then its hash. So it is tried
+with placeholders of several worlds, from one where nothing exists to one where everything does, and the
+queries of all tries are sent together. Placeholders decide nothing; the plan is made from answers.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from pyinfra.facts import files, server, systemd
 
 
 class World(Enum):
-    """What is taken to be there."""
+    """The objects that placeholders assume to exist."""
 
     NOTHING = "nothing"
-    FILES = "files, and nothing else"
+    FILES = "files only"
     EVERYTHING = "everything"
 
 
 _THEN = datetime(2000, 1, 1)
-_THERE = {
+_EXISTING = {
     **{"user": "root", "group": "root", "mode": 644, "size": 1, "link_target": "/"},
     **{"atime": _THEN, "mtime": _THEN, "ctime": _THEN},
 }
 
 
 class _Users(dict[Any, Any]):
-    """Every user is there, with the home that most have."""
+    """Every user exists, with the usual home directory."""
 
     def get(self, key: object, default: Any = None) -> Any:
         return self[key]
@@ -42,7 +42,7 @@ class _Users(dict[Any, Any]):
         return {"home": home, "shell": "", "group": key, "groups": [], "password": ""}
 
 
-#: Taken to be so in either case.
+#: Placeholders of all worlds.
 _ALWAYS: dict[type[Any], Any] = {
     server.Os: "Linux",
     server.Kernel: "Linux",
@@ -50,9 +50,9 @@ _ALWAYS: dict[type[Any], Any] = {
     server.Date: _THEN.replace(tzinfo=UTC),
 }
 _KNOWN: dict[type[Any], Any] = {
-    files.File: _THERE,
-    files.Directory: {**_THERE, "mode": 755},
-    files.Link: _THERE,
+    files.File: _EXISTING,
+    files.Directory: {**_EXISTING, "mode": 755},
+    files.Link: _EXISTING,
     files.Sha1File: "0" * 40,
     files.Sha256File: "0" * 64,
     files.Sha384File: "0" * 96,
@@ -70,7 +70,7 @@ _KNOWN: dict[type[Any], Any] = {
 
 
 class Anything(dict[Any, Any]):
-    """Stands for a value of any shape: has every key and attribute, and nothing to go through."""
+    """A placeholder of any type: it has every key and attribute, and iterates over nothing."""
 
     def __bool__(self) -> bool:
         return True
@@ -94,16 +94,16 @@ class Anything(dict[Any, Any]):
 
 
 def placeholder(fact: type[Any], world: World) -> Any:
-    """What a fact is taken to say."""
+    """Return the placeholder of a fact."""
     if issubclass(fact, ShortFactBase):
         try:
             return fact().process_data(placeholder(fact.fact, world))
-        except Exception:  # noqa: BLE001  a placeholder need not make sense to what reads it
+        except Exception:  # noqa: BLE001  a placeholder may be invalid for its reader
             return None
     if fact in _ALWAYS:
         return _ALWAYS[fact]
     if world is not World.NOTHING and fact in _KNOWN:
-        # An operation may write into what a fact says.
+        # An operation may modify the value of a fact.
         return copy(_KNOWN[fact])
     if world is World.EVERYTHING:
         return Anything()

@@ -1,4 +1,4 @@
-"""What pyinfra's facts run on a node, as queries that travel with all others."""
+"""The commands of pyinfra's facts as queries."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from gpustate.core.queries import Answer, Query
 
-#: Between standard output and the end of standard error, which is sent only where a command failed.
+#: Separates standard output from the end of standard error, which is sent only if a command failed.
 _ERRORS = "=stderr "
-#: Bytes of standard error that are sent.
+#: Bytes of standard error to send.
 _LAST = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a command printed and how it ended."""
+    """The output and exit status of a command."""
 
     status: int
     stdout: tuple[str, ...] = ()
@@ -24,14 +24,14 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput(Query[Output | None]):
-    """One command of a fact.
+    """A command of a fact.
 
-    ``eval`` in the subshell of the fragment saves a process for each, and a command that sh does not
-    accept fails alone.
+    ``eval`` in the subshell of the fragment saves a process per command, and a syntax error fails only
+    its own command.
 
     Args:
-        text: sh; it only reads.
-        timeout_s: seconds; 0 leaves it to the deadline of the whole batch.
+        text: sh that only reads.
+        timeout_s: seconds; 0: the timeout of the whole batch.
     """
 
     text: str
@@ -51,12 +51,12 @@ class CommandOutput(Query[Output | None]):
         return Output(answer.status, _lines(out), _lines(errors))
 
     def placeholder(self) -> None:
-        """Nothing is known: which placeholder a fact gives is the operation's to try."""
+        """Return nothing; the caller chooses a placeholder for the fact."""
         return
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    """Lines as pyinfra reads them: of a file, so only newlines end one."""
+    """Split into lines as pyinfra does, at newlines only."""
     if not text:
         return ()
     return tuple(line.rstrip("\n") for line in text.removesuffix("\n").split("\n"))

@@ -1,4 +1,4 @@
-"""The steps that commands of pyinfra become."""
+"""Steps for the commands of pyinfra operations."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpustate.core.change import Disruption
 from gpustate.core.step import Step
 from gpustate.ops import PutText, Run
 
-#: Where pyinfra puts files that only its own next command reads. Users that a command runs as may pass
-#: through it and not list it; nobody but root can put something in the place of a file there.
+#: Directory of files that only the next command of an operation reads. Other users may access files in it by
+#: name but not list it; only root can create or replace files.
 TEMPORARY = "/var/lib/gpustate-pyinfra"
 
 _CALLS = (
@@ -21,19 +21,19 @@ _CALLS = (
 )
 _RESTARTS = re.compile(_CALLS.format("restart|try-restart|stop|kill|force-reload"))
 _RELOADS = re.compile(_CALLS.format("reload|reload-or-restart"))
-#: What means something on a running system only. Whether a unit is enabled, pyinfra asks a systemd that runs.
+#: Commands that need a running system. pyinfra checks with a running systemd whether a unit is enabled.
 _RUNNING = re.compile(
     r"\b(?:systemctl|service|rc-service|rc-update|initctl|hostnamectl|timedatectl|modprobe|mount|umount|swapon)\s"
     r"|\bsysctl \S"
 )
 _LABEL = 100
-#: What a login over SSH gives to commands, and systemd does not.
+#: Environment that an SSH login sets and systemd does not.
 _AT_HOME = 'HOME=${HOME:-/root}; export HOME; cd "$HOME" 2>/dev/null || cd /\n'
 
 
 @dataclass(frozen=True, slots=True)
 class PyinfraCommand(Run):
-    """A command of an operation; ``secret``: it holds one, and nothing of it or its output is kept."""
+    """A command of an operation; with ``secret``, neither it nor its output is kept."""
 
     secret: bool = False
 
@@ -44,9 +44,9 @@ class WriteTemporary(Step):
 
     Args:
         path: below :data:`TEMPORARY`.
-        content: the bytes, in base64.
+        content: in base64.
         mode: permission bits.
-        secret: it holds one.
+        secret: the content has a secret.
     """
 
     path: str
@@ -72,10 +72,10 @@ class PlannedCommand:
     """One command that an operation yields.
 
     Args:
-        shown: what people are shown, without secrets.
-        steps: what does it.
-        disruption: what it costs, as far as the command tells.
-        repeats: pyinfra does not look whether it is needed: it comes again after it ran.
+        shown: the command without secrets.
+        steps: the steps that run it.
+        disruption: estimated from the text of the command.
+        repeats: not idempotent: it is planned again after it ran.
     """
 
     shown: str
@@ -94,16 +94,16 @@ def run(
     stdin: tuple[str, ...],
     secret: bool,
 ) -> PyinfraCommand:
-    """The step of a command.
+    """Return the step that runs a command.
 
     Args:
         text: sh, with its own shell and user.
-        shown: the same without secrets.
+        shown: the command without secrets.
         timeout_s: seconds.
-        ok: exit codes that are a success.
-        ignore_errors: a failure is printed and not judged.
-        stdin: lines of its standard input.
-        secret: it holds one.
+        ok: exit codes that count as success.
+        ignore_errors: a failure is printed and ignored.
+        stdin: lines of standard input.
+        secret: the command has a secret.
     """
     script = text
     if stdin:
@@ -123,18 +123,19 @@ def run(
         label,
         timeout_s,
         bool(_RUNNING.search(shown)),
-        secret,
+        shown="" if secret else shown,
+        secret=secret,
     )
 
 
 def write(path: str, content: bytes, *, owner: str, secret: bool) -> Step:
-    """The step that puts a file in its place.
+    """Return the step that writes a file.
 
     Args:
         path: absolute.
-        content: all of it.
-        owner: who owns a file that is not there yet; empty: root. An existing one keeps owner and mode.
-        secret: it holds one.
+        content: the whole content.
+        owner: owner of a new file; empty: root. An existing file keeps owner and mode.
+        secret: the content has a secret.
     """
     if path.startswith(f"{TEMPORARY}/"):
         data = base64.encodebytes(content).decode("ascii")
@@ -146,7 +147,7 @@ def write(path: str, content: bytes, *, owner: str, secret: bool) -> Step:
 
 
 def disruption(shown: str) -> Disruption:
-    """What a command costs, as far as it can be told from its text."""
+    """Estimate the disruption of a command from its text."""
     if _RESTARTS.search(shown):
         return Disruption.RESTART
     return Disruption.RELOAD if _RELOADS.search(shown) else Disruption.NONE

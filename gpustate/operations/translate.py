@@ -1,4 +1,4 @@
-"""From the commands of pyinfra to steps."""
+"""Translate the commands of pyinfra into steps."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from gpustate.formats import masking
 from gpustate.operations import steps
 from gpustate.operations.steps import PlannedCommand
 
-#: Seconds that a command may take where nobody says otherwise; pyinfra sets no limit.
+#: Default timeout of a command in seconds; pyinfra has none.
 _TIMEOUT_S = 1800
-#: Bytes of a file that travel within a program.
+#: Maximum size of an uploaded file, which is part of the node program.
 _LARGEST = 16 << 20
 #: Arguments that change the command itself.
 _UNIX = (
@@ -39,14 +39,14 @@ _UNIX = (
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """The arguments common to all operations, as far as they are supported.
+    """The supported arguments common to all operations.
 
     Args:
-        unix: those that change the command.
-        shell: the program that runs it.
-        timeout_s: seconds; 0: not given.
-        ok: exit codes that are a success.
-        ignore_errors: a failure does not count.
+        unix: arguments that change the command.
+        shell: the shell that runs it.
+        timeout_s: seconds; 0: unset.
+        ok: exit codes that count as success.
+        ignore_errors: failures are ignored.
         stdin: lines of standard input.
     """
 
@@ -58,33 +58,33 @@ class Global:
     stdin: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Global:
+    def of(cls, arguments: Mapping[str, Any]) -> Global:
         """Read pyinfra's arguments."""
-        unix = {key: given[key] for key in _UNIX if given.get(key)}
+        unix = {key: arguments[key] for key in _UNIX if arguments.get(key)}
         own = ("_use_sudo_login", "_preserve_sudo_env")
         if unix.get("_sudo_user") in (None, "root") and not any(unix.get(key) for key in own):
-            # Everything runs as root.
+            # Commands run as root anyway.
             unix.pop("_sudo", None)
             unix.pop("_sudo_user", None)
         elif unix.get("_sudo_user"):
             unix["_sudo"] = True
-        lines = given.get("_stdin") or ()
+        lines = arguments.get("_stdin") or ()
         return cls(
             unix,
-            given.get("_shell_executable") or "sh",
-            int(given.get("_timeout") or 0),
-            tuple(int(code) for code in given.get("_success_exit_codes") or (0,)),
-            bool(given.get("_ignore_errors")),
+            arguments.get("_shell_executable") or "sh",
+            int(arguments.get("_timeout") or 0),
+            tuple(int(code) for code in arguments.get("_success_exit_codes") or (0,)),
+            bool(arguments.get("_ignore_errors")),
             (lines,) if isinstance(lines, str) else tuple(map(str, lines)),
         )
 
     @property
     def user(self) -> str:
-        """Who runs it; empty: root."""
+        """The user that runs the command; empty: root."""
         return str(self.unix.get("_su_user") or self.unix.get("_sudo_user") or "")
 
     def over(self, more: Mapping[str, Any]) -> Global:
-        """The same with what one command brings of its own."""
+        """Return these arguments, overridden by those of one command."""
         if not more:
             return self
         own = Global.of(more)
@@ -98,115 +98,114 @@ class Global:
         )
 
 
-def unix(command: Any, given: Global, *, bare: bool = False) -> str:
-    """The command for sh, with its user, environment, folder and shell; secrets are in it.
+def unix(command: Any, options: Global, *, bare: bool = False) -> str:
+    """Return a command for sh, with user, environment, directory and shell; it includes secrets.
 
     Args:
-        command: pyinfra's.
-        given: arguments.
-        bare: sh itself reads it, so that no shell has to be started where sh is what it wants.
+        command: of pyinfra.
+        options: arguments of the operation.
+        bare: sh evaluates the result, so no shell is started for a command that needs only sh.
     """
-    plain = bare and given.shell == "sh" and not given.user and "_sudo" not in given.unix
-    # None: no shell of its own. pyinfra's annotation says less than it takes.
-    shell: Any = None if plain else given.shell
-    made = make_unix_command(
+    plain = bare and options.shell == "sh" and not options.user and "_sudo" not in options.unix
+    # None starts no shell; pyinfra accepts it, against its annotation.
+    shell: Any = None if plain else options.shell
+    line = make_unix_command(
         command if isinstance(command, StringCommand) else StringCommand(str(command)),
         _shell_executable=shell,
-        **given.unix,
+        **options.unix,
     )
-    return made.get_raw_value()
+    return line.get_raw_value()
 
 
-def planned(command: Any, given: Global, *, repeats: bool) -> PlannedCommand:
-    """What one command of an operation is here.
+def planned(command: Any, options: Global, *, repeats: bool) -> PlannedCommand:
+    """Translate one command of an operation.
 
     Args:
-        command: pyinfra's, or its text.
-        given: the operation's arguments.
-        repeats: the operation does not look whether it is needed.
+        command: of pyinfra, or its text.
+        options: arguments of the operation.
+        repeats: the operation is not idempotent.
 
     Raises:
-        RefusedError: it cannot be a step.
+        RefusedError: the command cannot be a step.
     """
     if isinstance(command, str):
         command = StringCommand(command.strip())
-    given = given.over(command.connector_arguments)
+    options = options.over(command.connector_arguments)
     if isinstance(command, StringCommand):
-        return _run(command, given, repeats)
+        return _run(command, options, repeats)
     if isinstance(command, FileUploadCommand):
-        return _upload(command, given, repeats)
+        return _upload(command, options, repeats)
     if isinstance(command, FunctionCommand):
         raise RefusedError(
-            f"calls the Python function {command.function.__name__} on this machine while it changes the node, "
-            "which a node program cannot wait for",
-            fix="write what it does as a command (server.shell), or as a state of your own",
+            f"runs the Python function {command.function.__name__} on the controller, which a node program cannot do",
+            fix="use a command (server.shell) instead, or write a state",
         )
     if isinstance(command, RsyncCommand):
         raise RefusedError(
-            "starts rsync on this machine, which a node program cannot wait for",
+            "runs rsync on the controller, which a node program cannot do",
             fix="use files.put or files.sync",
         )
     if isinstance(command, FileDownloadCommand):
         raise RefusedError(
-            f"brings {command.src} to this machine, and a state changes the node only",
-            fix=f"copy it with scp: scp root@NODE:{command.src} .",
+            f"downloads {command.src} to the controller; states change the node only",
+            fix=f"copy it yourself: scp root@NODE:{command.src} .",
         )
-    raise RefusedError(f"yields a {type(command).__name__}, which is not a command known here")
+    raise RefusedError(f"yields a {type(command).__name__}, which is not supported")
 
 
-def _run(command: StringCommand, given: Global, repeats: bool) -> PlannedCommand:
+def _run(command: StringCommand, options: Global, repeats: bool) -> PlannedCommand:
     secrets = _secrets(command)
     for one in secrets:
         text = one.unmask() if isinstance(one, HiddenValue) else str(one)
         masking.remember([text, shlex.quote(text)])
-    raw = unix(command, given)
-    environment = " ".join(map(str, given.unix.get("_env", {}).values()))
+    raw = unix(command, options)
+    environment = " ".join(map(str, options.unix.get("_env", {}).values()))
     shown = masking.masked(command.get_masked_value())
     step = steps.run(
         raw,
         shown,
-        timeout_s=given.timeout_s or _TIMEOUT_S,
-        ok=given.ok,
-        ignore_errors=given.ignore_errors,
-        stdin=given.stdin,
+        timeout_s=options.timeout_s or _TIMEOUT_S,
+        ok=options.ok,
+        ignore_errors=options.ignore_errors,
+        stdin=options.stdin,
         secret=bool(secrets)
-        or masking.holds_secret(command.get_raw_value())
-        or masking.holds_secret(environment),
+        or masking.contains_secret(command.get_raw_value())
+        or masking.contains_secret(environment),
     )
-    who = f" (as {given.user})" if given.user else ""
-    return PlannedCommand(f"{shown}{who}", (step,), steps.disruption(shown), repeats)
+    user = f" (as {options.user})" if options.user else ""
+    return PlannedCommand(f"{shown}{user}", (step,), steps.disruption(shown), repeats)
 
 
-def _upload(command: FileUploadCommand, given: Global, repeats: bool) -> PlannedCommand:
+def _upload(command: FileUploadCommand, options: Global, repeats: bool) -> PlannedCommand:
     with get_file_io(command.src) as file:
         content = file.read()
     data = content.encode() if isinstance(content, str) else bytes(content)
     path = str(command.dest)
     if len(data) > _LARGEST:
         raise RefusedError(
-            f"uploads {len(data) >> 20} MiB to {path}, and at most {_LARGEST >> 20} MiB travel in a program",
-            fix="let the node fetch it (files.download)",
+            f"uploads {len(data) >> 20} MiB to {path}; the maximum is {_LARGEST >> 20} MiB",
+            fix="download it on the node (files.download)",
         )
     if not path.startswith("/"):
         raise RefusedError(
-            f"uploads to {path}, which is not an absolute path", fix="name it from /"
+            f"uploads to {path}, which is not an absolute path", fix="start the path with /"
         )
-    secret = masking.holds_secret(data.decode("utf-8", "replace"))
-    step = steps.write(path, data, owner=given.user, secret=secret)
+    secret = masking.contains_secret(data.decode("utf-8", "replace"))
+    step = steps.write(path, data, owner=options.user, secret=secret)
     digest = "" if secret else f", sha256 {hashlib.sha256(data).hexdigest()[:16]}"
     return PlannedCommand(f"upload {path} ({len(data)} bytes{digest})", (step,), repeats=repeats)
 
 
 def _secrets(command: StringCommand) -> list[Any]:
-    """Values in a command that pyinfra was told to mask."""
-    found: list[Any] = []
+    """Return the masked values in a command."""
+    secrets: list[Any] = []
     for bit in command.bits:
         inner = bit.obj if isinstance(bit, QuoteString) else bit
         if isinstance(inner, StringCommand):
-            found += _secrets(inner)
+            secrets += _secrets(inner)
         elif _is_secret(inner):
-            found.append(inner)
-    return found
+            secrets.append(inner)
+    return secrets
 
 
 def _is_secret(value: object) -> bool:

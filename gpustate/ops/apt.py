@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from gpustate.core.step import Step
 
 _q, _words = shlex.quote, shlex.join
+#: What maintainer scripts printed last, and what dpkg leaves unfinished.
+_TERM_LOG = "tail -n 50 /var/log/apt/term.log; dpkg --audit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,14 @@ class AptUpdate(Step):
     @property
     def label(self) -> str:
         return f"refresh the package lists of {self.source_list or 'all repositories'}"
+
+    @property
+    def command(self) -> str:
+        return "apt-get update"
+
+    @property
+    def inspect(self) -> str:
+        return f"cat {_q(self.source_list) if self.source_list else '/etc/apt/sources.list'}; apt-cache policy"
 
     def script(self) -> str:
         only = ""
@@ -78,12 +88,22 @@ class AptInstall(Step):
     def timeout_s(self) -> int:
         return self.timeout
 
-    def script(self) -> str:
+    @property
+    def command(self) -> str:
+        return f"apt-get install {' '.join(self._arguments())}"
+
+    @property
+    def inspect(self) -> str:
+        return _TERM_LOG
+
+    def _arguments(self) -> list[str]:
+        again = ["--reinstall"] if self.reinstall else []
         wanted = [_q(f"{name}={version}" if version else name) for name, version in self.packages]
-        wanted += [_q(f"{name}-") for name in self.remove]
+        return [*again, *wanted, *(_q(f"{name}-") for name in self.remove)]
+
+    def script(self) -> str:
         names = _words(tuple(name for name, _ in self.packages))
-        again = "--reinstall " if self.reinstall else ""
-        words = again + " ".join(wanted)
+        words = " ".join(self._arguments())
         back = f"roll_back {_words(self.roll_back)}"
         lines = [
             f"{{ apt_ready && apt_fetch {words}; }} || {{ {back}; exit 1; }}",
@@ -105,8 +125,16 @@ class AptHold(Step):
     def label(self) -> str:
         return f"{'hold' if self.hold else 'release'} {', '.join(self.packages)}"
 
+    @property
+    def command(self) -> str:
+        return f"apt-mark {'hold' if self.hold else 'unhold'} {_words(self.packages)}"
+
+    @property
+    def inspect(self) -> str:
+        return "apt-mark showhold; dpkg --audit"
+
     def script(self) -> str:
-        return f"apt_wait; apt-mark {'hold' if self.hold else 'unhold'} {_words(self.packages)}"
+        return f"apt_wait; {self.command}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +150,14 @@ class AptRemove(Step):
     @property
     def timeout_s(self) -> int:
         return 1800
+
+    @property
+    def command(self) -> str:
+        return f"apt-get purge {_words(self.packages)}"
+
+    @property
+    def inspect(self) -> str:
+        return _TERM_LOG
 
     def script(self) -> str:
         names = _words(self.packages)

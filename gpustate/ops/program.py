@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate.core.step import Step
-from gpustate.formats.masking import holds_secret, masked
+from gpustate.formats.masking import contains_secret, masked
 from gpustate.ops.steps import Reboot
 
 
@@ -68,7 +68,7 @@ def compile_program(blocks: tuple[Block, ...], allowed: Mapping[str, str] | None
 
 def _is_secret(step: Step, script: str) -> bool:
     """Something in a step must not stay on the node outside of the file it is for."""
-    if getattr(step, "secret", False) or holds_secret(script):
+    if getattr(step, "secret", False) or contains_secret(script):
         return True
     text = getattr(step, "text", "")  # its script may have it encoded
-    return isinstance(text, str) and holds_secret(text)
+    return isinstance(text, str) and contains_secret(text)

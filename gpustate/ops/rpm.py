@@ -13,6 +13,11 @@ from gpustate.core.step import Step
 _q, _words = shlex.quote, shlex.join
 
 
+def log_command(manager: str) -> str:
+    """What shows the end of the manager's log."""
+    return f"tail -n 50 {'/var/log/dnf.log' if manager == 'dnf' else '/var/log/zypper.log'}"
+
+
 def word(manager: str, name: str, version: str) -> str:
     """A package at an exact version, as the manager's command line has it; any version when it is empty."""
     if not version:
@@ -38,6 +43,18 @@ class RpmUpdate(Step):
     @property
     def label(self) -> str:
         return f"refresh the package lists of {self.repository}"
+
+    @property
+    def command(self) -> str:
+        return (
+            f"dnf makecache --refresh --repo={_q(self.repository)}"
+            if self.manager == "dnf"
+            else f"zypper refresh --force {_q(self.repository)}"
+        )
+
+    @property
+    def inspect(self) -> str:
+        return "dnf repolist -v" if self.manager == "dnf" else "zypper repos -d"
 
     def script(self) -> str:
         name = _q(self.repository)
@@ -84,6 +101,16 @@ class RpmInstall(Step):
     def timeout_s(self) -> int:
         return self.timeout
 
+    @property
+    def command(self) -> str:
+        return f"{self.manager} install " + _words(
+            word(self.manager, name, version) for name, version in self.packages
+        )
+
+    @property
+    def inspect(self) -> str:
+        return log_command(self.manager)
+
     def script(self) -> str:
         wanted = " ".join(word(self.manager, name, version) for name, version in self.packages)
         exact = " ".join(
@@ -116,6 +143,18 @@ class RpmHold(Step):
     def label(self) -> str:
         return f"{'hold' if self.hold else 'release'} {', '.join(self.packages)}"
 
+    @property
+    def command(self) -> str:
+        return (
+            f"dnf versionlock {'add' if self.hold else 'delete'} {_words(self.packages)}"
+            if self.manager == "dnf"
+            else f"zypper {'addlock' if self.hold else 'removelock'} {_words(self.packages)}"
+        )
+
+    @property
+    def inspect(self) -> str:
+        return "dnf versionlock list" if self.manager == "dnf" else "zypper locks"
+
     def script(self) -> str:
         how = "hold" if self.hold else "release"
         check = "rpm_can_hold || exit 1\n" if self.hold else ""
@@ -136,6 +175,14 @@ class RpmRemove(Step):
     @property
     def timeout_s(self) -> int:
         return 1800
+
+    @property
+    def command(self) -> str:
+        return f"{self.manager} remove {_words(self.packages)}"
+
+    @property
+    def inspect(self) -> str:
+        return log_command(self.manager)
 
     def script(self) -> str:
         names = _words(self.packages)

@@ -15,7 +15,14 @@ from gpustate.core.step import Step
 from gpustate.errors import PolicyError
 from gpustate.ops.apt import AptHold, AptInstall, AptRemove, AptUpdate
 from gpustate.ops.rpm import RpmHold, RpmInstall, RpmRemove, RpmUpdate
-from gpustate.ops.units import DaemonReload, DisableUnit, EnableUnit, RestartUnit, StartUnit
+from gpustate.ops.units import (
+    DaemonReload,
+    DisableUnit,
+    EnableUnit,
+    RestartUnit,
+    StartUnit,
+    journal_command,
+)
 from gpustate.ops.upload import Upload
 
 _q, _words = shlex.quote, shlex.join
@@ -36,6 +43,12 @@ def _checked_path(path: str) -> str:
     if not path.startswith("/") or any(ord(char) < 32 for char in path):
         raise PolicyError(f"{path!r} is not an absolute path")
     return path
+
+
+def _place(path: str) -> str:
+    """What shows why a file cannot be changed: its owner and mode, those of its directory, and the space left."""
+    folder = _q(path.rpartition("/")[0] or "/")
+    return f"ls -ld {_q(path)} {folder}; lsattr -d {folder}; df -h {folder}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,10 @@ class PutText(Step):
         folder, _, name = self.path.rpartition("/")
         return (name,) if folder == "/etc/systemd/system" else ()
 
+    @property
+    def inspect(self) -> str:
+        return _place(self.path)
+
     def script(self) -> str:
         if self.secret:
             content = base64.encodebytes(self.text.encode("utf-8", "surrogateescape")).decode(
@@ -102,6 +119,14 @@ class RemoveFile(Step):
     def label(self) -> str:
         return f"remove {self.path}"
 
+    @property
+    def command(self) -> str:
+        return f"rm {_q(self.path)}"
+
+    @property
+    def inspect(self) -> str:
+        return _place(self.path)
+
     def script(self) -> str:
         return f"take_away {_q(_checked_path(self.path))}"
 
@@ -129,6 +154,10 @@ class RestoreOriginal(Step):
     @property
     def label(self) -> str:
         return f"restore {self.path}"
+
+    @property
+    def inspect(self) -> str:
+        return _place(self.path)
 
     def script(self) -> str:
         path = _q(_checked_path(self.path))
@@ -164,12 +193,16 @@ class Run(Step):
         timeout: seconds.
         running: it means something on a running system only (it talks to a service, to the kernel
             or to a GPU); an image leaves it to its first boot.
+        shown: the command at its heart, as a person would type it; empty: none.
+        why: a read-only command that shows why it failed; empty: the journal of the first unit that it starts.
     """
 
     text: str
     what: str
     timeout: int = 300
     running: bool = False
+    shown: str = ""
+    why: str = ""
 
     @property
     def label(self) -> str:
@@ -195,6 +228,15 @@ class Run(Step):
     def timeout_s(self) -> int:
         return self.timeout
 
+    @property
+    def command(self) -> str:
+        return self.shown
+
+    @property
+    def inspect(self) -> str:
+        units = _units(_STARTS, self.text)
+        return self.why or (journal_command(units[0]) if units else "")
+
     def script(self) -> str:
         return self.text
 
@@ -208,6 +250,17 @@ class RebuildInitramfs(Step):
     @property
     def label(self) -> str:
         return f"rebuild the initramfs of {', '.join(self.kernels) or 'all kernels'}"
+
+    @property
+    def command(self) -> str:
+        return (
+            "if command -v update-initramfs >/dev/null; then update-initramfs -u -k all; "
+            "else dracut --force --regenerate-all; fi"
+        )
+
+    @property
+    def inspect(self) -> str:
+        return "df -h /boot; ls -l /boot; dkms status"
 
     @property
     def timeout_s(self) -> int:
@@ -253,6 +306,14 @@ class LoadModules(Step):
     def at_first_boot(self) -> Step | None:
         return self
 
+    @property
+    def command(self) -> str:
+        return "; ".join(f"modprobe {_q(module)}" for module in self.modules)
+
+    @property
+    def inspect(self) -> str:
+        return "dmesg | grep -iE 'nvidia|nvrm|nouveau|module' | tail -n 30"
+
     def script(self) -> str:
         lines = []
         for module in self.modules:
@@ -284,6 +345,14 @@ class UnloadModules(Step):
     @property
     def at_first_boot(self) -> Step | None:
         return self
+
+    @property
+    def command(self) -> str:
+        return f"modprobe -r {_words(self.modules)}"
+
+    @property
+    def inspect(self) -> str:
+        return "lsmod | grep -E 'nvidia|nouveau'; fuser -v /dev/nvidia*"
 
     def script(self) -> str:
         lines = [
@@ -317,6 +386,10 @@ class Reboot(Step):
     @property
     def timeout_s(self) -> int:
         return self.timeout
+
+    @property
+    def command(self) -> str:
+        return "systemctl reboot"
 
     def script(self) -> str:
         raise NotImplementedError("a reboot is carried out by the walk, not by a program")

@@ -15,6 +15,11 @@ from gpustate.formats.unit_log import SAYS, TELLING
 _q, _words = shlex.quote, shlex.join
 
 
+def journal_command(unit: str) -> str:
+    """What shows why a unit does not run."""
+    return f"systemctl status --no-pager {_q(unit)}; journalctl --no-pager -n 50 -u {_q(unit)}"
+
+
 def _says(unit: str, what: str) -> str:
     """Print what is wrong with a unit, with the line of it that tells why; then the end of what it said."""
     return (
@@ -38,6 +43,14 @@ class DaemonReload(Step):
     @property
     def in_image(self) -> Step | None:
         return None
+
+    @property
+    def command(self) -> str:
+        return "systemctl daemon-reload"
+
+    @property
+    def inspect(self) -> str:
+        return "systemctl --no-pager --failed; journalctl --no-pager -n 30 -t systemd"
 
     def script(self) -> str:
         return "systemd_reload"
@@ -65,6 +78,14 @@ class EnableUnit(Step):
     @property
     def starts(self) -> tuple[str, ...]:
         return (self.unit,)
+
+    @property
+    def command(self) -> str:
+        return f"systemctl enable {'--now ' if self.now else ''}{_q(self.unit)}"
+
+    @property
+    def inspect(self) -> str:
+        return journal_command(self.unit)
 
     def script(self) -> str:
         start = f"\nsystemctl start {_q(self.unit)}" if self.now else ""
@@ -105,6 +126,14 @@ class StartUnit(Step):
     def starts(self) -> tuple[str, ...]:
         return (self.unit,)
 
+    @property
+    def command(self) -> str:
+        return f"systemctl start {_q(self.unit)}"
+
+    @property
+    def inspect(self) -> str:
+        return journal_command(self.unit)
+
     def script(self) -> str:
         unit = _q(self.unit)
         check = self.healthy or f"systemctl is-active --quiet {unit}"
@@ -125,6 +154,14 @@ class DisableUnit(Step):
     @property
     def label(self) -> str:
         return f"stop and disable {self.unit}"
+
+    @property
+    def command(self) -> str:
+        return f"systemctl disable --now {_q(self.unit)}"
+
+    @property
+    def inspect(self) -> str:
+        return f"systemctl status --no-pager {_q(self.unit)}"
 
     def script(self) -> str:
         unit = _q(self.unit)
@@ -180,6 +217,14 @@ class RestartUnit(Step):
     @property
     def timeout_s(self) -> int:
         return 2 * self.wait_s + 240
+
+    @property
+    def command(self) -> str:
+        return f"systemctl {self.verb} {_q(self.unit)}"
+
+    @property
+    def inspect(self) -> str:
+        return journal_command(self.unit)
 
     def script(self) -> str:
         unit = _q(self.unit)

@@ -55,6 +55,10 @@ def state_data(result: StateResult) -> dict[str, Any]:
         data["reason"] = result.reason
     if result.evidence:
         data["evidence"] = result.evidence
+    if result.command:
+        data["command"] = result.command
+    if result.inspect:
+        data["inspect"] = result.inspect
     if result.plan.notes:
         data["notes"] = list(result.plan.notes)
     return data
@@ -228,7 +232,7 @@ def read_plan(data: Any, *, place: str) -> dict[str, Any]:
         raise PolicyError("this is not a gpustate plan", place=place)
     if data["format"] != PLAN_FORMAT:
         raise PolicyError(
-            f"it is of format {data['format']!r}, this gpustate reads {PLAN_FORMAT!r}",
+            f"it is of format {data['format']!r}, wanted {PLAN_FORMAT!r}",
             place=place,
             fix="plan again",
         )

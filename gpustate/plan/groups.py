@@ -26,7 +26,7 @@ _PLANNED = ("ok", "blocked: needs a console")
 #: Words of states that a plan would do something to.
 TOUCHED = ("would change", "known after")
 _QUIET = ("unchanged", "not applicable")
-_TEXTS = ("reason", "evidence")
+_TEXTS = ("reason", "evidence", "command", "inspect")
 #: A shorter name may be a word of its own.
 _SHORTEST = 3
 
@@ -114,7 +114,7 @@ _TOLD = frozenset((*_TEXTS, "notes"))
 
 
 def _told(state: Mapping[str, Any]) -> list[Any]:
-    return [state.get("reason"), state.get("evidence"), _notes(state)]
+    return [*(state.get(name) for name in _TEXTS), _notes(state)]
 
 
 def _notes(part: Mapping[str, Any]) -> list[str]:

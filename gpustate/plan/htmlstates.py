@@ -34,6 +34,9 @@ def state_html(state: Mapping[str, Any]) -> str:
     notes = "".join(f'<p class="soft">Note: {text(note)}</p>' for note in state.get("notes", ()))
     evidence = str(state.get("evidence", "")).splitlines()
     shown = f"<pre>{_lines(evidence)}</pre>" if evidence else ""
+    for title in ("command", "inspect"):
+        if state.get(title):
+            shown += f'<p class="soft">{title.capitalize()}: <code>{text(state[title])}</code></p>'
     return f'<div class="state"><div class="head">{head}</div>{body}{notes}{shown}</div>'
 
 

@@ -208,4 +208,9 @@ def _state(state: Mapping[str, Any], *, diff: bool) -> list[str]:
     evidence = str(state.get("evidence", "")).splitlines()
     if evidence:
         lines += ["", *("    " + line for line in block(evidence)), ""]
+    lines += [
+        f"  - {title}: {code(str(state[title]))}"
+        for title in ("command", "inspect")
+        if state.get(title)
+    ]
     return lines

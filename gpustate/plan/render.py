@@ -114,6 +114,9 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
             page.add("         ", (f"note: {note}", "dim"))
         for line in str(state.get("evidence", "")).splitlines():
             page.add("         ", (f"| {line}", "dim"))
+        for title in ("command", "inspect"):
+            if state.get(title):
+                page.add("         ", (f"{title + ':':<9}{state[title]}", ""))
 
 
 def names_line(names: Sequence[str], limit: int = 6) -> str:

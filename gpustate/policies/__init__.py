@@ -1,8 +1,8 @@
-"""Turns what stands for a policy on the command line into a :class:`~gpustate.Policy`.
+"""Load a policy argument of the command line into a :class:`~gpustate.Policy`.
 
-A policy is a Python file that defines ``policy``, YAML in gpustate's own format, a file of the GPU
-Operator (ClusterPolicy, NVIDIADriver or Helm values), or the name of one state. What a file is, its
-content says. All of them become one model, which can be written in each of the others' shapes.
+A policy is a Python file that defines ``policy``, YAML in gpustate's own format, a file of the GPU Operator
+(ClusterPolicy, NVIDIADriver or Helm values), or the name of one state. Files are recognised by content. All of
+them become one model, which can be converted into each of the formats.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What the command line changes in a policy: ``--values``, ``--set``, ``--patch``.
+"""Changes of a policy on the command line: ``--values``, ``--set``, ``--patch``.
 
-The order is Helm's, the later one winning: values files as they are given, ``--set-json``, ``--set``,
-``--set-string``; then the patches. All of it happens to the policy's own document, whatever shape that
-has, before a state is made of it.
+The order is Helm's, later ones taking precedence: values files in order, ``--set-json``, ``--set``,
+``--set-string``; then the patches. They apply to the policy's own document in its format, before states are built.
 
 Sources:
     helm/helm, pkg/cli/values/options.go (the order).
@@ -21,18 +20,18 @@ from gpustate.policies import files, jsonpatch, strvals, trees
 from gpustate.policies.strvals import Assignment
 from gpustate.policies.trees import Path, Steps, Tree
 
-#: Says below what a path lies that begins with this key: ``driver`` below ``states``.
+#: Maps the first key of a path to the path of its parent: ``driver`` is below ``states``.
 Home = Callable[[str], Path]
 
 
 def at_top(_: str) -> Path:
-    """Every path begins at the top."""
+    """All paths begin at the top."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What the options say, in the order they were given.
+    """The options in order.
 
     Args:
         values: paths of values files; ``-`` is standard input.
@@ -50,14 +49,14 @@ class Changes:
         return any((self.values, self.set_json, self.set_typed, self.set_string, self.patches))
 
     def on(self, tree: Tree, home: Home = at_top) -> Changed:
-        """Carry everything out.
+        """Apply all changes.
 
         Args:
             tree: the policy's document.
-            home: below what a path of ``--values`` and ``--set`` lies; patches begin at the top.
+            home: maps paths of ``--values`` and ``--set`` to their parents; patches begin at the top.
 
         Raises:
-            PolicyError: naming the option, or the line of the file it names.
+            PolicyError: with the option, or the line of its file.
         """
         touched: dict[Path, str] = {}
         for file in self.values:
@@ -82,7 +81,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A document after its changes, and the paths they named with the places they did it at."""
+    """A changed document, and the changed paths with the places of the changes."""
 
     tree: Tree
     touched: Mapping[Path, str] = field(default_factory=dict[Path, str])
@@ -101,7 +100,7 @@ def _values(file: str) -> Tree:
 
 
 def _housed(tree: Tree, home: Home) -> Tree:
-    """Values with what lies below something put there."""
+    """Move values below their parents."""
     made: dict[str, Any] = {}
     for key, value in tree.value.items():
         level = made
@@ -109,7 +108,7 @@ def _housed(tree: Tree, home: Home) -> Tree:
             level = level.setdefault(name, Tree({}, tree.place)).value
         if key in level:
             raise PolicyError(
-                f"{named(key)} is given twice, once below its own section", place=value.place
+                f"{named(key)} is set twice, once below its own section", place=value.place
             )
         level[key] = value
     return Tree(made, tree.place)
@@ -137,7 +136,7 @@ def _patch(text: str, number: int) -> Tree:
 def _patches(text: str, place: str, file: str | None) -> list[Tree]:
     if file is not None:
         return trees.documents(text, place)
-    # What was written on the command line has no lines of its own.
+    # A value on the command line has no line numbers.
     try:
         return [trees.from_data(trees.from_json(text, place), place)]
     except PolicyError:
@@ -157,7 +156,7 @@ def _assigned(tree: Tree, given: Assignment, home: Home, touched: dict[Path, str
 
 
 def _put(tree: Tree | None, steps: Steps, given: Assignment, depth: int) -> Tree:
-    """A tree with a value put at a path; what is missing on the way is made."""
+    """Set a value at a path; missing parents are created."""
     if depth == len(steps):
         return trees.from_data(given.value, given.place)
     step, last = steps[depth], depth + 1 == len(steps)

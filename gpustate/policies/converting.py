@@ -1,7 +1,7 @@
-"""A policy in another shape, with a list of what that shape has no words for.
+"""Convert a policy into another format, with a list of settings that the format cannot express.
 
-What was written is read again as anybody would read it, and compared with what was wanted, value by
-value and with all defaults. So nothing gets lost, or gets added, without being named.
+The result is read again and compared with the original, value by value and with all defaults. So every lost or
+added setting is reported.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A policy's text in another shape, and what is not in it."""
+    """A policy's text in another format, and the lost settings."""
 
     text: str
     lost: tuple[str, ...]
 
 
 def convert(policy: Policy, to: str, source: str = "") -> Converted:
-    """Write a policy in another shape.
+    """Write a policy in another format.
 
     Args:
-        policy: what is wanted.
+        policy: the policy.
         to: one of :data:`SHAPES`.
-        source: where it comes from, for the comment at the top.
+        source: its origin, for the comment at the top.
 
     Raises:
-        PolicyError: it cannot be written in that shape at all.
+        PolicyError: it cannot be written in that format.
     """
     local = [state for state in policy.states if not _importable(type(state))]
     kept = (
         policy.but(*(state for state in policy.states if state not in local)) if local else policy
     )
     lost = [
-        f"{state.name}: it is defined in the policy's own file; move it to a module and name that in "
+        f"{state.name}: the state is defined in the policy file; move it to a module and list that in "
         f"{registry.PROJECT_FILE}"
         for state in local
     ]
@@ -75,32 +75,32 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
 
 
 def _carried(policy: Policy, differ: list[str]) -> tuple[str, list[str]] | None:
-    """The file that a policy was read from, where it says no less of the states than a fresh one.
+    """The file that a policy was read from, if it expresses at least as much as a new one.
 
     Args:
-        policy: what is wanted.
-        differ: what a fresh one does not say.
+        policy: the policy.
+        differ: settings lost in a new file.
 
     Returns:
-        Its text, and what is lost.
+        Its text, and the lost settings.
     """
+    from gpustate.gpu_operator import preserving
     from gpustate.gpu_operator import writing as operator
-    from gpustate.gpu_operator import writing_kept
 
     original = policy.original
     if original is None:
         return None
     missing: list[str] = []
     if original.values:
-        fresh = operator.made(_object_name(policy), _present(policy), policy.nodes, policy.pace)
-        done = writing_kept.with_values(fresh, original.text)
+        fresh = operator.build(_object_name(policy), _present(policy), policy.nodes, policy.pace)
+        done = preserving.merge_values(fresh, original.text)
         if done is None:
             return None
         objects, missing = done
     else:
-        objects = writing_kept.objects(original.text)
+        objects = preserving.parse_objects(original.text)
     others = (*original.beside, *operator.nodes_of(policy.nodes))
-    text = operator.dump(writing_kept.with_others(objects, others))
+    text = operator.dump(preserving.append_missing(objects, others))
     try:
         lost = list(differences(policy, _read(text, "clusterpolicy"), _meant))
     except GpustateError:
@@ -149,12 +149,12 @@ def _commented(text: str, comments: list[str]) -> str:
 
 
 def _importable(cls: type) -> bool:
-    """Not of the policy's file itself, which is not a module."""
+    """Whether a class is importable, that is, not defined in the policy file."""
     return cls.__module__ != "gpustate_policy"
 
 
 def _meant(state: AnyState) -> dict[str, Any]:
-    """The parameters as a file of the Operator can say them: it has names of its own for files."""
+    """The parameters as an Operator file can express them, with its own names for files."""
     from gpustate.gpu_operator import writing as operator
 
     found = dict(every_parameter(state))
@@ -173,30 +173,30 @@ def _meant(state: AnyState) -> dict[str, Any]:
 def differences(
     wanted: Policy, got: Policy, parameters_of: Parameters = every_parameter
 ) -> Iterator[str]:
-    """Say in what two policies differ, defaults included: what is not there, and what is there too.
+    """Yield the differences of two policies, defaults included: missing and additional settings.
 
     Args:
         wanted, got: the policies.
-        parameters_of: what of a state is compared.
+        parameters_of: returns the compared parameters of a state.
     """
     theirs = {state.name: state for state in got.states}
     for state in wanted.states:
         other = theirs.pop(state.name, None)
         if other is None:
             if not state.absent:
-                yield f"{state.name}: the state is not there{_besides(parameters(state))}"
+                yield f"{state.name}: the state is missing{_besides(parameters(state))}"
             else:
-                yield f"{state.name}: ensure absent: nothing removes it"
+                yield f"{state.name}: ensure absent is missing: it is not removed"
             continue
         yield from _values(parameters_of(state), parameters_of(other), (state.name,))
     for name in theirs:
-        yield f"{name}: the state is there too, although the policy does not have it"
+        yield f"{name}: the state is added, although the policy does not have it"
     for section in ("groups", "nodes"):
         mine, other_ = getattr(wanted, section), getattr(got, section)
         yield from _values(mine, other_, (section,))
     yield from _values(wanted.allow, got.allow, ("allow",))
     if wanted.pace != got.pace:
-        yield f"pace {' and '.join(wanted.pace)}: how many nodes at a time says apply --serial"
+        yield f"pace {' and '.join(wanted.pace)}: set the number of nodes at a time with apply --serial"
     if wanted.name != got.name:
         yield f"name: {shown(wanted.name)} is {shown(got.name)}"
 
@@ -212,16 +212,16 @@ def _values(wanted: Mapping[str, Any], got: Mapping[str, Any], above: Path) -> I
         other = value_at(got, path)
         if other is REMOVED:
             if value != {}:
-                yield f"{dotted((*above, *path))}: {_json(value)} is not there"
+                yield f"{dotted((*above, *path))}: {_json(value)} is missing"
         elif not _same(value, other):
             yield f"{dotted((*above, *path))}: {_json(value)} is {_json(other)}"
     for path, value in theirs.items():
         if value_at(wanted, path) is REMOVED and value != {}:
-            yield f"{dotted((*above, *path))}: {_json(value)} is there too"
+            yield f"{dotted((*above, *path))}: {_json(value)} is added"
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON: true is no 1."""
+    """Equality of JSON values: true is not 1."""
     return _json(one) == _json(other)
 
 

@@ -1,4 +1,4 @@
-"""gpustate's own policies in YAML: a closed document, of which every error has its file, line and key.
+"""gpustate's own policies in YAML: a closed schema, and errors with file, line and key.
 
 ::
 
@@ -11,11 +11,11 @@
       inference:
         driver: {branch: 570}
 
-A state without parameters has its defaults. ``groups`` and ``nodes`` are for those of the inventory. JSON of
-the same shape is read too.
+A state without parameters has its defaults. ``groups`` and ``nodes`` refer to those of the inventory. JSON with
+the same keys is read too.
 
-Surprising: YAML takes an unquoted ``580.10`` for a number and ``on`` for true; a parameter that wants
-text then says to put it in quotes, with its line.
+Surprising: YAML reads an unquoted ``580.10`` as a number and ``on`` as true. If a parameter needs text, the error
+with its line suggests quotes.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from gpustate.policies.rewriting import quoting
 from gpustate.policies.trees import Tree
 
 FORMAT = "gpustate.policy/1"
-#: Keys of a document, in the order in which they are written.
+#: Keys of a document in written order.
 KEYS = ("format", "name", "states", "groups", "nodes", "allow")
-#: How one begins, or goes on, in YAML or JSON.
+#: Recognises a policy in YAML or JSON by a line.
 _MARK = re.compile(r"""^[ \t{]*["']?format["']?[ \t]*:[ \t]*["']?gpustate\.policy/""", re.MULTILINE)
 _LIKELY = re.compile(r"""^[ \t{]*["']?states["']?[ \t]*:""", re.MULTILINE)
 
@@ -48,15 +48,15 @@ StateClasses = Mapping[str, type[AnyState]]
 
 
 def is_one(text: str) -> bool:
-    """Whether a text is meant as a policy of gpustate's own."""
+    """Whether a text is a policy in gpustate's own format."""
     return _MARK.search(text) is not None or _LIKELY.search(text) is not None
 
 
 def read(text: str, path: str) -> Tree:
-    """Read the text of a policy; what is in it is checked by :func:`make`.
+    """Parse the text of a policy, without the checks of :func:`make`.
 
     Raises:
-        PolicyError: it is no YAML, or holds no mapping.
+        PolicyError: it is not YAML, or not a mapping.
     """
     found = [tree for tree in trees.documents(text, path) if tree.value is not None]
     if not found:
@@ -65,12 +65,12 @@ def read(text: str, path: str) -> Tree:
 
 
 def home(key: str) -> Path:
-    """Below what a path of ``--set`` lies: states are named without ``states`` before them."""
+    """The parent of a path of ``--set``: states are written without the prefix ``states``."""
     return () if key in KEYS else ("states",)
 
 
 def of_policy(policy: Policy, places: Mapping[Path, str], place: str) -> Tree:
-    """A policy as a document, its values at ``places``."""
+    """A policy as a document with the places of its values."""
 
     def tree(data: Any, above: Path) -> Tree:
         here = next(
@@ -103,17 +103,17 @@ def make(
     touched: Mapping[Path, str] | None = None,
     before: Tree | None = None,
 ) -> Policy:
-    """Make the policy that a document describes.
+    """Build the policy of a document.
 
     Args:
         tree: the document.
-        classes: states that are not registered, of a policy in Python.
-        notes: carried on.
-        touched: paths that the command line named, and where it did.
-        before: the document as it was before that.
+        classes: unregistered states of a policy in Python.
+        notes: of the policy.
+        touched: paths set on the command line, with their places.
+        before: the document before these changes.
 
     Raises:
-        PolicyError: with the place and the key of the first thing that is wrong.
+        PolicyError: with the place and the key of the first problem.
     """
     policy = _Maker(tree, dict(classes or {}), touched or {}, before).policy(notes)
     if before is not None:
@@ -123,7 +123,7 @@ def make(
 
 @dataclass(frozen=True, slots=True)
 class _Maker:
-    """Checks a document and makes a policy of it."""
+    """Checks a document and builds a policy."""
 
     tree: Tree
     classes: dict[str, type[AnyState]] = field(default_factory=dict[str, type[AnyState]])
@@ -164,19 +164,17 @@ class _Maker:
                 "lacks 'format'", place=self.tree.place, fix=f"write: format: {FORMAT}"
             )
         if mark.value != FORMAT:
-            raise PolicyError(
-                f"format is {shown(mark.value)}, this gpustate reads {FORMAT!r}", place=mark.place
-            )
+            raise PolicyError(f"format is {shown(mark.value)}, wanted {FORMAT!r}", place=mark.place)
         for key, value in self.tree.value.items():
             if key not in KEYS:
                 near = difflib.get_close_matches(key, KEYS, 1)
-                hint = f"did you mean {near[0]!r}" if near else f"known: {', '.join(KEYS)}"
+                hint = f"did you mean {near[0]!r}" if near else f"supported keys: {', '.join(KEYS)}"
                 if not near and registry.find(key) is not None:
-                    hint = "states stand below 'states'"
+                    hint = "move it below 'states'"
                 raise PolicyError(f"unknown key {shown(key)}", place=value.place, fix=hint)
         if self.tree.get("states") is None:
             raise PolicyError(
-                "lacks 'states'", place=self.tree.place, fix="name those that should hold"
+                "lacks 'states'", place=self.tree.place, fix="list the states under 'states:'"
             )
 
     def _mapping(self, keys: Path, wanted: str = "states to parameters") -> dict[str, Tree]:
@@ -187,7 +185,7 @@ class _Maker:
             raise PolicyError(
                 f"{'.'.join(map(named, keys))} is {kind_of(tree.value)}, wanted a mapping of {wanted}",
                 place=tree.place,
-                fix="write 'name:' in it, without '- '" if isinstance(tree.value, list) else None,
+                fix="write 'name:' entries, without '- '" if isinstance(tree.value, list) else None,
             )
         found: dict[str, Tree] = tree.value
         return found
@@ -196,7 +194,7 @@ class _Maker:
         cls = self.classes.get(name) or registry.find(name)
         if cls is None:
             raise PolicyError(
-                f"states: there is no state {shown(name)}",
+                f"states: unknown state {shown(name)}",
                 place=tree.place,
                 fix=registry.hint(name),
             )
@@ -224,9 +222,9 @@ class _Maker:
             raise PolicyError(f"states.{error.message}", place=at, fix=fix) from None
 
     def _blamed(self, cls: type[AnyState], values: Mapping[str, Any], at: str | None) -> str | None:
-        """Where a mistake was made: a change is to blame for what is a mistake with it only.
+        """The place of an error: that of a change, if the error occurs only with the change.
 
-        What refuses a value may name the section it is in, or another value that it does not go with.
+        A validator may report the section of a value, or another value that conflicts with it.
         """
         home = ("states", cls.name)
         ours = {path[2:]: at_ for path, at_ in self.touched.items() if path[:2] == home}
@@ -258,7 +256,7 @@ def _good(cls: type[AnyState], values: Mapping[str, Any]) -> bool:
 
 
 def _as_before(now: Mapping[str, Any], was: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Values with that at one path as it was."""
+    """Values with the old value at one path."""
     made = dict(now)
     key, rest = path[0], path[1:]
     there, then = now.get(key), was.get(key)
@@ -272,7 +270,7 @@ def _as_before(now: Mapping[str, Any], was: Mapping[str, Any], path: Path) -> di
 
 
 def _below(tree: Tree, step: str | int) -> Tree | None:
-    """What is in a mapping or a list, if it is."""
+    """The child of a mapping or list; ``None`` if there is none."""
     if isinstance(tree.value, dict):
         return tree.value.get(str(step))
     if isinstance(tree.value, list) and isinstance(step, int) and step < len(tree.value):
@@ -282,13 +280,13 @@ def _below(tree: Tree, step: str | int) -> Tree | None:
 
 
 def _quote(message: str) -> str | None:
-    """What to do about a number where text is wanted; YAML makes one of ``580.10``."""
+    """The remedy for a number where text is needed, such as an unquoted ``580.10``."""
     unquoted = re.search(r"wanted text \(given: (-?[\d.]+|True|False)\)", message)
     return "put it in quotes" if unquoted else None
 
 
 def _check_values(tree: Tree, path: Path) -> None:
-    """Refuse what YAML can write and JSON cannot: a plan could not be saved."""
+    """Refuse values that YAML supports and JSON does not: a plan with them could not be saved."""
     if isinstance(tree.value, dict):
         for key, value in tree.value.items():
             _check_values(value, (*path, key))
@@ -302,7 +300,7 @@ def _check_values(tree: Tree, path: Path) -> None:
 
 
 def _replaced(last: Iterable[Path], before: Tree) -> Iterator[tuple[Path, tuple[Any, str]]]:
-    """What stood at paths before the command line changed them."""
+    """The values at paths before the changes of the command line."""
     for path in last:
         tree = before.get(*path)
         if tree is not None:
@@ -310,7 +308,7 @@ def _replaced(last: Iterable[Path], before: Tree) -> Iterator[tuple[Path, tuple[
 
 
 def _last(touched: Mapping[Path, str], data: Mapping[str, Any]) -> Iterator[Path]:
-    """The values of states that the command line named; a section as a whole is all it holds."""
+    """The paths of states' values set on the command line; a section stands for all its values."""
     for path in touched:
         if path and path[0] in {"groups", "nodes"}:
             if len(path) > 2:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from gpustate.errors import PolicyError
 from gpustate.files import TextFiles
 
-#: What people write for standard input.
+#: Names of standard input.
 STDIN = "-"
 _FILES = TextFiles("policy", PolicyError, limit_mib=5)
 
-#: The text of a file beside a policy: values, a patch. It may be empty.
+#: The text of another file: values, a patch. It may be empty.
 text_of = _FILES.text
 
 
 def head(path: str) -> str:
-    """How a file begins, as far as it is text; empty for a pipe, which can be read only once."""
+    """The beginning of a text file; empty for a pipe, which can be read only once."""
     return "" if path == STDIN else _FILES.head(path)
 
 

@@ -1,4 +1,4 @@
-"""JSON Patch and JSON Merge Patch on trees whose values know their file and line.
+"""JSON Patch and JSON Merge Patch on trees with file and line of each value.
 
 A list is a JSON patch, a mapping a merge patch. A JSON patch is applied completely or not at all.
 

@@ -1,4 +1,4 @@
-"""Tells the kinds of policies apart and loads them."""
+"""Detect the kind of a policy and load it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATE_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 class Kind(StrEnum):
-    """What stands for a policy."""
+    """Kinds of policy arguments."""
 
     PYTHON = "python"
     YAML = "yaml"  # gpustate's own format
@@ -30,11 +30,10 @@ class Kind(StrEnum):
 
 
 def kind(source: str) -> Kind:
-    """Tell what ``source`` is, without reading more than the beginning of it.
+    """Detect the kind of ``source`` from the beginning of the file.
 
     Raises:
-        PolicyError: it is neither a file nor the name of a state, or a gpustate document of
-            another kind.
+        PolicyError: it is neither a file nor the name of a state, or is another gpustate document.
     """
     if _is_name(source):
         return Kind.STATE
@@ -59,7 +58,7 @@ def own_policy(text: str, source: str) -> bool:
     try:
         return _kind(text, source) in (Kind.PYTHON, Kind.YAML)
     except PolicyError:
-        return False  # another document of gpustate; whoever reads it says so
+        return False  # another gpustate document; the reader reports it
 
 
 def load(
@@ -74,14 +73,14 @@ def load(
 
     Args:
         source: a Python file, gpustate's own YAML, a file of the GPU Operator, or the name of a state.
-        strict: keys of an Operator file that its schema does not have are errors, not notes.
-        release: of the Operator that such a file is for; what the file says, else the newest, otherwise.
-        changes: what the command line changes in it.
-        origins: find out where the values of a Python file stand; of other files it is known anyway.
+        strict: unknown keys of an Operator file are errors, not notes.
+        release: of the Operator for such a file; by default that of the file, or the newest.
+        changes: of the command line.
+        origins: determine the places of values in a Python file; other files always have them.
 
     Raises:
-        PolicyError: with the place, what is wrong there, and the next move.
-        GraphError: the ``gpustate.toml`` above the file names a state that is taken.
+        PolicyError: with place, problem and remedy.
+        GraphError: the ``gpustate.toml`` above the file registers a state with an existing name.
     """
     found = kind(source)
     if found is Kind.STATE:
@@ -91,7 +90,7 @@ def load(
             "is a saved plan, wanted a policy", place=source, fix=f"use: gpustate apply {source}"
         )
     text = files.read_text(source)
-    if found is Kind.OPERATOR:  # its beginning, or that of a pipe, may not have said it
+    if found is Kind.OPERATOR:  # the beginning of a file, or of a pipe, may not be enough
         found = _kind(text, source)
     registry.use_project(FilePath(source).parent)
     if found is Kind.PYTHON:
@@ -99,7 +98,7 @@ def load(
     elif found is Kind.YAML:
         policy = _changed(document.read(text, source), changes)
     else:
-        from gpustate.policies import operator  # the tables, only for those who need them
+        from gpustate.policies import operator  # large tables, only if needed
 
         policy = operator.read(text, source, strict=strict, changes=changes, release=release)
     return policy.but(*policy.states, name=policy.name or FilePath(source).stem)
@@ -111,7 +110,7 @@ def _changed(
     classes: document.StateClasses | None = None,
     notes: tuple[str, ...] = (),
 ) -> Policy:
-    """The policy that a document describes, after its changes."""
+    """Build the policy of a document after its changes."""
     if not changes:
         return document.make(tree, classes=classes, notes=notes)
     done = changes.on(tree, document.home)
@@ -132,7 +131,7 @@ def _python(text: str, source: str, changes: Changes | None, origins: bool) -> P
 
 
 def _is_name(source: str) -> bool:
-    """A state is meant: its name, or a word that names no file either."""
+    """Whether ``source`` is a state: its name, or a word that is not a file either."""
     if not _STATE_NAME.fullmatch(source):
         return False
     if registry.find(source) is not None:
@@ -153,6 +152,6 @@ def _single(name: str, changes: Changes | None) -> Policy:
         state = build(cls, {})
     except PolicyError as error:
         raise PolicyError(
-            error.message, fix=f"write a policy file that gives {name} its parameters"
+            error.message, fix=f"write a policy file that sets the parameters of {name}"
         ) from error
     return Policy(state, name=name)

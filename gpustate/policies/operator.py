@@ -1,9 +1,8 @@
-"""A policy that is a file of the GPU Operator: its states built from what the reader found.
+"""Load a policy from a file of the GPU Operator.
 
-Changes of the command line happen to the object itself, by its own names: ``--set driver.version=...``
-is ``spec.driver.version`` of a ClusterPolicy, and a patch is the one that ``kubectl patch clusterpolicy``
-would take. In a file with several objects that is the ClusterPolicy (or the Helm values), else the
-NVIDIADriver.
+Changes of the command line apply to the object itself with its own keys: ``--set driver.version=...`` is
+``spec.driver.version`` of a ClusterPolicy, and a patch is the same as for ``kubectl patch clusterpolicy``. In a
+file with several objects they apply to the ClusterPolicy (or the Helm values), else to the NVIDIADriver.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from gpustate.core.layers import REMOVED, Path, leaves, value_at
 from gpustate.core.policy import Original, Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.gpu_operator import Wanted, history, writing_kept
-from gpustate.gpu_operator.check import everywhere, nowhere
+from gpustate.gpu_operator import DesiredState, history, preserving
+from gpustate.gpu_operator.check import always_strict, never_strict
 from gpustate.gpu_operator.documents import OBJECTS, Item, filled_in, plain, without_heading
 from gpustate.gpu_operator.parts import parts
 from gpustate.gpu_operator.writing import dump
@@ -28,13 +27,13 @@ from gpustate.policies.rewriting import Rewritten
 from gpustate.policies.trees import Tree
 
 _OBJECT_KEYS = ("apiVersion", "kind", "metadata", "spec", "status")
-#: The first of these that a file holds is the one that is changed; Helm values have no kind.
+#: The first of these kinds in a file is changed; Helm values have no kind.
 _CHANGED = ("ClusterPolicy", None, "GPUCluster", "NVIDIADriver")
 
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """How a file is read: for which release, and whether keys that do nothing are errors."""
+    """Options for reading a file: the release, and whether unknown keys are errors."""
 
     strict: bool
     release: str
@@ -53,12 +52,12 @@ def read(
     Args:
         text: all of it.
         path: of the file.
-        strict: keys that do nothing are errors, not notes.
+        strict: unknown keys are errors, not notes.
         changes: of the command line.
-        release: of the Operator that the file is for; that of its wrapper, else the newest, otherwise.
+        release: of the Operator; by default that of the wrapper, or the newest.
 
     Raises:
-        PolicyError: with the line the trouble goes back to.
+        PolicyError: with the line of the problem.
         UsageError: there is no such release.
     """
     how = _How(strict, history.release(release) if release is not None else "")
@@ -90,16 +89,14 @@ def read(
 
 
 def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Policy:
-    strict = everywhere if how.strict else nowhere
+    strict = always_strict if how.strict else never_strict
     if rewritten is not None and not how.strict:
-        strict = (
-            rewritten.is_foreign
-        )  # what somebody types now is not what the Operator once dropped
+        strict = rewritten.is_foreign  # only keys of the command line
     reading = gpu_operator.read(text, path, strict=strict, release=how.release)
-    states = [_state(wanted, path) for wanted in reading.wanted]
+    states = [_state(wanted, path) for wanted in reading.states]
     places: dict[Path, str] = {
         ("states", wanted.state, name): place
-        for wanted in reading.wanted
+        for wanted in reading.states
         for name, place in wanted.places.items()
     }
     notes = reading.notes
@@ -128,13 +125,13 @@ def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Polic
         places=places,
         pace=reading.pace,
     )
-    beside = tuple(writing_kept.beside(reading))
+    beside = tuple(preserving.companion_objects(reading))
     policy.original = Original(_unwrapped(text, path), reading.kind == "helm", beside)
     return policy
 
 
 def _defaults(state: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the parameters given elsewhere are where nobody gives them."""
+    """Defaults of parameters that are set elsewhere."""
     by_default = every_parameter(build(registry.get(state), {}))
     return {name: by_default[name] for name in given if name in by_default}
 
@@ -152,9 +149,9 @@ def _home(key: str) -> Path:
 
 
 def _documents(text: str, path: str) -> tuple[list[Tree], str]:
-    """The objects of a file, those of a ``List`` one by one, and the release that one of them says.
+    """The objects of a file, those of a ``List`` one by one, and the release set by one of them.
 
-    Values stand there without their wrapper.
+    Values are without their wrapper.
     """
     there = parts(text, path)
     if any(one.held is not None for one in there):
@@ -165,7 +162,7 @@ def _documents(text: str, path: str) -> tuple[list[Tree], str]:
 
 
 def _tree(item: Item, path: str) -> Tree:
-    """An item as a tree whose places are those of the file."""
+    """An item as a tree with places in the file."""
     value: Any = item.value
     if isinstance(value, dict):
         value = {key: _tree(child, path) for key, child in value.items()}
@@ -199,7 +196,7 @@ def _which(documents: list[Tree]) -> int:
 
 
 def _last(policy: Policy, before: Policy | None, path: str) -> list[Path]:
-    """Paths of parameters that are what they are because of the command line."""
+    """Paths of parameters set by the command line."""
     now, old = _given(policy), _given(before) if before is not None else None
     found: set[Path] = set()
     for leaf, value in leaves(now):
@@ -217,15 +214,15 @@ def _given(policy: Policy) -> dict[str, dict[str, Any]]:
     return {state.name: parameters(state) for state in policy.states}
 
 
-def _state(wanted: Wanted, path: str) -> AnyState:
-    cls = registry.get(wanted.state)
+def _state(state: DesiredState, path: str) -> AnyState:
+    cls = registry.get(state.state)
     try:
-        return build(cls, wanted.parameters, place=path)
+        return build(cls, state.parameters, place=path)
     except PolicyError as error:
-        # Once more, one by one: the error is to name the line its parameter stands on.
-        for name, place in wanted.places.items():
+        # Again one by one, to find the line of the parameter.
+        for name, place in state.places.items():
             try:
-                build(cls, {name: wanted.parameters[name]}, place=place)
+                build(cls, {name: state.parameters[name]}, place=place)
             except PolicyError as alone:
                 if alone.message == error.message:
                     raise

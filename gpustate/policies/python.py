@@ -1,7 +1,7 @@
-"""A policy that is a Python file: run it, and say what is wrong with it in terms of its lines.
+"""Run a policy in a Python file, and report errors with its lines.
 
-The file runs in a namespace of its own with the rights of whoever runs gpustate, as a Makefile
-would; a policy from a stranger is to be read first.
+The file runs in a separate namespace with the permissions of the user, like a Makefile: review a foreign policy
+before using it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def run(text: str, path: str) -> Policy:
     """Run a policy file and return its ``policy``.
 
     Raises:
-        PolicyError: whatever goes wrong, with the line of the file it goes back to.
+        PolicyError: any error, with the line of the file that caused it.
     """
     try:
         code = compile(text, path, "exec", dont_inherit=True)
@@ -34,7 +34,7 @@ def run(text: str, path: str) -> Policy:
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise PolicyError(f"is not Python: {error or 'nested too deep'}", place=path) from error
-    # A module, and a registered one: dataclasses look the module of a class up by its name.
+    # Registered as a module, because dataclasses look up the module of a class by name.
     module = ModuleType("gpustate_policy")
     module.__file__ = path
     sys.modules[module.__name__] = module
@@ -79,14 +79,14 @@ def _explained(error: BaseException, path: str) -> GpustateError:
         return PolicyError(f"imports {there}, which is not Python: {error.msg}", place=place)
     fix = None
     if isinstance(error, ModuleNotFoundError):
-        fix = "modules of your own are found when a gpustate.toml stands beside them"
+        fix = "put a gpustate.toml next to your own modules to make them importable"
     text = " ".join(str(error).split())
     what = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return PolicyError(what, place=place, fix=fix)
 
 
 def _line(trace: TracebackType | None, path: str) -> int | None:
-    """The innermost line of the policy file itself that led to an error."""
+    """The innermost line of the policy file that caused an error."""
     found: int | None = None
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == path:
@@ -96,7 +96,7 @@ def _line(trace: TracebackType | None, path: str) -> int | None:
 
 
 def _state_called(title: str) -> type[AnyState] | None:
-    """The state class a validation error is about: pydantic names it, and gives no class."""
+    """The state class of a validation error, by pydantic's title."""
     todo: list[Any] = [State]
     while todo:
         cls: type[AnyState] = todo.pop()

@@ -1,7 +1,7 @@
-"""Where the values of a policy in Python stand: read from its text, for ``resolve`` and for errors.
+"""Find the places of values in a Python policy from its text, for ``resolve`` and for errors.
 
-A policy that is written out (``Policy(Driver(branch=580))``, a state in a variable, a preset with its
-overrides) has a line for each value. What is computed stands at the nearest line that is known.
+Explicit values (``Policy(Driver(branch=580))``, a state in a variable, a preset with overrides) have their own
+line. Computed values get the nearest known line.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from gpustate.formats.words import at
 
 
 def places(text: str, file: str, policy: Policy) -> dict[Path, str]:
-    """Return the places of a policy's values by path; those of a whole state at least.
+    """Return the places of a policy's values by path, at least those of whole states.
 
     Args:
-        text: what was run already, so it is Python.
+        text: the file's text, which was run already.
         file: its path.
-        policy: what came of it.
+        policy: the resulting policy.
     """
     tree = ast.parse(text)
     assigned = {
@@ -48,7 +48,7 @@ def places(text: str, file: str, policy: Policy) -> dict[Path, str]:
 
 
 class _Finder:
-    """Goes through the call that makes a policy."""
+    """Visits the call that builds a policy."""
 
     def __init__(self, assigned: dict[str, ast.expr], policy: Policy) -> None:
         self.assigned = assigned
@@ -104,7 +104,7 @@ class _Finder:
                     yield from self.mapping(path, below)
 
     def followed(self, value: ast.expr) -> ast.expr:
-        """What a name was given."""
+        """The value assigned to a name."""
         for _ in range(10):
             if not isinstance(value, ast.Name) or value.id not in self.assigned:
                 break

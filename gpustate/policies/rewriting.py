@@ -1,11 +1,10 @@
-"""A document of the Operator after changes, as text again, and the way back from its lines.
+"""Write a changed document of the Operator as text, and map its lines to their origins.
 
-The reader of Operator files takes text and names lines. So what was changed is written out, every value
-on a line of its own, and the lines that the reader then names are translated into the places where the
-values really stand: in the file, or on the command line.
+The reader of Operator files needs text and reports lines. So a changed document is written with one value per
+line, and the reported lines are translated to the real places: in the file, or on the command line.
 
-The text is JSON between the lines ``---``, which is YAML too; empty lines keep a text of several lines
-as long as it was in the file.
+The text is JSON between lines ``---``, which is YAML too. Empty lines keep multi-line text as long as in the
+file.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from gpustate.errors import PolicyError
 from gpustate.policies.trees import Tree
 
 _LINE = re.compile(r"(.*):(\d+)", re.DOTALL)
-#: What YAML takes in an escape only; pairs of surrogates, JSON's way for the rest, it does not know.
+#: Characters that YAML needs escaped; it does not support JSON's surrogate pairs.
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
@@ -30,7 +29,7 @@ class Rewritten:
     Args:
         path: of the file they come from.
         lines: the text, line by line.
-        origins: for each line, where it stands.
+        origins: the place of each line.
     """
 
     path: str
@@ -55,11 +54,11 @@ class Rewritten:
         return self._origin(int(found[2])) or text
 
     def is_foreign(self, line: int) -> bool:
-        """Whether a line is not of the file: it was written on the command line."""
+        """Whether a line comes from the command line and not from the file."""
         return not self._number(self._origin(line))
 
     def note(self, text: str) -> str:
-        """Translate every line that a sentence names: ``path:3``, ``(line 3)``, ``lines 3-7``."""
+        """Translate every line in a message: ``path:3``, ``(line 3)``, ``lines 3-7``."""
         text = re.sub(
             re.escape(self.path) + r":(\d+)", lambda m: self._origin(int(m[1])) or m[0], text
         )
@@ -96,7 +95,7 @@ class Rewritten:
         self.origins.append(origin)
 
     def _value(self, before: str, tree: Tree, after: str) -> None:
-        """Write a value; what goes before it (its key) and after it (a comma) with it."""
+        """Write a value with the text before it (its key) and after it (a comma)."""
         value = tree.value
         if isinstance(value, dict) and value:
             self._line(f"{before}{{", tree.place)
@@ -116,7 +115,7 @@ class Rewritten:
             self._value(before, tree, "," if number < len(rows) else "")
 
     def _rest(self, value: str, place: str) -> None:
-        """The lines of a text, which the reader counts from the line of its key."""
+        """Pad multi-line text, whose lines the reader counts from the line of its key."""
         found = _LINE.fullmatch(place)
         in_file = found is not None and found[1] == self.path
         for offset in range(1, value.count("\n") + 2):
@@ -124,13 +123,13 @@ class Rewritten:
 
 
 def quoting(place: str | None, fix: str | None) -> str | None:
-    """What to do where text is wanted: quotes do not help on the command line."""
+    """The remedy where text is needed: quotes do not help on the command line."""
     quotes = fix is not None and "in quotes" in fix and (place or "").startswith("--set ")
     return "use --set-string" if quotes else fix
 
 
 def _scalar(value: Any) -> str:
-    """A value as JSON has it; numbers that it has no way to write, as YAML has them."""
+    """A value in JSON; numbers without a JSON form in YAML."""
     if isinstance(value, float):
         return _float(value)
     text = json.dumps(value, ensure_ascii=False)
@@ -143,7 +142,7 @@ def _float(value: float) -> str:
     if value in (float("inf"), float("-inf")):
         return ".inf" if value > 0 else "-.inf"
     text = repr(value)
-    # YAML 1.1 wants a dot in a number with an exponent, and a sign in the exponent.
+    # YAML 1.1 requires a dot in a number with an exponent, and a sign in the exponent.
     if "e" in text:
         digits, _, exponent = text.partition("e")
         digits = digits if "." in digits else f"{digits}.0"

@@ -1,7 +1,7 @@
-"""The JSON Schema of gpustate's own policies, made from the parameters of the states.
+"""The JSON Schema of gpustate's own policies, generated from the parameters of the states.
 
-``python -m gpustate.policies.schemas`` writes the published one, of the bundled states; ``gpustate convert
---schema`` prints that of all states found here, for an editor's completion.
+``python -m gpustate.policies.schemas`` writes the published schema of the bundled states. ``gpustate convert
+--schema`` prints that of all installed states, for an editor's completion.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REASONS = {"type": "string", "pattern": "\\S"}
 
 
 class _Generator(GenerateJsonSchema):
-    """Knows conditions: in a file they are text."""
+    """Supports conditions, which are text in a file."""
 
     def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
         if schema.get("cls") is Condition:
@@ -34,7 +34,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any]:
-    """The schema of policies of some states; of all that are registered when none are named."""
+    """The schema of policies with some states; by default all registered ones."""
     found = registry.states() if classes is None else classes
     definitions: dict[str, Any] = {}
     states: dict[str, Any] = {}
@@ -63,21 +63,21 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
         }
     definitions["condition"] = {
         "type": "string",
-        "description": "Which nodes: runtime('containerd') & ~mig_capable, group('inference').",
+        "description": "Selects nodes: runtime('containerd') & ~mig_capable, group('inference').",
     }
     definitions["states"] = _closed(
-        states, "By name: parameters, or nothing for the defaults.", families
+        states, "Parameters by state; nothing for the defaults.", families
     )
     definitions["allow"] = {
         "type": "object",
-        "description": "Rules of the compatibility matrix to go on in spite of, each with the reason.",
+        "description": "Allowed exceptions from rules of the compatibility matrix, each with the reason.",
         "additionalProperties": _REASONS,
     }
     definitions["overrides"] = {
         "type": "object",
         "additionalProperties": _closed(
             {**states, "allow": {"$ref": "#/$defs/allow"}},
-            "By state: parameters that replace those of the fleet.",
+            "Parameters by state that override those of the fleet.",
             partly,
         ),
     }
@@ -85,7 +85,7 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:gpustate:policy:1",
         "title": FORMAT,
-        "description": "States that should hold together, with parameters for groups and nodes.",
+        "description": "Desired states, with parameters for groups and nodes.",
         "type": "object",
         "additionalProperties": False,
         "required": ["format", "states"],
@@ -114,13 +114,13 @@ def _closed(
 
 
 def _described(made: dict[str, Any], cls: type[AnyState]) -> dict[str, Any]:
-    """The schema of one state with the words of its docstring."""
+    """The schema of one state with descriptions from its docstring."""
     text = cls.__doc__ or ""
     made["title"] = cls.name
     made["description"] = " ".join(text.split("\n\n")[0].split())
     said = _arguments(text) | {
-        "ensure": "absent removes what the state put there.",
-        "only": "Nodes it is for.",
+        "ensure": "absent removes what the state installed.",
+        "only": "Selects the nodes it applies to.",
     }
     for name, value in made.get("properties", {}).items():
         value.pop("title", None)

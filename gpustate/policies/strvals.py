@@ -1,9 +1,9 @@
 """The syntax of Helm's ``--set``: ``a.b=1,c[0].d=x,e={x,y}``.
 
-What a value is, it says by its look: ``true``, ``false`` and ``null`` in any case, whole numbers without a
-leading zero; everything else is text, ``1.5`` too. A backslash takes the meaning off a dot, a comma,
-an equals sign, a bracket or a brace. ``null`` takes a value away. Where Helm is silent or falls over
-(a key without a name, a path through something other than a mapping) there is an error here.
+The type of a value follows from its text: ``true``, ``false`` and ``null`` in any case, whole numbers without a
+leading zero; everything else is text, including ``1.5``. A backslash escapes a dot, comma, equals sign, bracket
+or brace. ``null`` removes a value. Where Helm is silent or crashes (an empty key, a path through a scalar) there
+is an error here.
 
 Sources:
     helm/helm, pkg/strvals/parser.go (grammar, types, limits); pkg/cli/values/options.go.
@@ -39,7 +39,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One value for one path; ``place`` is what was written."""
+    """One value for one path; ``place`` is the option as written."""
 
     steps: Steps
     value: Any
@@ -47,16 +47,16 @@ class Assignment:
 
 
 def assignments(text: str, kind: Kind = Kind.TYPED) -> list[Assignment]:
-    """Return what one option assigns, in its order.
+    """Return the assignments of one option in order.
 
     Raises:
-        PolicyError: naming the option as it was written, and where it stops making sense.
+        PolicyError: with the option as written, and the problem.
     """
     return list(_Parser(text, kind).all())
 
 
 def keys(path: str) -> tuple[str, ...]:
-    """A path without a value, as in ``--why driver.version``; dots in keys are escaped there too."""
+    """A path without a value, as in ``--why driver.version``; dots in keys are escaped."""
     found: list[str] = []
     parser = _Parser(path, Kind.PATH)
     while parser.more:
@@ -91,7 +91,7 @@ class _Parser:
             yield Assignment(steps, value, f"{self.kind.value} {_brief(written)}")
 
     def until(self, stop: str) -> tuple[str, str]:
-        """Text up to one of some characters, which is taken too; the end is an empty one."""
+        """Read up to one of some characters, which is consumed; empty at the end."""
         found: list[str] = []
         while self.more:
             character = self.text[self.position]
@@ -119,7 +119,7 @@ class _Parser:
                 steps.append(self.index())
                 rest, stop = self.until("[.=")
                 if rest or not stop:
-                    raise self.error(f"after an index comes '.', '[' or '=', not {shown(rest)}")
+                    raise self.error(f"wanted '.', '[' or '=' after an index, not {shown(rest)}")
             if len(steps) > _MOST_LEVELS:
                 raise self.error(f"a path has more than {_MOST_LEVELS} levels")
             if stop == "=":
@@ -149,7 +149,7 @@ class _Parser:
             if stop == "}":
                 if self.more:
                     if self.text[self.position] != ",":
-                        raise self.error("something follows the end of a list, wanted a comma")
+                        raise self.error("text after the end of a list, wanted a comma")
                     self.position += 1
                 return found
 
@@ -166,7 +166,7 @@ class _Parser:
         return text
 
     def json(self) -> Any:
-        """A JSON value, up to the comma after it; nothing is null."""
+        """A JSON value up to the next comma; empty is null."""
         rest = self.text[self.position :]
         stripped = rest.lstrip()
         begin = self.position + len(rest) - len(stripped)
@@ -178,10 +178,10 @@ class _Parser:
         except json.JSONDecodeError as error:
             raise self.error(f"the value is not JSON: {error.msg}") from error
         except (ValueError, RecursionError) as error:
-            raise self.error("the value is not JSON that can be read") from error
+            raise self.error("the value is not readable JSON") from error
         after = stripped[length:].lstrip()
         if after and after[0] != ",":
-            raise self.error(f"after a value comes a comma, not {shown(after)}")
+            raise self.error(f"wanted a comma after a value, not {shown(after)}")
         self.position = len(self.text) - len(after) + (1 if after else 0)
         return from_json(stripped[:length], f"{self.kind.value} {_brief(self.text)}")
 

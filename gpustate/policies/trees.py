@@ -1,6 +1,6 @@
-"""Data of which every value knows where it stands, so that what is changed keeps its origin.
+"""Data with the place of every value, so that changed documents keep origins.
 
-Trees are never changed: a change makes a new one that shares what stayed.
+Trees are immutable: a change creates a new one that shares unchanged parts.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Tree:
 
     Args:
         value: a scalar, a dict of trees by key, or a list of trees.
-        place: where it stands: ``file:line``, or what was written on the command line.
+        place: ``file:line``, or the option on the command line.
     """
 
     value: Any
     place: str
 
     def get(self, *keys: str) -> Tree | None:
-        """Follow keys down mappings; ``None`` where one is missing."""
+        """Follow keys down mappings; ``None`` if one is missing."""
         tree: Tree | None = self
         for key in keys:
             if tree is None or not isinstance(tree.value, dict):
@@ -49,7 +49,7 @@ class Tree:
 
 
 def plain(tree: Tree) -> Any:
-    """The data alone."""
+    """The data without places."""
     if isinstance(tree.value, dict):
         return {key: plain(value) for key, value in tree.value.items()}
     if isinstance(tree.value, list):
@@ -58,7 +58,7 @@ def plain(tree: Tree) -> Any:
 
 
 def places(tree: Tree, above: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Where every value stands, by its keys; what is in a list stands where the list does."""
+    """The place of every value by its keys; items of a list have the list's place."""
     if isinstance(tree.value, dict):
         for key, value in tree.value.items():
             path = (*above, key)
@@ -67,7 +67,7 @@ def places(tree: Tree, above: Path = ()) -> Iterator[tuple[Path, str]]:
 
 
 def from_data(data: Any, place: str) -> Tree:
-    """The same data, all of it at one place."""
+    """Data with one place for all values."""
     if isinstance(data, dict):
         return Tree({str(key): from_data(value, place) for key, value in data.items()}, place)
     if isinstance(data, list | tuple):
@@ -79,7 +79,7 @@ def documents(text: str, path: str, rules: yaml_events.Rules = RULES) -> list[Tr
     """Return the documents of a YAML text.
 
     Raises:
-        PolicyError: with the line at which the text stops making sense.
+        PolicyError: invalid YAML, with the line.
     """
 
     def tree(value: Any, line: int) -> Tree:
@@ -89,7 +89,7 @@ def documents(text: str, path: str, rules: yaml_events.Rules = RULES) -> list[Tr
 
 
 def from_json(text: str, place: str) -> Any:
-    """Read JSON; numbers that JSON does not have and keys that stand twice are errors.
+    """Read JSON; invalid numbers and duplicate keys are errors.
 
     Raises:
         PolicyError: it is not JSON, at ``place``.

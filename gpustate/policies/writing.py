@@ -1,4 +1,4 @@
-"""Policies written as gpustate's own YAML, and as Python."""
+"""Write policies as gpustate's own YAML, and as Python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpustate.formats.yaml_events import Written
 from gpustate.policies import document
 
 _WIDTH = 100
-#: What every state has comes after its own.
+#: Common parameters come after a state's own.
 _SHARED = ("ensure", "only")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _WHERE_TOKEN = re.compile(
@@ -30,7 +30,7 @@ _WHERE_TOKEN = re.compile(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes no anchors: what is the same twice is written twice."""
+    """Writes no anchors: equal values are written twice."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -53,7 +53,7 @@ def as_yaml(policy: Policy, comments: Sequence[str] = ()) -> str:
 
 
 def as_python(policy: Policy, comments: Sequence[str] = ()) -> str:
-    """A policy in Python; a condition that is code of somebody's own stands as its text."""
+    """A policy in Python; a condition with custom code is written as its text."""
     writer = _Python()
     states = [writer.state(state) for state in policy.states]
     extra: dict[str, str] = {}
@@ -76,7 +76,7 @@ def _comments(comments: Sequence[str]) -> str:
 
 
 class _Python:
-    """Writes values as Python, and remembers what has to be imported for them."""
+    """Writes values as Python, and collects their imports."""
 
     def __init__(self) -> None:
         self.imports: dict[str, set[str]] = {}
@@ -104,7 +104,7 @@ class _Python:
         return cls.__name__
 
     def literal(self, value: Any, indent: int | None = None) -> str:
-        """A value as Python; a mapping that would not fit behind ``indent`` on lines of its own."""
+        """A value as Python; a mapping that does not fit after ``indent`` is split into lines."""
         if isinstance(value, Mapping) and indent is not None:
             line = self.literal(value)
             if indent + len(line) + 20 < _WIDTH:
@@ -149,7 +149,7 @@ class _Python:
         return f"{self.named(type(value))}({inner})"
 
     def condition(self, condition: where.Condition) -> str:
-        """``where.group("a") & ~where.gpu``; its text where that is all there is."""
+        """``where.group("a") & ~where.gpu``; its text if there is nothing else."""
         try:
             where.parse(condition.text)
         except PolicyError:
@@ -170,7 +170,7 @@ class _Python:
 
 
 def _public(cls: type) -> str:
-    """The module a class is imported from: the package that offers it, else its own."""
+    """The module to import a class from: the package that exports it, else its own."""
     module = cls.__module__
     package = module.rpartition(".")[0]
     if package.startswith("gpustate.states.") or package == "gpustate":
@@ -194,12 +194,12 @@ def _wrapped(text: str) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """A text as people write it in Python: in double quotes."""
+    """A text in Python with double quotes."""
     return json.dumps(text, ensure_ascii=False) if text.isprintable() else repr(text)
 
 
 def _call(name: str, arguments: list[str], indent: int, always: bool = False) -> str:
-    """A call on one line, or on one line an argument."""
+    """A call on one line, or with one line per argument."""
     line = f"{name}({', '.join(arguments)})"
     if not arguments or (not always and indent + len(line) < _WIDTH and "\n" not in line):
         return line

@@ -68,7 +68,9 @@ class CommandLine:
     def against(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
         """Arguments of the menu that say the opposite of a wanted one."""
         return tuple(
-            dict.fromkeys(word for _, words in self.menu for word in grub.against(words, wanted))
+            dict.fromkeys(
+                word for _, words in self.menu for word in grub.conflicting(words, wanted)
+            )
         )
 
 

@@ -1,19 +1,19 @@
-"""The way to nodes: the only room that knows paramiko.
+"""Connections to nodes: the only package that imports paramiko.
 
-Nodes are worked on in threads, which is what paramiko is made for; nothing is patched at import.
-pyinfra is loaded when a node is given to one of its operations, see :mod:`gpustate.remote.connector`.
+Each node has a thread, which suits paramiko; nothing is patched at import. pyinfra is loaded only when one
+of its operations needs a connection, see :mod:`gpustate.remote.connector`.
 """
 
 import logging
 import sys
 
-# paramiko logs a traceback for every peer that hangs up early; what it raises says it in one line.
+# paramiko logs a traceback for every peer that disconnects early; its exception is enough.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
 
 if "paramiko" not in sys.modules and "invoke" not in sys.modules:
-    # Half of paramiko's import is invoke, for "Match exec" in an ssh_config alone: ssh.py gives it
-    # back where a configuration has that.
+    # Half of paramiko's import time is invoke, which only "Match exec" in an ssh_config needs: ssh.py
+    # imports it for a configuration that has one.
     sys.modules["invoke"] = None  # type: ignore[assignment]
     try:
         import paramiko  # noqa: F401

@@ -1,12 +1,11 @@
-"""Many asks in one exec: the script that goes out and the answer that comes back.
+"""Many queries in one exec: build the script and parse its answer.
 
-The script travels on standard input, in one compressed piece whose length stands in the command
-line, so that more can follow on the same input. The answer is framed by a nonce that is new for
-every exec: whatever a login shell prints around it is ignored, and no file's content can be
-mistaken for a frame. Files that asks need (see ``ShippedFile``) are sent only when the node says
-that it lacks them, within the same exec.
+The script is sent on standard input, compressed; the command line has its length, so that more data
+can follow. The answer is framed by a nonce that is new for every exec: output of the login shell around
+it is ignored, and no file content can be mistaken for a frame. Files that queries need
+(``ShippedFile``) are sent within the same exec, only if the node lacks them.
 
-Pure except for the nonce, which is handed in.
+Pure; the caller supplies the nonce.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from gpustate.core.shared_probes import VARIABLES, early, prelude, refers
 from gpustate.errors import ProbeError
 from gpustate.ops.upload import ONLY_BUNDLE
 
-#: Fragments, below which starting lanes costs more than it saves.
+#: Minimum number of fragments that makes two lanes worth their start-up cost.
 _WORTH_LANES = 8
-#: What stands behind the nonce where a part begins, and where it ends with its status.
+#: After the nonce: the number of a part at its start; ``=``, number and exit status at its end.
 _FRAME = re.compile(rb"(\d{1,6})|= (\d{1,6}) (\d{1,3})")
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One exec's worth of asks.
+    """The queries of one exec.
 
     Args:
-        script: plain text.
+        script: sh, uncompressed.
         nonce: frames the answer.
-        queries: those that are sent, in the order of their numbers.
-        numbers: of each ask that was handed in, the number of the one that is sent for it.
-        shipped: files some ask needs, by digest.
+        queries: the queries that are sent, in the order of their numbers.
+        numbers: for each requested query, the number of the one that is sent for it.
+        shipped: files that a query needs, by digest.
     """
 
     script: str
@@ -51,16 +50,16 @@ class Batch:
 
     @property
     def packed(self) -> bytes:
-        """The script as it travels."""
+        """The script as it is sent, compressed."""
         return gzip.compress(self.script.encode(), 6, mtime=0)
 
 
 def command_line(length: int, ready: str = "") -> str:
-    """The command that reads ``length`` compressed bytes from its input and runs them.
+    """Return the command that reads ``length`` compressed bytes from its input and runs them.
 
     Args:
         length: in bytes.
-        ready: a word to print on standard error before anything is read.
+        ready: printed on standard error before anything is read.
     """
     # Single quotes all around, no variables outside: csh and fish take it as sh does. What arrived
     # in part is not run at all: the front half of a line may be a command of another kind.
@@ -82,7 +81,7 @@ def prologue(node: InventoryNode) -> str:
 def make_batch(
     node: InventoryNode, queries: Sequence[Query[Any]], nonce: str, *, before: str = ""
 ) -> Batch:
-    """Put asks into one script; ``before`` is sh that runs ahead of them, output dropped."""
+    """Combine queries into one script; ``before`` is sh that runs first, its output discarded."""
     shipped: dict[str, ShippedFile] = {}
     queries, numbers = _joined(queries)
     for query in queries:
@@ -120,10 +119,10 @@ def _part(number: int, script: str, nonce: str) -> str:
 
 
 def _side_by_side(scripts: dict[int, str], nonce: str) -> str:
-    """Fragments that depend on nothing in two lanes, while what the others want to know is found out.
+    """Run independent fragments in two parallel lanes, while the shared prelude of the others runs.
 
-    A lane writes into a file that has no name any more, so that nothing is left however this ends. An
-    image, where a look is to leave no trace at all, is looked at in one lane.
+    A lane writes into an unlinked file, so that nothing is left behind. An image is probed in one lane,
+    since its root must not be written to.
     """
     text = "\n".join(scripts.values())
     before = prelude(text)
@@ -147,7 +146,7 @@ def _side_by_side(scripts: dict[int, str], nonce: str) -> str:
 
 
 def _joined(queries: Sequence[Query[Any]]) -> tuple[Sequence[Query[Any]], tuple[int, ...]]:
-    """One ask for all that can leave as one, where the last of them stands: what waits comes before it."""
+    """Merge shared queries of one kind into one, at the place of the last of them."""
     kinds: dict[type, list[int]] = {}
     for place, query in enumerate(queries):
         if isinstance(query, SharedQuery):
@@ -164,10 +163,10 @@ def _joined(queries: Sequence[Query[Any]]) -> tuple[Sequence[Query[Any]], tuple[
 
 
 class AnswerReader:
-    """Takes the bytes of an answer as they come.
+    """Parse an answer incrementally.
 
-    After each ``feed``: ``needed`` holds digests of files the node asked for and has not got, and
-    ``done`` tells whether the answer is complete.
+    After each ``feed``: ``needed`` holds the digests of files to send, and ``done`` is true once the
+    answer is complete.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -182,7 +181,7 @@ class AnswerReader:
         self.limit = 64 * 1024 * 1024
 
     def feed(self, data: bytes) -> None:
-        """Take more output; raise ``ProbeError`` when it cannot be an answer."""
+        """Add output; raise ``ProbeError`` when it is not an answer."""
         if self._unpack is not None:
             self._inflate(data)
             return
@@ -193,14 +192,17 @@ class AnswerReader:
             end = self._head.find(b"\n", mark) if mark >= 0 else -1
             if end < 0:
                 if len(self._head) > 1_000_000:
-                    raise ProbeError("the login shell prints without end")
+                    raise ProbeError(
+                        "the login shell prints more than 1 MB before the probe starts",
+                        fix="check the user's shell start-up files",
+                    )
                 return
             words = self._head[mark:end].decode("ascii", "replace").split()
             self._head = self._head[end + 1 :]
             if words[1:] == ["begin"]:
                 self.began = True
             elif len(words) == 3 and words[1] == "need" and words[2] in self._lacking:
-                # Each is asked for once: whoever asks again is not our script.
+                # The script requests each file once; a second request is not from it.
                 self._lacking.remove(words[2])
                 self.needed.append(words[2])
             elif words[1:] == ["answer"]:
@@ -208,7 +210,7 @@ class AnswerReader:
                 rest, self._head = self._head, b""
                 self._inflate(rest)
             else:
-                raise ProbeError(f"the answer has an unknown frame: {' '.join(words[1:])[:80]!r}")
+                raise ProbeError(f"invalid answer, unknown frame: {' '.join(words[1:])[:80]!r}")
 
     def _inflate(self, data: bytes) -> None:
         if self.done:
@@ -216,19 +218,21 @@ class AnswerReader:
         try:
             self._body += self._unpack.decompress(data, self.limit + 1 - len(self._body))
         except zlib.error as error:
-            raise ProbeError(f"the answer is torn ({error}); is gzip installed?") from error
+            raise ProbeError(
+                f"invalid answer ({error})", fix="check that gzip is installed on the node"
+            ) from error
         if len(self._body) > self.limit:
             raise ProbeError("the answer is larger than 64 MiB")
         self.done = self._unpack.eof
 
     def answers(self) -> tuple[Answer, ...]:
-        """An answer for each ask that was handed in; raise ``ProbeError`` when one is missing."""
+        """Return an answer for each requested query; raise ``ProbeError`` when one is missing."""
         found = split_answers(bytes(self._body), self.batch.nonce, len(self.batch.queries))
         return tuple(found[number] for number in self.batch.numbers)
 
 
 def split_answers(body: bytes, nonce: str, count: int) -> tuple[Answer, ...]:
-    """Cut an unpacked answer into its parts, in one pass; torn ones are left out."""
+    """Split a decompressed answer into its parts, in one pass; incomplete parts are left out."""
     mark = b"\n" + nonce.encode() + b" "
     found: dict[int, Answer] = {}
     number, start = b"", 0
@@ -245,7 +249,7 @@ def split_answers(body: bytes, nonce: str, count: int) -> tuple[Answer, ...]:
     missing = [number for number in range(count) if number not in found]
     if missing:
         raise ProbeError(
-            f"the answer lacks {len(missing)} of {count} parts (the probe was cut short)",
-            fix="see whether the node is out of memory or of room for sh's here-documents (df /tmp /run), then try again",
+            f"incomplete answer: {len(missing)} of {count} queries have no result",
+            fix="check free memory, and space in /tmp and /run (df /tmp /run), then try again",
         )
     return tuple(found[number] for number in range(count))

@@ -1,4 +1,4 @@
-"""One command on a node with its standard input and output, whatever carries it."""
+"""A running command with its standard input and output, over SSH or on this machine."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ class Channel(Protocol):
         ...
 
     def close_stdin(self) -> None:
-        """End of input."""
+        """Close the command's standard input."""
         ...
 
     def read(self, deadline: float) -> bytes:
-        """Some output; ``b""`` at its end; ``ConnectionFailed`` at the deadline."""
+        """Return the next output; ``b""`` at its end; raise ``ConnectionFailed`` at the deadline."""
         ...
 
     def read_stderr(self) -> bytes:
-        """What has come on standard error so far; never waits."""
+        """Return standard error received so far, without waiting."""
         ...
 
     def readable(self, seconds: float) -> bool:
-        """Wait at most so long for output or its end."""
+        """Wait at most ``seconds`` for output or its end."""
         ...
 
     def ended(self) -> bool:
-        """The command's output came to its end, rather than the connection it came over.
+        """Whether the command's output ended, as opposed to the connection.
 
-        An exit status would not tell: sshd may send it ahead of the last output.
+        An exit status does not show it: sshd may send it ahead of the last output.
         """
         ...
 
     def close(self) -> None:
-        """Let go of it; the command may go on if it detached itself."""
+        """Close it; a command that detached itself keeps running."""
         ...
 
 
@@ -55,11 +55,11 @@ class SshChannel:
         try:
             self._channel = transport.open_session(timeout=timeout_s)
             self._channel.settimeout(timeout_s)
-            self._heard = threading.Event()  # set while there is output, or its end
-            self._channel.in_buffer.set_event(self._heard)
+            self._readable = threading.Event()  # set while there is output, and at its end
+            self._channel.in_buffer.set_event(self._readable)
             self._channel.exec_command(command)
         except (paramiko.SSHException, EOFError, OSError) as error:
-            raise ConnectionFailed(f"no channel could be opened ({_words(error)})") from error
+            raise ConnectionFailed(f"cannot open an SSH channel ({_describe(error)})") from error
 
     def write(self, data: bytes, deadline: float) -> None:
         try:
@@ -67,7 +67,7 @@ class SshChannel:
             self._channel.sendall(data)
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise ConnectionFailed(
-                f"the connection broke while sending ({_words(error)})"
+                f"the connection broke while sending ({_describe(error)})"
             ) from error
 
     def close_stdin(self) -> None:
@@ -81,9 +81,9 @@ class SshChannel:
             self._channel.settimeout(max(0.05, deadline - time.monotonic()))
             data: bytes = self._channel.recv(65536)
         except TimeoutError as error:
-            raise ConnectionFailed("no answer in time") from error
+            raise ConnectionFailed("timed out waiting for output") from error
         except (OSError, EOFError, paramiko.SSHException) as error:
-            raise ConnectionFailed(f"the connection broke ({_words(error)})") from error
+            raise ConnectionFailed(f"the connection broke ({_describe(error)})") from error
         return data
 
     def read_stderr(self) -> bytes:
@@ -93,7 +93,7 @@ class SshChannel:
         return data
 
     def readable(self, seconds: float) -> bool:
-        return self._heard.wait(seconds)
+        return self._readable.wait(seconds)
 
     def ended(self) -> bool:
         return bool(self._channel.eof_received)
@@ -106,7 +106,7 @@ class SshChannel:
 
 
 class LocalChannel:
-    """A process on this machine; same contract."""
+    """A process on this machine."""
 
     def __init__(self, argv: list[str]) -> None:
         try:
@@ -118,18 +118,18 @@ class LocalChannel:
                 bufsize=0,
             )
         except OSError as error:
-            raise ConnectionFailed(f"{argv[0]} cannot be run ({error.strerror})") from error
+            raise ConnectionFailed(f"cannot run {argv[0]} ({error.strerror})") from error
 
     def write(self, data: bytes, deadline: float) -> None:
         if self._process.stdin is None:
-            raise ConnectionFailed("the command takes no input")
+            raise ConnectionFailed("the command has no standard input")
         view = memoryview(data)
         while view:
             try:
                 sent = self._process.stdin.write(view[:65536])
             except OSError as error:
                 raise ConnectionFailed(
-                    f"the command ended while sending ({error.strerror})"
+                    f"the command ended before it read all input ({error.strerror})"
                 ) from error
             view = view[sent or 0 :]
 
@@ -142,7 +142,7 @@ class LocalChannel:
 
     def read(self, deadline: float) -> bytes:
         if not self.readable(max(0.05, deadline - time.monotonic())):
-            raise ConnectionFailed("no answer in time")
+            raise ConnectionFailed("timed out waiting for output")
         return (self._process.stdout.read(65536) if self._process.stdout else b"") or b""
 
     def read_stderr(self) -> bytes:
@@ -174,5 +174,5 @@ class LocalChannel:
                 self._process.wait()
 
 
-def _words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return str(error) or type(error).__name__

@@ -1,10 +1,10 @@
-"""A node that is a folder: an image's root, reached by commands run inside it.
+"""Sessions in the root of an image, for ``gpustate bake`` and ``@chroot`` inventories.
 
-The same probes and the same node programs run there as on a machine, each command in namespaces of
-its own (see :mod:`gpustate.remote.chroot_enter`). pyinfra's ``@chroot`` is not used: it copies files
-through the builder's paths, so that an absolute link in the image leads to the builder's own files.
+Probes and node programs are those of a machine; each command runs in its own namespaces (see
+:mod:`gpustate.remote.chroot_enter`). pyinfra's ``@chroot`` is not used: it copies files through the
+builder's paths, so that an absolute link in the image leads to the builder's own files.
 
-Unlike on a node, a program ends with the controller: nothing of a bake goes on when it is killed.
+Unlike on a node, programs end with the controller: nothing keeps running when a bake is killed.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from gpustate.remote.session import Session
 
 _ENTER = Path(__file__).with_name("chroot_enter.py")
 _EXIT_CANNOT_ENTER = 125
-#: Seconds that taking the stand-ins away may need at the end of a command.
-_LEAVE_S = 20.0
+#: Seconds that removing placeholder files may take at the end of a command.
+_CLEANUP_S = 20.0
 
 
 def argv(root: str, command: str, *, gpus: str = "", guarded: bool = False) -> list[str]:
-    """How to run a sh command inside a root.
+    """Return the arguments that run a sh command inside a root.
 
     Args:
-        root: the folder.
+        root: the directory.
         command: for ``sh -c``.
-        gpus: those the image is for, as ``8xH100``.
-        guarded: it installs packages: no service starts, and names can be resolved.
+        gpus: the GPUs of the machines to come, as ``8xH100``.
+        guarded: for package installation: services are not started, and DNS works.
     """
     flags = ["--guarded"] * guarded + [f"--gpus={gpus}"] * bool(gpus)
     return [sys.executable, "-I", "-S", "-B", str(_ENTER), *flags, root, command]
 
 
 class _ImageChannel(LocalChannel):
-    """Waits for the end of its command, so that nothing is left in the image."""
+    """A channel whose ``close`` waits for the command, so that nothing is left in the image."""
 
     def close(self) -> None:
         self.close_stdin()
         try:
-            self._process.wait(timeout=_LEAVE_S)
+            self._process.wait(timeout=_CLEANUP_S)
         except subprocess.TimeoutExpired:
             pass
         super().close()
 
 
 class ImageSession(Session):
-    """One image.
+    """A session in an image.
 
     Args:
-        node: its name, variables and state folder; how to connect does not matter.
-        root: the folder.
-        gpus: those the image is for; empty when nobody said.
+        node: name, variables and state folder; its connection is not used.
+        root: the directory.
+        gpus: the GPUs of the machines to come; empty if unknown.
     """
 
     def __init__(self, node: InventoryNode, root: str, gpus: str = "") -> None:
@@ -71,10 +71,10 @@ class ImageSession(Session):
         self._guarded = False
 
     def connect(self) -> None:
-        """There is nothing to connect to."""
+        """Do nothing: an image needs no connection."""
 
     def close(self) -> None:
-        """Every command has ended with its channel."""
+        """Do nothing: every command ended with its channel."""
 
     def _open(self, inner: str) -> Channel:
         self.execs += 1
@@ -84,7 +84,7 @@ class ImageSession(Session):
     def run_program(
         self, run: str, program: Program, lock: dict[str, Any], **options: Any
     ) -> Iterator[dict[str, Any]]:
-        """As on a node, guarded: services stay off while packages are installed."""
+        """Run a program as on a node, without starting services."""
         self._guarded = True
         try:
             yield from super().run_program(run, program, lock, **options)
@@ -93,85 +93,85 @@ class ImageSession(Session):
 
 
 class ChrootSession(ImageSession):
-    """An image that an inventory names; it is held from connecting to closing.
+    """An image of an inventory, locked from ``connect`` to ``close``.
 
     Args:
-        node: its connection names the folder.
+        node: its connection has the directory.
     """
 
     def __init__(self, node: InventoryNode) -> None:
         super().__init__(node, node.connection.host or "/")
-        self._holding = ExitStack()
-        self._held = False
+        self._lock = ExitStack()
+        self._locked = False
 
     def connect(self) -> None:
-        """Check that it is an image, and keep others out of it; raise ``ConnectionFailed``."""
-        if self._held:
+        """Check and lock the image; raise ``ConnectionFailed``."""
+        if self._locked:
             return
         try:
-            self._holding.enter_context(held(self._root))
+            self._lock.enter_context(lock_root(self._root))
         except UsageError as error:
             raise ConnectionFailed(f"{self._root}: {error.message}", fix=error.fix) from error
-        self._held = True
+        self._locked = True
 
     def close(self) -> None:
-        """Let others in again."""
-        self._holding.close()
-        self._held = False
+        """Release the lock."""
+        self._lock.close()
+        self._locked = False
 
 
 @contextmanager
-def held(root: str) -> Iterator[None]:
-    """Check that a folder is a root that can be baked, and keep other bakes out of it.
+def lock_root(root: str) -> Iterator[None]:
+    """Check that a directory is a root that can be baked, and lock it against other bakes.
 
-    Nothing is written for that: the kernel lets go of the lock with this process.
+    Nothing is written for the lock; the kernel releases it with this process.
 
     Raises:
-        UsageError: it is not a root, or not one of this machine's architecture; or we are not root.
-        LockHeld: another bake is at work there.
+        UsageError: not a root, or one of another architecture, or this process is not root.
+        LockHeld: another bake holds the lock.
     """
     if os.geteuid() != 0:
-        raise UsageError("images are baked as root", fix="run it with sudo")
+        raise UsageError("baking an image requires root", fix="run the command with sudo")
     try:
         folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise UsageError(f"cannot be entered ({error.strerror})", place=root) from error
+        raise UsageError(f"cannot open the directory ({error.strerror})", place=root) from error
     try:
         if os.path.samestat(os.fstat(folder), os.stat("/")):
             raise UsageError(
-                "this is the machine gpustate runs on, not an image",
+                "this is the root of the running system, not of an image",
                 place=root,
                 fix="use `gpustate apply` with a node of ansible_connection: local",
             )
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LockHeld("another bake is at work in this root", place=root) from None
-        if pid := _lives_in(folder):
+            raise LockHeld("another bake is running in this root", place=root) from None
+        if pid := _process_in(folder):
             raise UsageError(
-                f"a machine or program runs in it (process {pid})",
+                f"a machine or program is running in it (process {pid})",
                 place=root,
-                fix="switch it off first, or reach it over SSH with `gpustate apply`",
+                fix="stop it first, or use `gpustate apply` over SSH",
             )
-        _try(root)
+        _check_root(root)
         yield
     finally:
         os.close(folder)
 
 
-def _lives_in(folder: int) -> str:
-    """A process that has the folder as its root; empty where there is none."""
+def _process_in(folder: int) -> str:
+    """Return a process that has the directory as its root; empty without one."""
     wanted = os.fstat(folder)
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if os.path.samestat(wanted, os.stat(f"/proc/{pid}/root")):
                 return pid
-        except OSError:  # it has ended
+        except OSError:  # the process ended
             continue
     return ""
 
 
-def _try(root: str) -> None:
+def _check_root(root: str) -> None:
     done = subprocess.run(
         argv(root, "[ -r /etc/os-release ] || [ -r /usr/lib/os-release ] || exit 66"),
         stdin=subprocess.DEVNULL,
@@ -181,11 +181,11 @@ def _try(root: str) -> None:
     )
     if done.returncode == 66:
         raise UsageError(
-            "it has no /etc/os-release: no system is installed in it",
+            "no operating system: /etc/os-release is missing",
             place=root,
-            fix="debootstrap one there, or mount the image's root file system",
+            fix="install one with debootstrap, or mount the image's root file system",
         )
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        why = said[-1].removeprefix("gpustate-bake: ") if said else f"exit {done.returncode}"
+        lines = done.stderr.strip().splitlines()
+        why = lines[-1].removeprefix("gpustate-bake: ") if lines else f"exit {done.returncode}"
         raise UsageError(why, place=root)

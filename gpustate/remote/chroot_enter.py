@@ -1,22 +1,19 @@
-"""Run one command inside an image's root, as if it were a machine of its own without hardware.
+"""Run one command inside an image's root, isolated from the builder's devices and kernel settings.
 
     python -I -S chroot_enter.py [--guarded] [--gpus=8xH100] ROOT COMMAND
 
-Mount, pid, ipc and uts namespaces are made for the command and vanish with it: when the command
-ends, when this process is killed, and when the process that started it is killed. Nothing is ever
-mounted where the builder could see it, so nothing can be left mounted.
+The command gets new mount, pid, ipc and uts namespaces. They end with the command, with this process,
+and with the process that started it. No mount is visible to the builder, so none can be left behind.
 
-The builder's own file system is not in the namespace at all (``pivot_root``), so that no link of
-the image, absolute or not, leads to a file of the builder. /sys is empty, and what /proc says of
-the builder's devices, modules and command line is covered: whoever looks for GPUs there finds
-none. /run, /tmp and /dev are new and small. The command has no rights to load modules, make device
-nodes, set the clock or the network, or reboot.
+The builder's file system is not in the namespace (``pivot_root``): no link in the image, absolute or
+not, leads to a file of the builder. /sys is empty, and the builder's devices, modules and command line
+in /proc are covered, so that no GPU is found there. /run, /tmp and /dev are new and small. The command
+lacks the capabilities to load modules, create device nodes, set clock or network, or reboot.
 
-``--guarded`` is for commands that install packages: services are kept from being started
-(policy-rc.d, for systemd is not there anyway), and the builder's resolv.conf is seen in the image.
-Where the image has such a file it is covered by a mount, and its bytes and times stay; where it has
-none, an empty stand-in is made, noted before, and removed afterwards, by the next guarded command
-when this one is killed.
+``--guarded`` is for commands that install packages: policy-rc.d keeps services from starting, and the
+image sees the builder's resolv.conf. An existing file of the image is covered by a mount and keeps its
+bytes and times. For a missing one an empty placeholder is created, recorded first, and removed
+afterwards; if this command is killed, the next guarded one removes it.
 
 Run as a file by the builder's Python: standard library only.
 
@@ -39,7 +36,7 @@ NEWNS, NEWUTS, NEWIPC, NEWPID = 0x00020000, 0x04000000, 0x08000000, 0x20000000
 RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 DETACH = 2
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP = 1, 24
-#: Rights that reach beyond the image, by their numbers.
+#: Capabilities that affect more than the image, by number.
 DROPPED = {
     "net_admin": 12,
     "sys_module": 16,
@@ -54,7 +51,7 @@ DROPPED = {
     "block_suspend": 36,
     "bpf": 39,
 }
-#: Ends with it when the root cannot be entered; the reason is on standard error.
+#: Exit status when the root cannot be entered; the reason is on standard error.
 EXIT_CANNOT_ENTER = 125
 
 #: Name, major, minor.
@@ -66,13 +63,13 @@ NODES = (
     ("urandom", 1, 9),
     ("tty", 5, 0),
 )
-#: Of /proc: what speaks of the builder's hardware and kernel.
+#: Files of /proc about the builder's hardware and kernel.
 COVERED_FOLDERS = ("driver", "bus", "scsi", "asound", "acpi", "irq")
 COVERED_FILES = ("modules", "devices", "cmdline", "kcore", "timer_list", "iomem", "ioports")
 READ_ONLY = ("sys", "sysrq-trigger")
 HERE = "/run/gpustate-bake"
 NOTE = "/var/lib/gpustate/bake.made"
-# A stand-in that a killed bake leaves behind must not matter on a machine that boots the image.
+# A placeholder that a killed bake leaves behind must have no effect on a machine that boots the image.
 POLICY_RC_D = (
     f"#!/bin/sh\n# Written while gpustate bakes this image.\n[ ! -e {HERE} ] || exit 101\nexit 0\n"
 )
@@ -81,7 +78,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CannotEnter(Exception):
-    """The root cannot be entered; the text is for a person."""
+    """The root cannot be entered; the message is shown to the user."""
 
 
 def _checked(what: str, result: int) -> None:
@@ -99,27 +96,27 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the parent is, also when it is gone already."""
+    """Receive SIGKILL when the parent ends; exit if it has ended already."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(EXIT_CANNOT_ENTER)
 
 
 def check_root(root: int) -> None:
-    """The folders that are mounted over must be folders, not links that lead elsewhere."""
+    """Raise unless the mount points are directories; a link could lead out of the image."""
     for name in ("dev", "proc", "run", "sys", "tmp"):
         try:
             mode = os.stat(name, dir_fd=root, follow_symlinks=False).st_mode
         except FileNotFoundError:
-            raise CannotEnter(f"it has no /{name}: is it the root of an image?") from None
+            raise CannotEnter(f"/{name} is missing; this is not the root of an image") from None
         if not stat.S_ISDIR(mode):
-            raise CannotEnter(f"its /{name} is not a folder (a link?): is it the root of an image?")
+            raise CannotEnter(f"/{name} is not a directory; this is not the root of an image")
 
 
-def settle(path: str, resolver: bytes) -> None:
-    """Make this namespace a machine without hardware; the image's root is at /image of it."""
+def build_namespace(path: str, resolver: bytes) -> None:
+    """Mount the image's root at /image of this namespace, without the builder's hardware."""
     mount("none", "/", "", REC | PRIVATE)
-    # The source is the current folder, so it may lie below what is covered now.
+    # The source is the current directory, so it may be below a path that is covered now.
     os.chdir(path)
     mount("tmpfs", "/tmp", "tmpfs", NOSUID | NODEV, "mode=755,size=1m")
     os.mkdir("/tmp/image")
@@ -149,19 +146,19 @@ def _pivot_root() -> int:
     numbers = {"x86_64": 155, "aarch64": 41, "ppc64le": 203}
     machine = os.uname().machine
     if machine not in numbers:
-        raise CannotEnter(f"images cannot be baked on {machine}")
+        raise CannotEnter(f"baking is not supported on {machine}")
     return numbers[machine]
 
 
 def make_devices(dev: str) -> None:
-    """Only what every program may expect; no disk, no GPU."""
+    """Create the device nodes that every program needs; no disk, no GPU."""
     os.umask(0)
     for name, major, minor in NODES:
         path = f"{dev}/{name}"
         try:
             os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
         except PermissionError:
-            # A container may not make nodes, but has these.
+            # A container may not create device nodes, but has these.
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o666))
             mount(f"/dev/{name}", path, "", BIND)
     for name in ("pts", "shm"):
@@ -182,7 +179,7 @@ def make_devices(dev: str) -> None:
 
 
 def cover_proc(proc: str, null: str) -> None:
-    """Hide the builder's hardware and kernel, and keep its settings from being changed."""
+    """Hide the builder's hardware and kernel, and make its settings read-only."""
     for name in COVERED_FOLDERS:
         if os.path.isdir(f"{proc}/{name}"):
             mount("tmpfs", f"{proc}/{name}", "tmpfs", NOSUID | NODEV | NOEXEC | RDONLY, "size=4k")
@@ -196,7 +193,7 @@ def cover_proc(proc: str, null: str) -> None:
 
 
 def write(path: str, data: bytes, mode: int) -> None:
-    """A new file, forced to disk."""
+    """Write a new file and flush it to disk."""
     file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, mode)
     os.write(file, data)
     os.fsync(file)
@@ -207,7 +204,7 @@ def write(path: str, data: bytes, mode: int) -> None:
 
 
 def in_root(work: object, *arguments: str) -> int:
-    """Do something in a child whose root is the image; its exit status."""
+    """Call ``work`` in a child whose root is the image; return its exit status."""
     pid = os.fork()
     if pid == 0:
         code = EXIT_CANNOT_ENTER
@@ -217,20 +214,20 @@ def in_root(work: object, *arguments: str) -> int:
             work(*arguments)  # type: ignore[operator]
             code = 0
         except (OSError, CannotEnter) as error:
-            complain(error)
+            report(error)
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def clear() -> None:
-    """Remove the stand-ins of this command, or of one that was killed."""
+def remove_placeholders() -> None:
+    """Remove the placeholders of this command, or of one that was killed."""
     try:
         with open(NOTE, encoding="utf-8", errors="surrogateescape") as file:
-            made = file.read().splitlines()
+            recorded = file.read().splitlines()
     except FileNotFoundError:
         return
-    for path in reversed(made):
+    for path in reversed(recorded):
         try:
             if stat.S_ISDIR(os.lstat(path).st_mode):
                 os.rmdir(path)
@@ -246,16 +243,16 @@ def clear() -> None:
     os.unlink(NOTE)
 
 
-def guard() -> None:
-    """Lay ours over policy-rc.d and resolv.conf of the image."""
-    clear()
-    lay("/usr/sbin/policy-rc.d", f"{HERE}/policy-rc.d", POLICY_RC_D.encode(), 0o755)
+def cover_files() -> None:
+    """Cover policy-rc.d and resolv.conf of the image with our own."""
+    remove_placeholders()
+    cover("/usr/sbin/policy-rc.d", f"{HERE}/policy-rc.d", POLICY_RC_D.encode(), 0o755)
     if os.path.getsize(f"{HERE}/resolv.conf"):
-        lay("/etc/resolv.conf", f"{HERE}/resolv.conf", b"", 0o644)
+        cover("/etc/resolv.conf", f"{HERE}/resolv.conf", b"", 0o644)
 
 
-def lay(path: str, ours: str, placeholder: bytes, mode: int) -> None:
-    """Mount ``ours`` over a file; where there is none, over a stand-in that is noted first."""
+def cover(path: str, ours: str, placeholder: bytes, mode: int) -> None:
+    """Mount ``ours`` over a file, or over a new placeholder, which is recorded first."""
     real = os.path.realpath(path)
     if not os.path.lexists(real):
         missing: list[str] = []
@@ -264,17 +261,17 @@ def lay(path: str, ours: str, placeholder: bytes, mode: int) -> None:
             missing.append(folder)
             folder = os.path.dirname(folder)
         if not real.startswith("/run/"):
-            note([*reversed(missing), real])
+            record([*reversed(missing), real])
         for one in reversed(missing):
             os.mkdir(one)
         write(real, placeholder, mode)
     mount(ours, real, "", BIND)
 
 
-def note(paths: list[str]) -> None:
-    """Write down what will be made, before it is made."""
+def record(paths: list[str]) -> None:
+    """Record paths before they are created, so that they can be removed after a kill."""
     folder = os.path.dirname(NOTE)
-    # Where it is a link whose end is not there yet, that end is made.
+    # If it is a dangling link, create its target.
     os.makedirs(os.path.realpath(folder), mode=0o700, exist_ok=True)
     with open(NOTE, "a", encoding="utf-8", errors="surrogateescape") as file:
         file.write("".join(f"{path}\n" for path in paths))
@@ -285,8 +282,8 @@ def note(paths: list[str]) -> None:
     os.close(place)
 
 
-def become(command: str, gpus: str) -> None:
-    """Become the command, with fewer rights."""
+def exec_command(command: str, gpus: str) -> None:
+    """Replace this process with the command, with fewer capabilities."""
     try:
         with open("/etc/hostname", encoding="utf-8") as file:
             name = file.read(64).split()[0].encode()
@@ -301,7 +298,7 @@ def become(command: str, gpus: str) -> None:
         "LC_ALL": "C",
         "SYSTEMD_OFFLINE": "1",
         "DRACUT_NO_MKNOD": "1",
-        # What probes and programs know it by.
+        # Probes and programs recognise an image by these.
         "GPUSTATE_IMAGE": "1",
         "GPUSTATE_IMAGE_GPUS": gpus,
     }
@@ -312,11 +309,9 @@ def become(command: str, gpus: str) -> None:
         os.execve("/bin/sh", ["sh", "-c", command], environment)
     except OSError as error:
         if error.errno == errno.ENOEXEC:
-            raise CannotEnter(
-                "its programs are of another architecture than this machine"
-            ) from None
+            raise CannotEnter("the image is for another architecture than this machine") from None
         if error.errno == errno.ENOENT:
-            raise CannotEnter("it has no /bin/sh: is it the root of an image?") from None
+            raise CannotEnter("/bin/sh is missing; this is not the root of an image") from None
         raise
 
 
@@ -324,20 +319,20 @@ def become(command: str, gpus: str) -> None:
 
 
 def init(path: str, resolver: bytes, command: str, gpus: str, *, guarded: bool) -> int:
-    """Process 1 of the namespace: everything in it is killed when this returns."""
-    settle(path, resolver)
-    if guarded and (code := in_root(guard)):
+    """Run as process 1 of the namespace: the kernel kills everything in it when this ends."""
+    build_namespace(path, resolver)
+    if guarded and (code := in_root(cover_files)):
         return code
     main = os.fork()
     if main == 0:
         try:
             os.chroot("/image")
             os.chdir("/")
-            become(command, gpus)
+            exec_command(command, gpus)
         except (OSError, CannotEnter) as error:
-            complain(error)
+            report(error)
         os._exit(EXIT_CANNOT_ENTER)
-    # The child has its own copies; the other side must see the end of output when it ends.
+    # Close our copies, so that the reader sees the end of output when the child ends.
     for number in (0, 1):
         os.close(number)
     while True:
@@ -345,15 +340,15 @@ def init(path: str, resolver: bytes, command: str, gpus: str, *, guarded: bool) 
         if pid == main:
             break
     if guarded:
-        in_root(clear)
+        in_root(remove_placeholders)
     return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
-def complain(error: Exception) -> None:
-    said = str(error)
+def report(error: Exception) -> None:
+    text = str(error)
     if isinstance(error, OSError) and error.strerror:
-        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    print(f"gpustate-bake: {said}", file=sys.stderr, flush=True)
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    print(f"gpustate-bake: {text}", file=sys.stderr, flush=True)
 
 
 def main(argv: list[str]) -> int:
@@ -362,7 +357,7 @@ def main(argv: list[str]) -> int:
     gpus = "".join(flag.removeprefix("--gpus=") for flag in flags if flag.startswith("--gpus="))
     parent = os.getppid()
     die_with_parent(parent)
-    # Ctrl-C is for the one who started us: a step in the middle is finished.
+    # The caller handles Ctrl-C: the running step is finished.
     os.setsid()
     try:
         try:
@@ -372,7 +367,7 @@ def main(argv: list[str]) -> int:
             resolver = b""
         _checked("namespaces", _libc.unshare(NEWNS | NEWUTS | NEWIPC | NEWPID))
     except OSError as error:
-        complain(error)
+        report(error)
         return EXIT_CANNOT_ENTER
     lifeline, parents_end = os.pipe()
     pid = os.fork()
@@ -386,7 +381,7 @@ def main(argv: list[str]) -> int:
                 os._exit(code)
             code = init(path, resolver, command, gpus, guarded=guarded)
         except (OSError, CannotEnter) as error:
-            complain(error)
+            report(error)
         finally:
             os._exit(code)
     for number in (0, 1):

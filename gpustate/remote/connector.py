@@ -1,7 +1,6 @@
-"""pyinfra on top of a node's connection: its facts and operations go through the connection at hand.
+"""A pyinfra connector that uses gpustate's own SSH connection to a node.
 
-Looking at nodes and running programs on them needs none of it, so it is imported only by who does:
-pyinfra takes longer to load than a node takes to be looked at.
+Imported on first use: loading pyinfra takes longer than probing a node.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pyinfra.connectors.ssh import SSHConnector
 
 
 class NodeConnector(SSHConnector):
-    """``@ssh`` over a connection that somebody else made, and closes."""
+    """pyinfra's ``@ssh`` over an open connection, which its owner closes."""
 
     def connect(self) -> None:
         self.client = self.host.data.gpustate_client
@@ -25,7 +24,7 @@ class NodeConnector(SSHConnector):
 
 
 def pyinfra_host(name: str, client: paramiko.SSHClient) -> PyinfraHost:
-    """One node as pyinfra has it, connected."""
+    """Return the pyinfra host of a node, connected."""
     inventory = PyinfraInventory(([(name, {"gpustate_client": client})], {}))
     host = inventory.get_host(name)
     host.connector_cls = NodeConnector

@@ -1,4 +1,4 @@
-"""A node that is a container on this machine: commands run in it through docker's or podman's own program.
+"""Nodes that are containers on this machine: run commands in them with ``docker exec`` or ``podman exec``.
 
 Sources:
     docker and podman, ``container inspect`` and ``exec``; pyinfra 3.10, ``connectors/docker.py``.
@@ -15,15 +15,15 @@ _TIMEOUT_S = 30.0
 
 
 def argv(program: str, container: str, command: str) -> list[str]:
-    """How to run a sh command in a container, as root."""
+    """Return the arguments that run a sh command in a container as root."""
     return [program, "exec", "-i", "-u", "0", container, "/bin/sh", "-c", command]
 
 
 def check(program: str, container: str) -> None:
-    """See that a container runs.
+    """Raise unless a container is running.
 
     Raises:
-        ConnectionFailed: it does not, there is none, or the daemon does not answer.
+        ConnectionFailed: it does not exist or is stopped, or the daemon does not respond.
     """
     inspect = [program, "container", "inspect", "--format", "{{.State.Running}}", container]
     try:
@@ -32,15 +32,17 @@ def check(program: str, container: str) -> None:
         )
     except OSError as error:
         raise ConnectionFailed(
-            f"{program} cannot be run ({error.strerror})", fix=f"install {program} on this machine"
+            f"cannot run {program} ({error.strerror})", fix=f"install {program} on this machine"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise ConnectionFailed(f"{program} did not answer within {_TIMEOUT_S:g} s") from error
+        raise ConnectionFailed(
+            f"{program} container inspect timed out after {_TIMEOUT_S:g} s"
+        ) from error
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        raise ConnectionFailed(lines[-1] if lines else f"{program} ended with {done.returncode}")
+        raise ConnectionFailed(lines[-1] if lines else f"{program} exited with {done.returncode}")
     if done.stdout.strip() != "true":
         raise ConnectionFailed(
-            f"the container {container} is not running",
-            fix=f"start it: {program} start {container}",
+            f"container {container} is not running",
+            fix=f"{program} start {container}",
         )

@@ -1,9 +1,8 @@
-"""Host keys by name, as sshd(8) describes the files.
+"""Look up host keys in known_hosts files, in the format of sshd(8).
 
-paramiko's own table is a list that is gone through for every question, and every line is parsed
-and compared with all others when it is loaded: a second for a thousand nodes, and ten milliseconds
-more for each of them. Here plain names are looked up, hashed ones are compared once a node, and a
-line's key is parsed when it is the one.
+paramiko's own reader parses every line and compares it with all others at load time, and scans its list
+for every lookup: a second for a thousand nodes, and ten milliseconds more for each of them. Here plain
+names are indexed, hashed ones are compared once a node, and only the keys of a matching line are parsed.
 
 Sources:
     sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"; OpenSSH hostfile.c (``|1|salt|hash``).
@@ -29,10 +28,10 @@ _FILES = TextFiles("known_hosts", UsageError, limit_mib=64)
 
 
 class KnownHosts:
-    """The lines of some files.
+    """The lines of some known_hosts files.
 
     Args:
-        files: those that do not exist are left out; new keys go to the first.
+        files: missing ones are skipped; new keys are appended to the first.
 
     Raises:
         UsageError: a file cannot be read.
@@ -44,20 +43,20 @@ class KnownHosts:
         self._hashed: list[tuple[bytes, bytes, str]] = []
         self._writing = threading.Lock()
         for file in files:
-            if file != os.devnull and _is_there(file):
-                self._take(_FILES.text(file).split("\n"))
+            if file != os.devnull and _exists(file):
+                self._read(_FILES.text(file).split("\n"))
 
-    def _take(self, lines: Iterable[str]) -> None:
+    def _read(self, lines: Iterable[str]) -> None:
         for line in map(str.strip, lines):
             if not line or line.startswith("#"):
                 continue
             for name in line.split(None, 1)[0].split(","):
                 if name.startswith(_HASHED):
-                    self._take_hashed(name, line)
+                    self._add_hashed(name, line)
                 else:
                     self._plain.setdefault(name, []).append(line)
 
-    def _take_hashed(self, name: str, line: str) -> None:
+    def _add_hashed(self, name: str, line: str) -> None:
         try:
             salt, digest = (base64.b64decode(word) for word in name.split("|")[2:4])
         except (ValueError, binascii.Error):
@@ -65,13 +64,13 @@ class KnownHosts:
         self._hashed.append((salt, digest, line))
 
     def keys_of(self, name: str) -> HostKeys:
-        """The keys of one host, as paramiko wants them; ``name`` is ``[host]:port`` off port 22."""
+        """Return the keys of one host for paramiko; ``name`` is ``[host]:port`` unless the port is 22."""
         lines = list(self._plain.get(name, ()))
-        asked = name.encode()
+        encoded = name.encode()
         lines += [
             line
             for salt, digest, line in self._hashed
-            if hmac.compare_digest(hmac.digest(salt, asked, "sha1"), digest)
+            if hmac.compare_digest(hmac.digest(salt, encoded, "sha1"), digest)
         ]
         found: dict[str, paramiko.PKey] = {}
         for line in lines:
@@ -87,15 +86,15 @@ class KnownHosts:
         return keys
 
     def add(self, name: str, key: paramiko.PKey) -> None:
-        """Write a new host's key down."""
+        """Append the key of a new host to the first file."""
         line = f"{name} {key.get_name()} {key.get_base64()}"
         with self._writing, open(self._file, "a", encoding="ascii") as file:
             file.write(line + "\n")
             self._plain.setdefault(name, []).append(line)
 
 
-def _is_there(file: str) -> bool:
-    """Whether something has that name; one that may not be looked at is there."""
+def _exists(file: str) -> bool:
+    """Whether the file exists; one that cannot be accessed counts as existing."""
     try:
         os.stat(file)
     except FileNotFoundError:

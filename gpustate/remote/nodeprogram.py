@@ -1,8 +1,8 @@
-"""What is sent to a node to run a program there: the program's own text, and the scripts around it.
+"""The scripts that start and follow a program on a node.
 
-Pure. :func:`start_script` takes the lock, writes the program down, starts it detached and follows it;
-:func:`follow_script` only follows. Both run within one exec and answer in lines that begin with a
-nonce: ``begin``, ``refused WHY``, ``done``, ``died``, and between them the journal.
+Pure. The script of :func:`start_script` takes the lock, writes the program, starts it detached and follows
+it; that of :func:`follow_script` only follows. Each runs in one exec and prints lines that begin with a
+nonce (``begin``, ``refused WHY``, ``done``, ``died``), and the journal between them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def archive(
     run: str, program: Program, node: InventoryNode, lock: dict[str, Any], keep_lock: bool
 ) -> str:
-    """A script that writes everything of a program into the folder ``$R``: who runs it and why, too."""
+    """Return a script that writes all files of a program into ``$R``, with holder and reason."""
     return _shell_archive(
         {
             "library": LIBRARY,
@@ -51,7 +51,7 @@ def start_script(
     take_over: str | None,
     after: str | None,
 ) -> str:
-    """The script that starts a program whose archive follows it, compressed to ``size`` bytes."""
+    """Return the script that starts a program; the archive of ``size`` compressed bytes follows it."""
     words = {
         "@NONCE@": nonce,
         "@RUN@": shlex.quote(run),
@@ -69,7 +69,7 @@ def start_script(
 
 
 def follow_script(run: str, node: InventoryNode, nonce: str, offset: int) -> str:
-    """The script that follows a program from a byte of its journal; refuses when there is no such run."""
+    """Return the script that follows a program from a byte offset; refuses an unknown run."""
     return (
         batches.prologue(node)
         + f"RUN={shlex.quote(run)}; R=$G/runs/$RUN; N={nonce}; O={offset}\nprintf '\\n%s begin\\n' $N\n"
@@ -100,18 +100,18 @@ def _program_text(
 
 
 def _filled(text: str, words: dict[str, str]) -> str:
-    # In one pass: what is put in for one word is never taken for another.
+    # In one pass: a replacement is never replaced again.
     return re.sub("@[A-Z]+@", lambda found: words.get(found[0], found[0]), text)
 
 
 def _unit_suffix(node: InventoryNode) -> str:
-    """Keeps units apart where several state folders share one systemd."""
+    """Distinguish units where several state folders share one systemd."""
     folder = node.state_folder
     return "" if folder == DEFAULT_STATE_FOLDER else f"-{fingerprint(folder)}"
 
 
 def _shell_archive(files: dict[str, str]) -> str:
-    """A script that writes files into ``$R``; content is quoted, nothing in it is run."""
+    """Return a script that writes files into ``$R``; their content is base64, never executed."""
     parts = []
     for name, text in files.items():
         data = base64.encodebytes(text.encode("utf-8", "surrogateescape")).decode("ascii")

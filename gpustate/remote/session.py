@@ -1,6 +1,6 @@
-"""A node that is connected: probing it, running a program on it, following that program.
+"""A connected node: send it queries, run a program on it, follow that program.
 
-Counts what it costs: connections and exec channels are part of every result.
+Connections and exec channels are counted; the counts are part of every result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpustate.formats.numbers import whole
 from gpustate.remote import batch as batches
 from gpustate.remote import containers, nodeprogram
 from gpustate.remote.channel import Channel, LocalChannel, SshChannel
-from gpustate.remote.ssh import close_client, lost, open_client
+from gpustate.remote.ssh import close_client, keepalive_failure, open_client
 
 if TYPE_CHECKING:
     from pyinfra.api.host import Host as PyinfraHost
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PROBE_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 60.0
-#: A follower that hears nothing for so long asks whether the program is still there.
+#: A connection without journal entries for so long is given up and opened again.
 QUIET_S = 900.0
 
 
@@ -59,7 +59,7 @@ class Session:
         if connection.kind == "local" or self._client is not None:
             return
         if connection.kind == "chroot":
-            raise ConnectionFailed("it is the root of an image, in which nothing runs")
+            raise ConnectionFailed("an image root is not supported here")
         if connection.kind in containers.PROGRAMS:
             containers.check(connection.kind, connection.host or "")
             return
@@ -67,29 +67,29 @@ class Session:
         self._client = open_client(self.node.name, self.node.connection)
 
     def close(self) -> None:
-        """Hang up. What runs on the node goes on."""
+        """Disconnect; programs on the node keep running."""
         if self._client is not None:
             close_client(self._client)
             self._client = None
 
     def _transport(self) -> paramiko.Transport | None:
-        """The live transport, if there is one."""
+        """The transport, if it is active."""
         transport = self._client.get_transport() if self._client is not None else None
         return transport if transport is not None and transport.is_active() else None
 
     @property
     def connected(self) -> bool:
-        """The connection stands, as far as can be told from here."""
+        """Whether the connection is open, as far as this side knows."""
         return self.node.connection.kind != "ssh" or self._transport() is not None
 
-    def _hung_up(self, channel: Channel) -> bool:
-        """A channel ended because the connection did, not because the command did."""
-        return not channel.ended() and not self.holds()
+    def _disconnected(self, channel: Channel) -> bool:
+        """Whether a channel ended because the connection did, not the command."""
+        return not channel.ended() and not self.still_connected()
 
-    def holds(self) -> bool:
-        """Tell, after something went wrong, whether the connection still stands.
+    def still_connected(self) -> bool:
+        """Whether the connection survived an error, after a second at most.
 
-        paramiko lets everybody know who waits for a channel before it says that the connection is gone.
+        paramiko wakes callers that wait for a channel before it marks the transport as closed.
         """
         end = time.monotonic() + 1.0
         while self.connected and time.monotonic() < end:
@@ -97,21 +97,21 @@ class Session:
         return self.connected
 
     def _broke(self, when: str) -> ConnectionFailed:
-        """The connection broke: when, and why, if that is known."""
-        why = lost(self._client) if self._client is not None else ""
+        """The error for a broken connection, with the reason if it is known."""
+        why = keepalive_failure(self._client) if self._client is not None else ""
         return ConnectionFailed(f"the connection broke {when}" + (f" ({why})" if why else ""))
 
     def pyinfra(self) -> PyinfraHost:
-        """This node for pyinfra's facts and operations, over this connection."""
+        """Return the node as a pyinfra host over this connection."""
         from gpustate.remote.connector import pyinfra_host
 
         self.connect()
         if self._client is None:
-            raise ConnectionFailed("there is no SSH connection for pyinfra to this node")
+            raise ConnectionFailed("pyinfra needs an SSH connection, and this node has none")
         return pyinfra_host(self.node.name, self._client)
 
     def wait_closed(self, seconds: float) -> None:
-        """Wait until the other side hangs up, at most so long."""
+        """Wait at most ``seconds`` until the node closes the connection."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self._transport() is None:
@@ -119,7 +119,7 @@ class Session:
             time.sleep(0.1)
 
     def _open(self, inner: str) -> Channel:
-        """Start a command, as root where the inventory says ``become``."""
+        """Start a command, with sudo where the inventory sets ``become``."""
         self.execs += 1
         connection = self.node.connection
         self._prompt = ""
@@ -138,15 +138,19 @@ class Session:
         self.connect()
         transport = self._transport()
         if transport is None:
-            raise ConnectionFailed("the connection is gone")
+            raise ConnectionFailed("the connection is closed")
         return SshChannel(transport, command, max(10.0, connection.timeout_s))
 
     def start(self, script: str, deadline: float) -> Channel:
-        """Run a script that was packed; get past sudo. The caller closes the channel."""
+        """Start a script, through sudo if configured. The caller closes the channel."""
         packed = gzip.compress(script.encode(), 6, mtime=0)
         self._ready = secrets.token_hex(8)
-        queries = self.node.connection.become_password is not None and self.node.connection.become
-        channel = self._open(batches.command_line(len(packed), self._ready if queries else ""))
+        sends_password = (
+            self.node.connection.become_password is not None and self.node.connection.become
+        )
+        channel = self._open(
+            batches.command_line(len(packed), self._ready if sends_password else "")
+        )
         try:
             if self._prompt:
                 self._answer_sudo(channel, deadline)
@@ -155,7 +159,7 @@ class Session:
             except ConnectionFailed:
                 if not channel.ended():
                     raise
-                # What said no before it was sent anything, as sudo does, has said why.
+                # The command ended before it read its input, as sudo does: its output says why.
                 raise ProbeError(self._not_started(channel)) from None
         except BaseException:
             channel.close()
@@ -163,77 +167,81 @@ class Session:
         return channel
 
     def _answer_sudo(self, channel: Channel, deadline: float) -> None:
-        """Give the password if, and only if, sudo asks for it, and wait until the command runs.
+        """Send the password if, and only if, sudo prompts for it, and wait until the command runs.
 
-        Nothing else may be sent before: sudo would take it for a password.
+        Nothing else may be sent before that: sudo would read it as the password.
         """
-        said = b""
+        stderr = b""
         prompt, ready = self._prompt.encode(), self._ready.encode()
-        given = False
+        sent = False
         while time.monotonic() < deadline:
-            said += channel.read_stderr()
-            if ready in said:
+            stderr += channel.read_stderr()
+            if ready in stderr:
                 return
-            if said.count(prompt) > given:
-                if given:
+            if stderr.count(prompt) > sent:
+                if sent:
                     raise ProbeError(
-                        "sudo does not accept the become password",
-                        fix="check ansible_become_password",
+                        "sudo rejected the become password",
+                        fix="check ansible_become_password, or use --ask-become-pass",
                     )
                 password = self.node.connection.sudo_password or ""
                 channel.write(password.encode() + b"\n", deadline)
-                given = True
+                sent = True
             if channel.readable(0.02):
-                said += channel.read_stderr()
-                if ready not in said:
-                    text = said.replace(prompt, b"").decode("utf-8", "replace").strip()
-                    raise ProbeError(f"sudo did not run the command: {text or 'it said nothing'}")
-        raise ProbeError("sudo neither asked for a password nor ran the command")
+                stderr += channel.read_stderr()
+                if ready not in stderr:
+                    text = stderr.replace(prompt, b"").decode("utf-8", "replace").strip()
+                    raise ProbeError(f"sudo did not run the command: {text or 'no error message'}")
+        raise ProbeError("timed out: sudo neither prompted for a password nor ran the command")
 
     def _not_started(self, channel: Channel) -> str:
-        """A command that never began, and why, as far as it said."""
-        said = channel.read_stderr().decode("utf-8", "replace").strip()
-        last = said.splitlines()[-1] if said else ""
-        if "password is required" in said or "terminal is required" in said:
-            why = "sudo wants a password; set ansible_become_password or use --ask-become-pass"
+        """Describe why a command did not start, from its standard error."""
+        stderr = channel.read_stderr().decode("utf-8", "replace").strip()
+        last = stderr.splitlines()[-1] if stderr else ""
+        if "password is required" in stderr or "terminal is required" in stderr:
+            why = "sudo requires a password; set ansible_become_password or use --ask-become-pass"
         elif last:
-            why = f"it says: {last}"
+            why = last
         else:
-            why = "the shell there printed nothing of ours (is the login shell usable?)"
+            why = "no output; check the user's login shell"
         return f"the command did not start: {why}"
 
     # --- probing -----------------------------------------------------------------------
 
     def answer(self, queries: Sequence[Query[Any]], *, before: str = "") -> tuple[Answer, ...]:
-        """Send asks in one exec and wait for the answers.
+        """Send queries in one exec and wait for the answers.
 
         Raises:
-            ConnectionFailed, ProbeError: nothing came, or nothing usable.
+            ConnectionFailed: the connection broke.
+            ProbeError: the answer is missing or incomplete.
         """
         nonce = "gpustate-" + secrets.token_hex(16)
-        made = batches.make_batch(self.node, queries, nonce, before=before)
+        batch = batches.make_batch(self.node, queries, nonce, before=before)
         deadline = time.monotonic() + PROBE_TIMEOUT_S
-        channel = self.start(made.script, deadline)
-        reader = batches.AnswerReader(made)
+        channel = self.start(batch.script, deadline)
+        reader = batches.AnswerReader(batch)
         try:
             while not reader.done:
                 data = channel.read(deadline)
                 if not data:
-                    if self._hung_up(channel):
+                    if self._disconnected(channel):
                         raise self._broke("before the answer was complete")
                     if not reader.began:
                         raise ProbeError(self._not_started(channel))
-                    raise ProbeError("the probe ended in the middle of its answer; was it killed?")
+                    raise ProbeError(
+                        "the probe ended before its answer was complete",
+                        fix="check whether it was killed: dmesg on the node names processes killed for memory",
+                    )
                 reader.feed(data)
                 while reader.needed:
-                    channel.write(made.shipped[reader.needed.pop(0)].packed, deadline)
+                    channel.write(batch.shipped[reader.needed.pop(0)].packed, deadline)
             channel.close_stdin()
         finally:
             channel.close()
         return reader.answers()
 
     def shell(self, script: str, *, timeout_s: float = 30.0) -> Answer:
-        """Run a small script of the engine's own (lock, unlock); status and output."""
+        """Run a short script (lock, unlock); return its status and output."""
         nonce = "gpustate-" + secrets.token_hex(16)
         deadline = time.monotonic() + timeout_s
         text = (
@@ -241,22 +249,22 @@ class Session:
             + f"printf '\\n%s begin\\n' {nonce}\n(\n{script}\n) 2>&1\nprintf '\\n%s end %d\\n' {nonce} $?\n"
         )
         channel = self.start(text, deadline)
-        said = b""
+        output = b""
         try:
             while True:
                 data = channel.read(deadline)
                 if not data:
                     break
-                said += data
+                output += data
         finally:
             channel.close()
-        _, began, rest = said.partition(f"\n{nonce} begin\n".encode())
+        _, began, rest = output.partition(f"\n{nonce} begin\n".encode())
         body, ended, tail = rest.rpartition(f"\n{nonce} end ".encode())
         if not began or not ended:
-            raise ProbeError("the command did not run to its end")
+            raise ProbeError("the command ended before it was complete")
         status = whole(tail.split()[0].decode("ascii", "replace")) if tail.split() else None
         if status is None:
-            raise ProbeError("the command did not say how it ended")
+            raise ProbeError("the command reported no exit status")
         return Answer(status, body)
 
     # --- programs ----------------------------------------------------------------------
@@ -275,18 +283,18 @@ class Session:
         """Upload a program, start it detached, and yield its journal entries as they come.
 
         Args:
-            run: id of the run and stage; a run started twice is followed, not started again.
+            run: id of run and stage; a program that runs already is followed, not started again.
             program: compiled steps.
-            lock: what the node-side lock says about its holder.
+            lock: holder, reason and expiry, as they are written into the node's lock.
             keep_lock: leave the lock in place at the end, for the next stage.
-            take_over: run whose lock may be broken, because that run is known to be dead.
-            stop: asked again and again; once true, the node is told to end after its current step.
-            after: the newest run on the node, as seen when the steps were planned; ``none`` where
-                there was none. If it is another one by now, nothing is done.
+            take_over: a run that is known to be dead, whose lock may be replaced.
+            stop: polled; once true, the program is stopped after its current step.
+            after: the newest run on the node when the steps were planned; ``none`` without one.
+                If there is a newer one, the program is not started.
 
         Raises:
-            StepFailed: the program could not be started (disk full, lock held: see the text).
-            ConnectionFailed: the connection broke; the program goes on, :meth:`follow` takes it up.
+            StepFailed: the program could not be started (disk full, lock held).
+            ConnectionFailed: the connection broke; the program keeps running, :meth:`follow` reads on.
         """
         nonce = "gpustate-" + secrets.token_hex(16)
         text = nodeprogram.archive(run, program, self.node, lock, keep_lock)
@@ -305,7 +313,7 @@ class Session:
     def follow(
         self, run: str, offset: int, *, stop: Callable[[], bool]
     ) -> Iterator[dict[str, Any]]:
-        """Take up following a program that was started earlier, from a byte of its journal."""
+        """Follow a program that was started earlier, from a byte offset in its journal."""
         nonce = "gpustate-" + secrets.token_hex(16)
         script = nodeprogram.follow_script(run, self.node, nonce, offset)
         channel = self.start(script, time.monotonic() + START_TIMEOUT_S)
@@ -318,21 +326,21 @@ class Session:
         self, channel: Channel, nonce: str, stop: Callable[[], bool]
     ) -> Iterator[dict[str, Any]]:
         buffer = b""
-        began = told = False
+        began = stopping = False
         quiet = time.monotonic()
         while True:
-            if stop() and not told and began:
+            if stop() and not stopping and began:
                 channel.write(b"stop\n", time.monotonic() + 5)
-                told = True
+                stopping = True
             if not channel.readable(0.5):
                 if time.monotonic() - quiet > (QUIET_S if began else START_TIMEOUT_S):
-                    raise ConnectionFailed("the node has been silent for too long")
+                    raise ConnectionFailed("timed out: the program reported nothing for too long")
                 continue
             data = channel.read(time.monotonic() + 5)
             quiet = time.monotonic()
             if not data:
-                if began or self._hung_up(channel):
-                    raise self._broke("while the node worked")
+                if began or self._disconnected(channel):
+                    raise self._broke("while the program ran")
                 raise StepFailed(self._not_started(channel))
             buffer += data
             *lines, buffer = buffer.split(b"\n")
@@ -352,7 +360,7 @@ class Session:
 
 
 def read_entry(line: str) -> dict[str, Any]:
-    """Read one journal line; output travels in base64. A torn line is an entry ``torn``."""
+    """Read one journal line; output is base64. An incomplete line gives an entry ``torn``."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):

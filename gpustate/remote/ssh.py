@@ -1,8 +1,7 @@
-"""An SSH connection as the inventory, ``~/.ssh/config`` and the defaults ask for it.
+"""Open SSH connections, configured by the inventory, ``~/.ssh/config`` and defaults, in this order.
 
-Host keys are checked on every hop, jump hosts included, nothing prompts, every wait has an end,
-and small packets leave at once (paramiko does not set TCP_NODELAY: an exec on loopback takes 52 ms
-without it, 4 to 8 ms with).
+Host keys are checked on every hop, jump hosts included. Nothing prompts, and every wait has a timeout.
+TCP_NODELAY is set, which paramiko does not do: an exec on loopback takes 52 ms without it, 4 to 8 ms with.
 
 Sources:
     ssh_config(5); paramiko 4, ``SSHClient.connect``.
@@ -28,10 +27,10 @@ from gpustate.core.inventory import ALIVE_COUNT, ALIVE_INTERVAL_S, Connection, a
 from gpustate.errors import ConnectionFailed, UsageError
 from gpustate.files import TextFiles
 from gpustate.formats.numbers import whole
-from gpustate.remote import alive
+from gpustate.remote import keepalive
 from gpustate.remote.known_hosts import KnownHosts
 
-_CONFIGURATIONS = TextFiles("ssh configuration", UsageError, limit_mib=16)
+_CONFIGURATIONS = TextFiles("SSH configuration", UsageError, limit_mib=16)
 _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
 
 _T = TypeVar("_T")
@@ -39,20 +38,20 @@ _Load = TypeVar("_Load", bound=Callable[..., Any])
 
 
 def _once(load: _Load) -> _Load:
-    """As ``functools.cache``, and nodes that ask while one is loading wait for it."""
-    lock, kept = threading.Lock(), cache(load)
+    """Cache as ``functools.cache`` does; concurrent first calls load once."""
+    lock, cached = threading.Lock(), cache(load)
 
     @wraps(load)
-    def query(*args: Any) -> Any:
+    def call(*args: Any) -> Any:
         with lock:
-            return kept(*args)
+            return cached(*args)
 
-    return query  # type: ignore[return-value]
+    return call  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """One hop with everything looked up."""
+    """The resolved settings of one hop."""
 
     host: str
     port: int
@@ -80,48 +79,52 @@ def _config(path: str | None) -> paramiko.SSHConfig:
             paramiko_config.__dict__["invoke"] = importlib.import_module("invoke")
         return paramiko.SSHConfig.from_text(text)
     except (OSError, paramiko.SSHException) as error:
-        raise UsageError(f"cannot be read as an ssh configuration ({error})", place=file) from error
+        raise UsageError(f"invalid SSH configuration ({error})", place=file) from error
 
 
 def _target(name: str, connection: Connection) -> _Target:
-    asked = connection.host or name
-    said = _config(connection.ssh_config_file).lookup(asked)
-    identities = list(said.get("identityfile") or [])
+    alias = connection.host or name
+    configured = _config(connection.ssh_config_file).lookup(alias)
+    identities = list(configured.get("identityfile") or [])
     keys = (connection.key_file,) if connection.key_file else tuple(identities)
-    known = connection.known_hosts_file or said.get("userknownhostsfile") or "~/.ssh/known_hosts"
+    known = (
+        connection.known_hosts_file or configured.get("userknownhostsfile") or "~/.ssh/known_hosts"
+    )
     strict = connection.strict_host_key
     if strict == "yes" and not connection.known_hosts_file:
         strict = {"no": "no", "off": "no", "accept-new": "accept-new"}.get(
-            said.get("stricthostkeychecking", "yes"), "yes"
+            configured.get("stricthostkeychecking", "yes"), "yes"
         )
-    jump = connection.proxy_jump or said.get("proxyjump")
-    command = connection.proxy_command or (None if jump else said.get("proxycommand"))
-    host = said.get("hostname", asked)
+    jump = connection.proxy_jump or configured.get("proxyjump")
+    command = connection.proxy_command or (None if jump else configured.get("proxycommand"))
+    host = configured.get("hostname", alias)
     return _Target(
         host=host,
-        port=int(connection.port or said.get("port") or 22),
-        user=connection.user or said.get("user") or os.environ.get("USER") or "root",
+        port=int(connection.port or configured.get("port") or 22),
+        user=connection.user or configured.get("user") or os.environ.get("USER") or "root",
         keys=tuple(os.path.expanduser(key) for key in keys),
-        certificates=tuple(os.path.expanduser(f) for f in said.get("certificatefile", [])),
+        certificates=tuple(os.path.expanduser(f) for f in configured.get("certificatefile", [])),
         known_hosts=(*(os.path.expanduser(f) for f in known.split()), _SYSTEM_KNOWN_HOSTS),
         strict=strict,
-        alias=said.get("hostkeyalias", host),
+        alias=configured.get("hostkeyalias", host),
         jump=None if jump == "none" else jump,
         command=None if command == "none" else command,
-        agent=said.get("identitiesonly", "no") != "yes",
+        agent=configured.get("identitiesonly", "no") != "yes",
         alive_interval_s=_first(
             connection.alive_interval_s,
-            alive_interval(str(said.get("serveraliveinterval", ""))),
+            alive_interval(str(configured.get("serveraliveinterval", ""))),
             ALIVE_INTERVAL_S,
         ),
         alive_count=_first(
-            connection.alive_count, whole(str(said.get("serveralivecountmax", ""))), ALIVE_COUNT
+            connection.alive_count,
+            whole(str(configured.get("serveralivecountmax", ""))),
+            ALIVE_COUNT,
         ),
     )
 
 
-def _first(*found: _T | None) -> _T:
-    return next(value for value in found if value is not None)
+def _first(*values: _T | None) -> _T:
+    return next(value for value in values if value is not None)
 
 
 @_once
@@ -133,17 +136,17 @@ def _known_hosts(files: tuple[str, ...]) -> KnownHosts:
 def _private_key(file: str) -> paramiko.PKey:
     """Load a key once for all nodes."""
     if not os.path.isfile(file):
-        what = "is not a file" if os.path.lexists(file) else "does not exist"
-        raise UsageError(f"private key {what}", place=file)
+        problem = "is not a file" if os.path.lexists(file) else "does not exist"
+        raise UsageError(f"private key {problem}", place=file)
     if not os.access(file, os.R_OK):
         raise UsageError("private key is not readable", place=file, fix="check its owner and mode")
     try:
         return paramiko.PKey.from_path(file)
     except (paramiko.SSHException, OSError, ValueError, TypeError) as error:
         raise UsageError(
-            f"private key cannot be used ({error})",
+            f"cannot load the private key ({error})",
             place=file,
-            fix="an encrypted key goes into ssh-agent",
+            fix=f"if it is encrypted: ssh-add {file}",
         ) from error
 
 
@@ -160,8 +163,8 @@ class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
             _known_hosts(self.target.known_hosts).add(hostname, key)
             return
         raise ConnectionFailed(
-            f"its host key ({key.get_name()} {key.fingerprint}) is not in {self.target.known_hosts[0]}",
-            fix=f"check it and add it: ssh-keyscan -p {self.target.port} {self.target.host} >> {self.target.known_hosts[0]}",
+            f"host key {key.get_name()} {key.fingerprint} is not in {self.target.known_hosts[0]}",
+            fix=f"verify the fingerprint, then: ssh-keyscan -p {self.target.port} {self.target.host} >> {self.target.known_hosts[0]}",
         )
 
 
@@ -169,8 +172,8 @@ def open_client(name: str, connection: Connection) -> paramiko.SSHClient:
     """Connect and log in.
 
     Raises:
-        ConnectionFailed: naming the cause and the next move.
-        UsageError: a key, known-hosts or configuration file that cannot be used.
+        ConnectionFailed: with the cause and the next step.
+        UsageError: a key, known_hosts or configuration file cannot be read.
     """
     target = _target(name, connection)
     hops: list[paramiko.SSHClient] = []
@@ -188,7 +191,7 @@ def _hop_connection(jump: str, connection: Connection) -> tuple[str, Connection]
     if not colon or host.endswith(":"):
         host, port = rest, ""
     if port and whole(port) is None:
-        raise UsageError(f"jump host {jump!r} has no usable port")
+        raise UsageError(f"jump host {jump!r}: invalid port")
     return host, replace(
         connection,
         host=host.strip("[]"),
@@ -216,14 +219,14 @@ def _socket(
             raise ConnectionFailed(f"jump host {last}: {error.message}", fix=error.fix) from error
         transport = client.get_transport()
         if transport is None:
-            raise ConnectionFailed(f"jump host {last} hung up")
+            raise ConnectionFailed(f"jump host {last} closed the connection")
         try:
             return transport.open_channel(
                 "direct-tcpip", (target.host, target.port), ("", 0), timeout=connection.timeout_s
             )
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise ConnectionFailed(
-                f"jump host {last} cannot reach {target.host}:{target.port} ({error})"
+                f"jump host {last} cannot connect to {target.host}:{target.port} ({error})"
             ) from error
     if target.command:
         words = {"%%": "%", "%h": target.host, "%p": str(target.port), "%r": target.user}
@@ -232,35 +235,35 @@ def _socket(
             return paramiko.ProxyCommand(line)
         except (ValueError, OSError) as error:
             raise ConnectionFailed(
-                f"the ProxyCommand {line!r} cannot be run ({error})", fix="fix the command"
+                f"cannot run ProxyCommand {line!r} ({error})", fix="fix the command"
             ) from error
     try:
         sock = socket.create_connection((target.host, target.port), timeout=connection.timeout_s)
     except socket.gaierror as error:
         raise ConnectionFailed(
-            f"{target.host} does not resolve ({error.strerror})",
-            fix="set ansible_host or fix the name",
+            f"cannot resolve {target.host} ({error.strerror})",
+            fix="fix the name, or set ansible_host to an address",
         ) from error
     except TimeoutError as error:
         raise ConnectionFailed(
-            f"no answer from {target.host}:{target.port} within {connection.timeout_s:g} s",
-            fix="is the node up, and the port open?",
+            f"connection to {target.host}:{target.port} timed out after {connection.timeout_s:g} s",
+            fix="check that the node is up and no firewall drops the port",
         ) from error
     except OSError as error:
         raise ConnectionFailed(
             f"{target.host}:{target.port}: {error.strerror or error}",
-            fix="is the node up and sshd running?",
+            fix="check that the node is up and sshd is running",
         ) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 class _Transport(paramiko.Transport):
-    """One that wakes up seldom.
+    """A paramiko transport that uses less CPU.
 
-    paramiko looks ten times a second whether a connection was closed; here closing wakes its reader. It times
-    the exchange of keys in a thread of its own, 15 s whatever was asked for; ``connect`` has a limit already.
-    It prefers AES-GCM: paramiko checks the codes of other modes byte by byte.
+    paramiko polls ten times a second for a closed connection; here closing wakes its reader. Its separate
+    timer for the key exchange is off: it ignores the configured timeout, and ``connect`` has one. AES-GCM is
+    preferred, since paramiko verifies the MACs of other modes byte by byte.
     """
 
     _active_check_timeout = 1.0
@@ -272,15 +275,15 @@ class _Transport(paramiko.Transport):
         security.ciphers = sorted(security.ciphers, key=lambda cipher: "gcm" not in cipher)
 
     def run(self) -> None:
-        """Read until the connection ends, which is paramiko's part, and end it wholly.
+        """Read until the connection ends, and always mark it as closed.
 
-        The end of a connection may meet a channel that is just being opened: paramiko 4.0 lists it before it gives it
-        its connection, and its thread ends on the way, with a traceback. Whoever waits for a channel looks whether this
-        is active.
+        paramiko 4.0 registers a new channel before it sets the channel's transport. If the connection ends in
+        between, its thread dies with a traceback and the transport stays active, and callers that wait for a
+        channel wait on.
         """
         try:
             super().run()
-        except Exception as error:  # noqa: BLE001  whatever it was, the connection is over
+        except Exception as error:  # noqa: BLE001  any error ends the connection
             self.saved_exception = self.saved_exception or error
             self.active = False
             self.packetizer.close()
@@ -293,7 +296,7 @@ def _open(
     keys = [_private_key(key) for key in target.keys if connection.key_file or os.path.isfile(key)]
     name = target.alias if target.port == 22 else f"[{target.alias}]:{target.port}"
     known = _known_hosts(target.known_hosts).keys_of(name)
-    sock: Any = alive.HeardSocket(_socket(target, connection, hops, depth))
+    sock: Any = keepalive.TimedSocket(_socket(target, connection, hops, depth))
     client = paramiko.SSHClient()
     client._host_keys = known  # type: ignore[attr-defined]
     client.set_missing_host_key_policy(_HostKeyPolicy(target))
@@ -320,17 +323,17 @@ def _open(
     except paramiko.BadHostKeyException as error:
         client.close()
         raise ConnectionFailed(
-            f"host key of {target.host} is not the one in {target.known_hosts[0]} "
-            f"(got {error.key.fingerprint})",
+            f"host key of {target.host} differs from the one in {target.known_hosts[0]} "
+            f"(received {error.key.fingerprint})",
             fix=f"if the node was reinstalled: ssh-keygen -f {target.known_hosts[0]} -R {target.alias}; otherwise this may be a man-in-the-middle attack",
         ) from error
     except paramiko.AuthenticationException as error:
         client.close()
-        # paramiko's word for a connection that broke, or said nothing, while it logged in.
+        # paramiko also raises this when the connection breaks or times out during login.
         if any(word in str(error) for word in ("shut down", "timeout")):
             raise ConnectionFailed(
-                f"{where}: the connection broke while logging in ({error})",
-                fix="run again; if it stays so, look at sshd's log there",
+                f"connection to {where} broke during login ({error})",
+                fix="try again; if it persists, read sshd's log on the node: journalctl -u ssh",
             ) from error
         used = ", ".join(target.keys) or "agent and default keys"
         raise ConnectionFailed(
@@ -344,60 +347,57 @@ def _open(
         text = getattr(error, "strerror", None) or str(error)
         if "No authentication methods" in text:
             raise ConnectionFailed(
-                f"{where}: there is no key to log in with",
-                fix="name one (--private-key, ansible_ssh_private_key_file), or load it into the agent",
+                f"no SSH key to log in to {where}",
+                fix="set --private-key or ansible_ssh_private_key_file, or add a key to the agent with ssh-add",
             ) from error
         if isinstance(error, EOFError) or "shut down" in text:
-            text = "it hung up before we were logged in"
-        # paramiko goes on to log in when nothing more came while keys were exchanged.
+            text = "connection closed during login"
+        # paramiko tries to log in even when the key exchange timed out.
         slow = isinstance(error, TimeoutError) or any(
             word in text.lower() for word in ("banner", "timeout", "no existing session")
         )
         raise ConnectionFailed(
             f"{where}: "
             + (
-                f"it answers on the port, but not as sshd within {connection.timeout_s:g} s"
-                if slow
-                else text
+                f"no SSH banner or key exchange within {connection.timeout_s:g} s" if slow else text
             ),
-            fix="the node hangs or is overloaded; look at its console"
+            fix="the port is open, but the node hangs or is overloaded: check its console"
             if slow
-            else "is sshd healthy there?",
+            else "check sshd on the node: journalctl -u ssh",
         ) from error
     transport = client.get_transport()
     if transport is not None:
-        # Why it was hung up, if it was, is asked for with `lost`.
-        client._gpustate_alive = alive.watch(  # type: ignore[attr-defined]
+        client._gpustate_keepalive = keepalive.monitor(  # type: ignore[attr-defined]
             transport, sock, target.alive_interval_s, target.alive_count
         )
     hops.append(client)
-    # A hop lives as long as what goes through it.
+    # A hop must stay open as long as the connections through it.
     client._gpustate_hops = hops  # type: ignore[attr-defined]
     return client
 
 
-def lost(client: paramiko.SSHClient) -> str:
-    """Why we hung up on a side that was no longer there; empty when we did not."""
+def keepalive_failure(client: paramiko.SSHClient) -> str:
+    """Why a connection was closed as dead; empty when it was not."""
     for hop in getattr(client, "_gpustate_hops", [client]):
-        watch = getattr(hop, "_gpustate_alive", None)
-        if watch is not None and watch.lost:
-            return str(watch.lost)
+        monitored = getattr(hop, "_gpustate_keepalive", None)
+        if monitored is not None and monitored.lost:
+            return str(monitored.lost)
     return ""
 
 
-def _hang_up(client: paramiko.SSHClient) -> None:
-    """Wake paramiko's reader, for which its ``close`` else waits a tenth of a second."""
+def _shut_down(client: paramiko.SSHClient) -> None:
+    """Wake paramiko's reader; otherwise its ``close`` waits a tenth of a second for it."""
     transport = client.get_transport()
     shut_down = getattr(transport.sock, "shutdown", None) if transport is not None else None
     if shut_down is not None:
         try:
             shut_down(socket.SHUT_RDWR)
         except (OSError, EOFError, paramiko.SSHException):
-            pass  # it is gone already
+            pass  # already closed
 
 
 def close_client(client: paramiko.SSHClient) -> None:
     """Close a connection and the hops it goes through."""
     for hop in reversed(getattr(client, "_gpustate_hops", [client])):
-        _hang_up(hop)
+        _shut_down(hop)
         hop.close()

@@ -1,8 +1,7 @@
-"""Sends files of a bundle to a node, over the connection that is there.
+"""Send files of a bundle to a node over its SSH connection.
 
-One exec: the node says what it has of each file, the controller sends the rest of each one after the
-other, the node checks the hashes. So a second attempt sends only what the first did not. A file gets its
-name when its hash fits; until then it is ``NAME.part``.
+One exec: the node reports how much of each file it has, the controller sends the rest, the node verifies
+the hashes. A second attempt resumes. A file is called ``NAME.part`` until its hash matches.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gpustate.remote import batch as batches
 from gpustate.remote.channel import Channel
 from gpustate.remote.session import Session
 
-#: A node that takes nothing for so long is gone.
+#: Seconds without progress after which the connection counts as broken.
 _QUIET_S = 120.0
 
 _SCRIPT = r"""
@@ -60,12 +59,12 @@ say end
 
 
 def send(session: Session, step: Upload, say: Callable[[str], None] = lambda _: None) -> None:
-    """Bring everything of a step that the node has not got.
+    """Send the files of a step that the node lacks.
 
     Raises:
-        ConnectionFailed: the connection broke; what arrived is kept.
-        StepFailed: there is no room, or what arrives is not what was sent.
-        UsageError: the bundle is gone or damaged.
+        ConnectionFailed: the connection broke; partial files are kept.
+        StepFailed: the disk is full, or a file arrives damaged.
+        UsageError: the bundle is missing or damaged.
     """
     nonce = "gpustate-" + secrets.token_hex(16)
     rows = "".join(
@@ -79,8 +78,8 @@ def send(session: Session, step: Upload, say: Callable[[str], None] = lambda _: 
     bundle = load(step.source)
     channel = session.start(script, _deadline())
     try:
-        heard = _Heard(channel, nonce)
-        have = _what_it_has(heard, step)
+        replies = _Replies(channel, nonce)
+        have = _sizes(replies, step)
         total = sum(step.files[i][2] - n for i, n in have.items())
         sent = 0
         for number, start in have.items():
@@ -88,35 +87,35 @@ def send(session: Session, step: Upload, say: Callable[[str], None] = lambda _: 
             say(f"{name} ({sent >> 20} of {total >> 20} MiB)")
             left = size - start
             for data in bundle.blocks(f"{step.prefix}/{name}", start):
-                _write(channel, heard, data[:left])
+                _write(channel, replies, data[:left])
                 left -= len(data[:left])
             if left:
                 raise StepFailed(
-                    f"{name} is shorter than its bundle says; see: gpustate bundle check {step.source}"
+                    f"{name} is shorter than the bundle's manifest says; verify it: gpustate bundle check {step.source}"
                 )
             sent += size - start
-            word = heard.word()
-            if word[:1] != ["ok"]:
-                raise _trouble(word, step)
+            words = replies.next()
+            if words[:1] != ["ok"]:
+                raise _failure(words, step)
     finally:
         channel.close()
 
 
-class _Heard:
-    """The words of the node, one line at a time."""
+class _Replies:
+    """The node's replies, one line at a time."""
 
     def __init__(self, channel: Channel, nonce: str) -> None:
         self._channel = channel
         self._nonce = f"{nonce} "
         self._buffer = b""
 
-    def word(self) -> list[str]:
+    def next(self) -> list[str]:
         while True:
             line, found, rest = self._buffer.partition(b"\n")
             if not found:
                 data = self._channel.read(_deadline())
                 if not data:
-                    raise ConnectionFailed("the connection broke while files were sent")
+                    raise ConnectionFailed("the connection broke during the upload")
                 self._buffer += data
                 continue
             self._buffer = rest
@@ -125,45 +124,48 @@ class _Heard:
                 return text.removeprefix(self._nonce).split()
 
 
-def _what_it_has(heard: _Heard, step: Upload) -> dict[int, int]:
+def _sizes(replies: _Replies, step: Upload) -> dict[int, int]:
+    """Bytes of each incomplete file that the node has."""
     have: dict[int, int] = {}
     while True:
-        word = heard.word()
-        if word == ["go"]:
+        words = replies.next()
+        if words == ["go"]:
             return have
-        if word[:1] == ["have"] and len(word) == 3:
-            number, size = whole(word[1]), whole(word[2])
+        if words[:1] == ["have"] and len(words) == 3:
+            number, size = whole(words[1]), whole(words[2])
             if number is not None and size is not None and 0 <= number < len(step.files):
                 have[number] = min(size, step.files[number][2])
-        elif word != ["begin"]:
-            raise _trouble(word, step)
+        elif words != ["begin"]:
+            raise _failure(words, step)
 
 
-def _write(channel: Channel, heard: _Heard, data: bytes) -> None:
+def _write(channel: Channel, replies: _Replies, data: bytes) -> None:
     try:
         channel.write(data, _deadline())
     except ConnectionFailed:
-        # Where the node gave up, it has said why.
-        word = heard.word()
-        if word[:1] == ["full"]:
-            raise StepFailed(f"the disk is full at {' '.join(word[1:])}; make room") from None
+        # If the node gave up, it has replied why.
+        words = replies.next()
+        if words[:1] == ["full"]:
+            raise StepFailed(
+                f"no space left on device at {' '.join(words[1:])}; free some space and run again"
+            ) from None
         raise
 
 
-def _trouble(word: list[str], step: Upload) -> StepFailed | ConnectionFailed:
-    if word[:1] == ["room"] and len(word) == 3:
-        need, room = ((whole(one) or 0) >> 20 for one in word[1:])
+def _failure(words: list[str], step: Upload) -> StepFailed | ConnectionFailed:
+    if words[:1] == ["room"] and len(words) == 3:
+        need, room = ((whole(one) or 0) >> 20 for one in words[1:])
         return StepFailed(
-            f"{step.folder}: {room} MiB are free, and the bundle needs {need} MiB: No space left on device"
+            f"{step.folder}: No space left on device: {room} MiB free, the bundle needs {need} MiB"
         )
-    if word[:1] == ["bad"]:
-        number = whole(word[1]) or 0
+    if words[:1] == ["bad"]:
+        number = whole(words[1]) or 0
         return StepFailed(
-            f"{step.files[number][0]} is not what its bundle says; see: gpustate bundle check {step.source}"
+            f"{step.files[number][0]} does not match its hash in the bundle; verify it: gpustate bundle check {step.source}"
         )
-    if word[:1] == ["full"]:
-        return StepFailed(f"{step.folder} cannot be written (read-only or full disk?)")
-    return ConnectionFailed("the connection broke while files were sent")
+    if words[:1] == ["full"]:
+        return StepFailed(f"cannot write to {step.folder} (read-only or full disk?)")
+    return ConnectionFailed("the connection broke during the upload")
 
 
 def _deadline() -> float:

@@ -1,1 +1,1 @@
-"""What the repositories of an inventory's nodes offer, and the driver sets, lock files and bundles made of it."""
+"""Query package repositories of nodes, and resolve driver sets, lock files and bundles from them."""

@@ -1,4 +1,4 @@
-"""Bundles and nodes: asking nodes what one has to have, putting one into a policy, holding a node against it."""
+"""Bundles and nodes: query nodes for the content of a bundle, use a bundle in a policy, check a node against it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gpustate.ops.upload import BUNDLE_FOLDER
 from gpustate.plan.make import Observations
 from gpustate.probes.kernels import Kernels
 from gpustate.resolver import deb_bundles, rpm_bundle_nodes, rpm_bundles
-from gpustate.resolver.bundle_roots import asked
+from gpustate.resolver.bundle_roots import required_packages
 from gpustate.resolver.deb_bundles import Case, key_here, keys_of
 from gpustate.resolver.rpm_bundles import RpmCase
 from gpustate.solve.packages import Repository, Universe, parse
@@ -34,25 +34,25 @@ from gpustate.states.bundle import BundleInPlace
 from gpustate.states.repository import DriverRepository, ToolkitRepository
 from gpustate.states.repository.base import SOURCE_PATTERNS
 
-#: A kind of node, whatever its packages are.
+#: A kind of node with any package manager.
 AnyCase = Case | RpmCase
 
-#: Who uses which repository.
+#: States by repository.
 _USERS: dict[str, tuple[str, type[Any]]] = {
     DRIVER: ("driver", DriverRepository),
     TOOLKIT: ("container-toolkit", ToolkitRepository),
 }
 _FILES = TextFiles("file of sources", UsageError, 4)
 _RELEASE = re.compile(r"([a-z]+(?:-[a-z]+)?)([0-9]+)/([a-z0-9_]+)")
-#: Distributions of rpm packages that no state knows.
+#: Distributions with rpm packages that no state supports.
 _NOT_KNOWN = frozenset({"azl", "mariner"})
 _KERNEL = re.compile(r"[0-9][0-9A-Za-z.+~_-]*")
-#: sh: what is installed, as an index of packages has it.
+#: sh: installed packages in the format of a package index.
 _INSTALLED = (
     'awk \'BEGIN { RS = ""; FS = "\\n" } /\\nStatus: [a-z]+ ok installed\\n/ { for (i = 1; i <= NF; i++)'
     ' if ($i ~ /^(Package|Version|Architecture|Provides): /) print $i; print "" }\' /var/lib/dpkg/status'
 )
-#: sh: key rings that source entries may name, and those that count for entries without a Signed-By.
+#: sh: key rings for Signed-By of source entries, and the default ones.
 _KEYS = (
     "for f in /usr/share/keyrings/*.gpg /usr/share/keyrings/*.asc /usr/share/keyrings/*.pgp /etc/apt/keyrings/*"
     " /etc/apt/trusted.gpg /etc/apt/trusted.gpg.d/*; do\n"
@@ -64,22 +64,22 @@ _KEYS = (
 def cases_of_nodes(
     inventory: Inventory, policy: Policy, known: Collection[str], forks: int
 ) -> list[AnyCase]:
-    """Ask all nodes.
+    """Query all nodes.
 
     Raises:
-        ConnectionFailed, ProbeError: one of them cannot be asked; a bundle without it would lack something.
+        ConnectionFailed, ProbeError: a query failed; a bundle without that node would be incomplete.
     """
     states = {node.name: resolve(policy, node, known).states for node in inventory}
     cases: list[AnyCase] = []
     for node, case, error in fleet.question(
-        inventory.nodes, forks, lambda asked: _case(asked, states[asked.name])
+        inventory.nodes, forks, lambda node: _case(node, states[node.name])
     ):
         if case is None:
             kind = ConnectionFailed if isinstance(error, ConnectionFailed) else ProbeError
-            raise kind(f"{node.name}: {error}", fix="leave it out with --exclude, or use --for")
+            raise kind(f"{node.name}: {error}", fix="exclude it with --exclude, or use --for")
         if case.facts.package_manager not in MANAGERS:
             raise UsageError(
-                f"{node.name}: has neither apt, dnf nor zypper", fix="leave it out with --exclude"
+                f"{node.name}: has neither apt, dnf nor zypper", fix="exclude it with --exclude"
             )
         cases.append(case)
     return cases
@@ -126,17 +126,17 @@ def _plain(key: bytes) -> bytes:
 def case_of_name(
     text: str, policy: Policy, sources: Sequence[str], gpus: str, installed: Sequence[str] = ()
 ) -> AnyCase:
-    """A kind of node that nobody asked: ``debian12/x86_64`` with files of sources.
+    """A kind of node without queries: ``debian12/x86_64`` with source files.
 
     Args:
         text: distribution and machine.
-        policy: whose packages it gets.
-        sources: files of sources.
-        gpus: as ``8xH100``; empty where they are not known.
-        installed: files that say what such nodes have, of rpm packages.
+        policy: selects the packages.
+        sources: source files.
+        gpus: such as ``8xH100``; empty if unknown.
+        installed: files with the installed rpm packages of such nodes.
 
     Raises:
-        UsageError: the name is none, or a file is not to be read.
+        UsageError: an invalid name, or a file cannot be read.
     """
     found = _RELEASE.fullmatch(text)
     if found is None:
@@ -145,19 +145,19 @@ def case_of_name(
         )
     if not sources:
         raise UsageError(
-            "--for does not say where the distribution's packages are",
-            fix="name its sources with --sources FILE, as in /etc/apt, /etc/yum.repos.d or /etc/zypp/repos.d",
+            "--for needs the repositories of the distribution",
+            fix="pass them with --sources FILE, in the format of /etc/apt, /etc/yum.repos.d or /etc/zypp/repos.d",
         )
     if found[1] in _NOT_KNOWN:
         raise UsageError(
-            f"--for: NVIDIA's packages for {shown(text)} are not supported here",
-            fix="keep a mirror of the repositories (origin: mirror) for such nodes",
+            f"--for: unsupported distribution {shown(text)}: no names of NVIDIA's packages",
+            fix="use a mirror of the repositories (origin: mirror) for such nodes",
         )
     rpm = rpm_bundle_nodes.family(found[1])
     if installed and rpm is None:
         raise UsageError(
             "--installed is for distributions with dnf or zypper",
-            fix="leave it out: the essential packages of Debian and Ubuntu are known",
+            fix="remove it: the essential packages of Debian and Ubuntu are known",
         )
     try:
         pci = meant_for(gpus)
@@ -192,7 +192,7 @@ def case_of_name(
 def _read_sources(
     files: Sequence[str],
 ) -> tuple[tuple[aptsources.Source, ...], dict[str, bytes]]:
-    """Entries of apt's files of sources of this machine, and the keys that they name."""
+    """Entries of apt source files on this machine, and their keys."""
     texts: dict[str, str] = {}
     for file in files:
         data = _FILES.text(file)
@@ -200,7 +200,9 @@ def _read_sources(
         texts[f"{file}{'' if file.endswith('.sources') or not deb822 else '.sources'}"] = data
     entries = aptsources.parse_sources(texts)
     if not entries:
-        raise UsageError("names no repository", place=files[0], fix="as in /etc/apt/sources.list")
+        raise UsageError(
+            "contains no repository", place=files[0], fix="use the format of /etc/apt/sources.list"
+        )
     keys: dict[str, bytes] = {}
     for entry in entries:
         for word in entry.signed_by.replace(",", " ").split():
@@ -209,16 +211,16 @@ def _read_sources(
                     word,
                     of="",
                     place=entry.file,
-                    fix="name a key ring of this machine in Signed-By, or write the key itself there",
+                    fix="set Signed-By to a key ring on this machine, or to the key itself",
                 )
     return entries, keys
 
 
 def with_sources(case: AnyCase, files: Sequence[str]) -> AnyCase:
-    """The same kind of node with the repositories of some files in the place of its own.
+    """Replace the repositories of a kind of node by those of files.
 
     Raises:
-        UsageError: a file is not to be read.
+        UsageError: a file cannot be read.
     """
     if isinstance(case, RpmCase):
         rows, keys = rpm_bundle_nodes.read_sources(files, case.facts)
@@ -227,37 +229,37 @@ def with_sources(case: AnyCase, files: Sequence[str]) -> AnyCase:
     return replace(case, sources=entries, keys=keys)
 
 
-def chosen(
+def select(
     cases: Sequence[AnyCase], cache: Path, say: Callable[[str], None]
 ) -> list[write.Selection]:
-    """Everything that every kind of node gets.
+    """Select the packages for all kinds of nodes.
 
     Raises:
-        GpustateError: something is not to be had.
+        GpustateError: a package is unavailable.
     """
     apt, rpm = deb_bundles.Read(cache, say), rpm_bundles.RpmRead(cache, say)
-    debs = deb_bundles.grouped(one for one in cases if isinstance(one, Case))
-    rpms = rpm_bundles.grouped(one for one in cases if isinstance(one, RpmCase))
+    debs = deb_bundles.merge_cases(one for one in cases if isinstance(one, Case))
+    rpms = rpm_bundles.merge_cases(one for one in cases if isinstance(one, RpmCase))
     return [
-        *(deb_bundles.chosen(case, apt) for case in debs),
-        *(rpm_bundles.chosen(case, rpm) for case in rpms),
+        *(deb_bundles.select(case, apt) for case in debs),
+        *(rpm_bundles.select(case, rpm) for case in rpms),
     ]
 
 
 def checked_kernels(kernels: Sequence[str]) -> tuple[str, ...]:
-    """Releases of kernels from the command line.
+    """Validate kernel releases from the command line.
 
     Raises:
-        UsageError: one is none.
+        UsageError: one is invalid.
     """
     for kernel in kernels:
         if not _KERNEL.fullmatch(kernel):
-            raise UsageError(f"--kernel: {shown(kernel)} is not a release, as uname -r has it")
+            raise UsageError(f"--kernel: {shown(kernel)} is not a kernel release (uname -r)")
     return tuple(kernels)
 
 
 def onto(policy: Policy, file: str | None) -> Policy:
-    """A policy that takes its packages from a bundle: the one named, or that of its own state.
+    """Make a policy install packages from a bundle: the given one, or that of its own state.
 
     Raises:
         UsageError: it is not a bundle.
@@ -293,7 +295,7 @@ def onto(policy: Policy, file: str | None) -> Policy:
 
 
 def lacking(states: Sequence[AnyState], observations: Observations) -> RefusedError | None:
-    """Why a bundle does not do for a node; ``None`` when it does, or none is used there."""
+    """Why a bundle is insufficient for a node; ``None`` if it is sufficient, or not used."""
     own: Any = next((state for state in states if state.name == BundleInPlace.name), None)
     if own is None or own.file is None or own.absent:
         return None
@@ -301,14 +303,14 @@ def lacking(states: Sequence[AnyState], observations: Observations) -> RefusedEr
     bundle = reading.load(own.file)
     target = bundle.manifest.target(facts.distribution, facts.machine)
     if target is None:
-        return None  # the state says so
+        return None  # the state reports it
     there = target.versions()
     driver: Any = observations.observed.get("driver")
     wanted: Any = next((state for state in states if state.name == "driver"), None)
-    # Built modules of rpm distributions are wanted for every kernel, headers where there are none.
+    # On rpm distributions every kernel needs prebuilt modules, or else headers.
     every = wanted is not None and wanted.precompiled and is_rpm(facts.package_manager)
     bare = sorted(k for k, ready in driver.headers.items() if every or not ready) if driver else []
-    wants = asked(states, facts, lambda name: there.get(name, ()), bare)
+    wants = required_packages(states, facts, lambda name: there.get(name, ()), bare)
     missing, option = wants.problem, ""
     if not missing and wants.bare:
         kernel, missing = next(iter(wants.bare.items()))
@@ -317,21 +319,21 @@ def lacking(states: Sequence[AnyState], observations: Observations) -> RefusedEr
         return None
     return RefusedError(
         f"{missing} is not in the bundle {own.file}",
-        fix=f"make one that has it: gpustate bundle POLICY -i INVENTORY{option} --out FILE",
+        fix=f"build one that has it: gpustate bundle POLICY -i INVENTORY{option} --out FILE",
     )
 
 
 def check_policy(policy: Policy) -> None:
-    """A policy that bundles are made for takes its packages from repositories.
+    """Check that a policy installs packages from repositories, to build a bundle from it.
 
     Raises:
-        PolicyError: it takes them from a bundle.
+        PolicyError: it installs them from a bundle.
     """
     for state in policy.states:
         if isinstance(state, DriverRepository | ToolkitRepository) and "gpustate-bundle" in (
             state.url or ""
         ):
             raise PolicyError(
-                f"{state.name} takes its packages from a bundle",
-                fix="make the bundle for a policy that names the repositories",
+                f"{state.name} installs packages from a bundle",
+                fix="build the bundle from a policy that uses repositories",
             )

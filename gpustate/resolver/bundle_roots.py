@@ -1,7 +1,7 @@
-"""Which packages the states of a policy would install: what a bundle has to have, and what it may lack.
+"""The packages that the states of a policy would install, and those missing for it.
 
-The same question twice: of what repositories offer, when a bundle is made; of what the bundle has,
-before a node is touched that is to be made from it.
+This is computed twice: from the repositories when a bundle is built, and from the bundle's content before a node
+is changed with it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gpustate.states.cuda_toolkit import package_name
 from gpustate.states.driver.gpus import module_type
 
 Root = tuple[str, str]
-#: Versions that are to be had of a package, newest first.
+#: Available versions of a package, newest first.
 Versions = Callable[[str], tuple[str, ...]]
-#: Taken along where they are offered: whether a node needs them only its hardware tells.
+#: Included if available: whether a node needs them depends on its hardware.
 _MAYBE = {
     "nvlsm": ("nvlsm",),
     "gdrcopy": ("gdrdrv-dkms", "libgdrapi", "gdrcopy-kmod", "gdrcopy"),
@@ -33,13 +33,13 @@ _MAYBE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What states want.
+class RequiredPackages:
+    """Packages required by states.
 
     Args:
-        by_state: names and versions; what belongs to kernels is under ``kernels``.
-        problem: why something cannot be had, with the package that is missing.
-        bare: kernels whose headers are not offered, with the package that would have them.
+        by_state: names and versions; packages for kernels are under ``kernels``.
+        problem: why a package is unavailable, with its name.
+        bare: kernels without available headers, with the package that would have them.
     """
 
     by_state: Mapping[str, tuple[Root, ...]] = field(default_factory=dict[str, tuple[Root, ...]])
@@ -52,16 +52,16 @@ class Asked:
         return tuple(row for rows in self.by_state.values() for row in rows)
 
 
-def asked(
+def required_packages(
     states: Sequence[AnyState], facts: NodeFacts, versions: Versions, kernels: Sequence[str]
-) -> Asked:
-    """What the states of a policy would install on a node without any of it.
+) -> RequiredPackages:
+    """The packages that the states of a policy would install on an empty node.
 
     Args:
         states: with the node's parameters.
-        facts: distribution, and the GPUs, if they are known.
-        versions: what is offered.
-        kernels: releases that want headers.
+        facts: distribution, and the GPUs if known.
+        versions: returns available versions.
+        kernels: releases that need headers.
     """
     by_name: dict[str, Any] = {state.name: state for state in states if not state.absent}
     found: dict[str, tuple[Root, ...]] = {}
@@ -69,7 +69,7 @@ def asked(
     if "driver" in by_name:
         target, problem = _driver(by_name["driver"], facts, versions, kernels)
         if target is None:
-            return Asked(problem=problem)
+            return RequiredPackages(problem=problem)
         driver = target.version
         found["driver"] = tuple(target.packages.items())
         found["fabric-manager"] = tuple(_fabric(by_name, driver, versions))
@@ -78,15 +78,15 @@ def asked(
     for name, state in by_name.items():
         rows, problem = _of(name, state, driver, versions)
         if problem:
-            return Asked(problem=problem)
+            return RequiredPackages(problem=problem)
         found[name] = (*found.get(name, ()), *rows)
-    return Asked({name: rows for name, rows in found.items() if rows}, bare=bare)
+    return RequiredPackages({name: rows for name, rows in found.items() if rows}, bare=bare)
 
 
 def _headers(
     manager: str, kernels: Sequence[str], versions: Versions
 ) -> tuple[tuple[Root, ...], dict[str, str]]:
-    """Packages with the headers of kernels, and those that are not offered."""
+    """Packages with the headers of kernels, and unavailable ones."""
     found: dict[Root, None] = {}
     bare: dict[str, str] = {}
     for kernel in kernels:
@@ -109,9 +109,9 @@ def _headers(
 
 
 def _names(state: Any, os_id: str, versions: Versions, kernels: Sequence[str]) -> Iterator[str]:
-    """Every name that a package of the driver may have on a distribution."""
+    """All possible names of driver packages on a distribution."""
     if not driverschemes.is_rpm(os_id):
-        yield from (name for one, rows in state.names_to_ask() if one == os_id for name in rows)
+        yield from (name for one, rows in state.names_to_query() if one == os_id for name in rows)
         for name in state.per_kernel():
             yield from (name.replace("{k}", kernel) for kernel in kernels)
         return
@@ -159,7 +159,7 @@ def _driver(
         return target, ""
     wanted = state.version or (f"branch {state.branch}" if state.branch else "of any version")
     there = ", ".join(dict.fromkeys(version for _, version, _ in offered)) or "none"
-    return None, problem or f"driver {wanted} as a whole set (there is {there})"
+    return None, problem or f"driver {wanted} as a complete set (available: {there})"
 
 
 def _admits(state: Any, version: str) -> bool:
@@ -186,7 +186,7 @@ def _fabric(by_name: Mapping[str, Any], driver: str, versions: Versions) -> Iter
 
 
 def _of(name: str, state: Any, driver: str, versions: Versions) -> tuple[tuple[Root, ...], str]:
-    """What one state wants beside the driver, or what is missing of it."""
+    """Packages of one other state, or the problem."""
     if name == "container-toolkit":
         return _together(TOOLKIT_PACKAGES, state.version, versions)
     if name == "dcgm":
@@ -207,7 +207,7 @@ def _of(name: str, state: Any, driver: str, versions: Versions) -> tuple[tuple[R
 def _together(
     names: Sequence[str], version: str | None, versions: Versions
 ) -> tuple[tuple[Root, ...], str]:
-    """Packages at one version: the one that is wanted, else the newest that all of them have."""
+    """Packages at one version: the desired one, else the newest of all of them."""
     for name in names:
         if not versions(name):
             return (), name

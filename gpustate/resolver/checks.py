@@ -1,4 +1,4 @@
-"""What the package side of a policy adds to the engine's own checks of a node."""
+"""Checks of a node's packages, in addition to the engine's own checks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from gpustate.engine.gate import NodeCheck
 
 
 def node_checks(policy: Policy) -> tuple[NodeCheck, ...]:
-    """Checks of nodes that this policy is for: of one with a bundle, that it holds every package they need."""
+    """Checks for nodes of a policy: with a bundle, that it has all packages they need."""
     if not any(state.name == "bundle" for state in policy.states):
         return ()
-    # Readers of bundles and repositories are needed by few runs.
+    # Imported here because few runs need bundles and repositories.
     from gpustate.resolver.bundle_nodes import lacking
 
     return (lacking,)

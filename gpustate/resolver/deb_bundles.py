@@ -1,8 +1,8 @@
-"""What a bundle is made for: what the states of a policy would install on nodes of a kind.
+"""Bundle contents for nodes with apt.
 
-A *case* is one distribution on one architecture: nodes of the inventory that were asked, or a name with
-a file of sources. For each, the repositories of the policy and those of the distribution are read, the
-states' packages chosen from what they offer, as the states themselves would, and all they need is added.
+A *case* is one distribution on one architecture: queried nodes of the inventory, or a name with a source file.
+For each, the repositories of the policy and of the distribution are read, the states' packages are chosen as by
+the states themselves, and all dependencies are added.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gpustate.core.state import AnyState
 from gpustate.errors import ProbeError, RefusedError, UsageError
 from gpustate.formats import drivernames, openpgp
 from gpustate.formats.aptsources import Source
-from gpustate.resolver.bundle_roots import Asked, Root, asked
+from gpustate.resolver.bundle_roots import RequiredPackages, Root, required_packages
 from gpustate.solve.packages import Universe
 
-#: As Debian and Ubuntu call machines.
+#: Debian's names of machines.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -36,13 +36,13 @@ class Case:
     """One kind of node.
 
     Args:
-        facts: of the first of them; GPUs, distribution, machine.
+        facts: of the first node; GPUs, distribution, machine.
         states: of the policy, with that node's parameters.
         sources: entries of the distribution's own repositories.
-        keys: key rings by path; those without a Signed-By are under "".
-        kernels: releases that want headers.
-        nodes: what each has installed; empty when none was asked.
-        packages: to be taken along whatever the states say: names, or ``name=version``.
+        keys: key rings by path; the default ones are under "".
+        kernels: releases that need headers.
+        nodes: installed packages of each; empty if none was queried.
+        packages: additional packages: names, or ``name=version``.
     """
 
     facts: NodeFacts
@@ -60,22 +60,23 @@ class Case:
 
     @property
     def architecture(self) -> str:
-        """As Debian writes it.
+        """Debian's name of the architecture.
 
         Raises:
-            UsageError: there are no packages for such a machine.
+            UsageError: the machine is unsupported.
         """
         found = ARCHITECTURES.get(self.facts.machine)
         if found is None:
             raise UsageError(
-                f"{self.name}: no packages for {self.facts.machine}", fix="x86_64 or aarch64"
+                f"{self.name}: unsupported machine {self.facts.machine}",
+                fix="use x86_64 or aarch64",
             )
         return found
 
 
 @dataclass(slots=True)
 class Read:
-    """Repositories that were read, each once for all cases."""
+    """Repositories, each read once for all cases."""
 
     cache: Path
     say: fetch.Say = lambda _: None
@@ -91,11 +92,11 @@ class Read:
         return self.known[key]
 
 
-def chosen(case: Case, read: Read) -> Selection:
-    """Everything that one kind of node gets.
+def select(case: Case, read: Read) -> Selection:
+    """Select the packages for one kind of node.
 
     Raises:
-        GpustateError: something is not to be had.
+        GpustateError: a package is unavailable.
     """
     by_name = {state.name: state for state in case.states if not state.absent}
     indexes: dict[str, list[Index]] = {}
@@ -116,7 +117,7 @@ def chosen(case: Case, read: Read) -> Selection:
         if id(one := read.index(_place(source, case), case.architecture)) not in own
     ]
     world = Available(indexes, pins)
-    wants = asked(case.states, case.facts, world.versions, case.kernels)
+    wants = required_packages(case.states, case.facts, world.versions, case.kernels)
     wants = _complete(wants, case)
     stanzas = resolve(world, wants.roots, Baseline(case.nodes, essential=not case.nodes))
     date = max((one.date for rows in indexes.values() for one in rows), default=0)
@@ -126,28 +127,28 @@ def chosen(case: Case, read: Read) -> Selection:
     )
 
 
-def _complete(wants: Asked, case: Case) -> Asked:
-    """With packages that somebody named, and with headers that are not offered, unless all nodes have them."""
+def _complete(wants: RequiredPackages, case: Case) -> RequiredPackages:
+    """Add packages from the command line, and unavailable headers unless all nodes have them."""
     if wants.problem:
         raise RefusedError(f"{case.name}: {wants.problem}")
     base = Baseline(case.nodes)
     rows = dict(wants.by_state)
     wanted = tuple((name, "") for name in wants.bare.values() if not base.has(name))
     rows["kernels"] = (*rows.get("kernels", ()), *wanted)
-    return Asked(with_named(rows, case.packages))
+    return RequiredPackages(with_named(rows, case.packages))
 
 
 def with_named(
     rows: Mapping[str, tuple[Root, ...]], packages: Sequence[str]
 ) -> dict[str, tuple[Root, ...]]:
-    """What states want, and packages that somebody named as ``name`` or ``name=version``."""
+    """Packages of states, and additional ones as ``name`` or ``name=version``."""
     split = (one.partition("=") for one in packages)
     named = tuple((name, version) for name, _, version in split)
     return {state: some for state, some in {**rows, "--package": named}.items() if some}
 
 
-def package_names(wants: Asked) -> dict[str, tuple[str, ...]]:
-    """What was asked for, as the manifest has it."""
+def package_names(wants: RequiredPackages) -> dict[str, tuple[str, ...]]:
+    """Required packages in the manifest's form."""
     return {
         state: tuple(f"{name}={version}" if version else name for name, version in rows)
         for state, rows in wants.by_state.items()
@@ -155,16 +156,14 @@ def package_names(wants: Asked) -> dict[str, tuple[str, ...]]:
 
 
 def _own(state: Any, case: Case) -> RepositorySource | None:
-    """Where a repository's state takes packages from; ``None``: from the distribution's own entries."""
+    """The repository of a state; ``None`` for the distribution's own entries."""
     where = state.place(case.facts, case.sources)
     if where.problem:
         raise RefusedError(f"{case.name}: {state.name}: {where.problem}")
     if where.uri is None:
         return None
     if where.uri.startswith("mirror"):
-        raise UsageError(
-            f"{state.name}: {where.uri} is not an address that can be fetched from here"
-        )
+        raise UsageError(f"{state.name}: {where.uri} is not a URL that can be downloaded")
     if state.login is not None:
         fetch.log_in(where.uri, state.login.user, state.login.password)
     if where.key_url is not None:
@@ -182,14 +181,14 @@ def _own(state: Any, case: Case) -> RepositorySource | None:
 
 
 def fetched_key(url: str, fingerprint: str) -> bytes:
-    """The key at an address, when it is the one whose fingerprint is wanted.
+    """Download a key and check its fingerprint.
 
     Raises:
-        RefusedError: it is another, or none.
+        RefusedError: it is missing or another key.
     """
     key = fetch.fetch_text(url)
     if key is None:
-        raise RefusedError(f"{url}: there is no such key", fix="set key")
+        raise RefusedError(f"{url}: no such key", fix="set key")
     try:
         have = openpgp.primaries(openpgp.binary(key))
     except ValueError as error:
@@ -200,10 +199,10 @@ def fetched_key(url: str, fingerprint: str) -> bytes:
 
 
 def keys_of(text: str) -> dict[str, bytes]:
-    """Keys that a node printed, by path: a line each, the bytes as base64 behind the last blank.
+    """Parse keys printed by a node, by path: one per line, as base64 after the last blank.
 
     Raises:
-        ProbeError: one did not arrive whole.
+        ProbeError: one is incomplete.
     """
     keys: dict[str, bytes] = {}
     for line in text.splitlines():
@@ -211,21 +210,21 @@ def keys_of(text: str) -> dict[str, bytes]:
         try:
             keys[path.strip()] = base64.b64decode(body, validate=True)
         except ValueError:
-            raise ProbeError(f"the key {path} did not arrive whole") from None
+            raise ProbeError(f"the key {path} is incomplete") from None
     return keys
 
 
 def key_here(path: str, *, of: str, place: str, fix: str) -> bytes:
-    """A key file of this machine.
+    """Read a key file on this machine.
 
     Args:
         path: the file.
-        of: whose it is, for the message, with a colon; empty where the path says it.
-        place: the file that names it.
-        fix: the next move.
+        of: its repository, for the message, with a colon; may be empty.
+        place: the file that refers to it.
+        fix: the next step.
 
     Raises:
-        UsageError: it is not to be read.
+        UsageError: it cannot be read.
     """
     try:
         return Path(path).read_bytes()
@@ -237,7 +236,7 @@ def key_here(path: str, *, of: str, place: str, fix: str) -> bytes:
 
 
 def _place(source: Source, case: Case) -> RepositorySource:
-    """A source entry with the keys that its Signed-By names."""
+    """A source entry with the keys of its Signed-By."""
     if openpgp.BEGIN in source.signed_by:
         lines = (line.strip() for line in source.signed_by.splitlines())
         text = "\n".join("" if line == "." else line for line in lines)
@@ -248,7 +247,7 @@ def _place(source: Source, case: Case) -> RepositorySource:
     keys: list[bytes] = []
     for path in paths:
         if path not in case.keys:
-            raise UsageError(f"{source.uri}: its key {path} is not there", place=source.file)
+            raise UsageError(f"{source.uri}: its key {path} is missing", place=source.file)
         keys.append(case.keys[path])
     if not keys and "" in case.keys:
         keys.append(case.keys[""])
@@ -264,15 +263,15 @@ AnyNamed = TypeVar("AnyNamed", bound=_Named)
 
 
 def by_kind(cases: Iterable[AnyNamed]) -> list[list[AnyNamed]]:
-    """Cases of one kind of node together, sorted by its name."""
+    """Group cases by kind of node, sorted by name."""
     kinds: dict[str, list[AnyNamed]] = {}
     for case in cases:
         kinds.setdefault(case.name, []).append(case)
     return [rows for _, rows in sorted(kinds.items())]
 
 
-def grouped(cases: Iterable[Case]) -> list[Case]:
-    """One case for all nodes of a kind: all their kernels, and what every one of them has."""
+def merge_cases(cases: Iterable[Case]) -> list[Case]:
+    """Merge the nodes of a kind into one case: all kernels, and all installed packages."""
     made: list[Case] = []
     for rows in by_kind(cases):
         first = rows[0]

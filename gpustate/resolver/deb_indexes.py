@@ -1,12 +1,12 @@
-"""What a node's repositories offer: the stanzas of its package indexes that a driver set can need.
+"""The packages in a node's apt indexes that a driver set may need.
 
-Three asks. :class:`PackageListsQuery` says in one line which indexes a node has and what they hold, so that of
-a thousand nodes with the same indexes one is read. :class:`DebDriverQuery` brings the stanzas of
-everything that is named like a part of the driver; :class:`OtherPackagesQuery`, which depends on its answer, the
-names and versions of what those need, and what apt's pins make of them.
+There are three queries. :class:`PackageListsQuery` returns a digest of a node's indexes, so that of a thousand
+nodes with equal indexes only one is read. :class:`DebDriverQuery` returns the stanzas of packages named like parts
+of the driver. :class:`OtherPackagesQuery`, which depends on its result, returns names and versions of their
+dependencies, and apt's pins.
 
-Surprising: apt keeps its indexes compressed or not, and only it knows how to read them; which file
-belongs to which repository only ``apt-get indextargets`` says.
+Surprising: apt's indexes may be compressed in several formats, and only ``apt-get indextargets`` shows which file
+belongs to which repository.
 
 Sources:
     apt-get(8), indextargets; doc/acquire-additional-files.md of apt; apt-cache(8), policy.
@@ -25,7 +25,7 @@ from gpustate.formats import aptsources
 from gpustate.solve import packages
 from gpustate.solve.packages import Package, Repository
 
-#: Names of parts of the driver, for awk: as ``driverset.MEMBER_ERE`` has them.
+#: Names of parts of the driver, for awk: those of ``driverset.MEMBER_ERE``.
 _NAMES = (
     "((lib)?(nvidia|cuda-drivers|cuda1|cudadebugger1|nvcuvid1|nvoptix1|nvsdm|xnvctrl)[^\\n]*"
     "|[^\\n]*-nvidia[^\\n]*)"
@@ -39,7 +39,7 @@ _TARGETS = (
     "  a=$(dpkg --print-architecture)\n"
     f"  apt-get indextargets --format '{'|'.join(f'$({word})' for word in _LISTED.split())}' "
     "'Created-By: Packages' | while IFS='|' read -r f o s c u m; do\n"
-    # What a flat repository does not have stays as it was asked for.
+    # For a flat repository missing fields stay as placeholders.
     '    case $c in *COMPONENT*) c=;; esac; case $m in "$a"|*ARCHITECTURE*) ;; *) continue;; esac\n'
     '    [ ! -e "$f" ] || printf \'%s|%s|%s|%s|%s\\n\' "$f" "$o" "$s" "$c" "$u"\n'
     "  done\n"
@@ -80,7 +80,7 @@ class PackageListsQuery(Query[Lists]):
         count, _, digest = answer.text.strip().partition("\n")
         found = re.match(r"[0-9a-f]{64}", digest)
         if found is None or not count.isdigit():
-            raise ProbeError(f"apt's list of indexes was answered with {answer.text[:80]!r}")
+            raise ProbeError(f"unexpected list of apt indexes: {answer.text[:80]!r}")
         return Lists(found[0], int(count))
 
     def placeholder(self) -> Lists:
@@ -140,7 +140,7 @@ class Others:
     """Packages that driver packages depend on, and apt's pins.
 
     Args:
-        packages: offered or installed, as far as somebody needs them.
+        packages: available or installed dependencies.
         forbidden: names and versions that pins forbid.
     """
 

@@ -40,7 +40,7 @@ from gpustate.solve.problem import DriverRequest, Problem
 from gpustate.solve.solver import describe_conflict
 from gpustate.states.driver.gpus import module_type
 
-#: Facts of the matrix that follow from the driver that is chosen.
+#: Facts of the matrix that depend on the chosen driver.
 _OF_DRIVER = ("driver", "module_type", "userland", "driver_loaded", "fabric_manager", "imex")
 
 
@@ -237,13 +237,13 @@ def _read_indexes(found: Survey, request: fleet.Request) -> None:
     while waiting:
         nodes = [rows[0] for rows in waiting.values()]
 
-        def asked(node: Node) -> tuple[Package, ...]:
+        def required_packages(node: Node) -> tuple[Package, ...]:
             case = found.cases[node.name]
             if case.repositories is not None:
                 return _offers_of_rpms(node, case.repositories)
             return _offers(node, case.index[1])
 
-        for node, packages, error in fleet.question(nodes, request.forks, asked):
+        for node, packages, error in fleet.question(nodes, request.forks, required_packages):
             index = found.cases[node.name].index
             if error is None:
                 found.universes[index] = Universe(packages or ())

@@ -1,7 +1,7 @@
-"""Puts what a lock file says on an inventory: the strongest word about the driver, but the command line's.
+"""Apply a lock file to an inventory: it overrides all driver settings except those of the command line.
 
-A lock is for the policy it was solved for: where the policy wants something else by now, or a node is
-not in it, nothing is done until somebody solves again.
+A lock is valid only for the policy it was solved for. If the policy's request has changed, or a node is not in the
+lock, nothing is done until ``gpustate solve`` runs again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gpustate.solve import lock as locks
 from gpustate.solve.lock import Lock, LockedSet, without_node_parts
 
 _FILES = TextFiles("lock file", PolicyError, 64)
-_SOLVE = "solve again: gpustate solve"
+_SOLVE = "update the lock file: gpustate solve"
 
 
-def beside(source: str) -> str:
-    """Where the lock of a policy is: beside its file; here, for the name of a state."""
+def lock_path(source: str) -> str:
+    """The lock file of a policy: next to its file, or in the current folder for a state's name."""
     folder = os.path.dirname(source) if os.path.exists(source) else ""
     return os.path.join(folder, locks.NAME)
 
@@ -35,18 +35,18 @@ def load(path: str) -> Lock:
     """Read a lock file.
 
     Raises:
-        PolicyError: it cannot be read, or is none.
+        PolicyError: it cannot be read, or is invalid.
     """
     return locks.from_text(_FILES.text(path), path)
 
 
 def load_if_there(path: str) -> Lock:
-    """Read a lock file; an empty lock where there is no file."""
+    """Read a lock file; an empty lock if there is no file."""
     return load(path) if os.path.lexists(path) else Lock()
 
 
 def save(lock: Lock, path: str) -> None:
-    """Write a lock file whole or not at all.
+    """Write a lock file atomically.
 
     Raises:
         PolicyError: it cannot be written.
@@ -63,17 +63,17 @@ def save(lock: Lock, path: str) -> None:
 def onto(
     inventory: Inventory, policy: Policy, lock: Lock, path: str, known: Collection[str] = ()
 ) -> Inventory:
-    """The inventory with each node's locked set as the last word about its driver.
+    """The inventory with the driver of each node overridden by its locked set.
 
     Args:
-        inventory: nodes that are to be looked at.
-        policy: for them.
-        lock: what is locked.
+        inventory: the nodes.
+        policy: of the nodes.
+        lock: the lock.
         path: of the lock file, for messages.
         known: names of all registered states.
 
     Raises:
-        PolicyError: a node is not in the lock, or the policy has moved on.
+        PolicyError: a node is not in the lock, or the policy's request has changed.
     """
     by_node = lock.by_node()
     layers: dict[LockedSet, VarsLayer] = {}
@@ -98,14 +98,14 @@ def onto(
 def onto_image(
     node: InventoryNode, policy: Policy, lock: Lock, path: str, known: Collection[str] = ()
 ) -> InventoryNode:
-    """An image that is no node's in particular, with the one set that the lock has for its policy.
+    """A generic image with the only locked set for its policy.
 
     Args:
-        node: stands for the machines that will boot the image.
+        node: represents the machines that will boot the image.
         policy, lock, path, known: as for :func:`onto`.
 
     Raises:
-        PolicyError: the lock has no set for the policy, or several.
+        PolicyError: the lock has no set or several sets for the policy.
     """
     driver = _driver(policy, node, known)
     if driver is None:
@@ -117,11 +117,11 @@ def onto_image(
         if one.matches(wanted)
     }
     if len(fitting) > 1:
-        told = ", ".join(sorted(f"{one.driver} {one.module_type}" for one in fitting.values()))
+        drivers = ", ".join(sorted(f"{one.driver} {one.module_type}" for one in fitting.values()))
         raise PolicyError(
-            f"has {len(fitting)} sets for {wanted.text} ({told}), and an image gets one",
+            f"has {len(fitting)} sets for {wanted.text} ({drivers}), but an image needs one",
             place=path,
-            fix="say whose: -i INVENTORY --as NODE",
+            fix="select a node: -i INVENTORY --as NODE",
         )
     for one in fitting.values():
         return replace(node, layers=(*_own_layers(node), _layer(one, path)))
@@ -131,7 +131,7 @@ def onto_image(
 
 
 def _driver(policy: Policy, node: InventoryNode, known: Collection[str]) -> Any:
-    """The state of the driver as a node has it; ``None`` where it is not to be there."""
+    """The driver state of a node; ``None`` if it has none."""
     for state in resolve(policy, node, known).states:
         if state.name == "driver":
             return None if state.absent else state
@@ -151,9 +151,9 @@ def _check(one: LockedSet, driver: Any, node: str, path: str) -> None:
     if one.matches(now):
         return
     before = without_node_parts(one.wanted)
-    what = f"for {before.text}, and the policy wants {now.text} now"
+    what = f"for {before.text}, but the policy now requests {now.text}"
     if before.text == now.text:
-        what = "for other modules or packages than the policy wants now"
+        what = "for other modules or packages than the policy now requests"
     raise PolicyError(f"locks node {node} {what}", place=path, fix=_SOLVE)
 
 

@@ -26,7 +26,7 @@ from gpustate.core.facts import NodeFacts
 from gpustate.core.state import AnyState
 from gpustate.errors import RefusedError, UsageError
 from gpustate.formats import openpgp, rpmrepos
-from gpustate.resolver.bundle_roots import Asked, asked
+from gpustate.resolver.bundle_roots import RequiredPackages, required_packages
 from gpustate.resolver.deb_bundles import by_kind, fetched_key, package_names, with_named
 
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
@@ -138,7 +138,7 @@ class RpmRead:
         return self.known[key]
 
 
-def chosen(case: RpmCase, read: RpmRead) -> Selection:
+def select(case: RpmCase, read: RpmRead) -> Selection:
     """The bundle's packages for one kind of node.
 
     Raises:
@@ -146,7 +146,9 @@ def chosen(case: RpmCase, read: RpmRead) -> Selection:
     """
     facts = case.facts
     if facts.machine not in ("x86_64", "aarch64"):
-        raise UsageError(f"{case.name}: no packages for {facts.machine}", fix="x86_64 or aarch64")
+        raise UsageError(
+            f"{case.name}: unsupported machine {facts.machine}", fix="x86_64 or aarch64"
+        )
     by_name: dict[str, Any] = {state.name: state for state in case.states if not state.absent}
     offers: dict[str, list[Offers]] = {}
     for name in (TOOLKIT, DRIVER):
@@ -157,7 +159,7 @@ def chosen(case: RpmCase, read: RpmRead) -> Selection:
         read.offers(_place(source, case), facts.machine, case.streams) for source in case.sources
     ]
     world = Available(offers, _pins(offers))
-    wants = _complete(asked(case.states, facts, world.versions, case.kernels), case)
+    wants = _complete(required_packages(case.states, facts, world.versions, case.kernels), case)
     builds = rpmclosure.resolve(world, wants.roots, case.nodes)
     date = max((one.date for rows in offers.values() for one in rows), default=0)
     return Selection(
@@ -172,7 +174,7 @@ def _pins(offers: Mapping[str, Sequence[Offers]]) -> dict[str, frozenset[str]]:
     return {TOOLKIT: toolkit, DRIVER: driver - toolkit}
 
 
-def _complete(wants: Asked, case: RpmCase) -> Asked:
+def _complete(wants: RequiredPackages, case: RpmCase) -> RequiredPackages:
     if wants.problem:
         raise RefusedError(f"{case.name}: {wants.problem}")
     for kernel, package in wants.bare.items():
@@ -181,7 +183,7 @@ def _complete(wants: Asked, case: RpmCase) -> Asked:
                 f"{case.name}: no repository offers {package}, the headers of kernel {kernel}",
                 fix=SOURCES,
             )
-    return Asked(with_named(wants.by_state, case.packages))
+    return RequiredPackages(with_named(wants.by_state, case.packages))
 
 
 def _own(state: Any, case: RpmCase) -> RpmRepositorySource:
@@ -249,7 +251,7 @@ def _patterns(source: RpmSource, kind: str) -> tuple[str, ...]:
     return tuple(filter(None, re.split(r"[\s,]+", words)))
 
 
-def grouped(cases: Iterable[RpmCase]) -> list[RpmCase]:
+def merge_cases(cases: Iterable[RpmCase]) -> list[RpmCase]:
     """One case for all nodes of a kind: all kernels, and the installed packages of each node."""
     made: list[RpmCase] = []
     for rows in by_kind(cases):

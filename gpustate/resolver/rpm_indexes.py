@@ -1,7 +1,7 @@
 """Packages of a node's rpm repositories, as far as a driver set can need them.
 
-Two asks, once it is known which repositories there are (:mod:`~gpustate.resolver.rpm_repositories`). :class:`RpmDriverQuery`
-brings the packages of the driver, cut out of ``primary.xml`` on the node, and the module streams they belong
+There are two queries, after :mod:`~gpustate.resolver.rpm_repositories`. :class:`RpmDriverQuery`
+returns the packages of the driver, cut out of ``primary.xml`` on the node, and the module streams they belong
 to; :class:`OtherRpmsQuery` what those need of others, out of repositories and rpm's database.
 
 Surprising: a file that does not match its hash in ``repomd.xml`` is refused; only the node decompresses.

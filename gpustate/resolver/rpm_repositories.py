@@ -1,7 +1,7 @@
 """The rpm repositories of a node, as dnf is configured: enabled ones, their repodata, enabled module streams.
 
-:class:`RepositoriesQuery` brings dnf's settings and each repository's ``repomd.xml`` out of dnf's cache. What is in
-them is asked by :mod:`~gpustate.resolver.rpm_indexes`.
+:class:`RepositoriesQuery` brings dnf's settings and each repository's ``repomd.xml`` out of dnf's cache. Their content
+is queried by :mod:`~gpustate.resolver.rpm_indexes`.
 
 Surprising: nothing is downloaded; dnf's cache shows what dnf would install. Equal repositories count as equal,
 although their cache folders have different names on each node.

@@ -57,7 +57,7 @@ def minimal_hitting_set(
         found = _hitting(needed, size)
         if found is not None:
             return tuple(order[number] for number in sorted(found))
-    raise AssertionError("each possibility has a fact of its own")
+    raise AssertionError("each possibility has its own fact")
 
 
 def _hitting(rows: Sequence[frozenset[int]], size: int) -> tuple[int, ...] | None:
@@ -76,7 +76,7 @@ def _hitting(rows: Sequence[frozenset[int]], size: int) -> tuple[int, ...] | Non
 
 
 def _disjoint(rows: Sequence[frozenset[int]]) -> int:
-    """Number of disjoint rows: each of them needs a number of its own."""
+    """Number of disjoint rows: each of them needs its own number."""
     seen: set[int] = set()
     count = 0
     for row in rows:

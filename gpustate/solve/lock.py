@@ -1,6 +1,6 @@
 """The lock file: the exact driver set of each node, until an update is requested. Pure.
 
-``gpustate.lock`` beside the policy is JSON (``gpustate.lock/1``, ``schema/lock.json``), the same bytes for
+``gpustate.lock`` next to the policy is JSON (``gpustate.lock/1``, ``schema/lock.json``), the same bytes for
 the same content, so that it is reviewed and merged like code. A set records its inputs (the policy's request,
 distribution, GPUs, repositories) and its packages: every driver package in its full version, with hashes
 where the index has them.
@@ -221,9 +221,7 @@ def _set(row: Mapping[str, Any], path: str, place: str) -> LockedSet:
     packages: list[Package] = []
     for number, one in enumerate(row["packages"]):
         if one["repository"] >= len(repositories):
-            raise fail(
-                f"packages[{number}].repository", f"there is no repository {one['repository']}"
-            )
+            raise fail(f"packages[{number}].repository", f"unknown repository {one['repository']}")
         packages.append(
             Package(
                 one["name"],
@@ -235,7 +233,7 @@ def _set(row: Mapping[str, Any], path: str, place: str) -> LockedSet:
             )
         )
     if len({package.name for package in packages}) != len(packages):
-        raise fail("packages", "has a package twice")
+        raise fail("packages", "has a duplicate package")
     for package in packages:
         if package.driver not in ("", row["driver"]):
             raise fail(

@@ -1,4 +1,4 @@
-"""For authors of states: a node in memory, and what every state must pass."""
+"""For authors of states: an in-memory node, and the contract test of states."""
 
 from gpustate.testing.contract import check_contract
 from gpustate.testing.fake import FakeNode, converge

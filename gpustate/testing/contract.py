@@ -1,4 +1,4 @@
-"""What every state must keep, as one function: for gpustate's own states and for everybody's."""
+"""The contract of states as one function, for bundled and custom states."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gpustate.testing.fake import FakeNode
 
 
 class Recorder(FakeNode):
-    """A node that gives every ask its stand-in and writes it down."""
+    """A node that answers every query with its placeholder and records it."""
 
     def _answer(self, query: Query[Any]) -> Any:
         return query.placeholder()
 
 
 def check_contract(state: AnyState, node: FakeNode | None = None) -> None:
-    """Check what the engine relies on; raise ``AssertionError`` saying what does not hold.
+    """Check the properties that the engine relies on; raise ``AssertionError`` with the violated one.
 
     Args:
-        state: with parameters that make sense.
-        node: one that answers all its asks; without it, what needs an observation is left out.
+        state: with valid parameters.
+        node: a node that answers all its queries; without it, checks that need an observation are skipped.
     """
     cls = type(state)
     _check(bool(cls.name), f"{cls.__name__} has no name")
@@ -44,21 +44,19 @@ def check_contract(state: AnyState, node: FakeNode | None = None) -> None:
             re.search(rf"\b{name}\b", doc) is not None,
             f"{cls.name}: parameter {name!r} is not in its docstring",
         )
-    _check(
-        "Disruption:" in doc, f"{cls.name}: its docstring does not say what it costs (Disruption:)"
-    )
+    _check("Disruption:" in doc, f"{cls.name}: its docstring has no section Disruption:")
     try:
         build(cls, {**parameters(state), "no_such_parameter": 1})
     except PolicyError:
         pass
     else:
-        raise AssertionError(f"{cls.name}: takes a parameter it does not have")
+        raise AssertionError(f"{cls.name}: accepts an unknown parameter")
     recorder = Recorder()
     try:
         state.probe(recorder)
     except Exception:  # noqa: BLE001  stand-ins need not make sense to a probe
         pass
-    for query in recorder.asked:
+    for query in recorder.queries:
         _check_fragment(cls.name, query)
     if node is not None:
         _check_plans(state, node)
@@ -85,7 +83,9 @@ def _check_plans(state: AnyState, node: FakeNode) -> None:
     for ensure in ("present", "absent"):
         one = build(cls, {**parameters(state), "ensure": ensure})
         observed = one.probe(node)
-        _check(one.probe(node) == observed, f"{cls.name}: probing twice gives two answers")
+        _check(
+            one.probe(node) == observed, f"{cls.name}: probing twice gives different observations"
+        )
         desired = one.desired(observed)
         _check(
             one.desired(desired) == desired,
@@ -97,4 +97,4 @@ def _check_plans(state: AnyState, node: FakeNode) -> None:
         for step in one.apply(observed, plan):
             _check(bool(step.label), f"{cls.name} ({ensure}): a step without a label")
     after = (dict(node.files), dict(node.installed), set(node.loaded), dict(node.unit_states))
-    _check(before == after, f"{cls.name}: looking at a node changed it")
+    _check(before == after, f"{cls.name}: probing the node changed it")

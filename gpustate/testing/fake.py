@@ -1,7 +1,7 @@
-"""A node in memory: answers asks from a small world, and lets steps change that world.
+"""An in-memory node: it answers queries from a small model, and steps change the model.
 
-It models files, packages, units and modules, as far as the typed asks and steps reach. Fragments
-of sh (``node.shell``, ``ops.Run``) are the state's own: their author says what they answer and do.
+It models files, packages, units and modules for the typed queries and steps. Fragments of sh (``node.shell``,
+``ops.Run``) belong to a state: its author defines their answers and effects.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class FakeNode(Node):
     """A node made of dictionaries.
 
     Args:
-        name: as in an inventory.
+        name: of the node.
         vars: inventory variables.
-        facts: what the engine would find.
-        files: path to text.
-        packages: name to installed version.
-        candidates: name to ``(version, origin)`` pairs, best first.
+        facts: of the node.
+        files: text by path.
+        packages: installed version by name.
+        candidates: ``(version, origin)`` pairs by name, best first.
         units: names of units that exist, with their active state (``active``, ``inactive``).
         modules: loaded kernel modules.
         shell: part of a fragment's text, or of a command that a fact of pyinfra runs, to ``(status, output)``, or to a function of the node
             that returns it. The first part found in a fragment answers it.
         runs: part of a ``Run`` step's label to a function of the node that does its work.
-        answers: ready answers to other kinds of asks, by class name or by the ask itself.
+        answers: answers to other kinds of queries, by class name or by the query itself.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class FakeNode(Node):
         self.shells = dict(shell or {})
         self.runs = dict(runs or {})
         self.answers = dict(answers or {})
-        self.asked: list[queries.Query[Any]] = []
+        self.queries: list[queries.Query[Any]] = []
         self.done: list[Step] = []
         self.reboots = 0
 
     def query(self, query: queries.Query[T]) -> T:
-        """Answer from the world; an unknown kind of ask is answered from ``answers`` or is an error."""
-        self.asked.append(query)
+        """Answer from the model; other kinds of queries are answered from ``answers`` or are an error."""
+        self.queries.append(query)
         answer: T = self._answer(query)
         return answer
 
@@ -129,7 +129,7 @@ class FakeNode(Node):
                 | ReferringFilesQuery()
                 | PackageFiles()
             ):
-                # No GPU is out of use, no program missing, no file damaged or naming a program of another state.
+                # No GPU is excluded, no program missing, no file damaged or naming a program of another state.
                 return query.placeholder()
             case queries.LoadedModules():
                 return frozenset(self.loaded)
@@ -146,7 +146,7 @@ class FakeNode(Node):
                         return Output(status, tuple(out.splitlines()))
                 raise AssertionError(f"FakeNode has no answer to the command of a fact: {text}")
             case _:
-                raise AssertionError(f"FakeNode has no answer to {query!r}: give it in answers=")
+                raise AssertionError(f"FakeNode has no answer to {query!r}: pass it in answers=")
 
     def _unit(self, name: str) -> systemd.Unit:
         exists = name in self.unit_states
@@ -164,7 +164,7 @@ class FakeNode(Node):
         )
 
     def carry_out(self, step: Step) -> None:
-        """Let one step change the world; in an image, the part of it that can be baked."""
+        """Apply one step to the model; in an image, only the part that can be baked."""
         baked = step.in_image if self.node_facts.image else step
         if baked is None:
             return
@@ -237,13 +237,15 @@ class FakeNode(Node):
                     if part in what:
                         act(self)
                         return
-                raise AssertionError(f"FakeNode does not know what this Run does: {what}")
+                raise AssertionError(
+                    f"FakeNode has no effect for this Run: {what}; pass it in runs="
+                )
             case _:
                 pass
 
 
 def converge(state: AnyState, node: FakeNode, *, rounds: int = 1) -> Iterator[Plan]:
-    """Probe, plan and carry out as the engine does; yield each plan, the last one after the last round."""
+    """Probe, plan and carry out like the engine; yield each plan, the last one after the last round."""
     for _ in range(rounds):
         observed = state.probe(node)
         plan = state.plan(observed)

@@ -12,20 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpustate.cluster import podproof, pods
+from gpustate.cluster import pods, podtest
 from gpustate.cluster.api import Api, connect
+from gpustate.cluster.kubeconfig import kubeconfig_of
 from gpustate.core.encode import plain
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.diagnosis.chain import Check
 from gpustate.engine import fleet
-from gpustate.errors import ClusterError, GpustateError, InventoryError
+from gpustate.errors import ClusterError, GpustateError
 from gpustate.nodeside.container_proof import CONTAINERD_SOCKET
 from gpustate.nodeside.pod_image import MARK
 from gpustate.remote.session import Session
 
-#: Inventory variable with the path of a kubeconfig.
-VARIABLE = "gpustate_kubeconfig"
 IMAGE = "gpustate.invalid/gpustate-validate-pod:1"
 _IMAGE_TIMEOUT_S = 120.0
 
@@ -62,24 +61,6 @@ class Request:
     forks: int = 50
     timeout_s: float = 60.0
     cuda: bool = True
-
-
-def kubeconfig_of(node: InventoryNode, option: str) -> str:
-    """Path of the kubeconfig of a node's cluster; empty where none is named.
-
-    Raises:
-        InventoryError: the variable is not a path.
-    """
-    if option:
-        return option
-    value: Any = node.vars.get(VARIABLE, "")
-    if not isinstance(value, str):
-        raise InventoryError(
-            f"{VARIABLE} of {node.name} is not a path",
-            place=node.origins.get(VARIABLE),
-            fix="name the file of a kubeconfig",
-        )
-    return value
 
 
 def connect_all(nodes: Sequence[InventoryNode], option: str) -> dict[str, Api]:
@@ -138,14 +119,14 @@ def _prove(
         return pods.not_applicable(
             f"the image is imported by ctr at {CONTAINERD_SOCKET}, and the kubelet's runtime is {runtime or 'unknown'}"
         )
-    podproof.remove_leftovers(api, name)
-    resource = podproof.free_resource(api, name, stop)
+    podtest.remove_leftovers(api, name)
+    resource = podtest.free_resource(api, name, stop)
     if stop():
         return pods.not_applicable("interrupted before the pod was created")
     try:
         command = read_command(_program(session, "import"))
-        proof = podproof.PodProof(api, node, IMAGE, command, request.timeout_s, request.cuda, stop)
-        return proof.prove(resource)
+        test = podtest.PodTest(api, node, IMAGE, command, request.timeout_s, request.cuda, stop)
+        return test.run(resource)
     finally:
         _program(session, "remove")
 

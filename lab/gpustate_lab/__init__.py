@@ -1,11 +1,11 @@
-"""Throw-away nodes: real systemd, sshd, apt and containerd, simulated GPUs.
+"""Disposable test nodes: real systemd, sshd, apt and containerd, simulated GPUs.
 
-A lab is a set of systemd-nspawn containers on this machine, each on an overlay of a cached Debian
-root, each in a network namespace of its own that stays while the node reboots. What NVIDIA would
-bring (PCI devices, kernel modules, packages, ``nvidia-smi``, NVML, CUDA) is simulated by
-:mod:`gpustate_lab.sim`; ``docs/lab.md`` says what that covers.
+A lab is a set of systemd-nspawn containers on this machine. Each has an overlay on a cached Debian root and
+its own network namespace, which stays while the node reboots. Hardware and software of NVIDIA (PCI devices,
+kernel modules, packages, ``nvidia-smi``, NVML, CUDA) are simulated by :mod:`gpustate_lab.sim`; see
+``docs/lab.md``.
 
-:mod:`gpustate_lab.api` is the way in.
+The public functions are in :mod:`gpustate_lab.api`.
 """
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
-"""How a lab is reached: the inventory file and the known host keys. Pure text.
+"""The inventory and known_hosts files of a lab. Pure.
 
-The inventory is Ansible YAML. Each node names where the simulated ``/proc`` and ``/sys`` files lie,
-because a container sees the controller's own.
+The inventory is Ansible YAML. It sets the folders of the simulated ``/proc`` and ``/sys`` files, since a
+container sees the controller's own.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import yaml
 
 PROC_ROOT = "/run/gpustate-lab/proc"
 SYS_ROOT = "/run/gpustate-lab/sys"
-#: The public key that signs the lab's packages, in the lab's folder on the controller.
+#: File with the public key of the lab's packages, in the lab's folder on the controller.
 KEY_NAME = "gpustate-lab.asc"
 
 
 def known_hosts(keys: Mapping[str, str]) -> str:
-    """One line a node; ``keys`` maps address to the text of its public host key."""
+    """Return a known_hosts file; ``keys`` maps each address to its public host key."""
     return "".join(
         f"{address} {' '.join(key.split()[:2])}\n" for address, key in sorted(keys.items())
     )
 
 
 def group_of(image: str) -> str:
-    """The image's name as a group name; Ansible frowns at dashes there."""
+    """Return the inventory group of an image; Ansible warns about dashes in group names."""
     return image.replace("-", "_")
 
 
 def overrides(repository_url: str, distribution: str, key: Path) -> dict[str, dict[str, Any]]:
-    """Parameters that make states take their packages from the lab's repository, not from NVIDIA's."""
+    """Return state parameters that replace NVIDIA's repositories with the lab's."""
     driver = f"{repository_url}/mirror/{distribution}/"
     toolkit = f"{repository_url}/libnvidia-container/stable/deb/amd64/"
     return {
@@ -48,10 +48,10 @@ def inventory(
     nodes: Sequence[tuple[str, str, str, str]],
     variables: Mapping[str, str] | None = None,
 ) -> str:
-    """Write the inventory; ``nodes`` are name, address, image and distribution.
+    """Return the inventory; ``nodes`` are name, address, image and distribution.
 
     Args:
-        variables: more of them for all nodes.
+        variables: additional variables of all nodes.
     """
     ssh_args = f"-o UserKnownHostsFile={directory / 'known_hosts'} -o StrictHostKeyChecking=yes"
     groups: dict[str, Any] = {

@@ -1,8 +1,7 @@
-"""Bring labs up and down.
+"""Create, list and remove labs.
 
-``lab.json`` is written before anything else is made and names everything in the kernel that belongs
-to the lab, so ``down`` needs nothing but that file: it works on a lab whose ``up`` was killed, and
-after a reboot of the controller, when only files are left.
+``lab.json`` is written first and lists every kernel object of the lab. ``down`` needs only that file: it works
+after an ``up`` that was killed, and after a reboot of the controller, when only files are left.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from gpustate_lab.record import REPOSITORY_PORT, Lab, load, write_record
 from gpustate_lab.spec import LabSpec, NodeSpec, check_name
 
 FORMAT = "gpustate.lab/1"
-#: The lab that is meant when no name is given.
+#: Default name of a lab.
 DEFAULT_NAME = "lab"
 LOCK_WAIT_S = 300.0
 DISCLAIMER = (
@@ -51,22 +50,22 @@ def _silent(line: str) -> None:
 
 
 def labs() -> list[Lab]:
-    """Every lab there is, by name."""
+    """Return all labs, sorted by name."""
     found = []
     for file in sorted(paths.state_dir().glob("*/lab.json")):
         try:
             found.append(load(file))
         except LabError:
-            if file.exists():  # otherwise somebody took it down just now
+            if file.exists():  # otherwise it was removed just now
                 raise
     return found
 
 
 def document(found: list[Lab]) -> dict[str, Any]:
-    """What ``gpustate lab list -o json`` prints.
+    """Return the document of ``gpustate lab list -o json``.
 
-    ``inventory``, ``kubeconfig`` and ``programs`` on top are what most people ask for: those of the only
-    lab, or of the one with the default name; ``null`` when neither can be said, or when it has no cluster.
+    The top-level ``inventory``, ``kubeconfig`` and ``programs`` are those of the only lab, or of the one with the
+    default name; ``null`` if there is neither, or if it has no cluster.
     """
     entries = [_entry(lab) for lab in found]
     default = [entry for entry in entries if entry["name"] == DEFAULT_NAME] or entries
@@ -86,54 +85,56 @@ def _entry(lab: Lab) -> dict[str, Any]:
 
 
 def find(name: str) -> Lab:
-    """The lab of that name."""
+    """Return a lab by name."""
     file = paths.state_dir() / check_name(name) / "lab.json"
     if not file.exists():
-        there = ", ".join(lab.name for lab in labs()) or "none"
+        existing = ", ".join(lab.name for lab in labs()) or "none"
         raise LabError(
-            f"there is no lab {name!r} (labs: {there})", fix=f"gpustate lab up --name {name}"
+            f"lab {name!r} does not exist (labs: {existing})", fix=f"gpustate lab up --name {name}"
         )
     return load(file)
 
 
 def up(spec: LabSpec, say: Say = _silent) -> Lab:
-    """Bring a lab up and wait until every node answers; what is up already stays as it is.
+    """Create or start a lab and wait until every node is ready; a running lab is left unchanged.
 
     Raises:
-        LabError: something is missing on this machine, a lab of that name has other nodes, or a
-            node does not come up. What this call made is then gone again.
+        LabError: a requirement is missing on this machine, a lab of that name has other nodes, or a
+            node does not start. Everything that this call created is removed then.
     """
     for node in spec.node_specs():
         images.recipe_of(node.image)
         simulation.check(node.gpus, node.faults)
     checks.require()
     with _lab_lock(spec.name):
-        lab = _standing(spec, say)
+        lab = _reusable(spec, say)
         if lab is not None and _runs(lab):
-            say(f"lab {lab.name} is up already: {len(lab.nodes)} nodes, inventory {lab.inventory}")
+            say(
+                f"lab {lab.name} is already running: {len(lab.nodes)} nodes, inventory {lab.inventory}"
+            )
             return lab
         prepared = images.prepare(
             spec.images, say, kubernetes=bool(spec.kubernetes), slurm=spec.slurm
         )
         clusters.prepare(spec, say)
         try:
-            lab = lab or _found(spec, prepared)
-            _raise(lab, prepared.repository, say)
+            lab = lab or _create(spec, prepared)
+            _start(lab, prepared.repository, say)
         except BaseException:
-            # A lab that was up before keeps its disks; a new one leaves nothing.
+            # An existing lab keeps its disks; a new one is removed.
             if lab is None or not lab.complete:
                 _remove(spec.name)
             raise
         lab = load(write_record(lab, complete=True))
-    say(f"lab {lab.name} is up: inventory {lab.inventory}")
+    say(f"lab {lab.name} is running: inventory {lab.inventory}")
     say(DISCLAIMER)
     return lab
 
 
 def down(name: str = DEFAULT_NAME, say: Say = _silent) -> list[str]:
-    """Take a lab down, whatever state it is in; return what was removed, one line each.
+    """Remove a lab in any state; return one line for each removed object.
 
-    A lab that does not exist is not an error: nothing is left of it, which is what was asked for.
+    A lab that does not exist is not an error.
     """
     check_name(name)
     checks.require_root()
@@ -152,25 +153,25 @@ def _lab_lock(name: str) -> Any:
     return paths.locked(lock, wait_s=LOCK_WAIT_S, what=f"the lab {name}")
 
 
-def _standing(spec: LabSpec, say: Say) -> Lab | None:
-    """The lab of that name when it can be used again; half-made ones are removed."""
+def _reusable(spec: LabSpec, say: Say) -> Lab | None:
+    """Return the existing lab if it can be reused; incomplete ones are removed."""
     file = paths.state_dir() / spec.name / "lab.json"
     if not file.exists():
         _remove(spec.name)
         return None
     lab = load(file)
     if not lab.complete:
-        say(f"lab {lab.name} was left half-made; removing it")
+        say(f"lab {lab.name} is incomplete; removing it")
         _remove(lab.name)
         return None
     if lab.spec != spec:
         raise LabError(
-            f"lab {lab.name} is there with other nodes ({_summary(lab.spec)})",
-            fix=f"gpustate lab down --name {lab.name}, or take another --name",
+            f"lab {lab.name} exists with other options ({_summary(lab.spec)})",
+            fix=f"gpustate lab down --name {lab.name}, or choose another --name",
         )
     gone = [layer for node in lab.machines for layer in node.layers if not layer.exists()]
     if gone:
-        say(f"lab {lab.name}: its image {gone[0].parent.name} is gone; recreating it")
+        say(f"lab {lab.name}: image {gone[0].parent.name} no longer exists; recreating the lab")
         _remove(lab.name)
         return None
     return lab
@@ -185,12 +186,12 @@ def _summary(spec: LabSpec) -> str:
     )
 
 
-def _found(spec: LabSpec, prepared: images.Prepared) -> Lab:
-    """Choose a network, write ``lab.json`` and the keys."""
+def _create(spec: LabSpec, prepared: images.Prepared) -> Lab:
+    """Choose a subnet; write ``lab.json``, keys and inventory."""
     directory = paths.state_dir() / spec.name
     tag = network.tag_of(directory)
-    # Two labs that come up at once must not choose one subnet: until its bridge is made, a lab's
-    # choice can only be read in its record.
+    # Concurrent calls must choose different subnets: until its bridge exists, a lab's subnet is only in
+    # its record.
     with paths.locked(paths.state_dir() / ".locks" / ".subnet", wait_s=30, what="subnets"):
         taken = [*network.networks_in_use(), *(lab.network.subnet for lab in labs())]
         taken += [lab.network.cluster for lab in labs() if lab.spec.kubernetes]
@@ -199,14 +200,14 @@ def _found(spec: LabSpec, prepared: images.Prepared) -> Lab:
         directory.mkdir(parents=True, exist_ok=True)
         url = f"http://{chosen.gateway}:{REPOSITORY_PORT}"
 
-        def machine(wanted: NodeSpec, layers: tuple[Path, ...]) -> Node:
-            distribution = images.recipe_of(wanted.image).distribution
+        def machine(node: NodeSpec, layers: tuple[Path, ...]) -> Node:
+            distribution = images.recipe_of(node.image).distribution
             sources = simulation.sources(prepared.repository, distribution, url)
-            return Node(directory, chosen, wanted, layers, tuple(sources.items()))
+            return Node(directory, chosen, node, layers, tuple(sources.items()))
 
         nodes = tuple(machine(one, prepared.stacks[one.image]) for one in spec.node_specs())
-        wanted = spec.head_spec()
-        head = None if wanted is None else machine(wanted, prepared.slurm_head)
+        head_spec = spec.head_spec()
+        head = None if head_spec is None else machine(head_spec, prepared.slurm_head)
         lab = Lab(spec, directory, chosen, nodes, complete=False, head=head)
         write_record(lab, complete=False)
     setup.make_key(lab.private_key, f"gpustate-lab {spec.name}")
@@ -237,8 +238,8 @@ def _write_access(lab: Lab) -> None:
     paths.write_text(lab.inventory, text)
 
 
-def _raise(lab: Lab, repository: simulation.Repository, say: Say) -> None:
-    """Make everything of the lab that is not there, and wait for the nodes."""
+def _start(lab: Lab, repository: simulation.Repository, say: Say) -> None:
+    """Start the missing parts of a lab and wait for the nodes."""
     network.make_bridge(lab.network, cluster=bool(lab.spec.kubernetes))
     if not _server_runs(lab):
         process.start_daemon(
@@ -262,7 +263,7 @@ def _raise(lab: Lab, repository: simulation.Repository, say: Say) -> None:
 
 
 def _wait_ready(nodes: Sequence[Node]) -> None:
-    """Wait for nodes that boot at the same time, and name every one that does not come up."""
+    """Wait for nodes that boot in parallel; raise one error for all that do not start."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     errors = []
     for node in nodes:
@@ -275,7 +276,7 @@ def _wait_ready(nodes: Sequence[Node]) -> None:
 
 
 def _runs(lab: Lab) -> bool:
-    """Whether nodes, repository server and clusters all run."""
+    """Whether nodes, repository server and clusters are running."""
     return lab.running and _server_runs(lab) and all(one.running for one in clusters.of(lab))
 
 
@@ -284,7 +285,7 @@ def _server_runs(lab: Lab) -> bool:
 
 
 def _remove(name: str) -> list[str]:
-    """Remove everything the record names, in the order in which one thing holds the next."""
+    """Remove everything in the record, dependents first."""
     directory = paths.state_dir() / name
     record = directory / "lab.json"
     removed = []
@@ -296,7 +297,7 @@ def _remove(name: str) -> list[str]:
             removed += _remove_node(lab, node)
         if process.end(process.read_state(lab.directory / "server.json").get("server")):
             removed.append("repository server")
-        # What was started a moment before `up` was killed may not have said who it is, nor be in its cgroup.
+        # A process started just before `up` was killed may have no state file and not be in its cgroup yet.
         process.kill_named(lab.directory)
         process.wait_for_orphans(lab.directory)
         process.kill_cgroup(lab.network.tag)
@@ -306,7 +307,7 @@ def _remove(name: str) -> list[str]:
             removed.append(f"bridge {lab.network.bridge}")
     removed += [f"mount {point}" for point in host.unmount_all(directory)]
     if directory.exists():
-        # The record goes last: until then a second `down` knows what the first one missed.
+        # The record is removed last, so that an interrupted `down` can be repeated.
         for path in directory.iterdir():
             if path != record:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,7 +1,7 @@
-"""Whether this machine can and may run a lab: programs, root, and what the kernel allows.
+"""Check the requirements of a lab on this machine: programs, root, kernel features.
 
-Each check tries the thing itself on something small and leaves nothing, because permissions come
-from too many places (user, container runtime, kernel configuration) to be worked out.
+Each check tries the operation on a small scale and cleans up. Permissions depend on user, container runtime
+and kernel configuration, which cannot be evaluated otherwise.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from gpustate_lab.requirements import PROGRAMS
 
 
 def missing() -> list[str]:
-    """One line for each thing that stands in the way, the cheap checks first; empty when none."""
+    """Return one line for each unmet requirement, cheap checks first."""
     lines = _missing_programs()
     if os.geteuid() != 0:
-        return ["not root: namespaces, mounts and bridges need it; use sudo", *lines]
+        return ["not root, which namespaces, mounts and bridges require; use sudo", *lines]
     if lines:
         return lines
     checks: tuple[Callable[[], str | None], ...] = (_cgroups, _namespaces, _overlay, _bridge)
@@ -31,55 +31,55 @@ def missing() -> list[str]:
 
 
 def require() -> None:
-    """Raise one LabError that names everything :func:`missing` found."""
+    """Raise a LabError that lists all unmet requirements."""
     lines = missing()
     if lines:
-        raise LabError(f"no lab on this machine: {'; '.join(lines)}")
+        raise LabError(f"this machine cannot run a lab: {'; '.join(lines)}")
 
 
 def require_root() -> None:
     if os.geteuid() != 0:
-        raise LabError("not root: namespaces, mounts and bridges need it", fix="use sudo")
+        raise LabError("not root, which namespaces, mounts and bridges require", fix="use sudo")
 
 
 def _missing_programs() -> list[str]:
     lines = [
-        f"{program} is not installed (Debian package {package})"
+        f"{program} is not installed (apt install {package})"
         for program, package in PROGRAMS.items()
         if shutil.which(program, path=search_path()) is None
     ]
     go = programs.missing()
     if go is not None:
-        lines.append(f"NVIDIA's container toolkit cannot be built: {go}")
+        lines.append(f"cannot build NVIDIA's container toolkit: {go}")
     return lines
 
 
-def _refusal(*argv: str) -> str | None:
-    """Why ``argv`` does not work here; ``None`` when it does."""
+def _failure(*argv: str) -> str | None:
+    """Return why a command fails here; ``None`` if it succeeds."""
     result = run(argv, timeout_s=30, check=False)
     if result.returncode == 0:
         return None
-    said = (result.stderr or result.stdout).strip().splitlines()
-    return said[-1] if said else f"exit {result.returncode}"
+    lines = (result.stderr or result.stdout).strip().splitlines()
+    return lines[-1] if lines else f"exit {result.returncode}"
 
 
 def _cgroups() -> str | None:
     for hierarchy in cgroup_hierarchies():
         if not os.access(hierarchy, os.W_OK) or os.statvfs(hierarchy).f_flag & os.ST_RDONLY:
-            return f"{hierarchy} is read-only; in a container: run it with --privileged"
+            return f"{hierarchy} is read-only; in a container, use --privileged"
         return None
     return f"no cgroup hierarchy for systemd below {CGROUP_ROOT}"
 
 
 def _namespaces() -> str | None:
     name = f"gpustate-try-{os.getpid()}"
-    why = _refusal("ip", "netns", "add", name)
+    why = _failure("ip", "netns", "add", name)
     if why is not None:
-        return f"network namespaces are not allowed here ({why}); in a container: run it with --privileged"
-    why = _refusal("ip", "netns", "delete", name)
+        return f"cannot create network namespaces ({why}); in a container, use --privileged"
+    why = _failure("ip", "netns", "delete", name)
     if why is None:
-        why = _refusal("unshare", "--mount", "--pid", "--fork", "--uts", "--ipc", "true")
-    return None if why is None else f"namespaces are not allowed here ({why})"
+        why = _failure("unshare", "--mount", "--pid", "--fork", "--uts", "--ipc", "true")
+    return None if why is None else f"cannot create namespaces ({why})"
 
 
 def _overlay() -> str | None:
@@ -91,7 +91,7 @@ def _overlay() -> str | None:
                 Path(folder, name).mkdir()
             options = f"lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/work"
             # In a mount namespace of its own, so that nothing stays mounted whatever happens.
-            why = _refusal(
+            why = _failure(
                 "unshare",
                 "--mount",
                 "mount",
@@ -103,18 +103,18 @@ def _overlay() -> str | None:
                 f"{folder}/root",
             )
     except OSError as error:
-        return f"{state_dir} cannot be written ({error.strerror}); set {paths.STATE_VARIABLE}"
+        return f"cannot write to {state_dir} ({error.strerror}); set {paths.STATE_VARIABLE}"
     if why is None:
         return None
-    return f"overlayfs cannot be mounted in {state_dir} ({why}); set {paths.STATE_VARIABLE} to a folder on ext4, xfs or tmpfs"
+    return f"cannot mount overlayfs in {state_dir} ({why}); set {paths.STATE_VARIABLE} to a directory on ext4, xfs or tmpfs"
 
 
 def _bridge() -> str | None:
-    why = _refusal(
+    why = _failure(
         "unshare",
         "--net",
         "sh",
         "-c",
         "ip link add name glb0 type bridge && ip link add name glv0 type veth peer name glv1",
     )
-    return None if why is None else f"no bridge or veth in this kernel ({why})"
+    return None if why is None else f"cannot create a bridge and veth pair ({why})"

@@ -1,6 +1,6 @@
-"""What stands over the nodes of a lab: a Kubernetes cluster, a Slurm cluster, or both.
+"""The clusters of a lab: Kubernetes, Slurm, or both.
 
-Each is a module that follows :class:`Cluster`; this one says which of them a lab has.
+Each is a module with an implementation of :class:`Cluster`.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ Say = Callable[[str], None]
 
 
 class Cluster(Protocol):
-    """One scheduler with its control processes on the controller and its daemons on the nodes."""
+    """A scheduler with control processes on the controller and daemons on the nodes."""
 
     def start(self, say: Say) -> None:
-        """Start what does not run and write what nodes need, before they boot; wait for nothing."""
+        """Start missing processes and write the files that nodes need at boot; do not wait."""
         ...
 
     def up(self, say: Say) -> None:
-        """Start the rest and wait until every node has joined; may be called again."""
+        """Start the rest and wait until every node has joined; idempotent."""
         ...
 
     @property
     def running(self) -> bool:
-        """Whether all of its processes on the controller run."""
+        """Whether all processes on the controller are running."""
         ...
 
     def down(self) -> list[str]:
-        """End it, whatever state it is in; one line for each thing that was removed."""
+        """Stop the cluster in any state; return one line for each removed object."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Its keys of a lab's entry in ``gpustate lab list -o json``."""
+        """Return its keys of the lab's entry in ``gpustate lab list -o json``."""
         ...
 
 
 def prepare(spec: LabSpec, say: Say) -> None:
-    """Build the programs that the clusters need, before anything of the lab is made.
+    """Build the programs of the clusters before the lab is created.
 
     Raises:
-        LabError: a program can neither be found nor built.
+        LabError: a program is neither available nor can be built.
     """
     if spec.kubernetes:
         kubernetes.prepare(spec, say)
 
 
 def of(lab: Lab) -> tuple[Cluster, ...]:
-    """The clusters that the lab's specification asks for."""
+    """Return the clusters of a lab."""
     clusters: list[Cluster] = []
     if lab.spec.kubernetes:
         clusters.append(kubernetes.Kubernetes(lab))
@@ -62,15 +62,15 @@ def of(lab: Lab) -> tuple[Cluster, ...]:
 
 
 def variables(lab: Lab) -> dict[str, str]:
-    """Variables of the inventory for every node.
+    """Return inventory variables for every node.
 
-    ``gpustate_kubeconfig`` is the administrator's. ``gpustate_slurm_host`` is the address of the machine
-    with slurmctld: none of the inventory's hosts, for no policy is meant for it, but it takes the same
-    user and key as they do.
+    ``gpustate_kubeconfig`` is the administrator's. ``gpustate_slurm_host`` is the address of the machine with
+    slurmctld, which accepts the same user and key as the nodes. It is no host of the inventory, since policies
+    must not apply to it.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     if lab.spec.kubernetes:
-        found["gpustate_kubeconfig"] = str(kubernetes.Kubernetes(lab).layout.user_file("admin"))
+        values["gpustate_kubeconfig"] = str(kubernetes.Kubernetes(lab).layout.user_file("admin"))
     if lab.head is not None:
-        found["gpustate_slurm_host"] = lab.head.address
-    return found
+        values["gpustate_slurm_host"] = lab.head.address
+    return values

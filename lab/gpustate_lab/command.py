@@ -1,4 +1,4 @@
-"""Run programs of this machine, with a deadline and one clear line when they fail."""
+"""Run programs on the controller with a timeout and a one-line error."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _running: set[subprocess.Popen[str]] = set()
 
 
 def search_path() -> str:
-    """PATH with the folders of system programs, which ``su`` leaves out."""
+    """Return PATH with the sbin directories, which ``su`` omits."""
     return f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
 
 
 def tail(text: str, lines: int = 4) -> str:
-    """The last lines that say something, joined for a one-line message."""
-    kept = [line.strip() for line in text.splitlines() if line.strip()]
-    return " | ".join(kept[-lines:]) or "no output"
+    """Return the last non-empty lines as one line."""
+    nonempty = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join(nonempty[-lines:]) or "no output"
 
 
 def run(
@@ -34,15 +34,15 @@ def run(
     env: Mapping[str, str] | None = None,
     log: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``argv`` and wait; its whole process group dies with the deadline or an interruption.
+    """Run ``argv`` and wait; a timeout or interruption kills its process group.
 
     Args:
         argv: program and arguments, no shell.
-        timeout_s: deadline in seconds.
-        check: a non-zero exit is a LabError.
-        input_text: standard input; nothing when left out.
-        env: instead of the controller's environment.
-        log: appended with both output streams, which the result then does not hold.
+        timeout_s: in seconds.
+        check: raise a LabError on a non-zero exit status.
+        input_text: standard input.
+        env: replaces the environment.
+        log: receives both output streams, which are then missing in the result.
     """
     sink = log.open("a") if log is not None else None
     try:
@@ -61,31 +61,31 @@ def run(
             out, err = process.communicate(input_text, timeout=timeout_s)
         except subprocess.TimeoutExpired:
             _end_group(process)
-            raise LabError(f"{shlex.join(argv)} did not end within {timeout_s:.0f} s") from None
+            raise LabError(f"{shlex.join(argv)} timed out after {timeout_s:.0f} s") from None
         except BaseException:
             _end_group(process)
             raise
         finally:
             _running.discard(process)
     except OSError as error:
-        raise LabError(f"{argv[0]} cannot be started: {error.strerror}") from error
+        raise LabError(f"cannot run {argv[0]}: {error.strerror}") from error
     finally:
         if sink is not None:
             sink.close()
     result = subprocess.CompletedProcess(list(argv), process.returncode, out or "", err or "")
     if check and result.returncode != 0:
-        said = (
+        output = (
             log.read_text(errors="replace") if log is not None else result.stderr or result.stdout
         )
         raise LabError(
-            f"{shlex.join(argv)} ended with {result.returncode}: {tail(said)}",
+            f"{shlex.join(argv)} exited with {result.returncode}: {tail(output)}",
             fix=f"read {log}" if log is not None else None,
         )
     return result
 
 
 def end_running() -> None:
-    """End every program that other threads are waiting for."""
+    """Kill all programs that other threads are waiting for."""
     for process in list(_running):
         _kill_group(process)
 

@@ -1,11 +1,11 @@
-"""The processes that outlive ``lab up``: node supervisors, the repository's HTTP server, other programs.
+"""The processes that outlive ``lab up``: node supervisors, the repository server, other programs.
 
-Run as a file (``python -I -S daemon.py ...``), with the standard library only, so that one costs
-few milliseconds and little memory. Each writes who it is (pid, start time, boot of this machine)
-into a state file: a pid alone may belong to somebody else by the time it is killed.
+Run as a file (``python -I -S daemon.py ...``) with the standard library only, which starts within milliseconds
+and needs little memory. Each process writes its identity (pid, start time, boot id) to a state file, since a pid
+alone may be reused before it is killed.
 
-systemd-nspawn ends with status 133 when the node inside asked for a reboot and ``--keep-unit`` is
-given; starting it again is then the caller's part. Any other status is a node that is off.
+With ``--keep-unit``, systemd-nspawn exits with 133 when the node reboots; the caller must start it again. Any
+other status means that the node is off.
 
 Sources:
     systemd 252 and 257, src/nspawn/nspawn.c: ``EXIT_FORCE_RESTART``, 133.
@@ -26,24 +26,24 @@ REBOOT_STATUS = 133
 
 
 def start_time(pid: int) -> int | None:
-    """When ``pid`` was started, in ticks; ``None`` when it is gone or only a zombie."""
+    """Return the start time of a process in ticks; ``None`` if it ended or is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    # The command in field 2 may hold blanks and brackets; the last ")" ends it.
+    # The command in field 2 may contain spaces and brackets; the last ")" ends it.
     fields = text[text.rindex(")") + 2 :].split()
     return None if fields[0] in "ZX" else int(fields[19])
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """What :func:`alive` needs to know ``pid`` again."""
+    """Return the identity of a process for :func:`alive`."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return {"pid": pid, "start": start_time(pid), "boot": boot}
 
 
 def alive(who: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
-    """Whether the very process of :func:`identity` still runs."""
+    """Whether the process with this identity is still running."""
     return who is not None and who["start"] is not None and identity(who["pid"]) == who
 
 
@@ -54,7 +54,7 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def join(cgroups: list[str]) -> None:
-    """Move this process; all of the lab's processes can be found by their cgroups then."""
+    """Move this process into the cgroups by which the lab's processes are found."""
     for cgroup in cgroups:
         Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
 
@@ -68,7 +68,7 @@ def _start_container(argv: list[str], cgroups: list[str], console: Path) -> int:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        # Before the program starts: it makes the node's own groups below the one it finds itself in.
+        # Before the program starts: it creates the node's groups below its own.
         join(cgroups)
         os.execvp(argv[0], argv)
     except OSError as error:
@@ -77,7 +77,7 @@ def _start_container(argv: list[str], cgroups: list[str], console: Path) -> int:
 
 
 def supervise(directory: Path) -> int:
-    """Run one node until it is off; its reboots start it again."""
+    """Run one node until it is off, and restart it when it reboots."""
     config = json.loads((directory / "container.json").read_text())
     join([str(Path(cgroup).parent) for cgroup in config["cgroups"]])
     state: dict[str, Any] = {"supervisor": identity(os.getpid()), "boots": 0, "status": None}
@@ -99,7 +99,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
     timeout = 60
 
     def list_directory(self, path: str | os.PathLike[str]) -> None:
-        self.send_error(404, "no such file")
+        self.send_error(404, "file not found")
 
 
 def serve(directory: str, address: str, port: int, state_file: Path, cgroups: list[str]) -> int:
@@ -113,7 +113,7 @@ def serve(directory: str, address: str, port: int, state_file: Path, cgroups: li
 
 
 def execute(config_file: Path, state_file: Path) -> int:
-    """Become a program, in the lab's cgroups; its pid is known before it starts."""
+    """Replace this process with a program in the lab's cgroups, after recording its pid."""
     config = json.loads(config_file.read_text())
     join(config["cgroups"])
     write_state(state_file, {"program": identity(os.getpid())})

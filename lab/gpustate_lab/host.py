@@ -1,4 +1,4 @@
-"""Mounts of this machine, as the kernel lists them."""
+"""Mounts on the controller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _unescape(text: str) -> str:
 
 
 def mount_points(below: Path) -> list[Path]:
-    """What is mounted at or below ``below``, the innermost first."""
+    """Return the mount points at or below ``below``, innermost first."""
     points = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         point = Path(_unescape(line.split()[4]))
@@ -29,7 +29,7 @@ def mount_points(below: Path) -> list[Path]:
 
 
 def mounted_layers() -> set[Path]:
-    """Every lower folder of every mounted overlay."""
+    """Return the lower directories of all mounted overlays."""
     layers: set[Path] = set()
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields = line.split(" - ", 1)[1].split(" ", 2)
@@ -51,12 +51,12 @@ def mount_overlay(root: Path, layers: Sequence[Path], upper: Path, work: Path) -
 
 
 def unmount_all(below: Path, timeout_s: float = 10.0) -> list[Path]:
-    """Unmount everything at or below ``below``; return what it was."""
+    """Unmount everything at or below ``below``; return the mount points."""
     points = mount_points(below)
     deadline = time.monotonic() + timeout_s
     while left := mount_points(below):
         result = run(["umount", str(left[0])], check=False)
-        # A process that was just killed keeps its files for a moment.
+        # A process that was just killed keeps its files open for a moment.
         if result.returncode != 0:
             if time.monotonic() > deadline:
                 raise LabError(f"cannot unmount {left[0]}: {result.stderr.strip()}")

@@ -1,12 +1,12 @@
-"""Cached roots: built once with debootstrap, then only read, as the lower layers of every node.
+"""Build and cache the images of nodes: read-only overlay layers made with debootstrap.
 
 An image is a stack of layers: the Debian root; on top, for ``debian13-containerd2`` containerd 2 of
 unstable, for ``-containerd22`` to ``-containerd24`` a release of its own project, for ``-runtimes`` docker,
 podman, crun, unattended-upgrades and needrestart, for ``-rpm`` dnf, rpm and zypper; then the
-simulator's packages, and last slurmd for a lab with Slurm. A layer's folder name ends in a digest of everything it was
-made from, so a changed recipe is a new folder, and a folder that is there is complete: it is built
-under another name and renamed. Building runs in mount and pid namespaces of its own; nothing stays
-mounted or running when it is interrupted.
+simulator's packages, and last slurmd for a lab with Slurm. A layer's folder name ends in a digest of its
+inputs, so a changed recipe gets a new folder. A layer is built under another name and renamed, so an existing
+folder is complete. The build has its own mount and pid namespaces: an interruption leaves nothing mounted or
+running.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpustate_lab.host import mounted_layers
 
 SCRIPTS = Path(__file__).with_name("scripts")
 BUILD_TIMEOUT_S = 1200.0
-#: A build dies with the controller: nobody may write into a folder whose lock is free again.
+#: A build dies with the controller process, since its lock is released then.
 NAMESPACES = (
     "setpriv",
     "--pdeathsig",
@@ -40,7 +40,7 @@ NAMESPACES = (
     "--",
 )
 
-#: Installed into every root. A GPU node has the build tools for DKMS; the simulator needs python3.
+#: Packages of every root: build tools for DKMS, python3 for the simulator.
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "iproute2", "procps", "kmod"),
     *("ca-certificates", "gnupg", "pciutils", "python3", "zstd", "containerd", "initramfs-tools"),
@@ -52,13 +52,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one image is made.
+    """The recipe of an image.
 
     Args:
-        suite: what debootstrap is asked for.
+        suite: for debootstrap.
         distribution: the simulator's name of the distribution.
-        script: run in a layer of its own on top, a file of ``scripts/``.
-        programs: the pinned module whose programs the script finds in ``/run/gpustate-lab-repository``.
+        script: a file of ``scripts/``, run in an additional layer.
+        programs: pinned module whose programs are in ``/run/gpustate-lab-repository`` for the script.
     """
 
     suite: str
@@ -69,12 +69,12 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What nodes are made from.
+    """The prepared images and packages of a lab.
 
     Args:
         repository: the simulated packages.
-        stacks: each image's layers, the topmost first.
-        slurm_head: those of Slurm's head; empty without Slurm.
+        stacks: layers of each image, topmost first.
+        slurm_head: layers of Slurm's head; empty without Slurm.
     """
 
     repository: simulation.Repository
@@ -100,43 +100,43 @@ def recipe_of(image: str) -> Recipe:
         return IMAGES[image]
     except KeyError:
         raise LabError(
-            f"image {image!r} does not exist", fix=f"take one of {', '.join(IMAGES)}"
+            f"image {image!r} does not exist", fix=f"choose one of {', '.join(IMAGES)}"
         ) from None
 
 
 def prepare(
     images: Sequence[str], say: Say, *, kubernetes: bool = False, slurm: bool = False
 ) -> Prepared:
-    """Build what is missing, several images at a time.
+    """Build missing images in parallel.
 
     Args:
-        images: what the nodes run on.
-        say: gets one line when something is built.
-        kubernetes: with what a Kubernetes node needs of Debian, as one more layer.
-        slurm: put slurmd on top of each, and build the image of Slurm's head.
+        images: images of the nodes.
+        say: called with one line for each build.
+        kubernetes: add a layer with the Debian packages of a Kubernetes node.
+        slurm: add a layer with slurmd, and build the image of Slurm's head.
 
     Raises:
-        LabError: an image does not exist or cannot be built, or they have different versions of Slurm.
+        LabError: an image does not exist or cannot be built, or the images have different Slurm versions.
     """
-    wanted = sorted(set(images))
-    suites = sorted({recipe_of(image).suite for image in wanted})
+    names = sorted(set(images))
+    suites = sorted({recipe_of(image).suite for image in names})
     if slurm and len(suites) > 1:
         raise LabError(
-            f"one Slurm cluster cannot span {' and '.join(suites)}: their versions of Slurm are too far apart",
-            fix="choose images of one release for --slurm",
+            f"one Slurm cluster cannot span {' and '.join(suites)}: their Slurm versions are incompatible",
+            fix="with --slurm, choose images of one Debian release",
         )
     repository = simulation.build_repository(paths.repository_dir(), say)
-    with ThreadPoolExecutor(max_workers=max(1, min(len(wanted), os.cpu_count() or 1))) as pool:
+    with ThreadPoolExecutor(max_workers=max(1, min(len(names), os.cpu_count() or 1))) as pool:
         try:
             stacks = pool.map(
                 lambda image: _stack(image, repository, say, kubernetes=kubernetes, slurm=slurm),
-                wanted,
+                names,
             )
-            built = dict(zip(wanted, stacks, strict=True))
-            head = _slurm_head(recipe_of(wanted[0]), say) if slurm else ()
+            built = dict(zip(names, stacks, strict=True))
+            head = _slurm_head(recipe_of(names[0]), say) if slurm else ()
             return Prepared(repository, built, head)
         except BaseException:
-            # Ctrl-C reaches only this thread, and the pool would wait for builds that go on.
+            # Ctrl-C interrupts only this thread; without this the pool would wait for running builds.
             pool.shutdown(wait=False, cancel_futures=True)
             end_running()
             raise
@@ -163,14 +163,14 @@ def _stack(
         stack = (_layer(f"{image}-kubernetes", stack, script, None, "", say), *stack)
     if slurm:
         script = (SCRIPTS / "slurmd.sh").read_text()
-        # Over a Kubernetes node's layers it is another layer, which must not replace this one.
+        # A separate name: on top of the Kubernetes layers it is a different layer.
         name = f"{image}-kubernetes-slurmd" if kubernetes else f"{image}-slurmd"
         stack = (_layer(name, stack, script, None, "", say), *stack)
     return stack
 
 
 def _slurm_head(recipe: Recipe, say: Say) -> tuple[Path, ...]:
-    """The Debian root with slurmctld: a head has no GPUs, so nothing simulated is on it."""
+    """Return the layers of Slurm's head: Debian with slurmctld, without simulated GPUs."""
     stack = (_base(recipe, say),)
     script = (SCRIPTS / "slurmctld.sh").read_text()
     name = f"{recipe.distribution}-slurmctld"
@@ -185,7 +185,7 @@ def _base(recipe: Recipe, say: Say) -> Path:
         _build([str(script), str(folder / "root"), *arguments], log)
 
     digest = _digest(recipe.suite, *PACKAGES, script.read_text())
-    return _cached(recipe.distribution, digest, build, say, "debootstrap, about a minute")
+    return _cached(recipe.distribution, digest, build, say, "debootstrap, takes about a minute")
 
 
 def _layer(
@@ -196,7 +196,7 @@ def _layer(
     content: str,
     say: Say,
 ) -> Path:
-    """A layer made by ``script``, which sees ``bound``; ``content`` stands for what is in there."""
+    """Return a layer built by ``script``, with ``bound`` mounted; ``content`` identifies its content."""
     layer_script = SCRIPTS / "layer.sh"
 
     def build(folder: Path, log: Path) -> None:
@@ -208,13 +208,13 @@ def _layer(
         shutil.rmtree(folder / "work")
 
     digest = _digest(*map(str, stack), layer_script.read_text(), script, content)
-    return _cached(name, digest, build, say, "a layer")
+    return _cached(name, digest, build, say, "one layer")
 
 
 def _cached(
-    name: str, digest: str, build: Callable[[Path, Path], None], say: Say, what: str
+    name: str, digest: str, build: Callable[[Path, Path], None], say: Say, how: str
 ) -> Path:
-    """Return ``<name>-<digest>/root``, built by ``build`` when it is not there yet."""
+    """Return ``<name>@<digest>/root``; call ``build`` if it does not exist."""
     layers = paths.cache_dir() / "layers"
     target = layers / f"{name}@{digest}"
     if target.exists():
@@ -223,7 +223,7 @@ def _cached(
     with paths.locked(lock, wait_s=BUILD_TIMEOUT_S, what=f"the image {name}"):
         if target.exists():
             return target / "root"
-        say(f"image {name}: building ({what})")
+        say(f"image {name}: building ({how})")
         began = time.monotonic()
         _prune(layers, name)
         folder = layers / f".{name}@{digest}.building"
@@ -242,14 +242,14 @@ def _cached(
 
 
 def _build(argv: list[str], log: Path) -> None:
-    # The caller's folder for temporary files is not there inside.
+    # The caller's TMPDIR does not exist inside.
     run(["env", "-u", "TMPDIR", *NAMESPACES, "sh", *argv], timeout_s=BUILD_TIMEOUT_S, log=log)
 
 
 def _prune(layers: Path, name: str) -> None:
-    """Remove what ``name`` looked like before, and half-built folders; the lock is held."""
+    """Remove old versions of ``name`` and interrupted builds; the caller holds the lock."""
     in_use = mounted_layers()
-    # A node that is off, or just being reset, has nothing mounted and still needs its layers.
+    # A node that is off, or is being reset, has no mounts but needs its layers.
     records = [path.read_text() for path in paths.state_dir().glob("*/lab.json")]
     for folder in [*layers.glob(f"{name}@*"), *layers.glob(f".{name}@*.building")]:
         named = any(f'"{folder}/root"' in record for record in records)
@@ -258,7 +258,7 @@ def _prune(layers: Path, name: str) -> None:
 
 
 def _downloads(name: str) -> Path:
-    """One folder a layer: apt locks it, and layers are built at the same time."""
+    """Return the download cache of a layer; apt locks it, so parallel builds need separate ones."""
     return paths.cache_dir() / "downloads" / name
 
 

@@ -1,11 +1,10 @@
-"""One bridge a lab, one network namespace a node, and nowhere else to go.
+"""The network of a lab: one bridge, a network namespace for each node, no route to the outside.
 
-The namespace is made with ``ip netns``, not by nspawn, so it stays while the node is off or
-rebooting and the node keeps its address. Nodes have no default route: they reach the controller's
-bridge address and one another.
+Namespaces are created with ``ip netns``, not by nspawn, so that a node keeps its address while it is off or
+reboots. Nodes have no default route: they reach one another and the controller's bridge address.
 
-Names in the kernel are global and short (15 characters for an interface), so they carry a hash of
-the lab's directory.
+Kernel names are global and short (15 characters for an interface), so they contain a hash of the lab's
+directory.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from pathlib import Path
 from gpustate.errors import LabError
 from gpustate_lab.command import run
 
-#: Private ranges that few people route; the first /24 that clashes with nothing is taken.
+#: Rarely routed private ranges; a lab gets the first /24 that overlaps no route.
 POOLS = ("10.217.0.0/16", "172.29.0.0/16", "192.168.0.0/16")
-#: Pods and services of a lab's cluster: a /18 of it for each third byte of a lab's /24.
+#: Range for pods and services: a cluster's /18 is chosen by the third byte of its lab's /24.
 CLUSTERS = IPv4Network("100.64.0.0/10")
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Addresses and kernel names of one lab.
+    """Addresses and kernel names of a lab.
 
     Args:
         tag: eight hexadecimal digits, from the lab's directory.
@@ -51,22 +50,22 @@ class Network:
 
     @property
     def cluster(self) -> IPv4Network:
-        """Addresses of pods and services, where the lab has a Kubernetes cluster."""
+        """Addresses of pods and services of a Kubernetes cluster."""
         third = self.subnet.network_address.packed[2]
         return IPv4Network((int(CLUSTERS.network_address) + (third << 14), 18))
 
     @property
     def services(self) -> IPv4Network:
-        """The last /24 of :attr:`cluster`; the nodes' are before it."""
+        """The last /24 of :attr:`cluster`, after the pods."""
         return IPv4Network((int(self.cluster.broadcast_address) - 255, 24))
 
     @property
     def api_address(self) -> IPv4Address:
-        """The first address of :attr:`services`, which Kubernetes gives to its own API."""
+        """The first address of :attr:`services`, which Kubernetes assigns to its API."""
         return self.services.network_address + 1
 
     def pods(self, number: int) -> IPv4Network:
-        """The /26 of one node's pods."""
+        """The /26 of the pods of a node."""
         return IPv4Network((int(self.cluster.network_address) + (number << 6), 26))
 
     def veth(self, number: int) -> str:
@@ -81,30 +80,31 @@ def tag_of(directory: Path) -> str:
 
 
 def choose_subnet(taken: Iterable[IPv4Network], *, cluster: bool = False) -> IPv4Network:
-    """The first /24 of the pools that overlaps nothing in ``taken``. Pure.
+    """Return the first /24 that overlaps nothing in ``taken``. Pure.
 
     Args:
-        cluster: the addresses of its pods and services must be free too.
+        cluster: the addresses of pods and services must be free too.
     """
     taken = list(taken)
     for pool in POOLS:
         for subnet in IPv4Network(pool).subnets(new_prefix=24):
-            wanted = [subnet, Network("", subnet).cluster] if cluster else [subnet]
-            if not any(own.overlaps(other) for own in wanted for other in taken):
+            ranges = [subnet, Network("", subnet).cluster] if cluster else [subnet]
+            if not any(own.overlaps(other) for own in ranges for other in taken):
                 return subnet
     raise LabError(
-        f"no free /24 in {', '.join(POOLS)}: every one clashes with a route", fix="ip route"
+        f"no free /24 in {', '.join(POOLS)}: all overlap routes of this machine",
+        fix="check: ip route",
     )
 
 
 def networks_in_use() -> list[IPv4Network]:
-    """What this machine has addresses in or routes to, the default route left out."""
+    """Return the networks of all addresses and routes of this machine, without the default route."""
     routes = json.loads(run(["ip", "-json", "-4", "route", "show", "table", "all"]).stdout or "[]")
     return list(parse_routes(routes))
 
 
 def parse_routes(routes: Iterable[dict[str, str]]) -> Iterator[IPv4Network]:
-    """Destinations of ``ip -json route``, which local addresses are among."""
+    """Yield the destinations of ``ip -json route``, which include local addresses."""
     for route in routes:
         destination = route.get("dst", "default")
         if destination != "default":
@@ -120,10 +120,10 @@ def namespace_path(name: str) -> Path:
 
 
 def make_bridge(network: Network, *, cluster: bool = False) -> None:
-    """Make the bridge with the controller's address, unless it is there.
+    """Create the bridge with the controller's address, unless it exists.
 
     Args:
-        cluster: it has the API server's address too, and leads to pods.
+        cluster: add the API server's address and a route to pods.
     """
     if not link_exists(network.bridge):
         run(["ip", "link", "add", "name", network.bridge, "type", "bridge"])
@@ -136,11 +136,11 @@ def make_bridge(network: Network, *, cluster: bool = False) -> None:
 
 
 def attach(network: Network, node: str, number: int, *, cluster: bool = False) -> None:
-    """Make the node's namespace and its cable to the bridge, unless both are there.
+    """Create the node's namespace and its veth pair to the bridge, unless both exist.
 
     Args:
-        cluster: the node has pods. All pods of the cluster are looked for on the bridge, and each node
-            answers there for its own (proxy ARP): no node needs to know where another one's pods are.
+        cluster: route all pods of the cluster to the bridge. Each node answers for its own pods there
+            (proxy ARP), so no node needs routes to the pods of others.
     """
     name, veth = network.namespace(node), network.veth(number)
     if namespace_path(name).exists() and link_exists(veth):
@@ -162,9 +162,9 @@ def attach(network: Network, node: str, number: int, *, cluster: bool = False) -
 
 
 def detach(network: Network, node: str, number: int) -> list[str]:
-    """Remove namespace and cable; return the names of what was there."""
+    """Remove namespace and veth pair; return the names of those that existed."""
     removed = []
-    # The cable first: deleting only the namespace leaves it until the last process in there is gone.
+    # The veth pair first: after deleting only the namespace it stays until the last process in it ends.
     if link_exists(network.veth(number)):
         run(["ip", "link", "delete", network.veth(number)])
         removed.append(network.veth(number))

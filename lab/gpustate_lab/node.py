@@ -1,9 +1,8 @@
-"""One throw-away node: its disk, its power switch, and ways to look into it.
+"""A node of a lab: boot, reboot, power loss, reset, commands and faults.
 
-The disk is an overlay; ``reset`` throws the upper folder away. Power is real as far as a container
-goes: ``kill`` ends every process at once, ``reboot`` goes through systemd and comes back with a new
-``/proc/sys/kernel/random/boot_id``. What was written and not forced to disk survives ``kill``,
-unlike on a machine that lost its power: the page cache is the controller's.
+The disk is an overlay; ``reset`` deletes its upper folder. ``kill`` ends every process at once, like a power
+loss; ``reboot`` goes through systemd and changes ``/proc/sys/kernel/random/boot_id``. Unlike in a real power
+loss, data that was not flushed survives ``kill``, since the page cache is the controller's.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from gpustate_lab.paths import write_text
 from gpustate_lab.spec import NodeSpec
 
 READY_TIMEOUT_S = 90.0
-#: Folder of a node that is its ``/var/lib/containerd``.
+#: Folder in the node's directory that is mounted as ``/var/lib/containerd``.
 CONTAINERD = "containerd"
 #: systemd(1), signals: reboot.target.
 _REBOOT = signal.SIGRTMIN + 5
@@ -43,14 +42,14 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of a lab; as good as the files it reads, so two processes may hold the same one.
+    """A node of a lab. All its state is in files, so several processes may use one node.
 
     Args:
         lab_directory: the lab's folder.
         network: the lab's addresses.
-        spec: what was asked for.
-        layers: the image, the topmost layer first.
-        sources: apt source files the node starts with.
+        spec: its specification.
+        layers: of the image, topmost first.
+        sources: initial apt source files.
     """
 
     lab_directory: Path
@@ -81,7 +80,7 @@ class Node:
 
     @property
     def root(self) -> Path:
-        """The node's ``/``, seen from the controller, while the lab is up."""
+        """The node's ``/`` on the controller, mounted while the lab is running."""
         return self.directory / "root"
 
     @property
@@ -96,12 +95,12 @@ class Node:
 
     @property
     def running(self) -> bool:
-        """Whether the container runs; a node between two boots of a reboot counts as running."""
+        """Whether the container is running, including the gap during a reboot."""
         state = self._state()
         return daemon.alive(state.get("supervisor"))
 
     def boot(self, *, wait: bool = True, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Switch on; nothing happens when it runs already. ``wait=False`` does not wait for ssh."""
+        """Boot the node unless it is running; ``wait=False`` does not wait until it is ready."""
         if not self.running:
             process.kill_cgroup(self.cgroup)
             self.prepare()
@@ -116,22 +115,22 @@ class Node:
             self.wait_ready(timeout_s)
 
     def kill(self) -> bool:
-        """Lose power: SIGKILL the supervisor first, so that nothing starts again, then all else."""
+        """Simulate a power loss: SIGKILL all processes, the supervisor first so that it restarts nothing."""
         was_running = process.end(self._state().get("supervisor"))
         killed = process.kill_cgroup(self.cgroup)
-        self._remove_traces()
+        self._clean_nspawn()
         return was_running or killed > 0
 
     def reboot(self, timeout_s: float = READY_TIMEOUT_S) -> str:
-        """Have systemd reboot it; return the new boot id once the node answers again.
+        """Reboot through systemd; return the new boot id once the node is ready again.
 
-        From outside, by its own signal: systemd stops every process before it ends them, nsenter stops
-        with its child and then does not reap it, and the shutdown would wait for that.
+        systemd receives its reboot signal from outside. With ``nsenter systemctl reboot`` the shutdown would
+        hang: systemd stops all processes first, and a stopped nsenter does not reap its child.
         """
         before = self.boot_id()
         os.kill(self.leader(), _REBOOT)
         deadline = time.monotonic() + timeout_s
-        seen = "the old boot id"
+        status = "the old boot id"
         while time.monotonic() < deadline:
             try:
                 if self.boot_id() != before:
@@ -140,14 +139,16 @@ class Node:
             except LabError as error:
                 if not self.running:
                     raise LabError(
-                        "did not come back from the reboot", place=self.name, fix=self._hint()
+                        "the node is off after the reboot", place=self.name, fix=self._hint()
                     ) from error
-                seen = str(error)
+                status = str(error)
             time.sleep(0.05)
-        raise LabError(f"not rebooted after {timeout_s:.0f} s; last seen: {seen}", place=self.name)
+        raise LabError(
+            f"reboot timed out after {timeout_s:.0f} s; last status: {status}", place=self.name
+        )
 
     def reset(self, *, wait: bool = True) -> None:
-        """Throw the disk away and boot on the image again; address and host key stay."""
+        """Delete the disk and boot from the image; address and host key stay."""
         self.kill()
         host.unmount_all(self.root)
         for name in ("filled", "faults.json"):
@@ -157,14 +158,14 @@ class Node:
         self.boot(wait=wait)
 
     def on_top(self, layer: Path) -> Node:
-        """The same node with ``layer``, an overlay's upper folder, over its image; reset it to boot there.
+        """Return the node with ``layer``, the upper folder of an overlay, over its image; ``reset`` boots it.
 
         Its apt sources are those of the layer.
         """
         return replace(self, layers=(layer, *self.layers), sources=())
 
     def prepare(self) -> None:
-        """Mount the disk and connect the cable; fill the disk when it is new."""
+        """Mount the disk and connect the network; initialise a new disk."""
         filled = self.directory / "filled"
         host.mount_overlay(
             self.root, self.layers, self.directory / "upper", self.directory / "work"
@@ -184,26 +185,26 @@ class Node:
                 slurm_files.fill(self.root, self.lab_directory)
             filled.touch()
 
-    # --- looking -------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Return once sshd greets and systemd has started what it wanted to start."""
+        """Wait until sshd sends its banner and systemd has finished booting."""
         deadline = time.monotonic() + timeout_s
-        seen, greeted = "nothing yet", False
+        status, greeted = "no connection", False
         while time.monotonic() < deadline:
             if not greeted:
-                # Once: sshd shuts out an address that connects again and again without a login.
-                seen = self._greeting()
-                greeted = seen.startswith("SSH-")
+                # Once: sshd penalises addresses that connect repeatedly without a login.
+                status = self._banner()
+                greeted = status.startswith("SSH-")
             if greeted:
-                seen = self._system_state()
-                if seen in ("running", "degraded"):
+                status = self._system_state()
+                if status in ("running", "degraded"):
                     return
             if not self.running:
-                raise LabError("went off while it booted", place=self.name, fix=self._hint())
+                raise LabError("the node stopped while booting", place=self.name, fix=self._hint())
             time.sleep(0.05)
         raise LabError(
-            f"{self.address} port 22 not ready within {timeout_s:.0f} s; last seen: {seen}",
+            f"not ready within {timeout_s:.0f} s ({self.address} port 22); last status: {status}",
             place=self.name,
             fix=self._hint(),
         )
@@ -211,7 +212,7 @@ class Node:
     def run(
         self, command: str | Sequence[str], *, timeout_s: float = 60.0, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command (text goes through ``sh -c``) inside as root, without ssh."""
+        """Run a command in the node as root, without ssh; a string is run by ``sh -c``."""
         argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
         enter = ["nsenter", "-t", str(self.leader()), "-m", "-u", "-i", "-n", "-p", "-C", "--"]
         try:
@@ -220,7 +221,7 @@ class Node:
             raise LabError(error.message, place=self.name, fix=error.fix) from error
 
     def ssh_args(self, user: str = "root") -> list[str]:
-        """``ssh`` and its arguments up to the command."""
+        """Return the ``ssh`` command line, without a remote command."""
         return [
             *("ssh", "-F", "none", "-i", str(self.lab_directory / "id_ed25519")),
             *("-o", f"UserKnownHostsFile={self.lab_directory / 'known_hosts'}"),
@@ -229,7 +230,7 @@ class Node:
         ]
 
     def boot_id(self) -> str:
-        """Read from outside: nothing runs inside for it."""
+        """Return the boot id, read from outside the node."""
         path = Path(f"/proc/{self.leader()}/root/proc/sys/kernel/random/boot_id")
         try:
             return path.read_text().strip()
@@ -237,7 +238,7 @@ class Node:
             raise LabError(f"{path}: {error.strerror}", place=self.name) from error
 
     def logs(self) -> str:
-        """The console of all boots, and this boot's journal when the node runs."""
+        """Return the console of all boots, and the journal of this boot if the node is running."""
         console = self.directory / "console.log"
         text = console.read_text(errors="replace") if console.exists() else ""
         if self.running:
@@ -245,26 +246,28 @@ class Node:
         return text
 
     def leader(self) -> int:
-        """The pid, seen from the controller, of the node's own process 1."""
+        """Return the pid of the node's process 1, as the controller sees it."""
         container = self._state().get("container")
         if daemon.alive(container):
             for pid in _children(container["pid"]):
                 if _is_init(pid):
                     return pid
-        raise LabError("is off or between two boots", place=self.name, fix="boot it")
+        raise LabError(
+            "the node is off or rebooting", place=self.name, fix="gpustate lab up, or Node.boot()"
+        )
 
     # --- faults --------------------------------------------------------------------------------
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Faults switched on now: those of the spec until :meth:`fault` changes them."""
+        """The active faults; initially those of the specification."""
         path = self.directory / "faults.json"
         return tuple(json.loads(path.read_text())) if path.exists() else self.spec.faults
 
     def fault(self, text: str, on: bool) -> None:
         """Switch one fault (``name`` or ``name:argument``) on or off."""
         if self.root not in host.mount_points(self.root):
-            raise LabError("its disk is not mounted", place=self.name, fix="gpustate lab up")
+            raise LabError("the disk is not mounted", place=self.name, fix="gpustate lab up")
         others = [fault for fault in self.faults if fault != text]
         faults = [*others, text] if on else others
         try:
@@ -288,19 +291,19 @@ class Node:
             f"--machine={self.machine}",
             f"--hostname={self.name}",
             f"--network-namespace-path={network.namespace_path(self.machine)}",
-            # No bus to a systemd or machined of the controller is needed, or used where there is one.
+            # Do not use systemd or machined of the controller, if there is one.
             *("--register=no", "--keep-unit"),
             *("--resolv-conf=off", "--timezone=off", "--link-journal=no", "--console=read-only"),
-            # What containers inside need: runc makes session keys and BPF device filters.
+            # For containers in the node: runc creates session keys and BPF device filters.
             *("--capability=CAP_NET_ADMIN", "--system-call-filter=add_key keyctl bpf"),
-            # Layers of images cannot be mounted on the node's own overlay.
+            # Container image layers cannot be mounted on the node's own overlay.
             f"--bind={self.directory / CONTAINERD}:/var/lib/containerd",
             *(machine.binds(self.lab_directory) if self.spec.kubernetes else ()),
             "--boot",
         ]
 
-    def _remove_traces(self) -> None:
-        """What nspawn removes itself only when it is not killed: its lock and its exchange folders."""
+    def _clean_nspawn(self) -> None:
+        """Remove the lock and exchange folders that a killed nspawn leaves."""
         nspawn = Path("/run/systemd/nspawn")
         if self.root.exists():
             status = self.root.stat()
@@ -309,10 +312,10 @@ class Node:
             host.unmount_all(folder / self.machine)
             shutil.rmtree(folder / self.machine, ignore_errors=True)
 
-    def _greeting(self) -> str:
+    def _banner(self) -> str:
         try:
             with socket.create_connection((self.address, 22), timeout=2) as connection:
-                return connection.recv(64).decode(errors="replace").strip() or "empty greeting"
+                return connection.recv(64).decode(errors="replace").strip() or "empty banner"
         except OSError as error:
             return str(error)
 
@@ -327,7 +330,7 @@ class Node:
     def _hint(self) -> str:
         console = self.directory / "console.log"
         text = console.read_text(errors="replace") if console.exists() else ""
-        return f"its console ends with: {tail(text, 3)}"
+        return f"last lines of the console: {tail(text, 3)}"
 
 
 def _children(pid: int) -> list[int]:
@@ -336,11 +339,11 @@ def _children(pid: int) -> list[int]:
     except OSError:
         pass
     # Kernels without CONFIG_PROC_CHILDREN.
-    found = []
+    children = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and _status(int(entry), "PPid") == str(pid):
-            found.append(int(entry))
-    return found
+            children.append(int(entry))
+    return children
 
 
 def _is_init(pid: int) -> bool:

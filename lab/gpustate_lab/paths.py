@@ -1,9 +1,8 @@
-"""Where labs and their caches lie, and locks on those folders.
+"""The folders of labs and caches, and locks on them.
 
-``GPUSTATE_LAB_DIR`` and ``GPUSTATE_LAB_CACHE`` move them. A lock file is removed by the process that
-releases it. A process that was waiting for it then holds a lock on a removed file: it compares the file
-that it opened with the one at the path, and tries again. So no two processes hold "the" lock on two
-different files of the same name.
+``GPUSTATE_LAB_DIR`` and ``GPUSTATE_LAB_CACHE`` override the folders. The process that releases a lock removes
+its file. A process that was waiting then holds a lock on a removed file: it compares the file it opened with the
+one at the path, and tries again. So two processes never lock two different files of the same name.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def cache_dir() -> Path:
 
 
 def repository_dir() -> Path:
-    """The simulated packages, which every lab's server gives out."""
+    """Return the folder of the simulated packages, which every lab's server publishes."""
     return cache_dir() / "repository"
 
 
@@ -38,7 +37,7 @@ def repository_dir() -> Path:
 def locked(path: Path, *, wait_s: float, what: str) -> Iterator[None]:
     """Hold an exclusive lock on ``path``; the kernel releases it when the process dies.
 
-    The file is removed with the lock. A process that is killed leaves it, empty, to the next one.
+    The file is removed with the lock. A killed process leaves an empty file, which the next one locks.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -49,9 +48,9 @@ def locked(path: Path, *, wait_s: float, what: str) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise LabError(
-                        f"another process has been at work on {what} for {wait_s:.0f} s",
+                        f"another process has locked {what} for {wait_s:.0f} s",
                         place=str(path),
-                        fix="wait for it, or end it",
+                        fix="wait until it ends, or stop it",
                     ) from None
                 time.sleep(0.2)
                 continue
@@ -65,7 +64,7 @@ def locked(path: Path, *, wait_s: float, what: str) -> Iterator[None]:
 
 
 def _leads_to(path: Path, descriptor: int) -> bool:
-    """Whether a path still leads to the file that was opened by it."""
+    """Whether a path still refers to the file that was opened."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -73,7 +72,7 @@ def _leads_to(path: Path, descriptor: int) -> bool:
 
 
 def write_text(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace ``path`` as a whole, so that a reader never sees half of it."""
+    """Replace a file atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "w") as handle:

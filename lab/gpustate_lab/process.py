@@ -1,8 +1,7 @@
-"""Start, find and end the lab's own processes: by pid and start time, or by a cgroup of our making.
+"""Start, find and kill the processes of a lab, by pid and start time or by cgroup.
 
-A node's processes sit in cgroups named after lab and node, made for them alone. Two nodes must not
-share one: nspawn puts each node's systemd into ``payload`` below the group it was started in, and
-two of them in one ``payload`` would end one another's services.
+Each node has its own cgroups, named after lab and node. nspawn puts a node's systemd into ``payload`` below
+the cgroup it was started in; two systemd in one ``payload`` would kill each other's services.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CGROUP_PREFIX = "gpustate-lab"
 
 
 def cgroup_hierarchies(root: Path = CGROUP_ROOT) -> tuple[Path, ...]:
-    """Every hierarchy: one (v2), or systemd's two and one for each controller (v1)."""
+    """Return all hierarchies: one (v2), or systemd's two and one for each controller (v1)."""
     if (root / "cgroup.controllers").exists():
         return (root,)
     mounted = sorted(path.parent.resolve() for path in root.glob("*/cgroup.procs"))
@@ -36,9 +35,9 @@ def cgroup_hierarchies(root: Path = CGROUP_ROOT) -> tuple[Path, ...]:
 
 
 def make_cgroups(name: str) -> list[str]:
-    """Make the group ``name`` (``<lab>/<node>``) in every hierarchy.
+    """Create the cgroup ``name`` (``<lab>/<node>``) in every hierarchy.
 
-    A node's containers are below its own group for each controller, so they end and go with the node.
+    Containers of a node are below its cgroup in every hierarchy, so they are killed and removed with it.
     """
     made = []
     for hierarchy in cgroup_hierarchies():
@@ -52,7 +51,7 @@ def make_cgroups(name: str) -> list[str]:
 
 
 def _inherit_cpuset(path: Path) -> None:
-    """A new group of the v1 controller ``cpuset`` has no processors, and no process may enter it."""
+    """Copy the parent's cpuset: a new v1 ``cpuset`` group has no CPUs, so no process could join it."""
     for name in ("cpuset.cpus", "cpuset.mems"):
         file = path / name
         if (
@@ -64,21 +63,21 @@ def _inherit_cpuset(path: Path) -> None:
 
 
 def cgroup_pids(name: str) -> set[int]:
-    """Every process in the group ``name`` and below."""
+    """Return all processes in the cgroup ``name`` and below."""
     pids: set[int] = set()
     for hierarchy in cgroup_hierarchies():
-        # os.walk passes over groups that go away while it looks; Path.rglob does not.
+        # os.walk ignores groups that are removed meanwhile; Path.rglob does not.
         for folder, _, _ in os.walk(hierarchy / CGROUP_PREFIX / name):
             try:
                 text = Path(folder, "cgroup.procs").read_text()
-            except OSError:  # the group went away while it was read
+            except OSError:  # the group was removed meanwhile
                 continue
             pids.update(int(line) for line in text.split())
     return pids - {0, os.getpid()}
 
 
 def kill_cgroup(name: str, timeout_s: float = 15.0) -> int:
-    """SIGKILL everything in the group until nothing is left; return how many were seen."""
+    """SIGKILL all processes in the cgroup until none is left; return their number."""
     deadline = time.monotonic() + timeout_s
     seen: set[int] = set()
     while True:
@@ -87,7 +86,7 @@ def kill_cgroup(name: str, timeout_s: float = 15.0) -> int:
         if not pids:
             return len(seen)
         if time.monotonic() > deadline:
-            raise LabError(f"{name}: processes {sorted(pids)} do not end after SIGKILL")
+            raise LabError(f"{name}: processes {sorted(pids)} still run after SIGKILL")
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -97,7 +96,7 @@ def kill_cgroup(name: str, timeout_s: float = 15.0) -> int:
 
 
 def remove_cgroups(name: str) -> bool:
-    """Remove the empty group ``name`` with all below it, and the common parent when it is empty."""
+    """Remove the empty cgroup ``name`` with its children, and the common parent if it is empty."""
     removed = False
     for hierarchy in cgroup_hierarchies():
         base = hierarchy / CGROUP_PREFIX / name
@@ -108,13 +107,13 @@ def remove_cgroups(name: str) -> bool:
         removed = True
         try:
             (hierarchy / CGROUP_PREFIX).rmdir()
-        except OSError:  # other labs are in it
+        except OSError:  # it has cgroups of other labs
             pass
     return removed
 
 
 def _remove_group(path: Path, timeout_s: float = 5.0) -> None:
-    # The kernel lets a group go a moment after its last process was reaped.
+    # The kernel releases a group a moment after its last process was reaped.
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -129,7 +128,7 @@ def _remove_group(path: Path, timeout_s: float = 5.0) -> None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """A state file of :mod:`gpustate_lab.daemon`; empty when there is none."""
+    """Read a state file of :mod:`gpustate_lab.daemon`; empty if it does not exist."""
     try:
         state = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
@@ -140,11 +139,11 @@ def read_state(path: Path) -> dict[str, Any]:
 def start_daemon(
     arguments: list[str], state_file: Path, log: Path, timeout_s: float = 15.0
 ) -> None:
-    """Start ``daemon.py`` detached and wait until it has said who it is."""
+    """Start ``daemon.py`` detached and wait until it has written its state file."""
     state_file.unlink(missing_ok=True)
     program = [sys.executable, "-I", "-S", str(Path(daemon.__file__)), *arguments]
     with log.open("a") as output:
-        # setsid --fork: nobody waits for it, so it must not stay a child of this process.
+        # setsid --fork: it must not stay a child of this process, which does not wait for it.
         subprocess.run(
             ["setsid", "--fork", *program],
             stdin=subprocess.DEVNULL,
@@ -157,7 +156,7 @@ def start_daemon(
     while not state_file.exists():
         if time.monotonic() > deadline:
             said = log.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-            raise LabError(f"{' '.join(arguments[:1])} did not start; it said: {said[0]}")
+            raise LabError(f"{' '.join(arguments[:1])} did not start; its output: {said[0]}")
         time.sleep(0.01)
 
 
@@ -169,13 +168,13 @@ def start_program(
     cgroup: str,
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Start a program of the lab detached, unless it runs; its output goes to ``<name>.log``.
+    """Start a program of the lab detached, unless it is running; its output goes to ``<name>.log``.
 
     Args:
-        directory: where ``<name>.json`` (who it is), ``<name>.run.json`` and the log lie.
-        argv: the program by its whole path, and its arguments.
-        cgroup: the lab's own, so that ``down`` finds the program whatever happens.
-        environment: all of it; PATH alone when left out.
+        directory: of ``<name>.json`` (state), ``<name>.run.json`` (command) and the log.
+        argv: absolute path and arguments.
+        cgroup: of the lab, so that ``down`` always finds the program.
+        environment: complete environment; only PATH by default.
     """
     if program_runs(directory, name):
         return
@@ -192,17 +191,17 @@ def start_program(
 
 
 def program_runs(directory: Path, name: str) -> bool:
-    """Whether a program that :func:`start_program` started still runs."""
+    """Whether a program of :func:`start_program` is running."""
     return daemon.alive(read_state(directory / f"{name}.json").get("program"))
 
 
 def end_program(directory: Path, name: str) -> bool:
-    """SIGKILL it; False when it was not running."""
+    """SIGKILL a program of :func:`start_program`; return False if it was not running."""
     return end(read_state(directory / f"{name}.json").get("program"))
 
 
 def kill_named(directory: Path) -> None:
-    """SIGKILL every ``daemon.py`` whose command line has a path below a lab's directory."""
+    """SIGKILL each ``daemon.py`` with a path below the lab's directory in its command line."""
     for process, words in _naming(directory):
         if str(Path(daemon.__file__)) in words:
             with contextlib.suppress(ProcessLookupError):
@@ -210,10 +209,10 @@ def kill_named(directory: Path) -> None:
 
 
 def wait_for_orphans(directory: Path, timeout_s: float = 5.0) -> None:
-    """Wait for programs that a killed ``up`` had started, such as a compiler, and that write into a lab's directory.
+    """Wait for orphans of a killed ``up``, such as a compiler, that write into the lab's directory.
 
-    They end by themselves, within the second. A person's own program there is not one of them, unless it was left
-    behind as well; it is not ended, and costs the time.
+    They end by themselves within a second. Other programs in the directory are not waited for, unless they are
+    orphans too; those are not killed, and cost the whole timeout.
     """
     deadline = time.monotonic() + timeout_s
     while _orphans(directory) and time.monotonic() < deadline:
@@ -229,24 +228,24 @@ def _orphans(directory: Path) -> bool:
 
 
 def _naming(directory: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Processes, as their folders in /proc, with a command line that has a path below ``directory``."""
+    """Return the /proc folders of processes with a path below ``directory`` in their command line."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:  # it has ended
+        except OSError:  # the process ended
             continue
         if any(word.startswith(f"{directory}/") for word in words):
             yield process, words
 
 
 def end(who: dict[str, Any] | None, timeout_s: float = 10.0) -> bool:
-    """SIGKILL one recorded process and wait for its end; False when it was not running."""
+    """SIGKILL a recorded process and wait for its end; return False if it was not running."""
     if not daemon.alive(who):
         return False
     os.kill(who["pid"], signal.SIGKILL)
     deadline = time.monotonic() + timeout_s
     while daemon.alive(who):
         if time.monotonic() > deadline:
-            raise LabError(f"process {who['pid']} does not end after SIGKILL")
+            raise LabError(f"process {who['pid']} still runs after SIGKILL")
         time.sleep(0.01)
     return True

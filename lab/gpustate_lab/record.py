@@ -1,7 +1,7 @@
-"""A lab, and the record on disk that it is read from.
+"""A lab, and its record on disk.
 
-The record holds what cannot be found again when everything else is gone: what was asked for, the
-subnet that was chosen, the names in the kernel, and the image layers as they were at that time.
+The record has all information that cannot be recovered otherwise: specification, subnet, kernel names and the
+image layers in use.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ REPOSITORY_PORT = 8080
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """One lab, up or not.
+    """A lab, running or not.
 
     Args:
-        spec: what was asked for.
-        directory: everything of it.
-        network: its addresses and names in the kernel.
-        nodes: in the order of their numbers.
-        complete: ``up`` went through to its end once.
-        head: the machine with slurmctld, where the lab has Slurm.
+        spec: its specification.
+        directory: of all its files.
+        network: addresses and kernel names.
+        nodes: by number.
+        complete: ``up`` has succeeded once.
+        head: the machine with slurmctld, in a lab with Slurm.
     """
 
     spec: LabSpec
@@ -64,7 +64,7 @@ class Lab:
 
     @property
     def repository_key(self) -> Path:
-        """The public key that the lab's packages are signed with."""
+        """The public key of the lab's packages."""
         return self.directory / access.KEY_NAME
 
     @property
@@ -73,7 +73,7 @@ class Lab:
 
     @property
     def machines(self) -> tuple[Node, ...]:
-        """Everything that boots: Slurm's head, if there is one, and the nodes."""
+        """All machines: Slurm's head, if any, and the nodes."""
         return self.nodes if self.head is None else (self.head, *self.nodes)
 
     def node(self, name: str) -> Node:
@@ -81,10 +81,10 @@ class Lab:
             if node.name == name:
                 return node
         names = ", ".join(node.name for node in self.nodes)
-        raise LabError(f"lab {self.name} has no node {name!r}", fix=f"its nodes are {names}")
+        raise LabError(f"lab {self.name} has no node {name!r}", fix=f"choose one of {names}")
 
     def to_json(self) -> dict[str, Any]:
-        """One entry of :func:`document`."""
+        """Return the lab's entry in :func:`gpustate_lab.api.document`."""
         return {
             "name": self.name,
             "inventory": str(self.inventory),
@@ -140,8 +140,8 @@ def load(path: Path) -> Lab:
             )
 
         nodes = tuple(map(machine, spec.node_specs()))
-        wanted = spec.head_spec()
-        head = None if wanted is None else machine(wanted)
+        head_spec = spec.head_spec()
+        head = None if head_spec is None else machine(head_spec)
         return Lab(spec, path.parent, net, nodes, complete=bool(record["complete"]), head=head)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LabError(f"is not a lab's record ({error!r})", place=str(path)) from error
+        raise LabError(f"not a valid lab record ({error!r})", place=str(path)) from error

@@ -1,14 +1,14 @@
-"""The Debian packages that a machine needs to run a lab and the tests, one a line when run as a file.
+"""The Debian packages that the lab and the tests need; run as a file, it prints one per line.
 
-With ``--proof``, also those that only ``make proof`` needs. The Makefile runs this with the system's python3, before there is a virtual environment: it imports
-nothing of gpustate.
+``--proof`` adds those that only ``make proof`` needs. The Makefile runs this with the system's python3 before
+the virtual environment exists, so it imports nothing of gpustate.
 """
 
 from __future__ import annotations
 
 import sys
 
-#: Program, and the Debian package that brings it.
+#: Debian package of each program.
 PROGRAMS = {
     "systemd-nspawn": "systemd-container",
     "debootstrap": "debootstrap",
@@ -22,8 +22,8 @@ PROGRAMS = {
     "gcc": "gcc",
 }
 
-#: What the project's own tests need beside a lab: many light nodes, a virtual machine without KVM, a
-#: reader of alert rules, rpm repositories.
+#: Programs that only the tests need: many lightweight nodes, a virtual machine without KVM, alert rules,
+#: rpm repositories.
 TEST_PROGRAMS = {
     "sshd": "openssh-server",
     "qemu-system-x86_64": "qemu-system-x86",
@@ -38,7 +38,7 @@ TEST_PROGRAMS = {
     "zstd": "zstd",
 }
 
-#: What only ``make proof`` needs: the commands of ``vagrant/README.md``. 22 MB to download, 101 MB on disk.
+#: Programs that only ``make proof`` needs, for ``vagrant/README.md``: 22 MB to download, 101 MB on disk.
 PROOF_PROGRAMS = {
     "vagrant": "vagrant",
     "libvirtd": "libvirt-daemon-system",
@@ -47,7 +47,7 @@ PROOF_PROGRAMS = {
 }
 PROOF_PACKAGES = tuple(sorted({*PROOF_PROGRAMS.values(), "vagrant-libvirt"}))
 
-#: What every test needs, and what comes without a program to look for.
+#: All packages, including those without a program.
 DEBIAN_PACKAGES = tuple(
     sorted(
         {

@@ -1,7 +1,7 @@
-"""What makes a copy of an image into one particular node, and the lab's keys.
+"""Initialise the disk of a node: names, keys, users and apt sources.
 
-Every write goes into the node's root from the controller; the roots are ours, so a symbolic link
-that leads out of one is not expected, and still :func:`_inside` refuses it.
+The controller writes into the node's root. :func:`_inside` refuses symbolic links that lead out of it, although
+none are expected.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from cryptography.hazmat.primitives.serialization import (
 from gpustate.errors import LabError
 from gpustate.files import write_private
 
-#: Home folder and owner, as ``base.sh`` makes the users: the first two of Debian's range.
+#: Home folder and uid of each user; ``base.sh`` creates them with the first uids of Debian's range.
 USERS = {"root": ("root", 0), "op": ("home/op", 1000), "oppw": ("home/oppw", 1001)}
 
 
 def make_key(path: Path, comment: str) -> None:
-    """Make an ed25519 key pair, unless it is there."""
+    """Generate an Ed25519 key pair, unless it exists."""
     if path.exists():
         return
     key = Ed25519PrivateKey.generate()
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     path.with_suffix(".pub").write_bytes(public + f" {comment}\n".encode())
-    # The pair counts as made with the private key, so that one comes last and whole.
+    # The private key is written last and atomically: its existence means that the pair is complete.
     write_private(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
 
 
 def host_key_of(node_directory: Path) -> Path:
-    """Kept beside the root, so that a reset node has the same one."""
+    """Return the host key file; it is outside the root, so that a reset node keeps its key."""
     return node_directory / "ssh_host_ed25519_key"
 
 
@@ -49,12 +49,12 @@ def fill(
     name: str,
     sources: Iterable[tuple[str, str]],
 ) -> None:
-    """Write names, keys and apt sources into a new root; without sources it keeps its own."""
+    """Write names, keys and apt sources into a new root; without ``sources`` those of the image stay."""
     _write(root, "etc/hostname", f"{name}\n")
     _write(root, "etc/hosts", f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost\n")
-    # With an empty one systemd would take this boot for the first boot of a new machine.
+    # With an empty file systemd would treat this boot as the first boot of a new machine.
     _write(root, "etc/machine-id", f"{uuid.uuid4().hex}\n", 0o444)
-    # systemd(1), ConditionNeedsUpdate=: older than /usr would mean jobs that only updates need.
+    # systemd.unit(5), ConditionNeedsUpdate=: older than /usr would trigger update jobs.
     for stamp in ("etc/.updated", "var/.updated"):
         _write(root, stamp, "")
     key = host_key_of(node_directory)
@@ -72,7 +72,7 @@ def fill(
 
 
 def _replace_sources(root: Path, sources: Iterable[tuple[str, str]]) -> None:
-    """Only the lab's repository can be reached, so only it is configured."""
+    """Replace all apt sources with the lab's repository, the only one that is reachable."""
     files = list(sources)
     if not files:
         return

@@ -1,8 +1,7 @@
-"""The seam to :mod:`gpustate_lab.sim`: which of its parts a lab uses, and when.
+"""The interface between labs and :mod:`gpustate_lab.sim`.
 
-Four moments: the packages are built into a repository on the controller, the nodes' own part of
-them is installed into the image, each node's GPUs and faults are written into its root, and a fault
-that is a file of the node is put there or removed.
+It is used in four steps: build the packages into a repository on the controller, install the simulator into the
+image, write GPUs and faults into the root of a node, and add or remove faults that are files of a node.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ __all__ = [
     "write_hardware",
 ]
 
-#: Where ``layer.sh`` shows the repository to the script that runs in the image.
+#: URL of the repository inside the image build; ``layer.sh`` mounts it.
 BOUND = "file:///run/gpustate-lab-repository"
 
 
 def build_repository(destination: Path, say: Callable[[str], None]) -> Repository:
-    """Build the simulated packages and sign them, or find them built."""
+    """Build and sign the simulated packages, unless they are up to date."""
     with paths.locked(destination.with_suffix(".lock"), wait_s=600, what="the lab's packages"):
         if not destination.exists():
             say("packages: building the simulated NVIDIA packages and their repository")
@@ -47,7 +46,7 @@ def build_repository(destination: Path, say: Callable[[str], None]) -> Repositor
 
 
 def digest(repository: Repository) -> str:
-    """Of what goes into the image: the key and the lists of the node's own packages."""
+    """Return the digest of the image's content: key and indexes of the node packages."""
     content = hashlib.sha256(repository.key.read_bytes())
     for path in sorted((repository.root / "lab").rglob("Packages")):
         content.update(path.read_bytes())
@@ -59,7 +58,7 @@ def parse_gpus(text: str) -> list[models.GpuModel]:
 
 
 def check(gpus: str, faults: Iterable[str]) -> None:
-    """Raise a LabError for a GPU model or a fault that a new node cannot have."""
+    """Raise a LabError for an unknown GPU model or a fault that a new node cannot have."""
     count = len(parse_gpus(gpus))
     for fault in faults:
         hardware.check_fault(fault, count)
@@ -67,12 +66,12 @@ def check(gpus: str, faults: Iterable[str]) -> None:
 
 
 def sources(repository: Repository, distribution: str, base_url: str) -> dict[str, str]:
-    """The apt sources a node starts with: its simulated kernels, nothing of NVIDIA's."""
+    """Return the initial apt sources of a node: simulated kernels, no NVIDIA packages."""
     return dict(repository.sources(distribution, base_url, include=("lab",)))
 
 
 def install_script(repository: Repository, distribution: str) -> str:
-    """What puts the simulator and two kernels into an image, as a shell script."""
+    """Return the shell script that installs the simulator and two kernels into an image."""
     lines = ["mv /etc/apt/sources.list /run/sources.list"]
     files = sources(repository, distribution, BOUND)
     for path, text in files.items():
@@ -88,15 +87,15 @@ def install_script(repository: Repository, distribution: str) -> str:
 
 
 def write_hardware(root: Path, node: str, gpus: str, faults: Iterable[str]) -> None:
-    """Write a node's GPUs and faults into its root; on a running node most take effect at once."""
+    """Write GPUs and faults into the root of a node; most take effect on a running node at once."""
     hardware.write(root, node, parse_gpus(gpus), set(faults))
 
 
 def switch_fault(root: Path, fault: str, on: bool) -> bool:
-    """Put a fault that is a file of the node there, or remove it; others change nothing here.
+    """Add or remove a fault that is a file of the node; other faults change nothing here.
 
     Returns:
-        Whether the node's systemd has to read its units anew.
+        Whether the node needs ``systemctl daemon-reload``.
     """
     # NVIDIA's packages are the same files for every suite.
     packages = paths.repository_dir() / f"cuda/repos/{sim_repository.SUITES[0]}/x86_64"

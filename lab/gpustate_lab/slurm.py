@@ -1,11 +1,10 @@
-"""Slurm over the nodes of a lab: slurmctld on a head of its own, slurmd on every node.
+"""A Slurm cluster of lab nodes: slurmctld on a separate head, slurmd on every node.
 
-The head is one more machine of the lab, with systemd and sshd as the nodes have them and without GPUs:
-it stays up when a node is rebooted or loses power, and people log in to it to submit jobs. It runs
-Debian's Slurm of the nodes' own release, so versions cannot differ.
+The head is an additional machine without GPUs. It stays up when a node reboots or loses power, and users log in
+to it to submit jobs. It has the Debian release of the nodes, so Slurm versions match.
 
-``slurm.conf`` counts the GPUs that the nodes should have. A node without a driver has none, so Slurm
-drains it until ``gpustate apply`` has brought them, as it would on real machines.
+``slurm.conf`` has the GPUs that the nodes should have. A node without a driver has none, so Slurm drains it until
+``gpustate apply`` installs the driver, as on real machines.
 
 Sources:
     Slurm 22.05 and 24.11: slurm.conf(5), sinfo(1), scontrol(1): states and reasons of nodes.
@@ -24,18 +23,18 @@ from gpustate_lab.command import tail
 from gpustate_lab.node import Node
 from gpustate_lab.record import Lab
 
-#: Seconds until every slurmd has registered after its node is up; it took two on idle cores.
+#: Seconds for every slurmd to register after its node booted; it takes two on idle cores.
 REGISTERED_TIMEOUT_S = 120.0
 _ACTIVE = ["systemctl", "is-active", "--quiet", "slurmctld.service"]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What slurmctld says of a node.
+    """The state of a node in slurmctld.
 
     Args:
-        flags: ``IDLE``, ``DRAIN``, ``INVALID_REG`` and so on, as ``scontrol show node`` has them.
-        reason: why it is drained or down, without the person and the time; empty when it is not.
+        flags: ``IDLE``, ``DRAIN``, ``INVALID_REG`` and so on, as in ``scontrol show node``.
+        reason: why it is drained or down, without user and time; empty otherwise.
     """
 
     flags: frozenset[str]
@@ -43,18 +42,18 @@ class NodeState:
 
     @property
     def registered(self) -> bool:
-        """Whether its slurmd has registered, be it with fewer GPUs than ``slurm.conf`` counts."""
+        """Whether its slurmd has registered, even with fewer GPUs than in ``slurm.conf``."""
         return "INVALID_REG" in self.flags or not self.flags & {"UNKNOWN", "NOT_RESPONDING"}
 
 
 def parse_states(text: str) -> dict[str, NodeState]:
-    """Read what ``scontrol --oneliner show node`` prints. Pure."""
+    """Parse ``scontrol --oneliner show node``. Pure."""
     states = {}
     for line in text.splitlines():
         head, _, reason = line.partition(" Reason=")
         words = {key: value for key, _, value in (word.partition("=") for word in head.split())}
         if "NodeName" in words:
-            # A node that does not answer has an asterisk or NOT_RESPONDING, by version.
+            # An unresponsive node has an asterisk or NOT_RESPONDING, depending on the version.
             state = words["State"].replace("*", "+NOT_RESPONDING")
             states[words["NodeName"]] = NodeState(
                 frozenset(state.split("+")), reason.partition(" [")[0].strip()
@@ -64,10 +63,10 @@ def parse_states(text: str) -> dict[str, NodeState]:
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """The Slurm cluster of one lab.
+    """The Slurm cluster of a lab.
 
     Args:
-        lab: its nodes.
+        lab: the lab.
         head: the machine with slurmctld.
     """
 
@@ -75,7 +74,7 @@ class Slurm:
     head: Node
 
     def start(self, say: Callable[[str], None]) -> None:
-        """Make key and ``slurm.conf``, which each machine takes when its disk is filled."""
+        """Write key and ``slurm.conf``, which are copied to each new disk."""
         del say
         slurm_files.write(self.lab.directory, self.head, self.lab.nodes)
 
@@ -83,7 +82,7 @@ class Slurm:
         """Wait until every node has registered; slurmd starts with each node.
 
         Raises:
-            LabError: slurmctld does not run, or a node has not registered within two minutes.
+            LabError: slurmctld is not running, or a node has not registered within two minutes.
         """
         self.head.run(["systemctl", "start", "slurmctld.service"])
         deadline = time.monotonic() + REGISTERED_TIMEOUT_S
@@ -99,33 +98,33 @@ class Slurm:
                     break
             if time.monotonic() > deadline:
                 raise LabError(
-                    f"Slurm has not all nodes after {REGISTERED_TIMEOUT_S:.0f} s: {missing}",
+                    f"nodes not registered with Slurm after {REGISTERED_TIMEOUT_S:.0f} s: {missing}",
                     place=self.head.name,
-                    fix=f"journalctl -u slurmd on them; slurmctld's own ends with: {self._journal()}",
+                    fix=f"read journalctl -u slurmd on them; last lines of slurmctld: {self._journal()}",
                 )
             time.sleep(0.2)
         say(f"{self.head.name}: {self.head.address}, {self.version()}, {len(states)} nodes")
         drained = [name for name, one in states.items() if "DRAIN" in one.flags]
         if drained:
             say(
-                f"drained until they have their GPUs: {', '.join(drained)}; after gpustate apply: "
+                f"drained until their GPUs are available: {', '.join(drained)}; after gpustate apply run: "
                 f"scontrol update nodename={','.join(drained)} state=resume"
             )
 
     @property
     def running(self) -> bool:
-        """Whether slurmctld runs on a head that runs."""
+        """Whether the head and its slurmctld are running."""
         try:
             return self.head.run(_ACTIVE, check=False).returncode == 0
-        except LabError:  # the head is off or between two boots
+        except LabError:  # the head is off or rebooting
             return False
 
     def down(self) -> list[str]:
-        """Nothing: the head goes with the lab's other machines."""
+        """Do nothing: the head is removed with the other machines."""
         return []
 
     def describe(self) -> dict[str, Any]:
-        """The key ``slurm`` of the lab's entry in ``gpustate lab list -o json``."""
+        """Return the key ``slurm`` of the lab's entry in ``gpustate lab list -o json``."""
         return {
             "slurm": {
                 "host": self.head.name,
@@ -137,22 +136,22 @@ class Slurm:
         }
 
     def scontrol(self, *words: str) -> str:
-        """Run ``scontrol`` on the head as root and return what it prints.
+        """Run ``scontrol`` on the head as root and return its output.
 
         Raises:
-            LabError: it ended with another status than 0.
+            LabError: its exit status is not 0.
         """
         return self.head.run(["scontrol", *words]).stdout
 
     def version(self) -> str:
-        """``slurm 22.05.8``."""
+        """Return the version, as ``slurm 22.05.8``."""
         return self.head.run(["scontrol", "--version"]).stdout.strip().removesuffix("-debian")
 
     def states(self) -> dict[str, NodeState]:
-        """Every node's state, by name.
+        """Return the state of each node by name.
 
         Raises:
-            LabError: slurmctld does not answer.
+            LabError: slurmctld does not respond.
         """
         return parse_states(self.scontrol("--oneliner", "show", "node"))
 

@@ -1,6 +1,6 @@
-"""Files of a lab's Slurm cluster: its key and ``slurm.conf``, made once and copied into every machine.
+"""Files of a lab's Slurm cluster: key and ``slurm.conf``, created once and copied to every new disk.
 
-Each machine takes them when its disk is filled, so a node that is reset is still a member.
+A node that is reset gets them again, so it stays a member of the cluster.
 
 Sources:
     Slurm 22.05 and 24.11: slurm.conf(5), gres.conf(5). munged(8): owner and mode of the key.
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 #: Below the lab's folder.
 FOLDER = "slurm"
 CONFIG, KEY = "slurm.conf", "munge.key"
-#: munged(8) wants 32 bytes to 1024; this is what its own tool makes.
+#: munged(8) accepts 32 to 1024 bytes; this is the size that its own tool generates.
 _KEY_BYTES = 128
-#: What slurmd reports, whatever the controller has: two sockets as on an HGX server (``slurmd.sh``).
+#: CPUs that slurmd reports, regardless of the controller: two sockets as in an HGX server (``slurmd.sh``).
 _PROCESSORS = "CPUs=64 Boards=1 SocketsPerBoard=2 CoresPerSocket=32 ThreadsPerCore=1"
 
 _CONFIG = """\
@@ -46,7 +46,7 @@ JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu
-# A node that comes back with what this file says of it gets jobs again, whatever it was down for.
+# A node that registers with a valid configuration is returned to service, whatever the reason it was down.
 ReturnToService=2
 RebootProgram=/sbin/reboot
 ResumeTimeout=120
@@ -55,7 +55,7 @@ SlurmdTimeout=30
 
 
 def gres_value(gpus: str) -> str:
-    """``Gres=`` of a node with the lab's ``gpus``: ``gpu:h100:8`` for ``8xH100``, empty for ``none``."""
+    """Return ``Gres=`` for the lab's ``gpus``: ``gpu:h100:8`` for ``8xH100``, empty for ``none``."""
     models = simulation.parse_gpus(gpus)
     return slurm.gres_value(
         slurm.SlurmGpu(index, slurm.type_name(model.name)) for index, model in enumerate(models)
@@ -63,7 +63,7 @@ def gres_value(gpus: str) -> str:
 
 
 def config(cluster: str, head: Node, nodes: Iterable[Node]) -> str:
-    """``slurm.conf``, the same on every machine; it counts the GPUs that the lab's nodes should have."""
+    """Return ``slurm.conf``, the same on every machine, with the GPUs that the nodes should have."""
     lines = [_CONFIG.format(cluster=cluster, head=head.name, address=head.address)]
     names = []
     for node in nodes:
@@ -76,7 +76,7 @@ def config(cluster: str, head: Node, nodes: Iterable[Node]) -> str:
 
 
 def write(lab_directory: Path, head: Node, nodes: Iterable[Node]) -> None:
-    """Make the cluster's key and ``slurm.conf`` in the lab's folder, unless they are there."""
+    """Write key and ``slurm.conf`` into the lab's folder, unless they exist."""
     folder = lab_directory / FOLDER
     if (folder / CONFIG).exists():
         return
@@ -88,10 +88,10 @@ def write(lab_directory: Path, head: Node, nodes: Iterable[Node]) -> None:
 
 
 def fill(root: Path, lab_directory: Path) -> None:
-    """Copy both into the root of a machine that was just made.
+    """Copy both into the root of a new machine.
 
     Raises:
-        LabError: the image has no munge.
+        LabError: munge is not installed in the image.
     """
     folder = lab_directory / FOLDER
     target = root / "etc/slurm" / CONFIG

@@ -1,6 +1,6 @@
-"""What a lab should look like, and the command-line text it is read from. Pure.
+"""The specification of a lab, parsed from the command line. Pure.
 
-Images and GPU sets are dealt out in turn: two images over four nodes give each image twice.
+Images and GPU sets are assigned in turn: with two images, four nodes get each image twice.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 from gpustate.errors import LabError
 
-#: Longer names would not fit into a host name together with the node's.
+#: The limit keeps host names, which contain the node's name too, short enough.
 NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
 FAULT = re.compile(r"(?P<name>[a-z][a-z0-9-]*)(:(?P<argument>[^@]+))?@(?P<node>[A-Za-z0-9-]+)")
 NO_GPUS = "none"
-#: One lab has one /24; the controller takes the first address of it.
+#: A lab has a /24; the controller has its first address.
 MAX_NODES = 200
 MAX_VIRTUAL = 5000
 #: The first is the default.
@@ -27,12 +27,12 @@ SLURM_HEAD = "slurm"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something broken on purpose on one node.
+    """An injected fault of a node.
 
     Args:
-        name: as ``docs/lab.md`` lists them.
-        node: which node has it.
-        argument: GPU index or kernel version, for the faults that take one.
+        name: as listed in ``docs/lab.md``.
+        node: name of the node.
+        argument: GPU index or kernel version, for faults that have one.
     """
 
     name: str
@@ -50,7 +50,8 @@ class Fault:
         match = FAULT.fullmatch(text)
         if match is None:
             raise LabError(
-                f"fault {text!r} is not NAME[:ARGUMENT]@NODE", fix="write for example nouveau@gpu1"
+                f"fault {text!r} is not NAME[:ARGUMENT]@NODE",
+                fix="for example: --fault nouveau@gpu1",
             )
         return cls(name=match["name"], node=match["node"], argument=match["argument"])
 
@@ -60,13 +61,13 @@ class NodeSpec:
     """One node of a lab.
 
     Args:
-        name: host name and inventory name.
-        number: 1 for the first; its address follows from it.
-        image: which cached root it runs on.
+        name: in the inventory, also its host name.
+        number: from 1; determines its address.
+        image: name of its image.
         gpus: ``8xH100``, or ``none``.
-        faults: ``name`` or ``name:argument``, switched on from the first boot.
-        kubernetes: a kubelet runs on it.
-        slurm: it belongs to the Slurm cluster.
+        faults: ``name`` or ``name:argument``, active from the first boot.
+        kubernetes: it joins the Kubernetes cluster.
+        slurm: it joins the Slurm cluster.
     """
 
     name: str
@@ -80,17 +81,17 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class LabSpec:
-    """A whole lab.
+    """A lab.
 
     Args:
-        name: lower-case letters, digits and dashes, at most 24; several labs live side by side.
-        nodes: how many, 1 to 200. They are called ``gpu1``, ``gpu2`` and so on.
-        images: dealt out in turn.
-        gpus: per node ``<count>x<model>`` or ``none``, dealt out in turn.
-        faults: what is broken on which node.
+        name: at most 24 lower-case letters, digits and dashes; several labs can exist.
+        nodes: number of nodes, 1 to 200, called ``gpu1``, ``gpu2`` and so on.
+        images: assigned in turn.
+        gpus: ``<count>x<model>`` or ``none``, assigned in turn.
+        faults: faults from the first boot.
         kubernetes: minor version of the cluster that the nodes join, ``1.36``; empty: no cluster.
-        virtual: how many nodes without a machine the cluster has beside them, 0 to 5000.
-        slurm: the nodes are those of a Slurm cluster.
+        virtual: number of additional kwok nodes, 0 to 5000.
+        slurm: the nodes join a Slurm cluster.
     """
 
     name: str = "lab"
@@ -110,19 +111,23 @@ class LabSpec:
                 fix=f"choose one of {', '.join(KUBERNETES_VERSIONS)}",
             )
         if not 0 <= self.virtual <= MAX_VIRTUAL:
-            raise LabError(f"{self.virtual} virtual nodes; choose 0 to {MAX_VIRTUAL}")
+            raise LabError(
+                f"invalid number of virtual nodes {self.virtual}; choose 0 to {MAX_VIRTUAL}"
+            )
         if self.virtual and not self.kubernetes:
-            raise LabError("virtual nodes need a cluster", fix="add --kubernetes")
+            raise LabError("--virtual requires a Kubernetes cluster", fix="add --kubernetes")
         if not 1 <= self.nodes <= MAX_NODES:
-            raise LabError(f"{self.nodes} nodes were asked for; a lab has 1 to {MAX_NODES}")
+            raise LabError(f"invalid number of nodes {self.nodes}; choose 1 to {MAX_NODES}")
         if not self.images or not self.gpus:
-            raise LabError("a lab needs at least one image and one GPU set", fix="see gpustate lab")
+            raise LabError(
+                "a lab needs at least one image and one GPU set", fix="see gpustate lab up --help"
+            )
         names = self.node_names
         for fault in self.faults:
             if fault.node not in names:
                 raise LabError(
-                    f"fault {fault.text!r} names node {fault.node!r}, which the lab does not have",
-                    fix=f"its nodes are {names[0]} to {names[-1]}",
+                    f"fault {fault.text!r}: the lab has no node {fault.node!r}",
+                    fix=f"choose one of {names[0]} to {names[-1]}",
                 )
 
     @property
@@ -130,7 +135,7 @@ class LabSpec:
         return tuple(f"gpu{number}" for number in range(1, self.nodes + 1))
 
     def node_specs(self) -> tuple[NodeSpec, ...]:
-        """Deal images, GPUs and faults out to the nodes."""
+        """Return the specification of each node."""
         return tuple(
             NodeSpec(
                 name=name,
@@ -145,7 +150,7 @@ class LabSpec:
         )
 
     def head_spec(self) -> NodeSpec | None:
-        """Slurm's head, of the first node's distribution and without GPUs; None without Slurm."""
+        """Return the specification of Slurm's head, with the first image and no GPUs; None without Slurm."""
         if not self.slurm:
             return None
         return NodeSpec(SLURM_HEAD, 0, self.images[0], NO_GPUS, slurm=True)
@@ -163,7 +168,7 @@ class LabSpec:
         virtual: int = 0,
         slurm: bool = False,
     ) -> LabSpec:
-        """Read the command line's text: lists are separated by commas."""
+        """Parse options of the command line; lists are separated by commas."""
         return cls(
             name=name,
             nodes=nodes,
@@ -180,7 +185,7 @@ class LabSpec:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LabSpec:
-        """The inverse of :meth:`to_json`, lists back to tuples."""
+        """Parse the result of :meth:`to_json`."""
         return cls(
             name=data["name"],
             nodes=data["nodes"],
@@ -195,11 +200,11 @@ class LabSpec:
 
 
 def check_name(name: str) -> str:
-    """Return ``name``; it becomes part of paths and of names in the kernel, so it is narrow."""
+    """Return ``name`` if it is valid in paths and kernel names."""
     if NAME.fullmatch(name) is None:
         raise LabError(
-            f"lab name {name!r} is not usable",
-            fix="take a lower-case letter, then at most 23 lower-case letters, digits or dashes",
+            f"invalid lab name {name!r}",
+            fix="start with a lower-case letter, then up to 23 lower-case letters, digits or dashes",
         )
     return name
 

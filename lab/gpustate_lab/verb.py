@@ -1,4 +1,4 @@
-"""``gpustate lab``: throw-away nodes with real systemd and simulated GPUs."""
+"""``gpustate lab``: disposable test nodes with simulated GPUs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import click
 if TYPE_CHECKING:
     from gpustate_lab.api import Lab
 
-_NAME = click.option("--name", default="lab", show_default=True, help="The lab's name.")
+_NAME = click.option("--name", default="lab", show_default=True, help="Name of the lab.")
 
 
 @click.group()
 def group() -> None:
-    """Throw-away nodes for trying and testing.
+    """Manage disposable test nodes with simulated GPUs.
 
     Real: systemd, sshd, apt, dpkg, containerd. Simulated: GPUs, kernel modules, NVML, CUDA,
     nvidia-smi and NVIDIA's other packages. Needs root, systemd-nspawn and debootstrap.
@@ -24,28 +24,28 @@ def group() -> None:
 
 
 @group.command()
-@click.option("--nodes", type=int, default=2, show_default=True, help="How many nodes.")
+@click.option("--nodes", type=int, default=2, show_default=True, help="Number of nodes.")
 @click.option(
     "--image",
     default="debian12",
     show_default=True,
     metavar="IMAGE[,...]",
-    help="debian12 or debian13; debian13-containerd2, -containerd22, -containerd23, -containerd24; "
-    "debian12-runtimes, debian13-runtimes; debian12-rpm; assigned in turn.",
+    help="Images, assigned in turn: debian12, debian13; debian13-containerd2, -containerd22, -containerd23, -containerd24; "
+    "debian12-runtimes, debian13-runtimes; debian12-rpm.",
 )
 @click.option(
     "--gpus",
     default="8xH100",
     show_default=True,
     metavar="GPUS[,...]",
-    help="<count>x<model> a node, or none; dealt out in turn.",
+    help="GPUs of the nodes, assigned in turn: COUNTxMODEL or none.",
 )
 @click.option(
     "--fault",
     "faults",
     multiple=True,
     metavar="NAME[:ARG]@NODE",
-    help="Break something from the first boot on; may be given again.",
+    help="Inject a fault from the first boot on; repeatable.",
 )
 @click.option(
     "--kubernetes",
@@ -83,7 +83,7 @@ def up(
     programs: str | None,
     name: str,
 ) -> None:
-    """Bring a lab up; one that is up already stays as it is."""
+    """Create and start a lab; leave a running one unchanged."""
     from gpustate_lab import api
     from gpustate_lab.spec import LabSpec
 
@@ -107,29 +107,29 @@ def up(
 @click.argument("lab", required=False)
 @_NAME
 def down(lab: str | None, name: str) -> None:
-    """Take a lab down, by LAB or --name, and say what was removed; nothing of it stays."""
+    """Remove a lab, by LAB or --name, and list everything removed."""
     from gpustate_lab import api
 
     name = lab or name
     if not api.down(name, say=click.echo):
-        click.echo(f"nothing to remove: there is no lab {name}")
+        click.echo(f"nothing to remove: lab {name} does not exist")
 
 
 @group.command("list")
-@click.option("--name", help="Only this lab.")
+@click.option("--name", help="Show only this lab.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 def list_(name: str | None, output: str) -> None:
-    """Show labs and their nodes; ``-o json`` names the inventory file."""
+    """List labs and their nodes; -o json includes the path of the inventory."""
     from gpustate_lab import api
 
-    found = api.labs() if name is None else [api.find(name)]
+    listed = api.labs() if name is None else [api.find(name)]
     if output == "json":
-        click.echo(json.dumps(api.document(found), indent=2))
+        click.echo(json.dumps(api.document(listed), indent=2))
         return
-    for lab in found:
+    for lab in listed:
         _show(lab)
-    if not found:
-        click.echo("no lab; gpustate lab up makes one")
+    if not listed:
+        click.echo("no labs; create one: gpustate lab up")
 
 
 def _show(lab: Lab) -> None:
@@ -149,9 +149,9 @@ def _show(lab: Lab) -> None:
 @click.argument("switch", type=click.Choice(["on", "off"]))
 @_NAME
 def fault(node: str, fault: str, switch: str, name: str) -> None:
-    """Switch a fault (NAME or NAME:ARG) on a node on or off; docs/lab.md lists them."""
+    """Switch a fault (NAME or NAME:ARG) of a node on or off; docs/lab.md lists all faults."""
     from gpustate_lab import api
 
-    found = api.find(name).node(node)
-    found.fault(fault, switch == "on")
-    click.echo(f"{node}: faults {', '.join(found.faults) or 'none'}")
+    target = api.find(name).node(node)
+    target.fault(fault, switch == "on")
+    click.echo(f"{node}: faults {', '.join(target.faults) or 'none'}")

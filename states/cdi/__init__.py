@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.file_queries import refuse_odd
 from gpustate.formats import cdi
 from gpustate.probes import file_owners
@@ -265,18 +265,6 @@ def _first_put_back(lost: Mapping[str, str]) -> str:
     )
 
 
-# A file in the folder itself would be read by runtimes before it is complete, and twice.
-_GENERATE = f"""
-nvidia-smi -L >/dev/null 2>&1 || :
-nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules >/dev/null 2>&1 || :
-folder /var/run/cdi
-t=$(mktemp -d /run/gpustate-cdi.XXXXXXXX)
-trap 'rm -rf "$t"' EXIT
-nvidia-ctk cdi generate --output="$t/nvidia.yaml"
-[ -s "$t/nvidia.yaml" ] || fail "nvidia-ctk wrote no specification"
-chmod 0644 "$t/nvidia.yaml"
-mv -fT "$t/nvidia.yaml" {SPEC_PATH}
-effect generated
-"""
+_GENERATE = shell.load("generate", "gpustate.states.cdi", SPEC=SPEC_PATH)
 
 __all__ = ["CdiSpecificationCurrent", "Observed"]

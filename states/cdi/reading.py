@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from gpustate import ProbeError
+from gpustate import ProbeError, shell
 from gpustate.core.file_queries import ODD
 from gpustate.formats import cdi, driverset
 from gpustate.formats.drivernames import TOOLKIT_NAMES
@@ -19,45 +19,15 @@ TOOLKIT_UNITS = ("nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path")
 OUR_UNIT = "gpustate-cdi-refresh.service"
 OUR_UNIT_PATH = f"/etc/systemd/system/{OUR_UNIT}"
 
-# The specification, what it names and does not exist, and what is there instead. One stat and one
-# grep, whatever the number of GPUs; the rest are builtins. Only of missing files the package is asked for.
-SCRIPT = rf"""{ODD}{file_owners.SCRIPT}
-for u in {" ".join(TOOLKIT_UNITS)} {OUR_UNIT}; do
-  for d in /etc/systemd/system /usr/lib/systemd/system /lib/systemd/system; do
-    [ ! -e "$d/$u" ] || {{ echo "unit=$u"; break; }}
-  done
-done
-[ -x /usr/bin/nvidia-ctk ] && echo ctk=1
-[ -L {SPEC_PATH} ] || odd {SPEC_PATH}
-echo "proc=$PROC"
-[ -s "$G/quarantine.json" ] && python3 -I -S -c 'import json, subprocess, tempfile' 2>/dev/null && echo python=1
-for g in "$PROC"/driver/nvidia/gpus/*/information; do
-  [ -r "$g" ] || continue
-  m=; i=; while IFS=':' read -r k v; do
-    case $k in 'Device Minor'*) m=${{v##*[!0-9]}} ;; 'GPU UUID'*) i=${{v##*[!A-Za-z0-9?-]}} ;; esac
-  done <"$g"
-  p=${{g%/information}}; echo "gpu=$m $i ${{p##*/}}"
-done
-for g in "$PROC"/driver/nvidia/capabilities/gpu*/mig; do
-  [ -d "$g" ] || continue
-  n=${{g%/mig}}; n=${{n##*/gpu}}; echo "mig=$n"
-  for c in "$g"/gi*/ci*/access; do
-    [ -r "$c" ] || continue
-    for a in "${{c%/ci*}}/access" "$c"; do
-      while IFS=': ' read -r k v; do [ "$k" = DeviceFileMinor ] && echo "mig=$n $v"; done <"$a"
-    done
-  done
-done
-set --; for f in /dev/nvidia* /dev/nvidia-caps/* /dev/dri/*; do [ -c "$f" ] && set -- "$@" "$f"; done
-[ $# = 0 ] || stat -c 'node=%n %t %T' "$@"
-set --; for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
-  [ -f "$f" ] && set -- "$@" "$f"; done
-[ $# = 0 ] && exit 0
-l=$(grep -lE 'nvidia\.com/gpu' "$@"); [ -n "$l" ] || exit 0
-m=$(grep -hoE '"?(hostPath|path)"?: *"?/[^",]+' $l | while IFS= read -r p; do p=${{p#*/}}; p=/${{p%% }}; [ -e "$p" ] || echo "$p"; done)
-[ -z "$m" ] || {{ printf '%s\n' "$m" | sed 's/^/missing=/'; owners $m | sed 's/^/owned=/'; }}
-{cdi_driver_files.SCRIPT}for f in $l; do printf 'spec=%s %s\n' "$f" "$(wc -c <"$f")"; head -c 400000 "$f"; echo; done
-"""
+SCRIPT = (
+    ODD
+    + file_owners.SCRIPT
+    + shell.load(
+        "reading", "gpustate.states.cdi", UNITS=" ".join((*TOOLKIT_UNITS, OUR_UNIT)), SPEC=SPEC_PATH
+    )
+    + cdi_driver_files.SCRIPT
+    + 'for f in $l; do printf \'spec=%s %s\\n\' "$f" "$(wc -c <"$f")"; head -c 400000 "$f"; echo; done\n'
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ class CrioHandlerRegistered(RuntimeServiceState[Observed]):
     def daemon(self, observed: Observed) -> Daemon:
         files = self._files(observed.found)
         texts = files.others() if files.damaged else files.texts
-        says = crio.merged(texts) if not observed.problem else {}
+        says = crio.merge(texts) if not observed.problem else {}
         default = says.get("crio", {}).get("runtime", {}).get("default_runtime")
         own = self.default or default == self.handler
         functions = shell.load(

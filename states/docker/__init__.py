@@ -121,7 +121,7 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
         default = jsonedit.lookup(data, docker.DEFAULT)
         if default is not None and default != found.default_runtime:
             return False
-        cdi = docker.cdi_holds(data, found.version)
+        cdi = docker.cdi_enabled(data, found.version)
         return self.enable_cdi is None or found.cdi in (None, cdi)
 
     def _program(self, data: Mapping[str, object]) -> str:
@@ -136,8 +136,8 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
             return "restart"
         after = jsonedit.parse(_after(observed, edit) or "", found.config_path)
         before = jsonedit.parse(found.text or "", found.config_path)
-        holds = [docker.cdi_holds(data, found.version) for data in (before, after)]
-        known = docker.knows_cdi(found.version) and found.cdi is not None
+        holds = [docker.cdi_enabled(data, found.version) for data in (before, after)]
+        known = docker.supports_cdi(found.version) and found.cdi is not None
         now = found.cdi if known else holds[0]
         matters = edit.files or self.enable_cdi is not None
         return "restart" if matters and now != holds[1] else "reload"
@@ -214,7 +214,7 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
             found,
             runtimes={**runtimes, self.handler: program} if program else runtimes,
             default_runtime=found.default_runtime if default is None else str(default),
-            cdi=None if found.cdi is None else docker.cdi_holds(data, found.version),
+            cdi=None if found.cdi is None else docker.cdi_enabled(data, found.version),
         )
 
     # --- the contract ----------------------------------------------------------------------

@@ -109,7 +109,7 @@ class DriverInstalled(DriverParameters):
     @property
     def _ask(self) -> AptQuery:
         return AptQuery(
-            self.names_to_ask(),
+            self.names_to_query(),
             self.per_kernel(),
             self.precompiled is None,
             self.rpm_names(),

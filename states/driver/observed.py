@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate import PciGpu
+from gpustate import PciGpu, shell
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import APT_KEY, KEPT
 from gpustate.errors import ProbeError
@@ -21,6 +21,7 @@ from gpustate.probes import device_nodes, shadowing_libraries
 from gpustate.probes.gpu_clients import Holder
 from gpustate.states.driver import rpmask
 
+_HERE = "gpustate.states.driver"
 STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
 IN_USE_PATH = "/run/gpustate/driver-in-use"
 #: NVIDIA's .run installer puts itself here under this name.
@@ -114,28 +115,24 @@ class AptQuery(Query[Apt]):
     flavoured: tuple[str, ...] = ()
 
     def script(self) -> str:
-        return f"{rpmask.script(self.rpm_names, self.flavoured)}{self._apt()}\nfi"
+        return rpmask.script(self.rpm_names, self.flavoured) + self._apt()
 
     def _apt(self) -> str:
         cases = " ".join(f'{os_id}) n="{" ".join(names)}";;' for os_id, names in self.names)
-        more = "".join(f' n="$n {name.replace("{k}", "$k")}";' for name in self.per_kernel)
+        more = "".join(f' n="$n {name.replace("{k}", "$1")}";' for name in self.per_kernel)
         if more and self.secure_boot:
-            more = f' [ "$s" != 1 ] || {{{more} }};'
+            more = f' [ "$2" != 1 ] || {{{more} }};'
+        fragment = shell.load(
+            "apt",
+            _HERE,
+            FORMAT=dpkg.QUERY_FORMAT,
+            MEMBERS=driverset.MEMBER_ERE,
+            BRANCHES=" ".join(map(str, drivernames.KNOWN_BRANCHES)),
+        )
         return (
-            f'n=; [ -r /etc/os-release ] && . /etc/os-release; case "${{ID-}}" in {cases} esac\n'
-            f"{UNMET}members() {{ m=$(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' 2>/dev/null) && printf '%s\\n' \"$m\" | {{ grep -E '{driverset.MEMBER_ERE}' || :; }}; }}\n"
-            f'm=$(kept driver-members "{APT_KEY}" members); u=$(kept driver-unmet "{APT_KEY}" unmet)\n'
-            's=; for i in "$SYS"/firmware/efi/efivars/SecureBoot-*; do [ -e "$i" ] && s=$(od -An -t u1 -j 4 -N 1 "$i" | tr -d " "); done\n'
-            'r=; [ -n "${GPUSTATE_IMAGE-}" ] && for i in /lib/modules/*/modules.order; do i=${i%/*}; r="$r /boot/vmlinuz-${i##*/}"; done\n'
-            '[ -n "${GPUSTATE_IMAGE-}" ] || r="/boot/vmlinuz-${KERNEL_RELEASE-$(uname -r)}"\n'
-            "for i in /boot/vmlinuz-* $r; do k=${i#/boot/vmlinuz-}; case $k in *\\**) continue;; esac\n"
-            f'  [ -e "/lib/modules/$k/build/Makefile" ] || n="$n linux-headers-$k";{more} done\n'
-            'printf "%s\\n=missing\\n%s\\n=offers\\n" "$m" "$u"\n'
-            # A package with the branch in its name may have another name in the next branch.
-            'for p in $m; do case $p in *\\|*\\|*\\|*) p=${p%%|*}; n="$n $p";; *) continue;; esac\n'
-            f'  case $p in *-[0-9][0-9][0-9]) p=${{p%-*}}; n="$n $p";; esac; for b in {" ".join(map(str, drivernames.KNOWN_BRANCHES))}; do\n'
-            '    case $p in nvidia-fabricmanager|nvidia-imex|libnvidia-nscq|libnvsdm) n="$n $p-$b";; esac; done; done\n'
-            f'kept driver-offers "{APT_KEY} $n" apt-cache policy $n 2>/dev/null || :'
+            f"names_of() {{ case $1 in {cases} esac; }}\n"
+            f"names_of_kernel() {{ :;{more} }}\n"
+            f'{UNMET}APT_KEY="{APT_KEY}"\n{fragment}'
         )
 
     def parse(self, answer: Answer) -> Apt:
@@ -181,92 +178,16 @@ class AptAfterQuery(AptQuery):
         return AptQuery.parse(self, answer)
 
 
-_PREVIEW_BEGIN = (
-    r"""
-preview_failed() { echo "=preview failed $*"; exit 0; }
-T=$(mktemp -d) || preview_failed "no room for a copy of the package lists"; trap 'rm -rf "$T"' EXIT
-mkdir "$T/new" "$T/cache" "$T/repos"
-"""
-    + rpm.FAMILY
-    + r"""
-case $pm in
-dnf)
-  cp /etc/yum.repos.d/*.repo "$T/repos/" 2>/dev/null
-  for f in /var/cache/dnf/* /var/cache/libdnf5/*; do [ ! -e "$f" ] || ln -s "$f" "$T/cache/"; done
-  DNF="${DNF:-dnf} --setopt=reposdir=$T/repos --setopt=cachedir=$T/cache --setopt=logdir=$T"
-  [ ! -d /var/cache/libdnf5 ] || DNF="$DNF --setopt=system_cachedir=$T/cache" ;;
-zypper)
-  cp /etc/zypp/repos.d/*.repo "$T/repos/" 2>/dev/null
-  mkdir "$T/cache/raw"; for f in /var/cache/zypp/raw/*; do [ ! -e "$f" ] || ln -s "$f" "$T/cache/raw/"; done
-  cp -r /var/cache/zypp/solv "$T/cache/" 2>/dev/null
-  ZYPPER="${ZYPPER:-zypper} --reposd-dir $T/repos --cache-dir $T/cache" ;;
-*)
-  cp -r /etc/apt "$T/apt"; mkdir -p "$T/lists/partial" "$T/cache/archives/partial" "$T/apt/preferences.d" "$T/apt/sources.list.d" "$T/apt/apt.conf.d"
-  for f in $(grep -rl Invoke "$T/apt/apt.conf.d" "$T/apt/apt.conf" 2>/dev/null); do rm -f "$f"; done
-  for f in /var/lib/apt/lists/*_*; do [ ! -f "$f" ] || ln -s "$f" "$T/lists/"; done
-  printf '%s\n' "Dir::Etc \"$T/apt\";" "Dir::State::lists \"$T/lists\";" "Dir::Cache \"$T/cache\";" \
-    'APT::Sandbox::User "root";' 'Acquire::Retries "0";' 'Acquire::http::Timeout "15";' 'Acquire::https::Timeout "15";' >"$T/conf"
-  APT_CONFIG=$T/conf; export APT_CONFIG ;;
-esac
-"""
-)
-#: Only what was added is read: everything else is linked. What dnf and zypper read is not checked, as no key of it may
-#: get into rpm's database: it says no more than which versions there are.
-_PREVIEW_READ = r"""
-unreadable() { preview_failed "the repository cannot be read from here yet: $(printf '%s\n' "$o" | grep -m 1 -E "$1" | cut -c 1-200)"; }
-for f in "$T"/new/*.sources; do
-  [ -e "$f" ] || continue
-  cp "$f" "$T/apt/sources.list.d/"
-  o=$(timeout 60 apt-get update -q -o Dir::Etc::sourcelist="$f" -o Dir::Etc::sourceparts=- -o APT::Get::List-Cleanup=0 -o APT::Update::Error-Mode=any 2>&1) ||
-    unreadable '^(E|W|Err)[: ]'
-done
-for f in "$T"/new/*.repo; do
-  [ -e "$f" ] || continue
-  sed 's/^repo_gpgcheck *=.*/repo_gpgcheck=0/' "$f" >"$T/repos/${f##*/}"; i=$(sed -n 's/^\[\(.*\)\]$/\1/p' "$f")
-  case $pm in
-  dnf) o=$(timeout -k 2 60 $DNF -y -q --repo="$i" --setopt=retries=1 --setopt=timeout=15 makecache 2>&1) || unreadable '[Ee]rror' ;;
-  *) o=$(timeout -k 2 60 $ZYPPER -n --no-gpg-checks refresh "$i" 2>&1 </dev/null) || unreadable '[A-Za-z]' ;;
-  esac
-done
-"""
+_PREVIEW_BEGIN = f"{rpm.FAMILY}\n{shell.load('preview_begin', _HERE)}"
+_PREVIEW_READ = shell.load("preview_read", _HERE)
 
 # One key=value a line; read by Live.
 _LIVE = (
-    r"""
-v=; { read -r v <"$SYS/module/nvidia/version"; } 2>/dev/null && echo "loaded=$v"
-t=; { read -r t <"$PROC/driver/nvidia/version"; } 2>/dev/null && echo "nvrm=$t"
-for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
-  [ -e "$f" ] || continue; f=$(readlink -f "$f"); echo "library=${f##*/}"; break
-done
-[ -x @UNINSTALLER@ ] && echo installer=1
-[ -e /run/nvidia/nvidia-driver.pid ] && echo operator=1
-for b in "$SYS"/bus/pci/drivers/nouveau "$SYS"/bus/pci/drivers/nova-core "$SYS"/bus/pci/drivers/nova_core; do
-  for d in "$b"/*:*; do [ -e "$d" ] && echo "in_use=${b##*/} drives ${d##*/}"; done
-done
-n=; { read -r n <"$SYS/module/nvidia_drm/refcnt"; } 2>/dev/null && [ "$n" != 0 ] && echo "drm=$n"
-n=; { read -r n </run/gpustate/driver-in-use; } 2>/dev/null && echo "in_use=$n"
-@MODPROBE@
-if [ -r /var/lib/gpustate/driver.stopped ]; then while read -r n; do echo "stopped=$n"; done </var/lib/gpustate/driver.stopped; fi
-for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
-  [ -e "$f" ] || continue
-  [ "$(od -An -t u1 -j 4 -N 1 "$f" | tr -d ' ')" = 1 ] || continue
-  echo secure_boot=1
-  for k in /var/lib/gpustate/secure-boot/MOK.der /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub; do
-    [ -e "$k" ] || continue; echo "key=$k"
-    case $(mokutil --test-key "$k" 2>&1) in *"already enrolled"*|*"already in db"*|*"built-in trusted keyring"*) echo enrolled=1;; esac; break
-  done
-done
-@NODES@
-@BESIDE@
-for f in /var/lib/dkms/nvidia*/*/build/make.log; do
-  [ -f "$f" ] || continue; echo log=; grep -m 40 -E 'INTERESTING' "$f" | cut -c 1-400
-done
-:
-""".replace("INTERESTING", dkms.INTERESTING_ERE)
-    .replace("@UNINSTALLER@", UNINSTALLER)
-    .replace("@MODPROBE@", modprobe.lines("(install|alias|options|blacklist)[[:space:]]+nvidia"))
-    .replace("@NODES@\n", device_nodes.NODES)
-    .replace("@BESIDE@\n", shadowing_libraries.SCRIPT)
+    shell.load("live", _HERE, UNINSTALLER=UNINSTALLER)
+    + modprobe.lines("(install|alias|options|blacklist)[[:space:]]+nvidia")
+    + f"\n{device_nodes.NODES}{shadowing_libraries.SCRIPT}"
+    + 'for f in /var/lib/dkms/nvidia*/*/build/make.log; do [ ! -f "$f" ] || '
+    + f"{{ echo log=; grep -m 40 -E '{dkms.INTERESTING_ERE}' \"$f\" | cut -c 1-400; }}; done\n:\n"
 )
 
 

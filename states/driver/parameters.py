@@ -79,17 +79,17 @@ class DriverParameters(State[Observed]):
                 )
         return self
 
-    def names_to_ask(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    def names_to_query(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Packages that apt is asked about, by distribution."""
         known = self._branches()
         return tuple(
-            (os_id, tuple(dict.fromkeys((*driverset.names_to_ask(os_id, known), *self.locked))))
+            (os_id, tuple(dict.fromkeys((*driverset.names_to_query(os_id, known), *self.locked))))
             for os_id in ("debian", "ubuntu")
         )
 
     def rpm_names(self) -> tuple[str, ...]:
         """Packages that dnf or zypper is asked about."""
-        known = [*driverset.names_to_ask("rhel", ()), *driverset.names_to_ask("sles", ())]
+        known = [*driverset.names_to_query("rhel", ()), *driverset.names_to_query("sles", ())]
         return tuple(dict.fromkeys((*known, *self.locked)))
 
     def flavoured(self) -> tuple[str, ...]:

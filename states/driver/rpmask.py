@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpustate import shell
 from gpustate.core.shared_probes import KEPT, RPM_KEY
 from gpustate.formats import driverset, kernelnames, rpm
 from gpustate.formats.dpkg import Candidate, Package
@@ -66,32 +66,26 @@ def script(names: tuple[str, ...], flavoured: tuple[str, ...]) -> str:
         names: packages to ask for.
         flavoured: names with ``{f}`` for the flavour of each kernel, on SUSE.
     """
-    dnf = " ".join(map(shlex.quote, (*names, *_BESIDE, *_BUILT, *kernelnames.DNF_HEADERS)))
-    zypper = " ".join(map(shlex.quote, (*names, *_BESIDE)))
-    more = " ".join(name.replace("{f}", "$f") for name in ("kernel-{f}-devel", *flavoured))
-    # The same question has the same place: another policy asks for other names.
-    kept = hashlib.sha256(f"{dnf}{zypper}{more}".encode()).hexdigest()[:16]
-    installed = " ".join(map(shlex.quote, _INSTALLED))
+    dnf = " ".join((*names, *_BESIDE, *_BUILT, *kernelnames.DNF_HEADERS))
+    zypper = " ".join((*names, *_BESIDE))
+    more = " ".join(name.replace("{f}", "$1") for name in ("kernel-{f}-devel", *flavoured))
+    fragment = shell.load(
+        "rpmask",
+        "gpustate.states.driver",
+        MARK=MARK,
+        FORMAT=rpm.QUERY_FORMAT,
+        INSTALLED=" ".join(_INSTALLED),
+        DNF_NAMES=dnf,
+        ZYPPER_NAMES=zypper,
+        MODULE=MODULE,
+        STREAM=STREAM_PATH,
+        # The same question has the same place: another policy asks for other names.
+        KEPT_AS=hashlib.sha256(f"{dnf}{zypper}{more}".encode()).hexdigest()[:16],
+    )
     return (
         f"{rpm.FAMILY}\n{KEPT}"
-        'case $pm in dnf|zypper) ;; *) pm= ;; esac; if [ -n "$pm" ]; then\n'
-        f"echo {MARK}$pm; m=$(rpm -qa --qf '{rpm.QUERY_FORMAT}' {installed} 2>/dev/null); echo \"$m\"; echo =locks\n"
-        "case $pm in dnf) cat /etc/dnf/plugins/versionlock.list ;; *) cat /etc/zypp/locks ;; esac 2>/dev/null\n"
-        f"echo; echo =stream; sed -n 's/^stream *= *//p' {STREAM_PATH} 2>/dev/null; echo =offers\n"
-        "i=$(echo \"$m\" | sed -n 's/|.*//p' | sort -u | tr '\\n' ' '); r=/boot/vmlinuz-$(uname -r)\n"
-        '[ -z "${GPUSTATE_IMAGE-}" ] || r=\n'
-        'f=; for k in /boot/vmlinuz-* $r; do [ "${k%\\*}" = "$k" ] && f="$f ${k##*-}"; done\n'
-        "offered() { s=0; case $pm in\n"
-        'dnf) q="timeout -k 2 60 ${DNF:-dnf} -C -q --disableplugin=versionlock --setopt=*.skip_if_unavailable=1"; set -f\n'
-        "  $q --setopt='*.module_hotfixes=1' repoquery --qf '%{name}|%{epoch}:%{version}-%{release}|%{repoid}' "
-        f"{dnf} $i || s=1\n"
-        f'  $q module list {MODULE} | awk \'$1 == "{MODULE}" {{ print "=stream " $2 }}\' ;;\n'
-        f"*) n=\"{zypper}\"; for f in $(echo $f | tr ' ' '\\n' | sort -u); do n=\"$n {more}\"; done\n"
-        "  o=$(timeout -k 2 60 ${ZYPPER:-zypper} -x -n --no-refresh search -s -t package --match-exact $n $i)\n"
-        # 104: none of the names is known.
-        "  case $? in 0|104) ;; *) s=1 ;; esac; printf '%s\\n' \"$o\" | grep '<solvable ' ;; esac; return $s; } 2>/dev/null\n"
-        f'kept driver-{kept} "$i $f {RPM_KEY}" offered || :\n'
-        "else\n"
+        f'names_of_flavour() {{ n="$n {more}"; }}\n'
+        f'rpm_key() {{ RPM_KEY="{RPM_KEY}"; }}\n{fragment}'
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from gpustate import Step, ops
+from gpustate import Step, ops, shell
 from gpustate.formats import driverset
 from gpustate.ops.rpm import word
 from gpustate.states.driver import scripts
@@ -91,22 +91,17 @@ def install(
         dkms: modules are built on the node; else the packages bring them.
         roll_back: files that go back with the packages.
     """
-    make = scripts.BUILD if dkms else scripts.LOOK
     checks = "".join(
-        f"( k={shlex.quote(kernel)}; v={shlex.quote(want.partition(' ')[0])}; want={shlex.quote(want)}\n"
-        f"{make}) || bad=1\n"
-        for kernel, want in wanted.items()
+        f"  ( {scripts.build_call(kernel, want)} ) || bad=1\n" for kernel, want in wanted.items()
     )
     return ops.Run(
         scripts.PRELUDE
         + scripts.ARCHIVES
         + _open(manager, install, remove, again=again)
-        + f"if rpm_swap; then\nbad=\n{checks}"
-        f'[ -n "$bad" ] || {{ forget_archives {shlex.join(own)}; exit 0; }}\n'
-        'rpm_wait && rpm_back >"$R/back.log" 2>&1 || :\n'
-        'if rpm_list | cmp -s - "$R/before"; then ROLLED=1; echo "All packages are installed as they were before."\n'
-        'else echo "Not all packages could be put back as they were:"; tail -c 700 "$R/back.log"; fi\nrun_again\nfi\n'
-        f'[ -n "$ROLLED" ] || {{ {scripts.which_run()}exit 1; }}\n'
+        + (scripts.BUILD if dkms else scripts.LOOK)
+        + f"check_modules() {{\n  :\n{checks}}}\n"
+        + shell.load("swap_rpm", "gpustate.states.driver", OWN=" ".join(own))
+        + f'[ -n "$ROLLED" ] || {{ {scripts.which_run()}exit 1; }}\n'
         f"set +e\n{scripts.rebuild(built)}{scripts.start_services()}roll_back {shlex.join(roll_back)}\nexit 1",
         f"install the driver's {len(install)} packages",
         timeout=3600,
@@ -128,16 +123,11 @@ def hold_all(manager: str, gone: tuple[str, ...]) -> Step:
 def settle(manager: str, names: tuple[str, ...], wanted: Packages) -> Step:
     """Of packages that a killed transaction left in two versions, keep the one that is wanted, or the newest."""
     keep = "".join(
-        f"one {shlex.quote(name)} {shlex.quote(wanted.get(name, '').rpartition(':')[2])}\n"
+        f"keep_version {shlex.quote(name)} {shlex.quote(wanted.get(name, '').rpartition(':')[2])}\n"
         for name in names
     )
     return ops.Run(
-        f"PM={manager}; rpm_wait || exit 1\n"
-        "one() { # name, version to keep\n"
-        '  l=$(rpm -q --qf "%{VERSION}-%{RELEASE}\\n" "$1" | sort -V)\n'
-        '  w=$2; printf "%s\\n" "$l" | grep -qxF -- "$w" || w=$(printf "%s\\n" "$l" | tail -n 1)\n'
-        '  for v in $l; do [ "$v" = "$w" ] || rpm -e --nodeps "$1-$v"; done\n'
-        "}\n"
+        f"PM={manager}; rpm_wait || exit 1\n{shell.load('settle_rpm', 'gpustate.states.driver')}"
         f"{keep}effect configured",
         "finish the interrupted package installation",
         timeout=3600,

@@ -52,7 +52,7 @@ _NOTHING = (Topology.NONE.value, Topology.MULTI_NODE.value)
 
 
 def _checked(config: Mapping[str, str | int]) -> Mapping[str, str]:
-    return fabric_config.checked(config, fabric_config.FABRIC_MANAGER)
+    return fabric_config.validate(config, fabric_config.FABRIC_MANAGER)
 
 
 @dataclass(frozen=True, slots=True)

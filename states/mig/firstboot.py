@@ -14,7 +14,7 @@ import base64
 import shlex
 from collections.abc import Iterator, Mapping
 
-from gpustate import Step, ops
+from gpustate import Step, ops, shell
 from gpustate.errors import RefusedError
 from gpustate.mig import plan as planner
 from gpustate.mig import saved, tables
@@ -88,65 +88,22 @@ def first_boot_steps(
         for keys, text in cases
         if any(key.startswith("*") is any_number for key in keys)
     ]
-    words = {
-        "@FOLDER@": shlex.quote(folder),
-        "@FUNCTIONS@": scripts.FUNCTIONS,
-        "@CLIENTS@": shlex.join(clients),
-        "@BRANCHES@": "\n".join(branches),
-        "@HEAD@": shlex.quote(saved.HEAD),
-        "@RESTORE@": base64.encodebytes(restore.encode()).decode("ascii"),
-        "@UNIT_TEXT@": scripts.unit_text(folder),
-        "@UNIT_PATH@": UNIT_PATH,
-        "@UNIT@": UNIT,
-        "@NAME@": shlex.quote(config.name),
-    }
-    text = _DIVIDE
-    for word, value in words.items():
-        text = text.replace(word, value)
+    cases = "\n".join(branches)
+    layout_of = f"layout_of() {{\n  case $1 in\n{cases}\n    *) return 1 ;;\n  esac\n}}\n"
+    divide = shell.load(
+        "first_boot",
+        "gpustate.states.mig",
+        HEAD=saved.HEAD,
+        NAME=config.name,
+        CLIENTS=" ".join(clients),
+        RESTORE=base64.encodebytes(restore.encode()).decode("ascii"),
+        UNIT=UNIT,
+        UNIT_PATH=UNIT_PATH,
+        UNIT_TEXT=scripts.unit_text(folder),
+    )
+    text = f"D={shlex.quote(folder)}\n{scripts.FUNCTIONS}{layout_of}{divide}"
     yield ops.Run(text, "apply the MIG layout of this machine", timeout=1800, running=True)
     yield scripts.nodes()
-
-
-_DIVIDE = r"""D=@FOLDER@
-@FUNCTIONS@
-lines() { # number, address, device id: its part of the layout
-  t=; case $1.$3 in
-@BRANCHES@
-    *) return 1 ;;
-  esac
-  [ -z "$t" ] || printf '%s' "$t" | sed "s/@/$2/"
-}
-n=0; until gpus=$(smi --query-gpu=pci.bus_id,mig.mode.current --format=csv,noheader); do
-  n=$((n + 1)); [ $n -lt 30 ] || fail "no GPU answers: $(why "$gpus")"
-  sleep 1
-done
-printf '%s' @HEAD@ >"$R/layout"; printf '%s' @HEAD@ >"$R/before"; n=0
-printf '%s\n' "$gpus" | sort >"$R/gpus"
-while IFS=', ' read -r bus mode; do
-  i=; { read -r i <"$SYS/bus/pci/devices/$(printf '%s' "${bus#0000}" | tr A-F a-f)/device"; } 2>/dev/null || :
-  case $mode in
-    Enabled|Disabled)
-      lines $n "$bus" "${i#0x}" >>"$R/layout" || fail "GPU $bus (${i:-unknown}) cannot be divided as @NAME@ says by the tables of this image: gpustate apply"
-      [ "$mode" = Enabled ] && mode=on || mode=off
-      ! grep -q "^gpu $bus " "$R/layout" || echo "gpu $bus $mode" >>"$R/before" ;;
-  esac
-  n=$((n + 1))
-done <"$R/gpus"
-base64 -d >"$R/restore" <<'END'
-@RESTORE@END
-grep -q '^gpu ' "$R/layout" || exit 0
-trap 'start_again' EXIT
-stop_clients @CLIENTS@
-if grep -q '^gpu .* on$' "$R/layout"; then
-  [ -e "$D/before" ] || put "$D/before" 0644 own <"$R/before"
-  put "$D/restore" 0755 own <"$R/restore"
-  put "$D/layout" 0644 own <"$R/layout"
-  put @UNIT_PATH@ 0644 own <<'END'
-@UNIT_TEXT@END
-  systemctl --no-reload enable @UNIT@ || fail "@UNIT@ cannot be enabled"
-fi
-sh "$R/restore" "$R/layout" || fail "the GPUs are not divided yet: gpustate explain"
-effect divided"""
 
 
 __all__ = ["first_boot_steps", "layout_lines"]

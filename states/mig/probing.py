@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpustate import Node, NodeFacts
+from gpustate import Node, NodeFacts, shell
 from gpustate.core.file_queries import noted
 from gpustate.formats.numbers import whole
 from gpustate.formats.nvml_report import NvmlFacts, sysfs_address
@@ -21,20 +21,11 @@ from gpustate.states.mig.observed import (
 from gpustate.states.mig.planning import shown
 
 FILES = "$G/mig/*"
-_PROBE = f"""
-printf 'state=%s\\n' "$G"
-for d in "$SYS"/bus/pci/devices/*; do
-  c=; {{ read -r v <"$d/vendor" && read -r c <"$d/class"; }} 2>/dev/null || continue
-  [ "$v" = 0x10de ] && [ "${{c#0x030}}" != "$c" ] && [ ! -e "$d/reset" ] && echo "no_reset=${{d##*/}}"
-done
-for f in "$PROC"/driver/nvidia/gpus/*/information; do
-  [ -r "$f" ] || continue
-  a=${{f%/*}}
-  while IFS=':' read -r k v; do case $k in 'Device Minor'*) echo "minor=${{a##*/}} ${{v##*[!0-9]}}";; esac; done <"$f"
-done
-{device_nodes.CAPABILITIES}
-[ ! -r {NO_RESET_PATH} ] || while read -r b _; do echo "tried=${{b%,}}"; done <{NO_RESET_PATH}
-:"""
+_PROBE = (
+    shell.load("probe", "gpustate.states.mig", TRIED=NO_RESET_PATH)
+    + device_nodes.CAPABILITIES
+    + ":"
+)
 
 
 def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]) -> Observed:

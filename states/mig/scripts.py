@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 
-from gpustate import Step, ops
+from gpustate import Step, ops, shell
 from gpustate.mig.names import device_name
 from gpustate.mig.plan import GpuPlan
 from gpustate.mig.saved import bus_id
@@ -56,58 +56,7 @@ WantedBy=multi-user.target
 """
 
 
-FUNCTIONS = r"""
-smi() { timeout -k 5 120 nvidia-smi "$@" 2>&1 </dev/null; }
-why() { printf '%s' "$1" | tail -n 1; }
-start_again() {
-  [ -r "$D/stopped" ] || return 0
-  while read -r u; do
-    systemctl reset-failed "$u" 2>/dev/null || :
-    systemctl start "$u" || echo "$u does not start"
-  done <"$D/stopped"
-  rm -f "$D/stopped"
-}
-stop_clients() { # units: those that run, noted in the order they are to start, before any is stopped
-  [ -d /run/systemd/system ] || return 0
-  [ -e "$D/stopped" ] || {
-    l=; for u in "$@"; do ! systemctl is-active -q "$u" || l="$u
-$l"; done
-    folder "$D"; printf '%s' "$l" >"$D/stopped.new"; sync "$D/stopped.new"; mv -f "$D/stopped.new" "$D/stopped"
-  }
-  for u in "$@"; do ! systemctl is-active -q "$u" || systemctl stop "$u"; done
-}
-refresh_cdi() {
-  smi -L >/dev/null || :
-  [ -e /var/run/cdi/nvidia.yaml ] || return 0
-  for u in nvidia-cdi-refresh.service gpustate-cdi-refresh.service; do
-    systemctl is-enabled -q "$u" 2>/dev/null || continue
-    systemctl reset-failed "$u" 2>/dev/null || :
-    systemctl restart "$u" && return 0
-  done
-  t=$(mktemp -d /run/gpustate-cdi.XXXXXXXX)
-  if nvidia-ctk cdi generate --output="$t/nvidia.yaml" && [ -s "$t/nvidia.yaml" ]; then
-    chmod 0644 "$t/nvidia.yaml"; mv -fT "$t/nvidia.yaml" /var/run/cdi/nvidia.yaml
-  else echo "the CDI specification could not be written again"; fi
-  rm -rf "$t"
-}
-# What is there now under a number: "profile start", "name".
-instance() { smi mig -i "$1" -lgi | sed -n "s/^| *[0-9][0-9]* *MIG *[^ ]* *\([0-9][0-9]*\) *$2 *\([0-9][0-9]*\):[0-9][0-9]* *|\$/\1 \2/p"; }
-compute() { smi mig -i "$1" -lci | sed -n "s/^| *[0-9][0-9]* *$2 *MIG *\([^ ]*\) *[0-9][0-9]* *$3 .*|\$/\1/p"; }
-drop_compute() { # gpu instance compute name
-  n=$(compute "$1" "$2" "$3"); [ -n "$n" ] || return 0
-  [ "$n" = "$4" ] || fail "GPU $1: compute instance $3 of GPU instance $2 is $n, and was $4 when this was planned; run again"
-  o=$(smi mig -i "$1" -gi "$2" -ci "$3" -dci) || fail "GPU $1: $4 (GPU instance $2) does not go: $(why "$o")"
-}
-drop() { # gpu instance profile start name
-  n=$(instance "$1" "$2"); [ -n "$n" ] || return 0
-  [ "$n" = "$3 $4" ] || fail "GPU $1: GPU instance $2 is not the $5 at $4 that it was when this was planned; run again"
-  o=$(smi mig -i "$1" -gi "$2" -dgi) || fail "GPU $1: $5 at $4 (GPU instance $2) does not go: $(why "$o")"
-  echo "GPU $1: $5 at $4 (GPU instance $2) is gone"
-}
-# The boot's own pass over the GPUs is let end first.
-booting() { [ "$(systemctl is-active @UNIT@ 2>/dev/null)" = activating ]; }
-n=0; while booting && [ $n -lt 300 ]; do n=$((n + 1)); sleep 1; done
-""".replace("@UNIT@", UNIT)
+FUNCTIONS = shell.load("functions", "gpustate.states.mig", UNIT=UNIT)
 
 
 def divide(

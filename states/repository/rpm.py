@@ -23,11 +23,10 @@ Sources:
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpustate import NodeFacts, Step, ops
+from gpustate import NodeFacts, Step, ops, shell
 from gpustate.formats import rpmrepos
 from gpustate.formats.rpmrepos import RpmSource
 from gpustate.ops.upload import BUNDLE_FOLDER
@@ -217,26 +216,18 @@ def fetch_key(name: str, where: Repository, login_of: str = "") -> Step:
         where: the repository.
         login_of: the manager whose login it takes; empty: none.
     """
-    url = shlex.quote(where.key_url or "")
-    fetch = (
-        f'if command -v curl >/dev/null; then curl -fsSL --retry 2 --max-time 120 -o "$t" {url}; '
-        f'else wget -q --tries=3 --timeout=60 -O "$t" {url}; fi\n'
+    login = logins.curl_configuration(login_of, name) if login_of else ":\n"
+    fetch = shell.load(
+        "fetch_key",
+        "gpustate.states.repository",
+        NAME=name,
+        URL=where.key_url or "",
+        FINGERPRINT=str(where.fingerprint),
+        KEY=key_path(name),
+        LOGIN="1" if login_of else "",
     )
-    if login_of:
-        fetch = (
-            "command -v curl >/dev/null || fail 'a key behind a password is fetched with curl, which is not installed'\n"
-            + logins.curl_configuration(login_of, name)
-            + f'curl -fsSL --retry 2 --max-time 120 -K "$c" -o "$t" {url} || {{ rm -f "$c"; exit 1; }}\nrm -f "$c"\n'
-        )
-    primary = 'gpg --batch --show-keys --with-colons "$t" 2>/dev/null | awk -F: \'$1 == "pub" { p = 1 } p && $1 == "fpr" { print $10; p = 0 }\''
     return ops.Run(
-        f't=$R/key.{name}; rm -f "$t"\n'
-        f"{fetch}"
-        # rpm trusts every key of a file, and what is signed with any of them.
-        f'have=$({primary} | tr "\\n" " "); [ "${{have% }}" = {where.fingerprint} ] || '
-        f'{{ rm -f "$t"; fail "error: the key there has fingerprint ${{have:-(none)}}, the policy '
-        f'requires {where.fingerprint}"; }}\n'
-        f'put {key_path(name)} 0644 root:root <"$t"; rm -f "$t"',
+        f"login() {{\n{login}}}\n{fetch}",
         f"fetch the repository key {where.key_url}",
         timeout=180,
     )
@@ -244,12 +235,13 @@ def fetch_key(name: str, where: Repository, login_of: str = "") -> Step:
 
 def import_key(name: str, fingerprints: tuple[str, ...]) -> Step:
     """Let rpm know the key, and remember whether it was new; a file with another key in it is refused."""
-    ids = " ".join(one[-8:].lower() for one in fingerprints)
-    record = record_path(name)
+    words = {
+        "IDS": " ".join(one[-8:].lower() for one in fingerprints),
+        "RECORD": record_path(name),
+        "KEY": key_path(name),
+    }
     return ops.Run(
-        f'rpm_wait || exit 1\nfor k in {ids}; do rpm -q gpg-pubkey-$k >/dev/null 2>&1 || new="${{new-}} $k"; done\n'
-        '[ -n "${new-}" ] || { effect same; exit 0; }\n'
-        f"for k in $new; do echo $k; done >>{record}; sync {record}\nrpm --import {key_path(name)}; effect imported",
+        shell.load("import_key", "gpustate.states.repository", **words),
         f"import the key of {name} into rpm's database",
         timeout=360,
     )
@@ -272,14 +264,10 @@ def forget(manager: str, name: str, stamp_path: str) -> Iterator[Step]:
         if manager == "dnf"
         else f"rm -rf /var/cache/zypp/raw/gpustate-{name} /var/cache/zypp/solv/gpustate-{name} /var/cache/zypp/packages/gpustate-{name}"
     )
-    record = record_path(name)
+    key = shell.load("forget_key", "gpustate.states.repository", RECORD=record_path(name))
     yield ops.ForgetOriginal(stamp_path)
     yield ops.Run(
-        f"rm -f {stamp_path}; {cache}\n"
-        f"[ -e {record} ] || {{ effect removed; exit 0; }}\nrpm_wait || exit 1\n"
-        "while read -r k; do "
-        f'[ "$(cat /var/lib/gpustate/*.imported | grep -cx $k)" -gt 1 ] || ! rpm -q gpg-pubkey-$k >/dev/null 2>&1 || '
-        f"rpm -e --allmatches gpg-pubkey-$k; done <{record}\nrm -f {record}; effect removed",
+        f"rm -f {stamp_path}; {cache}\n{key}",
         f"remove the package lists of {name}, and its key if it came with them",
         timeout=360,
     )

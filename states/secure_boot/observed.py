@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.formats import certificates
 from gpustate.formats.certificates import Certificate, Listed
@@ -88,52 +89,14 @@ class Observed:
     image: bool
 
 
-_SCRIPT = r"""
-on=; for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
-  [ -e "$f" ] && [ "$(od -An -t u1 -j 4 -N 1 "$f" | tr -d ' ')" = 1 ] && on=1
-done
-[ -n "$on" ] && echo on=1
-[ -e @PASSWORD@ ] && echo untold=1
-[ -e /var/lib/gpustate/brought/secure-boot ] && echo brought=1
-[ -n "$on" ] || [ -e @FOLDER@ ] || exit 0
-for t in openssl mokutil; do command -v $t >/dev/null || echo "lacks=$t"; done
-[ -e @FOLDER@/MOK.priv ] && [ -e @FOLDER@/MOK.der ] && echo "own=$(stat -c %a @FOLDER@/MOK.priv)"
-(. /etc/os-release; echo "id=$ID") 2>/dev/null
-c=; k=; for f in /etc/dkms/framework.conf /etc/dkms/framework.conf.d/*.conf; do
-  [ -r "$f" ] || continue
-  while IFS= read -r l; do case $l in mok_certificate=*) c=${l#*=};; mok_signing_key=*) k=${l#*=};; esac; done <"$f"
-done
-c=${c%\"}; c=${c#\"}; k=${k%\"}; k=${k#\"}; echo "conf=$c"
-pair() { # certificate key
-  [ -e "$1" ] || return 0
-  p=; case $2 in pkcs11:*) p=1;; *) [ -e "$2" ] && p=1;; esac
-  printf 'certificate=%s|%s\n' "$1" "$p"
-  openssl x509 -inform DER -in "$1" -noout -fingerprint -sha1 -serial -ext subjectKeyIdentifier 2>/dev/null
-}
-pair @FOLDER@/MOK.der @FOLDER@/MOK.priv
-@PAIRS@
-[ -z "$c" ] || pair "$c" "$k"
-listed() { grep -aE 'SHA1 Fingerprint|Serial Number|^ {12}[0-9a-f]{2}(:[0-9a-f]{2})*$'; }
-echo =enrolled; mokutil --list-enrolled 2>/dev/null | listed; mokutil --db 2>/dev/null | listed
-echo =queued; mokutil --list-new 2>/dev/null | listed
-echo =keyring; grep -a ' asymmetri' "$PROC/keys" 2>/dev/null
-echo =prebuilt
-[ -n "$on" ] && grep -qx 'ID=ubuntu' /etc/os-release && apt-cache pkgnames linux-modules-nvidia- 2>/dev/null | grep -- '-server'
-:
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class FirmwareQuery(Query[Firmware]):
     """Everything :class:`Firmware` holds; next to nothing where Secure Boot is off."""
 
     def script(self) -> str:
-        pairs = "\n".join(f"pair {one} {key}" for one, key in DEFAULTS.items())
-        return (
-            _SCRIPT.replace("@PASSWORD@", PASSWORD_PATH)
-            .replace("@FOLDER@", FOLDER)
-            .replace("@PAIRS@", pairs)
-        )
+        pairs = " ".join(f"{one} {key}" for one, key in DEFAULTS.items())
+        words = {"PASSWORD": PASSWORD_PATH, "FOLDER": FOLDER, "PAIRS": pairs}
+        return shell.load("firmware", "gpustate.states.secure_boot", **words)
 
     def parse(self, answer: Answer) -> Firmware:
         parts = re.split(r"^=(\w+)\n", answer.text, flags=re.MULTILINE)

@@ -34,7 +34,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from gpustate import Conflict, Node, NodeFacts, Plan, ProbeError, State, Step, diff, ops
+from gpustate import Conflict, Node, NodeFacts, Plan, ProbeError, State, Step, diff, ops, shell
 from gpustate.core.inventory import PLAIN_PATH
 from gpustate.core.queries import ShippedFile
 from gpustate.diagnosis import chain, chain_probe
@@ -76,16 +76,11 @@ PROGRAM = (
     ("gpustate.formats", "xids.py"),
 )
 
-_WRAPPER = """#!/bin/sh
+_HERE = "gpustate.states.validator"
+_WRAPPER_HEAD = """#!/bin/sh
 # Written by gpustate (state validator); changes are undone by the next apply.
 # Proves that every GPU of this node works: see validate.py below this folder.
-p=$(command -v python3) && "$p" -I -S -c 'import ctypes, hashlib, json, subprocess' 2>/dev/null || {
-  echo "the proof runs in python3, which is missing here or incomplete (python3-minimal); install python3"
-  exit 69
-}
-exec "$p" -I -S -B @FOLDER@/gpustate/nodeside/validate.py --config @FOLDER@/config.json "$@"
 """
-
 _UNIT = """# Written by gpustate (state validator); changes are undone by the next apply.
 [Unit]
 Description=Prove that every NVIDIA GPU works
@@ -105,31 +100,8 @@ TimeoutStartSec=@LIMIT@
 WantedBy=multi-user.target
 """
 
-_PROBE = r"""
-printf 'proc=%s\nsys=%s\nstate=%s\n' "$PROC" "$SYS" "$G"
-d=$G/validator; set --
-for f in "$d"/validate "$d"/config.json "$d"/gpustate/*/*.py; do [ -f "$f" ] && set -- "$@" "$f"; done
-[ $# = 0 ] || (cd "$d" && sha256sum validate config.json gpustate/*/*.py) | while IFS= read -r l; do printf 'program=%s\n' "$l"; done
-for f in "$d" "$G/proof.json" "$G/status-files" "$G/validate.lock"; do [ -e "$f" ] && printf 'left=%s\n' "${f##*/}"; done
-[ -L @LINK@ ] && echo enabled=1
-for f in @STATUS@/*-ready; do [ -e "$f" ] && printf 'status=%s\n' "${f##*/}"; done
-[ -s "$G/proof.json" ] && { printf 'proof='; tr '\n' ' ' <"$G/proof.json"; echo; }
-:
-"""
-
-# Only what still is what we wrote: name, inode and time are compared.
-# A validation that was killed may have left a container.
-_FORGET = """[ ! -f "$G/validator/validate" ] || sh "$G/validator/validate" --clean >/dev/null 2>&1 || :
-if [ -f "$G/status-files" ]; then
-  while read -r n i t; do
-    f=@STATUS@/$n
-    if [ "$(stat -c '%i %Y' "$f" 2>/dev/null)" = "$i $t" ]; then rm -f "$f"; fi
-  done <"$G/status-files"
-fi
-for f in @FILES@; do forget_original "$f"; done
-rm -rf "$G/validator" "$G/validate.lock" "$G/proof.json" "$G/status-files"
-rmdir @STATUS@ /run/nvidia 2>/dev/null || :
-effect removed"""
+_PROBE = shell.load("probe", _HERE, LINK=UNIT_LINK, STATUS=STATUS_FOLDER)
+_FORGET = shell.load("forget", _HERE, STATUS=STATUS_FOLDER)
 
 
 @cache
@@ -231,8 +203,7 @@ class NodeValidated(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         nvml = node.query(GpuFacts())
-        script = _PROBE.replace("@LINK@", UNIT_LINK).replace("@STATUS@", STATUS_FOLDER)
-        answer = node.shell(chain_probe.KEY_SCRIPT + script)
+        answer = node.shell(chain_probe.KEY_SCRIPT + _PROBE)
         unit = node.own_text(UNIT_PATH)
         pairs = chain_probe.pairs(answer.stdout)
         one = dict(reversed(pairs))
@@ -304,7 +275,7 @@ class NodeValidated(State[Observed]):
         if self.force and not self.absent and observed.proof == HOLDS:
             observed = replace(observed, proof="asked for again")
         out = (f"GPU in quarantine: {one.text}" for one in observed.quarantine.active)
-        over = (f"the quarantine has ended: {one.text}" for one in observed.quarantine.ended)
+        over = (f"the quarantine has ended: {one.text}" for one in observed.quarantine.expired)
         plan = diff(
             observed,
             wanted,
@@ -358,9 +329,8 @@ class NodeValidated(State[Observed]):
         if "unit" in plan.fields:
             yield ops.RemoveOwn(UNIT_PATH)
         if plan.fields & {"left", "program", "proof", "status_missing"}:
-            files = " ".join(map(shlex.quote, self._files(observed)))
-            text = _FORGET.replace("@STATUS@", STATUS_FOLDER).replace("@FILES@", files)
-            yield ops.Run(text, "remove the validation result and program")
+            files = shlex.join(self._files(observed))
+            yield ops.Run(f"set -- {files}\n{_FORGET}", "remove the validation result and program")
 
     def _files(self, observed: Observed) -> dict[str, str]:
         """Path and text of everything that proves, wrapper and settings included."""
@@ -382,7 +352,7 @@ class NodeValidated(State[Observed]):
             "libraries": LIBRARY_FOLDERS,
         }
         files = {
-            f"{folder}/validate": _WRAPPER.replace("@FOLDER@", folder),
+            f"{folder}/validate": _WRAPPER_HEAD + shell.load("validate", _HERE, FOLDER=folder),
             f"{folder}/config.json": json.dumps(config, indent=1) + "\n",
         }
         for package, file in PROGRAM:

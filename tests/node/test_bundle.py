@@ -80,7 +80,7 @@ def test_a_node_without_a_way_out_is_made_from_a_bundle(
     node.run(f"touch /boot/vmlinuz-{release}; mkdir -p /lib/modules/{release}/kernel")
     refused = ran("apply", "--yes", code=5)
     assert refused["reason"] == (
-        f"linux-headers-{release} is not in the bundle {bundle}; make one that has it: "
+        f"linux-headers-{release} is not in the bundle {bundle}; build one that has it: "
         f"gpustate bundle POLICY -i INVENTORY --kernel {release} --out FILE"
     )
     assert node.run(f"ls {FOLDER}", check=False).returncode != 0

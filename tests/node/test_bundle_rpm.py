@@ -237,7 +237,7 @@ def test_a_node_without_a_way_out_is_made_from_a_bundle(trial: Trial) -> None:
         other = trial.release.replace("503", "999").replace("150600", "999999")
         node.run(f"touch /boot/vmlinuz-{other}; mkdir -p /lib/modules/{other}/kernel")
         reason = trial.ran("apply", "--yes", code=5)["reason"]
-        assert f"is not in the bundle {trial.bundle}; make one that has it: " in reason
+        assert f"is not in the bundle {trial.bundle}; build one that has it: " in reason
         assert f"--kernel {other} --out FILE" in reason
         assert node.run(f"ls {FOLDER}", check=False).returncode != 0
         node.run(f"rm -r /boot/vmlinuz-{other} /lib/modules/{other}")

@@ -23,7 +23,7 @@ from gpupods import (
     report,
     working,
 )
-from labkubernetes import WAYS, bring_back, create, get, kubectl, wait_for, wait_phase
+from labkubernetes import WAYS, audit, bring_back, create, get, kubectl, wait_for, wait_phase
 
 from gpustate.cluster import pods
 from gpustate_lab.api import Lab
@@ -224,6 +224,93 @@ def test_a_pod_with_gpus_comes_back_with_its_node(
     kubectl(cluster, "delete", "pods", "--selector", "app=stays", "--now")
 
 
+def driver_version(node: Node) -> str:
+    """As NVML says."""
+    query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1"
+    return node.run(query).stdout.strip()
+
+
+def events(lab: Lab, since: str) -> list[tuple[str, str]]:
+    """What gpustate wrote through the API since then: verb and object, in order."""
+    found: list[tuple[str, str]] = []
+    for entry in audit(lab):
+        ref = entry.get("objectRef") or {}
+        ours = entry["requestReceivedTimestamp"] >= since and "python-httpx" in entry.get(
+            "userAgent", ""
+        )
+        if ours and entry["verb"] not in ("get", "list", "watch"):
+            found.append(
+                (entry["verb"], "/".join(filter(None, (ref["resource"], ref.get("subresource")))))
+            )
+    return found
+
+
+def test_a_driver_change_drains_only_the_gpu_pods_of_the_node_and_returns_it(
+    cluster: Lab, interpreters: dict[str, str], tmp_path: Path
+) -> None:
+    node = cluster.node("gpu1")
+    wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+    create(cluster, gpu_deployment("moves", node, interpreters["gpu1"], {"nvidia.com/gpu": 2}))
+    create(cluster, gpu_deployment("stays", node, interpreters["gpu1"], {}))
+    bare = gpu_pod("bare", node, interpreters["gpu1"], {"nvidia.com/gpu": 1})
+    bare["spec"]["containers"][0]["command"][-1] = "import time; time.sleep(3600)"
+    create(cluster, bare)
+    before = wait_for(lambda: working(cluster, "moves", set()), "the pod works")
+    wait_phase(cluster, "bare", "Running")
+    kept = get(cluster, "pods", "--selector", "app=stays")["items"][0]["metadata"]["uid"]
+    change = ("--set", "driver.version=595.91.07", "-i", cluster.inventory, "-l", "gpu1")
+
+    shown = gpustate("plan", POLICY, *change, code=0)
+    assert "default/bare: no controller would create it again" in shown.out
+    refused = gpustate("apply", POLICY, *change, "--yes", code=5)
+    assert "default/bare" in refused.out
+    assert not get(cluster, "node", "gpu1")["spec"].get("unschedulable")
+    assert driver_version(node) == "580.65.06"
+    kubectl(cluster, "delete", "pod", "bare", "--now")
+
+    gpustate(
+        "apply", POLICY, *change, "--yes", "--ignore-scheduler", "--max-disruption", "none", code=5
+    )
+    unnamed = tmp_path / "inventory.yml"
+    lines = cluster.inventory.read_text().splitlines(keepends=True)
+    unnamed.write_text("".join(line for line in lines if "gpustate_kubeconfig" not in line))
+    without = (*change[:2], "-i", unnamed, "-l", "gpu1")
+    refused = gpustate("apply", POLICY, *without, "--yes", code=5)
+    assert "kubelet runs on this node" in refused.out
+    assert "--kubeconfig FILE" in refused.out
+
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+    gpustate("apply", POLICY, *change, "--yes", "--reason", "CHG-7", code=0)
+    assert driver_version(node) == "595.91.07"
+    after = get(cluster, "node", "gpu1")
+    assert not after["spec"].get("unschedulable")
+    assert "gpustate.io/hold" not in after["metadata"]["annotations"]
+    written = [one for one in events(cluster, since) if one[1] in ("nodes", "pods/eviction")]
+    assert written[0] == ("patch", "nodes")
+    assert written[-1] == ("patch", "nodes")
+    assert written.count(("create", "pods/eviction")) == 1
+    left = get(cluster, "pods", "--selector", "app=stays")["items"]
+    assert [one["metadata"]["uid"] for one in left] == [kept], "it has no GPU and was left alone"
+    restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri")
+    wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+    wait_for(lambda: working(cluster, "moves", {before}), "the pod works again")
+
+    kubectl(cluster, "cordon", "gpu1")
+    change = ("-i", cluster.inventory, "-l", "gpu1", "--yes")
+    refused = gpustate("apply", POLICY, *change, code=5)
+    assert "cordoned by kubectl" in refused.out
+    shown = gpustate("status", "-i", cluster.inventory, "-o", "json", code=0)
+    (row,) = shown.document["members"]
+    assert (row["name"], row["ready"], row["schedulable"]) == ("gpu1", True, False)
+    assert row["foreign"][0].startswith("cordoned by kubectl")
+    kubectl(cluster, "uncordon", "gpu1")
+    gpustate("apply", POLICY, *change, code=0)
+    restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri")
+    for name in ("moves", "stays"):
+        kubectl(cluster, "delete", "deployment", name)
+        kubectl(cluster, "delete", "pods", "--selector", f"app={name}", "--now")
+
+
 def pod_link(lab: Lab, code: int, *words: str) -> dict[str, dict[str, Any]]:
     """The link ``pod`` of every node after ``gpustate validate``, which leaves neither pod nor image."""
     ran = gpustate("validate", POLICY, "-i", lab.inventory, "-o", "json", *words, code=code)
@@ -258,11 +345,13 @@ def test_validate_uses_the_runtime_class_where_a_plain_pod_gets_nothing(cluster:
         assert "RuntimeClass nvidia" in check["evidence"], check
         kubectl(cluster, "delete", "runtimeclass", "nvidia")
         check = pod_link(cluster, 3, "-l", "gpu1")["gpu1"]
-        assert check["evidence"].startswith("the pod runs and is given nothing of the driver")
+        assert check["evidence"].startswith(
+            "the pod runs, but no device or library of the driver is injected"
+        )
         assert "DEVICE_LIST_STRATEGY" in check["remedy"]
         create(cluster, {**RUNTIME_CLASS, "handler": "missing"})
         check = pod_link(cluster, 3, "-l", "gpu1", "--pod-timeout", "10")["gpu1"]
-        wanted = "the pod did not finish in time: 10 s; FailedCreatePodSandBox: "
+        wanted = "the pod timed out: 10 s; FailedCreatePodSandBox: "
         assert check["evidence"].startswith(wanted), check
         assert '"missing"' in check["evidence"]
     finally:
@@ -319,9 +408,7 @@ def test_validate_fails_where_the_device_plugin_is_stopped_and_removes_leftovers
         wait_resources(cluster, node, {})
         check = pod_link(cluster, 3, "-l", "gpu1")["gpu1"]
         assert check["outcome"] == "failed"
-        assert (
-            "the device plugin reports no healthy GPU: gpu1 has a capacity of" in check["evidence"]
-        )
+        assert "the device plugin reports no healthy GPU: gpu1: capacity" in check["evidence"]
     finally:
         restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri")
     wait_resources(cluster, node, {"nvidia.com/gpu": 8})

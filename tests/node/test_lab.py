@@ -60,7 +60,7 @@ def test_power_loss_ends_every_process_and_boot_brings_the_node_back(node12: Nod
     before = node12.boot_id()
     assert node12.kill()
     assert not Path(f"/proc/{leader}").exists() or "Z" in Path(f"/proc/{leader}/stat").read_text()
-    with pytest.raises(LabError, match="gpu1: is off"):
+    with pytest.raises(LabError, match="gpu1: the node is off"):
         node12.run("true")
     node12.boot()
     assert node12.boot_id() != before
@@ -106,12 +106,12 @@ def test_up_again_says_so_and_changes_nothing(lab: Lab) -> None:
     boots = [node.boot_id() for node in lab.nodes]
     said: list[str] = []
     again = api.up(lab.spec, said.append)
-    assert [line for line in said if "is up already" in line]
+    assert [line for line in said if "is already running" in line]
     assert [node.boot_id() for node in again.nodes] == boots
 
 
 def test_up_with_other_nodes_under_the_same_name_is_refused(lab: Lab) -> None:
-    with pytest.raises(LabError, match=r"is there with other nodes .*; gpustate lab down --name"):
+    with pytest.raises(LabError, match=r"exists with other options .*; gpustate lab down --name"):
         api.up(LabSpec(name=lab.name, nodes=3))
 
 

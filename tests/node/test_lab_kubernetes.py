@@ -212,7 +212,7 @@ def test_a_second_up_returns_at_once_and_a_dead_process_is_started_again(cluster
     began = time.monotonic()
     said: list[str] = []
     api.up(cluster.spec, said.append)
-    assert [line for line in said if "is up already" in line]
+    assert [line for line in said if "is already running" in line]
     assert time.monotonic() - began < 5
     before = uid(cluster, cluster.nodes[0])
     layout = Kubernetes(cluster).layout

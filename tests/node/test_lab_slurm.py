@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,57 @@ def test_restarting_slurmd_leaves_its_jobs_alone(cluster: Cluster) -> None:
     time.sleep(2)
     assert cluster.head("squeue -h -o %T").stdout.split() == ["RUNNING"]
     cluster.head("scancel --state=RUNNING --user=op")
+    cluster.until(lambda: cluster.state("gpu1").flags == {"IDLE"})
+
+
+def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path: Path) -> None:
+    other = tmp_path / "policy.py"
+    other.write_text(APPLIED.replace("580.65.06", "595.91.07"))
+    node, words = cluster.lab.node("gpu1"), ("-i", cluster.lab.inventory, "-l", "gpu1", "--yes")
+
+    def version() -> str:
+        query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1"
+        return node.run(query, check=False).stdout.strip()
+
+    cluster.slurm.scontrol("update", "nodename=gpu1", "state=drain", "reason=disk swap")
+    refused = gpustate("apply", other, *words, code=5)
+    assert "gpu1 is out of service: drained: disk swap by root" in refused.out
+    assert cluster.state("gpu1").reason == "disk swap"
+    shown = gpustate("status", "-i", cluster.lab.inventory, "-o", "json", code=0)
+    assert [row["name"] for row in shown.document["members"]] == ["gpu1"]
+    assert shown.document["members"][0]["foreign"][0].startswith("drained: disk swap by root")
+    cluster.resume()
+    unnamed = tmp_path / "inventory.yml"
+    lines = cluster.lab.inventory.read_text().splitlines(keepends=True)
+    unnamed.write_text("".join(line for line in lines if "gpustate_slurm_host" not in line))
+    without = gpustate("apply", other, "-i", unnamed, "-l", "gpu1", "--yes", code=5)
+    assert "slurmd runs on this node" in without.out
+    assert version() == "580.65.06"
+
+    cluster.submit("-w gpu1 --gres=gpu:8 --wrap 'sleep 20'")
+    cluster.until(lambda: cluster.state("gpu1").flags == {"MIXED"})
+    seen: list[tuple[set[str], str, str]] = []
+    with ThreadPoolExecutor(1) as pool:
+        applied = pool.submit(gpustate, "apply", other, *words, "--reason", "CHG-7", code=0)
+        while not applied.done():
+            state = cluster.state("gpu1")
+            seen.append((set(state.flags), state.reason, version()))
+            time.sleep(1)
+    applied.result()
+    draining = [row for row in seen if row[0] == {"MIXED", "DRAIN"}]
+    assert draining, seen
+    assert all(re.fullmatch(r"gpustate:\S+: CHG-7 \(held\) by \S+", r[1]) for r in draining), seen
+    assert all(row[2] == "580.65.06" for row in draining), "nothing changes under a job"
+    assert version() == "595.91.07"
+    cluster.until(lambda: cluster.state("gpu1").flags == {"IDLE"})
+    assert cluster.state("gpu1").reason in ("", "none")
+
+    cluster.submit("-w gpu1 --gres=gpu:8 --requeue --wrap 'sleep 600'")
+    cluster.until(lambda: cluster.state("gpu1").flags == {"MIXED"})
+    gpustate("apply", cluster.policy, *words, "--drain-timeout", "3", code=0)
+    assert version() == "580.65.06"
+    assert cluster.head("squeue -h -o %T").stdout.split() != [], "the job waits for its turn again"
+    cluster.head("scancel --user=op")
     cluster.until(lambda: cluster.state("gpu1").flags == {"IDLE"})
 
 

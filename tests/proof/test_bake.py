@@ -352,10 +352,10 @@ def test_what_cannot_be_baked_is_said_in_one_line(
         (linked / name).mkdir(parents=True)
     (linked / "dev").symlink_to("/etc")
     for folder, words in (
-        (Path("/"), "the machine gpustate runs on"),
+        (Path("/"), "the root of the running system"),
         (tmp_path / "none", "No such file"),
         (empty, "has no /dev"),
-        (linked, "/dev is not a folder"),
+        (linked, "/dev is not a directory"),
     ):
         ran = gpustate("bake", "nouveau", "--root", folder, "--yes", code=1)
         assert words in ran.err
@@ -384,7 +384,7 @@ def test_two_bakes_of_one_root_do_not_meet(make_root: Callable[[str], Root]) -> 
     assert first.stderr is not None
     first.stderr.readline()
     second = gpustate("bake", root.policy, "--root", root.path, "--dry-run", code=8)
-    assert "another bake is at work" in second.err
+    assert "another bake is running" in second.err
     first.send_signal(signal.SIGINT)
     _, said = first.communicate(timeout=60)
     assert first.returncode == 130, said

@@ -127,9 +127,9 @@ CANNOT: Mapping[str, Any] = dict.fromkeys(
 )
 #: What is refused, and why.
 REFUSED = {
-    **{(name, "debian12"): "write it as version 2" for name in CANNOT},
+    **{(name, "debian12"): "convert it to version 2" for name in CANNOT},
     **{("version-1", image): "a file without version" for image in TO_2_2},
-    **{("no-trailing-newline", image): "overlooks it" for image in TO_2_2},
+    **{("no-trailing-newline", image): "ignores it" for image in TO_2_2},
     **{("registry-twice", image): "`mirrors` cannot be set when" for image in IMAGES},
     **{("no-such-default", image): "default_runtime_name is nope" for image in IMAGES},
 }

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpustate import gpu_operator
 from gpustate.errors import PolicyError
-from gpustate.gpu_operator.blocks import Fate
-from gpustate.gpu_operator.leaves import CLUSTER_POLICY
+from gpustate.gpu_operator.blocks import Support
+from gpustate.gpu_operator.fields import CLUSTER_POLICY
 from gpustate.policies import python
 
 SAMPLE = (Path(__file__).parents[2] / "docs" / "examples" / "clusterpolicy.yaml").read_text()
@@ -111,7 +111,7 @@ def test_every_key_of_a_right_file_is_honoured_or_named_in_a_note(data: st.DataO
     notes = " ".join(reading.notes)
     for path in chosen:
         section = path.partition(".")[0]
-        if CLUSTER_POLICY[path].fate is not Fate.HONOURED:
+        if CLUSTER_POLICY[path].support is not Support.HONOURED:
             assert f"{path} (line " in notes or f"{section} (" in notes, (path, notes)
 
 

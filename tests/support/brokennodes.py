@@ -664,7 +664,7 @@ CONTAINERS = (
              both(file(DROP_IN, DROP_IN_TEXT), file(CONFIG, 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n'))),
     Scenario("containerd-handler-missing", (3,), lambda w: setattr(w, "handler", False), ("no runtime handler nvidia",)),
     Scenario("containerd-cri-disabled", (), programs(containerd="disabled_plugins = ['cri']\n", kubelet=""),
-             ("disabled_plugins names cri",), programs(containerd="disabled_plugins = ['cri']\n")),
+             ("disabled_plugins contains cri",), programs(containerd="disabled_plugins = ['cri']\n")),
     Scenario("containerd-runc-missing", (), cri('cri=unserved|no corresponding runtime configured in `containerd.runtimes` for '
              '`containerd` `default_runtime_name = "runc"'), ("so that no pod can start", "no corresponding runtime"), cri(CRI_OK)),
     Scenario("cri-dead", (), cri('cri=unserved|`mirrors` cannot be set when `config_path` is provided'),

@@ -44,7 +44,7 @@ def refusal(name: str, release: str, default: bool) -> str:
     """Words of the refusal that is due; empty where there is none."""
     text = parts(name)["config.toml"]
     if release == "1.6" and re.search(r"(?m)^version = [34]", text):
-        return "knows no plugin"
+        return "ignores the plugins"
     if release in ("2.1", "2.2") and name in IGNORED:
         return f"containerd {release} ignores"
     if name == "default-nope" and not default:

@@ -29,7 +29,7 @@ def kubectl(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert not check or result.returncode == 0, result.stderr

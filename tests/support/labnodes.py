@@ -1,4 +1,4 @@
-"""Throw-away nodes for tests: one lab of two nodes for the whole session, and labs made to order.
+"""Disposable nodes for tests: one lab of two nodes for the whole session, and labs made to order.
 
 A node is put back to its first state before a test that asks for it, by throwing its disk's upper
 folder away; that costs less than a second. Without root, or where namespaces are not allowed, the

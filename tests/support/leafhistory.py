@@ -93,7 +93,7 @@ def schema_of(clone: str, tag: str, names: set[str], kind: str) -> Mapping[str, 
 
 
 def of_subchart(clone: str, tag: str, names: set[str]) -> set[str]:
-    """Leaves of the table of node feature discovery that its chart of one release has."""
+    """Fields of the table of node feature discovery that its chart of one release has."""
     base = f"{CHART}/charts/{SUBCHART}/"
     if f"{CHART}/charts/{SUBCHART}-2.0.0.tgz" in names:
         tag = UNPACKED  # the same chart, unpacked

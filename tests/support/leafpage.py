@@ -1,4 +1,4 @@
-"""The manual's page of all leaves, made of the records; a test compares, ``--update-golden`` writes."""
+"""Generate the manual's page of all fields from the records; ``--update-golden`` writes it."""
 
 from __future__ import annotations
 
@@ -8,39 +8,37 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.blocks import Fate
+from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.helm import NIL_IS_ON
 from gpustate.gpu_operator.records import TITLES, Record, records
 
-FATES = {
-    Fate.HONOURED: "honoured",
-    Fate.KUBERNETES: "Kubernetes only",
-    Fate.NO_MEANING: "no meaning on a host",
-    Fate.LATER: "not carried out",
-    Fate.DEPRECATED: "deprecated",
-    Fate.DEAD: "dead",
+SUPPORT = {
+    Support.HONOURED: "honoured",
+    Support.KUBERNETES: "Kubernetes only",
+    Support.NO_MEANING: "not applicable on a host",
+    Support.LATER: "not carried out",
+    Support.DEPRECATED: "deprecated",
+    Support.DEAD: "dead",
 }
 HEAD = """\
-# Every leaf of the GPU Operator's files
+# Every field of the GPU Operator's files
 
-Made from the records that the reader and `gpustate lint` go by; a test holds this page and the records
-against each other, and the records against the Operator's own schemas. Counted over {source}.
+Generated from the records that the reader and `gpustate lint` use. Tests compare this page with the records, and
+the records with the Operator's own schemas. Source: {source}.
 
-| kind | leaves | {fates} |
+| kind | fields | {support} |
 | --- | ---: | {rulers} |
 {counts}
 
-What the classes mean is told in [operator-files.md](operator-files.md). *Since* is the release that
-brought the key, *default* what the API server fills in, for Helm values what the chart's values.yaml
-does. `[]` is any element of a list.
+[operator-files.md](operator-files.md) explains the classes. *Since* is the release that added the key, *default*
+the default of the API server, for Helm values that of the chart's values.yaml. `[]` is any element of a list.
 
 ## Where the chart and a bare ClusterPolicy differ
 
-A key that a file leaves out means one thing in a ClusterPolicy and another in Helm values. Versions and
-images are left out here: those of the chart change with each release, and a ClusterPolicy has the
-Operator's own.
+For these keys the default of a ClusterPolicy differs from that of Helm values. Versions and images are not listed:
+the chart's change with each release, and a ClusterPolicy has the Operator's own.
 
-| key | left out of a ClusterPolicy | left out of Helm values |
+| key | default in a ClusterPolicy | default in Helm values |
 | --- | --- | --- |
 {differences}
 """
@@ -50,8 +48,8 @@ def page() -> str:
     """The whole page."""
     text = HEAD.format(
         source=history.source(),
-        fates=" | ".join(FATES.values()),
-        rulers=" | ".join("---:" for _ in FATES),
+        support=" | ".join(SUPPORT.values()),
+        rulers=" | ".join("---:" for _ in SUPPORT),
         counts="\n".join(_counts()),
         differences="\n".join(_differences()),
     )
@@ -61,8 +59,8 @@ def page() -> str:
 def _counts() -> Iterator[str]:
     for kind, title in TITLES.items():
         found = records(kind)
-        counts = Counter(record.fate for record in found.values())
-        cells = " | ".join(str(counts[fate]) for fate in FATES)
+        counts = Counter(record.support for record in found.values())
+        cells = " | ".join(str(counts[support]) for support in SUPPORT)
         yield f"| {title} | {len(found)} | {cells} |"
 
 
@@ -95,13 +93,13 @@ def _table(kind: str) -> Iterator[str]:
 
 
 def _row(record: Record) -> str:
-    leaf = record.leaf
-    kind = "string" if leaf.type == "quoted" else leaf.type
-    if leaf.choices and len(leaf.choices) < 6:
-        kind = ", ".join(f"`{choice}`" if choice else '`""`' for choice in leaf.choices)
-    until = f", looked at until {leaf.until}" if leaf.until else ""
-    instead = f"; use `{leaf.instead}`" if leaf.instead else ""
-    what = f"{FATES[leaf.fate]}{until}: {leaf.detail}{instead}"
+    field = record.field
+    kind = "string" if field.type == "quoted" else field.type
+    if field.choices and len(field.choices) < 6:
+        kind = ", ".join(f"`{choice}`" if choice else '`""`' for choice in field.choices)
+    until = f", looked at until {field.until}" if field.until else ""
+    instead = f"; use `{field.instead}`" if field.instead else ""
+    what = f"{SUPPORT[field.support]}{until}: {field.detail}{instead}"
     return f"| `{record.path}` | {kind} | {_shown(record.default)} | {record.since} | {what} |"
 
 

@@ -19,7 +19,7 @@ def read(spec: str, more: str = "") -> Reading:
 
 def states(reading: Reading) -> dict[str, dict[str, Any]]:
     """Parameters of each state that is wanted."""
-    return {wanted.state: wanted.parameters for wanted in reading.wanted}
+    return {wanted.state: wanted.parameters for wanted in reading.states}
 
 
 def load(text: str, folder: Path) -> Policy:

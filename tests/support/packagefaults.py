@@ -302,7 +302,7 @@ class DpkgInterrupted(Fault):
 class _Status(Fault):
     group = "database"
     says = r"preflight: dpkg cannot read its database \(.*/var/lib/dpkg/status"
-    move = "put /var/lib/dpkg/status-old"
+    move = "replace /var/lib/dpkg/status with"
     damage: ClassVar[str]
 
     def on(self, target: Target) -> None:

@@ -54,7 +54,7 @@ class ReleaseExpired(_Index):
     """The mirror is kept up to date no longer (Valid-Until)."""
 
     says = r"is expired"
-    move = "no longer kept up to date"
+    move = "no longer updated"
 
     def spoil(self, target: Target) -> None:
         release = {"Date": date(-72), "Valid-Until": date(-24)}
@@ -106,7 +106,7 @@ class Unreachable(_Index):
     """The server closes every connection."""
 
     says = r"server closed|Connection|reading from server|Undetermined"
-    move = "reaches the repository"
+    move = "can reach the repository"
 
     def spoil(self, target: Target) -> None:
         self.rule(target, rf"^{re.escape(target.repository)}/", Answer(0))
@@ -164,7 +164,7 @@ class NeedsWhatIsNotThere(_Index):
     """A package of the set depends on one that no repository has."""
 
     says = r"unmet dependencies|generated breaks|Unable to|impossible situation"
-    move = "in the repository forbids it"
+    move = "a missing package prevents it"
 
     def spoil(self, target: Target) -> None:
         name = re.escape(target.member)
@@ -229,7 +229,7 @@ class PackageGone(_Download):
     """The index names a package that the mirror has deleted."""
 
     says = r"404"
-    move = "bring it up to date"
+    move = "update the mirror"
     answer = Answer(404)
 
 
@@ -265,7 +265,7 @@ class ServerStopsInTheMiddle(_Download):
     """The server dies after the first two packages."""
 
     says = r"closed|Connection|reading from server|Undetermined"
-    move = "reaches the repository"
+    move = "can reach the repository"
 
     def on(self, target: Target) -> None:
         super().on(target)
@@ -279,7 +279,7 @@ class ServerStalls(_Download):
     """The server takes the connection and sends nothing."""
 
     says = r"timed out|closed|Connection|reading from server"
-    move = "reaches the repository"
+    move = "can reach the repository"
     answer = Answer(0, wait_s=6)
 
     def on(self, target: Target) -> None:

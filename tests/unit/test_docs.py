@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -18,8 +19,14 @@ import click
 import pytest
 import yaml
 
-from gpustate import errors, inventory, policies, registry
+import gpustate as public
+from gpustate import errors, inventory, ops, policies, registry, testing
 from gpustate.cli.main import cli
+from gpustate.core import queries, shared_probes
+from gpustate.core.change import Plan
+from gpustate.core.facts import NodeFacts
+from gpustate.core.node import Node
+from gpustate.core.state import State
 from gpustate.ops import steps
 
 TOP = Path(__file__).parents[2]
@@ -121,9 +128,9 @@ def test_the_table_of_exit_codes_names_every_code() -> None:
     assert told == set(errors.EXIT_CODES)
 
 
-def test_which_exit_code_wins_is_told_as_it_is() -> None:
+def test_the_order_of_exit_codes_is_the_one_of_the_code() -> None:
     text = (TOP / "docs/use.md").read_text("utf-8")
-    match = re.search(r"the worst for you wins: 130, then ([\d, ]+)\.", text)
+    match = re.search(r"the first in this order wins: 130, ([\d, ]+)\.", text)
     assert match is not None
     told = [int(number) for number in match[1].split(", ")]
     for number, code in enumerate(told):
@@ -157,6 +164,58 @@ def test_steps_that_the_page_names_are_steps_there_are() -> None:
     assert told
     for name in told:
         assert hasattr(steps, name), name
+
+
+DOTTED = re.compile(r"gpustate(?:\.[A-Za-z_]\w*)+")
+#: Quoted words of the page about states that are not names of the code.
+WORDS = {"password"}
+#: Files and entry point groups, which look like modules.
+NO_MODULES = {"gpustate.toml", "gpustate.lock", "gpustate.verbs", "gpustate.policies"}
+
+
+def resolve(name: str) -> object:
+    """The module or attribute with a dotted name."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            found = getattr(found, part)
+        return found
+    raise ModuleNotFoundError(name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_dotted_names_in_the_pages_exist(page: Path) -> None:
+    for name in re.findall(r"`([^`\n]+)`", page.read_text("utf-8")):
+        if DOTTED.fullmatch(name) and name not in NO_MODULES:
+            assert resolve(name) is not None
+
+
+def test_names_in_the_page_about_states_exist() -> None:
+    page = TOP / "docs/write-a-state.md"
+    example = "".join(text for _, _, text in snippets(page))
+    prose = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
+    names = re.findall(r"`(?:(\w+)\.)?([A-Za-z_]\w*)(?:\([^`]*\)| = True)?`", prose)
+    owners = {
+        "": (State, queries, shared_probes, steps, testing, public),
+        "ops": (ops,),
+        "node": (Node,),
+        "facts": (NodeFacts,),
+        "plan": (Plan,),
+    }
+    missing = [
+        f"{owner}.{name}".strip(".")
+        for owner, name in names
+        if owner in owners
+        and not any(hasattr(one, name) for one in owners[owner])
+        and not (owner == "" and re.search(rf"\b{name}\b", example))
+        and name not in WORDS
+    ]
+    assert missing == []
+    assert len(names) > 50
 
 
 def test_the_policy_of_the_readme_loads(tmp_path: Path) -> None:

@@ -33,6 +33,17 @@ PHRASES = {
     r"\bbetween them and us\b": "possible man-in-the-middle attack",
     r"\blets? us in\b": "authentication failed",
     r"\bout of breath\b": "overloaded",
+    r"\bh(a|u)ngs? up\b|\bhung up\b": "closed the connection, disconnected",
+    r"\bsigns? of life\b": "keepalive request, reply",
+    r"\bthrow-?away (nodes?|machines?)\b": "disposable test nodes",
+    r"\b[Dd]ealt out\b": "assigned in turn",
+    r"\bhalf-made\b": "incomplete",
+    r"\bthe only room\b": "the only package",
+    r"\bwhile it looks\b": "while it reads facts",
+    r"\bis broken off\b": "is interrupted",
+    r"\bcan stand wherever\b": "can be used as",
+    r"\bgiven back\b": "restored, released",
+    r"\bwords of the node\b": "the node's replies",
 }
 
 

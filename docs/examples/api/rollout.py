@@ -1,9 +1,9 @@
-"""Apply a policy from a program: one canary node first, then all others.
+"""Apply a policy from a program: a canary node first, then all others.
 
     python docs/examples/api/rollout.py POLICY INVENTORY CANARY
 
-Ends before the first change on nodes whose plan costs more than a restarted service, and before the
-other nodes when the canary fails.
+Stops before the first change if the disruption of a plan exceeds a restart of services, and before the
+other nodes if the canary fails.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from gpustate import GpustateError, api
 
 
 def report(event: api.Event) -> None:
-    """One line for each thing that a person would want to know at once."""
+    """Print a line for each important event."""
     if event.kind in ("started", "result", "rebooting", "finished"):
         print(f"{event.node}: {event.kind} {event.state} {event.text}".rstrip(), file=sys.stderr)
 
 
 def roll_out(policy: str, inventory: str, canary: str) -> int:
-    """Return the exit code of the first batch that fails, else 0, or 2 where drift is left."""
+    """Return the exit code of the first failed batch, else 0, or 2 if drift is left."""
     for limit in (canary, f"all:!{canary}"):
         planned = api.plan(policy, inventory, limit=limit)
         if not planned.ok:
-            print(f"{limit}: cannot be planned: {planned.summary}")
+            print(f"{limit}: planning failed: {planned.summary}")
             return planned.exit_code
         if planned.disruption > api.Disruption.RESTART:
-            print(f"{limit}: would cost a {planned.disruption.word}, nothing done")
+            print(f"{limit}: disruption would be {planned.disruption.word}; nothing changed")
             return 5
         applied = api.apply(planned, inventory, limit=limit, events=report)
         print(f"{limit}: {len(applied.changed)} of {len(applied.nodes)} nodes changed")

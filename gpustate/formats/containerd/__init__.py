@@ -1,8 +1,8 @@
 """Register the NVIDIA runtime handler in containerd's configuration, as text to text.
 
-Why not write the file anew: administrators keep registries, sandbox image and comments in it, and
-losing one of them takes the node down. So what is not ours stays byte for byte, what we add says so
-(:mod:`.marks`), and what it does is judged by containerd's own dump (:mod:`.effective`).
+The file is not rewritten, because administrators keep registries, the sandbox image and comments in it, and
+losing one of them breaks the node. Foreign lines stay byte for byte, added lines are marked (:mod:`.marks`), and
+the effect is checked with containerd's own dump (:mod:`.effective`).
 
 Sources:
     containerd, docs/man/containerd-config.toml.5.md and docs/cri/config.md.

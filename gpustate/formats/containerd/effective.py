@@ -1,11 +1,10 @@
-"""What containerd itself says its configuration is: ``containerd config dump``, read and compared.
+"""containerd's effective configuration: ``containerd config dump``, parsed and compared.
 
-A dump is written in the newest version the binary knows, whatever the files say, so it tells
-settings and never the version of a file. Keys left out and keys at their empty value are the same
-to containerd and are compared as the same.
+A dump has the newest configuration version of the binary, so it shows settings but not the version of a file.
+Missing keys and empty values are the same to containerd and are treated as equal.
 
-``config dump`` does not do everywhere: containerd 1.x has none without a root file, and the one of 2.0
-leaves out all that a version 2 file sets. :func:`dump_arguments` knows what to run.
+``config dump`` does not always work: containerd 1.x has none without a root file, and in 2.0 it omits the
+settings of version 2 files. :func:`dump_arguments` returns the command to run.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from gpustate.errors import ProbeError
 from gpustate.formats.containerd.model import CDI_SPEC_DIRS, Handler, release, same_program
 from gpustate.formats.toml_scan import parse
 
-#: Newest first: a dump of containerd 2 has the older name too, for what is left of that plugin.
+#: Newest first: a dump of containerd 2 has the older name too, for the rest of that plugin.
 _CRI_NAMES = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
-#: Values that containerd puts in where a runtime does not name one.
+#: containerd's defaults for a runtime.
 _DEFAULTS = {"sandboxer": "podsandbox", "sandbox_mode": "podsandbox"}
 _ANNOTATIONS = ("container_annotations", "pod_annotations")
 
 
-#: containerd reads the options of a runtime whatever the case of their names, and prints them as the file has them.
+#: containerd ignores the case of a runtime's option names, and prints them as written in the file.
 _OPTIONS = {
     name.lower(): name
     for name in (
@@ -43,15 +42,15 @@ class Effective:
     cri_path: tuple[str, str]
     runtimes: Mapping[str, Mapping[str, Any]]
     default_runtime: str
-    enable_cdi: bool | None  # None: this containerd does not know CDI
+    enable_cdi: bool | None  # None: this containerd does not support CDI
     cdi_spec_dirs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveChange:
-    """What differs between two dumps, one ``key: before -> after`` each."""
+    """Differences between two dumps, one ``key: before -> after`` each."""
 
-    own: tuple[str, ...]  # the handler's table, imports, and what the handler asks for
+    own: tuple[str, ...]  # the handler's table, imports, and settings that the handler needs
     foreign: tuple[str, ...]
 
     def __bool__(self) -> bool:
@@ -90,13 +89,13 @@ def effective(dump_text: str, place: str = "containerd config dump") -> Effectiv
         raise ProbeError(
             "no CRI plugin with a containerd section in it",
             place=place,
-            fix="look whether disabled_plugins names cri",
+            fix="check whether disabled_plugins contains cri",
         )
     containerd = cri["containerd"]
     return Effective(
         data=data,
         cri_path=("plugins", name),
-        runtimes={k: spelled(v) for k, v in containerd.get("runtimes", {}).items()},
+        runtimes={k: normalise(v) for k, v in containerd.get("runtimes", {}).items()},
         default_runtime=containerd.get("default_runtime_name", ""),
         enable_cdi=cri.get("enable_cdi"),
         cdi_spec_dirs=tuple(cri.get("cdi_spec_dirs", ())),
@@ -109,7 +108,7 @@ def effective_change(before: str, after: str, handler: Handler) -> EffectiveChan
     Args:
         before: standard output of ``containerd config dump`` with the old files.
         after: with the new ones.
-        handler: what was put in, or taken out.
+        handler: the handler that was added or removed.
     """
     old, new = effective(before), effective(after)
     own: list[str] = []
@@ -123,16 +122,16 @@ def effective_change(before: str, after: str, handler: Handler) -> EffectiveChan
 def handler_problems(
     now: Effective, handler: Handler, *, low_level: str = "runc"
 ) -> tuple[str, ...]:
-    """Return what keeps ``handler`` from being served as asked, one line each; empty when nothing.
+    """Return why ``handler`` is not served as requested, one line each; empty if it is.
 
     Args:
         now: the effective configuration.
-        handler: what is asked for.
-        low_level: the runtime whose cgroup driver the handler's must equal; itself where no other decides.
+        handler: the desired handler.
+        low_level: the runtime whose cgroup driver the handler must use; itself if there is no other.
     """
     table = now.runtimes.get(handler.name)
     if table is None:
-        return (f"no runtime {handler.name}",)
+        return (f"runtime {handler.name} is not defined",)
     problems: list[str] = []
     options = table.get("options", {})
     binary = options.get("BinaryName", "")
@@ -153,21 +152,21 @@ def handler_problems(
 
 
 def handler_present(now: Effective, handler: Handler) -> bool:
-    """Whether containerd knows a runtime of that name that runs that binary."""
+    """Whether containerd has a runtime of that name that runs that binary."""
     options = now.runtimes.get(handler.name, {}).get("options", {})
     return same_program(options.get("BinaryName", ""), handler.binary)
 
 
 def missing_spec_dirs(dirs: tuple[str, ...] | list[str]) -> tuple[str, ...]:
-    """Return the CDI directories the NVIDIA tools write to that are not in ``dirs``."""
+    """Return the CDI directories of the NVIDIA tools that are not in ``dirs``."""
     known = {d.rstrip("/").replace("/var/run/", "/run/", 1) for d in dirs}
     return tuple(d for d in CDI_SPEC_DIRS if d.replace("/var/run/", "/run/", 1) not in known)
 
 
-def spelled(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a runtime's table with the names of its options as containerd spells them.
+def normalise(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a runtime's table with its option names in containerd's spelling.
 
-    Where a name stands in two spellings, the built-in default's stands for nothing.
+    If a name occurs in two spellings, the one at the built-in default is dropped.
     """
     options = table.get("options")
     if not isinstance(options, Mapping):
@@ -180,22 +179,22 @@ def spelled(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a runtime's table without the keys that say what holds anyway."""
-    slim = _slim(spelled(table))
+    """Return a runtime's table without keys at their default."""
+    slim = _slim(normalise(table))
     return {k: v for k, v in slim.items() if _DEFAULTS.get(k) != v}
 
 
 def equal_in_effect(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a runtime's table of somebody else does all that ``wanted`` does and nothing else.
+    """Whether a foreign runtime table has the same effect as ``wanted``.
 
-    Annotations that are let through beyond those wanted do not count.
+    Additional pod annotations are ignored.
     """
     one, two = without_defaults(there), without_defaults(wanted)
     for key in _ANNOTATIONS:
         if not set(two.pop(key, ())) <= set(one.pop(key, ())):
             return False
     for table in (one, two):
-        # Only the shim of version 1 files reads it, beside BinaryName.
+        # Only the shim of version 1 files reads it, in addition to BinaryName.
         if isinstance(options := table.get("options"), dict):
             options.pop("Runtime", None)
     return one == two

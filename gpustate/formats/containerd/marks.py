@@ -1,15 +1,15 @@
-"""Comments that say which lines are ours, and the way back from them.
+"""Comments that mark the lines added by gpustate, and how to remove these lines.
 
-Every edit describes itself, so that it can be undone years later without a copy of the old file,
-and after the administrator has edited around it:
+Every edit is marked, so that it can be undone years later without a copy of the original file, even after
+the administrator has edited around it:
 
-- ``# BEGIN gpustate`` to ``# END gpustate``: a block we added at the end;
-- a statement that ends in ``# gpustate``: a line we added;
-- ``# gpustate keeps: ...``: a line of somebody else that ours stands in for;
-- our pattern among ``imports``.
+- ``# BEGIN gpustate`` to ``# END gpustate``: a block added at the end;
+- a statement that ends in ``# gpustate``: an added line;
+- ``# gpustate keeps: ...``: a foreign line that an added one replaces;
+- gpustate's pattern in ``imports``.
 
-:func:`strip` takes all of it out. Where an added line was changed by hand since, the change stays
-and only the mark goes.
+:func:`strip` removes all of it. If an added line was edited by hand since, the edit stays and only the mark is
+removed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BLOCK = re.compile(rf"^{re.escape(_BEGIN_START)}.*?^{re.escape(END)}\r?\n?", re
 
 @dataclass(frozen=True, slots=True)
 class Stripped:
-    """A text without our lines; ``None`` when the file would not be there."""
+    """A text without our lines; ``None`` if the file would not exist."""
 
     text: str | None
     notes: tuple[str, ...] = ()
@@ -52,27 +52,27 @@ class _Cut:
 def import_pattern(drop_in_path: str) -> str:
     """Return the import that loads our drop-in and nothing else of its directory.
 
-    A star, since containerd refuses to start over an import without one whose file is missing.
+    With a star, because containerd refuses to start if an import without one does not exist.
     """
     return drop_in_path.removesuffix(".toml") + "*.toml"
 
 
 def insert_after(text: str, at: int, lines: str, newline: str) -> str:
-    """Put ``lines`` behind the statement that ends at ``at``; a missing last line break stays missing."""
+    """Insert ``lines`` after the statement that ends at ``at``; a missing final newline stays missing."""
     if at == 0 or text[at - 1] == "\n":
         return text[:at] + lines + newline + text[at:]
     return text[:at] + newline + lines + text[at:]
 
 
 def retire(text: str) -> str:
-    """Return a file of somebody else as comments that :func:`strip` turns back."""
+    """Return a foreign file as comments that :func:`strip` restores."""
     lines = text.removesuffix("\n").split("\n")
     kept = "\n".join(KEPT + line for line in lines)
     return f"{DROP_IN}\n{kept}" + ("\n" if text.endswith("\n") else "")
 
 
 def same(one: str, two: str, path: str, *, pattern: str, name: str) -> bool:
-    """Two texts of a file mean the same, and the same is left of them without our lines; arguments as of :func:`strip`."""
+    """Whether two texts are equivalent with and without our lines; arguments as of :func:`strip`."""
     try:
         left = [strip(text, path, pattern=pattern, name=name).text for text in (one, two)]
         return left[0] == left[1] and parse(one, path) == parse(two, path)
@@ -81,14 +81,14 @@ def same(one: str, two: str, path: str, *, pattern: str, name: str) -> bool:
 
 
 def strip(text: str, path: str, *, pattern: str, name: str, keep_import: bool = False) -> Stripped:
-    """Take every line of ours out of ``text``.
+    """Remove every line of ours from ``text``.
 
     Args:
         text: one configuration file.
         path: its path, for messages.
         pattern: our entry of ``imports``.
         name: our handler.
-        keep_import: ``pattern`` was there before us.
+        keep_import: ``pattern`` is part of the original.
 
     Raises:
         ProbeError: not TOML, with and without our block.
@@ -116,7 +116,7 @@ def strip(text: str, path: str, *, pattern: str, name: str, keep_import: bool = 
             cuts.extend(_Cut(comment.start, comment.end) for comment in before)
             dropped.update(before)
             notes.append(
-                f"{path}: {'.'.join(statement.path)} was edited by hand since; left as it is"
+                f"{path}: {'.'.join(statement.path)} was edited by hand since; not changed"
             )
         else:
             cuts.append(_Cut(statement.start, statement.end))
@@ -131,9 +131,9 @@ def strip(text: str, path: str, *, pattern: str, name: str, keep_import: bool = 
 
 
 def _readable(text: str, path: str) -> str:
-    """Return ``text``, without our block where only that keeps it from being TOML.
+    """Return ``text``, without our block if only the block makes it invalid TOML.
 
-    A table that somebody defined a second time, since ours stands far below, is such a case.
+    For example, an administrator added a table that our block, far below, defines too.
     """
     try:
         tomllib.loads(text)
@@ -150,9 +150,9 @@ def _readable(text: str, path: str) -> str:
 def _apply(text: str, cuts: list[_Cut]) -> str:
     for cut in sorted(cuts, key=lambda c: c.start, reverse=True):
         start = cut.start
-        end = min(cut.end, len(text))  # its line break may have gone with the cut behind it
+        end = min(cut.end, len(text))  # its newline may have been removed with the next cut
         if end == len(text) and not cut.new and end > start and not text.endswith("\n"):
-            # Put in behind a last line without line break: that break came with us.
+            # Inserted after a last line without newline: the newline is ours.
             start -= 2 if text[:start].endswith("\r\n") else min(start, 1)
         text = text[:start] + cut.new + text[end:]
     return text
@@ -176,9 +176,9 @@ def _blocks(found: Scan, text: str, path: str) -> list[_Cut]:
             begin = None
     if begin is not None:
         raise ProbeError(
-            f"our block begins here and its line {END!r} is missing",
+            f"gpustate's block begins here and its line {END!r} is missing",
             place=f"{path}:{text.count(chr(10), 0, begin.start) + 1}",
-            fix="put the line back behind the tables of the handler",
+            fix="add that line after the tables of the handler",
         )
     return blocks
 
@@ -193,7 +193,7 @@ def _names_runtime(statement: Statement, blocks: list[_Cut]) -> bool:
 
 
 def _kept_before(statement: Statement, kept: list[Comment]) -> list[Comment]:
-    """Return the kept lines that ``statement`` stands in for: those right above it."""
+    """Return the kept lines that ``statement`` replaces: those right above it."""
     before: list[Comment] = []
     at = statement.start
     for comment in reversed(kept):
@@ -210,7 +210,7 @@ def _edited(text: str, statement: Statement, before: list[Comment], names: set[s
     if isinstance(value, dict) and before:
         old = "".join(c.text.removeprefix(KEPT) + "\n" for c in reversed(before))
         was = _nested(old, statement)
-        # containerd 1.x: its built-in runc is written down beside runtimes that are named without it.
+        # containerd 1.x: the built-in runc is written out if the files name other runtimes only.
         added = names if _holds(was, "runc") else {*names, "runc"}
         return bool(_without(value, added) != _without(was, added))
     return False
@@ -230,7 +230,7 @@ def _nested(old: str, statement: Statement) -> Any:
 
 
 def _without(value: Any, names: set[str]) -> Any:
-    """Return a table without what is set in it by us (handler, default, CDI) and without empty ones."""
+    """Return a table without our settings (handler, default, CDI) and without empty tables."""
     if not isinstance(value, Mapping):
         return value
     skip = {*names, "default_runtime_name", "enable_cdi", "cdi_spec_dirs"}
@@ -248,7 +248,7 @@ def _unmark(text: str, statement: Statement) -> _Cut:
 
 
 def _cut_import(text: str, statement: Statement, pattern: str, *, alone_goes: bool) -> list[_Cut]:
-    """Return the cuts that take ``pattern`` out of the array, and our mark off its line."""
+    """Return the cuts that remove ``pattern`` from the array, and our mark from its line."""
     unmark = [_unmark(text, statement)] if alone_goes else []
     if text[statement.value_start] != "[":
         return unmark
@@ -268,7 +268,7 @@ def _cut_item(text: str, items: list[tuple[int, int]], at: int) -> _Cut:
     if line_end and text[line_start:line_end].strip(" \t\r\n,") == text[start:end]:
         return _Cut(line_start, line_end)
     if text[end] == ",":
-        # One blank goes too: the one before, or behind the comma when nothing is before.
+        # One blank is removed too: the one before, or else the one after the comma.
         if at:
             return _Cut(start - 1 if text[start - 1] == " " else start, end + 1)
         return _Cut(start, end + (2 if text[end + 1] == " " else 1))

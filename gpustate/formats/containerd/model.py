@@ -1,4 +1,4 @@
-"""What goes into a plan for containerd's configuration, and what comes out of it."""
+"""Input and output of a plan for containerd's configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CDI_SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")
 
 #: The CRI plugin's table by configuration version; from 3 on the name stays.
 _CRI_TABLES = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
-#: Disabling one of them takes the CRI service away. A version 1 file has the first, all others a full name.
+#: Disabling one of them disables the CRI service. A version 1 file uses the first, all others a full name.
 _SERVICES = {"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"}
 _RELEASE = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})")
 
@@ -27,10 +27,10 @@ class Handler:
     """The runtime handler that a node should offer.
 
     Args:
-        name: what a RuntimeClass calls it.
+        name: its name in a RuntimeClass.
         binary: absolute path of ``nvidia-container-runtime``.
-        default: containers that name no handler get this one.
-        enable_cdi: ``True`` and ``False`` set it where it differs; ``None`` leaves it alone.
+        default: whether containers without a handler use this one.
+        enable_cdi: ``True`` and ``False`` set it if it differs; ``None`` does not change it.
     """
 
     name: str = "nvidia"
@@ -44,12 +44,12 @@ class Files:
     """The configuration files of one node, read without changing line breaks.
 
     Args:
-        root_text: ``None`` when there is no root file.
+        root_text: ``None`` if there is no root file.
         imported: path to text of the files the root's ``imports`` match, in the order containerd
             loads them (patterns in order, the matches of one pattern sorted).
         root_path: the file containerd is started with.
-        drop_in_path: the file that is wholly ours.
-        drop_in_text: its text where it exists and is not imported.
+        drop_in_path: gpustate's own file.
+        drop_in_text: its text if it exists and is not imported.
     """
 
     root_text: str | None
@@ -59,7 +59,7 @@ class Files:
     drop_in_text: str | None = None
 
     def texts(self) -> dict[str, str | None]:
-        """Return path to text of every file: the root first, then as loaded, the drop-in last."""
+        """Return every file's text by path: the root first, then in load order, the drop-in last."""
         texts: dict[str, str | None] = {self.root_path: self.root_text, **self.imported}
         texts.setdefault(self.drop_in_path, self.drop_in_text)
         return texts
@@ -71,8 +71,8 @@ class Edit:
 
     Args:
         files: path to new text; ``None`` removes the file.
-        notes: what a person should know, one line each.
-        why: one line; empty when there is nothing to write.
+        notes: for the user, one line each.
+        why: one line; empty if there is nothing to write.
     """
 
     files: Mapping[str, str | None]
@@ -85,12 +85,12 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One file without anything of ours, read.
+    """One parsed file without our lines.
 
     Args:
         path, text, data, version: of the file.
-        names: the names of the CRI plugin's table that containerd reads in it; the first that sets a key wins.
-        name: the one of them where settings go.
+        names: the names of the CRI plugin's table that containerd reads in it, in order of precedence.
+        name: the one of them for new settings.
     """
 
     path: str
@@ -102,11 +102,11 @@ class Document:
 
     @property
     def cri_path(self) -> tuple[str, str]:
-        """Where the CRI plugin's settings go in this file."""
+        """The table for the CRI plugin's settings in this file."""
         return ("plugins", self.name)
 
     def get(self, *path: str) -> Any:
-        """Return the value at ``path`` below the CRI plugin's table; ``None`` when it is not set."""
+        """Return the value at ``path`` below the CRI plugin's table; ``None`` if it is not set."""
         value: Any = _cri(self.data, self.names)
         for part in path:
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -114,7 +114,7 @@ class Document:
 
 
 def _cri(data: Mapping[str, Any], names: tuple[str, ...]) -> Mapping[str, Any] | None:
-    """The CRI plugin's table of one file, with what an older name sets and no newer one does."""
+    """The CRI plugin's table of one file, with keys that only an older name sets."""
     plugins = data.get("plugins")
     tables = [plugins.get(name) for name in names] if isinstance(plugins, Mapping) else []
     found: Mapping[str, Any] | None = None
@@ -138,13 +138,13 @@ def cri_names(
 ) -> tuple[tuple[str, ...], str]:
     """Return the names of the CRI plugin's table that containerd reads in a file, and the one for new settings.
 
-    containerd 2 reads the name of version 3 in older files too, which then wins; what it does not read of a
-    version 1 file before 2.3 is refused elsewhere (:mod:`.traps`).
+    containerd 2 reads the name of version 3 in older files too, and it takes precedence. Settings of a version 1
+    file that it ignores before 2.3 are refused in :mod:`.traps`.
 
     Args:
-        data: what the file says.
+        data: of the file.
         version: of the file.
-        containerd: major and minor; ``None`` where nobody knows.
+        containerd: major and minor; ``None`` if unknown.
     """
     own, newest = _CRI_TABLES[min(version, 3)], _CRI_TABLES[3]
     if own == newest or (containerd is not None and containerd < (2, 0)):
@@ -162,7 +162,7 @@ def cri_names(
 
 
 def disabled_cri(data: Mapping[str, Any]) -> str:
-    """The entry of ``disabled_plugins`` that takes the CRI service away; empty where it is served.
+    """The entry of ``disabled_plugins`` that disables the CRI service; empty if it is enabled.
 
     Args:
         data: a file, or containerd's own dump.
@@ -180,24 +180,24 @@ def read_document(
     Args:
         path: for the message.
         text: TOML.
-        unversioned: the version of a file that does not say.
-        containerd: major and minor; ``None`` where nobody knows.
+        unversioned: the version of a file that does not set one.
+        containerd: major and minor; ``None`` if unknown.
 
     Raises:
-        ProbeError: not TOML, or a version that is no number.
+        ProbeError: not TOML, or a version that is not a number.
     """
     data = parse(text, path)
     version = data.get("version", unversioned)
     if isinstance(version, bool) or not isinstance(version, int) or version < 0:
         raise ProbeError(
-            f"version is {version!r}, a whole number was expected", place=path, fix="correct it"
+            f"version is {version!r}, wanted a whole number", place=path, fix="correct it"
         )
     version = version or unversioned
     return Document(path, text, data, version, *cri_names(data, version, containerd))
 
 
 def same_program(there: object, binary: str) -> bool:
-    """Whether a runtime's configured program is ``binary``; one without a folder is looked up on the PATH."""
+    """Whether a runtime's configured program is ``binary``; a bare name is found through PATH."""
     return there in (binary, posixpath.basename(binary))
 
 
@@ -206,6 +206,6 @@ def release(containerd_version: str) -> tuple[int, int]:
     found = _RELEASE.match(containerd_version.strip())
     if found is None:
         raise ProbeError(
-            f"containerd says its version is {containerd_version!r}, such as 1.7.24 was expected"
+            f"containerd reports version {containerd_version!r}, wanted one such as 1.7.24"
         )
     return int(found.group(1)), int(found.group(2))

@@ -1,10 +1,10 @@
-"""Set keys in a file that is not ours, and touch nothing else of it.
+"""Set keys in a foreign file without changing anything else.
 
-A table of our own goes into a marked block at the end of the file. A key of somebody else's table
-goes behind the header of that table; where it was set already, the old line is kept as a comment.
-An inline table cannot be extended from outside: its line is kept and written again with our key.
+A new table goes into a marked block at the end of the file. A key of a foreign table goes after the
+header of that table; if it was set already, the old line is kept as a comment. An inline table cannot be
+extended from outside: its line is kept as a comment and written again with our key.
 
-:func:`gpustate.formats.containerd.marks.strip` is the way back.
+:func:`gpustate.formats.containerd.marks.strip` undoes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpustate.formats.toml_scan import (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key, or one whole table, of a file; ``None`` takes it out."""
+    """One key or one whole table of a file; ``None`` removes it."""
 
     path: tuple[str, ...]
     value: Any
@@ -36,7 +36,7 @@ class Setting:
 
 @dataclass(slots=True)
 class _Block:
-    """What has no place in the tables that are there."""
+    """New tables that go into a block at the end."""
 
     keys: dict[tuple[str, ...], list[str]] = field(
         default_factory=lambda: dict[tuple[str, ...], list[str]]()
@@ -53,7 +53,7 @@ class _Block:
 
 
 def render_table(path: tuple[str, ...], table: Mapping[str, Any], indent: str = "") -> list[str]:
-    """Return the lines of one table, tables within it as tables of their own below."""
+    """Return the lines of one table; nested tables follow as separate tables."""
     lines = [f"{indent}[{render_key(path)}]"]
     inner = indent + "  "
     for key, value in table.items():
@@ -66,7 +66,7 @@ def render_table(path: tuple[str, ...], table: Mapping[str, Any], indent: str = 
 
 
 def set_in_place(text: str, settings: Sequence[Setting]) -> str:
-    """Return ``text`` with every setting made."""
+    """Return ``text`` with all settings applied."""
     newline = line_break(text)
     block = _Block()
     for setting in settings:
@@ -93,7 +93,7 @@ def add_import(text: str, pattern: str) -> str:
         return text[:at] + quoted + text[at:]
     start, end = items[-1]
     comma = text.find(",", end, statement.value_end)
-    # A comma in a comment is none: the scan of the rest of the array tells them apart.
+    # A comma in a comment does not count: the scan of the rest of the array tells them apart.
     has_comma = comma >= 0 and not text[end:comma].strip()
     after = comma + 1 if has_comma else end
     line_end = text.find("\n", after) + 1
@@ -167,7 +167,7 @@ def _set_inline(text: str, start: int, at: tuple[str, ...], setting: Setting) ->
     wanted = setting.path[len(at) :]
     if setting.value is None:
         raise ProbeError(
-            f"{render_key(setting.path)} stands in an inline table and cannot be taken out of it",
+            f"{render_key(setting.path)} is in an inline table and cannot be removed from it",
             fix=f"write it as a [{render_key(setting.path)}] table",
         )
     end = start
@@ -194,7 +194,7 @@ def _close(text: str, at: int) -> int:
 
 
 def _replace(text: str, statement: Statement, value: str, newline: str) -> str:
-    """Give the statement another value; the old lines stay above it as comments, unless ours."""
+    """Change the value of a statement; foreign lines stay above it as comments."""
     line = f"{text[statement.start : statement.value_start]}{value} {MARK}"
     if statement.comment == MARK:
         tail = text[statement.value_end : statement.end].partition(MARK)[2]

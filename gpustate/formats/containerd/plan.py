@@ -1,16 +1,16 @@
-"""Text of containerd's files in, text with or without the NVIDIA handler out.
+"""Add the NVIDIA handler to the text of containerd's files, or remove it.
 
-Where it goes:
+Where it is added:
 
-- containerd 2.0 and later: a small drop-in that is wholly ours, and its import in the root file.
-- Earlier ones, version 1 files, and files where somebody else defined the handler differently:
-  marked lines in the file that has the last word on the CRI plugin. A drop-in would have to be a full
-  copy there, and freeze what the administrator changes in the root file later.
+- containerd 2.0 and later: a small drop-in file of our own, and its import in the root file.
+- Earlier releases, version 1 files, and files with a different foreign definition of the handler:
+  marked lines in the file that takes precedence for the CRI plugin. A drop-in would have to be a full
+  copy there, and would hide the administrator's later changes of the root file.
 
-The drop-in takes version and table name from the root file as it is on disk, never from the dump: a
-drop-in newer than its root makes containerd 1.x and 2.3 refuse to start, and 2.0 to 2.2 lose the root's
-settings. It is loaded last, so it wins. Every plan is proven before it is handed out: it means the old file plus our keys, and taking
-our lines out gives the old bytes.
+The drop-in uses the version and table name of the root file on disk, not of the dump: a drop-in newer than
+its root makes containerd 1.x and 2.3 refuse to start, and 2.0 to 2.2 lose the root's settings. It is loaded
+last, so it takes precedence. Every plan is verified before it is returned: it equals the old file plus our
+keys, and removing our lines restores the old bytes.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ from gpustate.formats.containerd.model import (
     release,
 )
 from gpustate.formats.containerd.place import Setting, add_import, render_table, set_in_place
-from gpustate.formats.containerd.wanted import (
+from gpustate.formats.containerd.settings import (
+    has_settings,
     lookup,
     low_level,
     merge,
     merges_deeply,
-    reached,
-    wanted,
+    missing_settings,
 )
 from gpustate.formats.toml_scan import line_break, parse, render_key, render_value
 
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """The files without our lines, read, in the order containerd loads them."""
+    """The parsed files without our lines, in containerd's load order."""
 
     files: Files
     texts: Mapping[str, str | None]
-    loaded: tuple[Document, ...]  # the root first, even when there is none
+    loaded: tuple[Document, ...]  # the root first, even if it does not exist
     release: tuple[int, int]
     notes: tuple[str, ...]
-    retired: str | None  # a file of somebody else at the drop-in's path that containerd cannot use
+    retired: str | None  # a foreign file at the drop-in's path that containerd cannot use
 
     @property
     def deep(self) -> bool:
@@ -84,19 +84,19 @@ def plan_edit(
     """Return the files to write so that containerd serves ``handler``, and nothing else changes.
 
     Args:
-        files: what is on the node now, with or without an earlier edit of ours.
-        handler: what is asked for.
+        files: the current files, with or without an earlier edit of ours.
+        handler: the desired handler.
         containerd_version: of the binary on the node, such as ``1.7.24``.
         dump_text: standard output of the command that :func:`dump_arguments` names.
-        may_import: a drop-in may be used; otherwise the root file is edited in any case.
+        may_import: whether a drop-in may be used; otherwise the root file is edited.
 
     Raises:
-        ProbeError: a file is not TOML, or cannot be edited without touching what is not ours.
-        RefusedError: this containerd would not do with the files what they say.
+        ProbeError: a file is not TOML, or cannot be edited without changing foreign settings.
+        RefusedError: this containerd would not apply the files as written.
     """
     ground = _ground(files, handler, release(containerd_version))
     now = effective(dump_text)
-    need = wanted(merge(ground.loaded, deep=ground.deep), now, handler, ground.release)
+    need = missing_settings(merge(ground.loaded, deep=ground.deep), now, handler, ground.release)
     notes = [*ground.notes, *need.notes]
     new: dict[str, str | None] = dict(ground.texts)
     where = ""
@@ -111,22 +111,22 @@ def plan_edit(
         where = ", ".join(made)
         if need.replaces:
             notes.append(
-                f"{handler.name} was registered differently by somebody else; those lines are kept"
+                f"{handler.name} has a different foreign definition; those lines are kept"
                 " as comments"
             )
     elif not any(marked != bare for marked, bare in _pairs(ground)):
-        notes.append(f"{handler.name} is registered by somebody else with the same effect")
+        notes.append(f"{handler.name} has a foreign definition with the same effect")
     _prove_way_back(ground, new, handler)
     changed = {p: t for p, t in new.items() if t != files.texts()[p]}
     what = ", ".join(render_key(s.path) for s in need.settings)
-    why = f"set {what} in {where}" if need.settings else "take out what is no longer needed"
+    why = f"set {what} in {where}" if need.settings else "remove settings that are no longer needed"
     return Edit(changed, tuple(notes), why if changed else "")
 
 
 def deciding_runtime(
     files: Files, handler: Handler, *, containerd_version: str, dump_text: str
 ) -> str:
-    """Return the runtime whose cgroup driver the handler's must equal; itself where no other decides.
+    """Return the runtime whose cgroup driver the handler must use; itself if there is no other.
 
     Arguments and errors as of :func:`plan_edit`.
     """
@@ -142,17 +142,17 @@ def plan_removal(
     originals: Mapping[str, str | None] | None = None,
     containerd_version: str = "",
 ) -> Edit:
-    """Return the files to write so that nothing of ours is left; edits made by others since stay.
+    """Return the files to write to remove all our settings; foreign edits since then stay.
 
     Args:
-        files: what is on the node now.
-        handler: what was put in.
-        originals: path to text as it was before the first edit, where that is known. It decides
-            whether an import like ours was there before, and whether an empty file was there at all.
-        containerd_version: of the binary on the node; empty where there is none.
+        files: the current files.
+        handler: the handler that was added.
+        originals: original text by path, if known. It decides whether an import like ours and an empty
+            file existed before.
+        containerd_version: of the binary on the node; empty if there is none.
 
     Raises:
-        RefusedError: the default runtime would not be there any more, and containerd would serve no pods.
+        RefusedError: the default runtime would be undefined, and containerd could not start pods.
     """
     known = originals or {}
     pattern = import_pattern(files.drop_in_path)
@@ -170,7 +170,7 @@ def plan_removal(
             if known[path] is None and not (bare.text or "").strip():
                 new[path] = None
             elif bare.text != text:
-                notes.append(f"{path}: edits made by others since are kept")
+                notes.append(f"{path}: foreign edits are preserved")
     containerd = release(containerd_version) if containerd_version else None
     left = [
         read_document(path, text, containerd=containerd)
@@ -179,7 +179,7 @@ def plan_removal(
     ]
     changed = {p: t for p, t in new.items() if t != files.texts()[p]}
     traps.refuse_dangling_default(left, handler, containerd if changed else None)
-    return Edit(changed, tuple(notes), f"take handler {handler.name} out" if changed else "")
+    return Edit(changed, tuple(notes), f"remove handler {handler.name}" if changed else "")
 
 
 def is_imported(imports: Sequence[str], root_path: str, path: str) -> bool:
@@ -207,7 +207,7 @@ def _ground(files: Files, handler: Handler, containerd: tuple[int, int]) -> _Gro
         version = 2 if containerd < (2, 0) else 3
         root = read_document(root.path, root.text, unversioned=version, containerd=containerd)
     traps.refuse_unseen_version(root, containerd)
-    # Without a version of its own a file is read as version 1, but by containerd 1.x as the root's.
+    # A file without a version is read as version 1, but by containerd 1.x with the root's version.
     unversioned = root.version if containerd < (2, 0) else 1
     imported = [
         read_document(path, text, unversioned=unversioned, containerd=containerd)
@@ -223,7 +223,7 @@ def _ground(files: Files, handler: Handler, containerd: tuple[int, int]) -> _Gro
 
 
 def _is_blank(root: Document) -> bool:
-    """No file, or nothing in it that a version could give another meaning."""
+    """Whether there is no file, or nothing in it depends on the version."""
     return not root.data
 
 
@@ -232,7 +232,7 @@ def _pairs(ground: _Ground) -> list[tuple[str | None, str | None]]:
 
 
 def _with_drop_in(ground: _Ground, settings: Sequence[Setting]) -> dict[str, str | None] | None:
-    """Return root and drop-in; ``None`` where a drop-in would not do."""
+    """Return root and drop-in; ``None`` if a drop-in is not possible."""
     files, root = ground.files, ground.root
     path = files.drop_in_path
     if not ground.deep or root.version < 2 or ground.texts[path] != ground.retired:
@@ -260,7 +260,7 @@ def _with_drop_in(ground: _Ground, settings: Sequence[Setting]) -> dict[str, str
     if not imported:
         root_text = add_import(root_text, import_pattern(path))
     order = _load_order(ground.loaded, drop_in, by_glob=imported)
-    if not reached(merge(order, deep=True), settings):
+    if not has_settings(merge(order, deep=True), settings):
         return None
     expected = {"version": root.version, **root.data}
     imports = parse(root_text, root.path).get("imports", [])
@@ -272,7 +272,7 @@ def _with_drop_in(ground: _Ground, settings: Sequence[Setting]) -> dict[str, str
 
 
 def _load_order(loaded: Sequence[Document], drop_in: Document, *, by_glob: bool) -> list[Document]:
-    """Put the drop-in where containerd loads it: by name within its directory, or last."""
+    """Insert the drop-in in containerd's load order: by name within its directory, or last."""
     directory = posixpath.dirname(drop_in.path)
     later = [
         at
@@ -307,11 +307,11 @@ def _in_place(ground: _Ground, settings: Sequence[Setting]) -> dict[str, str | N
                 path, text, unversioned=document.version, containerd=ground.release
             )
         after.append(document)
-    if not reached(merge(after, deep=ground.deep), settings):
+    if not has_settings(merge(after, deep=ground.deep), settings):
         raise ProbeError(
-            f"several files define {', '.join(render_key(s.path) for s in settings)}",
+            f"{', '.join(render_key(s.path) for s in settings)} is defined in several files",
             place=ground.root.path,
-            fix="leave it in one of " + ", ".join(documents),
+            fix="keep it in only one of " + ", ".join(documents),
         )
     return made
 
@@ -340,7 +340,7 @@ def _after(ground: _Ground, made: Mapping[str, str | None]) -> list[Document]:
 
 
 def _owners(ground: _Ground, setting: Setting) -> list[Document]:
-    """Return the file that has the last word on ``setting``, then others that must give way."""
+    """Return the file that takes precedence for ``setting``, then others that must not set it."""
     if not ground.deep:
         return [[d for d in ground.loaded if d is ground.root or d.get() is not None][-1]]
     there = [d for d in ground.loaded if d.get(*setting.path) is not None]
@@ -351,7 +351,7 @@ def _owners(ground: _Ground, setting: Setting) -> list[Document]:
 
 
 def _root_text(ground: _Ground) -> str:
-    """Return the root's text, with a version where the file was missing or says nothing."""
+    """Return the root's text, with a version if the file is missing or does not set one."""
     text = ground.texts[ground.root.path]
     line = f"version = {ground.root.version} {MARK}"
     if text is None:
@@ -360,7 +360,7 @@ def _root_text(ground: _Ground) -> str:
 
 
 def _for_table(settings: Sequence[Setting], document: Document) -> list[Setting]:
-    """The table of version 1 is also read by a shim that knows the binary as ``Runtime``."""
+    """The table of version 1 is also read by a shim that calls the binary ``Runtime``."""
     changed: list[Setting] = []
     for setting in settings:
         options = lookup(setting.value, ("options",)) if document.name == "cri" else None
@@ -392,7 +392,7 @@ def _prove_meaning(path: str, text: str, expected: Mapping[str, Any]) -> None:
         same = False
     if not same:
         raise ProbeError(
-            "the handler cannot be added without touching other settings",
+            "the handler cannot be added without changing other settings",
             place=path,
             fix="write the tables around runtimes as [headers], not inline",
         )
@@ -405,7 +405,7 @@ def _prove_way_back(ground: _Ground, new: Mapping[str, str | None], handler: Han
             continue
         if strip(text, path, pattern=pattern, name=handler.name).text != ground.texts[path]:
             raise ProbeError(
-                f"this edit could not be taken back; a line looks like one of ours ({MARK!r})",
+                f"this edit could not be undone: a foreign line has gpustate's mark ({MARK!r})",
                 place=path,
                 fix="remove that line",
             )

@@ -1,10 +1,10 @@
-"""Where this or that containerd does not do what its files say, and an edit would make it worse.
+"""Cases in which a release of containerd does not apply its files as written, and an edit would do harm.
 
 Sources:
     containerd 2.0 to 2.2, ``LoadConfig``: a version 1 file is marked as migrated before the CRI plugin
     migrates its table, which is then ignored. 2.3.0 does it in steps.
-    containerd 2, plugins/cri/images/plugin.go, ``migrateConfig``: returns before it has taken over
-    ``snapshotter`` of a version 2 file when that names no runtimes.
+    containerd 2, plugins/cri/images/plugin.go, ``migrateConfig``: returns before it has migrated
+    ``snapshotter`` of a version 2 file that names no runtimes.
     containerd 1.7, ``ValidateV2``: refuses to start with a version above 2; 1.6 does not look at it.
     containerd 2.0 to 2.2, ``ValidateVersion``: the same with a version above 3.
     containerd 2.3, ``LoadConfig``: "drop-in config version 3 higher than root config version 2".
@@ -18,7 +18,7 @@ from typing import Any
 from gpustate.errors import RefusedError
 from gpustate.formats.containerd.effective import Effective
 from gpustate.formats.containerd.model import Document, Handler
-from gpustate.formats.containerd.wanted import DEFAULT, RUNTIMES, lookup, merge
+from gpustate.formats.containerd.settings import DEFAULT, RUNTIMES, lookup, merge
 
 _RUNTIME = "io.containerd.cri.v1.runtime"
 _IMAGES = ("plugins", "io.containerd.cri.v1.images")
@@ -30,22 +30,22 @@ def version_notes(
 ) -> list[str]:
     """Return a line for each imported file that is newer than the root."""
     return [
-        f"{d.path} says version {d.version}, the root file {root_version}: containerd refuses such a"
+        f"{d.path} has version {d.version}, the root file {root_version}: containerd refuses such a"
         " file or loses the root's settings; "
-        + ("its lines are kept as comments" if d in trapped else "write it for the root's version")
+        + ("its lines are kept as comments" if d in trapped else "convert it to the root's version")
         for d in imported
         if d.version > root_version
     ]
 
 
 def refuse_unseen_version(root: Document, release: tuple[int, int]) -> None:
-    """Raise where containerd would not see what is added to a root of that version."""
+    """Raise if containerd ignores settings in a root file of that version."""
     if root.version > 2 and release < (2, 0):
         raise RefusedError(
-            f"a version {root.version} file, of which containerd {release[0]}.{release[1]} knows no"
-            " plugin; it runs with its defaults",
+            f"containerd {release[0]}.{release[1]} ignores the plugins of a version {root.version} file and"
+            " runs with its defaults",
             place=root.path,
-            fix="write it as version 2, or upgrade containerd to 2",
+            fix="convert it to version 2, or upgrade containerd to 2",
         )
     if root.version == 1 and (2, 0) <= release < (2, 3) and _ignored(root):
         says = "a version 1 file" if "version" in root.data else "a file without version"
@@ -57,7 +57,7 @@ def refuse_unseen_version(root: Document, release: tuple[int, int]) -> None:
 
 
 def _ignored(root: Document) -> list[str]:
-    """Names of the CRI plugin's table in a version 1 file that containerd does not read there."""
+    """Names of the CRI plugin's table in a version 1 file that containerd ignores."""
     plugins = root.data.get("plugins")
     names = plugins if isinstance(plugins, Mapping) else {}
     return [name for name in names if name in ("cri", "io.containerd.grpc.v1.cri")]
@@ -66,7 +66,7 @@ def _ignored(root: Document) -> list[str]:
 def _rewrite(root: Document) -> str:
     if _ignored(root) == ["io.containerd.grpc.v1.cri"]:
         return "write version = 2 at its top (its tables are those of version 2)"
-    return "write it as version 2 or 3 first (containerd 1.7 shows it: containerd config dump)"
+    return "convert it to version 2 or 3 first (with containerd 1.7: containerd config dump)"
 
 
 def refuse_awakened(
@@ -75,7 +75,7 @@ def refuse_awakened(
     now: Effective,
     release: tuple[int, int],
 ) -> None:
-    """Raise where naming a runtime would switch on image settings that containerd 2 overlooks."""
+    """Raise if adding a runtime would enable image settings that containerd 2 ignores so far."""
     if release < (2, 0) or any(d.name == _RUNTIME for d in after):
         return
     for path, old, new in _migrated_together(before, after, release):
@@ -86,22 +86,22 @@ def refuse_awakened(
             holds = lookup(now.data, (*_IMAGES, key))
             if says is not None and says != holds:
                 raise RefusedError(
-                    f"{key} is {says!r} here, but containerd {release[0]}.{release[1]} overlooks it"
-                    f" while no runtime is named and uses {holds!r}; naming one would change that",
+                    f"{key} is {says!r} here, but containerd {release[0]}.{release[1]} ignores it"
+                    f" and uses {holds!r} as long as no runtime is defined; adding one would change that",
                     place=path,
-                    fix=f"take {key} out, or write the file as version 3",
+                    fix=f"remove {key}, or convert the file to version 3",
                 )
 
 
 def refuse_dangling_default(
     left: Sequence[Document], handler: Handler, release: tuple[int, int] | None
 ) -> None:
-    """Raise where files would name a default runtime that no file defines any more."""
+    """Raise if the files would have a default runtime that no file defines."""
     others = any(d.get(*RUNTIMES, handler.name) is not None for d in left)
     for document in left:
         if document.get(*DEFAULT) == handler.name and not others:
             raise RefusedError(
-                f"default_runtime_name is {handler.name}, set by somebody else; without the handler"
+                f"default_runtime_name is {handler.name} in a foreign line; without the handler"
                 " containerd would not serve Kubernetes",
                 place=document.path,
                 fix="set another default runtime first",
@@ -116,31 +116,31 @@ def _refuse_unknown_version(left: Sequence[Document], release: tuple[int, int]) 
     for document in left:
         if (1, 7) <= release < (2, 3) and document.version > newest:
             raise RefusedError(
-                f"without what was added this is a version {document.version} file again, with which"
+                f"removal restores a version {document.version} file, with which"
                 f" containerd {release[0]}.{release[1]} does not start",
                 place=document.path,
-                fix="remove it, or write it for the root's version, first",
+                fix="remove it, or convert it to the root's version, first",
             )
 
 
 def _refuse_missing_default(left: Sequence[Document], release: tuple[int, int]) -> None:
-    """The default runtime came with the handler: runc on containerd 1.x, or one that was never there."""
+    """Raise if the default runtime is undefined: runc on containerd 1.x, or one that never existed."""
     merged = merge(left, deep=release >= (2, 0))
     named = set(lookup(merged, RUNTIMES) or ())
     default = lookup(merged, DEFAULT) or "runc"
     if default not in (named if named and release < (2, 0) else {*named, "runc"}):
         raise RefusedError(
-            f"without what was added the default runtime is {default}, which these files do not define:"
+            f"after removal the default runtime is {default}, which these files do not define:"
             " containerd's CRI plugin would not load",
             place=left[0].path,
-            fix=f"define {default}, or set default_runtime_name to one that is there, first",
+            fix=f"define {default}, or set default_runtime_name to an existing runtime, first",
         )
 
 
 def _migrated_together(
     before: Sequence[Document], after: Sequence[Document], release: tuple[int, int]
 ) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Return path, old and new table of what is migrated in one go: all files, from 2.3 on each."""
+    """Return path, old and new table of each migration: all files together, since 2.3 each file."""
     if before[0].version != 2:
         return []
     if release < (2, 3):

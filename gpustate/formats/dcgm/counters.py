@@ -1,10 +1,9 @@
-"""Reader and writer of dcgm-exporter's counters file: ``FIELD,type,help`` a record.
+"""Reader and writer of dcgm-exporter's counters file with records ``FIELD,type,help``.
 
-The exporter reads it with Go's ``encoding/csv``, takes spaces (and nothing else) off both ends of each
-column, and does not start when a record has not three of them, or names a field or type that it does not
-know. These are errors here, with the line. What it takes and what yet goes wrong is a warning: a field
-that is defined twice, of which it answers with the first alone, and a help text over several lines, which makes
-its answer unreadable for Prometheus.
+The exporter reads it with Go's ``encoding/csv`` and strips spaces (and nothing else) from each column. It does
+not start if a record does not have three columns, or has an unknown field or type. These are errors here, with
+the line. Accepted but wrong records are warnings: a duplicate field, of which only the first is exported, and a
+help text over several lines, which makes the metrics invalid for Prometheus.
 
 Sources:
     NVIDIA/dcgm-exporter (d5e5f51): internal/pkg/counters/counter_config.go (columns, types),
@@ -23,7 +22,7 @@ from gpustate.formats.dcgm import fields
 from gpustate.formats.words import named, shown
 
 _MARK = "\ufeff"
-#: For more unknown fields than this no similar name is looked for: that takes time.
+#: With more unknown fields than this, no similar names are suggested, because that is slow.
 _MOST_SUGGESTIONS = 50
 TYPES = ("gauge", "counter", "histogram", "summary", "label")
 
@@ -33,10 +32,10 @@ class Counter:
     """A record of the file.
 
     Args:
-        field: the field asked for.
+        field: the requested field.
         type: ``gauge``, ``counter`` or ``label`` (the value becomes a label of the other metrics).
-        help: what Prometheus shows about it, in one line.
-        line: where it stands.
+        help: its description in Prometheus, in one line.
+        line: of the record.
     """
 
     field: fields.Field
@@ -47,13 +46,13 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A counters file with everything that is to be said about it.
+    """A counters file with its problems.
 
     Args:
-        counters: what it asks for, each field once.
-        errors: what keeps the exporter from starting.
-        warnings: what it takes although it does not do what was meant.
-        too_new: names that no release of dcgm-exporter up to the newest known one takes.
+        counters: the requested fields, each once.
+        errors: problems that keep the exporter from starting.
+        warnings: accepted records without the expected effect.
+        too_new: names that no supported release of dcgm-exporter has.
     """
 
     counters: tuple[Counter, ...]
@@ -66,7 +65,7 @@ def read(text: str, place: str) -> tuple[Counter, ...]:
     """Read a counters file.
 
     Raises:
-        UsageError: a record that would keep the exporter from starting, with its line; the first of them.
+        UsageError: the first record that would keep the exporter from starting, with its line.
     """
     checked = check(text, place)
     if checked.errors:
@@ -75,7 +74,7 @@ def read(text: str, place: str) -> tuple[Counter, ...]:
 
 
 def check(text: str, place: str) -> Checked:
-    """Read a counters file as far as it can be, with everything that is wrong in it, line by line."""
+    """Read a counters file and collect all its problems by line."""
     counters: dict[int | str, Counter] = {}
     errors: list[UsageError] = []
     warnings: list[UsageError] = []
@@ -83,7 +82,7 @@ def check(text: str, place: str) -> Checked:
     if text.startswith(_MARK):
         errors.append(
             UsageError(
-                "begins with a byte order mark, which is not part of a field, and the exporter would not start",
+                "begins with a byte order mark, with which the exporter does not start",
                 place=f"{place}:1",
                 fix="save the file as UTF-8 without one",
             )
@@ -99,7 +98,7 @@ def check(text: str, place: str) -> Checked:
         if "\n" in record.columns[2]:
             warnings.append(
                 UsageError(
-                    f"the help text of {counter.field.name} spans lines; Prometheus cannot read the exporter's answer then",
+                    f"the help text of {counter.field.name} spans lines, which makes the exporter's metrics invalid for Prometheus",
                     place=where,
                     fix="write it in one line",
                 )
@@ -111,16 +110,16 @@ def check(text: str, place: str) -> Checked:
     if not counters and not errors:
         errors.append(
             UsageError(
-                "asks for no field",
+                "contains no field",
                 place=place,
-                fix="write lines such as: DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature",
+                fix="add lines such as: DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature",
             )
         )
     return Checked(tuple(counters.values()), tuple(errors), tuple(warnings), tuple(too_new))
 
 
 def as_text(counters: Iterable[Counter], head: str = "") -> str:
-    """Write a counters file; a quoted column stands directly behind its comma, as Go wants it."""
+    """Write a counters file; a quoted column follows its comma directly, as Go requires."""
     lines = [f"# {line}" for line in head.splitlines()]
     for one in counters:
         quoted = go_csv.column(one.help)
@@ -134,9 +133,9 @@ def _second(counter: Counter, first: Counter, where: str) -> UsageError:
     name = counter.field.name
     same = "" if name == first.field.name else f", as {first.field.name}"
     return UsageError(
-        f"{name} is there a second time, first in line {first.line}{same}; the exporter answers with that one alone",
+        f"{name} is a duplicate of line {first.line}{same}; the exporter exports only the first",
         place=where,
-        fix="leave one of the two out",
+        fix="remove one of them",
     )
 
 
@@ -144,7 +143,7 @@ def _too_new(counter: Counter, where: str) -> list[UsageError]:
     if fields.is_known(counter.field, fields.NEWEST_RELEASE):
         return []
     older = fields.known_as(counter.field, fields.NEWEST_RELEASE)
-    also = f"; {older} is the same field there" if older else ""
+    also = f"; its name in older releases is {older}" if older else ""
     why = f"{counter.field.name} needs dcgm-exporter newer than {fields.NEWEST_RELEASE}{also}"
     return [UsageError(why, place=where)]
 
@@ -154,34 +153,36 @@ def _counter(record: go_csv.Record, place: str, *, suggest: bool) -> Counter:
         raise UsageError(
             "has a double quote in a column that does not begin with one",
             place=place,
-            fix='put the whole column in double quotes, directly behind the comma, and write "" for one inside',
+            fix='quote the whole column, directly after the comma, and write "" for a quote inside',
         )
     if record.problem:
         raise UsageError(
             "has a quoted column that does not end at a comma or at the end of a line",
             place=place,
-            fix='close it with a double quote, nothing behind it, and write "" for one inside',
+            fix='end it with a double quote and nothing after it, and write "" for a quote inside',
         )
     if len(record.columns) != 3:
         blank = not "".join(record.columns).strip()
         raise UsageError(
             f"has {len(record.columns)} columns, wanted three: FIELD, type, help",
             place=place,
-            fix="take the blanks out of the empty line"
+            fix="remove the blanks from the empty line"
             if blank
-            else "put a help text with commas in double quotes, directly behind the comma",
+            else "quote a help text with commas, directly after the comma",
         )
-    name, kind, told = (column.strip(" ") for column in record.columns)
+    name, kind, help_text = (column.strip(" ") for column in record.columns)
     field = fields.find(name)
     if field is None:
         near = fields.like(name) if suggest else ""
         raise UsageError(
-            f"{named(name)} is not a field of DCGM, and the exporter would not start",
+            f"{named(name)} is not a DCGM field, and the exporter would not start",
             place=place,
-            fix=f"did you mean {near}?" if near else "take a name from dcgm_fields.h",
+            fix=f"did you mean {near}?" if near else "use a name from dcgm_fields.h",
         )
     if kind not in TYPES:
         raise UsageError(
-            f"{shown(kind)} is not a type of a metric", place=place, fix=f"write {', '.join(TYPES)}"
+            f"{shown(kind)} is not a metric type", place=place, fix=f"write {', '.join(TYPES)}"
         )
-    return Counter(field, kind, " ".join(part.strip(" ") for part in told.split("\n")), record.line)
+    return Counter(
+        field, kind, " ".join(part.strip(" ") for part in help_text.split("\n")), record.line
+    )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-#: What every query is narrowed to by the choices at the top of the page.
+#: Label matchers for the selection at the top of the page.
 _CHOSEN = 'instance=~"$instance",gpu=~"$gpu"'
 _WIDTH, _HEIGHT, _ACROSS = 8, 8, 24
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -23,7 +23,7 @@ class Panel:
     Args:
         title: what it shows.
         query: PromQL; ``@`` stands for the chosen nodes and GPUs.
-        legend: what a line is called.
+        legend: of a line.
         unit: Grafana's name of the unit.
         kind: ``timeseries`` or ``stat``.
     """
@@ -56,7 +56,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 kind="stat",
             ),
             Panel(
-                "GPUs to be reset or replaced",
+                "GPUs to reset or replace",
                 "count(DCGM_FI_DEV_ROW_REMAP_FAILURE{@} == 1 or DCGM_FI_DEV_ROW_REMAP_PENDING{@} == 1)"
                 " or vector(0)",
                 "GPUs",
@@ -73,16 +73,16 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Memory busy", "DCGM_FI_PROF_DRAM_ACTIVE{@}", unit="percentunit"),
             Panel("Memory in use", "DCGM_FI_DEV_FB_USED{@}", unit="mbytes"),
             Panel("Power", "DCGM_FI_DEV_POWER_USAGE{@}", unit="watt"),
-            Panel("Clock of the multiprocessors", "DCGM_FI_DEV_SM_CLOCK{@} * 1e6", unit="hertz"),
+            Panel("SM clock", "DCGM_FI_DEV_SM_CLOCK{@} * 1e6", unit="hertz"),
         ),
     ),
     (
-        "Heat and brakes",
+        "Temperature and throttling",
         (
             Panel("Temperature", "DCGM_FI_DEV_GPU_TEMP{@}", unit="celsius"),
-            Panel("Temperature of the memory", "DCGM_FI_DEV_MEMORY_TEMP{@}", unit="celsius"),
+            Panel("Memory temperature", "DCGM_FI_DEV_MEMORY_TEMP{@}", unit="celsius"),
             Panel(
-                "Reasons for lower clocks",
+                "Throttle reasons",
                 'DCGM_EXP_CLOCK_EVENTS_COUNT{@,clock_event!="gpu_idle"}',
                 "{{instance}} GPU {{gpu}} {{clock_event}}",
             ),
@@ -108,7 +108,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{@}",
             ),
             Panel(
-                "PCIe packets sent again per hour",
+                "PCIe replays per hour",
                 "increase(DCGM_FI_DEV_PCIE_REPLAY_COUNTER{@}[1h])",
             ),
             Panel("Fabric (3: complete, 4: failed)", "DCGM_FI_DEV_FABRIC_MANAGER_STATUS{@}"),

@@ -35,15 +35,14 @@ class Sample:
 
 
 def parse(text: str, place: str) -> tuple[Sample, ...]:
-    """Read the samples; comments, HELP and TYPE among them, say nothing about values.
+    """Read the samples; comments, HELP and TYPE are skipped.
 
     Raises:
-        ProbeError: a line that Prometheus would refuse, and the whole answer with it; one series
-            that comes twice.
+        ProbeError: a line for which Prometheus would refuse all metrics, or a duplicate series.
     """
     samples: list[Sample] = []
     seen: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
-    # Not splitlines(): a label may hold characters that Python takes for the end of a line.
+    # Not splitlines(): a label may contain characters that Python treats as line breaks.
     for number, line in enumerate(text.split("\n"), 1):
         bare = line.strip(" \t\r")
         if not bare or bare.startswith("#"):
@@ -52,7 +51,7 @@ def parse(text: str, place: str) -> tuple[Sample, ...]:
         first = seen.setdefault((sample.name, frozenset(sample.labels.items())), number)
         if first != number:
             raise ProbeError(
-                f"{sample.name} comes twice with the same labels, first in line {first}",
+                f"duplicate sample {sample.name} with the same labels, first in line {first}",
                 place=f"{place}:{number}",
             )
         samples.append(sample)
@@ -65,7 +64,7 @@ def _sample(line: str, place: str, number: int) -> Sample:
         raise ProbeError(
             f"{shown(line)} is not a line of Prometheus' text format",
             place=place,
-            fix="name the answer of http://NODE:9400/metrics",
+            fix="pass the output of http://NODE:9400/metrics",
         )
     rest = line[name.end() :].lstrip(" \t")
     labels: dict[str, str] = {}
@@ -73,7 +72,7 @@ def _sample(line: str, place: str, number: int) -> Sample:
         labels, rest = _labels(rest, place)
     words = re.split(r"[ \t]+", rest.strip(" \t"))
     if not 1 <= len(words) <= 2 or _NUMBER.fullmatch(words[0]) is None:
-        raise ProbeError(f"{name[0]} has no number for a value: {shown(rest)}", place=place)
+        raise ProbeError(f"{name[0]} has a value that is not a number: {shown(rest)}", place=place)
     if len(words) == 2 and _STAMP.fullmatch(words[1]) is None:
         raise ProbeError(f"{shown(words[1])} is not a time in milliseconds", place=place)
     return Sample(name[0], float(words[0]), labels, number)
@@ -86,12 +85,12 @@ def _labels(text: str, place: str) -> tuple[dict[str, str], str]:
         match = _LABEL.match(text, at)
         if match is not None:
             if match[1] in found:
-                raise ProbeError(f"the label {match[1]} comes twice", place=place)
+                raise ProbeError(f"duplicate label {match[1]}", place=place)
             found[match[1]] = re.sub(r"\\.", lambda one: _ESCAPED[one[0]], match[2])
             at = match.end()
         last = _LAST.match(text, at)
         if last is not None:
             return found, text[last.end() :]
         if match is None or text[at : at + 1] != ",":
-            raise ProbeError(f"labels cannot be read at {shown(text[at : at + 80])}", place=place)
+            raise ProbeError(f"invalid labels at {shown(text[at : at + 80])}", place=place)
         at += 1

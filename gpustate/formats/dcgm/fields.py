@@ -1,8 +1,8 @@
-"""DCGM's fields: name to id, and what a GPU must have to report one.
+"""DCGM's fields: ids by name, and the GPU features that a field requires.
 
-A field may go by several names: DCGM renamed many, and the old names stay valid. Each release of
-dcgm-exporter knows the names of its time and does not start with any other. The exporter's own counters
-(``DCGM_EXP_...``) have no id.
+A field may have several names: DCGM renamed many, and the old names stay valid. Each release of dcgm-exporter
+has its own set of names and does not start with any other. The exporter's own counters (``DCGM_EXP_...``)
+have no id.
 
 Sources:
     NVIDIA/DCGM 4.6.0 tree: dcgmlib/dcgm_fields.h; NVIDIA/dcgm-exporter (d5e5f51):
@@ -26,16 +26,16 @@ from importlib import resources
 from gpustate.formats import dpkg
 
 PREFIX = "DCGM_FI_"
-#: The newest release of dcgm-exporter whose names were read; what it lacks is marked with the next one.
+#: The newest release of dcgm-exporter in the data; names that it lacks have the next one as ``since``.
 NEWEST_RELEASE = "4.8.2"
-#: Counters that the exporter makes itself; it writes a line only once there is something to count.
+#: The exporter's own counters; a line appears only once there is something to count.
 EXPORTERS_OWN = (
     "DCGM_EXP_CLOCK_EVENTS_COUNT",
     "DCGM_EXP_GPU_HEALTH_STATUS",
     "DCGM_EXP_P2P_STATUS",
     "DCGM_EXP_XID_ERRORS_COUNT",
 )
-#: The exporter skips a profiling field that the GPUs do not have with a warning in its log.
+#: The exporter skips profiling fields that the GPUs do not support, with a warning in its log.
 _PROFILING = range(1001, 1100)
 
 PROFILING = "profiling"
@@ -60,13 +60,13 @@ _NEEDS: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of DCGM, or a counter of the exporter's own.
+    """A field of DCGM, or one of the exporter's own counters.
 
     Args:
-        name: as it was asked for.
+        name: as requested.
         id: DCGM's number; ``None`` for the exporter's own.
-        need: what a GPU must have to report it; empty: nothing in particular.
-        since: first release of dcgm-exporter that knows the name; empty: 4.0.1 or older.
+        need: the GPU feature it requires; empty if none.
+        since: first release of dcgm-exporter with the name; empty for 4.0.1 or older.
     """
 
     name: str
@@ -77,14 +77,14 @@ class Field:
 
 @cache
 def _table() -> Mapping[str, tuple[int, str]]:
-    """Id of every field by each of its names, and the first exporter that knows the name."""
+    """Id of every field by each of its names, and the first exporter with that name."""
     text = (resources.files("gpustate.formats.dcgm") / "fields.csv").read_text("utf-8")
     found: dict[str, tuple[int, str]] = {}
     for line in text.splitlines():
         number, *names = line.split(",")
         if not line.startswith("#"):
             for name, _, since in (one.partition("@") for one in names):
-                # Names of dcgm-exporter 1.x have no prefix.
+                # dcgm-exporter 1.x has names without the prefix.
                 found[name if name.islower() else PREFIX + name] = (int(number), since)
     return found
 
@@ -96,7 +96,7 @@ def ids() -> Mapping[str, int]:
 
 
 def find(name: str) -> Field | None:
-    """Return the field of a name, ``None`` when there is none."""
+    """Return the field of a name, ``None`` if there is none."""
     if name in EXPORTERS_OWN:
         return Field(name, None)
     number, since = _table().get(name, (None, ""))
@@ -104,12 +104,12 @@ def find(name: str) -> Field | None:
 
 
 def is_known(field: Field, exporter: str) -> bool:
-    """Whether a release of dcgm-exporter knows the name of a field."""
+    """Whether a release of dcgm-exporter has the name of a field."""
     return not field.since or bool(dpkg.version_key(exporter) >= dpkg.version_key(field.since))
 
 
 def known_as(field: Field, exporter: str) -> str:
-    """Return a name of the same field that a release of dcgm-exporter knows; empty when there is none."""
+    """Return the field's name in a release of dcgm-exporter; empty if there is none."""
     for name, (number, since) in _table().items():
         other = Field(name, number, since=since)
         if number == field.id and name.startswith(PREFIX) and is_known(other, exporter):
@@ -126,7 +126,7 @@ def _names() -> Mapping[int, tuple[str, ...]]:
 
 
 def like(name: str) -> str:
-    """Return a name that may have been meant; empty when none is near."""
+    """Return a similar name; empty if there is none."""
     if len(name) > 100:  # longer than any, and slow to compare
         return ""
     near = difflib.get_close_matches(name, [*ids(), *EXPORTERS_OWN], 1, 0.8)

@@ -1,7 +1,7 @@
 """Names and versions of DCGM's packages, and which of them fit a driver.
 
 Sources:
-    NVIDIA/DCGM, cmake/packaging.cmake: names, and that all of one version want each other at it;
+    NVIDIA/DCGM, cmake/packaging.cmake: names, and that all packages depend on one another at the same version;
     CUDA 13.0 release notes: CUDA 13 comes with R580, CUDA 12 with R525.
 """
 
@@ -28,7 +28,7 @@ _MAJOR = re.compile(r"-cuda(\d+)$")
 
 
 def cuda_major(driver: str) -> int | None:
-    """The CUDA major of a driver by its branch; ``None`` when the text is not a version."""
+    """The CUDA major of a driver by its branch; ``None`` if the text is not a version."""
     branch = whole(driver.partition(".")[0])
     if branch is None:
         return None
@@ -42,21 +42,21 @@ def names(major: int, *, closed: bool) -> tuple[str, ...]:
 
 
 def all_names() -> tuple[str, ...]:
-    """Every package that is asked for in repositories."""
+    """All packages queried from repositories."""
     return tuple(dict.fromkeys(name for major in MAJORS for name in names(major, closed=True)))
 
 
 def of_other_major(name: str, major: int) -> bool:
-    """A package of DCGM for another CUDA major."""
+    """Whether it is a DCGM package for another CUDA major."""
     match = _MAJOR.search(name)
     return name.startswith(PREFIX) and match is not None and int(match[1]) != major
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One version of some packages, or why there is none."""
+    """A version available for all packages, or why there is none."""
 
-    version: str = ""  # as the packages have it, with epoch
+    version: str = ""  # of the packages, with epoch
     problem: str = ""
 
 
@@ -66,14 +66,14 @@ def choose(
     offered: Iterable[tuple[str, str]],
     version: str | None,
 ) -> Choice:
-    """Choose the version that all wanted packages have.
+    """Choose a version that all packages have.
 
     Args:
         wanted: names of packages.
-        installed: name to version.
-        offered: names and versions of repositories.
-        version: DCGM's own version that is asked for; ``None``: the installed one when all are
-            there or can be had at it, else the newest.
+        installed: versions by name.
+        offered: names and versions in repositories.
+        version: the desired version of DCGM; ``None`` for the installed one if all packages are installed
+            or available at it, else the newest.
     """
     needed = tuple(wanted)
     sets: dict[str, set[str]] = {name: set() for name in needed}

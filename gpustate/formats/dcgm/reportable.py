@@ -1,11 +1,11 @@
-"""Which of the wanted fields these GPUs cannot report, and why.
+"""Find the fields that GPUs do not support, and why.
 
-Only what is known counts: where NVML or a table says nothing about a GPU, it is not accused.
+Only definite knowledge counts: if neither NVML nor a table has data on a GPU, its fields are accepted.
 
 Sources:
     those of :mod:`gpustate.formats.dcgm.fields`; NVIDIA's data sheets of the boards without NVLink;
-    NVIDIA GPU memory error management: row remapping takes the place of page retirement from
-    Ampere on; NVIDIA/DCGM 4.6.0 tree, dcgm_fields.h: NVLink 5 has error counters of its own.
+    NVIDIA GPU memory error management: row remapping replaces page retirement since
+    Ampere; NVIDIA/DCGM 4.6.0 tree, dcgm_fields.h: NVLink 5 has separate error counters.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _VOLTA, _AMPERE, _HOPPER, _BLACKWELL = 7, 8, 9, 10
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A wanted field that some GPUs cannot report.
+    """A field that some GPUs do not support.
 
     Args:
         counter: the line of the counters file.
         gpus: indexes of the GPUs.
-        because: what they lack.
+        because: the missing feature.
     """
 
     counter: Counter
@@ -38,13 +38,13 @@ class Unfit:
     because: str
 
     def text(self, place: str) -> str:
-        """One line: where, what, which GPUs, why."""
+        """One line with place, field, GPUs and reason."""
         who = ", ".join(map(str, self.gpus))
         return f"{place}:{self.counter.line}: {self.counter.field.name}: GPU {who}: {self.because}"
 
 
 def unfit(counters: Iterable[Counter], gpus: Iterable[Gpu]) -> tuple[Unfit, ...]:
-    """Return the fields that GPUs cannot report, in the order of the file."""
+    """Return the fields that GPUs do not support, in the order of the file."""
     known = tuple(gpus)
     found: list[Unfit] = []
     for counter in counters:
@@ -58,26 +58,26 @@ def unfit(counters: Iterable[Counter], gpus: Iterable[Gpu]) -> tuple[Unfit, ...]
 
 
 def lacking(field: fields.Field, gpu: Gpu) -> str:
-    """Return what a GPU lacks to report a field; empty when nothing is known to be missing."""
+    """Return the feature that a GPU lacks for a field; empty if none is known to be missing."""
     major = whole(gpu.compute_capability.partition(".")[0]) or 0
     if field.need == fields.PROFILING:
         return _profiling(gpu, major)
     if field.need == fields.ECC:
         if gpu.ecc is False:
-            return "ECC is off; nvidia-smi -e 1 and a reset turn it on"
+            return "ECC is off; enable it with nvidia-smi -e 1 and a GPU reset"
         return "" if gpu.ecc or not major else "it has no ECC memory"
     if field.need == fields.ROW_REMAP:
         known = gpu.remap_failed is not None
-        return "" if known or not major else "it does not remap rows (Ampere and newer do)"
+        return "" if known or not major else "row remapping needs Ampere or newer"
     if field.need == fields.PAGE_RETIREMENT and major >= _AMPERE:
-        return "it remaps rows in place of retiring pages; ask for the fields of remapped rows"
+        return "it uses row remapping instead of page retirement; use the fields of remapped rows"
     if field.need in (fields.NVLINK, fields.NVLINK_TO_4):
         return _nvlink(field, gpu, major)
     if field.need == fields.FABRIC and major and not gpu.fabric_state:
         older = "needs Hopper or newer" if major < _HOPPER else "is in no NVLink fabric"
         return f"it {older}"
     if field.need == fields.WHOLE_GPU and gpu.mig_current:
-        return "MIG is on, and NVML has no such number then; ask for DCGM_FI_PROF_GR_ENGINE_ACTIVE"
+        return "NVML does not report it in MIG mode; use DCGM_FI_PROF_GR_ENGINE_ACTIVE"
     return ""
 
 
@@ -94,5 +94,5 @@ def _nvlink(field: fields.Field, gpu: Gpu, major: int) -> str:
     if model and all(one in _WITHOUT_NVLINK for one in model.split("/")):
         return f"{model} has no NVLink"
     if field.need == fields.NVLINK_TO_4 and major >= _BLACKWELL:
-        return "NVLink 5 counts errors in other fields (DCGM_FI_DEV_NVLINK_COUNT_...)"
+        return "NVLink 5 has other error fields (DCGM_FI_DEV_NVLINK_COUNT_...)"
     return ""

@@ -1,7 +1,7 @@
-"""The sh fragment that asks an exporter for its metrics, on the node, with what is there.
+"""The sh fragment that fetches an exporter's metrics on the node.
 
-bash with a socket of its own is a fifth of the time of Python or curl, and on every distribution; curl is
-asked where bash gets no answer. HTTP 1.0 is asked for, so that the answer comes in one piece.
+A socket in bash takes a fifth of the time of Python or curl, and every distribution has bash. curl is the
+fallback if bash gets no answer. HTTP 1.0 makes the response come in one piece.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ exec cat <&3
 
 
 def script(host: str, port: int, path: str = "/metrics") -> str:
-    """Print the answer of an exporter; another exit status than 0 when there is none."""
+    """Return sh that prints an exporter's metrics, and fails if there is no response."""
     words = shlex.join((host, str(port), path))
     url = shlex.quote(f"http://{host}:{port}{path}")
     return (
         "{ b=$(command -v bash) && "
         f'timeout -k 2 30 "$b" -c {shlex.quote(_ANSWER)} bash {words} 2>/dev/null; }} || '
-        # One that takes the request and does not answer would not answer curl either.
+        # After a timeout curl would get no response either.
         f"{{ [ $? != 124 ] && curl -fsS --max-time 20 -- {url} 2>/dev/null; }}"
     )
 
 
-def settled(unit: str, host: str, port: int) -> str:
-    """Wait up to 20 s for an exporter that has just been started: a restart would only begin anew.
+def wait_script(unit: str, host: str, port: int) -> str:
+    """Return sh that waits up to 20 s for an exporter that was just started, as a restart would start over.
 
-    That is one of a boot a moment ago, or one that systemd starts again because its host engine, which
-    has just been started too, did not listen yet.
+    It was started at boot, or is restarted by systemd because its host engine, also just started, did not
+    listen yet.
     """
     return _SETTLED.replace("@UNIT@", unit).replace("@ASK@", script(host, port))
 

@@ -1,7 +1,7 @@
-"""Units and command lines of the DCGM host engine and of the exporter, as text and as they run.
+"""Units and command lines of the DCGM host engine and the exporter, as text and of running processes.
 
-What a process runs with is read from its command line, so a configuration that was written and never
-read (a run that was killed before the restart) shows, and a comment in a file costs no restart.
+A process' configuration is read from its command line. So a file that was written but not read yet (a run
+killed before the restart) is detected, and a changed comment needs no restart.
 
 Sources:
     NVIDIA/DCGM: hostengine/src/HostEngineCommandLine.cpp (-b, -p and their defaults),
@@ -32,7 +32,7 @@ _LISTENS = 0x0A
 
 
 def engine_words(address: str, port: int) -> tuple[str, ...]:
-    """Arguments of nv-hostengine: those of NVIDIA's unit, and what differs from its defaults."""
+    """Arguments of nv-hostengine: those of NVIDIA's unit, and values that differ from its defaults."""
     words = ["-n", "--service-account", "nvidia-dcgm"]
     if address != ENGINE_ADDRESS:
         words += ["-b", address]
@@ -42,10 +42,10 @@ def engine_words(address: str, port: int) -> tuple[str, ...]:
 
 
 def engine_drop_in(address: str, port: int) -> str:
-    """Drop-in of the host engine's unit: its order, and another address than its own default."""
+    """Drop-in of the host engine's unit: its ordering, and an address other than the default."""
     lines = [
         "[Unit]",
-        # It is to find GPUs that are up and a fabric that is complete.
+        # Start after the GPUs are initialised and the fabric is complete.
         "After=systemd-modules-load.service nvidia-persistenced.service nvidia-fabricmanager.service",
         "After=gpustate-mig.service",
     ]
@@ -65,7 +65,7 @@ def exporter_words(
 
 
 def digest(counters: Iterable[Counter]) -> str:
-    """Of what an exporter makes of a counters file: comments and blanks do not count."""
+    """Digest of the parsed counters file: comments and blanks do not count."""
     rows = [(one.field.name, one.type, one.help) for one in counters]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
@@ -76,7 +76,7 @@ def exporter_drop_in(words: Iterable[str], mark: str, local_engine: bool) -> str
 
 
 def exporter_unit(words: Iterable[str], mark: str, local_engine: bool) -> str:
-    """A whole unit, where the package brings none."""
+    """A complete unit, if the package has none."""
     body = _exporter_body(words, mark, local_engine)
     head = body.replace("[Unit]\n", "[Unit]\nDescription=NVIDIA dcgm-exporter\n")
     return f"{WRITTEN}{head}\n[Install]\nWantedBy=multi-user.target\n"
@@ -92,7 +92,7 @@ def _exporter_body(words: Iterable[str], mark: str, local_engine: bool) -> str:
         f"Environment={DIGEST}={mark}",
         "ExecStart=",
         f"ExecStart={shlex.join((EXPORTER, *words))}",
-        # systemd counts the host engine as started before it listens.
+        # systemd considers the host engine started before it listens.
         "Restart=on-failure",
         "RestartSec=5",
     ]
@@ -100,7 +100,7 @@ def _exporter_body(words: Iterable[str], mark: str, local_engine: bool) -> str:
 
 
 def words_after(command_line: str, program: str) -> tuple[str, ...] | None:
-    """Arguments of a process, its words parted by blanks; ``None`` where it is another program."""
+    """Arguments of a process, separated by blanks; ``None`` if it is another program."""
     words = command_line.split()
     for place, word in enumerate(words):
         if word.rpartition("/")[2] == program:
@@ -108,16 +108,16 @@ def words_after(command_line: str, program: str) -> tuple[str, ...] | None:
     return None
 
 
-def overruled(path: str, unit: str, command: str) -> str:
-    """Why a unit cannot be made to run what is asked for, and the next move."""
+def override_error(path: str, unit: str, command: str) -> str:
+    """The error and remedy for a unit whose command is overridden."""
     return (
-        f"{path} has {unit} run {command!r}, and has the last word over gpustate's own: "
-        "remove its ExecStart, then systemctl daemon-reload"
+        f"{path} sets the command of {unit} to {command!r} and overrides gpustate's drop-in: "
+        "remove its ExecStart, then run systemctl daemon-reload"
     )
 
 
 def listening(table: str, port: int) -> tuple[str, ...]:
-    """Addresses that a port is bound to, of the rows of ``/proc/net/tcp`` and ``tcp6``."""
+    """Addresses that a port is bound to, from the rows of ``/proc/net/tcp`` and ``tcp6``."""
     found: set[str] = set()
     for line in table.splitlines():
         parts = line.split()
@@ -130,7 +130,7 @@ def listening(table: str, port: int) -> tuple[str, ...]:
 
 
 def address_of(text: str) -> str:
-    """An address of those rows. The kernel writes each 32 bits in the machine's own order: little-endian."""
+    """Decode an address of those rows. The kernel prints each 32 bits in host byte order, little-endian."""
     try:
         raw = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
         found = ipaddress.ip_address(raw)

@@ -1,4 +1,4 @@
-"""The files that come with gpustate: alert rules and the counters file they need."""
+"""Alert rules shipped with gpustate, and the counters file they need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def counters_file() -> str:
 
 
 def counters() -> tuple[Counter, ...]:
-    """What that file asks for."""
+    """The fields in that file."""
     return read(counters_file(), "counters.csv")
 
 

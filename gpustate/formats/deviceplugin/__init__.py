@@ -1,13 +1,13 @@
-"""The device plugin's configuration file, schema v1: read, chosen among named ones, written.
+"""The device plugin's configuration file, schema v1: reading, choosing among named ones, writing.
 
-The plugin and GPU feature discovery read the same file. What they accept and do not honour is a
-warning in a file and an error in a policy: unknown keys, keys that stand twice, ``rename``,
-``devices`` and ``resources``. Values of these three are checked anyway, as the plugin does.
+The plugin and GPU feature discovery read the same file. Keys that they accept and ignore are warnings in a
+file and errors in a policy: unknown and duplicate keys, ``rename``, ``devices`` and ``resources``. Values of
+these three are validated anyway, as the plugin does.
 
 Sources:
     NVIDIA/k8s-device-plugin v0.20.0: api/config/v1/*.go (schema, ``DisableResourceNamingInConfig``),
     cmd/nvidia-device-plugin/main.go (``validateFlags``), cmd/mps-control-daemon/mps/device.go (limits),
-    cmd/config-manager/main.go (which of several named configurations counts).
+    cmd/config-manager/main.go (selection among named configurations).
 """
 
 from gpustate.formats.deviceplugin.choose import choose, read_all

@@ -1,7 +1,7 @@
-"""Several named configurations, as the GPU Operator keeps them in a ConfigMap, and which one counts.
+"""Named configurations, as in the GPU Operator's ConfigMap, and selection of one.
 
-In Kubernetes the label ``nvidia.com/device-plugin.config`` of a node names it; without the label the
-Operator's default, then one called ``default``, then the only one there is.
+In Kubernetes the label ``nvidia.com/device-plugin.config`` of a node selects it. Without the label it is the
+Operator's default, then the one named ``default``, then the only one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def read_all(text: str, path: str) -> dict[str, PluginConfig]:
     """Read a configuration, a ConfigMap of them, or Helm values with ``devicePlugin.config.data``.
 
     Returns:
-        The configurations by name; one that has none has the name ``""``.
+        The configurations by name; an unnamed one has the name ``""``.
 
     Raises:
         PolicyError: with the line.
@@ -35,18 +35,18 @@ def read_all(text: str, path: str) -> dict[str, PluginConfig]:
     helm = _below(data)
     if (data.get("kind") == "ConfigMap" or helm) and lines.repeated:
         owner, ((key, line, _), *_) = next(iter(lines.repeated.items()))
-        said = f"the key {shown(key)} is also in line {line}"
+        said = f"the key {shown(key)} is a duplicate of line {line}"
         raise PolicyError(said, place=at(path, lines.of_keys[owner][key]))
     if data.get("kind") == "ConfigMap":
         holder = data.get("data")
         if not isinstance(holder, Mapping) or not holder:
-            raise PolicyError("the ConfigMap has no data", place=path)
+            raise PolicyError("the ConfigMap contains no data", place=path)
         return _named(holder, path, lines)
     return _named(helm, path, lines) if helm else {"": read_data(data, path, lines)}
 
 
 def _below(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configurations of Helm values; empty where these are none."""
+    """The configurations in Helm values; empty if there are none."""
     holder: Any = data
     for key in _HELM:
         holder = holder.get(key) if isinstance(holder, Mapping) else None
@@ -73,16 +73,16 @@ def _named(
 def choose(
     configs: Mapping[str, PluginConfig], wanted: str = "", default: str = "", *, place: str = ""
 ) -> PluginConfig:
-    """Return the configuration that counts.
+    """Return the selected configuration.
 
     Args:
         configs: by name.
-        wanted: the name that is asked for; empty where nobody asked.
-        default: the name that counts then.
-        place: where the configurations stand, for the error.
+        wanted: the selected name, if any.
+        default: the name used without a selection.
+        place: of the configurations, for the error.
 
     Raises:
-        PolicyError: the name does not exist, or nothing says which one counts.
+        PolicyError: the name does not exist, or the selection is ambiguous.
     """
     name = wanted or default
     if not name:
@@ -91,16 +91,16 @@ def choose(
         if len(configs) == 1:
             return next(iter(configs.values()))
         raise PolicyError(
-            f"has {len(configs)} configurations, and nothing says which one counts",
+            f"has {len(configs)} configurations, and none is selected",
             place=place or None,
-            fix=f"name one of {', '.join(map(named, configs))}",
+            fix=f"select one of {', '.join(map(named, configs))}",
         )
     if name not in configs:
         near = difflib.get_close_matches(name, configs, 1)
-        known = ", ".join(named(one) for one in configs if one) or "one without a name only"
+        known = ", ".join(named(one) for one in configs if one) or "only an unnamed one"
         raise PolicyError(
-            f"there is no configuration {named(name)}",
+            f"no configuration {named(name)}",
             place=place or None,
-            fix=f"did you mean {near[0]}" if near else f"there are {known}",
+            fix=f"did you mean {near[0]}" if near else f"available: {known}",
         )
     return configs[name]

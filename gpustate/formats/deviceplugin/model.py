@@ -1,4 +1,4 @@
-"""What a configuration of the device plugin says, as far as anybody but the plugin has to know."""
+"""The parts of a device plugin configuration that gpustate uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 GPU = "nvidia.com/gpu"
-#: Replicas the MPS server has room for; the lower number holds below compute capability 7.5.
+#: Maximum clients of an MPS server; the lower number applies below compute capability 7.5.
 MPS_MOST, MPS_MOST_OLD = 48, 16
 
 
@@ -24,9 +24,9 @@ class Sharing:
     """How GPUs are shared.
 
     Args:
-        strategy: ``none``, ``time-slicing`` or ``mps``, as the label says it.
-        resources: those that are shared.
-        renamed: shared resources are called ``<name>.shared``.
+        strategy: ``none``, ``time-slicing`` or ``mps``, as in the label.
+        resources: the shared resources.
+        renamed: whether shared resources are named ``<name>.shared``.
     """
 
     strategy: str = "none"
@@ -34,7 +34,7 @@ class Sharing:
     renamed: bool = False
 
     def replicas(self, resource: str) -> int:
-        """How often a device of a resource is advertised; 1 when it is not shared."""
+        """How often a device of a resource is advertised; 1 if it is not shared."""
         return next((one.replicas for one in self.resources if one.name == resource), 1)
 
 
@@ -46,11 +46,11 @@ class PluginConfig:
     """One configuration.
 
     Args:
-        sharing: what it shares.
-        mig_strategy: ``none``, ``single`` or ``mixed``; empty where the file does not say.
-        data: all of it that the plugin knows, as plain data, to be written again.
-        notes: what a person should know that is no error.
-        warnings: what the plugin goes past in the file, each with its place.
+        sharing: of GPUs.
+        mig_strategy: ``none``, ``single`` or ``mixed``; empty if the file does not set it.
+        data: all supported keys as plain data, for writing.
+        notes: for the user; not errors.
+        warnings: ignored parts of the file, each with its place.
     """
 
     sharing: Sharing = NO_SHARING

@@ -1,7 +1,7 @@
-"""Reads one configuration of the device plugin and writes it again.
+"""Read and write one configuration of the device plugin.
 
-:func:`read` stops at the first thing that is wrong, :func:`faults` names them all, for a linter. A key that the
-plugin ignores, and one that stands twice, is a warning in a file and an error in a policy (:func:`read_data`).
+:func:`read` stops at the first error, :func:`faults` returns all, for a linter. Ignored and duplicate keys are
+warnings in a file and errors in a policy (:func:`read_data`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RULES = yaml_events.Rules(
     PolicyError, depth=20, values=50_000, text_keys=True, last_key_counts=True, quoted_keys=True
 )
 _STRATEGIES = {"timeSlicing": "time-slicing", "mps": "mps"}
-#: Keys that the GPU Operator sets through the environment, which wins over the file.
+#: Keys that the GPU Operator sets through the environment, which overrides the file.
 _OPERATORS = {
     "flags.migStrategy": "mig.strategy",
     "flags.failOnInitError": "",
@@ -42,7 +42,7 @@ def read(text: str, path: str) -> PluginConfig:
     """Read the text of a file, YAML or JSON.
 
     Raises:
-        PolicyError: with the line, and the word that was meant where there is one.
+        PolicyError: with the line, and a suggestion if there is one.
     """
     found = yaml_events.documents(text, path, RULES)
     if not found or found[0].data is None:
@@ -51,7 +51,7 @@ def read(text: str, path: str) -> PluginConfig:
 
 
 def faults(text: str, path: str) -> tuple[list[PolicyError], list[PolicyError]]:
-    """Everything that is wrong with the text of a file, in its order, and what the plugin goes past in it."""
+    """All errors of a file in its order, and the parts that the plugin ignores."""
     try:
         found = yaml_events.documents(text, path, RULES)
     except PolicyError as error:
@@ -68,7 +68,7 @@ def faults(text: str, path: str) -> tuple[list[PolicyError], list[PolicyError]]:
 
 
 def read_data(data: Any, path: str, lines: yaml_events.Lines | None = None) -> PluginConfig:
-    """Check plain data; ``path`` says where it stands, ``lines`` that it is of a file.
+    """Check plain data; ``path`` is its place, ``lines`` is set for data of a file.
 
     Raises:
         PolicyError: as :func:`read`.
@@ -78,7 +78,7 @@ def read_data(data: Any, path: str, lines: yaml_events.Lines | None = None) -> P
 
 
 def as_text(config: PluginConfig) -> str:
-    """The file, as YAML; equal configurations give equal text."""
+    """The file as YAML; equal configurations have equal text."""
     import yaml
 
     data = {"version": "v1", **config.data}
@@ -91,11 +91,11 @@ class _Reader:
         self.path = path
         self.lines = lines
         self.lenient = lenient
-        #: What a lenient reader goes past, as the plugin does.
+        #: Problems that a lenient reader ignores, like the plugin.
         self.passed: list[PolicyError] = []
-        #: Of these, the unknown keys.
+        #: The unknown keys among them.
         self.unrecognized: list[PolicyError] = []
-        #: Of keys and values by themselves; what they say together is judged once they are right.
+        #: Of single keys and values; combinations are checked once these are valid.
         self.faults: list[PolicyError] = []
 
     def fault(self, where: str, said: str, fix: str, line: int | None) -> PolicyError:
@@ -122,14 +122,14 @@ class _Reader:
         sharing = self.sharing(data)
         flags = data.get("flags") or {}
         strategy = flags.get("migStrategy", "")
-        self.together(data, sharing, strategy)
+        self.check_combination(data, sharing, strategy)
         notes = tuple(self.notes(data, sharing, strategy))
         return PluginConfig(sharing, strategy, data, notes, tuple(map(str, self.passed)))
 
     def mapping(self, data: Any, branch: Branch, path: str) -> None:
         before = len(self.unrecognized)
         if self.lenient and not branch.listed:
-            self.in_any_case(data, branch)
+            self.normalise_case(data, branch)
         for key, value in [*data.items()]:
             try:
                 self.key(data, key, value, branch, path)
@@ -138,21 +138,21 @@ class _Reader:
         for key, line, _ in self.lines.repeated.get(id(data), ()):
             self.passable(
                 path,
-                f"the key {shown(key)} is also in line {line}",
-                "the last one counts",
+                f"the key {shown(key)} is a duplicate of line {line}",
+                "the last one takes effect",
                 self.line(data, key),
             )
         missing = [key for key in branch.required if key not in data]
         if missing and len(self.unrecognized) > before:
-            # Perhaps the one that is missing, by another name.
+            # Possibly the missing key under another name.
             found = self.unrecognized[before]
             self.passed = [one for one in self.passed if one is not found]
             raise found
         if missing:
             self.fail(path, f"{missing[0]} is missing", line=self.first_line(data))
 
-    def in_any_case(self, data: Any, branch: Branch) -> None:
-        """Give keys their own case: Go finds them in any, those of a resource apart."""
+    def normalise_case(self, data: Any, branch: Branch) -> None:
+        """Normalise the case of keys: Go ignores it, except for keys of a resource."""
         folded = {known.lower(): known for known in branch.keys}
         for key in [*data]:
             known = folded.get(str(key).lower(), key)
@@ -207,7 +207,7 @@ class _Reader:
             self.mapping(one, branch, place)
 
     def unknown(self, key: object, branch: Branch, path: str, line: int | None) -> None:
-        """Say what was meant: a key of this mapping, or the mapping that this key belongs into."""
+        """Suggest a key of this mapping, or the mapping to which the key belongs."""
         word = str(key)
         folded = {known.lower(): known for known in branch.keys}
         near = difflib.get_close_matches(word.lower(), folded, 1)
@@ -218,10 +218,10 @@ class _Reader:
         elif anywhere:
             meant = everywhere[anywhere[0]]
             homes = [home or "the top" for known, home in places() if known == meant]
-            fix = f"{meant} belongs under {' or '.join(homes)}"
+            fix = f"move {meant} to {' or '.join(homes)}"
         else:
-            fix = f"there are {', '.join(branch.keys)}"
-        said = f"there is no key {named(word)}"
+            fix = f"supported keys: {', '.join(branch.keys)}"
+        said = f"unknown key {named(word)}"
         found = self.passable(path, said, f"{fix}; the device plugin ignores it", line)
         if self.lenient:
             self.unrecognized.append(found)
@@ -231,7 +231,7 @@ class _Reader:
         if len(given) > 1:
             self.fail(
                 "sharing",
-                "has timeSlicing and mps, and timeSlicing would do nothing",
+                "has timeSlicing and mps, and timeSlicing would have no effect",
                 "keep one of them",
                 self.line(data["sharing"], "timeSlicing"),
             )
@@ -241,7 +241,7 @@ class _Reader:
                 name = values.full_name(one["name"])
                 place = f"sharing.{key}.resources[{number}]"
                 if any(name == other.name for other in shared):
-                    self.fail(place, f"{name} stands twice", line=self.line(one, "name"))
+                    self.fail(place, f"duplicate resource {name}", line=self.line(one, "name"))
                 if block.get("renameByDefault") and len(name + ".shared") > values.LONGEST_NAME:
                     self.fail(place, f"{name}.shared is longer than {values.LONGEST_NAME}")
                 if key == "mps":
@@ -261,16 +261,16 @@ class _Reader:
         if one["replicas"] > MPS_MOST:
             self.fail(
                 f"{place}.replicas",
-                f"is {one['replicas']}, and MPS has room for {MPS_MOST} clients",
+                f"is {one['replicas']}, and MPS supports {MPS_MOST} clients",
                 line=self.line(one, "replicas"),
             )
 
-    def together(self, data: Mapping[str, Any], sharing: Sharing, strategy: str) -> None:
+    def check_combination(self, data: Mapping[str, Any], sharing: Sharing, strategy: str) -> None:
         if sharing.strategy == "mps" and strategy == "mixed":
             self.fail(
                 "flags.migStrategy",
                 "is mixed, which the device plugin refuses together with sharing.mps",
-                "use none, or timeSlicing",
+                "use none, or share with timeSlicing",
                 self.line(data["flags"], "migStrategy"),
             )
         for one in sharing.resources:
@@ -278,7 +278,7 @@ class _Reader:
                 other = GPU if strategy == "single" else "whole GPUs"
                 self.fail(
                     "sharing",
-                    f"{one.name} is advertised with flags.migStrategy mixed only, it is {strategy}",
+                    f"{one.name} is advertised only with flags.migStrategy mixed, and it is {strategy}",
                     f"set mixed, or share {other}",
                 )
 
@@ -291,16 +291,16 @@ class _Reader:
             if here is not None:
                 way = f", from its own {instead}" if instead else ""
                 found.append(
-                    f"{path} counts where the plugin runs by itself; the GPU Operator sets it in the "
-                    f"environment{way}, and that wins"
+                    f"{path} applies only without the GPU Operator, which overrides it through the "
+                    f"environment{way}"
                 )
         root = (data.get("flags") or {}).get("mpsRoot")
         if sharing.strategy == "mps" and root == "":
             found.append(
-                "flags.mpsRoot is empty: a plugin that runs by itself does not start with MPS and no root; "
-                "name a folder such as /run/nvidia/mps, or leave the key out"
+                "flags.mpsRoot is empty: without the GPU Operator the plugin does not start with MPS and no root; "
+                "set a folder such as /run/nvidia/mps, or remove the key"
             )
         mig = [one.name for one in sharing.resources if one.name != GPU]
         if mig and not strategy:
-            found.append(f"{mig[0]} is advertised with the MIG strategy mixed only")
+            found.append(f"{mig[0]} is advertised only with the MIG strategy mixed")
         return found

@@ -1,4 +1,4 @@
-"""Every key of the schema and what it may hold, as data.
+"""Every key of the schema with its allowed values, as data.
 
 A kind is a mapping of keys, or the name of a check in :mod:`gpustate.formats.deviceplugin.values`.
 """
@@ -19,9 +19,9 @@ class Leaf:
     Args:
         kind: ``boolean``, ``text``, ``choice``, ``choices`` (one or a list), ``duration``, ``count``,
             ``channels``, ``resource``, ``devices``, ``name``, or ``patterns``.
-        words: what a choice may be.
-        ignored: what the plugin does although it reads the key, and what to do instead.
-        harmless: values that say what the plugin does anyway.
+        words: the values of a choice.
+        ignored: why the plugin ignores the key, and what to do instead.
+        harmless: values equal to the plugin's behaviour.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A key that holds keys; ``listed``: a list of such mappings, not empty."""
+    """A key with keys below it; ``listed`` for a non-empty list of such mappings."""
 
     keys: Mapping[str, Leaf | Branch] = field(default_factory=dict[str, "Leaf | Branch"])
     listed: bool = False
@@ -113,7 +113,7 @@ SCHEMA = Branch(
 
 
 def places(branch: Branch = SCHEMA, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every key and the path of the mapping it belongs into, outermost first."""
+    """Every key with the path of its mapping, outermost first."""
     for key in branch.keys:
         yield key, path
     for key, below in branch.keys.items():

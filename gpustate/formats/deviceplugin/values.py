@@ -1,6 +1,6 @@
 """Checks of single values of the device plugin's configuration.
 
-Each says what is wrong with a value, with the next move, or ``None``.
+Each returns the problem with a value and the remedy, or ``None``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from gpustate.formats.words import kind_of, shown
 
 PREFIX = "nvidia.com/"
 LONGEST_NAME = 63
-#: No GPU is worth advertising more often, and the kubelet keeps a list of them all.
+#: More replicas are useless, and the kubelet keeps a list of them all.
 MOST_REPLICAS = 10_000
 
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
-#: Go counts a duration in nanoseconds of 63 bits: 292 years.
+#: Go stores a duration as nanoseconds in 63 bits: 292 years.
 _LONGEST_S = 2**63 / 1e9
 _MIG = re.compile(r"mig-[1-9]\d?g\.[1-9]\d{0,4}gb(?:\.[a-z]+(?:\.[a-z]+)?|-me)?")
 
@@ -32,11 +32,11 @@ _DEVICE = re.compile(
 )
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 
-Wrong = tuple[str, str]  # what was seen and wanted, next move
+Wrong = tuple[str, str]  # problem, remedy
 
 
 def check(leaf: Leaf, value: Any) -> Wrong | None:
-    """Say what is wrong with a value."""
+    """Return the problem with a value."""
     match leaf.kind:
         case "boolean":
             fine = isinstance(value, bool)
@@ -68,7 +68,7 @@ def check(leaf: Leaf, value: Any) -> Wrong | None:
 
 
 def full_name(name: str) -> str:
-    """``nvidia.com/gpu`` for ``gpu``, as the plugin takes both."""
+    """``nvidia.com/gpu`` for ``gpu``, as the plugin accepts both."""
     return name if name.startswith(PREFIX) else PREFIX + name
 
 
@@ -93,7 +93,7 @@ def _or(words: tuple[str, ...]) -> str:
 def _duration(value: Any) -> Wrong | None:
     if type(value) in (int, float):
         return (
-            f"is the number {shown(value, 30)}, which the plugin takes for nanoseconds",
+            f"is the number {shown(value, 30)}, which the plugin reads as nanoseconds",
             'write "60s" for seconds',
         )
     if value in ("0", "infinite"):
@@ -106,7 +106,7 @@ def _duration(value: Any) -> Wrong | None:
 
 
 def _devices(value: Any) -> Wrong | None:
-    """Check a choice of devices: ``all``, a count, or a list of indices and UUIDs."""
+    """Check a selection of devices: ``all``, a count, or a list of indices and UUIDs."""
     if isinstance(value, list):
         return next((wrong for one in value if (wrong := _device(one))), None)
     whole = _is_whole(value)
@@ -120,21 +120,21 @@ def _device(value: Any) -> Wrong | None:
         return None
     if isinstance(value, str) and _DEVICE.fullmatch(value):
         return None
-    return f"has {_seen(value)}, wanted an index or a UUID of a device", "write all"
+    return f"has {_seen(value)}, wanted a device index or UUID", "write all"
 
 
 def _is_text(value: Any) -> bool:
-    """Whether YAML's text reaches the plugin as text: a bare y or n is true or false there."""
+    """Whether the plugin reads a YAML text as text: an unquoted y or n is true or false there."""
     return isinstance(value, str) and value not in ("y", "Y", "n", "N")
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether YAML's number reaches the plugin as a whole number: 2.0 does."""
+    """Whether the plugin reads a YAML number as a whole number, such as 2.0."""
     return type(value) is int or (isinstance(value, float) and value.is_integer())
 
 
 def _name(value: Any) -> Wrong | None:
-    """Check a name that a resource could have, ours or not."""
+    """Check the name of a resource, NVIDIA's or another one."""
     if not _is_text(value):
         return f"wanted the name of a resource, is {_seen(value)}", "put it in quotes"
     full = full_name(value)
@@ -146,7 +146,7 @@ def _name(value: Any) -> Wrong | None:
 
 
 def _patterns(value: Any) -> Wrong | None:
-    """Check names for GPUs whose model matches a pattern."""
+    """Check resource names for GPU models that match a pattern."""
     if value is None:
         return None
     if not isinstance(value, list):
@@ -156,7 +156,7 @@ def _patterns(value: Any) -> Wrong | None:
             return f"wanted mappings with pattern and name, has {kind_of(one)}", ""
         missing = [key for key in ("pattern", "name") if key not in one]
         if missing:
-            return f"has an entry without {missing[0]}", "give pattern and name"
+            return f"has an entry without {missing[0]}", "set pattern and name"
         if one["pattern"] is not None and not _is_text(one["pattern"]):
             return f"has the pattern {_seen(one['pattern'])}, wanted text", "put it in quotes"
         wrong = _name(one["name"])
@@ -169,7 +169,7 @@ def _count(value: Any) -> Wrong | None:
     if type(value) is not int:
         return f"wanted a whole number, is {_seen(value)}", "write replicas: 4"
     if value < 2:
-        return f"is {value}, wanted 2 or more", "leave the resource out where nothing is shared"
+        return f"is {value}, wanted 2 or more", "remove the resource to disable sharing"
     if value > MOST_REPLICAS:
         return f"is {shown(value, 30)}, wanted at most {MOST_REPLICAS}", ""
     return None
@@ -183,10 +183,10 @@ def _resource(value: Any) -> Wrong | None:
         return None
     dotted = name.replace("+", ".")
     if dotted != name and _MIG.fullmatch(dotted):
-        return f"is {_seen(value)}", f"the resource is called {PREFIX}{dotted}"
+        return f"is {_seen(value)}", f"the resource is named {PREFIX}{dotted}"
     if re.fullmatch(_MIG.pattern.removeprefix("mig-"), dotted):
-        return f"is {_seen(value)}", f"the resource is called {PREFIX}mig-{dotted}"
-    what = f"the device plugin advertises {GPU} and {PREFIX}mig-<profile>, nothing else"
+        return f"is {_seen(value)}", f"the resource is named {PREFIX}mig-{dotted}"
+    what = f"the device plugin advertises only {GPU} and {PREFIX}mig-<profile>"
     near = difflib.get_close_matches(name.lower(), ("gpu", "mig"), 1, 0.5)
     if "mig" in name.lower():
         return f"is {_seen(value)}", f"{what}; write {PREFIX}mig-1g.10gb"

@@ -1,11 +1,11 @@
-"""The labels of GPU feature discovery (GFD), computed from what NVML and sysfs say of a node.
+"""The labels of GPU feature discovery (GFD), computed from NVML and sysfs.
 
-Names and formats are GFD's own, so that whatever selects nodes by them goes on to work. Where GFD
-leaves the outcome to chance (a node with two models of GPU), the outcome here is always the same one.
+Names and formats are GFD's own, so that existing node selectors keep working. Where GFD's result is random (a
+node with two GPU models), the result here is deterministic.
 
 Sources:
     NVIDIA/k8s-device-plugin v0.20.0: internal/lm/*.go, internal/resource/nvml-*.go,
-    internal/vgpu/*.go, and what their tests expect.
+    internal/vgpu/*.go, and their tests.
 """
 
 from gpustate.formats.labels.gfd import Labels, Options, Seen, compute

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gpustate.formats.deviceplugin.model import GPU, NO_SHARING, Sharing
 from gpustate.formats.labels import mig
-from gpustate.formats.labels.names import family, product, sanitised
+from gpustate.formats.labels.names import family, product, sanitise
 from gpustate.formats.labels.resource import base_labels
 from gpustate.formats.labels.vgpu import VGpu
 from gpustate.formats.numbers import whole
@@ -20,13 +20,13 @@ _MODES = {"030000": "graphics", "030200": "compute"}
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What labels are made of.
+    """The input for labels.
 
     Args:
         nvml: NVML's report.
         classes: PCI class of each GPU by address, six hexadecimal digits.
-        machine: the machine's product name, as DMI has it; ``None`` where it cannot be read.
-        vgpus: vGPUs among the devices; ``None`` where that cannot be told.
+        machine: the machine's product name from DMI; ``None`` if it cannot be read.
+        vgpus: vGPUs among the devices; ``None`` if unknown.
     """
 
     nvml: NvmlFacts
@@ -37,11 +37,11 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What GFD is configured to do.
+    """GFD's configuration.
 
     Args:
         mig_strategy: ``none``, ``single`` or ``mixed``.
-        sharing: as the device plugin's configuration says.
+        sharing: from the device plugin's configuration.
     """
 
     mig_strategy: str = "none"
@@ -50,12 +50,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The outcome.
+    """The result.
 
     Args:
-        values: label to value; empty where there is a problem.
-        notes: what a person should know.
-        problem: why no labels can be told, with the next move; ``None`` when they can.
+        values: by label; empty if there is a problem.
+        notes: for the user.
+        problem: why there are no labels, with the remedy; ``None`` if there are.
     """
 
     values: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -92,23 +92,23 @@ def _word(fact: bool) -> str:
 
 
 def _machine(product: str | None) -> str:
-    """``unknown`` only where the name cannot be read: a blank one is an empty label."""
-    return "unknown" if product is None else sanitised(product.strip())
+    """``unknown`` only if the name cannot be read; a blank name is an empty label."""
+    return "unknown" if product is None else sanitise(product.strip())
 
 
 def _problem(nvml: NvmlFacts, options: Options) -> str | None:
     if nvml.error is not None:
         text = nvml.error_text or nvml.error_name
-        return f"NVML does not answer: {text} ({nvml.error}); see: gpustate explain"
+        return f"NVML does not respond: {text} ({nvml.error}); run gpustate explain"
     lost = [gpu for gpu in nvml.gpus if gpu.error is not None]
     if lost:
-        return f"GPU {lost[0].index} does not answer (NVML error {lost[0].error}); see: gpustate explain"
+        return f"GPU {lost[0].index} does not respond (NVML error {lost[0].error}); run gpustate explain"
     if not nvml.gpus:
         return None
     if len(nvml.driver_version.split(".")) not in (2, 3):
         return f"the driver's version is {nvml.driver_version!r}, wanted X.Y or X.Y.Z"
     if whole(nvml.cuda_version.partition(".")[0]) is None:
-        return "the driver does not say which CUDA it runs; install a python3 on the node"
+        return "the driver's CUDA version is unknown; install python3 on the node"
     enabled = [gpu for gpu in nvml.gpus if gpu.mig_current]
     if enabled and options.sharing.strategy == "mps":
         return f"GPU {enabled[0].index} has MIG enabled, and MIG devices cannot be shared with MPS"
@@ -138,14 +138,14 @@ def _versions(nvml: NvmlFacts) -> dict[str, str]:
 
 
 def _gpus(gpus: Iterable[Gpu], sharing: Sharing, notes: list[str]) -> dict[str, str]:
-    """Labels of whole GPUs; those without MIG stand for the node where there are both."""
+    """Labels of whole GPUs; if only some use MIG, those without it are labelled."""
     counts = Counter(gpu.name for gpu in gpus)
     labels: dict[str, str] = {}
     for enabled in (True, False):
         models = Counter(gpu.name for gpu in gpus if bool(gpu.mig_current) == enabled)
         if not models:
             continue
-        # GFD takes the last one of a map in no order; here the most frequent one, then by name.
+        # GFD uses the last one of an unordered map; here it is the most frequent one, then by name.
         name = min(models, key=lambda one: (-models[one], one))
         one = [gpu for gpu in gpus if gpu.name == name and bool(gpu.mig_current) == enabled][-1]
         labels |= base_labels(
@@ -153,10 +153,10 @@ def _gpus(gpus: Iterable[Gpu], sharing: Sharing, notes: list[str]) -> dict[str, 
         )
         labels |= _described(one)
     if len(counts) > 1:
-        told = ", ".join(f"{count} x {name}" for name, count in sorted(counts.items()))
+        listed = ", ".join(f"{count} x {name}" for name, count in sorted(counts.items()))
         notes.append(
-            f"the node has several models of GPU ({told}); the labels tell of "
-            f"{labels[GPU + '.product']} only, as there is one label for all"
+            f"the node has several GPU models ({listed}); the labels describe only "
+            f"{labels[GPU + '.product']}, as there is one label for all"
         )
     return labels
 

@@ -1,8 +1,7 @@
 """Labels of MIG devices, for both strategies.
 
-``single``: every MIG device is an ``nvidia.com/gpu``, which wants the same profile on all GPUs; where
-that does not hold, the product ends in ``MIG-INVALID`` and the count is 0. ``mixed``: a resource for
-each profile.
+``single``: every MIG device is an ``nvidia.com/gpu``, which requires the same profile on all GPUs; otherwise
+the product ends in ``MIG-INVALID`` and the count is 0. ``mixed``: a resource per profile.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ _ATTRIBUTES = (
 
 
 def profile(device: MigDevice) -> str:
-    """The profile as resources are called: ``1g.10gb.me`` for ``... MIG 1g.10gb+me``; empty: unknown."""
+    """The profile as in resource names: ``1g.10gb.me`` for ``... MIG 1g.10gb+me``; empty if unknown."""
     found = _PROFILE.search(device.name.strip())
     return found[1].replace("+", ".") if found else ""
 
 
 def problem(gpus: Iterable[Gpu]) -> str | None:
-    """Say why the MIG devices of GPUs cannot be described."""
+    """Return why the MIG devices of GPUs cannot be described."""
     for gpu in gpus:
         for device in gpu.mig_devices:
             if not profile(device):
-                return f"GPU {gpu.index}: the MIG device {device.uuid} does not say its profile"
+                return f"GPU {gpu.index}: the profile of MIG device {device.uuid} is unknown"
             if device.memory_mib is None:
                 return (
-                    f"GPU {gpu.index}: nvidia-smi alone does not tell the attributes of MIG devices; "
+                    f"GPU {gpu.index}: nvidia-smi alone does not report the attributes of MIG devices; "
                     "install a complete python3 on the node"
                 )
     return None
@@ -63,7 +62,7 @@ def labels(
             return {}
         why = _invalid(all_gpus, enabled, profiles)
         if why:
-            notes.append(f"the MIG strategy single does not hold: {why}")
+            notes.append(f"the MIG strategy single is not applicable: {why}")
             return _invalid_labels(enabled[0])
     found: dict[str, str] = {}
     for name in profiles:
@@ -80,7 +79,7 @@ def _invalid(gpus: tuple[Gpu, ...], enabled: list[Gpu], profiles: list[str]) -> 
     if any(not gpu.mig_devices for gpu in enabled):
         return "a GPU has MIG enabled and no MIG device"
     if len(enabled) < len(gpus):
-        return "some GPUs have MIG enabled and others have not"
+        return "MIG is enabled on some GPUs only"
     return "" if len(profiles) == 1 else f"there are several profiles ({', '.join(profiles)})"
 
 

@@ -18,14 +18,14 @@ _FAMILIES = {
 }
 
 
-def sanitised(text: str) -> str:
-    """Drop what no label may hold, and put dashes between words."""
+def sanitise(text: str) -> str:
+    """Drop characters not allowed in labels, and join words with dashes."""
     # Tabs and other blanks count as dropped characters, not as blanks: GFD keeps the space only.
     return "-".join(_DROPPED.sub("", text).split())
 
 
 def family(major: int, minor: int) -> str:
-    """GFD's name for a compute capability; ``undefined`` for one it does not know (11.0)."""
+    """GFD's name for a compute capability; ``undefined`` for an unsupported one (11.0)."""
     if major == 7:
         return "volta" if minor < 5 else "turing"
     if major == 8:
@@ -35,5 +35,5 @@ def family(major: int, minor: int) -> str:
 
 def product(*parts: str, shared: bool = False) -> str:
     """``NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED`` of its parts; empty parts are left out."""
-    words = [sanitised(part) for part in parts if part]
+    words = [sanitise(part) for part in parts if part]
     return "-".join([*words, "SHARED"] if shared and words else words)

@@ -1,4 +1,4 @@
-"""Labels as a feature file of node feature discovery (NFD), and what no label may be.
+"""Labels as a feature file of node feature discovery (NFD), and their syntax.
 
 NFD reads ``features.d/*`` on the node: a line is ``name=value``, ``#`` begins a comment, files whose
 names begin with a dot are left out, and one of more than 64 KiB is ignored. Comments of the form ``# +name`` are
@@ -37,9 +37,9 @@ def as_text(labels: Mapping[str, str]) -> str:
 
 
 def parse(text: str) -> dict[str, str]:
-    """Read a feature file as NFD does; the time at which it was written is left out.
+    """Read a feature file like NFD, without the time at which it was written.
 
-    What stands behind an expiry time is left out too: it is not a label, or soon none.
+    Lines after an expiry time are ignored too: they are not labels, or soon expire.
     """
     labels: dict[str, str] = {}
     skip = expires = False
@@ -79,9 +79,11 @@ def unfit(labels: Mapping[str, str]) -> dict[str, str]:
         if len(name) > LONGEST:
             found[label] = f"its name is longer than {LONGEST} characters"
         elif not _NAME.fullmatch(name):
-            found[label] = "its name holds characters that no label's name may"
+            found[label] = "its name contains characters not allowed in label names"
         elif len(value) > LONGEST:
             found[label] = f"{value} is longer than {LONGEST} characters"
         elif value and not _NAME.fullmatch(value):
-            found[label] = f"{value!r} begins or ends with a sign, or holds one that no label may"
+            found[label] = (
+                f"{value!r} contains characters not allowed in label values, or begins or ends with punctuation"
+            )
     return found

@@ -1,4 +1,4 @@
-"""The labels that every advertised resource has: product, count, replicas, how it is shared."""
+"""The labels of every advertised resource: product, count, replicas, sharing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def base_labels(
     Args:
         resource: ``nvidia.com/gpu`` or ``nvidia.com/mig-1g.10gb``.
         count: devices of it.
-        sharing: how it may be shared; ``None`` where it cannot be at all (a GPU divided by MIG).
+        sharing: of the resource; ``None`` if it cannot be shared (a GPU partitioned by MIG).
         product_parts: of its product's name.
     """
     replicas = 0 if sharing is None else sharing.replicas(resource)

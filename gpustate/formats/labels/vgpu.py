@@ -35,15 +35,15 @@ def vgpus(configs: Iterable[bytes]) -> tuple[VGpu, ...] | None:
             return None
         capability = _capability(config)
         if capability[3:5] == b"VF":
-            told = _host_driver(capability)
-            if told is None:
+            vgpu = _host_driver(capability)
+            if vgpu is None:
                 return None
-            found.append(told)
+            found.append(vgpu)
     return tuple(found)
 
 
 def _capability(config: bytes) -> bytes:
-    """The vendor-specific capability; empty where there is none."""
+    """The vendor-specific capability; empty if there is none."""
     if not config[_STATUS] & _HAS_CAPABILITIES:
         return b""
     at = config[_FIRST]

@@ -1,11 +1,11 @@
-"""GPUs as Slurm's configuration has them: lines of ``gres.conf``, features of a node.
+"""GPUs in Slurm's configuration: lines of ``gres.conf``, features of a node.
 
 Sources:
     Slurm, gres.conf(5) 22.05 and 25.11: File, MultipleFiles, Type, Cores, Links, order of devices;
     slurm.conf(5): NodeName, Gres, Feature; "Generic Resource (GRES) Scheduling", MIG management.
 """
 
-from gpustate.formats.slurm.block import foreign, marked, place, text_outside
+from gpustate.formats.slurm.block import find_block, foreign, place, text_outside
 from gpustate.formats.slurm.lines import (
     MigFiles,
     SlurmGpu,
@@ -24,11 +24,11 @@ __all__ = [
     "core_numbers",
     "expand",
     "features",
+    "find_block",
     "foreign",
     "gres_lines",
     "gres_value",
     "links",
-    "marked",
     "node_line",
     "place",
     "text_outside",

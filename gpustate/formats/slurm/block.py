@@ -1,11 +1,11 @@
-"""Our lines in a ``gres.conf`` that may have others: between two marks, everything else untouched."""
+"""Manage a marked block of lines in a ``gres.conf`` with foreign lines, which are not changed."""
 
 from __future__ import annotations
 
 import re
 
 BEGIN = "# gpustate begin: written by gpustate, changes in here are overwritten"
-#: The line before had no end, and got one: it goes again with the block.
+#: A newline was added to the line before; it is removed with the block.
 _ADDED = " (the line before had no end)"
 END = "# gpustate end"
 _BLOCK = re.compile(r"^# gpustate begin[^\n]*\n(?:.*\n)*?# gpustate end[^\n]*(?:\n|\Z)", re.M)
@@ -13,14 +13,14 @@ _GPU = re.compile(r"(?:^|\s)name\s*=\s*(?:gpu|shard)(?:\s|$)", re.IGNORECASE)
 _DETECTED = re.compile(r"(?:^|\s)autodetect\s*=\s*(?!off\b)\S", re.IGNORECASE)
 
 
-def marked(text: str) -> str | None:
-    """The block with its marks; ``None`` where there is none."""
+def find_block(text: str) -> str | None:
+    """The block with its marks; ``None`` if there is none."""
     found = _BLOCK.search(text)
     return found[0] if found else None
 
 
 def text_outside(text: str) -> str:
-    """The file without the block, as it was before."""
+    """The original file, without the block."""
     while found := _BLOCK.search(text):
         before = text[: found.start()]
         if found[0].partition("\n")[0].endswith(_ADDED):
@@ -30,7 +30,7 @@ def text_outside(text: str) -> str:
 
 
 def place(text: str, lines: list[str]) -> str:
-    """The file with the block in it, where it stood, else at the end; no lines: without it."""
+    """The file with the block at its previous place or at the end; without it if there are no lines."""
     found = _BLOCK.search(text)
     if not lines:
         return text_outside(text)
@@ -46,8 +46,8 @@ def place(text: str, lines: list[str]) -> str:
 
 
 def foreign(text: str, node: str) -> str | None:
-    """A line of somebody else that already describes this node's GPUs, with its number."""
-    # As many lines as before, so that the numbers hold.
+    """A foreign line that already describes this node's GPUs, with its number."""
+    # The number of lines stays the same, so that line numbers are right.
     rest = _BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
     for number, line in enumerate(rest.splitlines(), 1):
         words = line.partition("#")[0]

@@ -1,4 +1,4 @@
-"""Lines of ``gres.conf``, and what ``slurm.conf`` has to say of a node."""
+"""Lines of ``gres.conf``, and of ``slurm.conf`` for a node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNFIT = re.compile(r"[^a-z0-9_.]+")
 
 @dataclass(frozen=True, slots=True)
 class MigFiles:
-    """One MIG device: its profile, and the device nodes that a job needs for it."""
+    """One MIG device: its profile, and the device nodes that a job needs."""
 
     profile: str
     files: tuple[str, ...]
@@ -29,10 +29,10 @@ class SlurmGpu:
 
     Args:
         minor: the X of ``/dev/nvidiaX``; it need not be the GPU's place in PCI order.
-        type_name: as jobs ask for it: ``h100``.
-        cores: Slurm's numbers of the cores near it; empty: any.
-        links: NVLinks to each GPU in PCI order; empty where there are none.
-        migs: its MIG devices; ``None`` where MIG is off.
+        type_name: as jobs request it: ``h100``.
+        cores: Slurm's numbers of the local cores; empty for any.
+        links: NVLinks to each GPU in PCI order; empty if there are none.
+        migs: its MIG devices; ``None`` if MIG is disabled.
     """
 
     minor: int
@@ -56,7 +56,7 @@ def type_name(name: str) -> str:
 
 
 def gres_lines(gpus: Sequence[SlurmGpu], *, shards: int = 0, node: str = "") -> list[str]:
-    """The lines, one a device, GPUs in PCI order as Slurm numbers them.
+    """One line per device, GPUs in PCI order as Slurm numbers them.
 
     Args:
         gpus: in PCI order.
@@ -88,7 +88,7 @@ def gres_lines(gpus: Sequence[SlurmGpu], *, shards: int = 0, node: str = "") -> 
 
 
 def gres_value(gpus: Iterable[SlurmGpu], *, shards: int = 0) -> str:
-    """What ``Gres=`` says in ``slurm.conf``: ``gpu:h100:8``."""
+    """The value of ``Gres=`` in ``slurm.conf``: ``gpu:h100:8``."""
     counts: Counter[str] = Counter()
     whole_gpus = 0
     for gpu in gpus:
@@ -104,7 +104,7 @@ def gres_value(gpus: Iterable[SlurmGpu], *, shards: int = 0) -> str:
 
 
 def features(nvml: NvmlFacts) -> tuple[str, ...]:
-    """Words that jobs may ask for with ``--constraint``; of all GPUs where they differ."""
+    """Features for ``--constraint`` of jobs; of all GPUs if they differ."""
     found: list[str] = ["gpu"] if nvml.gpus else []
     for gpu in nvml.gpus:
         found.append(type_name(gpu.name))

@@ -1,4 +1,4 @@
-"""Where GPUs sit: cores as Slurm numbers them, NVLinks between GPUs.
+"""GPU topology for Slurm: local cores in Slurm's numbering, NVLinks between GPUs.
 
 Slurm counts cores, not the kernel's CPUs: two threads are one core, and cores are numbered socket by
 socket as hwloc finds them. On a machine with two sockets whose CPUs alternate between them, CPU 2 is
@@ -32,7 +32,7 @@ class Cpu:
 
 
 def expand(text: str) -> frozenset[int]:
-    """The numbers of a list such as ``0-3,8``; what is not a list gives none."""
+    """The numbers of a list such as ``0-3,8``; empty for invalid text."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

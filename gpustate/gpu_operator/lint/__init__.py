@@ -1,8 +1,7 @@
-"""The linter for files of the GPU Operator: every leaf that will not do what its writer thinks.
+"""The linter for files of the GPU Operator: every key without the effect its author expects.
 
-:func:`lint` reads a text as :func:`gpustate.gpu_operator.read` does, goes on after a problem where
-that one stops, and changes nothing. What it finds are :class:`Finding`; :mod:`document` and
-:mod:`sarif` print them.
+:func:`lint` reads a text like :func:`gpustate.gpu_operator.read`, but continues after a problem. It
+returns findings (:class:`Finding`), which :mod:`document` and :mod:`sarif` print.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the documents of one file say of one another, and the objects beside them.
+"""Checks across the documents of one file, and of the objects next to it.
 
 Sources:
     NVIDIA/gpu-operator v26.7: controllers (clusterpolicy_controller.go, nvidiadriver_controller.go),
@@ -17,42 +17,42 @@ from gpustate.gpu_operator import contents, gpucluster
 from gpustate.gpu_operator.companions import (
     REFERENCES,
     Companion,
+    CompanionStore,
     Reference,
-    Shelf,
     inline_of,
     object_name,
-    padded,
+    pad,
 )
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding
 
-#: What the schema of ClusterPolicy requires; an empty mapping is enough.
+#: Sections that the schema of ClusterPolicy requires; an empty mapping is enough.
 REQUIRED = (
     *("operator", "daemonsets", "driver", "toolkit", "devicePlugin", "dcgm", "dcgmExporter"),
     *("nodeStatusExporter", "gfd"),
 )
 _BRANCH = re.compile(r"(\d{3,4})(\..*)?(-.*)?")
-#: The first branch that a GPUCluster works with.
+#: The lowest driver branch that a GPUCluster supports.
 _DRA_BRANCH = 580
 
 
 def documents(contexts: Sequence[Context]) -> Iterator[Finding]:
-    """Objects that get into one another's way."""
+    """Objects that conflict with one another."""
     kinds: dict[str, list[Context]] = {}
     for one in contexts:
         kinds.setdefault(one.kind, []).append(one)
     for kind in ("clusterpolicy", "gpucluster", "helm"):
         for one in kinds.get(kind, [])[1:]:
             yield one.find(
-                "contradiction", "", f"a second {one.title}: only one of them counts", "keep one"
+                "contradiction", "", f"a second {one.title}: only one takes effect", "keep one"
             )
     stacks = [
         one for kind in ("clusterpolicy", "gpucluster", "helm") for one in kinds.get(kind, [])[:1]
     ]
     for one in stacks[1:]:
         yield one.find(
-            "contradiction", "", f"{one.title} beside {stacks[0].title}, wanted one of them"
+            "contradiction", "", f"{one.title} and {stacks[0].title} are mutually exclusive"
         )
     drivers = kinds.get("nvidiadriver", [])
     yield from _drivers(drivers)
@@ -63,12 +63,12 @@ def documents(contexts: Sequence[Context]) -> Iterator[Finding]:
 
 
 def _drivers(drivers: Sequence[Context]) -> Iterator[Finding]:
-    defaults = [one for one in drivers if one.given("default") is True]
+    defaults = [one for one in drivers if one.own_value("default") is True]
     for one in defaults[1:]:
         yield one.find(
             "contradiction",
             "default",
-            f"default is true here and in {defaults[0].title}, wanted one",
+            f"default is true here and in {defaults[0].title}, and only one may be the default",
         )
 
 
@@ -78,25 +78,25 @@ def _policy(policy: Context, drivers: Sequence[Context]) -> Iterator[Finding]:
         yield policy.find(
             "incomplete",
             "",
-            f"lacks {', '.join(lacking)}, which the API server wants",
-            "give each, if only as {}",
+            f"lacks {', '.join(lacking)}, which the API server requires",
+            "add each of them, at least as {}",
         )
     by_crd = policy.value("driver.useNvidiaDriverCRD") is True
     if drivers and not by_crd:
         yield drivers[0].find(
             "without-effect",
             "",
-            f"{drivers[0].title} does nothing: driver.useNvidiaDriverCRD of the ClusterPolicy is not true",
+            f"{drivers[0].title} has no effect: driver.useNvidiaDriverCRD of the ClusterPolicy is not true",
             "set driver.useNvidiaDriverCRD to true",
         )
     if by_crd and policy.on("driver"):
         for path in ("version", "kernelModuleType", "usePrecompiled", "rdma.enabled"):
-            given = policy.given(f"driver.{path}")
+            given = policy.own_value(f"driver.{path}")
             if given not in (None, "", False) and given != policy.value("driver.none"):
                 yield policy.find(
                     "without-effect",
                     f"driver.{path}",
-                    f"driver.{path} does nothing with driver.useNvidiaDriverCRD: the NVIDIADriver says it",
+                    f"driver.{path} has no effect with driver.useNvidiaDriverCRD: the NVIDIADriver sets it",
                     f"move it to {path} of the NVIDIADriver",
                 )
 
@@ -107,24 +107,24 @@ def _cluster(cluster: Context, drivers: Sequence[Context]) -> Iterator[Finding]:
         yield cluster.find(
             "contradiction",
             "",
-            f"metadata.name is {shown(name)}, and the API server takes only {gpucluster.NAME!r}",
-            f"call it {gpucluster.NAME}",
+            f"metadata.name is {shown(name)}, and the API server accepts only {gpucluster.NAME!r}",
+            f"rename it to {gpucluster.NAME}",
         )
     for driver in drivers:
-        match = _BRANCH.fullmatch(str(driver.given("version") or ""))
+        match = _BRANCH.fullmatch(str(driver.own_value("version") or ""))
         if match is not None and int(match[1]) < _DRA_BRANCH:
             yield driver.find(
                 "contradiction",
                 "version",
-                f"version is {shown(driver.given('version'))}, and a GPUCluster wants branch {_DRA_BRANCH}",
-                f"write {_DRA_BRANCH} or later",
+                f"version is {shown(driver.own_value('version'))}, and a GPUCluster needs branch {_DRA_BRANCH}",
+                f"set it to {_DRA_BRANCH} or later",
             )
 
 
-def companions(context: Context, shelf: Shelf) -> Iterator[Finding]:
-    """ConfigMaps and Secrets: found or not, and what stands in them."""
+def companions(context: Context, store: CompanionStore) -> Iterator[Finding]:
+    """ConfigMaps and Secrets: missing ones, and the content of the others."""
     for reference in REFERENCES.get(context.kind, ()):
-        name = object_name(context.given(reference.path), context.kind)
+        name = object_name(context.own_value(reference.path), context.kind)
         if not name:
             continue
         try:
@@ -133,7 +133,7 @@ def companions(context: Context, shelf: Shelf) -> Iterator[Finding]:
                 if context.kind == "helm"
                 else None
             )
-            found = found or shelf.find(reference.kind, name)
+            found = found or store.find(reference.kind, name)
         except PolicyError as error:
             yield context.find(
                 "companion", reference.path, f"{error.place}: {error.message}", error.fix
@@ -143,14 +143,14 @@ def companions(context: Context, shelf: Shelf) -> Iterator[Finding]:
             yield context.find(
                 "not-found",
                 reference.path,
-                f"the {reference.kind} {shown(name)} is not beside the file, so it is not looked into",
-                f"put it into the file, or into the folder {shelf.folder.name}",
+                f"the {reference.kind} {shown(name)} was not found, so it is not checked",
+                f"add it to the file, or to the folder {store.folder.name}",
             )
             continue
         yield from _content(context, reference, found)
 
 
-#: What a ConfigMap holds by a key that only such a one has, or by a word of its text.
+#: The kind of a ConfigMap's data, recognised by its key or by a word of its text.
 _HOLDS = (
     ("clients.yaml", "", "clients"),
     ("dcgm-metrics.csv", "", "counters"),
@@ -162,14 +162,14 @@ _HOLDS = (
 )
 
 
-def alone(file: str, items: Sequence[Item]) -> tuple[list[Finding], bool]:
-    """What is to be said of ConfigMaps without the policy that names them, and whether any is known."""
+def companions_only(file: str, items: Sequence[Item]) -> tuple[list[Finding], bool]:
+    """Findings on ConfigMaps without the policy that names them, and whether any was recognised."""
     found: list[Finding] = []
     known = False
     for item in items:
         name = item.text("metadata", "name")
         try:
-            companion = Shelf(file, (item,)).find(item.text("kind"), name)
+            companion = CompanionStore(file, (item,)).find(item.text("kind"), name)
         except PolicyError as error:
             found.append(Finding("companion", "", error.message, file, item.line, error.fix))
             known = True
@@ -201,7 +201,7 @@ def _content(context: Context, reference: Reference, found: Companion) -> Iterat
             flaw.rule, reference.path, flaw.message, flaw.file, flaw.line, flaw.fix, context.title
         )
     if reference.path == "devicePlugin.config.name":
-        default = context.given("devicePlugin.config.default")
+        default = context.own_value("devicePlugin.config.default")
         if default and str(default) not in found.entries:
             yield context.find(
                 "contradiction",
@@ -214,12 +214,12 @@ def _content(context: Context, reference: Reference, found: Companion) -> Iterat
 
 
 def _not_with_mixed(context: Context, found: Companion, default: str) -> Iterator[Finding]:
-    """The Operator hands ``mig.strategy`` to the plugin, which refuses mixed together with MPS."""
+    """The Operator passes ``mig.strategy`` to the plugin, which refuses mixed together with MPS."""
     entry = found.entries.get(default)
     if entry is None:
         return
     try:
-        config = deviceplugin.read(padded(entry), entry.file)
+        config = deviceplugin.read(pad(entry), entry.file)
     except PolicyError:
         return  # there is a finding already
     if config.sharing.strategy == "mps":

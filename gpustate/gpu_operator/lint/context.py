@@ -1,4 +1,4 @@
-"""What the checks of one document ask about it: values as they hold, and where they stand."""
+"""One document for the linter's checks: its effective values and their lines."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Context:
     Args:
         kind: ``clusterpolicy``, ``nvidiadriver``, ``gpucluster`` or ``helm``.
         file: its path.
-        title: how findings call it.
+        title: its name in findings.
         spec: ``spec`` of the object, or all values.
-        settings: what it sets, known and of the right type.
+        settings: the valid settings.
         item: the whole object; of values the same as ``spec``.
-        release: of the Operator, against which it is held.
+        release: of the Operator that it is checked against.
     """
 
     kind: str
@@ -37,40 +37,40 @@ class Context:
     release: str
 
     def before(self, release: str) -> bool:
-        """Whether it is held against an earlier release than this one."""
+        """Whether it is checked against an earlier release than this one."""
         return (history.number(self.release) or (0,)) < (history.number(release) or (0,))
 
     def item_at(self, path: str) -> Item | None:
-        """The value that the file gives at a path; ``None`` when it gives none, or ``null``."""
+        """The value that the file sets at a path; ``None`` if it sets none, or ``null``."""
         return self.spec.get(*path.split("."))
 
-    def given(self, path: str) -> Any:
+    def own_value(self, path: str) -> Any:
         """The same as plain data."""
         found = self.item_at(path)
         return None if found is None else plain(found)
 
     def value(self, path: str) -> Any:
-        """What holds at a path: the file's, else what the chart or the API server fills in.
+        """The effective value at a path: the file's, else the default of the chart or the API server.
 
-        In values, ``null`` takes the default of the chart away, and leaves that of the API server.
+        In values, ``null`` removes the chart's default, not that of the API server.
         """
-        found = self.given(path)
+        found = self.own_value(path)
         if found is not None:
             return found
         record = records(self.kind, self.release).get(path)
         if record is None:
             return None
         if record.filled_by == "chart" and is_null(self.spec, path):
-            return record.leaf.default
+            return record.field.default
         return record.default
 
     def on(self, section: str) -> bool:
-        """Whether a component is switched on; nothing said is what the Operator makes of it."""
+        """Whether a component is enabled, by the file or by the Operator's default."""
         value = self.value(f"{section}.enabled")
         return f"{section}.enabled" in NIL_IS_ON if value is None else bool(value)
 
-    def of_nvidia(self, prefix: str) -> bool:
-        """Whether an image is one that NVIDIA publishes: from its registry, under its own name.
+    def is_nvidia_image(self, prefix: str) -> bool:
+        """Whether an image is one that NVIDIA publishes, in its registry under its original name.
 
         Args:
             prefix: of the keys ``repository`` and ``image``: ``driver.``, or empty in an NVIDIADriver.
@@ -79,10 +79,10 @@ class Context:
         if repository and not str(repository).startswith("nvcr.io/nvidia"):
             return False
         usual = history.chart_defaults().get(f"{prefix or 'driver.'}image")
-        return self.given(f"{prefix}image") in (None, "", usual)
+        return self.own_value(f"{prefix}image") in (None, "", usual)
 
     def line(self, path: str) -> int:
-        """The line of a key, else of the nearest one above it that the file has; ``""``: the object."""
+        """The line of a key, or of its nearest parent in the file; ``""`` for the object."""
         if not path:
             return self.item.line
         words = path.split(".")

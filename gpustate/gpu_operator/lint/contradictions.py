@@ -1,6 +1,6 @@
-"""Settings that contradict one another, or that another setting switches off.
+"""Settings that contradict one another, or that another setting disables.
 
-Each check is a function of one document; what two documents say of one another is in
+Each check is a function of one document. Checks across documents are in
 :mod:`gpustate.gpu_operator.lint.between`.
 
 Sources:
@@ -21,9 +21,9 @@ from gpustate.gpu_operator.lint.finding import Finding
 
 Check = Callable[[Context], Iterator[Finding]]
 _BRANCH = re.compile(r"\d{3,4}")
-#: The first nvidia-fs that is built for the open modules only, and the first release with one.
+#: The first nvidia-fs that supports only the open modules, and the first release with it.
 _GDS_OPEN, _GDS_IS_OPEN_SINCE = (2, 17, 5), "v23.9.1"
-#: Release since which the device plugin gets them as GDS_ENABLED and GDRCOPY_ENABLED, whoever installed their modules.
+#: Since this release the device plugin reads GDS_ENABLED and GDRCOPY_ENABLED, whoever installed the modules.
 _OF_PLUGIN = {"gds": "v22.9.0", "gdrcopy": "v25.10.0"}
 
 
@@ -42,13 +42,13 @@ def nri(context: Context) -> Iterator[Finding]:
             yield context.find(
                 "contradiction",
                 path,
-                f"{path} is true and {section}.enabled is false: the NRI plugin is a part of {what}",
+                f"{path} is true and {section}.enabled is false: the NRI plugin needs {what}",
                 f"set {section}.enabled to true, or {path} to false",
             )
 
 
 def precompiled(context: Context) -> Iterator[Finding]:
-    """Precompiled modules: a branch, and nothing that is built on the node."""
+    """Precompiled modules need a branch, and exclude modules built on the node."""
     prefix = _driver(context)
     path = f"{prefix}usePrecompiled"
     if context.value(path) is not True or (prefix and not context.on("driver")):
@@ -58,15 +58,15 @@ def precompiled(context: Context) -> Iterator[Finding]:
             yield context.find(
                 "contradiction",
                 f"{section}.enabled",
-                f"{section}.enabled and {path} are both true, which the Operator refuses",
+                f"{section}.enabled and {path} are mutually exclusive, and both are true",
                 f"set {path} to false, or {section}.enabled to false",
             )
     version = str(context.value(f"{prefix}version") or "")
     if not version or version.startswith("sha256:") or _BRANCH.fullmatch(version):
         return
-    if not context.of_nvidia(prefix):
-        return  # who builds images tags them as they like
-    given = context.given(f"{prefix}version") is not None
+    if not context.is_nvidia_image(prefix):
+        return  # custom images may have any tag
+    given = context.own_value(f"{prefix}version") is not None
     what = f"is {shown(version)}" if given else f"is not given, and {shown(version)} then"
     yield context.find(
         "contradiction",
@@ -77,14 +77,14 @@ def precompiled(context: Context) -> Iterator[Finding]:
 
 
 def storage(context: Context) -> Iterator[Finding]:
-    """nvidia-fs 2.17.5 and later are built for the open modules only."""
+    """nvidia-fs 2.17.5 and later support the open modules only."""
     path = f"{_driver(context)}kernelModuleType"
     if context.before(_GDS_IS_OPEN_SINCE) or (_driver(context) and not context.on("driver")):
         return
-    version = history.number(str(context.given("gds.version") or ""))
+    version = history.number(str(context.own_value("gds.version") or ""))
     if version is not None and version < _GDS_OPEN:
         return
-    if context.on("gds") and context.given(path) == "proprietary":
+    if context.on("gds") and context.own_value(path) == "proprietary":
         yield context.find(
             "contradiction",
             path,
@@ -94,19 +94,21 @@ def storage(context: Context) -> Iterator[Finding]:
 
 
 def rdma(context: Context) -> Iterator[Finding]:
-    """The host's network driver is waited for only when RDMA is on."""
+    """The host's network driver matters only with RDMA enabled."""
     prefix = _driver(context)
-    if context.given(f"{prefix}rdma.useHostMofed") and not context.value(f"{prefix}rdma.enabled"):
+    if context.own_value(f"{prefix}rdma.useHostMofed") and not context.value(
+        f"{prefix}rdma.enabled"
+    ):
         yield context.find(
             "without-effect",
             f"{prefix}rdma.useHostMofed",
-            f"{prefix}rdma.useHostMofed does nothing while {prefix}rdma.enabled is not true",
+            f"{prefix}rdma.useHostMofed has no effect while {prefix}rdma.enabled is not true",
             f"set {prefix}rdma.enabled to true",
         )
 
 
 def driver_off(context: Context) -> Iterator[Finding]:
-    """What belongs to the driver is off with it; the device plugin goes by two of them too."""
+    """Modules that need the driver; the device plugin reads two of these settings too."""
     if context.kind == "nvidiadriver" or context.on("driver"):
         return
     switches = ["driver.rdma.enabled", "driver.useNvidiaDriverCRD", "driver.usePrecompiled"]
@@ -116,39 +118,39 @@ def driver_off(context: Context) -> Iterator[Finding]:
         if not plugin or context.before(since):
             switches.append(f"{section}.enabled")
     for path in switches:
-        if context.given(path) is True:
+        if context.own_value(path) is True:
             yield context.find(
                 "without-effect",
                 path,
-                f"{path} is true and driver.enabled is false: without a driver of the Operator's "
-                "it does nothing",
+                f"{path} is true and driver.enabled is false: it has no effect without a driver "
+                "from the Operator",
                 "set driver.enabled to true, or remove it",
             )
 
 
 def upgrades(context: Context) -> Iterator[Finding]:
-    """Without autoUpgrade, and without drain, the rest says nothing."""
+    """Settings without effect because autoUpgrade or drain is disabled."""
     prefix = f"{_driver(context)}upgradePolicy"
     if context.item_at(prefix) is None:
         return
     deletion = "gpuPodDeletion" if context.kind == "helm" else "podDeletion"
     if not context.value(f"{prefix}.autoUpgrade"):
         for path in ("drain.enable", f"{deletion}.force", f"{deletion}.deleteEmptyDir"):
-            if context.given(f"{prefix}.{path}") is True:
+            if context.own_value(f"{prefix}.{path}") is True:
                 yield context.find(
                     "without-effect",
                     f"{prefix}.{path}",
-                    f"{prefix}.{path} does nothing while {prefix}.autoUpgrade is not true",
+                    f"{prefix}.{path} has no effect while {prefix}.autoUpgrade is not true",
                     f"set {prefix}.autoUpgrade to true",
                 )
         return
     if not context.value(f"{prefix}.drain.enable"):
         for path in ("drain.force", "drain.deleteEmptyDir", "drain.podSelector"):
-            if context.given(f"{prefix}.{path}"):
+            if context.own_value(f"{prefix}.{path}"):
                 yield context.find(
                     "without-effect",
                     f"{prefix}.{path}",
-                    f"{prefix}.{path} does nothing while {prefix}.drain.enable is not true",
+                    f"{prefix}.{path} has no effect while {prefix}.drain.enable is not true",
                     f"set {prefix}.drain.enable to true",
                 )
 
@@ -162,7 +164,7 @@ def machines(context: Context) -> Iterator[Finding]:
                 "without-effect",
                 "sandboxWorkloads.defaultWorkload",
                 "sandboxWorkloads.defaultWorkload is vm-vgpu and vgpuManager.enabled is not true: "
-                "nothing makes vGPUs",
+                "nothing creates vGPUs",
                 "set vgpuManager.enabled to true",
             )
         return
@@ -170,45 +172,45 @@ def machines(context: Context) -> Iterator[Finding]:
         ("sandboxWorkloads.defaultWorkload", "container"),
         ("sandboxWorkloads.mode", "kubevirt"),
     ):
-        given = context.given(path)
+        given = context.own_value(path)
         if given is not None and given != harmless:
             yield context.find(
                 "without-effect",
                 path,
-                f"{path} does nothing while sandboxWorkloads.enabled is not true",
+                f"{path} has no effect while sandboxWorkloads.enabled is not true",
                 "set sandboxWorkloads.enabled to true",
             )
 
 
 def licenses(context: Context) -> Iterator[Finding]:
-    """Of a Secret and a ConfigMap the Secret is taken; and what the chart makes of ``false``."""
+    """A Secret takes precedence over a ConfigMap; and the chart's handling of ``false``."""
     prefix = f"{_driver(context)}licensingConfig"
     other = "name" if context.kind == "nvidiadriver" else "configMapName"
-    if context.given(f"{prefix}.secretName") and context.given(f"{prefix}.{other}"):
+    if context.own_value(f"{prefix}.secretName") and context.own_value(f"{prefix}.{other}"):
         yield context.find(
             "without-effect",
             f"{prefix}.{other}",
-            f"{prefix}.{other} does nothing beside {prefix}.secretName",
+            f"{prefix}.{other} has no effect together with {prefix}.secretName",
             "keep the Secret",
         )
-    named = context.given(f"{prefix}.secretName") or context.given(f"{prefix}.{other}")
+    named = context.own_value(f"{prefix}.secretName") or context.own_value(f"{prefix}.{other}")
     of_crd = context.kind == "helm" and context.value("driver.nvidiaDriverCRD.enabled")
-    if of_crd and named and context.given(f"{prefix}.nlsEnabled") is False:
+    if of_crd and named and context.own_value(f"{prefix}.nlsEnabled") is False:
         yield context.find(
             "without-effect",
             f"{prefix}.nlsEnabled",
-            f"{prefix}.nlsEnabled false becomes true: the chart takes false for nothing said when it "
-            "makes an NVIDIADriver",
-            "make the NVIDIADriver yourself: driver.nvidiaDriverCRD.deployDefaultCR: false",
+            f"{prefix}.nlsEnabled false becomes true: the chart treats false as not set when it "
+            "creates an NVIDIADriver",
+            "set driver.nvidiaDriverCRD.deployDefaultCR to false and create the NVIDIADriver yourself",
         )
 
 
 def fallback(context: Context) -> Iterator[Finding]:
-    """The default NVIDIADriver is for all nodes that no other wants."""
+    """The default NVIDIADriver is for all nodes that no other one selects."""
     if context.kind != "nvidiadriver":
         return
-    selector = context.given("nodeSelector")
-    if context.given("default") is True and selector:
+    selector = context.own_value("nodeSelector")
+    if context.own_value("default") is True and selector:
         yield context.find(
             "contradiction",
             "nodeSelector",
@@ -225,7 +227,7 @@ _OWNER = "nvidia.com/gpu-operator.driver.owner"
 
 
 def chart_switches(context: Context) -> Iterator[Finding]:
-    """Which object the chart makes."""
+    """Switches that select the object the chart creates."""
     if context.kind != "helm" or not context.value("gpuCluster.deployCR"):
         return
     if context.value("clusterPolicy.deployCR"):
@@ -239,7 +241,7 @@ def chart_switches(context: Context) -> Iterator[Finding]:
         yield context.find(
             "contradiction",
             "gpuCluster.deployCR",
-            "gpuCluster.deployCR wants driver.nvidiaDriverCRD.enabled, which is not true",
+            "gpuCluster.deployCR requires driver.nvidiaDriverCRD.enabled, which is not true",
             "set driver.nvidiaDriverCRD.enabled to true, or driver.enabled to false",
         )
 

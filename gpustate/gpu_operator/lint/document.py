@@ -7,23 +7,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpustate.formats.words import printable
-from gpustate.gpu_operator.blocks import Fate
+from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.lint.finding import Finding, Level, Report
 
 FORMAT = "gpustate.lint/1"
-#: How a class of leaves is called in text.
-SAID = {
-    Fate.HONOURED: "honoured",
-    Fate.KUBERNETES: "about Kubernetes objects",
-    Fate.NO_MEANING: "without meaning on a host",
-    Fate.LATER: "not carried out",
-    Fate.DEPRECATED: "deprecated",
-    Fate.DEAD: "ignored by the Operator",
+#: Kinds of support in text.
+_SUPPORT = {
+    Support.HONOURED: "honoured",
+    Support.KUBERNETES: "about Kubernetes objects",
+    Support.NO_MEANING: "not applicable on a host",
+    Support.LATER: "not carried out",
+    Support.DEPRECATED: "deprecated",
+    Support.DEAD: "ignored by the Operator",
 }
 
 
 def as_data(reports: Sequence[Report], *, strict: bool, failed: bool) -> dict[str, Any]:
-    """Everything, as JSON has it."""
+    """All reports as a JSON document."""
     return {
         "format": FORMAT,
         "release": reports[0].release if reports else "",
@@ -45,7 +45,7 @@ def _file(report: Report) -> dict[str, Any]:
             {
                 "path": use.path,
                 "line": use.line,
-                "class": use.fate.value,
+                "class": use.support.value,
                 "detail": use.detail,
                 "since": use.since,
                 "document": use.document,
@@ -72,7 +72,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def as_text(reports: Sequence[Report], *, leaves: bool, notes: bool) -> str:
-    """For people: a line a finding, then how many leaves are of which class."""
+    """Text with a line per finding, then the number of fields by support."""
     return "".join(f"{printable(line)}\n" for line in _lines(reports, leaves=leaves, notes=notes))
 
 
@@ -85,14 +85,15 @@ def _lines(reports: Sequence[Report], *, leaves: bool, notes: bool) -> Iterator[
         if leaves:
             for use in report.uses:
                 since = f" (since {use.since})" if use.since else ""
-                what = f"{SAID[use.fate]}: {use.detail}"
+                what = f"{_SUPPORT[use.support]}: {use.detail}"
                 yield f"{report.file}:{use.line}: {use.path}: {what}{since}"
-        counts = Counter(use.fate for use in report.uses)
-        told = ", ".join(f"{counts[fate]} {SAID[fate]}" for fate in Fate if counts[fate])
+        counts = Counter(use.support for use in report.uses)
+        summary = ", ".join(f"{counts[one]} {_SUPPORT[one]}" for one in Support if counts[one])
+        number = len(report.uses)
         yield (
-            f"{report.file}: {len(report.uses)} leaves: {told}"
-            if told
-            else (f"{report.file}: sets nothing")
+            f"{report.file}: {number} field{'s' if number > 1 else ''}: {summary}"
+            if summary
+            else f"{report.file}: sets nothing"
         )
     counted = (f"{level.value}s={sum(one.count(level) for one in reports)}" for level in Level)
     yield f"files={len(reports)} {' '.join(counted)} release={reports[0].release}"

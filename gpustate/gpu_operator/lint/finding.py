@@ -1,4 +1,4 @@
-"""What the linter says: findings, the rules they are of, and the leaves of a file."""
+"""The linter's findings, its rules, and the fields that a file sets."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpustate.gpu_operator.blocks import Fate
+from gpustate.gpu_operator.blocks import Support
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """How severe a finding is."""
 
     ERROR = "error"  # the API server, the chart or the Operator refuses or drops it
-    WARNING = "warning"  # it is taken, and does nothing or not what it says
-    NOTE = "note"  # worth knowing; nothing is wrong
+    WARNING = "warning"  # it is accepted, and has no effect or another one than expected
+    NOTE = "note"  # for information; nothing is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,38 +33,46 @@ RULES = {
         Rule("unknown-key", _ERROR, "A key that the schema or the chart does not have."),
         Rule("removed-key", _ERROR, "A key that an earlier release of the Operator had."),
         Rule("newer-key", _ERROR, "A key that only a later release of the Operator has."),
-        Rule("misnamed-key", _ERROR, "A key under the name that another kind of file has for it."),
-        Rule("wrong-type", _ERROR, "A value of another type than the schema wants."),
+        Rule("misnamed-key", _ERROR, "A key under its name in another kind of file."),
+        Rule("wrong-type", _ERROR, "A value whose type the schema does not allow."),
         Rule("wrong-value", _ERROR, "A value that the schema does not allow."),
-        Rule("kind", _ERROR, "An object that looks like one of the Operator's and is none."),
+        Rule("kind", _ERROR, "An object that only resembles one of the Operator's."),
         Rule("contradiction", _ERROR, "Settings that the chart or the Operator refuses together."),
-        Rule("image", _ERROR, "An image that cannot be: repository, image and version in part."),
-        Rule("companion", _ERROR, "A ConfigMap or Secret whose content is not read as it stands."),
-        Rule("refused", _ERROR, "Something that gpustate refuses to carry out."),
-        Rule("ignored-key", _WARNING, "A key that the Operator or its chart does not look at."),
+        Rule("image", _ERROR, "An image with only some of repository, image and version."),
+        Rule("companion", _ERROR, "A ConfigMap or Secret with invalid or ignored content."),
+        Rule("refused", _ERROR, "A setting that gpustate refuses to carry out."),
+        Rule("ignored-key", _WARNING, "A key that the Operator or its chart ignores."),
         Rule("deprecated-key", _WARNING, "A key that has a successor."),
-        Rule("without-effect", _WARNING, "A setting that another one switches off."),
-        Rule("variable", _WARNING, "An environment variable that nothing reads, or not like this."),
-        Rule("tag", _WARNING, "A version that makes the tag of an image there is none of."),
+        Rule("without-effect", _WARNING, "A setting that another one disables."),
+        Rule(
+            "variable",
+            _WARNING,
+            "An environment variable that is not read, or not with this value.",
+        ),
+        Rule("tag", _WARNING, "A version for which no image tag is published."),
         Rule("wrapped", _NOTE, "Helm values inside another file."),
-        Rule("idle", _NOTE, "A component that is on, and off by the switch that the file has too."),
-        Rule("incomplete", _NOTE, "A section that the API server wants and the file leaves out."),
-        Rule("not-carried-out", _NOTE, "A setting about nodes that gpustate has no state for."),
-        Rule("not-found", _NOTE, "A ConfigMap or Secret that is not beside the file."),
+        Rule(
+            "idle",
+            _NOTE,
+            "A component that is enabled, but disabled by another setting of the file.",
+        ),
+        Rule("incomplete", _NOTE, "A section that the API server requires and the file omits."),
+        Rule("not-carried-out", _NOTE, "A node setting for which gpustate has no state."),
+        Rule("not-found", _NOTE, "A ConfigMap or Secret that was not found next to the file."),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing the linter found.
+    """One finding of the linter.
 
     Args:
         rule: its id.
         path: of the key, from ``spec`` (of values: from the top); empty: the document.
-        message: what was seen and what was wanted.
+        message: observed and expected value.
         file, line: where.
-        fix: the next move.
+        fix: the next step.
         document: ``ClusterPolicy cluster-policy``, or ``Helm values``.
     """
 
@@ -78,17 +86,17 @@ class Finding:
 
     @property
     def level(self) -> Level:
-        """That of its rule."""
+        """The level of its rule."""
         return RULES[self.rule].level
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One leaf that a file sets, and what becomes of it."""
+    """One field that a file sets, and how gpustate supports it."""
 
     path: str
     line: int
-    fate: Fate
+    support: Support
     detail: str
     since: str
     document: str
@@ -96,13 +104,13 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the linter says of one file.
+    """The linter's report on one file.
 
     Args:
         file: its path.
-        release: of the Operator, against which it was held.
+        release: of the Operator that it was checked against.
         findings: by line.
-        uses: every leaf it sets, in its order.
+        uses: every field it sets, in its order.
     """
 
     file: str
@@ -111,10 +119,10 @@ class Report:
     uses: tuple[Use, ...]
 
     def count(self, level: Level) -> int:
-        """How many findings of a level there are."""
+        """Count the findings of a level."""
         return sum(one.level is level for one in self.findings)
 
 
 def strict_failure(reports: Iterable[Report]) -> bool:
-    """Whether a strict run ends badly: something is wrong, not only worth knowing."""
+    """Whether a strict run fails: there is an error or a warning."""
     return any(one.level is not Level.NOTE for report in reports for one in report.findings)

@@ -1,13 +1,13 @@
-"""Settings that nothing looks at while another one stands as it does.
+"""Settings that have no effect because of another setting.
 
-Surprising: upstream's own sample and chart switch on components for virtual machines and leave
-``sandboxWorkloads`` off. Where a file says both, that is a note and no accusation.
+Surprising: upstream's own sample and chart enable components for virtual machines with
+``sandboxWorkloads`` disabled. So a file that sets both gets a note, not a warning.
 
 Sources:
     NVIDIA/gpu-operator v26.7.0: controllers/state_manager.go (isStateEnabled),
     controllers/object_controls.go (applyUpdateStrategyConfig), internal/image/image.go,
-    deployments/gpu-operator (its templates; of ``global`` only node feature discovery's read
-    something, ``imagePullSecrets``).
+    deployments/gpu-operator (templates; only node feature discovery's read
+    ``global``, its ``imagePullSecrets``).
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from gpustate.gpu_operator.lint.finding import Finding
 from gpustate.gpu_operator.records import records
 
 _SANDBOX = "sandboxWorkloads.enabled"
-#: On nodes for virtual machines only.
+#: Components that run only on nodes for virtual machines.
 _OF_MACHINES = ("vgpuManager", "vgpuDeviceManager", "vfioManager", "ccManager")
 _GLOBAL_READ = "imagePullSecrets"
 
 
 def machines(context: Context) -> Iterator[Finding]:
-    """Components for virtual machines, without nodes for them."""
+    """Components for virtual machines without nodes for them."""
     if context.kind not in ("clusterpolicy", "helm") or context.on("sandboxWorkloads"):
         return
     for section in _OF_MACHINES:
         path = f"{section}.enabled"
         record = records(context.kind).get(path)
-        if record is None or context.given(path) is not True or record.default is True:
+        if record is None or context.own_value(path) is not True or record.default is True:
             continue
-        said = context.given(_SANDBOX) is False
+        said = context.own_value(_SANDBOX) is False
         yield context.find(
             "idle" if said else "without-effect",
             path,
-            f"{path} does nothing while {_SANDBOX} is not true",
+            f"{path} has no effect while {_SANDBOX} is not true",
             f"set {_SANDBOX} to true, or {path} to false",
         )
 
 
 def vgpu_image(context: Context) -> Iterator[Finding]:
-    """Nobody publishes an image of the vGPU manager: the file has to name one."""
+    """No image of the vGPU manager is published: the file must name one."""
     if context.kind not in ("clusterpolicy", "helm"):
         return
     if not (context.on("sandboxWorkloads") and context.on("vgpuManager")):
@@ -51,52 +51,52 @@ def vgpu_image(context: Context) -> Iterator[Finding]:
     image = context.value("vgpuManager.image")
     whole = isinstance(image, str) and "/" in image
     if whole or any(context.value(f"vgpuManager.{part}") for part in ("repository", "version")):
-        return  # an image by itself, or one of which the check of images says what is missing
+        return  # a complete image, or one that the check of images reports
     yield context.find(
         "image",
         "vgpuManager.enabled",
         "vgpuManager.enabled is true and there is no image: neither vgpuManager.repository nor "
-        "vgpuManager.version is given, and the Operator brings none",
-        "build the image and give vgpuManager.repository, image and version",
+        "vgpuManager.version is set, and the Operator has no default",
+        "build the image and set vgpuManager.repository, image and version",
     )
 
 
 def toolkit_off(context: Context) -> Iterator[Finding]:
-    """The version of a toolkit that is not installed."""
+    """A version of the toolkit although it is disabled."""
     if context.kind not in ("clusterpolicy", "helm") or context.on("toolkit"):
         return
-    if context.given("toolkit.version"):
+    if context.own_value("toolkit.version"):
         yield context.find(
             "without-effect",
             "toolkit.version",
-            "toolkit.version does nothing while toolkit.enabled is false",
+            "toolkit.version has no effect while toolkit.enabled is false",
             "set toolkit.enabled to true, or remove the version",
         )
 
 
 def rolling(context: Context) -> Iterator[Finding]:
-    """A pace for updates that wait until somebody deletes the pods."""
+    """A rolling update's limits although updates wait until pods are deleted."""
     path = "daemonsets.rollingUpdate.maxUnavailable"
-    strategy = context.given("daemonsets.updateStrategy")
-    if strategy == "OnDelete" and context.given(path):
+    strategy = context.own_value("daemonsets.updateStrategy")
+    if strategy == "OnDelete" and context.own_value(path):
         yield context.find(
             "without-effect",
             path,
-            f"{path} does nothing while daemonsets.updateStrategy is OnDelete",
+            f"{path} has no effect while daemonsets.updateStrategy is OnDelete",
             "set daemonsets.updateStrategy to RollingUpdate, or remove it",
         )
 
 
 def globals_(context: Context) -> Iterator[Finding]:
-    """``global`` of values: charts share it, and this one reads next to nothing of it."""
+    """``global`` of values: shared by charts, and nearly unused by this one."""
     found = context.item_at("global") if context.kind == "helm" else None
     for key in found.value if found is not None and isinstance(found.value, dict) else ():
         if key != _GLOBAL_READ:
             yield context.find(
                 "ignored-key",
                 f"global.{key}",
-                f"global.{key} is ignored: of global the chart reads only {_GLOBAL_READ}, and that "
-                "for node feature discovery",
+                f"global.{key} is ignored: the chart reads only global.{_GLOBAL_READ}, for node feature "
+                "discovery",
             )
 
 

@@ -1,4 +1,4 @@
-"""From the text of a file to what is to be said of it."""
+"""Lint the text of a file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 from gpustate.errors import PolicyError
 from gpustate.formats.words import shown
 from gpustate.gpu_operator import former, history, shape, umbrella
-from gpustate.gpu_operator.blocks import Fate
+from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.check import Checker, Problem, Setting
-from gpustate.gpu_operator.companions import Shelf
+from gpustate.gpu_operator.companions import CompanionStore
 from gpustate.gpu_operator.documents import Item, plain
 from gpustate.gpu_operator.lint import between, contradictions, idle, settings, variables
 from gpustate.gpu_operator.lint.context import Context
@@ -27,27 +27,27 @@ _RULES = {
     "value": "wrong-value",
     "nameless": "wrong-value",
 }
-#: So many keys that the chart does not have, more than it has, make values those of another chart.
+#: Values with this many unknown keys, and more of them than known ones, belong to another chart.
 _OF_OTHERS = 8
 _HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
 _CHECKS = (*contradictions.CHECKS, *settings.CHECKS, *variables.CHECKS, *idle.CHECKS)
 
 
 def lint(text: str, file: str, *, release: str | None = None) -> Report:
-    """Say what is to be said of a file of the GPU Operator.
+    """Lint a file of the GPU Operator.
 
     Args:
         text: all of it.
-        file: its path, for places, and for the folder of ConfigMaps beside it.
-        release: of the Operator it is for, such as ``v24.9.0``; the newest known otherwise.
+        file: its path, for places, and for the folder of ConfigMaps next to it.
+        release: of the Operator it is for, such as ``v24.9.0``; by default the newest supported.
 
     Raises:
-        PolicyError: it is no YAML, or none of the Operator's files.
+        PolicyError: it is not YAML, or not one of the Operator's files.
         UsageError: there is no such release.
     """
     findings: list[Finding] = []
     contexts: list[Context] = []
-    beside: list[Item] = []
+    companions: list[Item] = []
 
     def failed(error: PolicyError, item: Item) -> None:
         findings.append(_of_error("kind", error, file, item))
@@ -62,21 +62,23 @@ def lint(text: str, file: str, *, release: str | None = None) -> Report:
         if foreign is not None:
             findings.append(_of_error("kind", foreign, file, one.item))
         elif one.kind in ("configmap", "secret", "node"):
-            beside.append(one.item)
+            companions.append(one.item)
         elif one.kind != "other":
             context, more = _document(one, file, against)
             contexts.append(context)
             findings.extend(more)
-    if not contexts and beside and not findings:
-        alone, known = between.alone(file, beside)
+    if not contexts and companions and not findings:
+        alone, known = between.companions_only(file, companions)
         if known:
             return Report(file, against, tuple(sorted(alone, key=_order)), ())
     if not contexts and not findings:
         kinds = sorted({one.item.text("kind") for one in found})
-        raise PolicyError(f"holds no policy, only {', '.join(kinds)}", place=file, fix=shape.WANTED)
-    findings.extend(_together(contexts, Shelf(file, tuple(beside))))
+        raise PolicyError(
+            f"contains no policy, only {', '.join(kinds)}", place=file, fix=shape.WANTED
+        )
+    findings.extend(_together(contexts, CompanionStore(file, tuple(companions))))
     if not any(one.level == "error" for one in findings):
-        # An object that is not beside the file has a finding already; the cluster may well have it.
+        # A missing object has a finding already; the cluster may well have it.
         lacking = {(one.file, one.line) for one in findings if one.rule == "not-found"}
         refused = _refused(text, file, against)
         findings.extend(one for one in refused if (one.file, one.line) not in lacking)
@@ -96,7 +98,7 @@ def _document(part: Part, file: str, release: str) -> tuple[Context, list[Findin
     name = item.text("metadata", "name") if of_kind != "helm" else ""
     title = f"{title} {name}" if name else title
     if part.held is not None:
-        what = f"these are the values of the chart in {part.held.wrapper}"
+        what = f"read as values of the chart in {part.held.wrapper}"
         if part.release:
             what = f"{what}, for {part.release}"
         found.append(Finding("wrapped", "", what, file, item.line, None, title))
@@ -113,22 +115,22 @@ def _document(part: Part, file: str, release: str) -> tuple[Context, list[Findin
         else:
             found.extend(_problem(one, of_kind, file, title, release))
     context = Context(of_kind, file, title, spec, tuple(good), item, release)
-    found.extend(one for setting in good for one in _leaf(setting, context))
+    found.extend(one for setting in good for one in _field(setting, context))
     return context, found
 
 
 def _head(item: Item, file: str, title: str) -> Iterator[Finding]:
-    """Keys beside ``spec``, where the schema has none."""
+    """Unknown keys at the level of ``spec``."""
     for key, child in item.value.items():
         if key not in _HEAD:
             known = key in {path.partition(".")[0] for path in TABLES["clusterpolicy"]}
-            fix = f"known here: {', '.join(_HEAD)}"
+            fix = f"supported keys: {', '.join(_HEAD)}"
             if key.lower() in _HEAD or key.lower() == "apiversion":
                 fix = f"did you mean {next(one for one in _HEAD if one.lower() == key.lower())}"
             elif known:
-                fix = f"it belongs below spec: spec.{key}"
+                fix = f"move it below spec: spec.{key}"
             what = (
-                f"unknown key {shown(key)} beside spec, which the API server would drop in silence"
+                f"unknown key {shown(key)} next to spec, which the API server would silently drop"
             )
             yield Finding("unknown-key", key, what, file, child.line, fix, title)
 
@@ -138,13 +140,11 @@ def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -
         return
     rule, message, fix = _RULES[problem.rule], problem.message, problem.fix
     if problem.rule == "newer":
-        message = (
-            f"{problem.path} is there since {_since(kind, problem.path)}, and this is {release}"
-        )
+        message = f"{problem.path} was added in {_since(kind, problem.path)}, and this is {release}"
     if problem.rule == "unknown":
         since = _since(kind, problem.meant.path) if problem.meant is not None else ""
         if since and (history.number(release) or (0,)) < (history.number(since) or (0,)):
-            fix = f"{fix}; that is there since {since}, and this is {release}"
+            fix = f"{fix}; that was added in {since}, and this is {release}"
         if problem.meant is not None and problem.meant.removed:
             rule = "removed-key"
         elif problem.meant is not None and any(
@@ -152,13 +152,13 @@ def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -
         ):
             rule = "misnamed-key"
     elif problem.rule == "misnamed" and problem.meant is not None:
-        message = f"unknown key {shown(problem.path)}, which the API server would drop in silence"
-        fix = f"did you mean {problem.meant.path}, as which gpustate reads it"
+        message = f"unknown key {shown(problem.path)}, which the API server would silently drop"
+        fix = f"gpustate reads it as {problem.meant.path}; rename it"
     yield Finding(rule, problem.path, message, file, problem.item.line, fix, title)
 
 
 def _since(kind: str, path: str) -> str:
-    """The release that brought a key, or the first key below it; empty: always there."""
+    """The release that added a key or the first key below it; empty if it always existed."""
     tags = [
         record.since
         for one, record in records(kind).items()
@@ -172,18 +172,18 @@ def _between(first: str, release: str, last: str) -> bool:
     return numbers[0] <= numbers[1] <= numbers[2]
 
 
-def _leaf(setting: Setting, context: Context) -> Iterator[Finding]:
-    """What is to be said of one setting by itself."""
+def _field(setting: Setting, context: Context) -> Iterator[Finding]:
+    """Findings on one setting by itself."""
     record = records(context.kind, context.release)[setting.path]
-    looked_at = setting.leaf.until and _between("1.0.0", context.release, setting.leaf.until)
+    looked_at = setting.field.until and _between("1.0.0", context.release, setting.field.until)
     if looked_at or not _asks(setting, record):
         return
-    if setting.leaf.fate in (Fate.DEAD, Fate.DEPRECATED):
-        rule = "ignored-key" if setting.leaf.fate is Fate.DEAD else "deprecated-key"
-        verb = "is ignored" if setting.leaf.fate is Fate.DEAD else "is deprecated"
-        fix = f"use {setting.leaf.instead}" if setting.leaf.instead else None
-        when = f" since the release after {setting.leaf.until}" if setting.leaf.until else ""
-        what = f"{setting.path} {verb}{when}: {setting.leaf.detail}"
+    if setting.field.support in (Support.DEAD, Support.DEPRECATED):
+        rule = "ignored-key" if setting.field.support is Support.DEAD else "deprecated-key"
+        verb = "is ignored" if setting.field.support is Support.DEAD else "is deprecated"
+        fix = f"use {setting.field.instead}" if setting.field.instead else None
+        when = f" since the release after {setting.field.until}" if setting.field.until else ""
+        what = f"{setting.path} {verb}{when}: {setting.field.detail}"
         yield _of_setting(rule, setting, context, what, fix)
 
 
@@ -195,32 +195,34 @@ def _of_setting(
 
 
 def _asks(setting: Setting, record: Record) -> bool:
-    """It says something other than what holds without it."""
+    """Whether it differs from the default."""
     value = plain(setting.item)
     if setting.path.endswith("env[].value"):
-        return False  # its name says it already
+        return False  # the finding on its name is enough
     return value not in (None, "", False, [], {}) and value != record.default
 
 
 def _uses(context: Context) -> Iterator[Use]:
-    unread = variables.unread(context)
+    unread = variables.unsupported_variables(context)
     for setting in context.settings:
         record = records(context.kind)[setting.path]
-        fate, detail = unread.get(id(setting.item), (setting.leaf.fate, setting.leaf.detail))
-        yield Use(setting.path, setting.item.line, fate, detail, record.since, context.title)
+        support, detail = unread.get(
+            id(setting.item), (setting.field.support, setting.field.detail)
+        )
+        yield Use(setting.path, setting.item.line, support, detail, record.since, context.title)
 
 
-def _together(contexts: list[Context], shelf: Shelf) -> Iterator[Finding]:
+def _together(contexts: list[Context], store: CompanionStore) -> Iterator[Finding]:
     for context in contexts:
         for check in _CHECKS:
             yield from check(context)
         yield from _later(context)
-        yield from between.companions(context, shelf)
+        yield from between.companions(context, store)
     yield from between.documents(contexts)
 
 
 def _later(context: Context) -> Iterator[Finding]:
-    """Settings about nodes that gpustate itself does not carry out."""
+    """Node settings that gpustate does not carry out."""
     for setting in context.settings:
         section = setting.path.partition(".")[0]
         off = f"{section}.enabled" in records(context.kind) and not context.on(section)
@@ -230,10 +232,10 @@ def _later(context: Context) -> Iterator[Finding]:
             and context.kind == "helm"
             and not context.value("gpuCluster.deployCR")
         )
-        if setting.leaf.fate is not Fate.LATER or off or sandbox or dra:
+        if setting.field.support is not Support.LATER or off or sandbox or dra:
             continue
-        if setting.asks_for_something and not setting.path.endswith("env[].value"):
-            what = f"{setting.path} is not carried out by gpustate: {setting.leaf.detail}"
+        if setting.has_effect and not setting.path.endswith("env[].value"):
+            what = f"{setting.path} is not carried out by gpustate: {setting.field.detail}"
             yield _of_setting("not-carried-out", setting, context, what)
 
 
@@ -244,7 +246,7 @@ _SANDBOX = (
 
 
 def _refused(text: str, file: str, release: str) -> Iterator[Finding]:
-    """What the reader would stop at."""
+    """The error at which the reader stops."""
     try:
         read(text, file, release=release)
     except PolicyError as error:

@@ -1,7 +1,7 @@
-"""Reports as SARIF 2.1.0, which code hosts show beside the lines of a change.
+"""Reports as SARIF 2.1.0, which code hosts show next to the lines of a change.
 
-Notes are SARIF's ``note``. Paths are given as the user gave them, with ``/`` between folders and what
-a URI does not take escaped; code hosts take those that are relative for paths in the repository.
+Notes are SARIF's ``note``. Paths are written as the user passed them, as an escaped URI; code hosts
+resolve relative ones in the repository.
 
 Sources:
     OASIS, Static Analysis Results Interchange Format (SARIF) 2.1.0, sections 3.13 to 3.52.
@@ -20,7 +20,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_sarif(reports: Sequence[Report], version: str) -> dict[str, Any]:
-    """One run with every finding of all files."""
+    """One run with the findings of all files."""
     ids = list(RULES)
     findings = [one for report in reports for one in report.findings]
     return {

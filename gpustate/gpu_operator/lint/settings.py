@@ -1,4 +1,4 @@
-"""Single settings that are not what they look like: variables, image tags, configuration names.
+"""Checks of single settings: variables, image tags, configuration names.
 
 Sources:
     NVIDIA/gpu-operator v26.7: internal/image/image.go, controllers/object_controls.go,
@@ -20,7 +20,7 @@ from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding
 from gpustate.gpu_operator.runtime import ENVIRONMENT
 
-#: All that the toolkit's installer reads, or once read (v1.10 to v1.20), beside what a state has.
+#: Variables that the toolkit's installer reads or once read (v1.10 to v1.20), without those of states.
 INSTALLER = frozenset(ENVIRONMENT) | {
     *("CDI_KIND", "CDI_OUTPUT_DIR", "CONTAINERD_RESTART_MODE"),
     *("CONTAINERD_RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_TYPE"),
@@ -51,7 +51,7 @@ _RUNTIME_PREFIXES = (
 )
 _DEFAULTS = ("CONTAINERD_SET_AS_DEFAULT", "NVIDIA_RUNTIME_SET_AS_DEFAULT")
 _CONTAINERD_FILES = ("CONTAINERD_CONFIG", "RUNTIME_CONFIG")
-#: Components whose images are made of three keys, with the prefix under which those stand.
+#: Components whose image is set by three keys, and the prefix of these keys.
 _IMAGES = (
     *("driver", "toolkit", "devicePlugin", "gfd", "migManager", "dcgm", "dcgmExporter"),
     *("nodeStatusExporter", "gds", "gdrcopy", "vgpuManager", "vgpuDeviceManager", "vfioManager"),
@@ -60,11 +60,11 @@ _IMAGES = (
 _SANDBOX = frozenset(_IMAGES[10:])
 _PARTS = ("repository", "image", "version")
 _SYSTEM = re.compile(r"-(ubuntu|rhel|rhcos|rocky|ol|sles|sl-micro|debian|amzn)\d[\w.]*$")
-#: The Operator puts the system after the tag of these.
+#: The Operator appends the node's system to the tag of these.
 _GET_SYSTEM = ("driver", "gds", "gdrcopy", "vgpuManager")
 _TAGGED_V_SINCE = "v1.10.0"
 _WITH_V = r"v\d+\.\d+(\.\d+)?(-.+)?"
-#: What NVIDIA's tags look like, without the system that the Operator puts after some of them.
+#: NVIDIA's tags, without the system that the Operator appends to some of them.
 _TAGS: Mapping[str, str] = {
     "driver": r"\d{3,4}(\.\d+){0,2}",
     **dict.fromkeys(("toolkit", "devicePlugin", "gfd", "migManager", "gdrcopy"), _WITH_V),
@@ -74,34 +74,36 @@ _TAGS: Mapping[str, str] = {
     "dcgm": r"\d+\.\d+\.\d+(-\d+)?-[a-z].*",
     "dcgmExporter": r"\d+\.\d+\.\d+-\d+\.\d+\.\d+-[a-z].*",
 }
-#: A tag such as ``latest`` or ``main`` is nobody's version.
+#: Tags such as ``latest`` or ``main`` are not versions.
 _VERSION = re.compile(r"v?\d.*")
 
 
 def variables(context: Context) -> Iterator[Finding]:
-    """Variables of the toolkit: misspelt, twice, at odds."""
+    """Variables of the toolkit: misspelt, duplicate or contradictory."""
     seen: dict[str, tuple[Any, int]] = {}
     for name, value, line in context.env("toolkit"):
         path = "toolkit.env"
         if name in seen:
-            yield _at(context, path, line, f"toolkit.env has {name} also in line {seen[name][1]}")
+            yield _at(
+                context, path, line, f"toolkit.env sets {name} in line {seen[name][1]} as well"
+            )
         elif name not in INSTALLER:
             near = difflib.get_close_matches(name.upper(), sorted(INSTALLER), 1, 0.8)
             if near or name.startswith(_RUNTIME_PREFIXES):
                 fix = f"did you mean {near[0]}" if near else None
-                what = f"toolkit.env {shown(name)} is nothing that the toolkit reads"
+                what = f"toolkit.env {shown(name)} is not read by the toolkit"
                 yield _at(context, path, line, what, fix)
         seen[name] = (value, line)
     if all(name in seen for name in _DEFAULTS) and len({seen[n][0] for n in _DEFAULTS}) > 1:
         line = seen[_DEFAULTS[1]][1]
-        yield _at(context, "toolkit.env", line, f"{' and '.join(_DEFAULTS)} say different things")
+        yield _at(context, "toolkit.env", line, f"{' and '.join(_DEFAULTS)} contradict each other")
     if context.value("cdi.nriPluginEnabled"):
         for name in (*_CONTAINERD_FILES, *_DEFAULTS):
             if name in seen:
                 what = (
-                    f"toolkit.env {name} does nothing with cdi.nriPluginEnabled, which leaves the "
+                    f"toolkit.env {name} has no effect with cdi.nriPluginEnabled, which fields the "
                 )
-                yield _at(context, "toolkit.env", seen[name][1], f"{what}runtime's files alone")
+                yield _at(context, "toolkit.env", seen[name][1], f"{what}runtime's files unchanged")
 
 
 def _at(context: Context, path: str, line: int, message: str, fix: str | None = None) -> Finding:
@@ -109,7 +111,7 @@ def _at(context: Context, path: str, line: int, message: str, fix: str | None = 
 
 
 def images(context: Context) -> Iterator[Finding]:
-    """Of repository, image and version all are needed, or none, or the image alone."""
+    """Repository, image and version must all be set, or none, or the image alone."""
     if context.kind not in ("clusterpolicy", "helm", "gpucluster"):
         return
     for section in _IMAGES:
@@ -130,7 +132,7 @@ def images(context: Context) -> Iterator[Finding]:
             f"{section}.{given[0]}",
             f"{section} has {' and '.join(p for p in _PARTS if p not in missing)} and no "
             f"{' and no '.join(missing)}, which the Operator refuses",
-            f"give {section}.{missing[0]} too, or none of {', '.join(_PARTS)}",
+            f"set {section}.{missing[0]} too, or none of {', '.join(_PARTS)}",
         )
 
 
@@ -145,12 +147,12 @@ def _matters(context: Context, section: str) -> bool:
 
 
 def tags(context: Context) -> Iterator[Finding]:
-    """Tags that make the name of an image which nobody publishes."""
+    """Tags of images that are not published."""
     of_driver = context.kind == "nvidiadriver"
     for section in ("driver",) if of_driver else dict.fromkeys((*_GET_SYSTEM, *_TAGS)):
         prefix = "" if of_driver else f"{section}."
         path = f"{prefix}version"
-        version = context.given(path)
+        version = context.own_value(path)
         if not isinstance(version, str | int) or isinstance(version, bool):
             continue
         if not of_driver and not _matters(context, section):
@@ -161,18 +163,18 @@ def tags(context: Context) -> Iterator[Finding]:
             yield context.find(
                 "tag",
                 path,
-                f"{path} is {shown(version)}, and the Operator puts the node's own system after it: "
+                f"{path} is {shown(version)}, and the Operator appends the node's system to it: "
                 f"{version}{system[0]}",
                 f"write {version[: system.start()]}",
             )
         elif section not in _TAGS or not _VERSION.fullmatch(version):
             continue
-        elif context.value(f"{prefix}repository") and context.of_nvidia(prefix):
+        elif context.value(f"{prefix}repository") and context.is_nvidia_image(prefix):
             yield from _unpublished(context, section, path, version)
 
 
 def _unpublished(context: Context, section: str, path: str, version: str) -> Iterator[Finding]:
-    """A version that is not written as NVIDIA tags the image."""
+    """A version that does not match the tags of NVIDIA's image."""
     if re.fullmatch(_TAGS[section], version):
         return
     if context.before(_TAGGED_V_SINCE) and _TAGS[section] == _WITH_V:
@@ -180,67 +182,75 @@ def _unpublished(context: Context, section: str, path: str, version: str) -> Ite
     bare = version.removeprefix("v")
     meant = next((one for one in (bare, f"v{bare}") if re.fullmatch(_TAGS[section], one)), "")
     usual = history.chart_defaults().get(f"{section}.version")
-    example = f"the newest of this Operator is {usual}" if usual else "see NVIDIA's catalogue"
+    example = f"the default of this release is {usual}" if usual else "see NVIDIA's catalogue"
     yield context.find(
         "tag",
         path,
         f"{path} is {shown(version)}, and NVIDIA publishes no image with such a tag",
-        f"write {meant}" if meant else f"write the whole tag; {example}",
+        f"write {meant}" if meant else f"write the complete tag; {example}",
     )
 
 
 def configurations(context: Context) -> Iterator[Finding]:
-    """ConfigMaps: a default without a name, data that nobody makes a ConfigMap of."""
+    """ConfigMaps: a default without a name, data without a ConfigMap."""
     for section in ("devicePlugin", "migManager", "dcgmExporter"):
         if context.item_at(f"{section}.config") is None:
             continue
         name, data = (
-            context.given(f"{section}.config.name"),
-            context.given(f"{section}.config.data"),
+            context.own_value(f"{section}.config.name"),
+            context.own_value(f"{section}.config.data"),
         )
-        create = context.given(f"{section}.config.create") is True
+        create = context.own_value(f"{section}.config.create") is True
         if context.kind != "helm":
-            create, data = False, None  # keys of the chart, told as such
-        if section == "devicePlugin" and context.given("devicePlugin.config.default") and not name:
+            create, data = False, None  # keys of the chart, reported as such
+        if (
+            section == "devicePlugin"
+            and context.own_value("devicePlugin.config.default")
+            and not name
+        ):
             yield context.find(
                 "without-effect",
                 "devicePlugin.config.default",
-                "devicePlugin.config.default does nothing without devicePlugin.config.name",
-                "name the ConfigMap",
+                "devicePlugin.config.default has no effect without devicePlugin.config.name",
+                "set devicePlugin.config.name to the name of the ConfigMap",
             )
         if create and not name:
             yield context.find(
                 "contradiction",
                 f"{section}.config.create",
                 f"{section}.config.create is true and {section}.config.name is empty",
-                "give it a name",
+                f"set {section}.config.name",
             )
         if create and not data:
             yield context.find(
                 "contradiction" if section == "devicePlugin" else "without-effect",
                 f"{section}.config.create",
                 f"{section}.config.create is true and {section}.config.data is empty: no ConfigMap "
-                "is made",
-                "give the data, or set create to false",
+                "is created",
+                f"set {section}.config.data, or {section}.config.create to false",
             )
         if data and not create:
             yield context.find(
                 "without-effect",
                 f"{section}.config.data",
-                f"{section}.config.data does nothing while {section}.config.create is not true",
+                f"{section}.config.data has no effect while {section}.config.create is not true",
                 f"set {section}.config.create to true",
             )
 
 
 def tolerations(context: Context) -> Iterator[Finding]:
-    """Those of the chart's ``operator`` are the Operator's own, not its components'."""
-    given = context.given("operator.tolerations") if context.kind == "helm" else None
-    if given and not _of_control_plane(given) and context.given("daemonsets.tolerations") is None:
+    """Tolerations in the chart's ``operator`` apply to the Operator, not to its components."""
+    given = context.own_value("operator.tolerations") if context.kind == "helm" else None
+    if (
+        given
+        and not _of_control_plane(given)
+        and context.own_value("daemonsets.tolerations") is None
+    ):
         yield context.find(
             "not-carried-out",
             "operator.tolerations",
-            "operator.tolerations is for the Operator's own pod only",
-            "daemonsets.tolerations is for the components on the nodes",
+            "operator.tolerations applies to the Operator's own pod only",
+            "use daemonsets.tolerations for the components on the nodes",
         )
 
 
@@ -254,23 +264,23 @@ def _of_control_plane(given: Any) -> bool:
 
 
 def labels(context: Context) -> Iterator[Finding]:
-    """Labels of GPUs reach a node through node feature discovery, if that lets them."""
+    """GPU labels reach a node through node feature discovery, if it is configured for that."""
     nfd = "node-feature-discovery"
     if context.kind != "helm" or not context.value("nfd.enabled") or not context.on("gfd"):
         return
-    if context.given(f"{nfd}.worker.enable") is False:
-        yield _lost(context, f"{nfd}.worker.enable", "is false: nothing reads the labels of GPUs")
+    if context.own_value(f"{nfd}.worker.enable") is False:
+        yield _lost(context, f"{nfd}.worker.enable", "is false: nothing publishes the GPU labels")
     path = f"{nfd}.worker.config.core.labelSources"
-    sources = context.given(path)
+    sources = context.own_value(path)
     if isinstance(sources, list) and not {"all", "local"} & set(map(str, sources)):
-        what = "lacks local, the source that the labels of GPUs come from"
+        what = "lacks local, the source of the GPU labels"
         yield _lost(context, path, what)
     for path in (f"{nfd}.master.denyLabelNs", f"{nfd}.master.config.denyLabelNs"):
-        denied = context.given(path)
+        denied = context.own_value(path)
         if isinstance(denied, list) and {"*", "nvidia.com"} & set(map(str, denied)):
-            allowed = context.given(path.replace("deny", "extra"))
+            allowed = context.own_value(path.replace("deny", "extra"))
             if not isinstance(allowed, list) or "nvidia.com" not in allowed:
-                yield _lost(context, path, "keeps the labels of nvidia.com off the nodes")
+                yield _lost(context, path, "rejects labels in nvidia.com")
 
 
 def _lost(context: Context, path: str, what: str) -> Finding:

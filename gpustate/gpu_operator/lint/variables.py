@@ -1,11 +1,11 @@
-"""Environment variables of the components other than the toolkit: misspelt, or beside a setting.
+"""Environment variables of the components other than the toolkit: misspelt, or in conflict with a setting.
 
-A variable that no table here has is not accused: containers take proxies, log levels and whatever a
-newer image reads. Only a name that is nearly one the component reads is.
+An unknown variable gets no finding: containers accept proxies, log levels and whatever a newer image
+reads. Only a name similar to one that the component reads does.
 
-Surprising: since v25.3.3 ``devicePlugin.env`` is set after what ``mig.strategy`` becomes, so its
-``MIG_STRATEGY`` wins in the device plugin; in GPU feature discovery ``mig.strategy`` is set last,
-and wins.
+Surprising: since v25.3.3 ``devicePlugin.env`` is set after ``mig.strategy``, so its ``MIG_STRATEGY``
+takes precedence in the device plugin. In GPU feature discovery ``mig.strategy`` is set last and takes
+precedence.
 
 Sources:
     NVIDIA/gpu-operator v23.9.0 to v26.7.0: cmd/nvidia-validator, controllers/object_controls.go
@@ -21,7 +21,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from gpustate.formats.words import shown
-from gpustate.gpu_operator.blocks import Fate
+from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding
 from gpustate.gpu_operator.runtime import ENVIRONMENT
@@ -59,7 +59,7 @@ _MANAGER = frozenset(
         *("NVDRAIN_GRACE_PERIOD", "NVDRAIN_TIMEOUT_SECONDS", "NVDRAIN_USE_FORCE"),
     }
 )
-#: Of the container beside the plugin, and beside GPU feature discovery, that chooses a configuration.
+#: Read by the sidecar of the plugin and of GPU feature discovery that chooses a configuration.
 _CHOOSER = frozenset(
     {
         *("CONFIG_FILE_DST", "CONFIG_FILE_SRCDIR", "DEFAULT_CONFIG", "FALLBACK_STRATEGIES"),
@@ -124,10 +124,10 @@ _EXPORTER = frozenset(
         *("DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH", "DCGM_POD_RESOURCES_KUBELET_SOCKET"),
     }
 )
-#: Before, mig.strategy was set after it.
+#: Before this release, mig.strategy was set after it.
 _ENV_IS_LAST_SINCE = "v25.3.3"
 _PARTS = ("cuda", "plugin", "driver", "toolkit", "vfioPCI", "vgpuManager", "vgpuDevices")
-#: What a component reads; ``manager`` is the driver manager of an NVIDIADriver.
+#: Variables that a component reads; ``manager`` is the driver manager of an NVIDIADriver.
 READ: Mapping[str, frozenset[str]] = {
     "validator": _VALIDATOR,
     **{f"validator.{part}": _VALIDATOR for part in _PARTS},
@@ -140,7 +140,7 @@ READ: Mapping[str, frozenset[str]] = {
     "migManager": _MIG,
     "dcgmExporter": _EXPORTER,
 }
-#: Names that the reader takes; every other in the same list is none of a state.
+#: Variables that the reader supports; no state has the others.
 _TAKEN: Mapping[str, frozenset[str]] = {
     "validator.cuda": frozenset({"WITH_WORKLOAD"}),
     "validator.driver": frozenset({"DISABLE_DEV_CHAR_SYMLINK_CREATION"}),
@@ -151,18 +151,18 @@ _TAKEN: Mapping[str, frozenset[str]] = {
 
 
 def misspelt(context: Context) -> Iterator[Finding]:
-    """Names that are nearly those a component reads."""
+    """Names similar to those that a component reads."""
     for section, read in READ.items():
         known = read | _PODS | _GPUS | _PROXIES
         for name, _, line in context.env(section):
             if name in known or name.upper() in _PROXIES:
                 continue
-            near = nearly(name, known)
+            near = nearest_name(name, known)
             if near:
                 yield Finding(
                     "variable",
                     f"{section}.env",
-                    f"{section}.env {shown(name)} is nothing that this container reads",
+                    f"{section}.env {shown(name)} is not read by this container",
                     context.file,
                     line,
                     f"did you mean {near}",
@@ -170,8 +170,8 @@ def misspelt(context: Context) -> Iterator[Finding]:
                 )
 
 
-def nearly(name: str, known: frozenset[str]) -> str | None:
-    """The known name that was meant: alike as a whole, and each word of it like one there."""
+def nearest_name(name: str, known: frozenset[str]) -> str | None:
+    """The known name that was probably meant: similar as a whole and word by word."""
     folded = name.upper().replace("-", "_")
     for near in difflib.get_close_matches(folded, sorted(known), 3, 0.8):
         words = near.split("_")
@@ -181,19 +181,19 @@ def nearly(name: str, known: frozenset[str]) -> str | None:
 
 
 def strategies(context: Context) -> Iterator[Finding]:
-    """``MIG_STRATEGY`` beside ``mig.strategy``, saying something else."""
+    """``MIG_STRATEGY`` in conflict with ``mig.strategy``."""
     said = context.value("mig.strategy")
     if not said:
-        return  # nothing is set beside it
+        return  # the variable is not set
     last = not context.before(_ENV_IS_LAST_SINCE)
     for section, what in (
         (
             "devicePlugin",
-            "wins in the device plugin; GPU feature discovery keeps that of mig.strategy"
+            "takes precedence in the device plugin; GPU feature discovery uses mig.strategy"
             if last
-            else "does nothing: mig.strategy wins in the device plugin",
+            else "has no effect: mig.strategy takes precedence in the device plugin",
         ),
-        ("gfd", "does nothing: mig.strategy wins in GPU feature discovery"),
+        ("gfd", "has no effect: mig.strategy takes precedence in GPU feature discovery"),
     ):
         for name, value, line in context.env(section):
             if name == "MIG_STRATEGY" and isinstance(value, str) and value not in ("", said):
@@ -204,28 +204,28 @@ def strategies(context: Context) -> Iterator[Finding]:
                     f": the variable {what}",
                     context.file,
                     line,
-                    "say it in mig.strategy only",
+                    "set mig.strategy only",
                     context.title,
                 )
 
 
-def unread(context: Context) -> dict[int, tuple[Fate, str]]:
-    """What becomes of variables that no state takes, by the identity of their name and value."""
-    found: dict[int, tuple[Fate, str]] = {}
+def unsupported_variables(context: Context) -> dict[int, tuple[Support, str]]:
+    """Support of variables that no state uses, by the identity of their name and value."""
+    found: dict[int, tuple[Support, str]] = {}
     for section, taken in _TAKEN.items():
         env = context.item_at(f"{section}.env")
         for one in env.value if env is not None and isinstance(env.value, list) else ():
             if not isinstance(one.value, dict) or one.text("name") in taken:
                 continue
             if section == "migManager":
-                fate = (Fate.KUBERNETES, "an environment variable of a container")
+                support = (Support.KUBERNETES, "an environment variable of a container")
             elif section == "toolkit":
                 variable = ENVIRONMENT.get(one.text("name"))
                 why = variable.why if variable is not None else ""
-                fate = (Fate.LATER, why or "no state has such a setting")
+                support = (Support.LATER, why or "no state has such a setting")
             else:
-                fate = (Fate.LATER, "the validator has no such setting")
-            found.update({id(child): fate for child in one.value.values()})
+                support = (Support.LATER, "the validator has no such setting")
+            found.update({id(child): support for child in one.value.values()})
     return found
 
 

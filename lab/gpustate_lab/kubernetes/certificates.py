@@ -1,4 +1,4 @@
-"""A lab's own certificate authority. Keys are ECDSA P-256, which take no time to make.
+"""The certificate authority of a lab. Keys are ECDSA P-256, which are fast to generate.
 
 Source: kubernetes.io, "PKI certificates and requirements": the common name of a client certificate is the
 user, its organizations are the user's groups.
@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from gpustate.errors import LabError
 from gpustate_lab.paths import write_text
 
-#: A lab may stand for years; a clock may go wrong by hours.
+#: Validity: labs may exist for years, and clocks may be wrong by hours.
 LIFETIME = timedelta(days=3650)
 CLOCK_SKEW = timedelta(days=1)
 
@@ -35,10 +35,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The certificate authority in ``directory``; it is made by the first certificate.
+    """The certificate authority in ``directory``, created with the first certificate.
 
     Args:
-        directory: where ``ca.crt``, ``ca.key`` and every certificate that it signed lie.
+        directory: of ``ca.crt``, ``ca.key`` and all signed certificates.
     """
 
     directory: Path
@@ -55,13 +55,13 @@ class Authority:
         groups: Sequence[str] = (),
         hosts: Sequence[str] = (),
     ) -> Identity:
-        """Return the identity of that file name, signed unless it is there.
+        """Return an identity by file name; sign it if it does not exist.
 
         Args:
             name: of the two files, without suffix.
-            common_name: the user that a client with it is.
-            groups: the groups of that user.
-            hosts: addresses and names that a server with it may answer as.
+            common_name: the user, for clients.
+            groups: the groups of the user.
+            hosts: addresses and names, for servers.
         """
         identity = self._files(name)
         if identity.certificate.exists():
@@ -94,7 +94,7 @@ class Authority:
         return identity
 
     def key_pair(self, name: str) -> tuple[Path, Path]:
-        """A private key and its public key without a certificate: what signs service account tokens."""
+        """Return a key pair without a certificate, for signing service account tokens."""
         private, public = self.directory / f"{name}.key", self.directory / f"{name}.pub"
         if not public.exists():
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -166,7 +166,7 @@ def _host(text: str) -> x509.GeneralName:
 def _write(
     identity: Identity, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
 ) -> None:
-    """The certificate last: an identity whose certificate is there is complete."""
+    """Write the certificate last: its existence means that the identity is complete."""
     write_text(identity.key, _key_text(key), 0o600)
     write_text(identity.certificate, certificate.public_bytes(serialization.Encoding.PEM).decode())
 
@@ -182,5 +182,7 @@ def _key_text(key: ec.EllipticCurvePrivateKey) -> str:
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise LabError("is not an ECDSA key", place=str(path), fix="take the lab down and up again")
+        raise LabError(
+            "not an ECDSA key", place=str(path), fix="gpustate lab down, then gpustate lab up"
+        )
     return key

@@ -1,6 +1,6 @@
-"""The few requests that the lab itself makes to its API server: JSON over HTTPS with a client certificate.
+"""A client for the lab's own requests to its API server: JSON over HTTPS with a client certificate.
 
-A connection is kept for each thread, because thousands of virtual nodes are created with it.
+Each thread keeps a connection, since thousands of virtual nodes are created.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gpustate_lab.kubernetes.certificates import Identity
 
 
 class Refused(LabError):
-    """The API server answered with an error.
+    """The API server returned an error.
 
     Args:
-        status: its HTTP status.
+        status: the HTTP status.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -35,10 +35,10 @@ class Client:
     """One user's access to one API server.
 
     Args:
-        server: its URL.
-        authority: certificate of the authority that signed its certificate.
+        server: URL.
+        authority: CA certificate of the server.
         identity: the user.
-        timeout_s: of one request.
+        timeout_s: of a request.
     """
 
     server: str
@@ -57,7 +57,7 @@ class Client:
         return self.request("GET", path)
 
     def create(self, path: str, item: dict[str, Any]) -> bool:
-        """Create one object; False when one of that name exists, which then stays as it is."""
+        """Create an object; return False if it exists already."""
         try:
             self.request("POST", path, item)
         except Refused as error:
@@ -67,19 +67,19 @@ class Client:
         return True
 
     def request(self, method: str, path: str, body: Any = None, kind: str = "json") -> Any:
-        """Return the answer, JSON as what it says and anything else as text.
+        """Return the response, parsed if it is JSON.
 
         Args:
-            kind: of the body: ``json``, or of a patch ``merge-patch+json``.
+            kind: of the body: ``json``, or ``merge-patch+json`` for a patch.
 
         Raises:
-            Refused: the server answered with an error.
-            LabError: it did not answer.
+            Refused: the server returned an error.
+            LabError: the server is unreachable.
         """
         headers = {"Accept": "application/json", "Content-Type": f"application/{kind}"}
         data = None if body is None else json.dumps(body)
         try:
-            # A kept connection may have been closed by the server meanwhile: once more on a new one.
+            # The server may have closed a kept connection: retry once on a new one.
             status, content, answer = self._exchange(method, path, data, headers)
         except (http.client.HTTPException, ConnectionError):
             self.close()
@@ -123,4 +123,4 @@ class Client:
         )
 
     def _unreachable(self, error: Exception) -> LabError:
-        return LabError(f"API server {self.server} does not answer: {error}")
+        return LabError(f"API server {self.server} is unreachable: {error}")

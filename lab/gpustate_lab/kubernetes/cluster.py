@@ -1,4 +1,4 @@
-"""A lab's Kubernetes cluster as :mod:`gpustate_lab.clusters` sees it."""
+"""The implementation of :class:`gpustate_lab.clusters.Cluster` for Kubernetes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from gpustate_lab.spec import LabSpec
 
 NODES_TIMEOUT_S = 120.0
-#: Plus a part for each virtual node, see :meth:`Kubernetes._wait_virtual`.
+#: Without the additional time for virtual nodes, see :meth:`Kubernetes._wait_virtual`.
 VIRTUAL_TIMEOUT_S = 60.0
 _KWOK, _NFD = "kwok", "nfd-master"
 
 
 def modules(spec: LabSpec) -> tuple[str, ...]:
-    """The modules of :mod:`gpustate_lab.programs` that a lab needs."""
+    """Return the modules of :mod:`gpustate_lab.programs` that a lab needs."""
     names = [f"kubernetes-{spec.kubernetes}", "etcd", "device-plugin", "nfd"]
     return (*names, "kwok") if spec.virtual else tuple(names)
 
 
 def prepare(spec: LabSpec, say: Callable[[str], None]) -> None:
-    """Build the programs of a cluster, and copy the data files that their modules ship."""
+    """Build the programs of a cluster and copy the data files of their modules."""
     for name in modules(spec):
         programs.provide(name, say)
     _data_files("nfd", say)
@@ -42,10 +42,10 @@ def prepare(spec: LabSpec, say: Callable[[str], None]) -> None:
 
 
 class Kubernetes:
-    """The cluster of one lab.
+    """The Kubernetes cluster of a lab.
 
     Args:
-        lab: whose nodes join it.
+        lab: the lab.
     """
 
     def __init__(self, lab: Lab) -> None:
@@ -54,7 +54,7 @@ class Kubernetes:
         self.control_plane = ControlPlane(self.layout)
 
     def start(self, say: Callable[[str], None]) -> None:
-        """Write what nodes need before they boot, and start etcd and the API server."""
+        """Write the files that nodes need at boot, and start etcd and the API server."""
         spec, layout = self._lab.spec, self.layout
         for name in modules(spec):
             for program in programs.provide(name, say).values():
@@ -64,7 +64,7 @@ class Kubernetes:
         self.control_plane.start()
 
     def up(self, say: Callable[[str], None]) -> None:
-        """Wait for the API server and until every node has joined; start what needs the API.
+        """Wait for the API server, start the controllers, and wait until every node is Ready.
 
         Raises:
             LabError: a process ended, or a node does not become Ready.
@@ -83,7 +83,7 @@ class Kubernetes:
         if spec.virtual:
             self._wait_virtual()
             say(f"Kubernetes {spec.kubernetes}: {spec.virtual} virtual nodes Ready")
-        say(f"kubeconfig {self.layout.user_file('admin')}, kubectl in {self.layout.programs}")
+        say(f"kubeconfig {self.layout.user_file('admin')}; kubectl is in {self.layout.programs}")
 
     @property
     def running(self) -> bool:
@@ -111,29 +111,31 @@ class Kubernetes:
         }
 
     def wait_node(self, node: Node, timeout_s: float = NODES_TIMEOUT_S) -> None:
-        """Return once the kubelet of this boot of the node says that it is Ready.
+        """Wait until the kubelet reports Ready since the current boot of the node.
 
         Raises:
-            LabError: it does not within the time; the last condition is in the message.
+            LabError: it timed out; the message has the last condition.
         """
 
         def unmet() -> str | None:
-            seen = client.get(f"/api/v1/nodes/{node.name}")
-            if seen["status"]["nodeInfo"]["bootID"] != node.boot_id():
-                return "its kubelet has not reported since it booted"
-            if virtual.is_ready(seen):
+            found = client.get(f"/api/v1/nodes/{node.name}")
+            if found["status"]["nodeInfo"]["bootID"] != node.boot_id():
+                return "the kubelet has not reported since the node booted"
+            if virtual.is_ready(found):
                 return None
-            conditions = seen["status"].get("conditions", [])
-            return next((one["message"] for one in conditions if one["type"] == "Ready"), "no word")
+            conditions = found["status"].get("conditions", [])
+            return next(
+                (one["message"] for one in conditions if one["type"] == "Ready"), "no condition"
+            )
 
-        what = f"Kubernetes node {node.name}"
+        subject = f"Kubernetes node {node.name}"
         try:
             with self.layout.client() as client:
-                self.control_plane.wait(what, unmet, timeout_s, every_s=0.2)
+                self.control_plane.wait(subject, unmet, timeout_s, every_s=0.2)
         except LabError as error:
             log = "journalctl -u kubelet -n 3 --no-pager -o cat"
-            said = node.run(log, check=False).stdout if node.running else "the node is off"
-            raise LabError(f"{error.message}; kubelet: {said.strip()}", fix=error.fix) from error
+            output = node.run(log, check=False).stdout if node.running else "the node is off"
+            raise LabError(f"{error.message}; kubelet: {output.strip()}", fix=error.fix) from error
 
     # --- inner ---------------------------------------------------------------------------------
 
@@ -147,9 +149,9 @@ class Kubernetes:
         own = self.layout.write_system(_NFD, _NFD)
         self.control_plane.start_program(
             _NFD,
-            # Metrics on all addresses: it has no setting for one.
+            # Metrics are on all addresses; nfd has no option for one.
             [f"-kubeconfig={own}", f"-port={_free_port()}"],
-            # It looks for the Node that its pod runs on.
+            # It looks up the Node that its pod would run on.
             NODE_NAME=self._lab.nodes[0].name,
             KUBERNETES_NAMESPACE=NFD_NAMESPACE,
         )
@@ -176,7 +178,7 @@ class Kubernetes:
             self.control_plane.wait("virtual nodes", unmet, timeout_s, every_s=1.0)
 
 
-#: Data files that a module ships, by patterns.
+#: Patterns of data files, by module.
 _DATA = {
     "nfd": ("deployment/base/nfd-crds/nfd-api-crds.yaml",),
     "kwok": tuple(f"kustomize/stage/{stage}/*.yaml" for stage in virtual.STAGES),
@@ -189,12 +191,12 @@ def _data_files(name: str, say: Callable[[str], None]) -> list[Path]:
 
 
 def _file_of_image(lab: Lab, name: str) -> Path:
-    """A file of the first node's image, in whichever layer it is."""
+    """Return a file of the first node's image, from any layer."""
     for layer in lab.nodes[0].layers:
         if (layer / name).exists():
             return layer / name
     raise LabError(
-        f"the image {lab.nodes[0].image} has no /{name}", fix="gpustate lab down, then up"
+        f"image {lab.nodes[0].image} has no /{name}", fix="gpustate lab down, then gpustate lab up"
     )
 
 

@@ -1,7 +1,7 @@
-"""Container images that need no registry: the pause image, and one with busybox for tests.
+"""Build container images without a registry: the pause image, and one with busybox for tests.
 
-They are made on the spot, as archives that ``ctr images import`` takes. The pause image has the name that
-each containerd asks for, so that none of them has to be configured.
+They are archives for ``ctr images import``. The pause image has the default names of all containerd versions, so
+that none of them must be configured.
 
 Source: Docker Image Specification v1.2, "Combined Image JSON + Filesystem Changeset Format".
 """
@@ -22,9 +22,9 @@ from gpustate_lab.command import run
 PAUSE_TAGS = tuple(
     f"registry.k8s.io/pause:{tag}" for tag in ("3.6", "3.7", "3.8", "3.9", "3.10", "3.10.1")
 )
-#: Not ``latest``, which would be pulled.
+#: Not ``latest``, which kubelets pull.
 BUSYBOX_TAG = "docker.io/library/busybox:lab"
-#: Where the layer ``kubernetes.sh`` of an image keeps Debian's static busybox.
+#: Path of Debian's static busybox in the layer of ``kubernetes.sh``.
 BUSYBOX = "usr/lib/gpustate-lab/busybox"
 
 _PAUSE = """\
@@ -43,7 +43,7 @@ int main(void) {
 
 
 def make_images(folder: Path, busybox: Path) -> None:
-    """Write the images' archives into ``folder``, unless they are there.
+    """Write the archives of the images into ``folder``, unless they exist.
 
     Args:
         busybox: a static busybox.
@@ -55,7 +55,7 @@ def make_images(folder: Path, busybox: Path) -> None:
     pause = folder / "pause.tar"
     if not pause.exists():
         program = folder / ".pause"
-        # Fewer bytes for what runs once for each pod.
+        # Small, since it runs once per pod.
         argv = ["gcc", "-static", "-Os", "-s", "-x", "c", "-o", str(program), "-"]
         run(argv, input_text=_PAUSE)
         _write(pause, PAUSE_TAGS, ["/pause"], {"pause": program.read_bytes()}, {})
@@ -63,7 +63,9 @@ def make_images(folder: Path, busybox: Path) -> None:
     box = folder / "busybox.tar"
     if not box.exists():
         if not busybox.exists():
-            raise LabError("has no busybox", place=str(busybox), fix="gpustate lab down, then up")
+            raise LabError(
+                "no busybox", place=str(busybox), fix="gpustate lab down, then gpustate lab up"
+            )
         applets = run([str(busybox), "--list"]).stdout.split()
         links = {f"bin/{name}": "busybox" for name in applets if name != "busybox"}
         files = {

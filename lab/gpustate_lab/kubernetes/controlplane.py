@@ -1,12 +1,12 @@
 """The cluster's processes on the controller: etcd, API server, controller-manager, scheduler.
 
-All of them listen on addresses of the lab's bridge, so that labs do not collide, and run in the lab's
-cgroup, so that ``down`` finds them whatever happens. The API server has the address of the service
-``kubernetes``: what runs in a pod finds it as in any cluster, though the lab has no kube-proxy.
+They listen on addresses of the lab's bridge, so that labs do not collide, and run in the lab's cgroup, so that
+``down`` always finds them. The API server has the address of the service ``kubernetes``, so that pods reach it as
+in any cluster, without kube-proxy.
 
 Sources:
     kube-apiserver, kube-controller-manager and kube-scheduler 1.34 to 1.36, ``--help``.
-    kubeadm's manifests of the same: a full cluster's settings, which these follow.
+    kubeadm's manifests of the same versions, whose settings are used here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpustate_lab.command import tail
 from gpustate_lab.kubernetes.layout import MASTERS, PORT, Layout
 from gpustate_lab.paths import write_text
 
-#: In the order in which they are started.
+#: In start order.
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 READY_TIMEOUT_S = 120.0
 ETCD_PORT = 2379
@@ -32,8 +32,8 @@ ETCD_PEER_PORT = 2380
 CONTROLLER_MANAGER_PORT = 10257
 SCHEDULER_PORT = 10259
 
-#: Who wrote what: writes with their content, secrets and the traffic of the cluster itself without it;
-#: heartbeats and the cluster's own reads not at all. Tests read it.
+#: Audit policy, which tests rely on: writes are logged with content; those of secrets and of the cluster's own
+#: components without; heartbeats and reads of the components are not logged.
 AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -70,7 +70,7 @@ rules:
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """The control processes of one lab.
+    """The control plane of a lab.
 
     Args:
         layout: files and addresses.
@@ -83,21 +83,21 @@ class ControlPlane:
         return all(process.program_runs(self.layout.directory, name) for name in NAMES)
 
     def start(self) -> None:
-        """Start etcd and the API server, unless they run; wait for nothing."""
+        """Start etcd and the API server, unless they are running; do not wait."""
         for name in NAMES:
-            # What is known of a process of an earlier time would count as one that ended.
+            # A state file of an earlier process would be reported as a process that ended.
             if not process.program_runs(self.layout.directory, name):
                 (self.layout.directory / f"{name}.json").unlink(missing_ok=True)
         self.start_program("etcd", self._etcd())
         self.start_program("kube-apiserver", self._api_server())
 
     def start_controllers(self) -> None:
-        """Start what reads its rights from the API server at once, and ends when it has none yet."""
+        """Start controller-manager and scheduler, which exit if the API server has no roles for them yet."""
         self.start_program("kube-controller-manager", self._controller_manager())
         self.start_program("kube-scheduler", self._scheduler())
 
     def start_program(self, name: str, arguments: list[str], **environment: str) -> None:
-        """Start one program of the lab's folder of programs with these arguments, unless it runs."""
+        """Start a program from the lab's program folder, unless it is running."""
         process.start_program(
             self.layout.directory,
             name,
@@ -107,58 +107,58 @@ class ControlPlane:
         )
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Return once the API server answers ``/readyz`` with ``ok``.
+        """Wait until ``/readyz`` of the API server returns ``ok``.
 
         Raises:
-            LabError: a process ended, or the time ran out; the last answer is in the message.
+            LabError: a process ended, or it timed out; the message has the last response.
         """
         with self.layout.client() as client:
 
             def unmet() -> str | None:
                 answer = client.get("/readyz")
-                return None if answer == "ok" else f"/readyz says {answer!r}"
+                return None if answer == "ok" else f"/readyz returned {answer!r}"
 
-            self.wait("the API server", unmet, timeout_s)
+            self.wait("API server", unmet, timeout_s)
 
     def wait(
-        self, what: str, unmet: Callable[[], str | None], timeout_s: float, every_s: float = 0.1
+        self, subject: str, unmet: Callable[[], str | None], timeout_s: float, every_s: float = 0.1
     ) -> None:
-        """Return once ``unmet`` returns ``None``; it says what is missing, or raises a LabError.
+        """Wait until ``unmet`` returns ``None`` instead of the unmet condition.
 
         Raises:
-            LabError: a control process ended meanwhile, or the time ran out.
+            LabError: a control process ended, or it timed out.
         """
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                seen = unmet()
+                condition = unmet()
             except LabError as error:
-                seen = error.message
-            if seen is None:
+                condition = error.message
+            if condition is None:
                 return
             self.check()
             if time.monotonic() > deadline:
                 raise LabError(
-                    f"{what}: not ready within {timeout_s:.0f} s; last seen: {seen}",
+                    f"{subject}: not ready within {timeout_s:.0f} s; last status: {condition}",
                     fix=f"read the logs in {self.layout.directory}",
                 )
             time.sleep(every_s)
 
     def check(self) -> None:
-        """Raise a LabError for a control process that ended, with what it said last."""
+        """Raise a LabError with the last output of a control process that ended."""
         for name in NAMES:
             started = (self.layout.directory / f"{name}.json").exists()
             if started and not process.program_runs(self.layout.directory, name):
                 log = self.layout.directory / f"{name}.log"
-                # The lab's folder goes with an `up` that fails.
+                # The lab's folder is removed when `up` fails.
                 kept = paths.cache_dir() / log.name
                 shutil.copy(log, kept)
                 raise LabError(
-                    f"{name} ended: {tail(log.read_text(errors='replace'), 2)}", fix=f"read {kept}"
+                    f"{name} exited: {tail(log.read_text(errors='replace'), 2)}", fix=f"read {kept}"
                 )
 
     def down(self) -> list[str]:
-        """End every process; the last started goes first."""
+        """Kill all processes in reverse start order."""
         return [
             f"process {name}"
             for name in reversed(NAMES)
@@ -188,7 +188,7 @@ class ControlPlane:
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=lab={peer}",
-            # The data of a lab may be lost with the power of the controller; its disks may be slow.
+            # Losing the data of a lab in a power loss is acceptable, and its disk may be slow.
             "--unsafe-no-fsync",
             "--quota-backend-bytes=4294967296",
             "--auto-compaction-retention=1",
@@ -236,7 +236,7 @@ class ControlPlane:
             f"--kubelet-certificate-authority={authority.certificate}",
             f"--kubelet-client-certificate={kubelet.certificate}",
             f"--kubelet-client-key={kubelet.key}",
-            # Names of nodes are not resolved on the controller.
+            # The controller cannot resolve node names.
             "--kubelet-preferred-address-types=InternalIP",
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             f"--service-account-key-file={public}",
@@ -266,7 +266,7 @@ class ControlPlane:
             f"--cluster-signing-cert-file={authority.certificate}",
             f"--cluster-signing-key-file={authority.directory / 'ca.key'}",
             f"--cluster-name={layout.name}",
-            # Thousands of virtual nodes join at once.
+            # Thousands of virtual nodes join at the same time.
             *("--kube-api-qps=200", "--kube-api-burst=400"),
         ]
 
@@ -286,7 +286,7 @@ class ControlPlane:
 
 
 def link_program(source: Path, folder: Path) -> None:
-    """Make ``folder`` hold a program: a hard link, so that it stays when the cache is rebuilt, or a copy."""
+    """Put a program into ``folder``: a hard link, which survives a rebuild of the cache, or a copy."""
     target = folder / source.name
     if target.exists() and os.path.samestat(target.stat(), source.stat()):
         return

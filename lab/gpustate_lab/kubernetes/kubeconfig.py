@@ -1,4 +1,4 @@
-"""Kubeconfig files with everything in them, so that one can be copied elsewhere."""
+"""Self-contained kubeconfig files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def text(
     identity: Identity,
     namespace: str = "",
 ) -> str:
-    """A kubeconfig with one cluster, one user and one context.
+    """Return a kubeconfig with one cluster, one user and one context.
 
     Args:
-        cluster: its name; contexts are called ``<user>@<cluster>``.
+        cluster: name; the context is called ``<user>@<cluster>``.
         server: URL of the API server.
-        authority: certificate of the authority that signed the server's.
-        namespace: the context's; ``default`` when left out.
+        authority: CA certificate of the server.
+        namespace: of the context; ``default`` if omitted.
     """
     context = {"cluster": cluster, "user": user} | ({"namespace": namespace} if namespace else {})
     document = {

@@ -1,4 +1,4 @@
-"""Where a lab's cluster keeps its files, and which addresses and users it has."""
+"""Files, addresses and users of a lab's cluster."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gpustate_lab.kubernetes.client import Client
 from gpustate_lab.network import Network
 from gpustate_lab.paths import write_text
 
-#: Port of the API server: that of the service ``kubernetes``, whose address it has too.
+#: Port of the API server, the same as that of the service ``kubernetes``.
 PORT = 443
-#: Members may do everything by RBAC: the binding of ``cluster-admin`` in :mod:`.objects`.
+#: Group that is bound to ``cluster-admin``, see :mod:`.objects`.
 ADMINISTRATORS = "gpustate-lab:administrators"
-#: The group that RBAC is not asked about. For the lab's own processes alone.
+#: Group that bypasses RBAC, only for the lab's own processes.
 MASTERS = "system:masters"
-#: Where ``developer`` may edit.
+#: Namespace of ``developer``.
 DEVELOPER_NAMESPACE = "team"
-#: Users with a kubeconfig, their groups, and the namespace that their context starts in.
+#: Users with a kubeconfig: groups, and default namespace.
 USERS: dict[str, tuple[tuple[str, ...], str]] = {
     "admin": ((ADMINISTRATORS,), ""),
     "viewer": ((), ""),
@@ -30,11 +30,11 @@ USERS: dict[str, tuple[tuple[str, ...], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Files and addresses of one lab's cluster.
+    """Files and addresses of a lab's cluster.
 
     Args:
         lab: the lab's folder.
-        name: the lab's name, which the cluster has too.
+        name: of lab and cluster.
         network: the lab's addresses.
     """
 
@@ -48,12 +48,12 @@ class Layout:
 
     @property
     def programs(self) -> Path:
-        """Hard links to every program of the cluster; nodes see this folder too."""
+        """Folder of the cluster's programs, which is mounted in nodes too."""
         return self.lab / "programs"
 
     @property
     def images(self) -> Path:
-        """Container images that nodes import at boot."""
+        """Folder of container images that nodes import at boot."""
         return self.directory / "images"
 
     @property
@@ -66,7 +66,7 @@ class Layout:
 
     @property
     def address(self) -> str:
-        """Of the API server: a second address of the lab's bridge, that of the service ``kubernetes``."""
+        """Address of the API server: a second one of the lab's bridge, that of the service ``kubernetes``."""
         return str(self.network.api_address)
 
     @property
@@ -78,21 +78,21 @@ class Layout:
         return str(self.network.gateway)
 
     def user_file(self, user: str) -> Path:
-        """Kubeconfig of one of :data:`USERS`."""
+        """Return the kubeconfig of one of :data:`USERS`."""
         return self.lab / "kubeconfigs" / f"{user}.yml"
 
     def system_file(self, name: str) -> Path:
-        """Kubeconfig of one of the lab's own processes."""
+        """Return the kubeconfig of a process of the lab."""
         return self.directory / f"{name}.kubeconfig"
 
     def write_users(self) -> None:
-        """Write the kubeconfigs of :data:`USERS`, unless they are there."""
+        """Write the kubeconfigs of :data:`USERS`, unless they exist."""
         for user, (groups, namespace) in USERS.items():
             identity = self.authority.issue(f"user-{user}", user, groups=groups)
             self._write(self.user_file(user), user, identity, namespace)
 
     def write_system(self, name: str, user: str, *groups: str) -> Path:
-        """Write the kubeconfig of a process of the lab, unless it is there, and return its path."""
+        """Write the kubeconfig of a process of the lab, unless it exists, and return its path."""
         identity = self.authority.issue(name, user, groups=groups)
         path = self.system_file(name)
         self._write(path, user, identity)
@@ -109,7 +109,7 @@ class Layout:
         )
 
     def client(self) -> Client:
-        """The lab's own access, which RBAC does not bind."""
+        """Return a client that bypasses RBAC."""
         identity = self.authority.issue("lab", "gpustate-lab", groups=(MASTERS,))
         return Client(self.server, self.authority.certificate, identity)
 

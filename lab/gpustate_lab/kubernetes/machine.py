@@ -1,12 +1,12 @@
-"""What a node of the lab gets to be a Kubernetes node: a kubelet, its credentials, CNI, NVIDIA's agents.
+"""Set up a Kubernetes node: kubelet, credentials, CNI, NVIDIA's agents.
 
-Nothing of it is in the image but Debian's CNI plugins: programs and container images are folders of the
-lab that the node sees read-only, and the rest is written when a node's disk is new, so that a node that
-was reset joins as the same Node. Files lie where kubeadm puts them.
+The image has only Debian's CNI plugins. Programs and container images are folders of the lab, mounted read-only;
+the other files are written to each new disk, so that a reset node joins as the same Node. Paths are those of
+kubeadm.
 
-A node is a container, and a kubelet wants a machine. What it cannot have is replaced here: kernel settings
-that it would change (files bound over them), the kernel log (the console), an ``oom_score_adj`` below that
-of its parent where this machine does not allow one (settings of the kubelet and of containerd).
+A kubelet expects a machine, but a node is a container. Kernel settings that a kubelet changes are files bound over
+/proc/sys. The console replaces the kernel log. Where the controller forbids an ``oom_score_adj`` below the
+parent's, kubelet and containerd are configured without one.
 
 Sources:
     kubelet 1.36: pkg/kubelet/cm/container_manager_linux.go, ``setupKernelTunables``: the settings;
@@ -25,22 +25,23 @@ from typing import Any
 import tomlkit
 import yaml
 
+from gpustate import shell
 from gpustate_lab.kubernetes.layout import Layout
 from gpustate_lab.process import cgroup_hierarchies
 
-#: Where a node sees the lab's folders.
+#: Mount points of the lab's folders in a node.
 PROGRAMS = "/opt/gpustate-lab/programs"
 IMAGES = "/opt/gpustate-lab/images"
-#: Settings of the device plugin: environment variables of it, one a line.
+#: Environment file of the device plugin.
 PLUGIN_SETTINGS = "/etc/default/gpustate-lab-device-plugin"
-#: Where the device plugin's configuration is, and what gpustate reloads when it changed.
+#: Configuration of the device plugin, which gpustate changes, and the unit that it reloads.
 PLUGIN_CONFIGURATION = "/etc/nvidia-device-plugin/config.yaml"
 TOOLKIT_CONFIGURATION = "/etc/nvidia-container-runtime/config.toml"
 PLUGIN_UNIT = "nvidia-device-plugin.service"
-#: In the node, where other exporters have the usual ports.
+#: In the node, where exporters use the default ports.
 NFD_WORKER_PORT = 18080
 NFD_NAMESPACE = "node-feature-discovery"
-#: Addresses of a /26 without the network's, the broadcast and the bridge's.
+#: Addresses of a /26 without network, broadcast and bridge.
 MAX_PODS = 61
 
 #: capabilities(7).
@@ -48,108 +49,20 @@ _SYS_RESOURCE = 24
 _CRI_VERSION_2 = "io.containerd.grpc.v1.cri"
 _CRI_VERSION_3 = "io.containerd.cri.v1.runtime"
 
-_PREPARE = """\
-#!/bin/sh
-# What the kubelet expects of a machine, for a node that is a container.
-set -eu
-setting() {
-    file=/run/gpustate-lab-kubelet/$(echo "$1" | tr / .)
-    echo "$2" > "$file"
-    mountpoint -q "/proc/sys/$1" || mount --bind "$file" "/proc/sys/$1"
-}
-mkdir -p /run/gpustate-lab-kubelet
-setting vm/overcommit_memory 1
-setting vm/panic_on_oom 0
-setting kernel/panic 10
-setting kernel/panic_on_oops 1
-setting kernel/keys/root_maxkeys 1000000
-setting kernel/keys/root_maxbytes 25000000
-# A pipe without a writer, as this may be otherwise, blocks the kubelet for ever.
-ln -sf /dev/console /dev/kmsg
-"""
-
-#: What ignores SIGTERM would hold up a reboot for a minute and a half: systemd stops containerd, and
-#: leaves its containers to the end.
-_STOP = """\
-#!/bin/sh
-# End the containers of a node that goes down, while containerd still runs.
-for signal in TERM KILL; do
-    for task in $(ctr --namespace k8s.io tasks list --quiet); do
-        ctr --namespace k8s.io tasks kill --all --signal "$signal" "$task"
-    done
-    sleep 1
-done
-"""
-
-_IMPORT = f"""\
-#!/bin/sh
-# Container images that are made on the spot; there is no registry.
-set -eu
-for archive in {IMAGES}/*.tar; do
-    ctr --namespace k8s.io images import "$archive"
-done
-"""
-
-#: An agent waits for the driver and starts again when it ended. SIGHUP has it read its configuration, which
-#: the agents do themselves only for a file that was there when they started.
-_AGENT = f"""\
-#!/bin/sh
-# Run one of NVIDIA's agents: wait for the driver, start again on SIGHUP.
-child=
-trap 'again=yes; kill "$child"' HUP
-trap 'kill "$child"; exit 0' TERM
-# How devices are passed. containerd 1.6 leaves out what a kubelet asks of CDI without a word: there it is
-# what the container toolkit accepts, which is settled once containerd has the runtime.
-strategy() {{
-    case "$1 $(containerd --version)" in
-        *gpu-feature-discovery*) ;;
-        *" 1.6."* | *" v1.6."*)
-            until grep -rqs nvidia-container-runtime /etc/containerd; do sleep 2; done
-            if grep -q '^accept-nvidia-visible-devices-as-volume-mounts *= *true' {TOOLKIT_CONFIGURATION}
-            then echo volume-mounts
-            else echo envvar
-            fi ;;
-        *) echo cdi-cri ;;
-    esac
-}}
-wanted=${{DEVICE_LIST_STRATEGY-}}
-while :; do
-    until [ -e /dev/nvidiactl ] && ldconfig -p | grep -q libnvidia-ml.so.1; do
-        sleep 2
-    done
-    strategy=${{wanted:-$(strategy "$1")}}
-    unset CONFIG_FILE
-    unset DEVICE_LIST_STRATEGY
-    [ -z "$strategy" ] || export DEVICE_LIST_STRATEGY="$strategy"
-    if [ -e {PLUGIN_CONFIGURATION} ]; then
-        export CONFIG_FILE={PLUGIN_CONFIGURATION}
-        # The environment would win over the file.
-        if grep -q deviceListStrategy {PLUGIN_CONFIGURATION}; then unset DEVICE_LIST_STRATEGY; fi
-    fi
-    again=
-    "$@" &
-    child=$!
-    wait "$child"
-    status=$?
-    [ -n "$again" ] || exit "$status"
-    wait "$child"
-done
-"""
-
 
 def binds(lab: Path) -> list[str]:
-    """Arguments of systemd-nspawn that show a node the lab's programs and images."""
+    """Return systemd-nspawn arguments that mount the lab's programs and images in a node."""
     folders = {lab / "programs": PROGRAMS, lab / "kubernetes" / "images": IMAGES}
     return [f"--bind-ro={source}:{target}" for source, target in folders.items()]
 
 
 def fill(root: Path, layout: Layout, name: str, number: int) -> None:
-    """Write everything a new disk needs.
+    """Initialise a new disk.
 
     Args:
-        root: the node's ``/``, seen from the controller.
+        root: the node's ``/`` on the controller.
         name: of the node.
-        number: which its addresses follow from.
+        number: determines its addresses.
     """
     address = str(layout.network.address(number))
     authority = layout.authority
@@ -171,15 +84,20 @@ def fill(root: Path, layout: Layout, name: str, number: int) -> None:
     add("etc/kubernetes/node-feature-discovery/nfd-worker.conf", "core:\n  sleepInterval: 10s\n")
     add("var/lib/kubelet/config.yaml", yaml.safe_dump(kubelet_configuration(), sort_keys=False))
     add("etc/cni/net.d/10-gpustate-lab.conflist", network_configuration(layout, number))
-    # Containers get a copy; the lab has no name server.
+    # Containers get a copy; the lab has no DNS server.
     add("etc/resolv.conf", "")
-    for program, script in (
-        ("kubelet-machine", _PREPARE),
-        ("import-images", _IMPORT),
-        ("stop-containers", _STOP),
-        ("agent", _AGENT),
-    ):
-        add(f"usr/local/lib/gpustate-lab/{program}", script, 0o755)
+    programs: dict[str, dict[str, str]] = {
+        "kubelet-machine": {},
+        "import-images": {"IMAGES": IMAGES},
+        "stop-containers": {},
+        "agent": {
+            "PLUGIN_CONFIGURATION": PLUGIN_CONFIGURATION,
+            "TOOLKIT_CONFIGURATION": TOOLKIT_CONFIGURATION,
+        },
+    }
+    for program, variables in programs.items():
+        text = shell.load(program.replace("-", "_"), "gpustate_lab.kubernetes", **variables)
+        add(f"usr/local/lib/gpustate-lab/{program}", f"#!/bin/sh\n{text}", 0o755)
     add(
         PLUGIN_SETTINGS.lstrip("/"),
         "# NVIDIA's device plugin and GPU feature discovery: DEVICE_LIST_STRATEGY=envvar\n",
@@ -200,7 +118,7 @@ def fill(root: Path, layout: Layout, name: str, number: int) -> None:
 
 
 def kubelet_configuration() -> dict[str, Any]:
-    """The kubelet's file. Where it differs from kubeadm's, the comment says why."""
+    """Return the kubelet's configuration; comments explain differences from kubeadm's."""
     configuration: dict[str, Any] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -215,20 +133,20 @@ def kubelet_configuration() -> dict[str, Any]:
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "cgroupDriver": "cgroupfs",
         "maxPods": MAX_PODS,
-        # The disk and the memory are those of the machine that the lab runs on.
+        # Disk and memory are the controller's.
         "failSwapOn": False,
         "localStorageCapacityIsolation": False,
         "evictionHard": {},
         "imageGCHighThresholdPercent": 100,
     }
     if not _may_lower_oom_score():
-        # The kubelet's default of -999 would be refused, at the start and then every minute. What a process
-        # already has it may write, and a node's processes inherit this one's.
+        # The kernel would refuse the kubelet's default of -999, at start and then every minute. A process may
+        # write its current value, which a node's processes inherit from this one.
         inherited = Path("/proc/self/oom_score_adj").read_text()
         configuration["oomScoreAdj"] = int(inherited)
     if len(cgroup_hierarchies()) > 1:
-        # A node has its own part of each cgroup v1 hierarchy, but not the root that the kubelet's groups
-        # for classes of pods would be made in.
+        # A node has a part of each cgroup v1 hierarchy, but not its root, in which the kubelet would create its
+        # QoS groups.
         configuration |= {
             "failCgroupV1": False,
             "cgroupsPerQOS": False,
@@ -238,7 +156,7 @@ def kubelet_configuration() -> dict[str, Any]:
 
 
 def network_configuration(layout: Layout, number: int) -> str:
-    """The CNI file: pods on a bridge, with addresses out of the node's /26."""
+    """Return the CNI configuration: pods on a bridge, with addresses of the node's /26."""
     bridge = {
         "type": "bridge",
         "bridge": "cni0",
@@ -269,13 +187,13 @@ def _units(address: str) -> dict[str, str]:
     agent = f"{lib}/agent {PROGRAMS}"
     return {
         "gpustate-lab-machine.service": unit(
-            "gpustate lab: what a kubelet expects of a machine",
+            "gpustate lab: kernel settings of a kubelet",
             f"{lib}/kubelet-machine",
             after="local-fs.target",
             more=once,
         ),
         "gpustate-lab-containers.service": unit(
-            "gpustate lab: container images, and the end of containers",
+            "gpustate lab: import container images, stop containers",
             f"{lib}/import-images",
             after="containerd.service",
             more=f"{once}Restart=on-failure\nRestartSec=2\nExecStop={lib}/stop-containers\n",
@@ -296,7 +214,7 @@ def _units(address: str) -> dict[str, str]:
         ),
         "gpu-feature-discovery.service": unit(
             "gpustate lab: NVIDIA's GPU feature discovery",
-            # As an object: two writers of labels in one folder of the node would take turns.
+            # NodeFeature objects, since two writers of the feature folder would overwrite each other.
             f"{agent}/gpu-feature-discovery --use-node-feature-api --node-name=%H "
             f"--namespace={NFD_NAMESPACE} --kubeconfig=/etc/kubernetes/gpu-feature-discovery.kubeconfig",
             after="kubelet.service",
@@ -314,7 +232,7 @@ def _units(address: str) -> dict[str, str]:
 
 
 def _configure_containerd(path: Path) -> None:
-    """What containers need where this machine has no CAP_SYS_RESOURCE; before gpustate sees the file."""
+    """Configure containerd for a controller without CAP_SYS_RESOURCE."""
     if _may_lower_oom_score():
         return
     document = tomlkit.parse(path.read_text() if path.exists() else "version = 2\n")

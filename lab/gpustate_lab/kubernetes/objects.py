@@ -1,4 +1,4 @@
-"""What the cluster starts with: roles of its users, and what node feature discovery needs.
+"""Initial objects of the cluster: roles of its users, and resources of node feature discovery.
 
 Source: sigs.k8s.io/node-feature-discovery v0.18.3, deployment/base/rbac: the roles of master and worker.
 """
@@ -23,7 +23,7 @@ Item = tuple[str, dict[str, Any]]
 
 
 def create(client: Client, crds: Path) -> None:
-    """Create what is missing; what exists stays as it is.
+    """Create missing objects; existing ones are left unchanged.
 
     Args:
         crds: the custom resources of node feature discovery, a YAML file.
@@ -38,7 +38,7 @@ def _items() -> Iterator[Item]:
     for name in (DEVELOPER_NAMESPACE, NFD_NAMESPACE):
         yield "/api/v1/namespaces", {"metadata": {"name": name}}
     yield _cluster_binding("administrators", "cluster-admin", "Group", ADMINISTRATORS)
-    # The role `view` has nothing that is outside of namespaces.
+    # The role `view` has no cluster-scoped resources.
     yield _cluster_role("gpustate-lab:view-nodes", [_rule("", ["nodes"], _READ)])
     yield _cluster_binding("viewer", "view", "User", "viewer")
     yield _cluster_binding("viewer-nodes", "gpustate-lab:view-nodes", "User", "viewer")

@@ -1,7 +1,7 @@
-"""Nodes without a machine: kwok says for each that it is Ready, and that its pods run.
+"""Virtual nodes: kwok reports them as Ready and their pods as running.
 
-They have eight GPUs, as labels and as a resource. A taint keeps pods off that do not tolerate it: what a
-pod on such a node does is only written down.
+They have eight GPUs, as labels and as a resource. A taint keeps pods off that do not tolerate it, since pods on
+such nodes do not really run.
 
 Source: sigs.k8s.io/kwok v0.8.0, pkg/kwok/cmd and kustomize/stage.
 """
@@ -22,9 +22,9 @@ TAINT = {"key": ANNOTATION, "value": "fake", "effect": "NoSchedule"}
 GPUS = 8
 CONNECTIONS = 8
 PARALLEL = 16
-#: kwok renews after a quarter of it, which has to be well below the 50 s after which a node is lost.
+#: kwok renews leases after a quarter of it; a node is lost after 50 s.
 LEASE_S = 100
-#: Below ``stage`` of kwok's module.
+#: Files below ``stage`` in kwok's module.
 STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/general")
 PORT = 10247
 _PAGE = 500
@@ -35,7 +35,7 @@ def name_of(number: int) -> str:
 
 
 def manifest(number: int) -> dict[str, Any]:
-    """One virtual node, number 1 the first: an 8-GPU H100 machine as GFD would label it."""
+    """Return a virtual node, numbered from 1: an 8-GPU H100 machine with the labels of GFD."""
     name = name_of(number)
     resources = {
         "cpu": "112",
@@ -63,7 +63,7 @@ def manifest(number: int) -> dict[str, Any]:
 
 
 def configuration() -> str:
-    """kwok's own file. Four at a time is its default: thousands of nodes would wait for one another."""
+    """Return kwok's configuration, with more parallelism than its default of four."""
     names = ("nodeLease", "nodePlayStage", "podPlayStage")
     document = {
         "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
@@ -74,11 +74,11 @@ def configuration() -> str:
 
 
 def arguments(kubeconfig: str, files: list[str], address: str) -> list[str]:
-    """Arguments of kwok.
+    """Return the arguments of kwok.
 
     Args:
         files: :func:`configuration` and stages.
-        address: which it listens on.
+        address: to listen on.
     """
     return [
         f"--kubeconfig={kubeconfig}",
@@ -90,7 +90,7 @@ def arguments(kubeconfig: str, files: list[str], address: str) -> list[str]:
 
 
 def create(client: Client, count: int) -> None:
-    """Create the nodes that are missing, several at a time."""
+    """Create missing nodes in parallel."""
     existing = {item["metadata"]["name"] for item in _list(client)}
     missing = [number for number in range(1, count + 1) if name_of(number) not in existing]
 
@@ -107,12 +107,12 @@ def create(client: Client, count: int) -> None:
 
 
 def count_ready(client: Client) -> int:
-    """How many virtual nodes are Ready."""
+    """Return the number of Ready virtual nodes."""
     return sum(is_ready(item) for item in _list(client))
 
 
 def is_ready(node: dict[str, Any]) -> bool:
-    """Whether a Node's condition Ready is True."""
+    """Whether the condition Ready of a Node is True."""
     conditions = node.get("status", {}).get("conditions", [])
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 

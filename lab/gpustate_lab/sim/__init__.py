@@ -1,11 +1,11 @@
-"""Everything that makes a plain Debian node look like a GPU node, for tests and demonstrations.
+"""Simulate a GPU node on plain Debian, for tests and demonstrations.
 
-All of it is simulated; no NVIDIA software is contained or needed. Three moments:
+It neither contains nor needs software of NVIDIA. It is used in three steps:
 
-- :func:`repository.build` makes packages and signed apt repositories on the controller;
-- the image of a node installs ``gpustate-lab-node`` and two kernels from there;
-- :func:`hardware.write` says which GPUs and which faults a node has.
+- :func:`repository.build` builds packages and signed apt repositories on the controller;
+- the image of a node installs ``gpustate-lab-node`` and two kernels from them;
+- :func:`hardware.write` sets the GPUs and faults of a node.
 
-What a booted node then shows, on paths of its own (``/run/gpustate-lab/proc`` and ``.../sys``)
-where the kernel's cannot be covered, is described in ``docs/lab.md``.
+Simulated files of /proc and /sys that cannot be mounted over the kernel's are in ``/run/gpustate-lab``, see
+``docs/lab.md``.
 """

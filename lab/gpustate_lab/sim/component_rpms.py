@@ -1,8 +1,7 @@
-"""The simulated components beside the driver as rpm packages, named and tied together as NVIDIA's are.
+"""The simulated components other than the driver as rpm packages, with NVIDIA's names and relations.
 
-What is in them is what the packages for Debian have (:mod:`gpustate_lab.sim.dcgm_packages` and its
-neighbours); names, versions, relations and scripts are those of rpm. They are data: whoever wants them as
-files hands :func:`sections` to rpmbuild.
+Their content is that of the Debian packages (:mod:`gpustate_lab.sim.dcgm_packages` and others); names, versions,
+relations and scripts are those of rpm. They are data: pass :func:`sections` to rpmbuild to build files.
 
 Sources:
     NVIDIA/DCGM 4.6.0, cmake/packaging.cmake (names, epoch 1, conflict with DCGM 3) and scripts/rpm/postinstall;
@@ -24,7 +23,7 @@ from gpustate_lab.sim import dcgm_packages, driver_packages, gpudirect_packages
 from gpustate_lab.sim.deb import Entry, Link, Package, Program
 from gpustate_lab.sim.native import PAYLOAD, Builder
 
-#: Branches whose Fabric Manager and IMEX are there; names changed with 580.
+#: Branches with Fabric Manager and IMEX; names changed with 580.
 DRIVERS = ("570.211.01", "580.65.06")
 _FIRST_PLAIN = 580
 _OFED_DKMS = "mlnx-ofed-kernel"
@@ -89,7 +88,7 @@ def _unit_scripts(unit: str, *, user: bool = False) -> dict[str, str]:
 
 
 def _relations(words: Iterable[str]) -> tuple[str, ...]:
-    """``name (= 1)`` of Debian as ``name = 1``; what a Debian node has by itself is left out."""
+    """Convert ``name (= 1)`` of Debian to ``name = 1``; packages of every Debian node are left out."""
     rows = (re.sub(r" \(([<>=]+) ([^)]*)\)", r" \1 \2", word) for word in words)
     return tuple(row for row in rows if row not in ("passwd", "libc6"))
 
@@ -158,7 +157,7 @@ def _imex(name: str, version: str) -> RpmPackage:
 
 
 def _dkms_scripts(name: str, version: str) -> dict[str, str]:
-    """Add, build and install for the running kernel, and all of it back; a build that fails is told, no more."""
+    """Scripts that add, build and install a module for the running kernel, and remove it; a failed build is only reported."""
     words = f"-m {name} -v {version} -q"
     return {
         "post": f"dkms add {words} --rpm_safe_upgrade || :\n"
@@ -179,7 +178,7 @@ def gpudirect(folder: Path) -> list[RpmPackage]:
         version = one.version.removesuffix("-1")
         if one.name == "gdrdrv-dkms":
             scripts = _dkms_scripts("gdrdrv", version)
-            # A static %post would unload it too; who uses it is not the package's business here.
+            # The real scriptlet would unload the module too; here the package ignores its users.
             found.append(
                 _from_deb(one, name="gdrcopy-kmod", version=f"{version}-1.el9dkms", scripts=scripts)
             )

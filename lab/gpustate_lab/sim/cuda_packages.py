@@ -1,6 +1,6 @@
-"""The simulated CUDA toolkits: a compiler that says its version, the alternatives, and the trap.
+"""The simulated CUDA toolkits: a compiler that prints its version, and the alternatives.
 
-The trap is the package ``cuda-X-Y``, which brings a driver as the real one does.
+Like NVIDIA's, the package ``cuda-X-Y`` also installs a driver.
 
 Sources:
     NVIDIA CUDA installation guide for Linux, "Meta Packages"; package lists of CUDA 12.9:

@@ -1,4 +1,4 @@
-"""The simulated packages of DCGM and dcgm-exporter, named and tied together as in NVIDIA's CUDA repository.
+"""The simulated packages of DCGM and dcgm-exporter, with names and relations of NVIDIA's CUDA repository.
 
 DCGM 4 is a core with the service and a package for each CUDA major; the package of DCGM 3 and older
 conflicts with it. The exporter has versions of its own.

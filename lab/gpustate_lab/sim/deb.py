@@ -1,7 +1,7 @@
-"""Debian packages as data, and dpkg-deb to write them.
+"""Debian packages as data, written with dpkg-deb.
 
-Only the standard library and dpkg-deb are needed. The same data gives the same bytes, so a
-repository that is built again does not change what was made from it.
+Only the standard library and dpkg-deb are needed. Builds are reproducible, so rebuilding a repository does not
+invalidate images.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpustate_lab.sim.native import run
 
-#: Date of everything in the packages.
+#: Modification time of all files in packages.
 EPOCH = 1_760_000_000
 MAINTAINER = "gpustate lab <lab@gpustate.invalid>"
 
@@ -67,7 +67,7 @@ class Package:
         return f"{self.name}_{self.version.replace(':', '%3a')}_{self.architecture}.deb"
 
     def control(self) -> str:
-        """Return the control file, without the fields that only an index has."""
+        """Return the control file, without the fields of an index."""
         lines = [f"Package: {self.name}", f"Version: {self.version}"]
         if self.source is not None:
             lines.append(f"Source: {self.source}")
@@ -108,7 +108,7 @@ def write(package: Package, directory: Path) -> Path:
             _place(control / name, Program(text))
         for place in [root, *root.rglob("*")]:
             os.utime(place, (EPOCH, EPOCH), follow_symlinks=False)
-        # dpkg-deb cuts every time stamp to this one, so the same content is the same file.
+        # dpkg-deb limits all time stamps to this one, so the same content gives the same file.
         pack = ["env", f"SOURCE_DATE_EPOCH={EPOCH}", "dpkg-deb", "--root-owner-group"]
         run([*pack, "-Zgzip", "-z1", "--build", str(root), str(target)])
     return target

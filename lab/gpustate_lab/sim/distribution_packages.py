@@ -1,8 +1,8 @@
-"""The distribution's own driver packages: other origin, other versions, partly other names.
+"""The simulated driver packages of the distribution: another origin, other versions, partly other names.
 
-They share library package names with NVIDIA's repository (``libcuda1``, ``libnvidia-ml1``), which
-is what makes a node with both sources end up with a mixed set. On Debian 12 the open modules are
-of another version than the libraries, as in the real archive.
+They share names of library packages with NVIDIA's repository (``libcuda1``, ``libnvidia-ml1``), so a node with
+both sources may get a mixed set. On Debian 12 the open modules have another version than the libraries, as in the
+real archive.
 
 Sources:
     Debian 12 and 13 archives, non-free: nvidia-graphics-drivers, nvidia-open-gpu-kernel-modules.
@@ -21,7 +21,7 @@ OPEN_DKMS = "nvidia-open-kernel-dkms"
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What one Debian release ships."""
+    """The driver packages of a Debian release."""
 
     version: str
     cuda_version: int
@@ -37,7 +37,7 @@ ARCHIVES = {
 
 
 def packages(suite: str, builder: Builder) -> list[Package]:
-    """Return the distribution's packages; a suite without any has an empty list."""
+    """Return the distribution's packages; empty for a suite without any."""
     archive = ARCHIVES.get(suite)
     if archive is None:
         return []
@@ -53,6 +53,6 @@ def packages(suite: str, builder: Builder) -> list[Package]:
     )
     for package in opened.packages():
         if package.name == OPEN_DKMS:
-            # Debian ties it to its own source, not to the libraries: that is the trap.
+            # As in Debian it depends on its own source package, not on the libraries, which allows mixed versions.
             found.append(replace(package, depends=("dkms", "nvidia-kernel-support")))
     return found

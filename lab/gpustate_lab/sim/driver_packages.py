@@ -1,8 +1,8 @@
-"""The simulated driver packages, named and tied together as in NVIDIA's CUDA repository for Debian.
+"""The simulated driver packages, with names and relations of NVIDIA's CUDA repository for Debian.
 
-Every package of one driver version wants the others at exactly that version, which is what makes a
-mixed set impossible to install and an upgrade an all-or-nothing matter. The DKMS packages carry
-real C sources and rely on the real ``dkms``; the libraries are the stubs of :mod:`native`.
+Every package of a driver version depends on the others at exactly that version, so a mixed set cannot be
+installed and upgrades are all or nothing. The DKMS packages have real C sources and use the real ``dkms``; the
+libraries are the stubs of :mod:`native`.
 
 Sources:
     NVIDIA driver-installation-guide 615: package names of Debian 12 and 13, pinning packages.
@@ -21,7 +21,7 @@ from gpustate_lab.sim.units import unit_scripts
 
 LIBRARY_DIRECTORY = "usr/lib/x86_64-linux-gnu"
 UNIT_DIRECTORY = "usr/lib/systemd/system"
-#: Driver version to the CUDA version it brings (NVIDIA CUDA release notes).
+#: CUDA version of each driver version (NVIDIA CUDA release notes).
 DRIVERS: Mapping[str, int] = {
     "570.211.01": 12080,
     "580.65.06": 13000,
@@ -34,7 +34,7 @@ NVLSM_VERSION = "2025.10.11-1"
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What differs between the vendor's packages and the distribution's.
+    """The differences between NVIDIA's packages and the distribution's.
 
     Args:
         revision: appended to the driver version.
@@ -67,7 +67,7 @@ class DriverSet:
         self._libraries = builder.libraries(version, cuda_version)
 
     def packages(self) -> list[Package]:
-        """Return the packages of the driver proper, in no order."""
+        """Return the packages of the driver itself, unordered."""
         return [
             *self._library_packages(),
             *self._kernel_packages(),
@@ -95,7 +95,7 @@ class DriverSet:
         ]
 
     def vendor_packages(self) -> list[Package]:
-        """Return what only NVIDIA's repository has: metapackages, pinning, fabric manager, IMEX."""
+        """Return the packages that only NVIDIA's repository has: metapackages, fabric manager, IMEX."""
         suffix = "" if int(self.branch) >= 580 else f"-{self.branch}"
         return [
             self._package(
@@ -345,7 +345,7 @@ def pinning(versions: list[str]) -> list[Package]:
 
 
 def subnet_manager() -> Package:
-    """Return nvlsm, which has a version of its own."""
+    """Return nvlsm, which has its own version."""
     text = (PAYLOAD / "driver" / "nvlsm.py").read_text(encoding="utf-8")
     return Package(
         name="nvlsm",

@@ -1,8 +1,7 @@
 """The simulated packages of GPUDirect: OFED's kernel modules, gdrdrv and nvidia-fs.
 
-All of them build with the real DKMS, and none fits every driver: gdrdrv and nvidia-fs remember the
-driver that they were built against, and OFED's ib_core gives its symbol under a checksum that differs
-from version to version.
+All are built by the real DKMS for one driver: gdrdrv and nvidia-fs record the driver they were built against, and
+the checksum of ib_core's symbol differs between versions of OFED.
 
 Sources:
     NVIDIA/gdrcopy v2.6: packages/dkms (names, dkms.conf); NVIDIA/gds-nvidia-fs: src/dkms.conf.
@@ -17,14 +16,14 @@ from gpustate_lab.sim.deb import Entry, Package, Program
 from gpustate_lab.sim.driver_packages import LDCONFIG, LIBRARY_DIRECTORY
 from gpustate_lab.sim.native import PAYLOAD, Builder
 
-#: OFED to the checksum under which its ib_core gives ib_register_peer_memory_client.
+#: Checksum of ib_register_peer_memory_client in the ib_core of each OFED.
 OFEDS: Mapping[str, str] = {"24.10.1.1.4": "0x1a2b3c4d", "25.04.0.6.0": "0x0badf00d"}
 GDRCOPYS = ("2.5", "2.6")
 NVIDIA_FS = ("2.16.1", "2.26.6", "2.28.2")
 
 
 def packages(builder: Builder) -> list[Package]:
-    """Return all of them, in no order."""
+    """Return all packages, unordered."""
     found: list[Package] = []
     for version, crc in OFEDS.items():
         found += _ofed(version, crc)
@@ -100,7 +99,7 @@ def _gdrcopy(version: str, builder: Builder) -> list[Package]:
 
 
 def _symbols(module: str, needs: str) -> str:
-    """depmod finds what a module needs by the symbols that it does not have itself."""
+    """Return C code with undefined symbols, from which depmod derives dependencies."""
     lines = [f"int lab_{module}(void);", f"EXPORT_SYMBOL(lab_{module});"]
     if module == "ib_core":
         lines.append("EXPORT_SYMBOL(ib_register_peer_memory_client);")

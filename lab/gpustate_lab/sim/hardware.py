@@ -1,9 +1,8 @@
-"""The hardware description of one simulated node, and the faults that can be put into it.
+"""The hardware description of a simulated node, with its faults.
 
-``/etc/gpustate-lab/hardware.json`` is the single truth: the boot program builds the PCI tree from
-it, the stub NVML and CUDA libraries answer from it, and the DKMS build asks it for its fault. It is
-read again each time, so writing it again breaks or fixes a node that is running; what happens only
-at boot (nouveau) needs a reboot.
+``/etc/gpustate-lab/hardware.json`` is the single source: the boot program builds the PCI tree from it, the stub
+NVML and CUDA libraries return its values, and the DKMS build reads its fault from it. It is read on every use, so
+a rewrite breaks or fixes a running node; faults of the boot (nouveau) need a reboot.
 
 UUIDs and serial numbers are derived from the node name, so a rebuilt node has the same GPUs.
 
@@ -29,27 +28,27 @@ HARDWARE_PATH = "etc/gpustate-lab/hardware.json"
 MIG_PATH = "etc/gpustate-lab/mig.json"
 INITRAMFS_MODULES_PATH = "etc/initramfs-tools/modules"
 
-#: Xids that a GPU can be given: in the kernel log, and as an event of NVML.
+#: Supported Xids, for the kernel log and NVML events.
 XIDS: dict[int, str] = {
-    13: "a program of a user was at fault",
-    31: "a program of a user read or wrote where it may not",
-    43: "a program of a user has stopped",
-    45: "preemptive cleanup after an error before",
+    13: "graphics engine exception (application fault)",
+    31: "GPU memory page fault (application fault)",
+    43: "GPU stopped processing (reset channel)",
+    45: "preemptive cleanup, due to previous errors",
     48: "double bit ECC error",
     74: "NVLink error",
-    79: "the GPU has fallen off the bus, and NVML goes on to answer for it",
+    79: "the GPU has fallen off the bus, but NVML still answers for it",
     92: "many single bit ECC errors",
     94: "contained memory error",
     95: "uncontained memory error",
-    119: "its GSP does not answer",
-    120: "its GSP has failed",
+    119: "GSP RPC timeout",
+    120: "GSP error",
     140: "unrecovered ECC error",
 }
 
-#: What each fault does; ``<...>`` stands for its argument.
+#: Description of each fault; ``<...>`` is its argument.
 FAULTS: dict[str, str] = {
     "nouveau": "nouveau loads and binds at boot unless modprobe.d blacklists it",
-    "nouveau-stuck": "as nouveau, and a console holds it: rmmod fails until a reboot without it",
+    "nouveau-stuck": "as nouveau, and in use by a console: rmmod fails until a reboot without it",
     "nouveau-initramfs": "the initramfs list names nouveau (rebuild the images after writing)",
     "dkms-build": "the DKMS build of nvidia ends with a compiler error, for every kernel",
     "dkms-build:<kernel>": "the same, for one kernel release",
@@ -60,15 +59,15 @@ FAULTS: dict[str, str] = {
     "imex-waiting": "the IMEX daemon waits for nodes that had imported memory, and is not ready",
     "remap-pending:<index>": "a row remapping waits for a reset of the GPU",
     "remap-failure:<index>": "a row remapping has failed on the GPU",
-    "reset-needed:<index>": "the driver asks for a reset of the GPU (gpu_recovery_action)",
+    "reset-needed:<index>": "the driver requests a reset of the GPU (gpu_recovery_action)",
     "nvlink-down:<index>": "one NVLink of the GPU is down and recovers again and again",
     "pcie-width:<index>": "the PCIe link of the GPU came up with 8 of 16 lanes",
     "clocks-hot:<index>": "the GPU's clocks are low because it is hot",
     **{
         f"xid-{number}:<index>": f"Xid {number} of the GPU: {text}" for number, text in XIDS.items()
     },
-    "rm-init-failed": "the nvidia module finds no GPU it can bring up: No such device",
-    "library-mismatch": "the driver's libraries are of another version than the loaded module",
+    "rm-init-failed": "the nvidia module fails to initialise any GPU: No such device",
+    "library-mismatch": "the driver's libraries and the loaded module have different versions",
     "containerd": "containerd does not start with NVIDIA's runtime in its configuration",
 }
 
@@ -91,7 +90,7 @@ _BUSES = (
     0xB4,
     0xBC,
 )
-# What manages the switches of a B200 board, and an ordinary card of the same kind beside it.
+# The bridges that manage the switches of a B200 board, and an ordinary card of the same model.
 _BRIDGE_FUNCTIONS = ("0000:05:00.0", "0000:05:00.1", "0000:05:00.2", "0000:05:00.3")
 _CARD = "0000:18:00.0"
 _CONNECTX7 = {"vendor": 0x15B3, "device_id": "1021", "subsystem_id": "0041", "pci_class": "020700"}
@@ -108,7 +107,7 @@ def write(root: Path, node_name: str, gpus: list[GpuModel], faults: set[str]) ->
     """Write the description below ``root`` (a node's file tree) and return the file.
 
     Raises:
-        LabError: an unknown fault, one for a GPU that is not there, or a tree that cannot be written.
+        LabError: a fault is unknown or for a missing GPU, or the tree cannot be written.
     """
     for fault in sorted(faults):
         check_fault(fault, len(gpus))
@@ -126,13 +125,13 @@ def write(root: Path, node_name: str, gpus: list[GpuModel], faults: set[str]) ->
             _name_nouveau(root / INITRAMFS_MODULES_PATH)
     except OSError as error:
         raise LabError(
-            f"the hardware description cannot be written: {error}", place=str(path)
+            f"cannot write the hardware description: {error}", place=str(path)
         ) from error
     return path
 
 
 def _write_geometries(root: Path, gpus: list[GpuModel]) -> None:
-    """What the GPUs can be divided into, beside the description: only MIG calls read it."""
+    """Write the MIG geometries into a separate file, which only MIG calls read."""
     path = root / MIG_PATH
     found = mig.geometries(gpus)
     if found or path.exists():
@@ -191,25 +190,25 @@ def _rack() -> dict[str, Any]:
 
 
 def check_fault(fault: str, gpu_count: int) -> None:
-    """Refuse a fault that is not in ``FAULTS``, or whose argument fits no node."""
+    """Raise for a fault that is not in ``FAULTS``, or has an invalid argument."""
     name, colon, argument = fault.partition(":")
     if not colon:
         if fault in FAULTS:
             return
         raise LabError(
-            f"no fault is called {fault!r}", place="faults", fix=f"known are {', '.join(FAULTS)}"
+            f"unknown fault {fault!r}", place="faults", fix=f"choose one of {', '.join(FAULTS)}"
         )
     if f"{name}:<index>" in FAULTS:
         if argument.isascii() and argument.isdigit() and int(argument) < gpu_count:
             return
         raise LabError(
-            f"{fault!r} names a GPU that the node does not have ({gpu_count} GPUs, counted from 0)",
+            f"fault {fault!r}: no such GPU (the node has {gpu_count}, numbered from 0)",
             place="faults",
         )
     if f"{name}:<kernel>" in FAULTS and _KERNEL.fullmatch(argument):
         return
     raise LabError(
-        f"no fault is called {fault!r}", place="faults", fix=f"known are {', '.join(FAULTS)}"
+        f"unknown fault {fault!r}", place="faults", fix=f"choose one of {', '.join(FAULTS)}"
     )
 
 

@@ -1,7 +1,6 @@
-"""What the simulated GPUs can be divided into: the tables of :mod:`gpustate.mig`, as the stub NVML reads them.
+"""The MIG geometries of simulated GPUs: the tables of :mod:`gpustate.mig` in the format of the stub NVML.
 
-Memory and multiprocessors of an instance are worked out, not measured: the stub answers them where
-real NVML would, and nothing is decided by them.
+Memory and multiprocessors of instances are computed, not measured; nothing depends on them.
 
 Sources:
     MIG User Guide r620 and what ``nvidia-smi mig -lgip`` prints (see :mod:`gpustate.mig.tables`):
@@ -17,12 +16,12 @@ from gpustate.mig import tables
 from gpustate.mig.geometry import Geometry, Profile
 from gpustate_lab.sim.models import GpuModel
 
-#: Multiprocessors of one compute slice; those of other parts are shared out evenly.
+#: Multiprocessors of a compute slice; for other models all are divided evenly.
 _OF_SLICE = {"ampere": 14, "hopper": 16}
 
 
 def geometries(gpus: Iterable[GpuModel]) -> dict[str, Any]:
-    """By PCI device id, for every model that can be divided."""
+    """Return geometries by PCI device id, for every model with MIG."""
     found: dict[str, Any] = {}
     for gpu in gpus:
         model = tables.by_device_id().get(gpu.device_id)

@@ -1,12 +1,10 @@
-"""The GPU models that a simulated node can have, and the text that asks for them.
+"""The GPU models of simulated nodes, and the parser of ``--gpus``.
 
-The values stand in ``models.json``, each group with its source. A board is what makes an NVSwitch
-fabric: eight GPUs of one SXM model on one node are taken to be an HGX board, fewer are not, because
-no HGX board carries fewer in this generation of machines. An HGX B200 has switches too, but they
-are not on PCI, which is exactly what makes it a case worth having. Four GB200 are a compute tray of an
-NVL72 rack.
+Values and their sources are in ``models.json``. Eight GPUs of one SXM model are an HGX board with an NVSwitch
+fabric; fewer are single cards, since no HGX board of this generation has fewer. The switches of an HGX B200 are
+not on PCI, which tests rely on. Four GB200 are a compute tray of an NVL72 rack.
 
-Everything made from these values is simulated.
+All of it is simulated.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import Any
 
 from gpustate.errors import LabError
 
-#: More GPUs than this are not on one node; a slip of the keyboard is more likely.
+#: More than any real node has; a larger number is a typing error.
 MAX_GPUS_PER_NODE = 16
 
 _ITEM = re.compile(r"(?:(?P<count>[0-9]{1,3})[xX*])?(?P<model>[A-Za-z0-9]+)")
@@ -28,7 +26,7 @@ _ITEM = re.compile(r"(?:(?P<count>[0-9]{1,3})[xX*])?(?P<model>[A-Za-z0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A baseboard with an NVLink fabric: how many GPUs it carries, and how its switches show on PCI.
+    """A baseboard with an NVLink fabric: number of GPUs, and its switches on PCI.
 
     Args:
         bridges: functions of ConnectX cards that manage switches which are not on PCI themselves.
@@ -45,7 +43,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One GPU model as PCI, NVML and CUDA describe it."""
+    """A GPU model as reported by PCI, NVML and CUDA."""
 
     key: str
     name: str
@@ -87,7 +85,7 @@ def boards() -> dict[str, Board]:
 
 
 def board_of(gpus: list[GpuModel]) -> Board | None:
-    """Return the board that ``gpus`` fill, or None when they are single cards.
+    """Return the board of ``gpus``, or None for single cards.
 
     A node with a full board may have further cards beside it, as an eighth-rack test machine does.
     """
@@ -98,39 +96,39 @@ def board_of(gpus: list[GpuModel]) -> Board | None:
 
 
 def parse_gpus(text: str) -> list[GpuModel]:
-    """Read ``8xH100`` or ``4xA100,1xT4`` into models, one entry a GPU, in the order written.
+    """Parse ``8xH100`` or ``4xA100,1xT4`` into models, one entry per GPU, in order.
 
     Raises:
-        LabError: the text is empty, names no known model, or asks for too many.
+        LabError: the text is empty, a model is unknown, or there are too many GPUs.
     """
     found: list[GpuModel] = []
     for item in text.split(","):
         matched = _ITEM.fullmatch(item.strip())
         if matched is None:
             raise LabError(
-                f"{item.strip()!r} names no GPUs",
+                f"invalid GPUs {item.strip()!r}",
                 place=f"GPUs {text!r}",
-                fix="write a count and a model, as 8xH100 or 4xA100,1xT4",
+                fix="write COUNTxMODEL, such as 8xH100 or 4xA100,1xT4",
             )
         model = models().get(matched["model"].upper())
         if model is None:
             raise LabError(
-                f"no simulated GPU model is called {matched['model']!r}",
+                f"unknown GPU model {matched['model']!r}",
                 place=f"GPUs {text!r}",
-                fix=f"known are {', '.join(models())}",
+                fix=f"choose one of {', '.join(models())}",
             )
         count = int(matched["count"] or 1)
         if count == 0:
             raise LabError(
-                f"{item.strip()!r} asks for no GPU at all",
+                f"invalid GPUs {item.strip()!r}: the count is 0",
                 place=f"GPUs {text!r}",
-                fix="leave the item out, or ask for at least one",
+                fix="remove the item, or write a count of at least 1",
             )
         found += [model] * count
     if len(found) > MAX_GPUS_PER_NODE:
         raise LabError(
-            f"{len(found)} GPUs on one node",
+            f"too many GPUs on one node: {len(found)}",
             place=f"GPUs {text!r}",
-            fix=f"ask for at most {MAX_GPUS_PER_NODE}",
+            fix=f"the maximum is {MAX_GPUS_PER_NODE}",
         )
     return found

@@ -1,10 +1,8 @@
-"""Builds the stub libraries and programs from the C sources in ``payload/lib``.
+"""Build the stub libraries and programs from the C sources in ``payload/lib``.
 
-One object a source, compiled once; only a tiny object with the driver version differs between the
-versions, so eight libraries cost eight links. They are built on the controller and run on Debian 12
-and 13; the sources keep away from what newer C libraries version anew.
-
-Everything built here is simulated.
+Each source is compiled once; driver versions differ only in a tiny object, so eight libraries cost eight links.
+They are built on the controller and run on Debian 12 and 13; the sources avoid functions that have a new symbol
+version in newer C libraries.
 """
 
 from __future__ import annotations
@@ -52,10 +50,10 @@ class Libraries:
 
 
 class Builder:
-    """Compiles into one directory, each source at most once.
+    """A compiler of the C sources, each at most once, into one directory.
 
     Raises:
-        LabError: there is no C compiler, or it refuses a source.
+        LabError: there is no C compiler, or it fails.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -63,12 +61,12 @@ class Builder:
         directory.mkdir(parents=True, exist_ok=True)
         if shutil.which("gcc") is None:
             raise LabError(
-                "the simulated GPU libraries are built with gcc, and there is none",
-                fix="install gcc and libc6-dev",
+                "gcc is missing, which builds the simulated GPU libraries",
+                fix="apt install gcc libc6-dev",
             )
 
     def libraries(self, version: str, cuda_version: int) -> Libraries:
-        """Build libnvidia-ml, libcuda and nvidia-smi that say ``version``."""
+        """Build libnvidia-ml, libcuda and nvidia-smi of a version."""
         folder = self._directory / version
         folder.mkdir(exist_ok=True)
         mark = folder / "version.o"
@@ -115,7 +113,7 @@ class Builder:
         return Libraries(nvml=nvml, cuda=cuda, smi=smi)
 
     def stub_library(self, soname: str, file_name: str, symbol: str) -> Path:
-        """Build a library with one symbol, for packages whose library nobody calls here."""
+        """Build a library with one symbol, for packages whose library is never called."""
         source = self._directory / f"{symbol}.c"
         target = self._directory / file_name
         source.write_text(
@@ -127,19 +125,19 @@ class Builder:
     def workload(self) -> Path:
         """Build the program that holds a CUDA context."""
         target = self._directory / "gpustate-lab-workload"
-        # Not optimised: optimisation turns atoi into strtol, which newer C libraries version anew.
+        # Not optimised: optimisation turns atoi into strtol, which has a new symbol version in newer C libraries.
         self._gcc("-O0", "-s", str(PAYLOAD / "lib" / "workload.c"), "-o", str(target), "-ldl")
         return target
 
     def mps_client(self) -> Path:
-        """Build the program that gives the MPS daemon commands."""
+        """Build the program that sends commands to the MPS daemon."""
         target = self._directory / "nvidia-cuda-mps-control"
         if not target.exists():
             self._gcc("-O1", "-s", str(PAYLOAD / "lib" / "mps_client.c"), "-o", str(target))
         return target
 
     def module(self, source: Path, target: Path, *includes: Path) -> Path:
-        """Build one relocatable kernel module as the packaged kernels carry them."""
+        """Build a relocatable kernel module for the packaged kernels."""
         flags = [f"-I{path}" for path in includes]
         self._gcc(
             "-O1", "-fno-asynchronous-unwind-tables", *flags, "-c", str(source), "-o", str(target)
@@ -160,10 +158,10 @@ class Builder:
 
 
 def run(command: list[str], *, cwd: Path | None = None, stdin: bytes | None = None) -> bytes:
-    """Run a tool of the controller and return its output.
+    """Run a tool on the controller and return its output.
 
     Raises:
-        LabError: it is missing or exits non-zero; the message shows the command and its last lines.
+        LabError: it is missing or fails; the message has its last lines.
     """
     try:
         done = subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, check=False)
@@ -172,7 +170,7 @@ def run(command: list[str], *, cwd: Path | None = None, stdin: bytes | None = No
     if done.returncode != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise LabError(
-            f"{command[0]} ended with {done.returncode}: {' | '.join(lines[-3:]) or 'no message'}",
+            f"{command[0]} exited with {done.returncode}: {' | '.join(lines[-3:]) or 'no message'}",
             place=" ".join(command)[:200],
         )
     return done.stdout

@@ -1,12 +1,11 @@
-"""Faults that are files of a node, not answers of the simulator: libraries and a service.
+"""Faults that are files of a node instead of values of the simulator: libraries and a service.
 
-``library-mismatch`` is what an unattended upgrade leaves for programs: the library they get is of
-another version than the loaded module. The library is a real copy out of the other version's
-package; only the links that programs follow lead to it, so dpkg is content. Installing the driver's
-packages anew puts the links back, and so does ``ldconfig``: the fault can be repaired on the node.
+``library-mismatch`` is the state after an unattended upgrade: programs load a library of another version than the
+loaded module. The library is a copy from the package of the other version; only links lead to it, so dpkg notices
+nothing. Reinstalling the driver's packages restores the links, and so does ``ldconfig``.
 
-``containerd`` is a drop-in of containerd's unit that ends the start with an error while a file of
-``/etc/containerd`` names NVIDIA's runtime. containerd itself is real, and so is the failed start.
+``containerd`` is a drop-in that makes containerd fail to start while a file of ``/etc/containerd`` names NVIDIA's
+runtime. containerd itself is real, and so is the failed start.
 
 All of it is simulated.
 
@@ -29,10 +28,10 @@ from gpustate_lab.sim.native import run
 
 LIBRARY_MISMATCH = "library-mismatch"
 CONTAINERD = "containerd"
-#: Outside the folders that ldconfig searches, so that a repair of the links is one that lasts.
+#: Not searched by ldconfig, so that repaired links stay repaired.
 COPIES = "usr/lib/gpustate-lab/other-version"
 DROP_IN = "etc/systemd/system/containerd.service.d/gpustate-lab-fault.conf"
-#: Library to its package.
+#: Package of each library.
 LIBRARIES = {"libnvidia-ml": "libnvidia-ml1", "libcuda": "libcuda1"}
 
 _DROP_IN_TEXT = """\
@@ -44,16 +43,16 @@ echo "simulated fault: a file of /etc/containerd names nvidia-container-runtime"
 
 
 def switch(root: Path, fault: str, on: bool, packages: Path) -> bool:
-    """Put one fault into the node's file tree ``root``, or take it out.
+    """Add a fault to the node's file tree ``root``, or remove it.
 
     Args:
         root: the node's ``/``.
-        fault: any fault; one without a file on the node changes nothing.
-        on: whether it is to be there.
-        packages: folder with the driver's packages of several versions.
+        fault: a fault; those without a file on the node change nothing.
+        on: add or remove it.
+        packages: folder with driver packages of several versions.
 
     Returns:
-        Whether the node's systemd has to read its units anew.
+        Whether the node needs ``systemctl daemon-reload``.
 
     Raises:
         LabError: no driver is installed, there is no other version of it, or the tree cannot be
@@ -61,21 +60,21 @@ def switch(root: Path, fault: str, on: bool, packages: Path) -> bool:
     """
     try:
         if fault == LIBRARY_MISMATCH:
-            _break_libraries(root, packages) if on else _mend_libraries(root)
+            _break_libraries(root, packages) if on else _repair_libraries(root)
         elif fault == CONTAINERD:
-            return _break_containerd(root) if on else _mend_containerd(root)
+            return _break_containerd(root) if on else _repair_containerd(root)
     except OSError as error:
-        raise LabError(f"fault {fault} cannot be switched: {error}") from error
+        raise LabError(f"cannot switch fault {fault}: {error}") from error
     return False
 
 
 def check_first_boot(fault: str) -> None:
-    """Refuse what cannot be there before a driver is installed."""
+    """Raise for a fault that needs an installed driver."""
     if fault == LIBRARY_MISMATCH:
         raise LabError(
-            f"{fault} needs an installed driver, and a new node has none",
+            f"{fault} requires an installed driver, which a new node lacks",
             place="faults",
-            fix="gpustate apply first, then gpustate lab fault NODE library-mismatch on",
+            fix="run gpustate apply first, then gpustate lab fault NODE library-mismatch on",
         )
 
 
@@ -83,7 +82,7 @@ def check_first_boot(fault: str) -> None:
 
 
 def other_version(installed: str) -> str:
-    """The version an upgrade would bring: the newest of the branch, else the newest of all."""
+    """Return the version of an upgrade: the newest of the branch, else the newest of all."""
     branch = installed.partition(".")[0]
     others = sorted((one for one in DRIVERS if one != installed), key=_numbers)
     return next((one for one in reversed(others) if one.partition(".")[0] == branch), others[-1])
@@ -94,8 +93,8 @@ def _break_libraries(root: Path, packages: Path) -> None:
         link = root / LIBRARY_DIRECTORY / f"{library}.so.1"
         if not link.is_symlink():
             raise LabError(
-                f"{LIBRARY_MISMATCH}: the node has no {library}.so.1, so no driver is installed",
-                fix="gpustate apply, then switch the fault on",
+                f"{LIBRARY_MISMATCH}: no driver is installed ({library}.so.1 is missing)",
+                fix="run gpustate apply first",
             )
         if _is_copy(link):
             continue
@@ -108,12 +107,12 @@ def _break_libraries(root: Path, packages: Path) -> None:
         _relink(link, os.path.relpath(copy, link.parent))
 
 
-def _mend_libraries(root: Path) -> None:
+def _repair_libraries(root: Path) -> None:
     for library in LIBRARIES:
         link = root / LIBRARY_DIRECTORY / f"{library}.so.1"
         if not _is_copy(link):
             continue
-        # What dpkg has put beside the link: one version, since its packages exclude one another.
+        # The library of the installed package; there is one version, since the packages conflict.
         own = [path for path in link.parent.glob(f"{library}.so.*.*") if not path.is_symlink()]
         if own:
             _relink(link, own[0].name)
@@ -127,7 +126,7 @@ def _is_copy(link: Path) -> bool:
 
 
 def _relink(link: Path, target: str) -> None:
-    # A program that starts just now must find the one or the other.
+    # Atomically, since a program may start at any time.
     fresh = link.with_name(f".{link.name}.gpustate-lab")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(target)
@@ -135,16 +134,16 @@ def _relink(link: Path, target: str) -> None:
 
 
 def _file_of(deb: Path, name: str) -> bytes:
-    """One file out of a package."""
+    """Extract a file from a package."""
     if not deb.exists():
         raise LabError(
-            f"the package of the other driver version is gone: {deb}",
-            fix="gpustate lab up builds the lab's packages",
+            f"the package of the other driver version does not exist: {deb}",
+            fix="rebuild the lab's packages with gpustate lab up",
         )
     with tarfile.open(fileobj=io.BytesIO(run(["dpkg-deb", "--fsys-tarfile", str(deb)]))) as tree:
         handle = tree.extractfile(name)
         if handle is None:
-            raise LabError(f"{deb.name} holds no file {name}")
+            raise LabError(f"{deb.name} has no file {name}")
         return handle.read()
 
 
@@ -162,7 +161,7 @@ def _break_containerd(root: Path) -> bool:
     return True
 
 
-def _mend_containerd(root: Path) -> bool:
+def _repair_containerd(root: Path) -> bool:
     path = root / DROP_IN
     if not path.exists():
         return False

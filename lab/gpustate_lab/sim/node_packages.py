@@ -1,9 +1,8 @@
-"""The packages that make a plain Debian a simulated GPU node: the simulator and its kernels.
+"""The packages of a simulated GPU node: the simulator and its kernels.
 
-The kernels have everything that tools look at (an image file, a config, a module tree with a real
-ELF ``nouveau.ko``, headers that DKMS accepts) and no code: a node runs the kernel of the machine it
-is on. One carries the release of that kernel; the other is older, so that "every kernel that can
-boot" is more than one.
+The kernel packages have all files that tools read (an image, a config, a module tree with a real ELF
+``nouveau.ko``, headers that DKMS accepts), but no kernel code: nodes run the controller's kernel. One has the release
+of that kernel; the other is older, so that there are several bootable kernels.
 
 Sources:
     Debian's linux source package: contents and maintainer scripts of linux-image, linux-headers.
@@ -19,10 +18,10 @@ from gpustate.errors import LabError
 from gpustate_lab.sim.deb import Entry, Link, Package, Program
 from gpustate_lab.sim.native import PAYLOAD, Builder
 
-#: Older than any kernel that a lab runs on, newer than what the open modules need (4.15).
+#: Older than any supported controller kernel, newer than the minimum of the open modules (4.15).
 OLDER_KERNEL = "5.10.0-28-lab"
 PROGRAMS = "usr/lib/gpustate-lab"
-#: Modules that a kernel brings itself.
+#: Modules in the kernel packages.
 MODULES = (
     "kernel/drivers/gpu/drm/nouveau/nouveau.ko",
     "kernel/drivers/infiniband/core/ib_umad.ko",
@@ -35,7 +34,7 @@ _RELEASE = re.compile(r"[0-9][0-9A-Za-z.+~_-]*")
 
 
 def node_package(builder: Builder) -> Package:
-    """Return gpustate-lab-node; its version is a digest, so a changed simulator is a new one."""
+    """Return gpustate-lab-node; its version is a digest of the simulator."""
     folder = PAYLOAD / "node"
     programs = sorted(folder.glob("*.py"))
     digest = hashlib.sha256()
@@ -139,7 +138,7 @@ def headers_package(release: str) -> str:
 
 
 def _as_name(release: str) -> str:
-    """Package names have no capitals and no underscores; kernel releases may."""
+    """Return a kernel release as part of a package name, without capitals and underscores."""
     return re.sub(r"[^a-z0-9.+-]", "-", release.lower())
 
 

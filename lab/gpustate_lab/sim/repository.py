@@ -1,6 +1,6 @@
-"""Builds the simulated packages and the signed apt repositories that nodes install from.
+"""Build the simulated packages and the signed apt repositories of nodes.
 
-Layout below the root, flat repositories as NVIDIA's own are:
+Layout below the root, flat repositories as NVIDIA's:
 
 - ``cuda/repos/<suite>/x86_64``: NVIDIA's CUDA repository;
 - ``libnvidia-container/stable/deb/amd64``: the container toolkit;
@@ -9,11 +9,11 @@ Layout below the root, flat repositories as NVIDIA's own are:
 - ``lab/<suite>``: the simulator and the kernels of the nodes;
 - ``keys/gpustate-lab.asc``: the key that signs all of them.
 
-A folder that exists is complete: it is built under another name and renamed. It is built again when
-a source, the compiler, the kernel or one of NVIDIA's programs is another one. The private key stays beside the folder, never
-in it, since the folder is served to nodes.
+The folder is built under another name and renamed, so an existing one is complete. It is rebuilt when a source, the
+compiler, the kernel or a program of NVIDIA changes. The private key is kept outside the folder, since the folder is
+served to nodes.
 
-All of it is simulated but the programs of the container toolkit, which are built from NVIDIA's Go module.
+Everything is simulated except the programs of the container toolkit, which are built from NVIDIA's Go module.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ from gpustate_lab.sim.signing import SigningKey
 SUITES = ("debian12", "debian13")
 TOOLKIT_PATH = "libnvidia-container/stable/deb/amd64"
 KEY_PATH = "keys/gpustate-lab.asc"
-#: Where the key lies on a node.
+#: Path of the key on a node.
 NODE_KEY = "/usr/share/keyrings/gpustate-lab.asc"
 STAMP = "complete.json"
 
-#: By toolkit version: NVIDIA's programs by name, and the other files of its module.
+#: For each toolkit version: NVIDIA's programs by name, and the other files of its module.
 _Toolkits = Mapping[str, tuple[Mapping[str, Path], Mapping[str, Path]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A built set of repositories.
+    """The built repositories.
 
     Args:
-        root: to be served, or shown to a node as it is.
+        root: their folder, to be served or mounted.
         key: armored public key.
-        kernels: the release nodes run, and the older one.
+        kernels: the release that nodes run, and an older one.
     """
 
     root: Path
@@ -75,7 +75,7 @@ class Repository:
 
     @property
     def image_packages(self) -> tuple[str, ...]:
-        """What an image gets from ``lab``: headers of the running kernel only, on purpose."""
+        """Packages of an image from ``lab``, deliberately with headers of the running kernel only."""
         running, older = self.kernels
         return (
             "gpustate-lab-node",
@@ -85,10 +85,10 @@ class Repository:
         )
 
     def path(self, kind: str, suite: str) -> str:
-        """Return where a repository lies below the root: cuda, toolkit, mirror, debian or lab.
+        """Return the path of a repository below the root: cuda, toolkit, mirror, debian or lab.
 
         Raises:
-            LabError: there is none of that kind, or none for the suite.
+            LabError: the kind is unknown, or has no repository for the suite.
         """
         paths = {
             "cuda": f"cuda/repos/{suite}/x86_64",
@@ -104,7 +104,7 @@ class Repository:
     def sources(
         self, suite: str, base_url: str, *, include: Sequence[str] = ("cuda", "toolkit", "lab")
     ) -> dict[str, str]:
-        """Return path to text of the apt lists of a node, and of the key they name."""
+        """Return the apt source files of a node and their key, as text by path."""
         files = {NODE_KEY: self.key.read_text(encoding="utf-8")}
         base = base_url.rstrip("/")
         for kind in include:
@@ -120,13 +120,13 @@ def build(
     kernel: str | None = None,
     say: Callable[[str], None] = print,
 ) -> Repository:
-    """Build everything below ``dest`` unless it is there already and still fits its sources.
+    """Build everything below ``dest``, unless it is up to date.
 
     Args:
         dest: folder of the repositories; its parent must be writable too.
         suites: Debian releases, as NVIDIA writes them.
         kernel: release of the kernel nodes run; default: this machine's.
-        say: takes one line of progress while NVIDIA's programs are built.
+        say: called with lines of progress while NVIDIA's programs are built.
 
     Raises:
         LabError: a tool is missing or fails, or the folder cannot be written.
@@ -153,22 +153,20 @@ def build(
                 os.replace(dest, Path(scratch) / "old")
             os.replace(fresh, dest)
     except (OSError, shutil.Error) as error:
-        raise LabError(
-            f"the simulated packages cannot be built: {error}", place=str(dest)
-        ) from error
+        raise LabError(f"cannot build the simulated packages: {error}", place=str(dest)) from error
     return repository
 
 
 def _toolkit(module: str, say: Callable[[str], None]) -> tuple[dict[str, Path], dict[str, Path]]:
-    """NVIDIA's programs of a module by name, and its other files."""
+    """Return NVIDIA's programs of a module by name, and its other files."""
     files = programs.data_files(module, toolkit_packages.DATA, say)
     return programs.provide(module, say), {file.name: file for file in files}
 
 
 def _content(toolkits: _Toolkits) -> str:
-    """Digest of all that goes into the packages: our sources, the compiler, NVIDIA's programs."""
+    """Return the digest of all inputs: sources, compiler, NVIDIA's programs."""
     digest = hashlib.sha256(run(["gcc", "--version"]))
-    # The data files are those of the version that the module pins.
+    # The version of the data files is pinned by the module.
     for found, _ in toolkits.values():
         digest.update(programs.identity(found.values()).encode())
     folder = Path(__file__).parent
@@ -232,7 +230,7 @@ def _driver_sets(builder: Builder) -> list[list[Package]]:
 
 
 class _Pool:
-    """Builds each package once; repositories hold links to the one file."""
+    """Builds each package once; repositories have hard links to it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

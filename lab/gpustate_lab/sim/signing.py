@@ -1,7 +1,7 @@
 """The key that signs the lab's repositories.
 
-Made once and kept as an armored file; each use imports it into a keyring of its own in a short
-temporary path, because gpg-agent's socket does not fit into a long one, and ends the agent after.
+It is generated once and kept as an armored file. Each use imports it into a temporary keyring, whose path is short
+because of gpg-agent's socket, and stops the agent afterwards.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ IDENTITY = "gpustate lab (simulated packages) <lab@gpustate.invalid>"
 
 
 class SigningKey:
-    """Signs with the key in ``directory``, which is made when there is none yet.
+    """Signs with the key in ``directory``, which is generated at the first use.
 
     Raises:
-        LabError: gpg is missing or refuses.
+        LabError: gpg is missing or fails.
     """
 
     def __init__(self, directory: Path) -> None:

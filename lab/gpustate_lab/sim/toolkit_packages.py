@@ -1,16 +1,15 @@
 """The packages of the NVIDIA Container Toolkit, with NVIDIA's own programs in them.
 
 The programs are built from NVIDIA's Go module (:mod:`gpustate_lab.programs`). Units, their settings and the
-maintainer scripts are that module's files, unchanged, taken from it when the packages are built. Two things
-are not NVIDIA's:
+maintainer scripts are that module's files, unchanged. Two things differ from NVIDIA's packages:
 
-- libnvidia-container is not built here: ``nvidia-container-cli`` says so and fails, so the legacy mode
+- libnvidia-container is not built here: ``nvidia-container-cli`` fails with a message, so the legacy mode
   of the runtime injects nothing.
 - ``nvidia-ctk`` and ``nvidia-cdi-hook`` are wrappers around ``nvidia-ctk.real`` and ``nvidia-cdi-hook.real``,
   named as NVIDIA's installer names its own wrappers. They prepare two hooks, see :data:`_WRAPPER`.
 
-``nvidia-container-toolkit`` ties the tools of libnvidia-container to its own version from 1.18 on; before
-that a range, so apt alone did not keep the four packages in step.
+From 1.18 on, ``nvidia-container-toolkit`` depends on the tools of libnvidia-container at its own version; earlier
+releases have a range, so apt alone does not keep the four packages at one version.
 
 Sources:
     NVIDIA/nvidia-container-toolkit v1.17.8, v1.18.2, v1.20.1: packaging/debian, deployments.
@@ -22,12 +21,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpustate import shell
 from gpustate_lab.sim.deb import Entry, Link, Package, Program
 from gpustate_lab.sim.driver_packages import LDCONFIG, LIBRARY_DIRECTORY
 from gpustate_lab.sim.native import Builder
 
 VERSIONS = ("1.17.8", "1.18.2", "1.20.1")
-#: Files of NVIDIA's module that go into the packages as they are.
+#: Files of NVIDIA's module that are packaged unchanged.
 DATA = (
     *(f"packaging/debian/nvidia-container-toolkit*.{kind}" for kind in ("postinst", "postrm")),
     "packaging/debian/nvidia-container-toolkit-base.maintscript",
@@ -74,7 +74,7 @@ esac
 echo "nvidia-container-cli: simulated by gpustate lab: libnvidia-container needs the nvidia module; use mode cdi or jit-cdi" >&2
 exit 1
 """
-#: Where each version puts its units.
+#: Folder of the units in each version.
 _UNIT_DIRECTORIES = {"1.18.2": "etc/systemd/system", "1.20.1": "usr/lib/systemd/system"}
 _OLD_NAMES = "nvidia-container-runtime (<= 3.5.0-1)"
 _RELATIONS = {
@@ -84,7 +84,7 @@ _RELATIONS = {
 
 
 def module_of(version: str) -> str:
-    """Name of the pinned Go module of a toolkit version, for :func:`gpustate_lab.programs.provide`."""
+    """Return the pinned Go module of a toolkit version, for :func:`gpustate_lab.programs.provide`."""
     return f"container-toolkit-{version}"
 
 
@@ -163,7 +163,7 @@ def _base_scripts(version: str, data: Mapping[str, Path]) -> dict[str, str]:
     if f"{name}.maintscript" not in data:
         return {"postinst": postinst}
     maintscript = data[f"{name}.maintscript"]
-    # Units below /usr/lib are debhelper's to enable; those of 1.18 are enabled by the script above.
+    # debhelper enables units below /usr/lib; those of 1.18 are enabled by the script above.
     moved = "".join(
         f'dpkg-maintscript-helper {line} -- "$@"\n'
         for line in maintscript.read_text().replace("@VERSION@", f"{version}-1").splitlines()
@@ -177,22 +177,7 @@ def _base_scripts(version: str, data: Mapping[str, Path]) -> dict[str, str]:
     }
 
 
-_ENABLE = """\
-if [ "$1" = configure ] || [ "$1" = abort-upgrade ]; then
-    for unit in nvidia-cdi-refresh.path nvidia-cdi-refresh.service; do
-        deb-systemd-helper unmask "$unit" >/dev/null || true
-        if deb-systemd-helper --quiet was-enabled "$unit"; then
-            deb-systemd-helper enable "$unit" >/dev/null || true
-        else
-            deb-systemd-helper update-state "$unit" >/dev/null || true
-        fi
-    done
-    if [ -d /run/systemd/system ]; then
-        systemctl --system daemon-reload >/dev/null || true
-        deb-systemd-invoke start nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
-    fi
-fi
-"""
+_ENABLE = shell.load("toolkit_enable", "gpustate_lab.sim")
 _STOP = """\
 if [ -d /run/systemd/system ]; then
     deb-systemd-invoke stop nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
@@ -203,15 +188,7 @@ if [ -d /run/systemd/system ]; then
     systemctl --system daemon-reload >/dev/null || true
 fi
 """
-_PURGE = """\
-if [ "$1" = remove ] && [ -x /usr/bin/deb-systemd-helper ]; then
-    deb-systemd-helper mask nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
-fi
-if [ "$1" = purge ] && [ -x /usr/bin/deb-systemd-helper ]; then
-    deb-systemd-helper purge nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
-    deb-systemd-helper unmask nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
-fi
-"""
+_PURGE = shell.load("toolkit_purge", "gpustate_lab.sim")
 
 
 def _library(version: str, release: str, builder: Builder) -> Package:

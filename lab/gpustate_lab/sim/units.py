@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from gpustate import shell
+
 
 def unit_scripts(unit: str, *, enable: bool, user: bool) -> dict[str, str]:
-    """Maintainer scripts as debhelper writes them for one unit."""
+    """Return debhelper's maintainer scripts for a unit."""
     postinst = ["#!/bin/sh", "set -e", 'if [ "$1" = configure ]; then']
     if user:
         name = unit.removesuffix(".service")
@@ -36,19 +38,8 @@ def unit_scripts(unit: str, *, enable: bool, user: bool) -> dict[str, str]:
             f"        if [ -n \"$2\" ]; then deb-systemd-invoke try-restart '{unit}' >/dev/null || true; fi"
         ]
     postinst += ["    fi", "fi", "exit 0", ""]
-    prerm = f"""#!/bin/sh
-set -e
-if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    deb-systemd-invoke stop '{unit}' >/dev/null || true
-fi
-"""
-    postrm = f"""#!/bin/sh
-set -e
-if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl --system daemon-reload >/dev/null || true
-fi
-if [ "$1" = purge ] && [ -x /usr/bin/deb-systemd-helper ]; then
-    deb-systemd-helper purge '{unit}' >/dev/null || true
-fi
-"""
+    prerm, postrm = (
+        "#!/bin/sh\n" + shell.load(name, "gpustate_lab.sim").replace("@UNIT@", unit)
+        for name in ("unit_prerm", "unit_postrm")
+    )
     return {"postinst": "\n".join(postinst), "prerm": prerm, "postrm": postrm}

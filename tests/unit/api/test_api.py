@@ -202,5 +202,5 @@ def test_the_example_stops_before_a_plan_that_costs_too_much(
     text = POLICY.replace("policy = Policy(Greeting())", 'policy = Policy(Greeting(cost="drain"))')
     (site / "policy.py").write_text(text)
     assert example.roll_out(str(site / "policy.py"), str(site / "inventory.yml"), "gpu1") == 5
-    assert "would cost a drain" in capsys.readouterr().out
+    assert "disruption would be drain" in capsys.readouterr().out
     assert files(site) == []

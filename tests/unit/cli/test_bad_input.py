@@ -148,12 +148,12 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "good.py", "-i", "override.yml"), "override.yml", ("'pth'", "mean 'path'")),
     (
         ("plan", "good.py", *ON, "-l", "a["),
-        "the limit 'a[' has a bracket without its other half",
+        "the limit 'a[' has an unmatched bracket",
         (),
     ),
     (("plan", "good.py", *ON, "-l", "~["), "the limit's '~[' is not a pattern", ()),
     (("plan", "good.py", *ON, "-l", "gpu2"), "the limit's 'gpu2' is neither", ()),
-    (("plan", "good.py", *ON, "--exclude", "all"), "no node is left", ("exclude fewer",)),
+    (("plan", "good.py", *ON, "--exclude", "all"), "excludes all", ("exclude fewer",)),
     (("plan", "good.py", *ON, "--private-key", "no-key"), "no-key: the key cannot be read", ()),
     (("plan", "good.py", *ON, "--private-key", "."), ".: the key cannot be read", ()),
     (("plan", "good.py", *ON, "-f", "0"), "plan: Invalid value for '-f'", ()),
@@ -318,7 +318,7 @@ def test_a_key_that_is_none_fails_its_nodes_with_one_line_each(
     (project / "key").write_text("garbage\n")
     done = gpustate("plan", "good.py", "-i", "127.0.0.1,", "--private-key", "key")
     assert done.status == 1
-    assert "key: private key cannot be used" in done.out
+    assert "key: cannot load the private key" in done.out
     assert "Traceback" not in done.out + done.err
 
 

@@ -32,7 +32,10 @@ def test_a_mistake_is_one_line_with_the_next_move(
     ("words", "said"),
     [
         (("--for", "debian12/x86_64", "--installed", "x"), "--installed is for distributions with"),
-        (("--for", "rocky9/x86_64"), "--sources FILE, as in /etc/apt, /etc/yum.repos.d or"),
+        (
+            ("--for", "rocky9/x86_64"),
+            "--sources FILE, in the format of /etc/apt, /etc/yum.repos.d or",
+        ),
         (
             ("--for", "azl3/x86_64"),
             "NVIDIA's packages for 'azl3/x86_64' are not supported here; keep a",

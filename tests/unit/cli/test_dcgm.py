@@ -77,7 +77,7 @@ def test_what_is_given_out_is_whole(gpustate: Cli, project: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "asks for no field"),
+        (b"", "contains no field"),
         (b"\0\0", "is a binary file"),
         (b"\xff", "is not UTF-8"),
         (b"\xef\xbb\xbfDCGM_FI_DEV_GPU_TEMP, gauge, x\n", "bad.csv:1: begins with a byte order"),

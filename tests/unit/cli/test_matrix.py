@@ -93,12 +93,12 @@ def test_why_shows_condition_source_and_tests_and_what_it_saw(gpustate: Cli) -> 
     [
         (("check",), "no facts; give some"),
         (("check", "--set", "driver"), "'driver' is no FACT=VALUE"),
-        (("check", "--set", "divr=580"), "no fact is called 'divr'; did you mean driver"),
+        (("check", "--set", "divr=580"), "unknown fact 'divr'; did you mean driver"),
         (("check", "--set", "driver=abc"), "driver is 'abc', wanted a version"),
-        (("check", "--set", "driver=1.2", "version=3"), "no fact is called 'version'"),
+        (("check", "--set", "driver=1.2", "version=3"), "unknown fact 'version'"),
         (("check", "--set", "gpu=B200", "gpus=H100"), "gpu is given twice"),
-        (("check", "--allow", "x=y", "--set", "gpu=T4"), "allow: no rule is called 'x'"),
-        (("why", "driver-first-b20"), "no rule is called 'driver-first-b20'; did you mean"),
+        (("check", "--allow", "x=y", "--set", "gpu=T4"), "allow: unknown rule 'x'"),
+        (("why", "driver-first-b20"), "unknown rule 'driver-first-b20'; did you mean"),
         (("list", "--theme", "drivr-gpu"), "did you mean driver-gpu"),
         (("list", "--rules", "nowhere"), "nowhere: is not a folder"),
         (("list", "--theme", "x\x1b[31m"), "no theme is called"),
@@ -174,11 +174,11 @@ def test_an_exception_from_a_rule_that_there_is_not_is_refused_by_every_verb(
     (project / "p.yaml").write_text(f"{begin}allow:\n  driver-first-b20: we try\n")
     done = gpustate(*words)
     assert done.status == 1
-    assert "p.yaml:5: allow: no rule is called 'driver-first-b20'; did you mean" in done.err
+    assert "p.yaml:5: allow: unknown rule 'driver-first-b20'; did you mean" in done.err
     (project / "p.yaml").write_text(f"{begin}groups:\n  g:\n    allow: {{nosuchrule: x}}\n")
     done = gpustate(*words)
     assert done.status == 1
-    assert "p.yaml:6: allow: no rule is called 'nosuchrule'" in done.err
+    assert "p.yaml:6: allow: unknown rule 'nosuchrule'" in done.err
 
 
 def test_an_exception_in_the_inventory_is_held_against_the_rules_too(
@@ -192,7 +192,7 @@ def test_an_exception_in_the_inventory_is_held_against_the_rules_too(
     for words in (("resolve", "n1"), ("plan",)):
         done = gpustate(*words, "p.yaml", "-i", "h.yml")
         assert done.status == 1
-        assert "h.yml:7: allow: no rule is called 'driver-first-b20'" in done.err, done
+        assert "h.yml:7: allow: unknown rule 'driver-first-b20'" in done.err, done
 
 
 @pytest.mark.parametrize(

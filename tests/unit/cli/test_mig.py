@@ -79,7 +79,7 @@ def test_an_exported_layout_needs_no_change(gpustate: Cli, project: Path, layout
             "--gpu and --current contradict each other; give one of them",
         ),
         (["plan", ".", "x", "--gpu", "H200"], 1, "name the mig-parted file inside it"),
-        (["show", "--gpu", "T4"], 1, "is no GPU with MIG"),
+        (["show", "--gpu", "T4"], 1, "is not a supported MIG-capable GPU"),
     ],
 )
 def test_a_mistake_is_one_line(gpustate: Cli, words: list[str], status: int, said: str) -> None:

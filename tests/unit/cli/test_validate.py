@@ -32,7 +32,9 @@ def test_a_kubeconfig_that_cannot_be_read_is_refused_before_any_node_is_reached(
     (project / "hosts.ini").write_text("n1 ansible_host=192.0.2.1\n")
     done = gpustate("validate", "validator", "-i", "hosts.ini", "--kubeconfig", "missing.yml")
     assert done.status == 1
-    assert done.err.startswith("gpustate: missing.yml: cannot be read (No such file or directory)")
+    assert done.err.startswith(
+        "gpustate: missing.yml: cannot read the kubeconfig (No such file or directory)"
+    )
 
 
 def test_nodes_that_are_not_proven_stand_last_with_a_command_that_works(

@@ -162,18 +162,18 @@ def test_a_proxys_page_instead_of_an_answer_is_an_error_in_one_line(
 def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
     with Server() as closed:
         url = closed.url
-    with pytest.raises(ClusterError, match=f"API server {url} does not answer"):
+    with pytest.raises(ClusterError, match=f"API server {url} is unreachable"):
         connect(kubeconfig(tmp_path, url)).nodes()
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "cannot be read"),
+        (None, "cannot read the kubeconfig"),
         ("", "not a kubeconfig"),
         ("[1]", "not a kubeconfig"),
         ("a: b: c", "not a kubeconfig"),
-        ("clusters: []", "it lacks 'contexts'"),
+        ("clusters: []", "missing key 'contexts'"),
         ('{"clusters": [], "contexts": [], "current-context": "x"}', "Context 'x' not found"),
         ('{"clusters": [], "contexts": []}', "No current context"),
         ("\x00", "not a kubeconfig"),

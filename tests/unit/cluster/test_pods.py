@@ -106,8 +106,8 @@ def test_a_node_with_mig_devices_only_offers_those() -> None:
 @pytest.mark.parametrize(
     ("capacity", "words"),
     [
-        ({"cpu": "4"}, "the Node offers no GPUs: gpu1 has no nvidia.com resource"),
-        ({pods.GPU: "8"}, "the device plugin reports no healthy GPU: gpu1 has a capacity of"),
+        ({"cpu": "4"}, "the Node has no GPU resource: gpu1 has no nvidia.com/gpu or MIG resource"),
+        ({pods.GPU: "8"}, "the device plugin reports no healthy GPU: gpu1: capacity"),
     ],
 )
 def test_a_node_that_offers_no_gpu_fails(capacity: dict[str, str], words: str) -> None:
@@ -179,7 +179,7 @@ FAILURES = {
 WORDS = {
     "admission": "the device plugin's allocation failed: Allocate failed",
     "rejected": "the kubelet rejects the pod: OutOfnvidia.com/gpu: requested: 1",
-    "deadline": "the pod did not finish in time: Pod was active",
+    "deadline": "the pod timed out: Pod was active",
     "create": "cannot be created or started: CreateContainerError: no command",
     "run": "the runtime finds no CDI device of that name",
     "start": "the runtime finds no CDI device of that name",

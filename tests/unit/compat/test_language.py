@@ -79,13 +79,13 @@ def test_facts_have_aliases_and_forms_that_people_write() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"divr": "1"}, "no fact is called 'divr'; did you mean driver"),
+        ({"divr": "1"}, "unknown fact 'divr'; did you mean driver"),
         ({"driver": "latest"}, "driver is 'latest', wanted a version such as 580.65.06"),
         ({"gpu": "H1000"}, "gpu is 'H1000', wanted a GPU model such as H100; did you mean H100"),
         ({"module_type": "opne"}, "module_type is 'opne', wanted one of open, proprietary"),
         ({"secure_boot": "maybe"}, "secure_boot is 'maybe', wanted yes or no"),
         ({"nodes": "many"}, "nodes is 'many', wanted a number"),
-        ({"driver": "1.2", "driver_version": "1.3"}, "driver is given twice"),
+        ({"driver": "1.2", "driver_version": "1.3"}, "driver is set twice"),
     ],
 )
 def test_a_wrong_fact_is_one_clear_line(given: dict[str, object], said: str) -> None:
@@ -166,5 +166,5 @@ def test_a_rule_that_is_allowed_stays_in_the_report_with_its_reason() -> None:
 def test_an_exception_wants_a_rule_and_a_reason() -> None:
     with pytest.raises(PolicyError, match="did you mean driver-first-b200"):
         compat.check({}, allow={"driver-first-b2000": "x"})
-    with pytest.raises(PolicyError, match="a reason is wanted"):
+    with pytest.raises(PolicyError, match="the reason is missing"):
         compat.check({}, allow={"driver-first-b200": " "})

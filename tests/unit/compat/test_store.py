@@ -51,7 +51,7 @@ def test_a_pin_holds_the_whole_folder(tmp_path: Path) -> None:
     where = folder(tmp_path)
     pin = hashlib.sha256((where / "SHA256SUMS").read_bytes()).hexdigest()
     assert compat.load(f"{where}#sha256={pin}").digest == pin
-    with pytest.raises(RefusedError, match=r"is pinned; take the data that was pinned"):
+    with pytest.raises(RefusedError, match=r"is pinned; use the pinned data"):
         compat.load(f"{where}#sha256={'0' * 64}")
 
 
@@ -69,7 +69,7 @@ def test_a_file_that_is_not_listed_or_not_there_is_refused(tmp_path: Path) -> No
         compat.load(str(where))
     (where / "more.yaml").unlink()
     (where / "mine.yaml").unlink()
-    with pytest.raises(RefusedError, match=r"mine\.yaml: is listed in SHA256SUMS and not there"):
+    with pytest.raises(RefusedError, match=r"mine\.yaml: is listed in SHA256SUMS, but missing"):
         compat.load(str(where))
 
 
@@ -113,7 +113,7 @@ def test_one_id_in_two_files_is_an_error(tmp_path: Path) -> None:
         ("gpustate.compat/1", "gpustate.compat/2", 1, "wanted gpustate.compat/1"),
         ("theme: mine\n", "", 1, "the file lacks theme"),
         ("verdict: block", "verdict: stop", 8, "verdict is 'stop', wanted block, warn, inform"),
-        ("when: {gpu: T4}", "when: {gpuu: T4}", 7, "there is no fact 'gpuu'; did you mean gpu"),
+        ("when: {gpu: T4}", "when: {gpuu: T4}", 7, "unknown fact 'gpuu'; did you mean gpu"),
         ("when: {gpu: T4}", "when: {gpu: T5}", 7, "wanted a GPU model such as H100"),
         ("when: {gpu: T4}", "when: {}", 7, "a condition is a mapping"),
         (
@@ -123,7 +123,7 @@ def test_one_id_in_two_files_is_an_error(tmp_path: Path) -> None:
             "unknown operator 'rnage'; did you mean range",
         ),
         ("when: {gpu: T4}", "when: {driver: {range: '5'}}", 7, "is not a range"),
-        ("when: {gpu: T4}", "when: {driver: {branch: R580}}", 7, "branch wants"),
+        ("when: {gpu: T4}", "when: {driver: {branch: R580}}", 7, "branch needs"),
         (
             "when: {gpu: T4}",
             "when: {toolkit: 1.10}",
@@ -155,10 +155,10 @@ def test_one_id_in_two_files_is_an_error(tmp_path: Path) -> None:
             "    tests:",
             "    review: {reader: x, date: 2026-11-23, verdict: corrected}\n    tests:",
             12,
-            "a review that says corrected lacks note",
+            "a review with verdict corrected lacks note",
         ),
         ("fix: use", "fxi: use", 10, "unknown key 'fxi'; did you mean fix"),
-        ("    because:", "    verdict: block\n    because:", 9, "is also in line 8"),
+        ("    because:", "    verdict: block\n    because:", 9, "is a duplicate of line 8"),
     ],
 )
 def test_a_mistake_in_a_file_is_named_with_its_line(

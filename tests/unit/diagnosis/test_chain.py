@@ -104,6 +104,12 @@ CASES = [
         remedies.FOREIGN_DRIVER,
     ),
     (
+        {"kubelet": True, "containerd": replace(GOOD.containerd, disabled="cri", handlers=())},
+        "runtime",
+        "containerd serves no pods: disabled_plugins contains cri",
+        remedies.CRI_DISABLED,
+    ),
+    (
         {"loaded": ""},
         "driver",
         f"nvidia {V} is there for kernel 6.1.0-28-amd64, but not loaded",
@@ -630,3 +636,19 @@ def test_the_fragment_reads_a_cdi_specification_in_both_formats(tmp_path: Path) 
     )
     assert second.devices == ("GPU-a",)
     assert second.missing == ("/nonexistent/b",)
+
+
+def test_a_disabled_cri_plugin_is_enabled_before_an_apply_is_recommended() -> None:
+    """An apply alone registers nothing in a containerd whose file turns the CRI off."""
+    first, _, then = remedies.CRI_DISABLED.partition("gpustate apply")
+    assert "disabled_plugins" in first
+    assert "systemctl restart containerd" in first
+    assert then
+
+
+def test_a_disabled_cri_plugin_is_no_fault_where_no_kubelet_asks() -> None:
+    """Docker's package ships containerd that way."""
+    assert GOOD.containerd is not None
+    observed = replace(GOOD, containerd=replace(GOOD.containerd, disabled="cri", handlers=()))
+    check = next(one for one in chain.evaluate(observed, chain.Wanted()) if one.name == "runtime")
+    assert check.outcome != chain.FAILED, check

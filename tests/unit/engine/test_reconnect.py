@@ -37,7 +37,7 @@ class Session:
     def close(self) -> None:
         self.connected = False
 
-    def holds(self) -> bool:
+    def still_connected(self) -> bool:
         return self.connected
 
     def entries(self, skip: int) -> Iterator[dict[str, Any]]:

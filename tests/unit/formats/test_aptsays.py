@@ -15,7 +15,7 @@ from gpustate.formats import apt_errors
             "E: Failed to fetch http://x/libcuda1.deb  404  File not found [IP: 10.0.0.1 80]\n"
             "E: Unable to fetch some archives, maybe run apt-get update or try with --fix-missing?\n",
             "E: Failed to fetch http://x/libcuda1.deb  404  File not found [IP: 10.0.0.1 80]",
-            "bring it up to date",
+            "update the mirror",
         ),
         (
             "Err:1 http://x  InRelease\n  401  Unauthorized [IP: 10.0.0.1 80]\n"
@@ -33,7 +33,7 @@ from gpustate.formats import apt_errors
         (
             "E: Failed to fetch http://x/Packages.gz  Hash Sum mismatch\n   Hashes of expected file:\n",
             "E: Failed to fetch http://x/Packages.gz  Hash Sum mismatch",
-            "being updated or is damaged",
+            "being updated or is corrupt",
         ),
         (
             "dpkg: error processing archive /var/cache/apt/archives/a.deb (--unpack):\n"
@@ -64,7 +64,7 @@ from gpustate.formats import apt_errors
             "Job for docker.service failed because the control process exited with error code.\n"
             "docker.service did not come up: unable to configure the Docker daemon with file /etc/docker/daemon.json\n",
             "docker.service did not come up: unable to configure the Docker daemon with file /etc/docker/daemon.json",
-            "fix that (journalctl -u docker.service on the node says more)",
+            "fix the service (see journalctl -u docker.service on the node)",
         ),
         (
             "Job for x.service failed because a timeout was exceeded.\nx.service does not run: \nStarting x\n",
@@ -76,7 +76,7 @@ from gpustate.formats import apt_errors
 def test_the_line_that_names_the_trouble_is_found_with_its_next_move(
     output: str, line: str, move: str
 ) -> None:
-    found = apt_errors.trouble(output)
+    found = apt_errors.find_error(output)
     assert found is not None
     assert found[0] == line
     assert move in found[1]
@@ -84,12 +84,12 @@ def test_the_line_that_names_the_trouble_is_found_with_its_next_move(
 
 @pytest.mark.parametrize("output", ["", "all is well\n", "containerd did not come up\n"])
 def test_what_is_not_known_is_left_to_others(output: str) -> None:
-    assert apt_errors.trouble(output) is None
+    assert apt_errors.find_error(output) is None
 
 
 def test_who_needs_a_package_that_is_to_leave_is_told_first() -> None:
     said = "E: Error, pkgProblemResolver::Resolve generated breaks\nerror: it is needed by x; remove that first, or with it\n"
-    assert apt_errors.trouble(said) == (
+    assert apt_errors.find_error(said) == (
         "error: it is needed by x; remove that first, or with it",
         "",
     )

@@ -92,27 +92,31 @@ def test_a_specification_of_this_very_node_is_fresh() -> None:
 @pytest.mark.parametrize(
     ("of", "against", "said"),
     [
-        (text(version="570.1.2"), world(), "files of driver 570.1.2, and 580.65.06 is loaded"),
+        (text(version="570.1.2"), world(), "files of driver 570.1.2, but 580.65.06 is loaded"),
         (
             text(),
             world(missing=frozenset({"/usr/bin/nvidia-cdi-hook"})),
             "nvidia-cdi-hook does not exist",
         ),
-        (text(gpus=1), world(mig_caps={}), "/dev/nvidia1 is not in it"),
-        (text(gpus=3), world(), "/dev/nvidia2, which is no GPU"),
-        (text(gpus=1, major=195, minor=7), world(), "/dev/nvidia0 is 195:7 in it, and 195:0"),
+        (text(gpus=1), world(mig_caps={}), "it lacks /dev/nvidia1"),
+        (text(gpus=3), world(), "/dev/nvidia2, which is not a GPU"),
+        (
+            text(gpus=1, major=195, minor=7),
+            world(),
+            "it lists /dev/nvidia0 as 195:7, but it is 195:0",
+        ),
         (
             text(),
             world(gpus=(cdi.Gpu(0, "GPU-0"), cdi.Gpu(1, "GPU-9"))),
-            "GPU-1, which the driver does not know",
+            "GPU-1, which the driver does not have",
         ),
-        (text(), world(mig_caps={0: frozenset({30, 31})}), "MIG devices are not those"),
+        (text(), world(mig_caps={0: frozenset({30, 31})}), "MIG devices do not match"),
         (
             text().replace("nvidia.com/gpu", "example.com/gpu"),
             world(),
             "its kind is example.com/gpu",
         ),
-        (text().replace("libcuda", "libother"), world(), "names no driver library"),
+        (text().replace("libcuda", "libother"), world(), "lists no driver library"),
         ("kind: nvidia.com/gpu\n", world(), "it has no devices"),
     ],
 )
@@ -128,7 +132,7 @@ def test_device_numbers_count_only_where_the_specification_has_them() -> None:
 
 def test_a_gpu_in_mig_mode_without_instances_may_be_left_out() -> None:
     assert judged(text(gpus=1), world(mig_caps={1: frozenset()})) == ""
-    assert "/dev/nvidia1 is not in it" in judged(text(gpus=1), world(mig_caps={}))
+    assert "it lacks /dev/nvidia1" in judged(text(gpus=1), world(mig_caps={}))
 
 
 def test_mig_devices_are_compared_by_their_capabilities() -> None:
@@ -259,13 +263,15 @@ def test_a_specification_of_the_real_nvidia_ctk_is_fresh_and_generated(version: 
 def test_a_real_specification_is_stale_after_a_driver_update_or_a_lost_gpu(version: str) -> None:
     spec, world = cdi.parse(REAL[version]), real_world(REAL[version])
     updated = cdi.judge(spec, replace(world, driver_version="595.91.07"))
-    assert "it names files of driver 580.178.04, and 595.91.07 is loaded" in updated
+    assert "it lists files of driver 580.178.04, but 595.91.07 is loaded" in updated
     (gone, _) = cdi.judge(spec, replace(world, gpus=world.gpus[:7]))
-    assert "which is no GPU of the driver" in gone
+    assert "which is not a GPU of the driver" in gone
 
 
 def test_a_major_number_that_moved_is_found_where_the_minor_is_left_out() -> None:
     """nvidia-ctk 1.20 writes major numbers, and nvidia-uvm gets another one at each load."""
     spec, world = cdi.parse(REAL["1.20.1"]), real_world(REAL["1.20.1"])
     moved = replace(world, nodes={**world.nodes, "/dev/nvidia-uvm": (511, 0)})
-    assert cdi.judge(spec, moved) == ("/dev/nvidia-uvm is 510:0 in it, and 511:0 on the node",)
+    assert cdi.judge(spec, moved) == (
+        "it lists /dev/nvidia-uvm as 510:0, but it is 511:0 on the node",
+    )

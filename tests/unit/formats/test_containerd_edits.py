@@ -161,7 +161,7 @@ def test_removal_keeps_what_the_administrator_changed_around_our_lines() -> None
     )
     expected = (files.root_text or "").replace('level = "info"', 'level = "debug"') + "[timeouts]\n"
     assert removal.files == {ROOT_PATH: expected}
-    assert removal.notes == (f"{ROOT_PATH}: edits made by others since are kept",)
+    assert removal.notes == (f"{ROOT_PATH}: foreign edits are preserved",)
 
 
 def test_a_default_runtime_set_by_hand_on_our_line_is_kept() -> None:
@@ -245,7 +245,7 @@ def test_broken_texts_end_in_a_probe_error(text: str) -> None:
 
 def test_a_block_without_its_end_is_named() -> None:
     text = "version = 2\n# BEGIN gpustate: x\n[debug]\n"
-    with pytest.raises(ProbeError, match=r"config.toml:2: our block begins here"):
+    with pytest.raises(ProbeError, match=r"config.toml:2: gpustate's block begins here"):
         plan_removal(Files(text), Handler())
 
 
@@ -307,7 +307,9 @@ def test_problems_of_a_registered_handler_are_listed() -> None:
     assert handler_present(now, Handler())
     assert handler_problems(now, Handler()) == ("SystemdCgroup is False for nvidia, True for runc",)
     assert not handler_present(now, Handler(binary="/opt/nvidia-container-runtime"))
-    assert handler_problems(effective(dump_of("1.7.24")), Handler()) == ("no runtime nvidia",)
+    assert handler_problems(effective(dump_of("1.7.24")), Handler()) == (
+        "runtime nvidia is not defined",
+    )
     wish = Handler(default=True, enable_cdi=True)
     assert "enable_cdi is False" in handler_problems(now, wish)
 
@@ -317,7 +319,7 @@ def test_the_dump_command_depends_on_version_and_root_file() -> None:
     assert dump_arguments(ROOT_PATH, "", "1.7.24")[-1] == "dump"
     assert dump_arguments(ROOT_PATH, "version = 2\n", "v2.0.5")[-1] == "migrate"
     assert dump_arguments(ROOT_PATH, None, "2.1.9") == ["--config", ROOT_PATH, "config", "dump"]
-    with pytest.raises(ProbeError, match=r"such as 1\.7\.24 was expected"):
+    with pytest.raises(ProbeError, match=r"wanted one such as 1\.7\.24"):
         dump_arguments(ROOT_PATH, None, "unknown")
 
 

@@ -120,7 +120,7 @@ def test_runc_is_added_where_files_name_others_and_containerd_1_would_not_serve_
         "runtimes"
     ]
     assert runtimes.keys() == {"kata-qemu", "nvidia", "runc"}
-    assert any("the files name runtimes and no runc" in note for note in edit.notes)
+    assert any("the files define runtimes but not runc" in note for note in edit.notes)
     # containerd 2 keeps its own.
     assert "runtimes.runc]" not in "".join(
         filter(None, planned(text, "2.1.9", "runc").files.values())

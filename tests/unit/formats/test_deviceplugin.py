@@ -58,12 +58,12 @@ def shared(resource: str, *, kind: str = "timeSlicing", more: str = "") -> str:
         (SLICED.replace("replicas: 4", "replicas: 10000000"), "at most"),
         (SLICED.replace("      replicas: 4\n", ""), "replicas is missing"),
         (SLICED.replace("version: v1", "version: v2"), "wanted v1"),
-        (SLICED + "    - name: gpu\n      replicas: 2\n", "stands twice"),
-        (shared("{name: mig-1g.10gb+me, replicas: 2}"), "called nvidia.com/mig-1g.10gb.me"),
-        (shared("{name: 1g.10gb, replicas: 2}"), "called nvidia.com/mig-1g.10gb"),
+        (SLICED + "    - name: gpu\n      replicas: 2\n", "duplicate resource"),
+        (shared("{name: mig-1g.10gb+me, replicas: 2}"), "named nvidia.com/mig-1g.10gb.me"),
+        (shared("{name: 1g.10gb, replicas: 2}"), "named nvidia.com/mig-1g.10gb"),
         (shared("{name: mig-1g.10gb, replicas: 2}", kind="mps"), "cannot be shared with MPS"),
-        (shared("{name: gpu, replicas: 49}", kind="mps"), "room for 48"),
-        (shared("{name: gpu, replicas: 2}") + "  mps: {resources: [{name: gpu, replicas: 2}]}", "would do nothing"),
+        (shared("{name: gpu, replicas: 49}", kind="mps"), "supports 48"),
+        (shared("{name: gpu, replicas: 2}") + "  mps: {resources: [{name: gpu, replicas: 2}]}", "would have no effect"),
         (shared("{name: gpu, replicas: 2}", kind="mps") + "flags: {migStrategy: mixed}", "refuses together"),
         (shared("{name: mig-1g.5gb, replicas: 2}") + "flags: {migStrategy: single}", "with flags.migStrategy mixed"),
         ("sharing: {timeSlicing: {}}", "resources is missing"),
@@ -99,7 +99,7 @@ def test_what_the_plugin_would_take_in_silence_is_an_error_with_the_way_out(
             SLICED.replace("    renameByDefault: false\n", "").replace(
                 "  timeSlicing:", "  renameByDefault: true\n  timeSlicing:"
             ),
-            "f:3: sharing: there is no key renameByDefault; renameByDefault belongs under "
+            "f:3: sharing: unknown key renameByDefault; move renameByDefault to "
             "sharing.timeSlicing",
         ),
         (SLICED.replace("timeSlicing", "time-slicing"), "did you mean timeSlicing"),
@@ -110,8 +110,8 @@ def test_what_the_plugin_would_take_in_silence_is_an_error_with_the_way_out(
         (SLICED + "resources: {gpus: [{pattern: '*', name: gpu}]}\n", "f:9: resources.gpus: has no effect"),
         (SLICED + "resources: {mig: [{pattern: '1g*', name: small}]}\n", "the device plugin ignores it; remove it"),
         (SLICED.replace("failRequestsGreaterThanOne", "failRequestsGreaterThen1"), "did you mean fail"),
-        (SLICED + "sharing: {}\n", "is also in line 2"),
-        ("flags: {deviceListStrategy: envvar}", "belongs under flags.plugin"),
+        (SLICED + "sharing: {}\n", "is a duplicate of line 2"),
+        ("flags: {deviceListStrategy: envvar}", "to flags.plugin"),
     ],
 )  # fmt: skip
 def test_what_the_plugin_goes_past_is_a_warning_in_a_file_and_an_error_in_a_policy(
@@ -123,8 +123,8 @@ def test_what_the_plugin_goes_past_is_a_warning_in_a_file_and_an_error_in_a_poli
     assert (again.sharing, again.warnings) == (config.sharing, ())
     errors, passed = faults(text, "f")
     assert (errors, [str(one) for one in passed]) == ([], list(config.warnings))
-    if "also in line" not in words:
-        with pytest.raises(PolicyError, match=r"there is no key|has no effect"):
+    if "duplicate of line" not in words:
+        with pytest.raises(PolicyError, match=r"unknown key|has no effect"):
             read_data(yaml.safe_load(text), "")
 
 
@@ -139,7 +139,7 @@ def test_an_ignored_key_that_asks_for_what_the_plugin_does_anyway_is_no_warning(
     ("more", "words"),
     [
         ("      devices: none\n", "wanted all, a count or a list of devices"),
-        ("      devices: [first]\n", "wanted an index or a UUID of a device"),
+        ("      devices: [first]\n", "wanted a device index or UUID"),
         ("      rename: Shared\n", "wanted lower-case letters"),
         ("resources: {gpus: [{name: gpu}]}\n", "has an entry without pattern"),
         ("resources: {gpus: all}\n", "wanted a list"),
@@ -201,7 +201,7 @@ def test_the_one_that_counts_is_asked_for_or_default_or_the_only_one() -> None:
     assert choose(named, "", "any").sharing.strategy == "none"
     assert choose({"default": named["shared"], "x": named["any"]}) == named["shared"]
     assert choose({"x": named["any"]}) == named["any"]
-    for words, arguments in (("did you mean shared", ("sharde",)), ("name one of any", ())):
+    for words, arguments in (("did you mean shared", ("sharde",)), ("select one of any", ())):
         with pytest.raises(PolicyError) as caught:
             choose(named, *arguments)
         assert words in str(caught.value)

@@ -13,11 +13,11 @@ ANSWERS = json.loads(
 )
 #: Refused here although the plugin starts with it: it cannot do what the file says.
 STRICTER = (
-    *("a second document begins", "stands twice", "would do nothing"),
+    *("a second document begins", "duplicate resource", "would have no effect"),
     *("version: is '', wanted v1", "wanted a whole number", "wanted at most 10000"),
-    *("the device plugin advertises", "is advertised with flags.migStrategy mixed only"),
-    *("MPS has room for", "MIG devices cannot be shared with MPS", "refuses that together"),
-    *("takes for nanoseconds", "wanted a duration", "wanted [] or [0]"),
+    *("the device plugin advertises", "is advertised only with flags.migStrategy mixed"),
+    *("MPS supports", "MIG devices cannot be shared with MPS", "refuses that together"),
+    *("reads as nanoseconds", "wanted a duration", "wanted [] or [0]"),
 )
 
 

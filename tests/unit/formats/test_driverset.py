@@ -195,7 +195,7 @@ def test_prebuilt_modules_take_the_place_of_dkms_for_every_kernel() -> None:
 @pytest.mark.parametrize("os_id", ["debian", "ubuntu"])
 def test_every_name_of_every_scheme_is_pinned(os_id: str) -> None:
     pinned = set(drivernames.pin_names(os_id))
-    assert set(driverset.names_to_ask(os_id, drivernames.KNOWN_BRANCHES)) <= pinned
+    assert set(driverset.names_to_query(os_id, drivernames.KNOWN_BRANCHES)) <= pinned
     assert not pinned & set(drivernames.TOOLKIT_NAMES)
 
 

@@ -8,11 +8,11 @@ from gpustate.formats.fabric_config import FABRIC_MANAGER, IMEX
 
 def test_known_keys_are_taken_as_they_will_stand() -> None:
     asked: dict[str, str | int] = {"FABRIC_MODE": 1, "LOG_FILE_NAME": "/var/log/fm.log"}
-    assert fabric_config.checked(asked, FABRIC_MANAGER) == {
+    assert fabric_config.validate(asked, FABRIC_MANAGER) == {
         "FABRIC_MODE": "1",
         "LOG_FILE_NAME": "/var/log/fm.log",
     }
-    assert fabric_config.checked({"IMEX_WAIT_FOR_QUORUM": "NONE"}, IMEX)
+    assert fabric_config.validate({"IMEX_WAIT_FOR_QUORUM": "NONE"}, IMEX)
 
 
 @pytest.mark.parametrize(
@@ -22,16 +22,16 @@ def test_known_keys_are_taken_as_they_will_stand() -> None:
         ("fabric_mode", 1, "did you mean FABRIC_MODE"),
         ("FABRIC_MODE", 3, "one of 0, 1, 2"),
         ("FABRIC_MODE", "one", "one of 0, 1, 2"),
-        ("STARTING_TCP_PORT", "many", "is a number"),
+        ("STARTING_TCP_PORT", "many", "must be a number"),
         ("LOG_FILE_NAME", "a\nFABRIC_MODE=1", "one line"),
         ("LOG_FILE_NAME", "x" * 300, "at most 256"),
-        ("", 1, "there is no key ''"),
-        ("IMEX_CMD_PORT", 1, "there is no key"),
+        ("", 1, "unknown key ''"),
+        ("IMEX_CMD_PORT", 1, "unknown key"),
     ],
 )
 def test_what_the_daemon_would_ignore_is_refused(key: str, value: str | int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        fabric_config.checked({key: value}, FABRIC_MANAGER)
+        fabric_config.validate({key: value}, FABRIC_MANAGER)
 
 
 @pytest.mark.parametrize(

@@ -25,29 +25,29 @@ line = st.sampled_from(
 
 
 def test_foreign_keys_and_comments_stay() -> None:
-    text = gridd.merged(TEMPLATE + "EnableUI=FALSE\n", WANTED)
+    text = gridd.merge(TEMPLATE + "EnableUI=FALSE\n", WANTED)
     assert gridd.values(text) == {**WANTED, "EnableUI": "FALSE"}
     assert "# Description: Set License Server Address\n" in text
 
 
 def test_a_file_that_is_right_already_is_not_touched() -> None:
     text = "FeatureType=1\nServerAddress = licence.example\n"
-    assert gridd.merged(text, WANTED) == text
+    assert gridd.merge(text, WANTED) == text
 
 
 def test_a_changed_wish_starts_from_the_file_as_it_was() -> None:
-    first = gridd.merged(TEMPLATE, WANTED)
-    second = gridd.merged(first, {"FeatureType": "4"})
+    first = gridd.merge(TEMPLATE, WANTED)
+    second = gridd.merge(first, {"FeatureType": "4"})
     assert gridd.values(second) == {"FeatureType": "4"}
-    assert gridd.restored(second) == TEMPLATE
+    assert gridd.restore(second) == TEMPLATE
 
 
 @given(lines=st.lists(line, max_size=8), ending=st.booleans())
 def test_any_file_comes_back_to_the_byte(lines: list[str], ending: bool) -> None:
     text = "\n".join(lines) + ("\n" if ending and lines else "")
-    merged = gridd.merged(text, WANTED)
-    assert gridd.restored(merged) == text
-    assert gridd.merged(merged, WANTED) == merged
+    merged = gridd.merge(text, WANTED)
+    assert gridd.restore(merged) == text
+    assert gridd.merge(merged, WANTED) == merged
     assert {key: gridd.values(merged)[key] for key in WANTED} == WANTED
 
 

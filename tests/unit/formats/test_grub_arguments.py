@@ -52,14 +52,14 @@ def test_every_entry_of_the_menu_is_asked() -> None:
 
 
 def test_the_opposite_is_seen() -> None:
-    assert grub.against(("ro", "intel_iommu=off", "iommu=pt"), WORDS) == ("intel_iommu=off",)
+    assert grub.conflicting(("ro", "intel_iommu=off", "iommu=pt"), WORDS) == ("intel_iommu=off",)
 
 
 def test_a_list_may_hold_more() -> None:
     wanted = ("modprobe.blacklist=nouveau",)
     assert grub.lacking(("modprobe.blacklist=foo,nouveau",), wanted) == ()
     assert grub.lacking(("modprobe.blacklist=foo",), wanted) == wanted
-    assert grub.against(("modprobe.blacklist=foo",), wanted) == ()
+    assert grub.conflicting(("modprobe.blacklist=foo",), wanted) == ()
 
 
 @pytest.mark.parametrize("text", ["a b", "x=$(id)", 'x="y"', "x=';'", "", "a=b\n", "`id`", "x=*"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustate.formats.json_pages import indented
+from gpustate.formats.json_pages import dumps
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 _KEYS = st.text() | st.integers() | st.booleans() | st.none() | st.floats()
@@ -27,7 +27,7 @@ _DATA = st.recursive(
 
 @given(_DATA)
 def test_it_writes_what_the_standard_library_writes(value: Any) -> None:
-    assert indented(value) == json.dumps(value, indent=2, ensure_ascii=False)
+    assert dumps(value) == json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def test_classes_derived_from_those_of_json_are_written_as_these() -> None:
@@ -38,9 +38,9 @@ def test_classes_derived_from_those_of_json_are_written_as_these() -> None:
         """A mapping of its own kind."""
 
     value = {"a": [word["A"], number["ONE"], Named(b=Named(c=[1.5]))]}
-    assert indented(value) == json.dumps(value, indent=2, ensure_ascii=False)
+    assert dumps(value) == json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def test_what_json_has_no_word_for_is_refused() -> None:
     with pytest.raises(TypeError):
-        indented({"a": {1}})
+        dumps({"a": {1}})

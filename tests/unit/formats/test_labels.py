@@ -269,9 +269,9 @@ def test_a_node_with_two_models_always_gets_the_same_labels_and_a_note() -> None
     ("facts", "words"),
     [
         (NvmlFacts(error=9), "driver not loaded (9)"),
-        (nvml(full(error=15)), "GPU 0 does not answer (NVML error 15)"),
+        (nvml(full(error=15)), "GPU 0 does not respond (NVML error 15)"),
         (nvml(full(), driver_version="unknown"), "wanted X.Y"),
-        (nvml(full(), cuda_version=""), "which CUDA"),
+        (nvml(full(), cuda_version=""), "CUDA version is unknown"),
     ],
 )
 def test_what_cannot_be_told_is_a_problem_and_no_label(facts: NvmlFacts, words: str) -> None:

@@ -34,13 +34,13 @@ def test_a_report_is_read_back() -> None:
     ],
 )
 def test_a_value_of_another_type_is_an_error(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="has an unknown shape"):
+    with pytest.raises(ValueError, match="report is invalid"):
         parse(json.dumps({**to_json(GOOD), **change}))
 
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, "{", "nan", "[]"])
 def test_what_is_no_json_object_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match="is no JSON"):
+    with pytest.raises(ValueError, match=r"is not (a )?JSON"):
         parse(text)
 
 

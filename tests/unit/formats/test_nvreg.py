@@ -31,15 +31,15 @@ def test_what_a_driver_takes_is_let_be(name: str, value: int | str, branch: int)
 @pytest.mark.parametrize(
     ("name", "value", "branch", "says"),
     [
-        ("NVreg_CoherentGPUMemoryMode", "driver", 570, "which came with 580"),
-        ("NVreg_CreateImexChannel0", 1, 550, "which came with 555"),
-        ("NVreg_TCEBypassMode", 1, 580, "any more, 565 was the last"),
+        ("NVreg_CoherentGPUMemoryMode", "driver", 570, "which was added in 580"),
+        ("NVreg_CreateImexChannel0", 1, 550, "which was added in 555"),
+        ("NVreg_TCEBypassMode", 1, 580, "which was removed after 565"),
         ("NVreg_RestrictProfilingToAdminUser", 0, 580, "did you mean NVreg_RestrictProfilingTo"),
         ("NVreg_nvlinkdisable", 1, 580, "did you mean NVreg_NvLinkDisable"),
         ("NVreg_CoherentGPUMemoryMode", "numaa", 580, "must be driver or numa"),
         ("NVreg_EnableMSI", "yes", 580, "must be a number"),
         ("NVreg_EnableMSI", "089", 580, "must be a number"),
-        ("NVreg_EnableMSI", 2**31, 580, "does not fit into 32 bits"),
+        ("NVreg_EnableMSI", 2**31, 580, "does not fit into a signed 32-bit integer"),
         ("NVreg_EnableMSI", "", 580, "must be a number"),
     ],
 )

@@ -97,8 +97,8 @@ def test_a_lost_gpu_is_one_gpu_of_many(line: str, index: int, pci: str) -> None:
         (9, 9, "driver not loaded"),
         (12, 12, "library not found"),
         (18, 18, "driver and library versions differ"),
-        (124, 10, "no answer in time"),
-        (255, 255, "do not fit together"),
+        (124, 10, "timeout"),
+        (255, 255, "are incompatible"),
     ],
 )
 def test_an_exit_code_is_a_fact_of_its_own(status: int, error: int, words: str) -> None:

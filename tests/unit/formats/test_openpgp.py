@@ -30,7 +30,7 @@ def test_several_blocks_give_each_key_once() -> None:
         (openpgp.BEGIN + "\n\nAAAA\n", "END PGP"),
         (f"{openpgp.BEGIN}\n\n!!!!\n{openpgp.END}\n", "base64"),
         (f"{openpgp.BEGIN}\n\nAAAA\n{openpgp.END}\n", "OpenPGP packets"),
-        (f"{openpgp.BEGIN}\n\nmQENBA==\n{openpgp.END}\n", "cut short"),
+        (f"{openpgp.BEGIN}\n\nmQENBA==\n{openpgp.END}\n", "truncated"),
     ],
 )
 def test_anything_else_is_refused_with_the_reason(text: str, says: str) -> None:

@@ -18,12 +18,12 @@ ENTRY = Entry("GPU-a", "0000:1b:00.0", "RMA 4711", 200, 50, "somebody")
 def test_what_is_written_is_read_back_and_ends_by_itself() -> None:
     text = quarantine.as_text((ENTRY,))
     held = quarantine.read(text, 199)
-    assert (held.active, held.ended, held.problem) == ((ENTRY,), (), "")
+    assert (held.active, held.expired, held.problem) == ((ENTRY,), (), "")
     assert held.holds("GPU-a", "")
     assert held.holds("", "0000:1b:00.0")
     assert not held.holds("", "")
     over = quarantine.read(text, 200)
-    assert (over.active, over.ended) == ((), (ENTRY,))
+    assert (over.active, over.expired) == ((), (ENTRY,))
     assert not over.holds("GPU-a", "0000:1b:00.0")
     assert ENTRY.text == "GPU-a until 1970-01-01T00:03Z: RMA 4711 (somebody)"
 

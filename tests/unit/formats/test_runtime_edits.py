@@ -84,7 +84,7 @@ def test_an_edit_made_by_others_since_survives_the_removal(case: str) -> None:
     )
     left = jsonedit.parse(edit.files[PATH] or "", PATH)
     assert left == {**jsonedit.parse(there.original or "", PATH), "bip": "10.9.0.1/24"}
-    assert any("edits made by others" in note for note in edit.notes)
+    assert any("foreign edits" in note for note in edit.notes)
 
 
 def test_a_default_that_is_no_longer_asked_for_is_given_back_its_old_value() -> None:
@@ -149,7 +149,7 @@ def test_crio_gets_one_file_that_wins_and_goes_away_again(case: str, default: bo
     texts = {**files.texts, **{p: t for p, t in edit.files.items() if t is not None}}
     order = crio.in_order(list(texts), crio.MAIN_PATH)
     there = crio.Files({path: texts[path] for path in order})
-    says = crio.merged(there.texts)
+    says = crio.merge(there.texts)
     assert crio.handler_problems(says, handler) == ()
     model = says["crio"]["runtime"]["runtimes"].get("crun", {})
     if "runc" not in case and "alone" not in case:
@@ -169,7 +169,7 @@ def test_crio_gets_one_file_that_wins_and_goes_away_again(case: str, default: bo
             {
                 "/etc/crio/crio.conf.d/zz.conf": '[crio.runtime.runtimes.nvidia]\nruntime_path = "/x"\n'
             },
-            "is read after",
+            "this file overrides",
         ),
         ({"/etc/crio/crio.conf.d/99-zz-gpustate.toml": "# mine\n"}, "foreign"),
     ],

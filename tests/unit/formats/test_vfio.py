@@ -40,7 +40,7 @@ def sys_root(tmp_path: Path) -> Path:
 
 def looked(root: Path, *devices: str) -> list[list[str]]:
     done = subprocess.run(
-        ["sh", "-c", vfio.look_program(devices)],
+        ["sh", "-c", vfio.query_program(devices)],
         env={"SYS": str(root), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
         text=True,
         capture_output=True,

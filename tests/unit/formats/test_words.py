@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustate.formats.words import (
+    distinguish,
     json_text,
     kind_of,
     named,
     printable,
     printable_lines,
     shown,
-    told_apart,
 )
 
 ACTED_ON = (
@@ -70,11 +70,11 @@ def test_kinds_are_named_as_yaml_has_them(value: object, name: str) -> None:
 def test_two_texts_that_differ_are_cut_to_where_they_do(same: str, one: str, other: str) -> None:
     if one == other:
         return
-    first, second = told_apart(same + one, same + other)
+    first, second = distinguish(same + one, same + other)
     assert first != second
     assert max(len(first), len(second)) <= 160 + len("...")
 
 
 def test_short_texts_are_told_whole() -> None:
-    assert told_apart("8", "7") == ("8", "7")
-    assert told_apart("a" * 300, "a" * 300 + "b")[1].endswith("ab")
+    assert distinguish("8", "7") == ("8", "7")
+    assert distinguish("a" * 300, "a" * 300 + "b")[1].endswith("ab")

@@ -27,7 +27,7 @@ def test_an_alias_of_a_deep_value_is_no_deeper_than_it_is() -> None:
 
 
 def test_values_are_counted_without_aliases_too() -> None:
-    with pytest.raises(InventoryError, match=r"f:1: the file holds more than 1000 values"):
+    with pytest.raises(InventoryError, match=r"f:1: the file contains more than 1000 values"):
         documents(f"[{'1, ' * 2000}]", "f", RULES)
 
 

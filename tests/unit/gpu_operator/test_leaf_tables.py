@@ -1,4 +1,4 @@
-"""The records of leaves against the schemas and the values of the GPU Operator, and the manual.
+"""The records of fields against the schemas and the values of the GPU Operator, and the manual.
 
 The upstream files are those of NVIDIA/gpu-operator v26.7.0 + 3 commits (a22dbf67). A clone of the
 project, whose folder the environment variable GPU_OPERATOR_CLONE names, is counted as a whole.
@@ -20,12 +20,12 @@ import yaml
 
 from gpustate import registry
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.blocks import Fate, Leaves
+from gpustate.gpu_operator.blocks import Fields, Support
 from gpustate.gpu_operator.companions import REFERENCES
+from gpustate.gpu_operator.fields import CLUSTER_POLICY, NVIDIA_DRIVER
 from gpustate.gpu_operator.former import EXPECTED, FORMER, RENAMED
 from gpustate.gpu_operator.gpucluster import GPU_CLUSTER
 from gpustate.gpu_operator.helm import HELM
-from gpustate.gpu_operator.leaves import CLUSTER_POLICY, NVIDIA_DRIVER
 from gpustate.gpu_operator.lint import lint as linted
 from gpustate.gpu_operator.records import TABLES, records
 
@@ -49,7 +49,7 @@ ONLY_IN_SAMPLES = {"nvidia.com_gpuclusters.yaml": {"hostPaths.rootFS"}}
 
 
 def leaves_of(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every leaf of a structural schema: its path, its type as we write it, its schema."""
+    """Every field of a structural schema: its path, its type as we write it, its schema."""
     kind = schema.get("type", "")
     if schema.get("x-kubernetes-int-or-string"):
         yield path, "int-or-string", schema
@@ -91,11 +91,11 @@ def test_every_leaf_of_the_schema_is_in_the_table_and_no_other(file: str) -> Non
 def test_types_choices_defaults_and_minima_agree_with_the_schema(file: str) -> None:
     table = SCHEMAS[file]
     for path, kind, schema in leaves_of(spec_of(file)):
-        leaf = table[path]
-        assert leaf.type == kind, path
-        assert set(leaf.choices) == set(schema.get("enum", ())), path
-        assert leaf.default == schema.get("default"), path
-        assert leaf.minimum == schema.get("minimum"), path
+        field = table[path]
+        assert field.type == kind, path
+        assert set(field.choices) == set(schema.get("enum", ())), path
+        assert field.default == schema.get("default"), path
+        assert field.minimum == schema.get("minimum"), path
 
 
 def value_leaves() -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_every_leaf_of_the_charts_values_has_exactly_one_record_or_is_a_list_of_
         words = path.split(".")
         above = [".".join(words[:count]) for count in range(1, len(words) + 1)]
         covering = [
-            one for one in above if one in found and (one == path or _open(found[one].leaf.type))
+            one for one in above if one in found and (one == path or _open(found[one].field.type))
         ]
         below = [one for one in found if one.startswith((f"{path}.", f"{path}[]."))]
         if value in ([], {}) or isinstance(value, list):
@@ -148,7 +148,7 @@ def test_the_charts_types_fit_its_own_values() -> None:
         record = records("helm").get(path)
         if record is None or value in ([], {}, ""):
             continue
-        kind = record.leaf.type
+        kind = record.field.type
         fits = {
             "string": isinstance(value, str),
             "quoted": isinstance(value, str),
@@ -158,27 +158,29 @@ def test_the_charts_types_fit_its_own_values() -> None:
             "any": True,
         }
         assert fits.get(kind.partition("[")[0], isinstance(value, dict | list)), path
-        assert not record.leaf.choices or value in record.leaf.choices, path
+        assert not record.field.choices or value in record.field.choices, path
 
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_every_record_says_what_becomes_of_its_leaf(kind: str) -> None:
     for path, record in records(kind).items():
-        leaf = record.leaf
-        assert leaf.detail, path
-        assert not leaf.detail.endswith("."), path
-        assert isinstance(leaf.fate, Fate)
-        assert leaf.fate in (Fate.DEAD, Fate.DEPRECATED) or not (leaf.instead or leaf.until), path
-        assert not leaf.instead or leaf.instead in records(kind), path
-        assert not leaf.until or leaf.until in history.releases(), path
+        field = record.field
+        assert field.detail, path
+        assert not field.detail.endswith("."), path
+        assert isinstance(field.support, Support)
+        assert field.support in (Support.DEAD, Support.DEPRECATED) or not (
+            field.instead or field.until
+        ), path
+        assert not field.instead or field.instead in records(kind), path
+        assert not field.until or field.until in history.releases(), path
         assert record.since in history.releases() or path == "global", path
 
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_states_that_records_name_are_states_there_are(kind: str) -> None:
     for path, record in records(kind).items():
-        if record.fate is Fate.HONOURED:
-            for name in re.findall(r"\b([a-z]+(?:-[a-z]+)*)\.[a-z_]+\b", record.leaf.detail):
+        if record.support is Support.HONOURED:
+            for name in re.findall(r"\b([a-z]+(?:-[a-z]+)*)\.[a-z_]+\b", record.field.detail):
                 assert registry.find(name) is not None, path
 
 
@@ -205,10 +207,10 @@ def test_what_is_told_of_former_keys_leads_to_keys_there_are() -> None:
             assert right in _inner(TABLES[kind]), (wrong, kind)
 
 
-def _inner(leaves: Leaves) -> set[str]:
+def _inner(fields: Fields) -> set[str]:
     """All paths, those of inner nodes too, without ``[]``."""
     found: set[str] = set()
-    for path in leaves:
+    for path in fields:
         words = path.replace("[]", "").split(".")
         found.update(".".join(words[:count]) for count in range(1, len(words) + 1))
     return found
@@ -234,7 +236,7 @@ def test_the_counted_figures_are_those_of_the_releases() -> None:
 
 
 def test_the_page_of_all_leaves_is_that_of_the_records(request: pytest.FixtureRequest) -> None:
-    file = ROOT / "docs" / "operator-leaves.md"
+    file = ROOT / "docs" / "operator-fields.md"
     page = leafpage.page()
     if request.config.getoption("--update-golden", default=False):
         file.write_text(page)
@@ -243,6 +245,6 @@ def test_the_page_of_all_leaves_is_that_of_the_records(request: pytest.FixtureRe
 
 def test_the_manual_names_every_honoured_leaf_of_clusterpolicy() -> None:
     manual = (ROOT / "docs" / "operator-files.md").read_text()
-    for path, leaf in CLUSTER_POLICY.items():
-        if leaf.fate is Fate.HONOURED:
+    for path, field in CLUSTER_POLICY.items():
+        if field.support is Support.HONOURED:
             assert f"`{path.replace('[].name', '').replace('[].value', '')}`" in manual, path

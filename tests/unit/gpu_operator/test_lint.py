@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gpustate.errors import PolicyError, UsageError
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.blocks import Fate
+from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.lint import RULES, Finding, Level, Report, document, lint, sarif
 from gpustate.gpu_operator.lint.finding import strict_failure
 from gpustate.gpu_operator.records import records
@@ -220,7 +220,7 @@ def test_a_setting_that_does_not_do_what_it_says_is_found(
 
 CLUSTER = DRIVER.replace("NVIDIADriver", "GPUCluster").replace("name: d", "name: gpu-cluster")
 CONFUSED = [
-    (DRIVER + "  enabled: true\n", "enabled", "the object itself is the switch"),
+    (DRIVER + "  enabled: true\n", "enabled", "to enable or disable"),
     (HEAD + "  driver: {kernelModuleConfig: {configMapName: a}}\n", "driver.kernelModuleConfig.configMapName", "did you mean driver.kernelModuleConfig.name"),
     (HEAD + "  driver: {certConfig: {configMapName: a}}\n", "driver.certConfig.configMapName", "did you mean driver.certConfig.name"),
     (DRIVER + "  licensingConfig: {configMapName: a}\n", "licensingConfig.configMapName", "use licensingConfig.secretName"),
@@ -231,19 +231,19 @@ CONFUSED = [
     (HEAD + "  validator: {plugins: {env: []}}\n", "validator.plugins", "did you mean validator.plugin"),
     (HEAD + "  validator: {plugins: {env: [{name: A, value: b}]}}\n", "validator.plugins", "did you mean validator.plugin"),
     ("driver: {openKernelModules: {enabled: true}}\n", "driver.openKernelModules", 'write kernelModuleType: "open"'),
-    ("driver: {kernelModuleParams: a}\n", "driver.kernelModuleParams", "kernelModuleConfig.name names it"),
-    (HEAD + "  devicePlugin: {mps: {enabled: true}}\n", "devicePlugin.mps.enabled", "ConfigMap of devicePlugin.config.name"),
-    (HEAD + "  mig: {enabled: true}\n", "mig.enabled", "known here: strategy"),
+    ("driver: {kernelModuleParams: a}\n", "driver.kernelModuleParams", "named by kernelModuleConfig.name"),
+    (HEAD + "  devicePlugin: {mps: {enabled: true}}\n", "devicePlugin.mps.enabled", "ConfigMap named by devicePlugin.config.name"),
+    (HEAD + "  mig: {enabled: true}\n", "mig.enabled", "supported keys: strategy"),
     ("gpuFeatureDiscovery: {enabled: true}\n", "gpuFeatureDiscovery", "did you mean gfd"),
-    ("dcgmExporter: {service: {nodePort: 9400}}\n", "dcgmExporter.service.nodePort", "no port of its own choosing"),
-    ("dcgmExporter: {service: {sessionAffinity: x}}\n", "dcgmExporter.service.sessionAffinity", "known here: internalTrafficPolicy, type"),
-    (CLUSTER + "  driver: {enabled: true}\n", "driver", "an object of kind NVIDIADriver says it"),
-    (CLUSTER + "  draDriver: {enabled: true}\n", "draDriver.enabled", "the object itself is the switch"),
+    ("dcgmExporter: {service: {nodePort: 9400}}\n", "dcgmExporter.service.nodePort", "only its type can be chosen"),
+    ("dcgmExporter: {service: {sessionAffinity: x}}\n", "dcgmExporter.service.sessionAffinity", "supported keys: internalTrafficPolicy, type"),
+    (CLUSTER + "  driver: {enabled: true}\n", "driver", "use an object of kind NVIDIADriver"),
+    (CLUSTER + "  draDriver: {enabled: true}\n", "draDriver.enabled", "to enable or disable"),
     (HEAD + "  nfd: {enabled: true}\n", "nfd", "a value of the Helm chart"),
     (HEAD + "  global: {a: b}\n", "global", "a value of the Helm chart"),
     (HEAD + "  platform: {openshift: true}\n", "platform", "a value of the Helm chart"),
     (HEAD + "  node-feature-discovery: {}\n", "node-feature-discovery", "a value of the Helm chart"),
-    (HEAD + "  spec: {driver: {enabled: true}}\n", "spec", "a level too many"),
+    (HEAD + "  spec: {driver: {enabled: true}}\n", "spec", "one level too deep"),
     (HEAD.replace("spec:", "Spec:") + "  driver: {}\n", "Spec", "did you mean spec"),
 ]  # fmt: skip
 
@@ -258,7 +258,7 @@ def test_an_unknown_key_gets_the_one_that_was_meant_or_none(text: str, path: str
 def test_a_suggestion_that_the_release_does_not_have_says_so() -> None:
     text = "draDriver: {enabled: true}\n"
     (told_of,) = lint(text, "f.yaml", release="v25.3.0").findings
-    assert str(told_of.fix).endswith("there since v26.7.0, and this is v25.3.0")
+    assert str(told_of.fix).endswith("added in v26.7.0, and this is v25.3.0")
     assert "since" not in str(lint(text, "f.yaml").findings[0].fix)
 
 
@@ -267,7 +267,7 @@ def test_a_long_list_of_known_keys_says_how_many_it_leaves_out_and_starts_with_t
 ):
     (hit,) = [f for f in lint(HEAD + "  sandboxes: 1\n", "f").findings if f.path == "sandboxes"]
     assert hit.fix is not None
-    listed, _, more = hit.fix.removeprefix("known here: ").rpartition(" and ")
+    listed, _, more = hit.fix.removeprefix("supported keys: ").rpartition(" and ")
     names = listed.split(", ")
     assert len(names) == 12
     assert "sandboxDevicePlugin" in names[:3]
@@ -292,7 +292,7 @@ def test_a_counter_that_dcgm_does_not_have_is_named_with_the_one_that_was_meant(
     )
     (hit,) = [f for f in lint(text, "f.yaml").findings if f.rule == "companion"]
     assert hit.line == 13
-    assert "DCGM_FI_DEV_SM_CLOCKK is not a field of DCGM" in hit.message
+    assert "DCGM_FI_DEV_SM_CLOCKK is not a DCGM field" in hit.message
     assert hit.fix == "did you mean DCGM_FI_DEV_SM_CLOCK?"
 
 
@@ -305,7 +305,7 @@ def test_a_mig_configuration_that_stands_twice_is_a_warning() -> None:
     )
     (hit,) = [f for f in lint(text, "f.yaml").findings if f.path == "migManager.config.name"]
     assert (hit.rule, hit.line) == ("without-effect", 16)
-    assert "'a' is also in line 14; the last one counts" in hit.message
+    assert "'a' is a duplicate of line 14; the last one is used" in hit.message
 
 
 def test_a_counters_map_is_read_as_the_exporter_reads_it() -> None:
@@ -357,26 +357,29 @@ def test_the_migstrategy_of_a_component_beside_that_of_all_is_told_with_who_wins
     text = HEAD + "  mig: {strategy: single}\n  %s: {env: [{name: MIG_STRATEGY, value: %s}]}\n"
     (plugin,) = [f for f in lint(text % ("devicePlugin", "mixed"), "f").findings if f.line == 6]
     assert plugin.rule == "variable"
-    assert "the variable wins in the device plugin" in plugin.message
+    assert "the variable takes precedence in the device plugin" in plugin.message
     (gfd,) = [f for f in lint(text % ("gfd", "mixed"), "f").findings if f.line == 6]
-    assert "does nothing: mig.strategy wins" in gfd.message
+    assert "has no effect: mig.strategy takes precedence" in gfd.message
     (before,) = [
         f
         for f in lint(text % ("devicePlugin", "mixed"), "f", release="v25.3.2").findings
         if f.line == 6
     ]
-    assert "does nothing: mig.strategy wins in the device plugin" in before.message
+    assert "has no effect: mig.strategy takes precedence in the device plugin" in before.message
     assert found(text % ("devicePlugin", "single")) == []
     assert {rule for rule, _, _ in found(text % ("devicePlugin", "[1]"))} == {"wrong-type"}
 
 
 def test_a_variable_that_no_state_takes_is_not_called_honoured() -> None:
-    for section, fate in (("validator: {cuda: ", Fate.LATER), ("migManager: ", Fate.KUBERNETES)):
+    for section, support in (
+        ("validator: {cuda: ", Support.LATER),
+        ("migManager: ", Support.KUBERNETES),
+    ):
         close = "}" * section.count("{")
         text = HEAD + f"  {section}{{env: [{{name: SOMETHING_ELSE, value: x}}]}}{close}\n"
-        assert {use.fate for use in lint(text, "f.yaml").uses} == {fate}
+        assert {use.support for use in lint(text, "f.yaml").uses} == {support}
     text = HEAD + "  validator: {cuda: {env: [{value: 'true', name: WITH_WORKLOAD}]}}\n"
-    assert {use.fate for use in lint(text, "f.yaml").uses} == {Fate.HONOURED}
+    assert {use.support for use in lint(text, "f.yaml").uses} == {Support.HONOURED}
 
 
 def test_a_whole_number_is_a_version_in_values_and_not_in_an_object() -> None:
@@ -397,11 +400,11 @@ def test_null_takes_the_default_of_the_chart_away_and_false_does_not() -> None:
     ("version", "kind", "said"),
     [
         ("nvidia.com/v1", "NvidiaDriver", "wanted NVIDIADriver of nvidia.com/v1alpha1"),
-        ("nvidia.com/v1alpha1", "ClusterPolicy", "is not known, wanted nvidia.com/v1"),
+        ("nvidia.com/v1alpha1", "ClusterPolicy", "is unsupported, wanted nvidia.com/v1"),
         ("nvidia.com/v1", "GPUOperator", "did you mean ClusterPolicy of nvidia.com/v1"),
         ("nvidia.com/v1alpha1", "GPUDriver", "did you mean NVIDIADriver of nvidia.com/v1alpha1"),
-        ("nvidia.com/v1", "TimeSlicingConfig", "a ConfigMap that devicePlugin.config.name names"),
-        ("nvidia.com/v1", "MIGConfig", "a ConfigMap that migManager.config.name names"),
+        ("nvidia.com/v1", "TimeSlicingConfig", "the ConfigMap named by devicePlugin.config.name"),
+        ("nvidia.com/v1", "MIGConfig", "the ConfigMap named by migManager.config.name"),
         ("nvidia.com/v1", "DCGMExporter", "dcgmExporter of a ClusterPolicy"),
         ("nvidia.com/v1alpha1", "GpuCluster", "wanted GPUCluster of nvidia.com/v1alpha1"),
         ("nvidia.com/v1", "DriverUpgradePolicy", "driver.upgradePolicy of a ClusterPolicy"),
@@ -427,12 +430,12 @@ def test_a_look_alike_hides_nothing_beside_it() -> None:
     [
         ("", "f.yaml: is empty"),
         ("a: [\n", "f.yaml:2: is not YAML"),
-        ("driver: {}\ndriver: {}\n", "f.yaml:2: the key 'driver' is also in line 1"),
+        ("driver: {}\ndriver: {}\n", "f.yaml:2: the key 'driver' is a duplicate of line 1"),
         ("driver: !!python/object:os.system {}\n", "f.yaml:1: the tag"),
         ("- 1\n", "f.yaml:1: is a list, wanted a policy"),
         ("\u00e4: 1\n", "f.yaml:1: is not a policy: it begins with"),
-        ("apiVersion: v1\nkind: Pod\n", "f.yaml: holds no policy, only Pod"),
-        ("kind: ClusterPolicy\nspec: {}\n", "is not known, wanted nvidia.com/v1"),
+        ("apiVersion: v1\nkind: Pod\n", "f.yaml: contains no policy, only Pod"),
+        ("kind: ClusterPolicy\nspec: {}\n", "is unsupported, wanted nvidia.com/v1"),
     ],
 )
 def test_a_file_that_is_none_is_one_error(text: str, said: str) -> None:
@@ -461,7 +464,7 @@ def test_a_release_decides_what_is_known() -> None:
     assert found(text) == [("removed-key", 1, "toolkit.securityContext")]
     assert found(text, release="v1.9.0") == [("newer-key", 2, "cdi.nriPluginEnabled")]
     assert found("psp: {enabled: true}\n", release="22.9") == []
-    with pytest.raises(UsageError, match=r"no release .* 'v99'"):
+    with pytest.raises(UsageError, match=r"no GPU Operator release 'v99'"):
         lint(text, "f.yaml", release="v99")
 
 
@@ -546,7 +549,9 @@ def test_the_json_document_fits_its_published_schema() -> None:
     assert data["format"] == schema["properties"]["format"]["const"] == "gpustate.lint/1"
     assert list(data) == schema["required"]
     item = schema["properties"]["files"]["items"]["properties"]
-    assert item["leaves"]["items"]["properties"]["class"]["enum"] == [fate.value for fate in Fate]
+    assert item["leaves"]["items"]["properties"]["class"]["enum"] == [
+        support.value for support in Support
+    ]
     total = data["summary"]
     assert total["errors"] == sum(
         f["level"] == "error" for file in data["files"] for f in file["findings"]
@@ -664,9 +669,9 @@ def test_a_variable_that_the_toolkit_reads_is_known(name: str) -> None:
         ("driver: {version: v580.95.05}\n", "driver.version", "write 580.95.05"),
         ("gdrcopy: {enabled: true, version: 2.5.1}\n", "gdrcopy.version", "write v2.5.1"),
         ("gds: {enabled: true, version: v2.26.6}\n", "gds.version", "write 2.26.6"),
-        ("dcgm: {enabled: true, version: v4}\n", "dcgm.version", "write the whole tag"),
-        ("dcgm: {enabled: true, version: 4.5.2}\n", "dcgm.version", "write the whole tag"),
-        ("dcgmExporter: {version: 4.5.2}\n", "dcgmExporter.version", "write the whole tag"),
+        ("dcgm: {enabled: true, version: v4}\n", "dcgm.version", "write the complete tag"),
+        ("dcgm: {enabled: true, version: 4.5.2}\n", "dcgm.version", "write the complete tag"),
+        ("dcgmExporter: {version: 4.5.2}\n", "dcgmExporter.version", "write the complete tag"),
         ("devicePlugin: {version: 0.18.0}\n", "devicePlugin.version", "write v0.18.0"),
     ],
 )

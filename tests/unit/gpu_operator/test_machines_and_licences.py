@@ -72,7 +72,7 @@ def test_a_label_makes_one_node_one_for_virtual_machines(tmp_path: Path) -> None
     assert on(policy, "vg1") == {"preflight"}
     assert {"driver", "containerd", "validator"} <= on(policy, "other")
     assert "vfio" not in on(policy, "other")
-    assert any("vGPUs of a host have no state" in note for note in policy.notes)
+    assert any("host vGPUs are unsupported" in note for note in policy.notes)
 
 
 def test_a_label_makes_one_node_one_for_containers(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_without_the_switch_labels_and_managers_do_nothing() -> None:
 def test_a_workload_that_there_is_not_is_the_default_as_under_the_operator() -> None:
     reading = read("  sandboxWorkloads: {enabled: true}\n" + VFIO, node("n1", "vm"))
     assert "vfio" not in states(reading)
-    assert any("takes for the default, container" in note for note in reading.notes)
+    assert any("treats as the default, container" in note for note in reading.notes)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_a_token_in_an_object_stays_out_of_the_policy() -> None:
     reading = read(LICENSED, SECRET + text)
     assert states(reading)["vgpu-guest"] == {"server_address": "a"}
     (note,) = [one for one in reading.notes if TOKEN in one]
-    assert "would stand in every plan" in note
-    assert "secret-token" not in repr(reading.wanted) + note
+    assert "would be part of every plan" in note
+    assert "secret-token" not in repr(reading.states) + note
 
 
 def test_without_nls_the_token_is_not_used(tmp_path: Path) -> None:
@@ -176,7 +176,10 @@ def test_without_nls_the_token_is_not_used(tmp_path: Path) -> None:
 def test_a_secret_that_is_not_beside_the_file_is_told_with_the_next_move() -> None:
     reading = read(LICENSED)
     assert "vgpu-guest" not in states(reading)
-    assert any("a folder cp.d/lic with gridd.conf and" in note for note in reading.notes)
+    assert any(
+        "put gridd.conf and client_configuration_token.tok into the folder cp.d/lic" in note
+        for note in reading.notes
+    )
 
 
 def test_a_licence_server_is_written_back(tmp_path: Path) -> None:
@@ -243,4 +246,7 @@ def test_of_other_shapes_the_pace_is_told_as_lost(tmp_path: Path) -> None:
     policy = load(HEAD + PACE % ("true", 1, "25%"), tmp_path)
     for shape in ("yaml", "python"):
         lost = convert(policy, shape).lost
-        assert any("1 and 25%: how many nodes at a time says apply --serial" in one for one in lost)
+        assert any(
+            "1 and 25%: set the number of nodes at a time with apply --serial" in one
+            for one in lost
+        )

@@ -56,8 +56,8 @@ def on(policy: Policy, name: str) -> dict[str, dict[str, Any]]:
 def test_the_operators_own_default_never_takes_a_layout_away(spec: str) -> None:
     reading = read(spec)
     assert "mig" not in states(reading)
-    (note,) = [one for one in reading.notes if "MIG layouts stay as they are" in one]
-    assert "is never carried out; name a layout in the label" in note
+    (note,) = [one for one in reading.notes if "MIG layouts are not changed" in one]
+    assert "is never carried out; set a layout with the label" in note
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_nodes_are_found_in_the_folder_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "cp.d" / "nodes.yaml").write_text(listed)
     policy = load(f"{HEAD}  {{}}\n", tmp_path)
     assert on(policy, "gpu299")["mig"]["config"] == "all-balanced"
-    assert any("of 300 Nodes the labels" in note for note in policy.notes)
+    assert any("of 300 Nodes are read" in note for note in policy.notes)
 
 
 # --- the device plugin -------------------------------------------------------------------
@@ -213,14 +213,14 @@ def test_settings_go_to_the_runtimes_that_have_them_and_the_rest_is_noted() -> N
     reading = read(spec)
     assert states(reading)["crio"] == {"handler": "gpu", "default": True, "restart": "none"}
     noted = " ".join(reading.notes)
-    assert "toolkit.env CRIO_CONFIG_MODE: a hook gives containers their GPUs" in noted
+    assert "toolkit.env CRIO_CONFIG_MODE: OCI hooks are unsupported" in noted
     assert "toolkit.env RUNTIME_ENABLE_CDI: this runtime always injects CDI devices" in noted
 
 
 def test_a_handler_of_another_name_is_nothing_k3s_can_do() -> None:
     spec = "  operator: {runtimeClass: gpu}\n" + env(CONTAINERD_SOCKET="/run/k3s/c.sock")
     assert any(
-        "not used: operator.runtimeClass (line 5): k3s always calls it nvidia" in note
+        "not used: operator.runtimeClass (line 5): in k3s it is always nvidia" in note
         for note in read(spec).notes
     )
 
@@ -285,7 +285,7 @@ def test_modules_beside_the_driver_come_from_the_nvidiadriver_where_that_is_aske
     assert {"gdrcopy", "peermem"} <= set(states(reading))
     assert "gds" not in states(reading)
     assert any(
-        "not used: gds.enabled (line 6): the NVIDIADriver says it" in n for n in reading.notes
+        "not used: gds.enabled (line 6): set by the NVIDIADriver" in n for n in reading.notes
     )
 
 
@@ -312,13 +312,13 @@ MIG_MAP = "  migManager: {config: {name: m}}\n"
     ("text", "line", "said"),
     [
         (PLUGIN.replace("any", "b200") + SLICED, 5, "default is 'b200', and the ConfigMap 'c' has a100, any"),
-        (PLUGIN + SLICED.replace("replicas", "replica"), 16, "no key replica; did you mean replicas"),
+        (PLUGIN + SLICED.replace("replicas", "replica"), 16, "unknown key replica; did you mean replicas"),
         (PLUGIN + SLICED + node("n", **{"nvidia.com/device-plugin.config": "h1"}), 26, "'n' is 'h1', and the ConfigMap 'c' has"),
         ("  {}\n" + node("n", **{"nvidia.com/device-plugin.config": "h1"}), 12, "devicePlugin.config.name names no ConfigMap"),
         ("  {}\n" + mig("n", "all-1g.10g"), 12, "no configuration 'all-1g.10g', in built-in configurations; did you mean"),
         ("  {}\n" + mig("n", "yes"), 12, "of Node 'n' is a boolean, wanted text; put it in quotes"),
         ("  {}\n" + mig("n", "all-balanced") + mig("n", "all-balanced"), 14, "a second Node 'n', the first is at cp.yaml:7"),
-        ("  {}\n---\napiVersion: v1\nkind: Node\nmetadata: {}\n", 7, "a Node without metadata.name"),
+        ("  {}\n---\napiVersion: v1\nkind: Node\nmetadata: {}\n", 7, "metadata.name of the Node is missing"),
         (MIG_MAP + mig("n", "train"), 5, "names the ConfigMap 'm', which is not in this file"),
         (MIG_MAP + LAYOUTS + mig("n", "trian"), 24, "no configuration 'trian', in ConfigMap m; did you mean train"),
         (MIG_MAP + LAYOUTS.replace("7g.80gb", "7g.80g") + mig("n", "train"), 17, "'7g.80g'"),
@@ -343,6 +343,6 @@ def test_labels_that_keep_a_component_off_a_node_are_noted() -> None:
         "nvidia.com/gpu.deploy.dcgm": "'true'",
         "nvidia.com/gpu.workload.config": "vm-passthrough",
     }
-    noted = [one for one in read("  {}\n", node("n", **labels)).notes if "choose the nodes" in one]
+    noted = [one for one in read("  {}\n", node("n", **labels)).notes if "select the nodes" in one]
     assert len(noted) == 1
     assert "gpu.deploy.driver 'false' of Node 'n'" in noted[0]

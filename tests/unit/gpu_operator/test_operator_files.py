@@ -11,7 +11,7 @@ from gpustate import gpu_operator, policies
 from gpustate.core.policy import parameters
 from gpustate.errors import PolicyError
 from gpustate.gpu_operator import Reading
-from gpustate.gpu_operator.check import everywhere
+from gpustate.gpu_operator.check import always_strict
 
 ROOT = Path(__file__).parents[3]
 UPSTREAM = ROOT.parent / "shared" / "upstream" / "gpu-operator"
@@ -31,7 +31,7 @@ def read(spec: str) -> Reading:
 
 
 def states(reading: Reading) -> dict[str, dict[str, object]]:
-    return {wanted.state: wanted.parameters for wanted in reading.wanted}
+    return {wanted.state: wanted.parameters for wanted in reading.states}
 
 
 def present(file: Path) -> Path:
@@ -64,8 +64,8 @@ def test_the_states_take_what_the_reader_gives_them(name: str) -> None:
     file = present(CASES[name])
     policy = policies.load(str(file))
     reading = gpu_operator.read(file.read_text(), file.name)
-    assert [state.name for state in policy.states] == [w.state for w in reading.wanted]
-    for state, wanted in zip(policy.states, reading.wanted, strict=True):
+    assert [state.name for state in policy.states] == [w.state for w in reading.states]
+    for state, wanted in zip(policy.states, reading.states, strict=True):
         assert parameters(state) == wanted.parameters, state.name
 
 
@@ -159,11 +159,11 @@ def test_module_parameters_come_from_the_config_map_in_the_same_file() -> None:
         ("  driver: {enabled: 'true'}\n", 5, "wanted a boolean; write true or false, without quotes"),
         ("  driver: [1]\n", 5, "driver is a list, wanted a mapping"),
         ("  driver: {kernelModuleType: closed}\n", 5, "'closed', wanted 'auto' or 'open' or 'proprietary'"),
-        ("  driver: {version: sha256:0123}\n", 5, "is a digest, .* write the version it holds"),
+        ("  driver: {version: sha256:0123}\n", 5, "is a digest, .* write the driver version of that image"),
         ("  driver: {version: latest}\n", 5, "wanted a driver version such as"),
         ("  driver: {upgradePolicy: {maxParallelUpgrades: -1}}\n", 5, "is -1, wanted 0 or more"),
         ("  driver: {upgradePolicy: {maxUnavailable: 1.5}}\n", 5, "wanted a whole number or a string"),
-        ("  driver: {imagePullSecrets: [1]}\n", 5, "an element of driver.imagePullSecrets is a number"),
+        ("  driver: {imagePullSecrets: [1]}\n", 5, "an element of driver.imagePullSecrets must be a number"),
         ("  driver: {kernelModuleConfig: {name: km}}\n", 5, "ConfigMap 'km', which is not in this file"),
         ("  toolkit:\n    env:\n      - value: x\n", 7, "an element of toolkit.env has no name"),
         ("  toolkit:\n    env:\n      -\n", 7, "an element of toolkit.env is nothing"),
@@ -171,16 +171,16 @@ def test_module_parameters_come_from_the_config_map_in_the_same_file() -> None:
         ("  toolkit: {env: [{name: CONTAINERD_SET_AS_DEFAULT, value: ja}]}\n", 5, "wanted 'true' or 'false'"),
         ("  toolkit: {env: [{name: RUNTIME_RESTART_MODE, value: hup}]}\n", 5, "'hup', wanted 'signal' or"),
         ("  ccManager:\n    defaultMode: on\n", 6, r"is a boolean \('True'\), wanted a string; put it in"),
-        ("  cdi: {enabled: false, nriPluginEnabled: true}\n", 5, "wants cdi.enabled and toolkit.enabled"),
-        ("  sandboxWorkloads:\n    enabled: true\n    defaultWorkload: vm-vgpu\n", 7, "keeps the driver off"),
-        ("  {}\ndriver: {version: '570'}\n", 6, "unknown key 'driver' beside spec, .*; move it below spec"),
-        ("  {}\nfoo: 1\n", 6, "unknown key 'foo' beside spec"),
+        ("  cdi: {enabled: false, nriPluginEnabled: true}\n", 5, "requires cdi.enabled and toolkit.enabled"),
+        ("  sandboxWorkloads:\n    enabled: true\n    defaultWorkload: vm-vgpu\n", 7, "installs no driver"),
+        ("  {}\ndriver: {version: '570'}\n", 6, "unknown key 'driver' next to spec, .*; move it below spec"),
+        ("  {}\nfoo: 1\n", 6, "unknown key 'foo' next to spec"),
         ("  {}\n---\n" + HEAD + "  {}\n", 7, "a second ClusterPolicy, the first is in line 1"),
     ],
 )  # fmt: skip
 def test_a_wrong_clusterpolicy_is_one_error_with_its_line(spec: str, line: int, said: str) -> None:
     with pytest.raises(PolicyError, match=said) as caught:
-        gpu_operator.read(HEAD + spec, "cp.yaml", strict=everywhere)
+        gpu_operator.read(HEAD + spec, "cp.yaml", strict=always_strict)
     assert str(caught.value).startswith(f"cp.yaml:{line}: ")
 
 
@@ -205,11 +205,11 @@ def test_a_wrong_config_map_is_one_error_with_its_line(data: str, line: int, sai
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("driverType: vgpu", "driverType 'vgpu' has no state yet"),
+        ("driverType: vgpu", "driverType 'vgpu' is unsupported"),
         (
             "nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: "
             "[{matchExpressions: [{key: zone, operator: Gt, values: ['1']}]}]}}",
-            "asks for 'zone' with 'Gt', which needs every label",
+            "uses operator 'Gt' for 'zone', which is unsupported",
         ),
     ],
 )
@@ -224,19 +224,22 @@ def test_a_driver_that_cannot_be_placed_is_refused(spec: str, said: str) -> None
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ("gpuCluster: {deployCR: true}", "are both true, wanted one of them; set clusterPolicy"),
+        (
+            "gpuCluster: {deployCR: true}",
+            "are mutually exclusive, and both are true; set clusterPolicy",
+        ),
         (
             "{gpuCluster: {deployCR: true}, clusterPolicy: {deployCR: false}}",
-            "wants driver.nvidiaDriverCRD.enabled, or no driver",
+            "requires driver.nvidiaDriverCRD.enabled, or driver.enabled false",
         ),
-        ("clusterPolicy: {deployCR: false}", "nothing is set up"),
+        ("clusterPolicy: {deployCR: false}", "nothing is deployed"),
         ("driver: {nvidiaDriverCRD: {enabled: true, driverType: vgpu}}", "is 'vgpu', wanted 'gpu'"),
         ("driver: {useNvidiaDriverCRD: true}", "did you mean driver.nvidiaDriverCRD"),
     ],
 )
 def test_helm_values_that_ask_for_more_are_refused(values: str, said: str) -> None:
     with pytest.raises(PolicyError, match=said):
-        gpu_operator.read(values, "values.yaml", strict=everywhere)
+        gpu_operator.read(values, "values.yaml", strict=always_strict)
 
 
 def test_a_gpucluster_leaves_a_node_its_driver_and_metrics_and_nothing_else() -> None:
@@ -252,7 +255,7 @@ def test_a_gpucluster_leaves_a_node_its_driver_and_metrics_and_nothing_else() ->
     assert list(states(both))[:4] == ["preflight", "nouveau", "driver-repository", "driver"]
     assert states(both)["driver"] == {"branch": 580}
     assert not {"containerd", "container-toolkit", "cdi"} & set(states(both))
-    with pytest.raises(PolicyError, match="holds a ClusterPolicy and a GPUCluster"):
+    with pytest.raises(PolicyError, match="contains a ClusterPolicy and a GPUCluster"):
         gpu_operator.read(HEAD + "  {}\n---\n" + cluster, "gc.yaml")
 
 
@@ -283,7 +286,7 @@ def test_values_are_found_inside_an_umbrella_chart_and_a_helmrelease() -> None:
 def test_what_the_chart_fills_in_is_told_and_its_versions_are_not_taken() -> None:
     reading = gpu_operator.read("driver: {kernelModuleType: open}\n", "values.yaml")
     assert states(reading)["driver"] == {"module_type": "open"}
-    (note,) = [note for note in reading.notes if "filled in by the chart" in note]
+    (note,) = [note for note in reading.notes if "defaults of the chart" in note]
     for said in ("driver.version 595.91.07", "mig.strategy single", "dcgm.enabled false"):
         assert said in note
 
@@ -291,13 +294,13 @@ def test_what_the_chart_fills_in_is_told_and_its_versions_are_not_taken() -> Non
 def test_null_in_values_is_neither_false_nor_left_out() -> None:
     def on(values: str) -> str:
         notes = gpu_operator.read(values, "v.yaml").notes
-        return next(note for note in notes if "on in the Operator" in note)
+        return next(note for note in notes if "enabled in the Operator" in note)
 
     assert " dcgm," not in on("dcgm: {}\n")
     assert " dcgm," not in on("dcgm: {enabled: false}\n")
     assert " dcgm," in on("dcgm: {enabled: null}\n")
     notes = gpu_operator.read("dcgm: {enabled: null}\n", "v.yaml").notes
-    assert any("dcgm.enabled is null" in note and "takes that for on" in note for note in notes)
+    assert any("dcgm.enabled is null" in note and "default is on" in note for note in notes)
 
 
 def test_config_maps_come_from_the_folder_beside_the_file(tmp_path: Path) -> None:
@@ -331,7 +334,7 @@ def test_a_secret_is_decoded_and_a_wrong_one_is_an_error() -> None:
     ((path, companion),) = reading.companions
     assert (path, companion.kind) == ("driver.secretEnv", "Secret")
     assert companion.entries["TOKEN"].text == "secret"
-    with pytest.raises(PolicyError, match=r"cp\.yaml:10: TOKEN of a Secret is not a base64"):
+    with pytest.raises(PolicyError, match=r"cp\.yaml:10: TOKEN of a Secret is not base64"):
         read("  driver: {secretEnv: env}\n" + secret % "'%'")
 
 
@@ -367,7 +370,9 @@ def test_every_key_of_a_file_is_honoured_or_in_a_note() -> None:
 
 def test_without_strict_an_unknown_key_is_a_note() -> None:
     reading = gpu_operator.read(HEAD + "  driver: {versoin: '580'}\n", "cp.yaml")
-    said = "cp.yaml:5: warning: unknown key 'driver.versoin', which the API server would drop in silence"
+    said = (
+        "cp.yaml:5: warning: unknown key 'driver.versoin', which the API server would silently drop"
+    )
     assert any(said in note and "did you mean driver.version" in note for note in reading.notes)
 
 

@@ -92,7 +92,7 @@ def test_drivers_come_from_the_folder_beside_a_policy_too(tmp_path: Path) -> Non
     alone = operator.read(text, str(file))
     assert "driver" not in on(alone)
     assert "container-toolkit" in on(alone)
-    assert any("none beside the file: the driver stays as it is" in note for note in alone.notes)
+    assert any("none was found: it is not changed" in note for note in alone.notes)
     (tmp_path / "cp.d").mkdir()
     (tmp_path / "cp.d" / "drivers.yaml").write_text(f"{GOLD}---\n{SILVER}")
     assert on(operator.read(text, str(file)), pool="gold")["driver"]["version"] == "550.90.07"

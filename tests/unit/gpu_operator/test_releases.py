@@ -10,8 +10,8 @@ from gpustate import gpu_operator
 from gpustate.errors import PolicyError, UsageError
 from gpustate.formats import deviceplugin
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.blocks import Fate
-from gpustate.gpu_operator.check import everywhere
+from gpustate.gpu_operator.blocks import Support
+from gpustate.gpu_operator.check import always_strict
 from gpustate.gpu_operator.gpucluster import GPU_CLUSTER
 from gpustate.gpu_operator.lint import lint
 from gpustate.policies import operator
@@ -22,7 +22,7 @@ HEAD = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspe
 def states(spec: str, release: str, *, values: bool = False) -> dict[str, dict[str, Any]]:
     text = spec if values else HEAD + spec
     reading = gpu_operator.read(text, "f.yaml", release=release)
-    return {one.state: dict(one.parameters) for one in reading.wanted}
+    return {one.state: dict(one.parameters) for one in reading.states}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_cdi_is_what_it_was_in_the_release(
 ) -> None:
     for text in (HEAD + f"  cdi: {spec}\n", f"cdi: {spec}\n"):
         reading = gpu_operator.read(text, "f.yaml", release=release)
-        found = {one.state: dict(one.parameters) for one in reading.wanted}
+        found = {one.state: dict(one.parameters) for one in reading.states}
         assert ("cdi" in found) is cdi
         assert found["containerd"]["default"] is default
         config = found["container-toolkit"].get("config", {})
@@ -82,11 +82,11 @@ def test_keys_of_later_releases_are_dropped_with_a_warning_and_strictly_refused(
     text = HEAD + "  driver: {kernelModuleType: open}\n"
     reading = gpu_operator.read(text, "cp.yaml", release="v24.9.2")
     assert any(
-        "kernelModuleType is there since v25.3.0, and this file is for v24.9.2" in n
+        "kernelModuleType was added in v25.3.0, and v24.9.2, the release" in n
         for n in reading.notes
     )
-    with pytest.raises(PolicyError, match=r"is there since v25\.3\.0"):
-        gpu_operator.read(text, "cp.yaml", release="v24.9.2", strict=everywhere)
+    with pytest.raises(PolicyError, match=r"was added in v25\.3\.0"):
+        gpu_operator.read(text, "cp.yaml", release="v24.9.2", strict=always_strict)
 
 
 def test_keys_that_a_release_had_are_no_mistake_there() -> None:
@@ -101,7 +101,7 @@ def test_keys_that_a_release_had_are_no_mistake_there() -> None:
 
 def test_the_chart_s_defaults_are_those_of_the_release() -> None:
     notes = gpu_operator.read("operator: {}\n", "v.yaml", release="v24.6.0").notes
-    (note,) = [one for one in notes if "filled in by the chart of v24.6.0" in one]
+    (note,) = [one for one in notes if "defaults of the chart of v24.6.0" in one]
     assert "driver.version 550.90.07" in note
 
 
@@ -130,11 +130,11 @@ def test_a_rendered_object_says_its_release() -> None:
     ],
 )
 def test_versions_of_the_chart_name_releases(text: str, tag: str) -> None:
-    assert history.called(text) == tag
+    assert history.release_of_chart(text) == tag
 
 
 def test_a_release_that_there_is_not_is_an_error() -> None:
-    with pytest.raises(UsageError, match=r"no release of the GPU Operator is called 'v24\.9\.7'"):
+    with pytest.raises(UsageError, match=r"no GPU Operator release 'v24\.9\.7'"):
         operator.read(HEAD + "  {}\n", "cp.yaml", release="v24.9.7")
 
 
@@ -146,7 +146,7 @@ def test_keys_of_a_gpucluster_that_nothing_reads_are_ignored_keys() -> None:
     )
     found = [one for path, one in GPU_CLUSTER.items() if path.startswith(unread)]
     assert len(found) == 24
-    assert {one.fate for one in found} == {Fate.DEAD}
+    assert {one.support for one in found} == {Support.DEAD}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,6 @@ def test_a_kind_that_there_is_not_is_named_with_what_was_meant(version: str) -> 
     text = f"apiVersion: {version}\nkind: GPUClusterPolicy\nmetadata: {{name: x}}\nspec: {{}}\n"
     (finding,) = lint(text, "f.yaml").findings
     assert "unknown kind 'GPUClusterPolicy'" in finding.message
-    assert "there is none of that name" in finding.message
     assert finding.fix == "did you mean ClusterPolicy of nvidia.com/v1"
 
 
@@ -168,8 +167,8 @@ def test_mps_without_a_root_is_told() -> None:
 
 def test_since_and_until_when_keys_are_there_is_counted_from_the_releases() -> None:
     assert history.since("helm", "node-feature-discovery.gc.enable") == "v23.9.0"
-    assert history.filled("clusterpolicy", "cdi.enabled", "v25.3.4") is False
-    assert history.filled("clusterpolicy", "cdi.enabled", "v25.10.0") is True
+    assert history.api_default("clusterpolicy", "cdi.enabled", "v25.3.4") is False
+    assert history.api_default("clusterpolicy", "cdi.enabled", "v25.10.0") is True
     found = lint(
         "operator: {defaultGPUMode: vgpu}\ndriver: {}\n", "v.yaml", release="1.5.0"
     ).findings

@@ -26,7 +26,7 @@ CONFIG_MAP = (
 
 
 def states(reading: Reading) -> dict[str, dict[str, Any]]:
-    return {one.state: dict(one.parameters) for one in reading.wanted}
+    return {one.state: dict(one.parameters) for one in reading.states}
 
 
 def read(text: str, file: str = "f.yaml") -> Reading:
@@ -113,7 +113,7 @@ def test_a_chart_beside_says_the_alias_and_the_release(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["AMD's", "none"])
 def test_a_wrapper_of_another_chart_is_no_policy(name: str) -> None:
     text = FLUX % ("gpu-operator-charts" if name == "AMD's" else "podinfo", "v1.3.0")
-    with pytest.raises(PolicyError, match="holds no policy, only HelmRelease"):
+    with pytest.raises(PolicyError, match="contains no policy, only HelmRelease"):
         read(text + "  values: {kmm: {enabled: true}, driver: {enabled: true}}\n")
 
 
@@ -133,8 +133,8 @@ def test_values_from_objects_are_laid_under_the_release_s_own() -> None:
     # Before v25.3 there was no kernelModuleType, and the API server dropped it.
     assert states(reading)["driver"] == {"version": "550.90.07", "module_type": "proprietary"}
     assert "container-toolkit" not in states(reading)
-    assert any("'more', which is not beside it; it is optional" in note for note in reading.notes)
-    assert any("driver.kernelModuleType is there since v25.3.0" in note for note in reading.notes)
+    assert any("'more', which was not found; it is optional" in note for note in reading.notes)
+    assert any("driver.kernelModuleType was added in v25.3.0" in note for note in reading.notes)
     assert not any("not read" in note for note in reading.notes)
 
 
@@ -186,12 +186,12 @@ def test_values_files_beside_are_merged_and_others_asked_for(tmp_path: Path) -> 
         ),
         (
             "driver: {version: '{{ version }}'}\n",
-            "which another program fills in; render it first: helm",
+            "a placeholder of another program; render it first: helm",
         ),
         ("driver: {version: '${version}'}\n", "render it first: flux envsubst"),
         (
             "a-gpu-operator:\n" + INSIDE + "b-gpu-operator:\n" + INSIDE,
-            "holds values of the chart at 'a-gpu-op",
+            "contains values of the chart at 'a-gpu-op",
         ),
     ],
 )
@@ -206,7 +206,7 @@ def test_a_patch_of_a_kustomization_is_refused_with_the_command(tmp_path: Path) 
     text = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: p}\nspec: {gfd: {}}\n"
     with pytest.raises(PolicyError, match=f"kubectl kustomize {tmp_path} > rendered.yaml"):
         read(text, str(tmp_path / "patch.yaml"))
-    assert read(text, str(tmp_path / "policy.yaml")).wanted
+    assert read(text, str(tmp_path / "policy.yaml")).states
 
 
 def test_a_default_of_flux_stands_in_its_place() -> None:
@@ -225,16 +225,18 @@ def test_changes_of_the_command_line_reach_wrapped_values() -> None:
 
 def test_values_of_another_chart_are_refused_and_not_taken_for_defaults() -> None:
     text = "config: {}\nmigStrategy: none\nfailOnInitError: true\ngfd: {enabled: true}\n"
-    with pytest.raises(PolicyError, match=r"it has no key 'config'.* knows 1 of 4 keys"):
+    with pytest.raises(PolicyError, match=r"which has no key 'config' and only 1 of its 4 keys"):
         read(text)
-    assert read("x-common: &c {a: b}\ndriver: {enabled: false}\n").wanted  # holds an anchor
+    assert read("x-common: &c {a: b}\ndriver: {enabled: false}\n").states  # holds an anchor
 
 
 def test_a_config_map_alone_is_linted_and_is_no_policy() -> None:
     text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  config.yaml: |\n    version: v1\n    mig-configs:\n      a: {}\n"
     (finding,) = lint(text, "cm.yaml").findings
     assert (finding.rule, finding.line) == ("companion", 8)
-    with pytest.raises(PolicyError, match="holds no policy, only what one names"):
+    with pytest.raises(
+        PolicyError, match="contains no policy, only objects that a policy refers to"
+    ):
         read(text)
 
 

@@ -87,7 +87,7 @@ def test_a_cycle_says_why_each_waits_for_the_other() -> None:
         order(graph)
     assert str(caught.value) == (
         "dependency cycle: cdi -> nouveau (nouveau after cdi) "
-        "-> driver (driver needs nouveau) -> cdi (cdi known after driver); drop one of these"
+        "-> driver (driver needs nouveau) -> cdi (cdi known after driver); remove one of these dependencies"
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from gpustate.errors import InventoryError
 from gpustate.inventory import load
-from gpustate.inventory.ini import typed
+from gpustate.inventory.ini import parse_literal
 
 from .conftest import Write
 
@@ -12,42 +12,48 @@ from .conftest import Write
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gpu[1:3", "hosts.ini:1: bad range in 'gpu[1:3': '[' is not closed"),
-        ("gpu1]", "hosts.ini:1: bad range in 'gpu1]': ']' without '['"),
-        ("gpu[3:1]", "hosts.ini:1: bad range in 'gpu[3:1]': 3 comes after 1"),
-        ("gpu[01:3]", "hosts.ini:1: bad range in 'gpu[01:3]': 01 and 3 are not equally long"),
+        ("gpu[1:3", "hosts.ini:1: invalid range in 'gpu[1:3': '[' is not closed"),
+        ("gpu1]", "hosts.ini:1: invalid range in 'gpu1]': ']' without '['"),
+        ("gpu[3:1]", "hosts.ini:1: invalid range in 'gpu[3:1]': 3 comes after 1"),
+        ("gpu[01:3]", "hosts.ini:1: invalid range in 'gpu[01:3]': 01 and 3 differ in length"),
         ("gpu[1:3:0]", "the step '0' is not a number above zero"),
         ("gpu[1]", "'[1]' is not begin:end or begin:end:step"),
-        ("gpu[1:999999999]", "it makes 999999999 nodes, at most 100000 are read"),
-        ("a[1:1000]b[1:1000]", "makes 1000000 nodes, at most 100000 are read from one pattern"),
+        ("gpu[1:999999999]", "it makes 999999999 nodes, more than the limit of 100000 are read"),
+        (
+            "a[1:1000]b[1:1000]",
+            "expands to 1000000 nodes, more than the limit of 100000 per pattern",
+        ),
         ("gpu1:0", "hosts.ini:1: '0' in 'gpu1:0' is not a port, wanted a number from 1 to 65535"),
         ("gpu1:70000", "'70000' in 'gpu1:70000' is not a port"),
         ("gpu1:", "'' in 'gpu1:' is not a port"),
         ("a:b:c", "'a:b:c' is neither name:port nor an IPv6 address"),
-        ("gpu1 gpu2", "'gpu2' behind 'gpu1', wanted key=value; write one node a line"),
+        ("gpu1 gpu2", "'gpu2' after 'gpu1', wanted key=value; write one node per line"),
         ("gpu1 a='x", "no closing quotation; close the quotes"),
         ("ansible_user=root", "'ansible_user=root' looks like a variable"),
-        ("root@gpu1", "'root@gpu1': a node's name has no user in it"),
+        ("root@gpu1", "'root@gpu1': a node's name cannot include a user"),
         ("../etc", "'../etc' is not a node name"),
         ("-oProxyCommand", "is not a node name"),
         ("---", "'---' begins a YAML file"),
         ("n1\n[gpu vars]", "hosts.ini:2: '[gpu vars]' is not a section"),
-        ("n1\n[gpu:host]", "hosts.ini:2: [gpu:host] is not a kind of section"),
+        ("n1\n[gpu:host]", "hosts.ini:2: [gpu:host] is not a valid section"),
         (
             "n1\n[gpu:vars]\na=1",
-            "hosts.ini:2: [gpu:vars] is about the group 'gpu', which is nowhere",
+            "hosts.ini:2: [gpu:vars] refers to the group 'gpu', which is not defined",
         ),
-        ("n1\n[a:children]\nb", "hosts.ini:3: [a:children] names the group 'b', which is nowhere"),
+        (
+            "n1\n[a:children]\nb",
+            "hosts.ini:3: [a:children] refers to the group 'b', which is not defined",
+        ),
         ("[a]\nn1\n[a:vars]\nfoo", "hosts.ini:4: 'foo' under [a:vars], wanted key=value"),
         ("[a]\nn1\n[a:children]\nb c", "hosts.ini:4: 'b c' is not the name of a group"),
         (
             "[a]\nn1\n[a:vars]\nansible_group_priority=high",
             "hosts.ini:4: ansible_group_priority is 'high', wanted a whole number",
         ),
-        ("[a:children]\nb\n[b:children]\na", "groups contain each other: "),
-        ("[a:children]\na", "groups contain each other: a > a"),
-        ("[a:children]\nall", "groups contain each other: "),
-        ("[empty]", "names no node"),
+        ("[a:children]\nb\n[b:children]\na", "dependency cycle of groups: "),
+        ("[a:children]\na", "dependency cycle of groups: a > a"),
+        ("[a:children]\nall", "dependency cycle of groups: "),
+        ("[empty]", "does not name a node"),
     ],
 )
 def test_a_wrong_line_is_an_error_with_its_number(write: Write, text: str, message: str) -> None:
@@ -83,7 +89,7 @@ def test_a_wrong_line_is_an_error_with_its_number(write: Write, text: str, messa
     ],
 )
 def test_a_value_is_the_python_literal_it_looks_like(text: str, value: object) -> None:
-    found = typed(text)
+    found = parse_literal(text)
     assert found == value
     assert type(found) is type(value)
 

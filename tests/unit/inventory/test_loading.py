@@ -28,9 +28,9 @@ def test_a_list_takes_users_ports_and_ranges() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("", "no inventory is named; give a file, a directory, or 'node,'"),
-        (",", "inventory list ',': names no node"),
-        ("gpu1", "gpu1: no such file or directory; a list of nodes has a comma: write 'gpu1,'"),
+        ("", "the inventory is empty; pass a file, a directory, or 'node,'"),
+        (",", "inventory list ',': contains no node"),
+        ("gpu1", "gpu1: no such file or directory; if this is a node, write 'gpu1,'"),
         ("@gpu1,", "'@gpu1': the connector @gpu1 is not supported"),
         ("gpu1:x,", "'x' in 'gpu1:x' is not a port"),
         ("\0", "no such file or directory"),
@@ -91,12 +91,14 @@ def test_an_unreadable_file_of_a_directory_is_an_error_not_a_warning(write: Writ
 
 def test_a_directory_without_nodes_is_an_error(write: Write) -> None:
     write("inv/README.md", "nothing\n")
-    with pytest.raises(InventoryError, match="inv: names no node"):
+    with pytest.raises(InventoryError, match="inv: contains no node"):
         load("inv")
 
 
 def test_a_toml_inventory_is_refused(write: Write) -> None:
-    with pytest.raises(InventoryError, match="TOML inventories are not read; write it as YAML"):
+    with pytest.raises(
+        InventoryError, match="TOML inventories are unsupported; convert it to YAML"
+    ):
         load(write("hosts.toml", "[gpu]\n"))
 
 

@@ -14,20 +14,20 @@ from .conftest import Write
     ("text", "message"),
     [
         ("gpu = [", "inventory.py:1: is not Python: '[' was never closed"),
-        ("x = 1\ny = 1 / 0", "inventory.py:2: ZeroDivisionError while it was run"),
-        ("import sys\nsys.exit(3)", "inventory.py:2: SystemExit while it was run: '3'"),
-        ("import no_such_module", "inventory.py:1: ModuleNotFoundError while it was run"),
+        ("x = 1\ny = 1 / 0", "inventory.py:2: ZeroDivisionError while running it"),
+        ("import sys\nsys.exit(3)", "inventory.py:2: SystemExit while running it: '3'"),
+        ("import no_such_module", "inventory.py:1: ModuleNotFoundError while running it"),
         (
             "gpu = ['a', 5]",
             "inventory.py:1: the group gpu holds '5', wanted a name or (name, data)",
         ),
-        ("gpu = (['a'], 5)", "inventory.py:1: the group gpu is a tuple that is not (nodes, data)"),
+        ("gpu = (['a'], 5)", "inventory.py:1: the group gpu is a tuple but not (nodes, data)"),
         ("gpu = ['@terraform/x']", "the connector @terraform is not supported; use one of @ssh"),
         ("gpu = ['@docker']", "'@docker': a name is missing; write @docker/NAME"),
         ("gpu = ['@local/x']", "'@local/x': a name is missing"),
-        ("gpu = ['@docker/ubuntu:22.04']", "'ubuntu:22.04' is an image and not the name of"),
+        ("gpu = ['@docker/ubuntu:22.04']", "'ubuntu:22.04' is an image, not the name of"),
         ("gpu = ['a b']", "inventory.py:1: 'a b' is not a node name"),
-        ("x = 5", "inventory.py: names no node"),
+        ("x = 5", "inventory.py: contains no node"),
         ("g = [('a', {'ssh_port': 'x'})]", "a: ssh_port is 'x', wanted a port from 1 to 65535"),
         ("g = (['a'], {'_doas': True})", "a: _doas is set, and only sudo is supported"),
         (
@@ -71,7 +71,9 @@ def test_data_becomes_a_connection_and_the_narrowest_wins(write: Write) -> None:
     assert (c.connection.become_password, c.connection.key_file) == ("p", "/key")
     assert d.name == d.connection.host == "d"
     assert (here.name, here.connection.kind) == ("localhost", "local")
-    assert inventory.notes == ("group_data/nowhere.py: there is no group nowhere; it was not read",)
+    assert inventory.notes == (
+        "group_data/nowhere.py: not read, because there is no group nowhere",
+    )
 
 
 def test_reading_does_not_touch_pyinfras_own_state(write: Write) -> None:

@@ -106,9 +106,9 @@ def test_data_and_groups_beside_the_vagrantfile_count(vagrant: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("@vagrant/gpu2", "no Vagrant machine 'gpu2' runs in this folder; run vagrant up"),
+        ("@vagrant/gpu2", "no Vagrant machine 'gpu2' is running in this folder; run vagrant up"),
         ("@vagrant/x", "no Vagrant machine 'x' runs"),
-        ("@docker/a b", "is an image and not the name of a container"),
+        ("@docker/a b", "is an image, not the name of a container"),
         ("@chroot/", "a name is missing"),
         ("@nothing/x", "the connector @nothing is not supported"),
     ],

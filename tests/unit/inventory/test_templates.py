@@ -38,14 +38,14 @@ def one(write: Write, variables: str) -> dict[str, object]:
         ("ansible_user: '{{ 9 ** 9 ** 9 }}'", "'**' is not supported on these values"),
         ("ansible_user: \"{{ 'x' * 9999999999 }}\"", "'*' is not supported on these values"),
         ("ansible_user: \"{{ ''.__class__.__mro__ }}\"", "hosts.yml:5: n1: ansible_user: "),
-        ("ansible_user: \"{{ lookup('file', 'id') }}\"", "lookup('file') is not supported"),
+        ("ansible_user: \"{{ lookup('file', 'id') }}\"", "lookup('file') is unsupported; use"),
         (
             "ansible_user: \"{{ lookup('pipe', 'exit 3') }}\"",
-            "the command 'exit 3': ended with exit",
+            "the command 'exit 3': failed with exit",
         ),
         (
             "ansible_user: 'ENC[AES256_GCM,data:x]'",
-            "the value is encrypted with SOPS; have sops print",
+            "the value is encrypted with SOPS; decrypt it with",
         ),
         ("ansible_user: \"{{ lookup('env', 'NO_SUCH') }}\"", "variable 'NO_SUCH' is not set"),
         ("gpustate: {a: ['{{ b }}']}", "hosts.yml:5: n1: gpustate: 'b' is undefined"),
@@ -93,7 +93,7 @@ def test_an_encrypted_value_is_opaque_until_it_is_needed(write: Write) -> None:
         _ = found.connection.login_password
     assert str(caught.value).startswith(
         "hosts.yml:6: n1: ansible_password: the value is encrypted with Ansible Vault, and there is no"
-        " password for it; give --vault-password-file FILE"
+        " password for it; pass --vault-password-file FILE"
     )
     found = node(write, f"secret: {VAULT}\nansible_password: '{{{{ secret }}}}'")
     with pytest.raises(InventoryError) as caught:

@@ -42,7 +42,7 @@ def test_a_file_that_comes_second_is_noted(write: Write) -> None:
     write("group_vars/all.yml", "a: 2\n")
     inventory = load(source)
     assert inventory.nodes[0].vars == {"a": 1}
-    assert inventory.notes == ("group_vars/all.yml is not read: all beside it comes first",)
+    assert inventory.notes == ("group_vars/all.yml is not read: all takes precedence",)
 
 
 def test_a_file_encrypted_as_a_whole_is_noted_and_named_when_something_is_missing(
@@ -52,14 +52,14 @@ def test_a_file_encrypted_as_a_whole_is_noted_and_named_when_something_is_missin
     write("group_vars/all/vault.yml", "$ANSIBLE_VAULT;1.1;AES256\n6162\n")
     (note,) = load(source).notes
     assert note.startswith(
-        "group_vars/all/vault.yml is encrypted with Ansible Vault and was not read; give --vault-"
+        "group_vars/all/vault.yml is encrypted with Ansible Vault and was not read; pass --vault-"
     )
     write("group_vars/all/vars.yml", 'ansible_password: "{{ vault_password }}"\n')
     with pytest.raises(InventoryError) as caught:
         load(source)
     assert str(caught.value).startswith(
         "group_vars/all/vars.yml:1: n1: ansible_password: 'vault_password' is undefined; it may be"
-        " in group_vars/all/vault.yml, which is encrypted: give --vault-password-file FILE"
+        " in group_vars/all/vault.yml, which is encrypted: pass --vault-password-file FILE"
     )
 
 
@@ -70,5 +70,5 @@ def test_a_priority_in_group_vars_has_no_effect_and_a_note(write: Write) -> None
     inventory = load(source)
     assert inventory.nodes[0].vars["who"] == "b"
     assert inventory.notes == (
-        "group_vars/a.yml:1: ansible_group_priority counts only in the inventory itself",
+        "group_vars/a.yml:1: ansible_group_priority is used only in the inventory itself",
     )

@@ -47,10 +47,10 @@ def test_what_ansible_vault_encrypted_is_read(name: str, vault: Vault, clear: st
 @pytest.mark.parametrize(
     ("encrypted", "message"),
     [
-        (text("value-1.1.txt"), "f.yml:3: cannot be decrypted: no password fits, tried those of default"),
-        (text("value-1.2-prod.txt"), "no password fits (its vault id is 'prod')"),
+        (text("value-1.1.txt"), "f.yml:3: cannot be decrypted: wrong password, tried those of default"),
+        (text("value-1.2-prod.txt"), "wrong password (its vault id is 'prod')"),
         (text("value-1.1.txt")[:-30], "f.yml:3: "),
-        ("$ANSIBLE_VAULT;1.1;AES256\n6162", "is cut short or was changed"),
+        ("$ANSIBLE_VAULT;1.1;AES256\n6162", "is truncated or was modified"),
         ("$ANSIBLE_VAULT;1.0;AES\n6162", "format '1.0', wanted 1.1 or 1.2"),
         ("$ANSIBLE_VAULT;1.1;TWOFISH\n6162", "cipher 'TWOFISH', wanted AES256"),
         ("plain", "its first line is not $ANSIBLE_VAULT"),
@@ -78,11 +78,11 @@ def test_passwords_come_from_files_programs_and_people_in_ansible_s_order(
     assert Vault([Source("d", "pw")]).decrypt(text("value-1.1.txt"), "x") == "S3cr3t-vault-value"
     assert Vault([Source("d", "tool")])._password(Source("d", "tool")) == PROD.encode()
     assert Vault()._password(Source("eu", "keys-client.sh")) == b"--vault-id eu"
-    for path, message in (("none", "No such file"), ("empty", "holds no password")):
+    for path, message in (("none", "No such file"), ("empty", "contains no password")):
         write("empty", "\n")
         with pytest.raises(InventoryError, match=message):
             Vault()._password(Source("d", path))
-    with pytest.raises(InventoryError, match="stdin is not a terminal; give a file or a program"):
+    with pytest.raises(InventoryError, match="stdin is not a terminal; pass a file or a program"):
         Vault()._password(Source("d"))
 
 

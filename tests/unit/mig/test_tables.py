@@ -126,13 +126,13 @@ def test_a_gpu_is_found_by_any_of_its_names(text: str, name: str) -> None:
     [
         (
             "H100",
-            "could be 'H100 80GB HBM3', 'H100 NVL', 'H100 96GB', which have other profiles; say which, ",
+            "is ambiguous: 'H100 80GB HBM3', 'H100 NVL', 'H100 96GB' have different profiles; use the name",
         ),
-        ("L40S", "is no GPU with MIG that is in the tables"),
+        ("L40S", "is not a supported MIG-capable GPU"),
         ("B2000", "did you mean 'B200'"),
-        ("", "is no GPU with MIG"),
-        ("RTX PRO 5000 Blackwell", "its places are not published"),
-        ("2339", "no table of its profiles is published"),
+        ("", "is not a supported MIG-capable GPU"),
+        ("RTX PRO 5000 Blackwell", "its placements are not published"),
+        ("2339", "its profiles are not published"),
     ],
 )
 def test_a_gpu_that_is_not_found_is_said_so(text: str, said: str) -> None:

@@ -207,7 +207,7 @@ def test_the_schema_takes_nothing_else(spoil: Any) -> None:
         ({"format": "gpustate.result/1"}, "this is not a gpustate plan"),
         (
             {"format": "gpustate.plan/9"},
-            "it is of format 'gpustate.plan/9', this gpustate reads 'gpustate.plan/1'; plan again",
+            "it is of format 'gpustate.plan/9', wanted 'gpustate.plan/1'; plan again",
         ),
         ({"format": "gpustate.plan/1"}, "the plan is damaged: id: is missing; plan again"),
     ],

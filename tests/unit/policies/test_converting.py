@@ -127,12 +127,12 @@ def test_what_a_clusterpolicy_has_no_words_for_is_listed_value_by_value() -> Non
     for line in (
         'preflight.gpus: "8xH100" is null',
         "driver-repository.pin_priority: 600 is 700",
-        "containerd: the state is not there (",
-        "container-toolkit: ensure absent: nothing removes it",
-        "nouveau: the state is there too, although the policy does not have it",
-        "groups.no.driver.branch: 570 is not there",
-        "nodes.gpu7.driver.hold: false is not there",
-        'allow.some-rule: "because" is not there',
+        "containerd: the state is missing (",
+        "container-toolkit: ensure absent is missing: it is not removed",
+        "nouveau: the state is added, although the policy does not have it",
+        "groups.no.driver.branch: 570 is missing",
+        "nodes.gpu7.driver.hold: false is missing",
+        'allow.some-rule: "because" is missing',
     ):
         assert any(said.startswith(line) for said in done.lost), (line, done.lost)
         assert f"#   {line}" in done.text
@@ -178,7 +178,7 @@ def test_a_state_of_the_policy_s_own_file_is_named_as_lost() -> None:
         "policy = Policy(Mine(), NouveauBlacklisted())\n"
     )
     done = convert(policies.load("own.py"), "yaml")
-    assert done.lost[0].startswith("acme-x: it is defined in the policy's own file; move it")
+    assert done.lost[0].startswith("acme-x: the state is defined in the policy file; move it")
     assert json.dumps("acme-x") not in done.text
     assert [state.name for state in again(policies.load("own.py"), "python").states] == ["nouveau"]
 

@@ -72,7 +72,11 @@ def test_python_without_its_ending_is_recognised(tmp_path: Path) -> None:
             "'nouveau' is defined twice",
         ),
         (GOOD + "policy = Policy(NouveauBlacklisted)\n", 5, "is not a state; call the state class"),
-        ("import own_missing\n", 1, "No module named 'own_missing'; modules of your own"),
+        (
+            "import own_missing\n",
+            1,
+            "No module named 'own_missing'; put a gpustate.toml next to your own modules",
+        ),
         ("x = 1\n1 / 0\n", 2, "ZeroDivisionError: division by zero"),
         ("def f():\n    raise ValueError('a\\nb')\n\nf()\n", 2, "ValueError: a b"),
         ("import sys\nsys.exit(3)\n", 2, "SystemExit: 3"),
@@ -150,20 +154,20 @@ def test_another_document_of_ours_is_no_policy(tmp_path: Path) -> None:
         (b"\n  \n", "is empty"),
         (b"# only a comment\n", "is empty"),
         (b"a: [1\nb: 2\n", ":2: is not YAML: .*that begins in line 1"),
-        (b"a:\n\tb: 1\n", ":2: is not YAML: a tab.*replace it by spaces"),
+        (b"a:\n\tb: 1\n", ":2: is not YAML: a tab.*replace it with spaces"),
         (b"- 1\n- 2\n", ":1: is a list, wanted a policy"),
         (b"hello\n", ":1: is a string, wanted a policy"),
-        (b"kind: Pod\napiVersion: v1\n", "holds no policy, only Pod"),
-        (b'kind: "\\n"\napiVersion: v1\n', r"holds no policy, only '\\n'"),
+        (b"kind: Pod\napiVersion: v1\n", "contains no policy, only Pod"),
+        (b'kind: "\\n"\napiVersion: v1\n', r"contains no policy, only '\\n'"),
         (
             b"kind: ClusterPolicy\napiVersion: nvidia.com/v2\n",
-            "'nvidia.com/v2' is not known, wanted nvid",
+            "'nvidia.com/v2' is unsupported, wanted nvid",
         ),
         (
             b"kind: ClusterPolcy\napiVersion: nvidia.com/v1\n",
             "unknown kind 'ClusterPolcy'.*did you mean Cl",
         ),
-        (b"kind: ClusterPolicy\n", "is not known, wanted nvidia.com/v1"),
+        (b"kind: ClusterPolicy\n", "is unsupported, wanted nvidia.com/v1"),
         (b"kind: ClusterPolicy\napiVersion: nvidia.com/v1\n", "ClusterPolicy has no spec"),
         (
             b"kind: GPUCluster\napiVersion: nvidia.com/v1alpha1\n",
@@ -173,10 +177,10 @@ def test_another_document_of_ours_is_no_policy(tmp_path: Path) -> None:
         (b"a: \x01\n", "is not YAML: a control character"),
         (b"\x7fELF\x00\x01", "is a binary file"),
         (b"driver: \xff\n", ":1: is not UTF-8"),
-        (b"a: &x [*x]\n", "stands inside its own value"),
+        (b"a: &x [*x]\n", "is inside its own value"),
         (
             b"driver:\n  enabled: true\n  enabled: false\n",
-            ":3: the key 'enabled' is also in line 2",
+            ":3: the key 'enabled' is a duplicate of line 2",
         ),
         (b"a: !python/name:os.system x\n", "tag '!?python/name:os.system' is not supported"),
         (b"[" * 50_000, "nested deeper than"),
@@ -196,7 +200,7 @@ def test_what_is_no_policy_is_one_error(tmp_path: Path, content: bytes, said: st
 def test_an_alias_bomb_is_refused(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
-    with pytest.raises(PolicyError, match="stand for more than 500000 values"):
+    with pytest.raises(PolicyError, match="expand to more than 500000 values"):
         policies.load(write(tmp_path, "\n".join(lines), "bomb.yaml"))
 
 

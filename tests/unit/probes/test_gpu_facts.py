@@ -164,6 +164,6 @@ def test_the_stand_in_is_a_node_without_a_driver() -> None:
 
 
 def test_what_is_told_of_a_report_is_one_line_whatever_the_node_said() -> None:
-    with pytest.raises(ProbeError, match="has an unknown shape") as caught:
+    with pytest.raises(ProbeError, match="report is invalid") as caught:
         parse('loaded=1\nnvml={"a\\u2028b\\u001b[2J": 1}\n')
     assert "a\\u2028b\\x1b[2J" in str(caught.value)

@@ -128,13 +128,13 @@ def test_a_torn_answer_is_an_error_not_a_short_answer() -> None:
     body = b"\ngpustate-0123 0\nx\n"
     reader = batch.AnswerReader(made)
     reader.feed(b"gpustate-0123 begin\ngpustate-0123 answer\n" + gzip.compress(body))
-    with pytest.raises(ProbeError, match="lacks 1 of 1 parts"):
+    with pytest.raises(ProbeError, match="1 of 1 queries have no result"):
         reader.answers()
 
 
 def test_an_answer_that_is_not_compressed_is_an_error() -> None:
     reader = batch.AnswerReader(batch.make_batch(NODE, (), NONCE))
-    with pytest.raises(ProbeError, match="torn"):
+    with pytest.raises(ProbeError, match="invalid answer"):
         reader.feed(b"gpustate-0123 begin\ngpustate-0123 answer\nsh: gzip: not found\n")
 
 
@@ -183,21 +183,21 @@ def test_a_file_is_sent_once_however_often_it_is_asked_for() -> None:
 
 def test_a_frame_that_does_not_end_is_given_up() -> None:
     reader = batch.AnswerReader(batch.make_batch(NODE, [], NONCE))
-    with pytest.raises(ProbeError, match="prints without end"):
+    with pytest.raises(ProbeError, match="prints more than 1 MB"):
         reader.feed(f"{NONCE} ".encode() + b"x" * 2_000_000)
 
 
 @pytest.mark.parametrize("status", ["9" * 5000, "-1", "x", ""])
 def test_a_status_that_is_none_is_a_missing_part(status: str) -> None:
     body = f"\n{NONCE} 0\nx\n\n{NONCE} = 0 {status}\n".encode()
-    with pytest.raises(ProbeError, match="lacks 1 of 1 parts"):
+    with pytest.raises(ProbeError, match="1 of 1 queries have no result"):
         batch.split_answers(body, NONCE, 1)
 
 
 def test_beginnings_without_end_cost_no_more_than_their_length() -> None:
     body = b"".join(b"\n%s %d\n" % (NONCE.encode(), number % 999_999) for number in range(200_000))
     before = time.process_time()
-    with pytest.raises(ProbeError, match="lacks 1 of 1 parts"):
+    with pytest.raises(ProbeError, match="1 of 1 queries have no result"):
         batch.split_answers(body, NONCE, 1)
     assert time.process_time() - before < 5
 

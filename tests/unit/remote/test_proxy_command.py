@@ -28,5 +28,5 @@ def test_each_word_is_put_in_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", ["x 'unclosed", "/no/such/program %h"])
 def test_a_command_that_cannot_be_run_is_one_error(command: str) -> None:
-    with pytest.raises(ConnectionFailed, match="cannot be run"):
+    with pytest.raises(ConnectionFailed, match="cannot run ProxyCommand"):
         through(command)

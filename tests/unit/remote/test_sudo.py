@@ -22,7 +22,7 @@ printf %s "$2" >&2; read -r word; printf %s "$2" >&2; read -r word
 
 @pytest.mark.parametrize(
     ("password", "said"),
-    [(None, "use --ask-become-pass"), ("wrong", "sudo does not accept the become password")],
+    [(None, "use --ask-become-pass"), ("wrong", "sudo rejected the become password")],
 )
 def test_a_password_that_is_missing_or_wrong_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str | None, said: str
@@ -52,5 +52,5 @@ def test_sudo_that_ended_before_anything_was_sent_is_heard(
     monkeypatch.setattr(session, "LocalChannel", Slow)
     node = here(tmp_path / "state")
     one = session.Session(replace(node, connection=replace(node.connection, become=True)))
-    with pytest.raises(ProbeError, match="the command did not start: sudo wants a password"):
+    with pytest.raises(ProbeError, match="the command did not start: sudo requires a password"):
         one.answer([])

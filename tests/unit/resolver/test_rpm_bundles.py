@@ -19,7 +19,7 @@ from gpustate.core.policy import Policy
 from gpustate.errors import RefusedError, UsageError
 from gpustate.formats import kernelnames
 from gpustate.resolver import bundle_nodes, rpm_bundle_nodes, rpm_bundles
-from gpustate.resolver.bundle_roots import asked
+from gpustate.resolver.bundle_roots import required_packages
 from gpustate.resolver.rpm_bundles import RpmCase, RpmSource, parse_sources
 from gpustate.states.container_toolkit import ContainerToolkitInstalled
 from gpustate.states.driver import DriverInstalled
@@ -91,7 +91,7 @@ def sources(worlds: dict[str, RpmSite], folder: Path, **more: str) -> Path:
 def made(cases: list[bundle_nodes.AnyCase], tmp_path: Path) -> write.Selection:
     cache = tmp_path / "cache"
     cache.mkdir(exist_ok=True)
-    (found,) = bundle_nodes.chosen(cases, cache, lambda _: None)
+    (found,) = bundle_nodes.select(cases, cache, lambda _: None)
     return found
 
 
@@ -149,9 +149,9 @@ def test_headers_that_nobody_offers_are_named_and_those_that_are_there_are_not_n
     cache.mkdir()
     package = f"kernel-devel-{kernelnames.parts('dnf', other)['e']}"
     with pytest.raises(RefusedError, match=f"no repository offers {package}, the headers of"):
-        bundle_nodes.chosen([case], cache, lambda _: None)
+        bundle_nodes.select([case], cache, lambda _: None)
     case = RpmCase(**{**fields(case), "ready": frozenset({other})})
-    assert bundle_nodes.chosen([case], cache, lambda _: None)
+    assert bundle_nodes.select([case], cache, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,9 @@ def test_sles_gets_its_own_names_and_headers() -> None:
     there: dict[str, tuple[str, ...]] = dict.fromkeys(names, ("580.65.06-1",))
     there["kernel-default-devel"] = ("6.4.0-150600.23.65.1",)
     kernels = ("6.4.0-150600.23.65-default", "6.4.0-1-rt")
-    wants = asked([DriverInstalled(branch=580)], facts, lambda name: there.get(name, ()), kernels)
+    wants = required_packages(
+        [DriverInstalled(branch=580)], facts, lambda name: there.get(name, ()), kernels
+    )
     assert dict(wants.by_state["driver"]) == dict.fromkeys(names, "580.65.06-1")
     assert wants.by_state["kernels"] == (("kernel-default-devel", "6.4.0-150600.23.65.1"),)
     assert wants.bare == {"6.4.0-1-rt": "kernel-rt-devel-6.4.0-1"}
@@ -193,10 +195,12 @@ def test_built_modules_go_in_where_the_policy_wants_them(worlds: dict[str, RpmSi
     }
     there[package_of] = ("3:580.65.06-3.el9_5",)
     state = DriverInstalled(branch=580, precompiled=True, module_type="proprietary")
-    wants = asked([state], facts, lambda name: there.get(name, ()), [KERNEL])
+    wants = required_packages([state], facts, lambda name: there.get(name, ()), [KERNEL])
     assert (package_of, "3:580.65.06-3.el9_5") in wants.by_state["driver"], wants
-    wants = asked([state], facts, lambda name: there.get(name, ()), [KERNEL, "6.0-1.el9.x86_64"])
-    assert "as a whole set" in wants.problem
+    wants = required_packages(
+        [state], facts, lambda name: there.get(name, ()), [KERNEL, "6.0-1.el9.x86_64"]
+    )
+    assert "as a complete set" in wants.problem
 
 
 def test_nodes_of_a_kind_are_one_case_and_a_kernel_is_ready_where_all_that_have_it_are() -> None:
@@ -205,7 +209,7 @@ def test_nodes_of_a_kind_are_one_case_and_a_kernel_is_ready_where_all_that_have_
     def one(kernels: str, ready: str) -> RpmCase:
         return RpmCase(facts, (), (), {}, tuple(kernels), ready=frozenset(ready))
 
-    (case,) = rpm_bundles.grouped([one("abc", "ab"), one("bd", "d"), one("a", "a")])
+    (case,) = rpm_bundles.merge_cases([one("abc", "ab"), one("bd", "d"), one("a", "a")])
     assert (case.kernels, case.ready) == (tuple("abcd"), frozenset("ad"))
 
 
@@ -343,7 +347,7 @@ def test_the_bundle_is_complete_for_a_policy_and_says_what_it_lacks(
     driver = SimpleNamespace(headers={KERNEL: False})
     reason = bundle_nodes.lacking(states, Observations(view, observed={"driver": driver}))
     assert str(reason) == (
-        f"kernel-devel-{DEVEL} is not in the bundle {bundle.path}; make one that has it: "
+        f"kernel-devel-{DEVEL} is not in the bundle {bundle.path}; build one that has it: "
         f"gpustate bundle POLICY -i INVENTORY --kernel {KERNEL} --out FILE"
     )
     onto = bundle_nodes.onto(policy(worlds), bundle.path)

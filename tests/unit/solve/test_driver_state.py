@@ -62,7 +62,7 @@ def test_locked_packages_are_wanted_in_exactly_these_builds() -> None:
 
 
 def test_apt_is_asked_about_every_locked_package() -> None:
-    (_, names), _ = locked().names_to_ask()
+    (_, names), _ = locked().names_to_query()
     assert set(LOCKED) <= set(names)
 
 

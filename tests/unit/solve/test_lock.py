@@ -93,10 +93,10 @@ def changed(**keys: object) -> str:
         (changed(driver="latest"), "sets[0].driver: is 'latest', expected a driver version"),
         (changed(module_type=True), "sets[0].module_type: is 'True', expected open or proprietary"),
         (changed(nodes="gpu1"), "sets[0].nodes: is a string, expected a list"),
-        (changed(nodes=["a", "a"]), "sets[0].nodes: has an item twice"),
+        (changed(nodes=["a", "a"]), "sets[0].nodes: has a duplicate item"),
         (changed(nodes=[1]), "sets[0].nodes[0]: is a number"),
         (changed(packages=[]), "sets[0].packages: is empty"),
-        (changed(repositories=[]), "packages[0].repository: there is no repository 0"),
+        (changed(repositories=[]), "packages[0].repository: unknown repository 0"),
         (
             changed(wanted={"branch": "580"}),
             "sets[0].wanted.branch: is a string, expected a whole number",
@@ -247,7 +247,7 @@ def test_a_lock_for_a_channel_replaces_it() -> None:
     ],
 )
 def test_a_lock_for_something_else_is_refused(state: DriverInstalled, node: str, said: str) -> None:
-    with pytest.raises(PolicyError, match="solve again: gpustate solve") as error:
+    with pytest.raises(PolicyError, match="update the lock file: gpustate solve") as error:
         locked_driver(Policy(state), InventoryNode(node), a_lock())
     assert said in str(error.value)
 

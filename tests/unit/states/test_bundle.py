@@ -153,8 +153,8 @@ def test_a_node_is_refused_before_anything_when_its_bundle_lacks_a_package(bundl
     view = NodeView("gpu1", (), {}, NodeFacts(**FACTS))
     reason = bundle_nodes.lacking(states, Observations(view))
     assert str(reason) == (
-        f"driver branch 580 as a whole set (there is none) is not in the bundle {bundle.path}; "
-        "make one that has it: gpustate bundle POLICY -i INVENTORY --out FILE"
+        f"driver branch 580 as a complete set (available: none) is not in the bundle {bundle.path}; "
+        "build one that has it: gpustate bundle POLICY -i INVENTORY --out FILE"
     )
     assert bundle_nodes.lacking(states[:1], Observations(view)) is None
     assert bundle_nodes.lacking(states[1:], Observations(view)) is None

@@ -312,8 +312,8 @@ def test_files_that_containerd_does_not_follow_are_no_success() -> None:
     observed = ContainerdHandlerRegistered().probe(
         node_with(files=node.files, dump=dump_of("1.7.24"))
     )
-    assert observed.lacks[0] == "no runtime nvidia"
-    assert "containerd reports: no runtime nvidia" in (
+    assert observed.lacks[0] == "runtime nvidia is not defined"
+    assert "containerd reports: runtime nvidia is not defined" in (
         ContainerdHandlerRegistered().refuse(observed) or ""
     )
     assert ContainerdHandlerRegistered().verify(observed).fields == {"lacks"}
@@ -461,9 +461,9 @@ def test_a_containerd_that_serves_no_pods_is_refused_in_its_own_words(version: s
         reason = state.refuse(state.probe(node_with(version, files=files, cri=DEAD)))
         assert reason is not None
         assert "no pod can start: `mirrors` cannot be set" in reason
-    silent = CriStatus(SOCKET, "silent", "no answer in time")
+    silent = CriStatus(SOCKET, "silent", "timeout")
     observed = state.probe(node_with(version, files=done.files, cri=silent))
-    assert "does not answer: no answer in time" in (state.refuse(observed) or "")
+    assert "does not answer: timeout" in (state.refuse(observed) or "")
     # Asked at another socket than it has: nothing is known.
     elsewhere = replace(DEAD, socket="/run/other.sock")
     assert state.refuse(state.probe(node_with(version, cri=elsewhere))) is None

@@ -201,7 +201,7 @@ def test_a_field_that_is_not_in_the_answer_is_drift_with_the_gpus() -> None:
     first, second = world.converge()
     assert first.fields == second.fields == {"missing"}
     (told,) = first.changes[0].before
-    assert told.startswith("DCGM_FI_DEV_POWER_USAGE: GPU 0: not in the answer")
+    assert told.startswith("DCGM_FI_DEV_POWER_USAGE: GPU 0: missing")
     assert told.endswith("(and on 1 more)")
     assert world.converge(scrape=False) == [replace(first, changes=())] * 2
 
@@ -282,7 +282,7 @@ def test_a_counters_file_of_ones_own_is_read_once_and_travels_along(tmp_path: Pa
         ({"engine": "a b"}, "engine"),
         ({"job_mapping": "jobs"}, "job_mapping"),
         ({"interval_ms": 1}, "interval_ms"),
-        ({"counters": "a", "contents": {"a": "X, gauge, y\n"}}, "is not a field of DCGM"),
+        ({"counters": "a", "contents": {"a": "X, gauge, y\n"}}, "is not a DCGM field"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_any_node(

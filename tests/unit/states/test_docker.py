@@ -231,7 +231,7 @@ def test_a_service_that_systemd_does_not_know_is_refused_where_the_policy_names_
     ("text", "facts", "reason"),
     [
         ("{", {}, "not valid JSON"),
-        ("[]", {}, "an object was expected"),
+        ("[]", {}, "wanted an object"),
         ('{"a": "\ufffd"}', {}, "is not UTF-8"),
         (SITE, {"config_path": "$CONF"}, "an absolute path"),
         (SITE, {"arguments": ("dockerd", "--add-runtime", "x=/y")}, "--add-runtime"),

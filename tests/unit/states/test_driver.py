@@ -454,9 +454,9 @@ def test_a_converged_node_is_not_asked_for_holders() -> None:
     node = World(gpu())
     state = DriverInstalled(branch=580)
     node.reach(state)
-    node.asked.clear()
+    node.queries.clear()
     assert not state.plan(state.probe(node))
-    assert GpuClientsQuery() not in node.asked
+    assert GpuClientsQuery() not in node.queries
 
 
 # --- parameters ------------------------------------------------------------------------------
@@ -638,7 +638,7 @@ def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_pla
     None
 ):
     node = World(gpu(), versions=(), os_id="ubuntu")
-    for name in driverset.names_to_ask("ubuntu", (580,)):
+    for name in driverset.names_to_query("ubuntu", (580,)):
         node.packages_offered[name] = ("580.95.05-0ubuntu1",)
     for kernel in node.kernels:
         node.packages_offered[f"linux-modules-nvidia-580-server-open-{kernel}"] = ("1",)

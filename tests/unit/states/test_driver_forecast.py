@@ -49,7 +49,7 @@ def test_a_fresh_node_is_told_its_driver(state: DriverInstalled, told: str) -> N
     node = fresh(gpu())
     (note,) = state.forecast(node, "the repository")
     assert note.startswith(told)
-    (query,) = [one for one in node.asked if isinstance(one, AptAfterQuery)]
+    (query,) = [one for one in node.queries if isinstance(one, AptAfterQuery)]
     assert "the repository\n" in query.script()
 
 

@@ -147,6 +147,6 @@ def test_units_of_an_image_are_told_by_their_files() -> None:
 def test_gpus_that_an_image_is_for_are_models() -> None:
     assert [gpu.architecture for gpu in meant_for("2xH100,1xL40S")] == ["hopper", "hopper", "ada"]
     assert meant_for("") == ()
-    for wrong, said in (("8", "names no model"), ("8xH1000", "H1000"), ("x", "not a known GPU")):
+    for wrong, said in (("8", "names no model"), ("8xH1000", "H1000"), ("x", "unknown GPU")):
         with pytest.raises(ValueError, match=said):
             meant_for(wrong)

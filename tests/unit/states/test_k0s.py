@@ -93,7 +93,7 @@ def test_a_drop_in_that_k0s_does_not_take_up_is_no_success() -> None:
     list(converge(K0sHandlerRegistered(), node))
     stuck = node_with(files=dict(node.files), dump=merge_k0s(2, []))
     state = K0sHandlerRegistered()
-    assert "no runtime nvidia" in (state.refuse(state.probe(stuck)) or "")
+    assert "runtime nvidia is not defined" in (state.refuse(state.probe(stuck)) or "")
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def told(state: MigLayoutApplied, fake: FakeNode) -> tuple[dict[str, Disruption]
 def test_a_node_that_is_as_asked_is_asked_nothing_more() -> None:
     fake = node(gpu(), gpu(1))
     assert told(MigLayoutApplied(), fake) == ({}, None)
-    assert not [query for query in fake.asked if isinstance(query, GpuClientsQuery)]
+    assert not [query for query in fake.queries if isinstance(query, GpuClientsQuery)]
 
 
 def test_hopper_is_divided_without_a_reset_and_ampere_with_one() -> None:
@@ -122,7 +122,7 @@ def test_instances_that_only_come_cost_nothing_and_nobody_is_looked_for() -> Non
     fake = node(divided(MigInstance(1, "3g.40gb", 0, WHOLE)))
     costs, refusal = told(MigLayoutApplied("all-3g.40gb"), fake)
     assert (costs["instances"], refusal) == (Disruption.NONE, None)
-    assert not [query for query in fake.asked if isinstance(query, GpuClientsQuery)]
+    assert not [query for query in fake.queries if isinstance(query, GpuClientsQuery)]
 
 
 def test_a_service_that_is_known_is_stopped_by_name_and_costs_a_restart() -> None:

@@ -153,7 +153,7 @@ def test_a_drop_in_that_is_read_after_ours_and_undoes_it_is_refused() -> None:
     for name in ("10-site.conf", "zz-site.conf"):
         fake, path = sited(name, "")
         fake.files[path] = "[Service]\nExecStart=\nExecStart=-/bin/true\n"
-        said = f"{path} has nvidia-persistenced.service run -/bin/true, so that nothing runs"
+        said = f"{path} sets the command of nvidia-persistenced.service to -/bin/true, so it does nothing"
         assert said in (state.refuse(state.probe(fake)) or "")
     harmless, _ = sited("zz-site.conf", "--verbose")
     assert state.refuse(state.probe(harmless)) is None

@@ -141,13 +141,17 @@ def test_a_policy_is_written_and_read_again(write: str) -> None:
         ("os.system", {"command": "true"}, "os has no operation 'system'"),
         ("packages", {}, "not a dotted name"),
         ("apt.packages", {"package": "curl"}, "unexpected keyword argument 'package'"),
-        ("apt.packages", {"packages": ["curl"], "_parallel": 3}, "_parallel is not supported; how"),
-        ("apt.packages", {"packages": ["curl"], "_sudo_password": "x"}, "run as root already"),
-        ("apt.packages", {"packages": ["curl"], "name": "Install"}, "has a name already"),
-        ("apt.packages", {"packages": ["curl"], "_retry_until": "x"}, "holds no functions"),
+        (
+            "apt.packages",
+            {"packages": ["curl"], "_parallel": 3},
+            "_parallel is not supported; use --serial",
+        ),
+        ("apt.packages", {"packages": ["curl"], "_sudo_password": "x"}, "commands run as root"),
+        ("apt.packages", {"packages": ["curl"], "name": "Install"}, "the state has a name"),
+        ("apt.packages", {"packages": ["curl"], "_retry_until": "x"}, "has no functions"),
     ],
 )
-def test_a_mistake_is_told_before_a_node_is_reached(
+def test_an_invalid_operation_is_refused_before_a_node_is_reached(
     operation: str, arguments: dict[str, Any], said: str
 ) -> None:
     cls = registry.get("pyinfra-x")
@@ -156,9 +160,9 @@ def test_a_mistake_is_told_before_a_node_is_reached(
 
 
 def test_functions_are_refused_in_arguments() -> None:
-    with pytest.raises(PolicyError, match="_if: a function cannot stand in a policy"):
+    with pytest.raises(PolicyError, match="_if: function is not supported in a policy"):
         Operation(apt.packages, packages=["curl"], _if=lambda: True)
-    with pytest.raises(PolicyError, match="is not an operation and no deploy"):
+    with pytest.raises(PolicyError, match="is neither an operation nor a deploy"):
         Operation(print, name="x")
 
 
@@ -166,7 +170,7 @@ def test_a_deploy_of_the_policy_s_own_file_has_to_move_to_a_module() -> None:
     @deploy("Local")
     def local() -> None: ...
 
-    with pytest.raises(PolicyError, match="define it at the top of a module"):
+    with pytest.raises(PolicyError, match="define it at the top level of a module"):
         Operation(local)
 
 
@@ -379,10 +383,10 @@ def test_a_timeout_is_that_of_the_step(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("operation", "arguments", "said"),
     [
-        ("files.get", {"src": "/etc/hostname", "dest": "/nowhere/x"}, "copy it with scp"),
+        ("files.get", {"src": "/etc/hostname", "dest": "/nowhere/x"}, "copy it yourself: scp"),
         ("files.rsync", {"src": "/a", "dest": "/b"}, "no rsync|rsync"),
-        ("python.call", {"function": "x"}, "calls the Python function"),
-        ("server.reboot", {}, "calls the Python function"),
+        ("python.call", {"function": "x"}, "runs the Python function"),
+        ("server.reboot", {}, "runs the Python function"),
     ],
 )
 def test_commands_that_need_this_machine_are_refused(

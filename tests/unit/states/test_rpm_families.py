@@ -196,8 +196,8 @@ def test_the_alternatives_of_rhel_are_read_from_their_file(tmp_path: Path) -> No
         "manual\n/usr/local/cuda\n\n/usr/local/cuda-12.9\n129\n/usr/local/cuda-13.0\n130\n"
     )
     (tmp_path / "link").symlink_to("/usr/local/cuda-12.9")
-    text = QUERY.replace("/var/lib/alternatives/cuda", str(tmp_path / "cuda"))
-    text = text.replace("/etc/alternatives/cuda", str(tmp_path / "link"))
+    text = QUERY.replace("/var/lib/alternatives/$GROUP", str(tmp_path / "cuda"))
+    text = text.replace("/etc/alternatives/$GROUP", str(tmp_path / "link"))
     # RHEL's update-alternatives does not know --query.
     (tmp_path / "update-alternatives").write_text("#!/bin/sh\nexit 2\n")
     (tmp_path / "update-alternatives").chmod(0o755)

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from fakecluster import FakeApi, holder, node
 
-from gpustate.cluster import podproof
+from gpustate.cluster import kubeconfig, podtest
 from gpustate.cluster import pods as judging
 from gpustate.cluster.api import Api
 from gpustate.core.inventory import InventoryNode
@@ -51,7 +51,7 @@ Answers = dict[str, Answer]
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Answers:
     for name in ("_POLL_S", "_UNSCHEDULABLE_S", "_REGISTER_S", "_DELETE_S"):
-        monkeypatch.setattr(podproof, name, 0.01)
+        monkeypatch.setattr(podtest, name, 0.01)
     monkeypatch.setattr(fleet, "Session", FakeSession)
     FakeSession.scripts = []
     FakeSession.answers = {
@@ -69,7 +69,7 @@ def verbs() -> list[str]:
 
 
 def run(api: FakeApi, name: str = "gpu1") -> Check:
-    nodes = [InventoryNode(name, vars={pods.VARIABLE: "k"}), InventoryNode("plain")]
+    nodes = [InventoryNode(name, vars={kubeconfig.VARIABLE: "k"}), InventoryNode("plain")]
     request = pods.Request(nodes, {"k": cast(Api, api)})
     found = pods.run(request)
     assert list(found) == [name], "a node without a kubeconfig has no such link"
@@ -130,14 +130,14 @@ def test_the_image_is_removed_when_the_pod_fails(shell: Answers) -> None:
     api = FakeApi()
     api.fails = {"create_pod": "forbidden"}
     check = run(api)
-    assert check.evidence == "the API cannot be used: forbidden"
+    assert check.evidence == "requests to the API server fail: forbidden"
     assert verbs()[-1] == "remove"
 
 
 def test_an_api_that_does_not_answer_fails_every_node_of_it(shell: Answers) -> None:
     api = FakeApi()
     api.fails = {"nodes": "API server x does not answer"}
-    assert run(api).evidence == "the API cannot be used: API server x does not answer"
+    assert run(api).evidence == "requests to the API server fail: API server x does not answer"
     assert not verbs()
 
 
@@ -146,12 +146,12 @@ def test_a_node_that_is_away_fails(shell: Answers) -> None:
 
 
 def test_a_kubeconfig_of_the_command_line_counts_for_every_node() -> None:
-    named = InventoryNode("a", vars={pods.VARIABLE: "inventory"})
-    assert pods.kubeconfig_of(named, "option") == "option"
-    assert pods.kubeconfig_of(named, "") == "inventory"
-    assert pods.kubeconfig_of(InventoryNode("b"), "") == ""
+    named = InventoryNode("a", vars={kubeconfig.VARIABLE: "inventory"})
+    assert kubeconfig.kubeconfig_of(named, "option") == "option"
+    assert kubeconfig.kubeconfig_of(named, "") == "inventory"
+    assert kubeconfig.kubeconfig_of(InventoryNode("b"), "") == ""
     with pytest.raises(InventoryError, match="gpustate_kubeconfig of c is not a path"):
-        pods.kubeconfig_of(InventoryNode("c", vars={pods.VARIABLE: 3}), "")
+        kubeconfig.kubeconfig_of(InventoryNode("c", vars={kubeconfig.VARIABLE: 3}), "")
 
 
 def test_a_failed_pod_fails_the_proving_state_and_the_node() -> None:
@@ -166,7 +166,9 @@ def test_a_failed_pod_fails_the_proving_state_and_the_node() -> None:
     assert result.status is NodeStatus.OK
     pods.add(result, judging.failed("nothing", "x"))
     assert result.exit_code == EXIT_VALIDATION
-    assert result.reason.startswith("pod: the pod runs and is given nothing of the driver: x; ")
+    assert result.reason.startswith(
+        "pod: the pod runs, but no device or library of the driver is injected: x; "
+    )
     assert [one.outcome for one in result.states] == [Outcome.UNCHANGED, Outcome.FAILED]
     assert [check["outcome"] for check in result.checks] == ["not applicable", "failed"]
 

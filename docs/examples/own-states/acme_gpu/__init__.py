@@ -1,1 +1,1 @@
-"""States of our own."""
+"""Custom states."""

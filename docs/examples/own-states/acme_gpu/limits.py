@@ -1,8 +1,7 @@
-"""Raise the limit of locked memory, which RDMA registers GPU buffers against.
+"""Raise the limit of locked memory, which RDMA needs to register GPU buffers.
 
-A job that may lock 8 MiB fails in ``ibv_reg_mr`` with "Cannot allocate memory" on a node with
-terabytes free. Sessions read ``/etc/security/limits.d`` when they begin: jobs that run keep the
-limit they have, so that nothing is disrupted.
+With the default limit of 8 MiB, ``ibv_reg_mr`` fails with "Cannot allocate memory". Sessions read
+``/etc/security/limits.d`` at their start: running jobs keep their limit, so nothing is disrupted.
 
 Sources:
     limits.conf(5); pam_limits(8).
@@ -23,7 +22,7 @@ PATH = "/etc/security/limits.d/90-acme-memlock.conf"
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The file as one node has it."""
+    """The limits file of a node."""
 
     text: str | None  # None: the file does not exist
 
@@ -32,7 +31,7 @@ class MemlockLimits(State[Observed]):
     """Sessions may lock as much memory as jobs need.
 
     Args:
-        memlock_mib: the limit in MiB, 1 or more; no limit when not given.
+        memlock_mib: the limit in MiB, at least 1; unlimited by default.
 
     Disruption:
         ``NONE``: new sessions get the new limit.

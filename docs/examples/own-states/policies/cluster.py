@@ -1,4 +1,4 @@
-"""The stack of a Slurm node, and a state of our own."""
+"""The stack of a Slurm node, with a custom state."""
 
 from acme_gpu.limits import MemlockLimits
 

@@ -75,18 +75,18 @@ def test_the_file_of_gpustate_is_read_and_written_back() -> None:
     ("line", "said"),
     [
         ("DCGM_FI_DEV_GPU_TMP, gauge, x", "did you mean DCGM_FI_DEV_GPU_TEMP?"),
-        ("nonsense, gauge, x", "nonsense is not a field of DCGM"),
+        ("nonsense, gauge, x", "nonsense is not a DCGM field"),
         ("DCGM_FI_DEV_GPU_TEMP, gauge", "has 2 columns"),
         ("DCGM_FI_DEV_GPU_TEMP, gauge, in C, now", "has 4 columns"),
-        ("DCGM_FI_DEV_GPU_TEMP, guage, x", "'guage' is not a type"),
+        ("DCGM_FI_DEV_GPU_TEMP, guage, x", "'guage' is not a metric type"),
         ('DCGM_FI_DEV_GPU_TEMP, gauge, a "b" c', "double quote in a column"),
-        ('DCGM_FI_DEV_GPU_TEMP, gauge, "a, b"', "directly behind the comma"),
+        ('DCGM_FI_DEV_GPU_TEMP, gauge, "a, b"', "directly after the comma"),
         ('DCGM_FI_DEV_GPU_TEMP, gauge,"a', "does not end at a comma"),
-        ("DCGM_FI_DEV_GPU_TEMP, gauge\t, x", "is not a type"),
-        ("DCGM_FI_DEV_GPU_TEMP\t, gauge, x", "is not a field"),
-        ("   ", "take the blanks out of the empty line"),
-        ("  # DCGM_FI_DEV_GPU_TEMP, gauge, x", "is not a field"),
-        ("\x1b[2J, gauge, x", "is not a field"),
+        ("DCGM_FI_DEV_GPU_TEMP, gauge\t, x", "is not a metric type"),
+        ("DCGM_FI_DEV_GPU_TEMP\t, gauge, x", "is not a DCGM field"),
+        ("   ", "remove the blanks from the empty line"),
+        ("  # DCGM_FI_DEV_GPU_TEMP, gauge, x", "is not a DCGM field"),
+        ("\x1b[2J, gauge, x", "is not a DCGM field"),
     ],
 )
 def test_a_line_that_would_keep_the_exporter_from_starting_is_named(line: str, said: str) -> None:
@@ -101,13 +101,13 @@ def test_a_line_that_would_keep_the_exporter_from_starting_is_named(line: str, s
 ANSWERS = json.loads((Path(__file__).parents[3] / "data/dcgm/counters-answers.json").read_text())
 #: Refused here although the exporter starts with it, and why.
 STRICTER = (
-    ("asks for no field", "an exporter without a metric is a mistake"),
+    ("contains no field", "an exporter without a metric is a mistake"),
     (
-        "is not a field of DCGM",
+        "is not a DCGM field",
         "the header's marks of a range (DCGM_FI_UNKNOWN, DCGM_FI_FIRST_...)",
     ),
     (
-        "is not a type of a metric",
+        "is not a metric type",
         "the exporter checks no type of its own counters, Prometheus does",
     ),
 )
@@ -150,7 +150,7 @@ def test_what_is_written_is_read_by_the_exporter() -> None:
 @pytest.mark.parametrize(
     ("lines", "line", "said"),
     [
-        ("{SM}, gauge, x\n{SM}, gauge, y\n", 2, "a second time, first in line 1"),
+        ("{SM}, gauge, x\n{SM}, gauge, y\n", 2, "is a duplicate of line 1"),
         ("{SM}, gauge, x\ndcgm_sm_clock, gauge, y\n", 2, "as DCGM_FI_DEV_SM_CLOCK"),
         ('{SM}, gauge,"over\ntwo lines"\n', 1, "spans lines"),
     ],
@@ -171,7 +171,7 @@ def test_a_name_that_no_released_exporter_knows_is_a_warning_with_the_one_it_kno
     found = dcgm.check("DCGM_FI_DEV_GPU_TEMP_CELSIUS, gauge, x\n", "my.csv")
     (warning,) = found.too_new
     assert warning.place == "my.csv:1"
-    assert "newer than 4.8.2; DCGM_FI_DEV_GPU_TEMP is the same field there" in str(warning)
+    assert "newer than 4.8.2; its name in older releases is DCGM_FI_DEV_GPU_TEMP" in str(warning)
     assert not dcgm.check(shipped.counters_file(), "f").too_new
 
 
@@ -211,7 +211,7 @@ def test_a_file_with_the_line_ends_of_windows_is_read() -> None:
 
 
 def test_a_file_that_asks_for_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^my\.csv: asks for no field"):
+    with pytest.raises(UsageError, match=r"^my\.csv: contains no field"):
         dcgm.read("# only a comment\n\n", "my.csv")
 
 
@@ -250,8 +250,8 @@ def test_an_h100_can_report_everything_that_gpustate_asks_for() -> None:
         ),
         ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", T4, "ECC is off"),
         ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", replace(T4, ecc=None), "no ECC memory"),
-        ("DCGM_FI_DEV_ROW_REMAP_FAILURE", T4, "does not remap rows"),
-        ("DCGM_FI_DEV_RETIRED_PENDING", H100, "in place of retiring pages"),
+        ("DCGM_FI_DEV_ROW_REMAP_FAILURE", T4, "row remapping needs Ampere"),
+        ("DCGM_FI_DEV_RETIRED_PENDING", H100, "instead of page retirement"),
         ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", T4, "T4 has no NVLink"),
         (
             "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
@@ -260,7 +260,7 @@ def test_an_h100_can_report_everything_that_gpustate_asks_for() -> None:
         ),
         ("DCGM_FI_DEV_FABRIC_MANAGER_STATUS", T4, "Hopper or newer"),
         ("DCGM_FI_DEV_FABRIC_MANAGER_STATUS", replace(H100, fabric_state=""), "no NVLink fabric"),
-        ("DCGM_FI_DEV_GPU_UTIL", replace(H100, mig_current=True), "MIG is on"),
+        ("DCGM_FI_DEV_GPU_UTIL", replace(H100, mig_current=True), "in MIG mode"),
     ],
 )
 def test_a_field_that_a_gpu_cannot_report_is_named_with_its_line_and_reason(

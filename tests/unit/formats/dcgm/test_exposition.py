@@ -37,8 +37,8 @@ DIVIDED = replace(
 GPUS = (WHOLE, DIVIDED)
 
 
-def missing(answer: str, gpus: tuple[Gpu, ...] = GPUS) -> list[str]:
-    found = dcgm.missing(dcgm.parse(answer, "metrics"), shipped.counters(), gpus)
+def find_missing(answer: str, gpus: tuple[Gpu, ...] = GPUS) -> list[str]:
+    found = dcgm.find_missing(dcgm.parse(answer, "metrics"), shipped.counters(), gpus)
     return [one.text for one in found]
 
 
@@ -118,39 +118,39 @@ def test_what_is_written_is_read_back(labels: dict[str, str], value: float) -> N
 
 
 def test_an_answer_with_everything_lacks_nothing() -> None:
-    assert missing(ANSWER) == []
+    assert find_missing(ANSWER) == []
 
 
 def test_every_wanted_field_is_missed_when_it_is_gone() -> None:
     asked = [c for c in shipped.counters() if c.field.id is not None and c.type != "label"]
     assert len(asked) >= 20
     for counter in asked:
-        said = missing(without(ANSWER, f"{counter.field.name}{{", 'gpu="0"'))
+        said = find_missing(without(ANSWER, f"{counter.field.name}{{", 'gpu="0"'))
         assert len(said) == 1, counter.field.name
         assert said[0].startswith(
-            f"{counter.field.name}: GPU 0: not in the answer, others of it are"
+            f"{counter.field.name}: GPU 0: missing, though other fields are exported"
         )
 
 
 def test_one_gpu_instance_without_a_field_is_missed() -> None:
-    (said,) = missing(without(ANSWER, "DCGM_FI_DEV_FB_USED{", 'GPU_I_ID="2"'))
+    (said,) = find_missing(without(ANSWER, "DCGM_FI_DEV_FB_USED{", 'GPU_I_ID="2"'))
     assert said.startswith("DCGM_FI_DEV_FB_USED: GPU 1 GPU instance 2: ")
 
 
 def test_an_instance_made_after_the_exporter_started_is_missed_whole() -> None:
-    said = missing(without(ANSWER, 'GPU_I_ID="2"'))
+    said = find_missing(without(ANSWER, 'GPU_I_ID="2"'))
     assert len(said) > 20
     assert all("restart the exporter after MIG changes" in line for line in said)
 
 
 def test_a_gpu_that_vanished_is_missed_whole() -> None:
-    said = missing(without(ANSWER, 'gpu="0"'))
-    assert all("the GPU is not in the answer" in line for line in said)
+    said = find_missing(without(ANSWER, 'gpu="0"'))
+    assert all("the GPU is missing" in line for line in said)
     assert len(said) > 20
 
 
 def test_a_field_that_is_wanted_as_a_label_is_looked_for_as_one() -> None:
-    said = missing(
+    said = find_missing(
         ANSWER.replace('DCGM_FI_DRIVER_VERSION="580.178.04"', 'DCGM_FI_DRIVER_VERSION=""')
     )
     assert [line.partition(":")[0] for line in said] == ["DCGM_FI_DRIVER_VERSION"] * 3
@@ -160,10 +160,10 @@ def test_a_field_that_is_wanted_as_a_label_is_looked_for_as_one() -> None:
 def test_a_number_that_stands_for_not_known_is_no_value(blank: str) -> None:
     answer = ANSWER.replace("} 41\n", f"}} {blank}\n")
     assert answer != ANSWER
-    assert {line.partition(":")[0] for line in missing(answer)} == {"DCGM_FI_DEV_GPU_TEMP"}
+    assert {line.partition(":")[0] for line in find_missing(answer)} == {"DCGM_FI_DEV_GPU_TEMP"}
 
 
 def test_what_a_gpu_cannot_report_is_not_asked_of_it() -> None:
     answer = without(ANSWER, "DCGM_FI_DEV_FABRIC_MANAGER_STATUS{")
-    assert missing(answer) != []
-    assert missing(answer, tuple(replace(gpu, fabric_state="") for gpu in GPUS)) == []
+    assert find_missing(answer) != []
+    assert find_missing(answer, tuple(replace(gpu, fabric_state="") for gpu in GPUS)) == []

@@ -16,13 +16,13 @@ def test_gpus_come_in_the_order_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "names no GPUs"),
-        ("8x", "no simulated GPU model is called '8x'"),
-        ("8xH100,", "names no GPUs"),
-        ("0xT4", "asks for no GPU at all"),
-        ("2xH900", "no simulated GPU model is called 'H900'.*known are A100, H100"),
-        ("17xT4", "17 GPUs on one node.*at most 16"),
-        ("-1xT4", "names no GPUs"),
+        ("", "invalid GPUs"),
+        ("8x", "unknown GPU model '8x'"),
+        ("8xH100,", "invalid GPUs"),
+        ("0xT4", "the count is 0"),
+        ("2xH900", "unknown GPU model 'H900'.*choose one of A100, H100"),
+        ("17xT4", "too many GPUs on one node: 17.*the maximum is 16"),
+        ("-1xT4", "invalid GPUs"),
     ],
 )
 def test_wrong_gpu_text_is_refused_in_one_line(text: str, message: str) -> None:

@@ -1,11 +1,11 @@
 #!/usr/lib/gpustate-lab/python -SB
-"""Simulated nv-hostengine: holds every GPU open and listens where it is told; only its version can be asked.
+"""Simulated nv-hostengine: opens every GPU and listens on its address; only its version can be queried.
 
 Sources:
     NVIDIA/DCGM, hostengine/src/HostEngineCommandLine.cpp: options and their defaults.
 """
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 

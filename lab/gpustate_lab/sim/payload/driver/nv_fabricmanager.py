@@ -1,12 +1,11 @@
 #!/usr/lib/gpustate-lab/python -SB
 """Simulated nv-fabricmanager: the fabric is complete while it runs in the version of the module.
 
-On a node without NVSwitches it ends with 1, as the real one: nothing to do; so it does on a tray of a
-rack, whose switches are not the node's. A board of the B200 kind has no switch on PCI and wants the
-subnet manager to run before it.
+Like the real one, it exits with 1 on a node without NVSwitches, and on a tray of a rack, whose switches are
+elsewhere. A B200 board has no switch on PCI and needs the subnet manager to run first.
 """
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 #!/usr/lib/gpustate-lab/python -SB
-"""Simulated nvidia-cuda-mps-control: the daemon (-d, -f), and the program that gives it commands.
+"""Simulated nvidia-cuda-mps-control: the daemon (-d, -f), and the program that sends commands to it.
 
-The stub libcuda connects to the socket ``control`` of the pipe directory; a process that does is a
-client of the server until it ends. Commands, their answers and ``nvidia-cuda-mps-control.pid`` are the
-real one's; what is said on the socket is not. Nothing is limited: limits are only remembered.
+The stub libcuda connects to the socket ``control`` of the pipe directory; such a process is a client of the
+server until it ends. Commands, their output and ``nvidia-cuda-mps-control.pid`` are those of the real daemon;
+the protocol of the socket is not. Limits are stored, but not enforced.
 
 Sources:
     nvidia-cuda-mps-control(1) of 580.65.06; NVIDIA MPS documentation, "Tools and Interface Reference".

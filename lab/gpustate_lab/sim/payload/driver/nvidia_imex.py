@@ -1,11 +1,10 @@
 #!/usr/lib/gpustate-lab/python -SB
-"""Simulated nvidia-imex: serves a node of a rack, in the version of the module, that its list names.
+"""Simulated nvidia-imex: runs on a node of a rack that is in its list, in the version of the module.
 
-Peers are not spoken to. The daemon reads its files when it starts and never again, and says so in its
-log, as the real one does.
+It does not contact peers. Like the real one, it reads its files only at start, and logs this.
 """
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 #!/usr/lib/gpustate-lab/python -SB
-"""Simulated nvidia-imex-ctl: -q says how this node's daemon stands."""
+"""Simulated nvidia-imex-ctl: -q prints the status of this node's daemon."""
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 

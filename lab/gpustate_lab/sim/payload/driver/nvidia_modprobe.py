@@ -1,7 +1,7 @@
 #!/usr/lib/gpustate-lab/python -SB
-"""Simulated nvidia-modprobe: loads nvidia (and nvidia-uvm with -u) and makes the device nodes."""
+"""Simulated nvidia-modprobe: loads nvidia (and nvidia-uvm with -u) and creates the device nodes."""
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODPROBE = "/sbin/modprobe"
 
 
 def load(name: str) -> bool:
-    """Load a module unless it is there; the real tool is as silent about it."""
+    """Load a module unless it is loaded, without a message like the real tool."""
     if name.replace("-", "_") in modules.loaded():
         return True
     done = subprocess.run([str(at(MODPROBE)), "-q", name], stderr=subprocess.DEVNULL, check=False)

@@ -1,10 +1,10 @@
 #!/usr/lib/gpustate-lab/python -SB
 """Simulated nvidia-persistenced: keeps persistence mode on in the stub NVML while it runs.
 
-It holds every GPU open, as the real one does, so ``rmmod nvidia`` answers "in use" until it stops.
+Like the real one, it keeps every GPU open, so ``rmmod nvidia`` fails with "in use" until it stops.
 """
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ handles: list[int] = []
 def begin() -> None:
     gpus = hardware()["gpus"]
     hold("persistence", [gpu["pci_address"] for gpu in gpus])
-    # O_PATH needs no driver behind the node, and still shows in /proc/PID/fd.
+    # O_PATH works without a driver, and is visible in /proc/PID/fd.
     handles.extend(os.open(f"/dev/nvidia{gpu['minor']}", os.O_PATH) for gpu in gpus)
     PID_FILE.parent.mkdir(parents=True, exist_ok=True)
     (PID_FILE.parent / "socket").touch()

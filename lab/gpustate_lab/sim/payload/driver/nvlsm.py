@@ -1,7 +1,7 @@
 #!/usr/lib/gpustate-lab/python -SB
-"""Simulated nvlsm: runs as a daemon where ib_umad is loaded and it is given a port that manages switches."""
+"""Simulated nvlsm: runs as a daemon if ib_umad is loaded and its port manages switches."""
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 

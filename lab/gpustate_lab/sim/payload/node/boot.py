@@ -1,12 +1,12 @@
 #!/usr/lib/gpustate-lab/python -SB
-"""Simulated: what a node's firmware and kernel do before services start.
+"""Simulate firmware and kernel of a node before services start.
 
-Builds the PCI tree and the proc and sys roots from the hardware description, then loads what udev
-would load: nouveau where a fault asks for it (from the initramfs too, whose own blacklist counts
-there), and nvidia when a module is installed for the running kernel.
+It builds the PCI tree and the proc and sys roots from the hardware description, then loads the modules
+that udev would load: nouveau with its fault (also from the initramfs, with the initramfs' own
+blacklist), and nvidia if it is installed for the running kernel.
 """
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GRUB_MENU = "/boot/grub/grub.cfg"
 LINK_RULES = [f"{folder}/udev/rules.d/71-nvidia-dev-char.rules" for folder in ("/etc", "/usr/lib")]
 LINK = ("nvidia-ctk", "system", "create-dev-char-symlinks", "--create-all")
 UDEV_RULE = "/usr/lib/udev/rules.d/60-nvidia.rules"
-#: What the machine has beside GPUs: one host bridge, so that nobody counts PCI devices as GPUs.
+#: Other PCI devices: a host bridge, so that not every device is a GPU.
 BRIDGE = {"pci_address": "0000:00:00.0", "vendor": 0x8086, "device_id": "29c0", "subsystem_id": "1100", "pci_class": "060000"}  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def start_kernel() -> None:
-    """The command line that GRUB's menu gives, and the IOMMU groups that it turns on."""
+    """Write the kernel command line of GRUB's menu, and the IOMMU groups that it enables."""
     menu, real = at(GRUB_MENU), at("/proc/cmdline")
     entry = re.search(r"^\s*linux\s+\S+\s*(.*)$", menu.read_text(), re.M) if menu.exists() else None
     line = entry[1] if entry else real.read_text().strip() if real.exists() else ""
@@ -93,7 +93,7 @@ def start_kernel() -> None:
 
 
 def bind_to_vfio() -> None:
-    """A unit that is ordered before udev loads drivers runs here; systemd starts it once more."""
+    """Run a unit that is ordered before udev loads drivers; systemd starts it once more later."""
     make_pipe(PCI / "drivers_probe")
     if PREFIX:
         return
@@ -106,7 +106,7 @@ def bind_to_vfio() -> None:
 
 
 def cover(place: Path) -> None:
-    """Lay an empty file system over a directory of the kernel's; below a test root, empty it."""
+    """Cover a directory of the kernel with an empty file system; below a test root, empty it."""
     if PREFIX:
         place.mkdir(parents=True, exist_ok=True)
         return
@@ -115,7 +115,7 @@ def cover(place: Path) -> None:
 
 
 def open_cgroups() -> None:
-    """Let container runtimes make groups in every controller: systemd-nspawn mounts them read-only (v1)."""
+    """Make all cgroup v1 controllers writable for container runtimes; systemd-nspawn mounts them read-only."""
     if PREFIX:
         return
     for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -125,7 +125,7 @@ def open_cgroups() -> None:
 
 
 def mirror(real: Path, ours: Path, own: set[str]) -> None:
-    """Link everything of a kernel file system but what is our own, and the process directories."""
+    """Link all entries of a kernel file system, except simulated ones and process directories."""
     ours.mkdir(parents=True, exist_ok=True)
     for entry in real.iterdir() if real.is_dir() else ():
         if entry.name not in own and not entry.name.isdigit():
@@ -133,7 +133,7 @@ def mirror(real: Path, ours: Path, own: set[str]) -> None:
 
 
 def add_device(device: dict[str, Any]) -> None:
-    """Make the sysfs files of one PCI device."""
+    """Create the sysfs files of a PCI device."""
     directory = PCI / "devices" / device["pci_address"]
     vendor = device.get("vendor", NVIDIA)
     identifier, subsystem = int(device["device_id"], 16), int(device["subsystem_id"], 16)
@@ -177,7 +177,7 @@ def resources(device: dict[str, Any]) -> str:
 
 
 def config_space(vendor: int, device: int, subsystem: int, kind: int) -> bytes:
-    """The first 256 bytes, of which the header is what lspci reads."""
+    """Return the first 256 bytes of the config space, with the header that lspci reads."""
     space = bytearray(256)
     space[0:2] = vendor.to_bytes(2, "little")
     space[2:4] = device.to_bytes(2, "little")
@@ -214,7 +214,7 @@ def load_as_udev(data: dict[str, Any]) -> None:
 
 
 def load_as_modules_load() -> None:
-    """What systemd-modules-load does, which has nothing to do in a container."""
+    """Load the modules of modules-load.d; systemd does not do so in a container."""
     for folder in ("/usr/lib/modules-load.d", "/etc/modules-load.d"):
         for path in sorted(at(folder).glob("gpustate-*.conf")):
             for line in path.read_text().splitlines():
@@ -223,7 +223,7 @@ def load_as_modules_load() -> None:
 
 
 def modprobe(*arguments: str) -> int:
-    """Run this node's modprobe; what it says goes to the journal."""
+    """Run the node's modprobe, with its output in the journal."""
     program = os.path.join(os.path.dirname(os.path.realpath(__file__)), "kmodtool.py")
     return subprocess.run(
         [sys.executable, "-SB", program, "modprobe", *arguments], check=False
@@ -231,7 +231,7 @@ def modprobe(*arguments: str) -> int:
 
 
 def initramfs_loads_nouveau() -> bool:
-    """The image of the running kernel holds nouveau and no line that blacklists it."""
+    """Whether the running kernel's initramfs contains nouveau without a blacklist line."""
     image = at(f"/boot/initrd.img-{kernel()}")
     if not image.exists():
         return False

@@ -1,6 +1,6 @@
-"""Simulated: what the simulated NVIDIA daemons share; each forks, writes its pid and waits."""
+"""Shared code of the simulated NVIDIA daemons: each forks, writes its pid and waits."""
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from labnode import locked, release
 
 
 def detach(pid_file: Path, begin: Callable[[], None], end: Callable[[], None]) -> int:
-    """Run ``begin`` in a process of its own, return once it is done, and ``end`` on SIGTERM.
+    """Run ``begin`` in a new process and return when it is done; run ``end`` on SIGTERM.
 
     Returns:
-        0, or 1 when ``begin`` raised; it has said why by then.
+        0, or 1 if ``begin`` failed, after printing the reason.
     """
     read_end, write_end = os.pipe()
     if os.fork():
@@ -46,6 +46,6 @@ def detach(pid_file: Path, begin: Callable[[], None], end: Callable[[], None]) -
 
 
 def refresh() -> None:
-    """Use counts of the modules follow who holds a GPU."""
+    """Update the use counts of modules, which depend on processes that use a GPU."""
     with locked():
         modules.refresh()

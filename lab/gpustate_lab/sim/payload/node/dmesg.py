@@ -1,13 +1,13 @@
 #!/usr/lib/gpustate-lab/python -SB
-"""Simulated dmesg: what the driver would have written to the kernel log for the faults of this node.
+"""Simulated dmesg: the driver's lines in the kernel log for the faults of this node.
 
-A container sees the kernel log of the machine it runs on, so the real one has nothing of these GPUs.
+A container sees the kernel log of its host, which has no lines of simulated GPUs.
 
 Sources:
     NVIDIA/open-gpu-kernel-modules, leptonai/gpud components/accelerator/nvidia/xid: form of the lines.
 """
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Simulated: the modules of GPUDirect and OFED, and what the kernel says to those that do not fit.
+"""Simulate the modules of GPUDirect and OFED, and the kernel's errors for modules that do not fit.
 
 - nvidia_peermem: built without OFED, or against another OFED than the loaded ib_core: Invalid argument.
 - gdrdrv: built for the open driver beside the proprietary one, or against another version: refused.
-- nvidia_fs: built against another version of the driver: refused; else it says its version in /proc.
+- nvidia_fs: built against another version of the driver: refused; otherwise it shows its version in /proc.
 
 Sources: NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem; NVIDIA/gdrcopy README (kinds of the
 driver); NVIDIA/gds-nvidia-fs, src/nvfs-proc.c.
 """
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INVALID = "Invalid argument"
 
 
 class RefusedError(Exception):
-    """What the kernel answers, in strerror's words."""
+    """The kernel refuses a module; the message is that of strerror."""
 
 
 def _loaded() -> dict[str, dict[str, Any]]:
@@ -59,7 +59,7 @@ def _load_gdrdrv(entry: dict[str, Any]) -> None:
     if opened and "GPL" not in _loaded()["nvidia"]["license"]:
         raise RefusedError(INVALID)
     write(at("/proc/driver") / "gdrdrv/params", "dbg_enabled: 0\ninfo_enabled: 0\n")
-    if opened:  # device_create is for those built for the open driver
+    if opened:  # device_create is used by modules for the open driver
         make_node("/dev/gdrdrv", GDRDRV_MAJOR, 0)
 
 
@@ -94,5 +94,5 @@ EFFECTS = {
 
 
 def devices(modules: dict[str, dict[str, Any]]) -> list[str]:
-    """Lines of /proc/devices."""
+    """Return lines of /proc/devices."""
     return [f"{GDRDRV_MAJOR} gdrdrv"] if "gdrdrv" in modules else []

@@ -1,12 +1,11 @@
 #!/usr/lib/gpustate-lab/python -SB
-"""Simulated: ``modprobe``, ``rmmod``, ``insmod`` and ``lsmod`` of a node, by the name it is called.
+"""Simulated ``modprobe``, ``rmmod``, ``insmod`` and ``lsmod``, selected by the name of the program.
 
-Which file a name means, its dependencies, options, blacklists and install commands are the real
-modprobe's business: it is asked with ``--show-depends``, and only the insertion is simulated. So
-the messages about a module that is not there are the real ones too.
+The real modprobe resolves names, dependencies, options, blacklists and install commands with
+``--show-depends``; only the insertion is simulated. So the messages about missing modules are real.
 """
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import modules
 from labnode import KMOD, PROC, kernel, kmod, locked
 
-#: With one of these the real modprobe does all of the work.
+#: Options that are passed to the real modprobe.
 REAL = ("-D", "--show-depends", "-c", "--showconfig", "-V", "--version", "-h", "--help", "-S")
 REAL_PREFIXES = (
     "--set-version",
@@ -39,7 +38,7 @@ LONG = {
 
 
 class ToolError(Exception):
-    """One line for stderr; the exit code is 1."""
+    """An error with one line for stderr and exit code 1."""
 
 
 def main() -> int:
@@ -57,7 +56,7 @@ def main() -> int:
 
 
 def plain(name: str) -> str:
-    """The kernel knows modules with underscores only."""
+    """Return the module name as in the kernel, with underscores."""
     return name.replace("-", "_")
 
 

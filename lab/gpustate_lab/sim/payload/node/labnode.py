@@ -1,10 +1,10 @@
-"""Simulated: what the programs on a node share. Paths, the hardware description, PCI, modules.
+"""Shared code of the simulated programs: paths, hardware description, PCI, modules.
 
-``/run/gpustate-lab`` holds what a reboot forgets: ``proc`` and ``sys`` (the roots a probe reads
-instead of the real ones, because ``/proc/modules`` and ``/sys/module`` cannot be mounted over),
-``holders`` (a file for each process that holds a GPU) and ``state`` (modes of the GPUs).
+``/run/gpustate-lab`` is lost at a reboot. It has ``proc`` and ``sys`` (probes read them instead of the
+real ones, since ``/proc/modules`` and ``/sys/module`` cannot be mounted over), ``holders`` (a file for
+each process that has a GPU open) and ``state`` (modes of the GPUs).
 
-``GPUSTATE_LAB_ROOT`` puts all of it below another directory, for tests.
+For tests, ``GPUSTATE_LAB_ROOT`` puts all of it below another directory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SWITCH_MAJOR = 509
 
 
 def at(path: str) -> Path:
-    """Return the place of an absolute path on this node, or below the test root."""
+    """Return an absolute path on this node, or below the test root."""
     return Path(PREFIX + path)
 
 
@@ -54,7 +54,7 @@ def has_fault(name: str) -> bool:
 
 
 def kernel() -> str:
-    """Return the running kernel; tests name one that is not."""
+    """Return the release of the running kernel; tests override it."""
     return os.environ.get("GPUSTATE_LAB_KERNEL") or os.uname().release
 
 
@@ -69,7 +69,7 @@ def relink(path: Path, target: str) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a tree of files, links and device nodes, if it is there."""
+    """Remove a tree of files, links and device nodes, if it exists."""
     if path.is_dir() and not path.is_symlink():
         for child in path.iterdir():
             remove_tree(child)
@@ -80,7 +80,7 @@ def remove_tree(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked() -> Iterator[None]:
-    """One program at a time changes what is loaded, as the kernel does it."""
+    """Hold the lock on the list of loaded modules."""
     RUN.mkdir(parents=True, exist_ok=True)
     with open(RUN / "lock", "w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -88,8 +88,8 @@ def locked() -> Iterator[None]:
 
 
 def kmod(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one of the real kmod programs, which are one binary that looks at its own name."""
-    # Nobody's business but the caller's: which module, which options, what depends on what.
+    """Run a real kmod program; they are one binary, selected by its name."""
+    # Its output (modules, options, dependencies) is only for the caller.
     return subprocess.run(
         [name, *arguments],
         executable=KMOD,
@@ -101,10 +101,10 @@ def kmod(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def modinfo(path: str) -> dict[str, list[str]]:
-    """Return the .modinfo of a module file, field to values."""
+    """Return the values of each field in the .modinfo of a module file."""
     fields: dict[str, list[str]] = {}
     for item in kmod("modinfo", "-0", path).stdout.split("\0"):
-        name, equals, value = item.partition("=")  # the file name alone has a colon instead
+        name, equals, value = item.partition("=")  # only the file name has a colon instead
         if equals:
             fields.setdefault(name, []).append(value.strip())
     return fields
@@ -114,7 +114,7 @@ def modinfo(path: str) -> dict[str, list[str]]:
 
 
 def make_node(path: str, major: int, minor: int, mode: int = 0o666) -> None:
-    """Make a character device; in a test without the right to, a plain file stands in."""
+    """Create a character device; in an unprivileged test, a regular file."""
     place = at(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     wanted = os.makedev(major, minor)
@@ -138,11 +138,11 @@ def remove_nodes(*patterns: str) -> None:
             remove_tree(path)
 
 
-# --- who holds a GPU -----------------------------------------------------------------------------
+# --- processes that use a GPU -----------------------------------------------------------------------------
 
 
 def holders() -> list[tuple[int, str]]:
-    """Return (pid, kind) for each thing held by a process that still runs."""
+    """Return (pid, kind) for each device that a running process has open."""
     found = []
     for path in sorted((RUN / "holders").glob("*")):
         pid = _locker(path) if "-" in path.name else int(path.name)
@@ -152,7 +152,7 @@ def holders() -> list[tuple[int, str]]:
 
 
 def _locker(path: Path) -> int:
-    """Number here of the process in a container that has locked its file, as lab.c has it; -1: none has."""
+    """Return the pid, outside the container, of the process that has locked a file (see lab.c); -1 without one."""
     query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     with path.open("rb") as handle:
         answer = fcntl.fcntl(handle, fcntl.F_GETLK, query)
@@ -161,7 +161,7 @@ def _locker(path: Path) -> int:
 
 
 def hold(kind: str, what: list[str]) -> None:
-    """Note that this process holds ``what`` (PCI addresses, or a version for the fabric)."""
+    """Record that this process uses ``what`` (PCI addresses, or a version for the fabric)."""
     lines = "".join(f"{kind} {item} 0\n" for item in what)
     write(RUN / "holders" / str(os.getpid()), lines)
 
@@ -174,7 +174,7 @@ def release() -> None:
 
 
 def bound_to(address: str) -> str | None:
-    """Return the driver that a PCI device is bound to."""
+    """Return the driver of a PCI device."""
     link = PCI / "devices" / address / "driver"
     return os.path.basename(os.readlink(link)) if link.is_symlink() else None
 
@@ -188,14 +188,14 @@ def bind(address: str, driver: str) -> None:
 
 
 def make_pipe(path: Path) -> None:
-    """A file of sysfs that acts on what is written to it: pcidaemon.py reads the other end."""
+    """Create a writable sysfs file as a pipe, which pcidaemon.py reads."""
     if not path.exists():
         with contextlib.suppress(FileExistsError):
             os.mkfifo(path, 0o200)
 
 
 def unbind(address: str) -> None:
-    """Take one device from its driver."""
+    """Unbind a device from its driver."""
     driver = bound_to(address)
     if driver is not None:
         (PCI / "devices" / address / "driver").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Simulated: the loaded kernel modules of a node, and what loading each of them does.
+"""Simulate the loaded kernel modules of a node, and the effects of loading each of them.
 
 The list of loaded modules is ``/run/gpustate-lab/modules.json``; ``proc/modules`` and
 ``sys/module`` beside it are written from it after every change. Use counts are computed: modules
@@ -8,7 +8,7 @@ Sources: node-components of the NVIDIA driver as open-gpu-kernel-modules 595 mak
 (kernel-open/nvidia/nv-procfs.c), parameters and defaults (kernel-open/nvidia/nv-reg.h).
 """
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 
@@ -82,17 +82,17 @@ PARAMETERS: dict[str, str] = {
     "TemporaryFilePath": '""',
     "ExcludedGpus": '""',
 }
-#: What the driver numbers capabilities for; mig_capability of mig.c counts the same way.
+#: Numbering of capabilities, the same as mig_capability of mig.c.
 MIG_GPUS, MIG_INSTANCES, MIG_COMPUTE = 32, 15, 8
 #: Parameters whose line in /proc/driver/nvidia/params has another name than the option.
 RENAMED = {"RestrictProfilingToAdminUsers": "RmProfilingAdminOnly"}
-#: Modules that nouveau brings along would only blur the picture; these are the sizes of the rest.
+#: Sizes of modules; dependencies of nouveau are left out.
 SIZES = {"nvidia": 104165376, "nvidia_uvm": 4087808, "nvidia_modeset": 1859584, "nouveau": 3137536}
 NO_SUCH_DEVICE = "No such device"
 
 
 class LoadError(Exception):
-    """What the kernel answers to a module it does not take, in strerror's words."""
+    """The kernel refuses to load a module; the message is that of strerror."""
 
 
 def loaded() -> dict[str, dict[str, Any]]:
@@ -164,7 +164,7 @@ def remove(name: str) -> None:
 
 
 def refresh() -> None:
-    """Write proc/modules, proc/devices and sys/module as they now are."""
+    """Update proc/modules, proc/devices and sys/module."""
     modules = loaded()
     lines = []
     for number, (name, entry) in enumerate(reversed(modules.items())):
@@ -201,7 +201,7 @@ def _write_sys(modules: dict[str, dict[str, Any]]) -> None:
 
 
 def _write_devices(modules: dict[str, dict[str, Any]]) -> None:
-    real = RUN / "real-devices"  # boot.py covers the file itself with what is written here
+    real = RUN / "real-devices"  # boot.py covers the kernel's file with this one
     text = real.read_text() if real.exists() else "Character devices:\n\nBlock devices:\n"
     lines = []
     if "nvidia" in modules:
@@ -224,7 +224,7 @@ def _nothing(_entry: dict[str, Any]) -> None:
 
 
 def _usable_gpus(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """Blackwell has no proprietary module: it does not probe there."""
+    """Return the GPUs that the module supports; Blackwell has no proprietary module."""
     is_open = "GPL" in entry["license"]
     return [
         gpu
@@ -290,7 +290,7 @@ def _make_nodes(gpus: list[dict[str, Any]], parameters: dict[str, str]) -> None:
 
 
 def _mig_minors() -> str:
-    """Minor number of every capability that could be, whether its instance exists or not."""
+    """Return the minor number of every possible capability, whether or not its instance exists."""
     paths = ["config", "monitor"]
     for gpu in range(MIG_GPUS):
         for instance in range(MIG_INSTANCES):
@@ -325,7 +325,7 @@ def _parameters(options: list[str]) -> dict[str, str]:
         name, _, value = option.partition("=")
         name = RENAMED.get(name.removeprefix("NVreg_"), name.removeprefix("NVreg_"))
         if name not in parameters:
-            continue  # the kernel logs an unknown parameter and loads all the same
+            continue  # the kernel only logs an unknown parameter
         if parameters[name].startswith('"'):
             parameters[name] = '"' + value.strip('"') + '"'
         elif value[:1].isdigit():
@@ -340,10 +340,10 @@ def _unload_nvidia(_entry: dict[str, Any]) -> None:
     for driver in ("nvidia", "nvidia-nvswitch", "nvidia-caps"):
         unbind_all(driver)
         remove_tree(at("/proc/driver") / driver)
-    # The kernel takes nothing of this away, but the nodes answer "no such device" from here on;
-    # a node that cannot be opened anyway can only be told from a good one by being gone.
+    # The kernel keeps the device nodes, but opening them fails with "no such device". They are removed here,
+    # since they could not be distinguished from working ones otherwise.
     remove_nodes("nvidia[0-9]*", "nvidiactl", "nvidia-nvswitch*", "nvidia-caps*")
-    # Modes kept by the driver, not by the board, are back to their defaults.
+    # Modes that are kept by the driver, not by the board, return to their defaults.
     for pattern in ("persistence-*", "mig-*"):
         for path in (RUN / "state").glob(pattern):
             path.unlink()

@@ -1,14 +1,14 @@
-"""Simulated: how the switches of a B200 board show, and what loading the InfiniBand modules does.
+"""Simulate the switches of a B200 board and the InfiniBand modules.
 
-Each ConnectX function becomes an InfiniBand device once ``mlx5_ib`` is loaded; ``ib_umad`` gives each a
-device node, through which a subnet manager talks to the switches. The first bridge's port is one that
-takes no subnet manager, as on real boards some are.
+Each ConnectX function becomes an InfiniBand device when ``mlx5_ib`` is loaded. ``ib_umad`` creates device
+nodes, through which a subnet manager talks to the switches. As on some real boards, the port of the first
+bridge accepts no subnet manager.
 
 Sources: bottlerocket-os/bottlerocket-core-kit and siderolabs/extensions issue 893: which files are read,
-and that not every function will do.
+and that not every function is suitable.
 """
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST_GUID = 0xCC40F3030027F62E
 
 
 def devices() -> list[dict[str, Any]]:
-    """The ConnectX functions, in the order in which they become InfiniBand devices."""
+    """Return the ConnectX functions, in the order of their InfiniBand devices."""
     return list(hardware().get("bridges", []))
 
 
@@ -32,7 +32,7 @@ def is_bridge(device: dict[str, Any]) -> bool:
 
 
 def management_guid() -> str | None:
-    """GUID of the first port through which a subnet manager reaches the switches, as shown in sysfs."""
+    """Return the GUID, as in sysfs, of the first port through which a subnet manager reaches the switches."""
     for number, device in enumerate(devices()):
         port = SYS / f"class/infiniband/mlx5_{number}/ports/1"
         if not is_bridge(device) or not port.is_dir():

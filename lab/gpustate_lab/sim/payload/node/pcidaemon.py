@@ -1,5 +1,5 @@
 #!/usr/lib/gpustate-lab/python -SB
-"""Simulated: what the kernel does when somebody writes to drivers_probe or unbind below /sys/bus/pci.
+"""Simulate writes to drivers_probe and unbind below /sys/bus/pci.
 
 The files are named pipes, and this program reads them. A device with a driver_override is probed by
 that driver only, if its module is loaded and the IOMMU is on where it is a vfio driver.
@@ -7,7 +7,7 @@ that driver only, if its module is loaded and the IOMMU is on where it is a vfio
 Sources: Linux, Documentation/ABI/testing/sysfs-bus-pci.
 """
 
-# The modules of the node lie beside this one there, not here.
+# On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def act(path: Path, address: str) -> None:
 
 
 def probe(address: str) -> None:
-    """Bind a device to the driver that its override names, or to the NVIDIA driver that is loaded."""
+    """Bind a device to the driver of its override, or to the loaded NVIDIA driver."""
     device = PCI / "devices" / address
     override = (device / "driver_override").read_text().strip()
     loaded = json.loads((RUN / "modules.json").read_text())

@@ -1,11 +1,11 @@
 #!/usr/lib/gpustate-lab/python -SB
-"""Simulated: shows a container what the nvidia module would show it, then runs NVIDIA's hook.
+"""Bind the simulated files of the nvidia module into a container, then run NVIDIA's hook.
 
 A container runtime runs ``update-ldcache`` and ``disable-device-node-modification`` as createContainer hooks: with the
 OCI state on standard input, in the container's mount namespace, before the root is switched. The latter
 covers the container's own ``/proc/driver/nvidia/params``, which exists where the module is loaded. So the
-node's ``/proc/driver`` is bound into the container first, and with it what the stub libraries read: the
-hardware description, and who holds a GPU.
+node's ``/proc/driver`` is bound into the container first, with the files that the stub libraries read: the
+hardware description and the processes that use a GPU.
 
 Source:
     opencontainers/runtime-spec 1.2, config.md, POSIX-platform Hooks.
@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 
-#: What is bound, and whether a container may write to it.
+#: Bound paths, and whether they are writable.
 SHOWN = {
     "/proc/driver": False,
     "/proc/devices": False,
@@ -35,7 +35,7 @@ def main() -> int:
         root = os.path.join(bundle, str(json.load(handle)["root"]["path"]))
     for path, writable in SHOWN.items():
         place = root + path
-        if not os.path.exists(path) or os.path.ismount(place):  # bound by the hook before
+        if not os.path.exists(path) or os.path.ismount(place):  # bound by an earlier hook
             continue
         if not os.path.exists(place):
             os.makedirs(place)

@@ -1,0 +1,98 @@
+"""``gpustate status``: which nodes are out of service, since when, why, and what is next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpustate.rollout.status import Status
+
+
+@click.command()
+@common.inventory_options
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Cluster of the nodes [default: the variable gpustate_kubeconfig].",
+)
+@click.option("--all", "whole", is_flag=True, help="Include nodes in service.")
+@click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
+def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> None:
+    """Show nodes out of service in Kubernetes and Slurm: phase, run, since when, and why.
+
+    Reads the schedulers that the inventory names, from any machine; nodes are not contacted.
+    """
+    from gpustate.rollout.access import Accesses
+    from gpustate.rollout.status import statuses
+
+    inventory = common.load_inventory(options)
+    access = Accesses(inventory.nodes, kubeconfig or "", read=True)
+    try:
+        found = statuses(inventory.nodes, access)
+        if not access.named:
+            raise UsageError(
+                "the inventory names no scheduler",
+                place=str(options["inventory"]),
+                fix="pass --kubeconfig FILE, or set gpustate_kubeconfig or gpustate_slurm_host",
+            )
+    finally:
+        access.close()
+    shown = [one for one in found if whole or not one.in_service]
+    if output == "json":
+        common.write_out(
+            common.as_json({"format": "gpustate.status/1", "members": [_row(one) for one in shown]})
+        )
+        return
+    _page(shown)
+    out = sum(not one.in_service for one in found)
+    click.echo(f"nodes={len(found)} in_service={len(found) - out} out_of_service={out}")
+
+
+def _row(one: Status) -> dict[str, Any]:
+    member, hold = one.member, one.member.hold
+    row: dict[str, Any] = {
+        "name": member.name,
+        "scheduler": one.scheduler,
+        "in_service": one.in_service,
+        "ready": member.ready,
+        "schedulable": member.schedulable,
+        "foreign": list(member.foreign),
+    }
+    if hold is not None:
+        row["hold"] = {
+            "run": hold.run,
+            "person": hold.person,
+            "phase": hold.phase,
+            "since": hold.since,
+            "reason": hold.text,
+        }
+    if one.next:
+        row["next"] = one.next
+    return row
+
+
+def _page(shown: Sequence[Status]) -> None:
+    from gpustate.cli.show import show
+    from gpustate.plan.render import Page
+
+    page = Page()
+    for one in shown:
+        member, hold = one.member, one.member.hold
+        words = [] if member.ready else ["not ready"]
+        words += [] if member.schedulable or hold or member.foreign else ["unschedulable"]
+        state = hold.phase if hold else "in service" if one.in_service else "out of service"
+        page.add((member.name, "bold"), f"  {state}", (f"  {one.scheduler}", "dim"))
+        if hold is not None:
+            page.add(f"    since {hold.since} by {hold.person}, run {hold.run}: {hold.text}")
+        for line in (*words, *member.foreign):
+            page.add(f"    {line}")
+        if one.next:
+            page.add(f"    next: {one.next}")
+    show(page)

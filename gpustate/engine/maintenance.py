@@ -1,0 +1,75 @@
+"""What takes a node out of service for a change, and back: the engine's side of it.
+
+The engine knows no scheduler. It tells when a change of some disruption begins and how it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpustate.core.change import Disruption
+from gpustate.core.facts import NodeFacts
+from gpustate.core.inventory import InventoryNode
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A node that is about to change.
+
+    Args:
+        node: as the inventory has it.
+        facts: what was seen of it.
+        worst: the most that the change may cost.
+        states: names of the states that change.
+    """
+
+    node: InventoryNode
+    facts: NodeFacts
+    worst: Disruption
+    states: tuple[str, ...]
+
+
+class Maintenance(Protocol):
+    """Takes nodes out of service and back."""
+
+    def preview(self, subject: Subject) -> tuple[str, ...]:
+        """What an apply would do with the node's workloads, as notes of the plan."""
+
+    def begin(self, subject: Subject, say: Callable[[str], None], stop: Callable[[], bool]) -> None:
+        """Take it out of service, if the change needs it.
+
+        Raises:
+            GpustateError: it must not be changed now.
+        """
+
+    def end(self, subject: Subject, failed: str, say: Callable[[str], None]) -> tuple[str, ...]:
+        """Return it to service, or leave it out with the reason; notes of the result.
+
+        Args:
+            subject: the node.
+            failed: why the change did not end well; empty when it did.
+            say: tells what is done.
+
+        Raises:
+            GpustateError: it was changed, and cannot go back to service.
+        """
+
+
+class _NoMaintenance:
+    """Nodes are changed as they are."""
+
+    def preview(self, subject: Subject) -> tuple[str, ...]:
+        """Nothing to say."""
+        return ()
+
+    def begin(self, subject: Subject, say: Callable[[str], None], stop: Callable[[], bool]) -> None:
+        """Nothing to do."""
+
+    def end(self, subject: Subject, failed: str, say: Callable[[str], None]) -> tuple[str, ...]:
+        """Nothing to do."""
+        return ()
+
+
+NO_MAINTENANCE: Maintenance = _NoMaintenance()

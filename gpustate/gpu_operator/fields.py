@@ -1,0 +1,445 @@
+"""Type and support of every field of ClusterPolicy and NVIDIADriver.
+
+``[]`` in a path is any element of a list. A test compares paths, types, choices, defaults and
+minima with the custom resource definitions, so that a field added upstream is noticed.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: config/crd/bases.
+"""
+
+from __future__ import annotations
+
+from gpustate.gpu_operator.blocks import (
+    COMPONENT,
+    ENV,
+    IMAGE,
+    IMAGE_WHY,
+    POD_WHY,
+    PROBES,
+    SECURITY,
+    SERVICE_MONITOR,
+    TOLERATIONS,
+    Field,
+    Fields,
+    Support,
+    dead,
+    deprecated,
+    env,
+    honoured,
+    kubernetes,
+    later,
+    no_meaning,
+    under,
+    with_support,
+)
+
+_PODS = "gpustate does not evict or wait for pods; drain the node first"
+_PACE = "max unavailable of apply, with autoUpgrade; --serial takes precedence"
+
+
+def _upgrade_policy(auto_upgrade: bool) -> dict[str, Field]:
+    flag = later("boolean", _PODS, default=False)
+    text = later("string", _PODS)
+
+    def seconds(default: int) -> Field:
+        return later("integer", _PODS, default=default, minimum=0)
+
+    return {
+        "upgradePolicy.autoUpgrade": honoured(
+            "boolean", "whether the limits below apply to gpustate apply", default=auto_upgrade
+        ),
+        "upgradePolicy.maxParallelUpgrades": honoured("integer", _PACE, default=1, minimum=0),
+        "upgradePolicy.maxUnavailable": honoured("int-or-string", _PACE, default="25%"),
+        "upgradePolicy.waitForCompletion.podSelector": text,
+        "upgradePolicy.waitForCompletion.timeoutSeconds": seconds(0),
+        "upgradePolicy.podDeletion.force": flag,
+        "upgradePolicy.podDeletion.timeoutSeconds": seconds(300),
+        "upgradePolicy.podDeletion.deleteEmptyDir": flag,
+        "upgradePolicy.drain.enable": flag,
+        "upgradePolicy.drain.force": flag,
+        "upgradePolicy.drain.podSelector": text,
+        "upgradePolicy.drain.timeoutSeconds": seconds(300),
+        "upgradePolicy.drain.deleteEmptyDir": flag,
+    }
+
+
+#: In v26.7 only generated code mentions it, and no manifest.
+_UNREAD = "nothing in the Operator reads it"
+_PROXY = (
+    "an environment variable of the driver container; the node's own proxy settings apply instead"
+)
+_GDS = under(
+    "gds",
+    IMAGE,
+    ENV,
+    {
+        "enabled": honoured("boolean", "gds, when it is true"),
+        "version": honoured("string", "gds.version"),
+        "args": dead("list[string]", _UNREAD),
+    },
+)
+_GDRCOPY = under(
+    "gdrcopy",
+    IMAGE,
+    ENV,
+    {
+        "enabled": honoured("boolean", "gdrcopy, when it is true"),
+        "version": honoured("string", "gdrcopy.version"),
+        "args": dead("list[string]", _UNREAD),
+    },
+)
+_MANAGER = "the driver manager is a container; gpustate unloads drivers itself"
+_CERTIFICATES = (
+    "certificates of a package mirror for the driver container; gpustate adds none to a node: use "
+    "update-ca-certificates or update-ca-trust"
+)
+#: Fields that ClusterPolicy's ``driver`` and NVIDIADriver share.
+_DRIVER: Fields = {
+    **COMPONENT,
+    **env(later("string", _PROXY)),
+    **PROBES,
+    "version": honoured("string", "driver.version, or driver.branch if only a branch is set"),
+    "kernelModuleType": honoured(
+        "string", "driver.module_type", choices=("auto", "open", "proprietary"), default="auto"
+    ),
+    "kernelModuleConfig.name": honoured(
+        "string", "driver.parameters, from the ConfigMap in the same file"
+    ),
+    "usePrecompiled": honoured("boolean", "driver.precompiled"),
+    "useOpenKernelModules": dead(
+        "boolean",
+        "replaced by kernelModuleType",
+        instead="kernelModuleType",
+        until="v24.9.2",
+    ),
+    "rdma.enabled": honoured("boolean", "peermem, when it is true"),
+    "rdma.useHostMofed": no_meaning("boolean", "the host's network driver is always used"),
+    "certConfig.name": later("string", _CERTIFICATES),
+    "licensingConfig.secretName": honoured(
+        "string",
+        "vgpu-guest, from the Secret's configuration file, and its token in the folder next to the file",
+    ),
+    "licensingConfig.nlsEnabled": honoured("boolean", "vgpu-guest.token_file, when it is true"),
+    "secretEnv": later("string", _PROXY),
+    **under(
+        "manager",
+        with_support(
+            Support.NO_MEANING,
+            _MANAGER,
+            {**IMAGE, **ENV},
+        ),
+    ),
+}
+_LICENSE_MAP = "vgpu-guest reads gridd.conf from it; put the token in a Secret named by licensingConfig.secretName"
+_REPOSITORY_FILES = (
+    "distribution packages of the driver container; a node uses its own package sources, and the states "
+    "driver-repository and toolkit-repository (origin, url, key) configure NVIDIA's"
+)
+_TOPOLOGY = "the vGPU topology daemon has no state yet"
+
+
+def _simple(section: str, detail: str, *, support: Support = Support.LATER) -> dict[str, Field]:
+    """A component that runs as a pod and has no state yet."""
+    return under(
+        section,
+        COMPONENT,
+        {"enabled": Field("boolean", detail, support), "version": Field("string", detail, support)},
+    )
+
+
+def _validator() -> dict[str, Field]:
+    fields: dict[str, Field] = dict(under("validator", COMPONENT))
+    fields.update(
+        under("validator.toolkit", env(later("string", "the validator has no such setting")))
+    )
+    fields.update(
+        under(
+            "validator.driver",
+            env(honoured("string", "dev-char, unless DISABLE_DEV_CHAR_SYMLINK_CREATION is true")),
+        )
+    )
+    fields.update(
+        under("validator.cuda", env(honoured("string", "validator.cuda, from WITH_WORKLOAD")))
+    )
+    fields.update(under("validator.plugin", ENV))
+    for part in ("vfioPCI", "vgpuManager", "vgpuDevices"):
+        fields.update(
+            under(
+                f"validator.{part}",
+                env(later("string", "the validator checks containers, not virtual machines")),
+            )
+        )
+    return fields
+
+
+_VGPU_HOST = "host vGPUs are unsupported; nodes with workload vm-vgpu are not changed"
+_MACHINES = "vfio and kata instead of driver and toolkit, on nodes with workload vm-passthrough"
+_SANDBOX_PLUGIN = "the device plugin is a pod"
+_CC = (
+    "kata.runtime confidential, if mode is kata and both are set; the GPUs' own mode is not changed"
+)
+_KATA = "the Operator no longer runs the Kata manager"
+_KATA_UNTIL = "v26.3.3"
+_PLUGIN = "the device plugin is a pod; device-plugin-config is its configuration"
+_LABELLED = "on nodes with a label that names a configuration"
+_MIG_DEFAULT = (
+    "never: it may be just the API server's default, and would remove every MIG layout; the label "
+    "nvidia.com/mig.config of a Node next to the file is carried out"
+)
+
+CLUSTER_POLICY: Fields = {
+    **under(
+        "operator",
+        {
+            "runtimeClass": honoured("string", "handler of every runtime", default="nvidia"),
+            # Unused after v1.8.2, and required by the schema long after that.
+            "defaultRuntime": dead("string", "the runtime is detected", until="v24.9.2"),
+            "labels": dead("map[string]", _UNREAD),
+            "annotations": dead("map[string]", _UNREAD),
+            "use_ocp_driver_toolkit": kubernetes("boolean", "about OpenShift only"),
+        },
+        under(
+            "initContainer",
+            with_support(
+                Support.DEAD, "the Operator no longer has this container", IMAGE, until="v25.10.1"
+            ),
+        ),
+        under("metrics.serviceMonitor", SERVICE_MONITOR),
+    ),
+    **under(
+        "hostPaths",
+        {
+            "rootFS": no_meaning("string", "gpustate works on the node itself, whose root is /"),
+            "driverInstallDir": no_meaning("string", "the root of the driver container"),
+            "kubeletRootDir": no_meaning("string", "a mount of a pod", default="/var/lib/kubelet"),
+        },
+    ),
+    **under(
+        "daemonsets",
+        TOLERATIONS,
+        under("podSecurityContext", SECURITY),
+        {
+            "labels": kubernetes("map[string]", POD_WHY),
+            "annotations": kubernetes("map[string]", POD_WHY),
+            "priorityClassName": kubernetes("string", POD_WHY),
+            "updateStrategy": kubernetes(
+                "string", POD_WHY, choices=("RollingUpdate", "OnDelete"), default="RollingUpdate"
+            ),
+            "rollingUpdate.maxUnavailable": kubernetes("string", POD_WHY),
+        },
+    ),
+    **under(
+        "driver",
+        _DRIVER,
+        _upgrade_policy(auto_upgrade=False),
+        {
+            "enabled": honoured(
+                "boolean", "nouveau, driver-repository, driver, persistenced and fabric-manager"
+            ),
+            "useNvidiaDriverCRD": honoured("boolean", "read the NVIDIADriver in the same file"),
+            "repoConfig.configMapName": later("string", _REPOSITORY_FILES),
+            "licensingConfig.configMapName": deprecated(
+                "string", _LICENSE_MAP, instead="licensingConfig.secretName"
+            ),
+            "virtualTopology.config": later("string", _TOPOLOGY),
+        },
+    ),
+    **under(
+        "toolkit",
+        COMPONENT,
+        env(honoured("string", "container-toolkit and the runtimes, for supported names")),
+        {
+            "enabled": honoured(
+                "boolean", "toolkit-repository, container-toolkit and the runtimes"
+            ),
+            "version": honoured("string", "container-toolkit.version"),
+            "args": dead("list[string]", _UNREAD, until="v1.11.1"),
+            "installDir": no_meaning(
+                "string", "packages install to /usr/bin", default="/usr/local/nvidia"
+            ),
+        },
+    ),
+    **under(
+        "cdi",
+        {
+            "enabled": honoured("boolean", "cdi, and the default runtime", default=True),
+            "default": dead(
+                "boolean",
+                "replaced by cdi.enabled",
+                default=False,
+                instead="enabled",
+                until="v25.3.4",
+            ),
+            "nriPluginEnabled": later(
+                "boolean",
+                "the NRI plugin runs inside the toolkit's container, not as a unit of the host; the runtimes "
+                "are configured instead",
+                default=False,
+            ),
+        },
+    ),
+    **under(
+        "devicePlugin",
+        COMPONENT,
+        {
+            "enabled": kubernetes("boolean", _PLUGIN),
+            "config.name": honoured(
+                "string", "device-plugin-config.configs, from the ConfigMap in the same file"
+            ),
+            "config.default": honoured("string", "device-plugin-config.default"),
+            "mps.root": no_meaning(
+                "string",
+                "files of the device plugin's MPS daemon, a pod",
+                default="/run/nvidia/mps",
+            ),
+        },
+    ),
+    **under("gfd", COMPONENT, {"enabled": honoured("boolean", "gpu-labels")}),
+    "mig.strategy": honoured(
+        "string", "gpu-labels.mig_strategy", choices=("none", "single", "mixed")
+    ),
+    **under(
+        "migManager",
+        COMPONENT,
+        env(honoured("string", f"mig.in_use, from WITH_REBOOT, {_LABELLED}")),
+        {
+            "enabled": honoured("boolean", f"mig, {_LABELLED}"),
+            "config.name": honoured("string", f"mig.file, from the ConfigMap, {_LABELLED}"),
+            "config.default": later(
+                "string", _MIG_DEFAULT, choices=("all-disabled", ""), default="all-disabled"
+            ),
+            "gpuClientsConfig.name": honoured("string", f"mig.clients, {_LABELLED}"),
+        },
+    ),
+    **under(
+        "dcgm",
+        COMPONENT,
+        {
+            "enabled": honoured("boolean", "dcgm, when it is true"),
+            "version": honoured("string", "dcgm.version"),
+        },
+    ),
+    "dcgm.hostPort": dead("integer", "the port is 5555", until="v24.3.0"),
+    **under(
+        "dcgmExporter",
+        COMPONENT,
+        under("serviceMonitor", SERVICE_MONITOR),
+        {
+            "enabled": honoured("boolean", "dcgm-exporter, when it is true"),
+            "version": honoured("string", "dcgm-exporter.version"),
+            "annotations": kubernetes("map[string]", POD_WHY),
+            "config.name": honoured("string", "dcgm-exporter.counters, from the ConfigMap"),
+            "enablePodLabels": kubernetes("boolean", "about labels of pods"),
+            "enablePodUID": kubernetes("boolean", "about labels of pods"),
+            "podLabelAllowlistRegex": kubernetes("list[string]", "about labels of pods"),
+            "hostPID": kubernetes("boolean", POD_WHY),
+            "hpcJobMapping.enabled": honoured("boolean", "dcgm-exporter.job_mapping"),
+            "hpcJobMapping.directory": honoured("string", "dcgm-exporter.job_mapping"),
+            "service.type": kubernetes("string", "a property of a Service"),
+            "service.internalTrafficPolicy": kubernetes("string", "a property of a Service"),
+        },
+    ),
+    **_simple(
+        "nodeStatusExporter",
+        "exports the results of the Operator's validator; use gpustate validate and gpustate health",
+    ),
+    **_validator(),
+    **_GDS,
+    **_GDRCOPY,
+    "sandboxWorkloads.enabled": honoured("boolean", _MACHINES),
+    "sandboxWorkloads.defaultWorkload": honoured(
+        "string",
+        f"{_MACHINES}; vm-vgpu is refused",
+        choices=("container", "vm-passthrough", "vm-vgpu"),
+        default="container",
+    ),
+    "sandboxWorkloads.mode": honoured(
+        "string", "kata, when it is 'kata'", choices=("kubevirt", "kata"), default="kubevirt"
+    ),
+    **_simple("vgpuManager", _VGPU_HOST),
+    "vgpuManager.kernelModuleConfig.name": later("string", _VGPU_HOST),
+    **under(
+        "vgpuManager.driverManager", with_support(Support.NO_MEANING, _MANAGER, {**IMAGE, **ENV})
+    ),
+    **_simple("vgpuDeviceManager", _VGPU_HOST),
+    "vgpuDeviceManager.config.name": later("string", _VGPU_HOST),
+    "vgpuDeviceManager.config.default": later("string", _VGPU_HOST, default="default"),
+    **under(
+        "vfioManager",
+        COMPONENT,
+        {"enabled": honoured("boolean", "vfio, on nodes with workload vm-passthrough")},
+    ),
+    **under(
+        "vfioManager.driverManager", with_support(Support.NO_MEANING, _MANAGER, {**IMAGE, **ENV})
+    ),
+    **_simple("sandboxDevicePlugin", _SANDBOX_PLUGIN, support=Support.KUBERNETES),
+    **_simple("kataSandboxDevicePlugin", _SANDBOX_PLUGIN, support=Support.KUBERNETES),
+    **under("ccManager", COMPONENT, {"enabled": honoured("boolean", _CC)}),
+    "ccManager.defaultMode": honoured("string", _CC, choices=("on", "off", "devtools")),
+    **with_support(Support.DEAD, _KATA, _simple("kataManager", _KATA), until=_KATA_UNTIL),
+    "kataManager.config.artifactsDir": dead(
+        "string",
+        _KATA,
+        default="/opt/nvidia-gpu-operator/artifacts/runtimeclasses",
+        until=_KATA_UNTIL,
+    ),
+    "kataManager.config.runtimeClasses[].name": dead("string", _KATA, until=_KATA_UNTIL),
+    "kataManager.config.runtimeClasses[].nodeSelector": dead(
+        "map[string]", _KATA, until=_KATA_UNTIL
+    ),
+    "kataManager.config.runtimeClasses[].artifacts.url": dead("string", _KATA, until=_KATA_UNTIL),
+    "kataManager.config.runtimeClasses[].artifacts.pullSecret": dead(
+        "string", _KATA, until=_KATA_UNTIL
+    ),
+    "psa.enabled": kubernetes("boolean", "labels of a namespace"),
+    "psp.enabled": dead(
+        "boolean", "PodSecurityPolicy was removed from Kubernetes", until="v23.9.2"
+    ),
+}
+
+_AFFINITY = "preferredDuringSchedulingIgnoredDuringExecution[]"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[]"
+_SELECTS = (
+    "the inventory selects the nodes; a selector is refused, because its labels are unsupported"
+)
+
+
+def _expressions(prefix: str) -> dict[str, Field]:
+    return {
+        f"{prefix}.{kind}[].{name}": Field(
+            "list[string]" if name == "values" else "string",
+            _SELECTS if prefix.startswith("required") else "a preference of the scheduler",
+            Support.HONOURED if prefix.startswith("required") else Support.KUBERNETES,
+        )
+        for kind in ("matchExpressions", "matchFields")
+        for name in ("key", "operator", "values")
+    }
+
+
+NVIDIA_DRIVER: Fields = {
+    **_DRIVER,
+    **_upgrade_policy(auto_upgrade=True),
+    **TOLERATIONS,
+    **under("podSecurityContext", SECURITY),
+    **_GDS,
+    **_GDRCOPY,
+    **under("nodeAffinity", _expressions(f"{_AFFINITY}.preference"), _expressions(_REQUIRED)),
+    f"nodeAffinity.{_AFFINITY}.weight": kubernetes("integer", "a preference of the scheduler"),
+    "image": kubernetes("string", IMAGE_WHY, default="nvcr.io/nvidia/driver"),
+    "default": no_meaning("boolean", "precedence of objects on a node", default=False),
+    "driverType": honoured(
+        "string",
+        "driver, when it is 'gpu'; other values are refused",
+        choices=("gpu", "vgpu", "vgpu-host-manager"),
+        default="gpu",
+    ),
+    "nodeSelector": honoured("map[string]", _SELECTS),
+    "labels": kubernetes("map[string]", POD_WHY),
+    "annotations": kubernetes("map[string]", POD_WHY),
+    "priorityClassName": kubernetes("string", POD_WHY),
+    "repoConfig.name": later("string", _REPOSITORY_FILES),
+    "licensingConfig.name": deprecated(
+        "string", _LICENSE_MAP, instead="licensingConfig.secretName"
+    ),
+    "virtualTopologyConfig.name": later("string", _TOPOLOGY),
+}

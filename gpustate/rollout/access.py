@@ -1,0 +1,140 @@
+"""Reach the schedulers that an inventory, or the command line, names.
+
+Kubernetes through a kubeconfig; Slurm through the host with its tools, over SSH as the nodes themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpustate.cluster.kubeconfig import kubeconfig_of
+from gpustate.core.inventory import InventoryNode
+from gpustate.errors import ConnectionFailed, InventoryError
+from gpustate.remote.session import Session
+from gpustate.schedulers.slurm import Slurm
+
+if TYPE_CHECKING:
+    from gpustate.schedulers.base import Scheduler
+
+#: Inventory variable with the host on which scontrol, sinfo and squeue run as root or SlurmUser.
+SLURM_HOST = "gpustate_slurm_host"
+_COMMAND_S = 60.0
+
+
+class SlurmHost:
+    """Commands on the host with Slurm's tools, one at a time over one connection.
+
+    Args:
+        node: how it is reached.
+    """
+
+    def __init__(self, node: InventoryNode) -> None:
+        self._session = Session(node)
+        self._lock = threading.Lock()
+
+    def run(self, command: str) -> tuple[int, str]:
+        """Exit status and output; a connection that broke is made again once."""
+        with self._lock:
+            try:
+                return self._once(command)
+            except ConnectionFailed:
+                self._session.close()
+                return self._once(command)
+
+    def _once(self, command: str) -> tuple[int, str]:
+        self._session.connect()
+        answer = self._session.shell(command, timeout_s=_COMMAND_S)
+        return answer.status, answer.text
+
+    def close(self) -> None:
+        """Hang up."""
+        self._session.close()
+
+
+class Accesses:
+    """The schedulers of some nodes, each connected at its first use, or kubeconfigs read at once.
+
+    Args:
+        nodes: of the inventory.
+        kubeconfig: of the command line; empty: the inventory's variable counts.
+        read: read every kubeconfig now.
+
+    Raises:
+        UsageError: a kubeconfig cannot be used; InventoryError: a variable is not what it has to be.
+    """
+
+    def __init__(
+        self, nodes: Sequence[InventoryNode], kubeconfig: str = "", *, read: bool = False
+    ) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[tuple[str, str], Scheduler] = {}
+        self._closed: list[Any] = []
+        self._by_name = {node.name: node for node in nodes}
+        self._kubeconfigs = {node.name: kubeconfig_of(node, kubeconfig) for node in nodes}
+        self._hosts = {node.name: slurm_host_of(node) for node in nodes}
+        for path in dict.fromkeys(self._kubeconfigs.values()) if read else ():
+            if path:
+                self._kubernetes(path)
+
+    def __call__(self, node: InventoryNode, kind: str) -> Scheduler | None:
+        """The scheduler of a node; ``None``: neither inventory nor command line names one of this kind."""
+        with self._lock:
+            if kind == "Kubernetes":
+                path = self._kubeconfigs.get(node.name, "")
+                return self._kubernetes(path) if path else None
+            host = self._hosts.get(node.name, "")
+            return self._slurm(node, host) if host else None
+
+    @property
+    def named(self) -> bool:
+        """At least one node names a scheduler."""
+        return any(self._kubeconfigs.values()) or any(self._hosts.values())
+
+    def _kubernetes(self, path: str) -> Scheduler:
+        key = ("Kubernetes", path)
+        if key not in self._found:
+            from gpustate.cluster.api import connect
+            from gpustate.schedulers.kubernetes import Kubernetes
+
+            api = connect(path)
+            self._closed.append(api)
+            self._found[key] = Kubernetes(api)
+        return self._found[key]
+
+    def _slurm(self, node: InventoryNode, host: str) -> Scheduler:
+        key = ("Slurm", host)
+        if key not in self._found:
+            known = self._by_name.get(host)
+            target = known or replace(
+                node, name=host, connection=replace(node.connection, host=host)
+            )
+            commands = SlurmHost(target)
+            self._closed.append(commands)
+            self._found[key] = Slurm(commands.run, host)
+        return self._found[key]
+
+    def close(self) -> None:
+        """Close every connection."""
+        for scheduler in self._found.values():
+            scheduler.leave()
+        for one in self._closed:
+            one.close()
+
+
+def slurm_host_of(node: InventoryNode) -> str:
+    """The host with the tools of a node's Slurm; empty where none is named.
+
+    Raises:
+        InventoryError: the variable is not a name or an address.
+    """
+    value: Any = node.vars.get(SLURM_HOST, "")
+    if not isinstance(value, str):
+        raise InventoryError(
+            f"{SLURM_HOST} of {node.name} is not a host name",
+            place=node.origins.get(SLURM_HOST),
+            fix="name the host on which scontrol runs",
+        )
+    return value

@@ -1,0 +1,247 @@
+"""Take a node out of service before a disruptive change, and back when it ended well.
+
+A change that costs ``drain`` or more is refused on a node that runs a kubelet or slurmd whose scheduler cannot be
+reached, for its workloads would be hit without a warning. With access the node is held, drained as far as the change
+needs it, changed, validated and released. A node whose change failed stays held, with the reason.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpustate.core.change import Disruption
+from gpustate.core.facts import AGENTS, NodeFacts
+from gpustate.core.inventory import InventoryNode
+from gpustate.engine.maintenance import Subject
+from gpustate.errors import GpustateError, RefusedError
+from gpustate.rollout.slots import Slots
+from gpustate.schedulers.base import (
+    DrainPolicy,
+    Member,
+    NotDrainedError,
+    NotRefreshedError,
+    Scheduler,
+    Scope,
+    Why,
+    Workload,
+)
+
+Say = Callable[[str], None]
+
+#: How a scheduler is named in an inventory and on the command line.
+_ACCESS = {
+    "Kubernetes": "name its kubeconfig with --kubeconfig FILE or the variable gpustate_kubeconfig",
+    "Slurm": "name the host with scontrol in the variable gpustate_slurm_host",
+}
+#: The scheduler of a node by its kind; ``None``: there is no access to it.
+Access = Callable[[InventoryNode, str], Scheduler | None]
+
+
+def scope_of(worst: Disruption) -> Scope | None:
+    """The workloads that have to leave; ``None``: all may stay."""
+    if worst >= Disruption.REBOOT:
+        return Scope.ALL
+    return Scope.GPU if worst >= Disruption.DRAIN else None
+
+
+def kinds_of(facts: NodeFacts) -> tuple[str, ...]:
+    """The schedulers that place work on a node, by what runs there."""
+    return tuple(dict.fromkeys(AGENTS[agent] for agent in facts.agents if agent in AGENTS))
+
+
+@dataclass(slots=True)
+class _Held:
+    """What was held for one node, in order, and the slots that it has."""
+
+    slots: list[tuple[Scheduler, Member]] = field(default_factory=list[tuple[Scheduler, Member]])
+
+    holds: list[tuple[Scheduler, Member]] = field(default_factory=list[tuple[Scheduler, Member]])
+
+
+class ScheduledMaintenance:
+    """Maintenance by the schedulers of the nodes.
+
+    Args:
+        access: gives a node's scheduler.
+        run: id of the run.
+        person: who runs it, user@host.
+        policy: how workloads leave.
+        text: the ticket or reason; empty: the states that change.
+        max_unavailable: members of one cluster that may be out of service at a time, a number or a percentage;
+            empty: no limit.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        run: str,
+        person: str,
+        policy: DrainPolicy,
+        text: str = "",
+        max_unavailable: str = "",
+    ) -> None:
+        self._slots = Slots(max_unavailable)
+        self._access = access
+        self._run = run
+        self._person = person
+        self._policy = policy
+        self._text = text
+        self._held: dict[str, _Held] = {}
+        self._lock = threading.Lock()
+
+    # --- plan --------------------------------------------------------------------------
+
+    def preview(self, subject: Subject) -> tuple[str, ...]:
+        """What an apply would do with its workloads."""
+        scope = scope_of(subject.worst)
+        notes: list[str] = []
+        for kind in kinds_of(subject.facts) if scope is not None else ():
+            scheduler = self._access(subject.node, kind)
+            if scheduler is None:
+                notes.append(f"apply would refuse: {self._no_access(subject, kind)}")
+                continue
+            try:
+                notes += self._preview_of(scheduler, subject, scope or Scope.ALL)
+            except GpustateError as error:
+                notes.append(f"apply would refuse: {error}")
+        return tuple(notes)
+
+    def _preview_of(self, scheduler: Scheduler, subject: Subject, scope: Scope) -> list[str]:
+        member = scheduler.member(subject.facts, subject.node.name)
+        if member.foreign:
+            return [
+                f"apply would refuse: {scheduler.title}: {member.name} is out of service: {'; '.join(member.foreign)}"
+            ]
+        workloads = scheduler.workloads(member, scope, self._policy)
+        stuck = [one for one in workloads if one.problem]
+        gone = [one for one in workloads if not one.problem]
+        which = "GPU workloads" if scope is Scope.GPU else "workloads"
+        notes = [f"{scheduler.title}: holds {member.name}; {which} that leave: {_names(gone)}"]
+        notes += [f"cannot be drained: {one.name}: {one.problem}" for one in stuck]
+        return notes
+
+    def _no_access(self, subject: Subject, kind: str) -> str:
+        agent = next(one for one in subject.facts.agents if AGENTS.get(one) == kind)
+        return (
+            f"{agent} runs on this node and the change may cost {subject.worst.word} "
+            f"({', '.join(subject.states)}), without access to {kind}; {_ACCESS[kind]}, "
+            "or pass --ignore-scheduler"
+        )
+
+    # --- apply -------------------------------------------------------------------------
+
+    def begin(self, subject: Subject, say: Say, stop: Callable[[], bool]) -> None:
+        """Hold it and make its workloads leave."""
+        scope = scope_of(subject.worst)
+        if scope is None:
+            return
+        found: list[Scheduler] = []
+        for kind in kinds_of(subject.facts):
+            scheduler = self._access(subject.node, kind)
+            if scheduler is None:
+                raise RefusedError(self._no_access(subject, kind))
+            found.append(scheduler)
+        held = _Held()
+        with self._lock:
+            self._held[subject.node.name] = held
+        why = Why(self._run, self._person, self._text or f"changes {', '.join(subject.states)}")
+        try:
+            for scheduler in found:
+                member = scheduler.member(subject.facts, subject.node.name)
+                scheduler.enter(why, say, stop)
+                self._slots.take(scheduler, member, subject.node.name, say, stop)
+                held.slots.append((scheduler, member))
+                say(f"holding {member.name} in {scheduler.title}")
+                held.holds.append((scheduler, scheduler.hold(member, why)))
+            for scheduler, member in held.holds:
+                scheduler.drain(member, scope, self._policy, say, stop)
+                scheduler.note(member, "changing")
+        except GpustateError as error:
+            # Nothing was changed yet, so there is no reason to keep it out of service.
+            left = self._release(subject, say)
+            if left and isinstance(error, NotDrainedError):
+                raise NotDrainedError(f"{error}; {'; '.join(left)}") from error
+            raise
+
+    def end(self, subject: Subject, failed: str, say: Say) -> tuple[str, ...]:
+        """Release it, or leave it held with the reason."""
+        if failed:
+            return self._leave(subject, failed)
+        try:
+            self._refresh(subject, say)
+        except GpustateError as error:
+            notes = self._leave(subject, str(error))
+            raise NotRefreshedError("; ".join((str(error), *notes))) from error
+        return (*self._release(subject, say), *self._leftovers(subject, say))
+
+    def _refresh(self, subject: Subject, say: Say) -> None:
+        with self._lock:
+            holds = list(self._held.get(subject.node.name, _Held()).holds)
+        for scheduler, member in holds:
+            scheduler.refresh(member, say, lambda: False)
+
+    def _leave(self, subject: Subject, failed: str) -> tuple[str, ...]:
+        """Record that it stays out of service, and why."""
+        held = self._take(subject)
+        notes: list[str] = []
+        for scheduler, member in held.holds:
+            notes.append(f"{scheduler.title}: {member.name} stays out of service: {failed}")
+            try:
+                scheduler.note(member, "failed")
+            except GpustateError as error:
+                notes.append(str(error))
+        self._give(held)
+        return tuple(notes)
+
+    def _leftovers(self, subject: Subject, say: Say) -> tuple[str, ...]:
+        """Release what an earlier run left held, now that the node is as it should be."""
+        notes: list[str] = []
+        for kind in kinds_of(subject.facts):
+            try:
+                scheduler = self._access(subject.node, kind)
+                if scheduler is None:
+                    continue
+                member = scheduler.member(subject.facts, subject.node.name)
+                if member.hold is None or member.hold.run == self._run:
+                    continue
+                say(f"releasing {member.name}, which run {member.hold.run} left out of service")
+                reason = scheduler.release(member)
+            except GpustateError as error:
+                notes.append(str(error))
+                continue
+            if reason:
+                notes.append(f"{scheduler.title}: {member.name} stays out of service: {reason}")
+        return tuple(notes)
+
+    def _take(self, subject: Subject) -> _Held:
+        """What was held for a node; nothing more is done with it."""
+        with self._lock:
+            return self._held.pop(subject.node.name, _Held())
+
+    def _give(self, held: _Held) -> None:
+        for scheduler, member in held.slots:
+            self._slots.give(scheduler, member)
+
+    def _release(self, subject: Subject, say: Say) -> tuple[str, ...]:
+        held = self._take(subject)
+        notes: list[str] = []
+        for scheduler, member in reversed(held.holds):
+            try:
+                reason = scheduler.release(member)
+            except GpustateError as error:
+                notes.append(f"{scheduler.title}: {member.name} was not released: {error}")
+                continue
+            if reason:
+                notes.append(f"{scheduler.title}: {member.name} stays out of service: {reason}")
+            else:
+                say(f"released {member.name} in {scheduler.title}")
+        self._give(held)
+        return tuple(notes)
+
+
+def _names(workloads: list[Workload], limit: int = 5) -> str:
+    names = [one.name for one in workloads]
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more if names else "none"

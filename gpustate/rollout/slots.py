@@ -1,0 +1,127 @@
+"""How many members of a cluster may be out of service at a time.
+
+Every member counts that is not ready, not schedulable or held by anyone, so a node that failed keeps counting. A node
+waits for its turn while others of the run are at work, and is refused once nothing of the run could free a slot.
+
+Sources:
+    NVIDIA/k8s-operator-libs, pkg/upgrade: a percentage of ``maxUnavailable`` is rounded up.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from gpustate.errors import RefusedError, UsageError
+from gpustate.schedulers.base import Member, NotDrainedError, Say, Scheduler, Stop
+
+_LIMIT = re.compile(r"(?P<number>[1-9][0-9]{0,6})(?P<percent>%?)")
+_POLL_S = 5.0
+
+
+class NoSlotError(RefusedError):
+    """Too many members are out of service for another one."""
+
+
+def check(limit: str) -> None:
+    """Refuse what is not a number or percentage.
+
+    Raises:
+        UsageError: it is neither, 0, or more than 100 %.
+    """
+    match = _LIMIT.fullmatch(limit)
+    if limit and (match is None or (match["percent"] and int(match["number"]) > 100)):
+        raise UsageError(
+            f"--max-unavailable: {limit!r} is not a number of nodes or a percentage",
+            fix="use for example 2 or 10%",
+        )
+
+
+def allowed(limit: str, total: int) -> int:
+    """How many of so many members may be out of service; without a limit all of them."""
+    match = _LIMIT.fullmatch(limit)
+    if match is None:
+        return total
+    number = int(match["number"])
+    return -(-total * number // 100) if match["percent"] else number
+
+
+def full(
+    members: Iterable[Member], member: Member, limit: str, taken: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Who keeps a member from its turn; empty: it may be taken out of service.
+
+    Args:
+        members: all that count, as they are now.
+        member: the one in question; if it is out of service already, it costs no slot.
+        limit: number or percentage; empty: none.
+        taken: members that this run has taken and the list may not show yet, and their node.
+    """
+    counted = [one for one in members if one.counts or one.name == member.name]
+    out = {one.name: one for one in counted if not one.available}
+    if member.name in out or not limit:
+        return ()
+    waiting = sorted({*out, *taken} - {member.name})
+    if len(waiting) < allowed(limit, len(counted)):
+        return ()
+    return tuple(f"{name} ({_why(out.get(name))})" for name in waiting)
+
+
+def _why(member: Member | None) -> str:
+    if member is None:
+        return "of this run"
+    if member.foreign:
+        return member.foreign[0]
+    if member.hold is not None:
+        return f"{member.hold.phase}, run {member.hold.run}"
+    return "unschedulable" if member.ready else "not ready"
+
+
+class Slots:
+    """The turns of one run in its clusters.
+
+    Args:
+        limit: members of one cluster that may be out of service; empty: no limit.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(self, limit: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        check(limit)
+        self._limit = limit
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._taken: dict[str, dict[str, str]] = {}
+
+    def take(self, scheduler: Scheduler, member: Member, node: str, say: Say, stop: Stop) -> None:
+        """Wait for this member's turn.
+
+        Raises:
+            NoSlotError: too many others are out of service, and none of them by this run.
+            NotDrainedError: interrupted.
+        """
+        told: tuple[str, ...] = ()
+        while self._limit:
+            with self._lock:
+                taken = self._taken.setdefault(scheduler.title, {})
+                names = full(scheduler.members(fresh=True), member, self._limit, taken)
+                if not names:
+                    taken[member.name] = node
+                    return
+                if not taken:
+                    raise NoSlotError(
+                        f"{scheduler.title}: --max-unavailable {self._limit}: out of service are {', '.join(names)}",
+                        fix="return them to service, or raise the limit",
+                    )
+            if names != told:
+                say(f"waiting for a slot: out of service are {', '.join(names)}")
+                told = names
+            if stop():
+                raise NotDrainedError("interrupted while it waited for a slot")
+            self._sleep(_POLL_S)
+
+    def give(self, scheduler: Scheduler, member: Member) -> None:
+        """This member is done, well or not."""
+        with self._lock:
+            self._taken.get(scheduler.title, {}).pop(member.name, None)

@@ -1,0 +1,60 @@
+"""Members of the schedulers that an inventory names, and what keeps them out of service."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpustate.core.facts import AGENTS
+from gpustate.core.inventory import InventoryNode
+from gpustate.rollout.access import Accesses
+from gpustate.schedulers.base import Member, Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One member.
+
+    Args:
+        scheduler: as messages name it.
+        member: as it is now.
+    """
+
+    scheduler: str
+    member: Member
+
+    @property
+    def in_service(self) -> bool:
+        """It takes work, and nobody holds it."""
+        member = self.member
+        return member.available and member.hold is None and not member.foreign
+
+    @property
+    def next(self) -> str:
+        """What to do about it; empty: nothing."""
+        hold = self.member.hold
+        if hold is None or hold.phase == "left":
+            return ""
+        if hold.phase == "failed":
+            return "fix the node, then run gpustate apply again; it is released when it ends well"
+        return f"if run {hold.run} is dead: gpustate resume {hold.run}, or gpustate apply again"
+
+
+def statuses(nodes: Sequence[InventoryNode], access: Accesses) -> list[Status]:
+    """Every member with GPUs, and every one that is held, of every scheduler that nodes name.
+
+    Raises:
+        GpustateError: a scheduler cannot be used.
+    """
+    found: dict[str, Scheduler] = {}
+    for node in nodes:
+        for kind in dict.fromkeys(AGENTS.values()):
+            scheduler = access(node, kind)
+            if scheduler is not None:
+                found.setdefault(scheduler.title, scheduler)
+    return [
+        Status(title, member)
+        for title, scheduler in found.items()
+        for member in sorted(scheduler.members(), key=lambda one: one.name)
+        if member.counts or member.hold is not None
+    ]

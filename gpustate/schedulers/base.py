@@ -1,0 +1,202 @@
+"""What a scheduler is to a run: who its members are, what runs there, hold, drain, release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from gpustate.core.facts import NodeFacts
+from gpustate.errors import ClusterError, RefusedError
+
+#: A line of progress.
+Say = Callable[[str], None]
+Stop = Callable[[], bool]
+
+
+class NotDrainedError(RefusedError):
+    """A member could not be drained, so nothing was changed on it."""
+
+
+class NotRefreshedError(ClusterError):
+    """A member was changed, and does not offer its GPUs to workloads."""
+
+
+class HeldElsewhereError(RefusedError):
+    """Someone else took the member out of service; it is left alone."""
+
+
+class Scope(Enum):
+    """Which workloads have to leave before a change."""
+
+    GPU = "gpu"  # those that use a GPU: the driver is reloaded or a GPU reset
+    ALL = "all"  # all of them: the machine reboots
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a member is held, for whoever looks at it.
+
+    Args:
+        run: id of the run.
+        person: user@host.
+        text: what is done, in a few words.
+    """
+
+    run: str
+    person: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A hold that this tool made.
+
+    Args:
+        run: id of the run that made it.
+        person: who ran it.
+        text: why.
+        phase: ``held``, ``drained``, ``changing``, ``validating`` or ``failed``.
+        since: time of the phase, in UTC.
+        schedulable_before: new work was allowed before the hold.
+    """
+
+    run: str
+    person: str
+    text: str
+    phase: str
+    since: str
+    schedulable_before: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node as its scheduler knows it.
+
+    Args:
+        name: the scheduler's name of it.
+        ready: it takes work, as far as the scheduler can tell.
+        schedulable: new work may be placed there.
+        hold: this tool's hold; ``None``: there is none.
+        foreign: who else took it out of service, and how; empty: nobody.
+        gpus: GPUs and MIG devices that it offers to workloads, as far as the scheduler tells.
+        counts: it has GPUs, so it counts when members out of service are counted.
+    """
+
+    name: str
+    ready: bool
+    schedulable: bool
+    hold: Hold | None = None
+    foreign: tuple[str, ...] = ()
+    gpus: int = 0
+    counts: bool = True
+
+    @property
+    def available(self) -> bool:
+        """It counts as in service."""
+        return self.ready and self.schedulable
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Something that runs on a member and has to leave.
+
+    Args:
+        name: ``namespace/pod``, or a job.
+        gpu: it uses a GPU.
+        problem: why it cannot leave by itself; empty where it can.
+    """
+
+    name: str
+    gpu: bool
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainPolicy:
+    """How workloads leave; defaults as ``kubectl drain --ignore-daemonsets`` has them.
+
+    Args:
+        force: also delete pods that no controller would create again.
+        delete_empty_dir: also delete pods whose emptyDir volumes are lost with them.
+        grace_period_s: seconds a pod has to end; ``None``: its own.
+        timeout_s: seconds after which draining is given up; 0: never.
+        pod_selector: label selector of the pods that leave; empty: all.
+        wait_selector: label selector of pods that are waited for instead of evicted; empty: none.
+        wait_timeout_s: seconds after which they are evicted like all others; 0: never.
+    """
+
+    force: bool = False
+    delete_empty_dir: bool = False
+    grace_period_s: int | None = None
+    timeout_s: float = 300.0
+    pod_selector: str = ""
+    wait_selector: str = ""
+    wait_timeout_s: float = 0.0
+
+
+class Scheduler(Protocol):
+    """One cluster's scheduler."""
+
+    @property
+    def title(self) -> str:
+        """As messages name it: ``Kubernetes at https://...``."""
+
+    def members(self, *, fresh: bool = False) -> Sequence[Member]:
+        """Every node it knows, as this run has listed them, or as they are now."""
+
+    def member(self, facts: NodeFacts, name: str) -> Member:
+        """The member that is this machine, as it is now.
+
+        Raises:
+            RefusedError: there is none, or more than one may be it.
+        """
+
+    def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
+        """What would have to leave."""
+
+    def enter(self, why: Why, say: Say, stop: Stop) -> None:
+        """Be the only run that takes its members out of service, from now on until :meth:`leave`.
+
+        Raises:
+            LockHeld: another run is.
+            ClusterError: rights are missing, or the cluster does not answer.
+        """
+
+    def leave(self) -> None:
+        """Let other runs."""
+
+    def hold(self, member: Member, why: Why) -> Member:
+        """Keep new work away, and remember how it was before.
+
+        Raises:
+            HeldElsewhereError: someone else did already.
+        """
+
+    def note(self, member: Member, phase: str) -> Member:
+        """Record the phase of a held member."""
+
+    def drain(
+        self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+    ) -> None:
+        """Make the workloads leave, or wait for them.
+
+        Raises:
+            NotDrainedError: they did not.
+        """
+
+    def refresh(self, member: Member, say: Say, stop: Stop) -> None:
+        """Restart what still uses the old driver, and wait until the member offers GPUs again.
+
+        Args:
+            member: as it was when it was held.
+            say: tells what is done.
+            stop: asked while it waits.
+
+        Raises:
+            NotRefreshedError: it offers none, and did before.
+        """
+
+    def release(self, member: Member) -> str:
+        """Undo this tool's own hold, and nothing else; why it stays out of service, empty where it does not."""

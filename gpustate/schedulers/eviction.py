@@ -1,0 +1,251 @@
+"""Select the pods that leave a Node, as ``kubectl drain --ignore-daemonsets`` does. Pure.
+
+Surprising: a pod that has finished is deleted whatever guards it; a static pod and one of a DaemonSet stay; of all
+filters the first that objects decides. Without a GPU a pod stays when only GPU workloads have to leave. A pod that
+holds a GPU by DRA names a claim, and a claim that cannot be read counts as one on a GPU. ``adminAccess`` is for
+monitoring, so such a pod is not a workload.
+
+Sources:
+    kubernetes/kubectl, pkg/drain/filters.go; kubernetes, registry/core/pod/storage/eviction.go;
+    NVIDIA/k8s-operator-libs, pkg/upgrade/pod_manager.go; resource.k8s.io/v1 ResourceClaim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.cluster.pods import requested
+from gpustate.schedulers import selectors
+from gpustate.schedulers.base import DrainPolicy, Scope
+
+Json = dict[str, Any]
+
+_MIRROR = "kubernetes.io/config.mirror"
+_GPU_DRIVER = "gpu.nvidia.com"
+_ENDED = ("Succeeded", "Failed")
+#: Images whose programs open NVML for as long as they run.
+_OPERANDS = frozenset(
+    {
+        "k8s-device-plugin",
+        "gpu-feature-discovery",
+        "dcgm",
+        "dcgm-exporter",
+        "k8s-dra-driver-gpu",
+        "dra-driver-nvidia-gpu",
+    }
+)
+_GPU_PREFIXES = ("nvidia.com/gpu", "nvidia.com/mig-")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What selecting needs besides a Node's pods.
+
+    Args:
+        daemon_sets: ``namespace/name`` of each.
+        claims: ResourceClaims by ``namespace/name``.
+        budgets: PodDisruptionBudgets by namespace.
+    """
+
+    daemon_sets: frozenset[str] = frozenset()
+    claims: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    budgets: Mapping[str, Sequence[Json]] = field(default_factory=dict[str, Sequence[Json]])
+
+    @classmethod
+    def of(
+        cls, daemon_sets: Iterable[Json], claims: Iterable[Json], budgets: Iterable[Json]
+    ) -> Cluster:
+        """Index lists of objects."""
+        by_namespace: dict[str, list[Json]] = {}
+        for one in budgets:
+            by_namespace.setdefault(one["metadata"]["namespace"], []).append(one)
+        return cls(
+            frozenset(name(one) for one in daemon_sets),
+            {name(one): one for one in claims},
+            by_namespace,
+        )
+
+
+@dataclass(slots=True)
+class Selection:
+    """What becomes of a Node's pods.
+
+    Args:
+        leave: they are evicted.
+        stay: they are left alone, and why, for those that a person might wonder about.
+        refused: they keep the Node from being drained, and why.
+    """
+
+    leave: list[Json] = field(default_factory=list[Json])
+    stay: list[tuple[Json, str]] = field(default_factory=list[tuple[Json, str]])
+    refused: list[tuple[Json, str]] = field(default_factory=list[tuple[Json, str]])
+
+
+def name(thing: Json) -> str:
+    """``namespace/name``."""
+    meta = thing["metadata"]
+    return f"{meta.get('namespace', '')}/{meta['name']}"
+
+
+def finished(pod: Json) -> bool:
+    """Its containers have ended for good."""
+    return (pod.get("status") or {}).get("phase") in _ENDED
+
+
+def labels(pod: Json) -> Mapping[str, str]:
+    """Of a pod."""
+    found: Mapping[str, str] = pod["metadata"].get("labels") or {}
+    return found
+
+
+def controller(pod: Json) -> Json | None:
+    """The owner that creates it again; ``None``: nothing does."""
+    for owner in pod["metadata"].get("ownerReferences") or ():
+        if owner.get("controller"):
+            found: Json = owner
+            return found
+    return None
+
+
+def uses_gpu(pod: Json, claims: Mapping[str, Json]) -> bool:
+    """Whether it holds a GPU or a part of one."""
+    if finished(pod):
+        return False
+    return bool(requested(pod)) or _renamed(pod) or _claims_gpu(pod, claims)
+
+
+def _renamed(pod: Json) -> bool:
+    spec = pod.get("spec") or {}
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+        resources = container.get("resources") or {}
+        for key in (*(resources.get("limits") or ()), *(resources.get("requests") or ())):
+            if key.startswith(_GPU_PREFIXES):
+                return True
+    return False
+
+
+def _claims_gpu(pod: Json, claims: Mapping[str, Json]) -> bool:
+    status = pod.get("status") or {}
+    names = [
+        one.get("resourceClaimName") for one in (pod.get("spec") or {}).get("resourceClaims") or ()
+    ]
+    names += [one.get("resourceClaimName") for one in status.get("resourceClaimStatuses") or ()]
+    names.append((status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName"))
+    namespace = pod["metadata"].get("namespace", "")
+    for claim_name in filter(None, names):
+        claim = claims.get(f"{namespace}/{claim_name}")
+        if claim is None:
+            return True
+        allocation = (claim.get("status") or {}).get("allocation") or {}
+        for result in (allocation.get("devices") or {}).get("results") or ():
+            if result.get("driver") == _GPU_DRIVER and not result.get("adminAccess"):
+                return True
+    return False
+
+
+def select(pods: Iterable[Json], scope: Scope, policy: DrainPolicy, cluster: Cluster) -> Selection:
+    """Judge every pod of a Node."""
+    wanted = selectors.parse(policy.pod_selector)
+    found = Selection()
+    for pod in pods:
+        if scope is Scope.GPU and not uses_gpu(pod, cluster.claims):
+            continue
+        if not selectors.matches(wanted, labels(pod)):
+            found.stay.append((pod, "not selected"))
+            continue
+        verdict, words = _judge(pod, policy, cluster)
+        if verdict == "leave":
+            found.leave.append(pod)
+        elif verdict == "stay":
+            found.stay.append((pod, words))
+        else:
+            found.refused.append((pod, words))
+    return found
+
+
+def _judge(pod: Json, policy: DrainPolicy, cluster: Cluster) -> tuple[str, str]:
+    owner = controller(pod)
+    ended = finished(pod)
+    if owner is not None and owner["kind"] == "DaemonSet" and not ended:
+        there = f"{pod['metadata'].get('namespace', '')}/{owner['name']}" in cluster.daemon_sets
+        if there:
+            return "stay", f"managed by DaemonSet {owner['name']}"
+        if not policy.force:
+            return (
+                "refuse",
+                f"its DaemonSet {owner['name']} is gone; pass --drain-force to delete it",
+            )
+        return "leave", ""
+    if _MIRROR in (pod["metadata"].get("annotations") or {}):
+        return "stay", "a static pod"
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    if not ended and not policy.delete_empty_dir:
+        empty = [one["name"] for one in volumes if one.get("emptyDir") is not None]
+        if empty:
+            return (
+                "refuse",
+                f"its emptyDir volume {empty[0]} would be lost; pass --delete-emptydir-data to delete it",
+            )
+    if owner is None and not ended and not policy.force:
+        return "refuse", "no controller would create it again; pass --drain-force to delete it"
+    return "leave", ""
+
+
+def budgets_of(pod: Json, cluster: Cluster) -> list[Json]:
+    """The PodDisruptionBudgets that guard a pod."""
+    namespace = pod["metadata"].get("namespace", "")
+    return [
+        one
+        for one in cluster.budgets.get(namespace, ())
+        if selectors.matches(
+            selectors.of_object((one.get("spec") or {}).get("selector")), labels(pod)
+        )
+    ]
+
+
+def is_operand(pod: Json) -> bool:
+    """A pod of a DaemonSet of NVIDIA's that keeps NVML open, so that it goes on with the old driver."""
+    owner = controller(pod)
+    if owner is None or owner["kind"] != "DaemonSet":
+        return False
+    images = (
+        str(one.get("image") or "") for one in (pod.get("spec") or {}).get("containers") or ()
+    )
+    names = (image.rpartition("/")[2].partition("@")[0].partition(":")[0] for image in images)
+    return any(name in _OPERANDS for name in names)
+
+
+def is_ready(pod: Json) -> bool:
+    """Its condition Ready is True."""
+    return any(
+        one["type"] == "Ready" and one["status"] == "True"
+        for one in (pod.get("status") or {}).get("conditions") or ()
+    )
+
+
+def dead_end(pod: Json, cluster: Cluster) -> str:
+    """Why a pod's eviction will be refused for as long as nobody changes something; empty: it will not."""
+    if finished(pod) or (pod.get("status") or {}).get("phase") == "Pending":
+        return ""  # deleted without a look at budgets
+    if pod["metadata"].get("deletionTimestamp"):
+        return ""
+    found = budgets_of(pod, cluster)
+    if len(found) > 1:
+        names = " and ".join(name(one) for one in found)
+        return f"PodDisruptionBudgets {names} both select it, so it cannot be evicted"
+    for budget in found:
+        status = budget.get("status") or {}
+        title = f"PodDisruptionBudget {name(budget)}"
+        policy = (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy")
+        if policy == "AlwaysAllow" and not is_ready(pod):
+            continue
+        if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
+            return f"{title} has no current status; check that the disruption controller runs"
+        if status.get("disruptionsAllowed", 0) > 0:
+            continue
+        expected, desired = status.get("expectedPods", 0), status.get("desiredHealthy", 0)
+        if expected and desired >= expected:
+            return f"{title} never allows a disruption: it requires {desired} of {expected} pods"
+    return ""

@@ -1,0 +1,135 @@
+"""Who else took a Node out of service, or works on it. Pure.
+
+Sources:
+    kubernetes/autoscaler, utils/taints; aws/karpenter, apis/v1/taints.go; NVIDIA/gpu-operator, upgrade states;
+    NVIDIA/NVSentinel, fault-quarantine; NVIDIA/nodewright, wrapper/node.go; Mellanox/maintenance-operator, api/v1alpha1;
+    kubereboot/kured; openshift/machine-config-operator, daemon/constants; NVIDIA/mig-parted, reconfigure.go; CoreWeave SUNK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+Json = dict[str, Any]
+
+_UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
+_MIG_STATE = "nvidia.com/mig.config.state"
+_NVSENTINEL_STATE = "dgxc.nvidia.com/nvsentinel-state"
+#: Taint keys by which other tools announce that a Node leaves or is worked on.
+_TAINTS: Mapping[str, str] = {
+    "ToBeDeletedByClusterAutoscaler": "cluster-autoscaler deletes it",
+    "karpenter.sh/disrupted": "Karpenter replaces it",
+    "karpenter.sh/disruption": "Karpenter replaces it",
+    "node.kubernetes.io/out-of-service": "it is marked as out of service",
+    "node.cloudprovider.kubernetes.io/shutdown": "its cloud shut it down",
+    "cloud.google.com/impending-node-termination": "its cloud terminates it",
+    "skyhook.nvidia.com": "NodeWright works on it",
+    "nodewright.nvidia.com": "NodeWright works on it",
+    "sunk.coreweave.com/lock": "SUNK holds it",
+}
+_TAINT_PREFIXES: Mapping[str, str] = {
+    "aws-node-termination-handler/": "its cloud terminates it",
+    "nvsentinel.nvidia.com/": "NVSentinel repairs it",
+}
+#: In the name of anybody's taint.
+_TAINT_WORDS = ("maintenance", "drain", "upgrade", "quarantine")
+_ANNOTATIONS: Mapping[str, str] = {
+    "quarantineHealthEvent": "NVSentinel quarantined it",
+    "nvsentinel.dgxc.nvidia.com/active-maintenance-request": "NVSentinel maintains it",
+    "weave.works/kured-reboot-in-progress": "kured reboots it",
+    "kured.dev/reboot-in-progress": "kured reboots it",
+    "sunk.coreweave.com/drain": "SUNK drains it",
+}
+_MACHINE_CONFIG = "machineconfiguration.openshift.io/"
+_NODEWRIGHT = ("skyhook.nvidia.com/", "nodewright.nvidia.com/")
+
+
+def manager_of_cordon(node: Json) -> str:
+    """Who wrote ``spec.unschedulable`` last, by the Node's managedFields; empty where they do not say."""
+    newest = ("", "")
+    for entry in node["metadata"].get("managedFields") or []:
+        if "f:unschedulable" in ((entry.get("fieldsV1") or {}).get("f:spec") or {}):
+            newest = max(newest, (str(entry.get("time") or ""), str(entry.get("manager") or "")))
+    return newest[1]
+
+
+def holders(
+    node: Json, *, held: bool, own_manager: str, maintenances: Iterable[Json] = ()
+) -> tuple[str, ...]:
+    """Everyone else who holds a Node or works on it, in words; empty: nobody.
+
+    Args:
+        node: the Node.
+        held: this tool's own record is on it.
+        own_manager: this tool's field manager.
+        maintenances: the cluster's NodeMaintenance objects.
+    """
+    found = [
+        *_cordon(node, held=held, own_manager=own_manager),
+        *_taints(node),
+        *_labels(node),
+        *_annotations(node),
+    ]
+    name = node["metadata"]["name"]
+    for one in maintenances:
+        if (one.get("spec") or {}).get("nodeName") == name:
+            who = one["spec"].get("requestorID") or "a requestor"
+            found.append(
+                f"NodeMaintenance {one['metadata'].get('namespace')}/{one['metadata']['name']} of {who}"
+            )
+    return tuple(dict.fromkeys(found))
+
+
+def _cordon(node: Json, *, held: bool, own_manager: str) -> Iterator[str]:
+    if not (node.get("spec") or {}).get("unschedulable"):
+        return
+    manager = manager_of_cordon(node)
+    if not held or (manager and manager != own_manager):
+        yield f"cordoned by {manager or 'someone else'}"
+
+
+def _taints(node: Json) -> Iterator[str]:
+    for taint in (node.get("spec") or {}).get("taints") or []:
+        key = str(taint["key"])
+        shown = f"taint {key}:{taint['effect']}"
+        words = _TAINTS.get(key) or next(
+            (words for prefix, words in _TAINT_PREFIXES.items() if key.startswith(prefix)), ""
+        )
+        if words:
+            yield f"{words} ({shown})"
+        elif any(word in key.lower() for word in _TAINT_WORDS):
+            yield shown
+
+
+def _labels(node: Json) -> Iterator[str]:
+    labels = node["metadata"].get("labels") or {}
+    state = labels.get(_UPGRADE_STATE, "")
+    if state not in ("", "upgrade-done"):
+        yield f"the GPU Operator upgrades its driver ({_UPGRADE_STATE}={state})"
+    if labels.get(_MIG_STATE) in ("pending", "rebooting"):
+        yield f"NVIDIA's MIG manager changes it ({_MIG_STATE}={labels[_MIG_STATE]})"
+    state = labels.get(_NVSENTINEL_STATE, "")
+    if state not in ("", "remediation-succeeded"):
+        yield f"NVSentinel handles a fault ({_NVSENTINEL_STATE}={state})"
+    for key, value in sorted(labels.items()):
+        if key.endswith("/cordon-by") and value:
+            yield f"cordoned by {value} (label {key})"
+
+
+def _annotations(node: Json) -> Iterator[str]:
+    found = node["metadata"].get("annotations") or {}
+    for key, words in _ANNOTATIONS.items():
+        if found.get(key):
+            yield f"{words} (annotation {key})"
+    for key, value in sorted(found.items()):
+        if key.startswith(_NODEWRIGHT) and "/cordon_" in key:
+            yield f"NodeWright cordoned it (annotation {key})"
+        if key.startswith(_NODEWRIGHT) and "/status_" in key and value != "complete":
+            yield f"NodeWright works on it (annotation {key}={value})"
+    state = found.get(f"{_MACHINE_CONFIG}state", "")
+    if state not in ("", "Done"):
+        yield f"the Machine Config Operator works on it ({_MACHINE_CONFIG}state={state})"
+    drain = found.get(f"{_MACHINE_CONFIG}desiredDrain", "")
+    if drain.startswith("drain-") and drain != found.get(f"{_MACHINE_CONFIG}lastAppliedDrain"):
+        yield f"the Machine Config Operator drains it ({_MACHINE_CONFIG}desiredDrain)"

@@ -1,0 +1,506 @@
+"""Kubernetes as a scheduler: hold is a cordon, draining is eviction, and the record is an annotation of the Node.
+
+The cordon and the record of who made it are one write, guarded by the Node's resourceVersion, so neither is there
+without the other. What is shown in a plan comes from one list per kind and run; what is written is read anew.
+
+Sources:
+    kubernetes/kubectl, pkg/drain; kubernetes, registry/core/pod/storage/eviction.go (429 and Retry-After, 500 for two
+    budgets, NamespaceTerminating).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from gpustate.cluster import pods as cluster_pods
+from gpustate.cluster.api import FIELD_MANAGER, Api, RefusedRequest
+from gpustate.core.facts import NodeFacts
+from gpustate.errors import ClusterError, RefusedError
+from gpustate.schedulers import eviction, foreign, selectors
+from gpustate.schedulers.base import (
+    DrainPolicy,
+    HeldElsewhereError,
+    Hold,
+    Member,
+    NotDrainedError,
+    NotRefreshedError,
+    Say,
+    Scope,
+    Stop,
+    Why,
+    Workload,
+)
+from gpustate.schedulers.lease import ClusterLease
+
+Json = dict[str, Any]
+
+#: The annotation of a Node that has the record of our hold, as JSON.
+HOLD = "gpustate.io/hold"
+_RETRY_S = 5.0
+_POLL_S = 1.0
+#: What a change of nodes needs: verb, API group, resource.
+_RIGHTS = (
+    ("get", "", "nodes"),
+    ("list", "", "nodes"),
+    ("patch", "", "nodes"),
+    ("list", "", "pods"),
+    ("delete", "", "pods"),
+    ("create", "", "pods/eviction"),
+    ("list", "apps", "daemonsets"),
+    ("list", "policy", "poddisruptionbudgets"),
+    ("list", "resource.k8s.io", "resourceclaims"),
+    ("get", "coordination.k8s.io", "leases"),
+    ("create", "coordination.k8s.io", "leases"),
+    ("update", "coordination.k8s.io", "leases"),
+)
+_CONFLICTS = 5
+_REFRESH_S = 180.0
+
+
+def now() -> str:
+    """The time in UTC, as records have it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(slots=True)
+class _Lists:
+    """What one run has listed."""
+
+    nodes: list[Json]
+    index: cluster_pods.NodeIndex
+    maintenances: list[Json]
+
+
+class Kubernetes:
+    """One cluster.
+
+    Args:
+        api: access to it.
+        sleep: waits so many seconds.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._sleep = sleep
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._lease = ClusterLease(api, sleep=sleep, clock=clock)
+        self._lists: _Lists | None = None
+        self._may: list[str] | None = None
+        self._cluster: eviction.Cluster | None = None
+        self._pods: dict[str, list[Json]] | None = None
+
+    @property
+    def title(self) -> str:
+        """As messages name it."""
+        return f"Kubernetes at {self._api.server}"
+
+    # --- members -----------------------------------------------------------------------
+
+    def _listed(self) -> _Lists:
+        with self._lock:
+            if self._lists is None:
+                nodes = self._api.nodes()
+                self._lists = _Lists(nodes, cluster_pods.NodeIndex(nodes), self._api.maintenances())
+            return self._lists
+
+    def members(self, *, fresh: bool = False) -> Sequence[Member]:
+        """Every Node."""
+        nodes = self._api.nodes() if fresh else self._listed().nodes
+        return [self._member(node) for node in nodes]
+
+    def member(self, facts: NodeFacts, name: str) -> Member:
+        """The Node that is this machine."""
+        machine = cluster_pods.Machine(facts.boot_id, facts.machine_id, facts.system_uuid)
+        try:
+            node = self._listed().index.match(machine, any_boot=True)
+        except cluster_pods.Verdict as verdict:
+            raise RefusedError(
+                f"{name}: {self.title}: {verdict.check.evidence}", fix=verdict.check.remedy
+            ) from None
+        return self._member(node)
+
+    def _member(self, node: Json) -> Member:
+        hold = read_hold(node)
+        return Member(
+            node["metadata"]["name"],
+            ready=_is_ready(node),
+            schedulable=not (node.get("spec") or {}).get("unschedulable"),
+            hold=hold,
+            foreign=foreign.holders(
+                node,
+                held=hold is not None,
+                own_manager=FIELD_MANAGER,
+                maintenances=self._listed().maintenances,
+            ),
+            gpus=sum(cluster_pods.allocatable(node).values()),
+            counts=cluster_pods.has_gpus(node),
+        )
+
+    # --- workloads ---------------------------------------------------------------------
+
+    def _of_cluster(self, *, fresh: bool = False) -> eviction.Cluster:
+        with self._lock:
+            if self._cluster is None or fresh:
+                self._cluster = eviction.Cluster.of(
+                    self._api.daemon_sets(), self._api.claims(), self._api.budgets()
+                )
+            return self._cluster
+
+    def _all_pods(self) -> dict[str, list[Json]]:
+        with self._lock:
+            if self._pods is None:
+                found: dict[str, list[Json]] = {}
+                for pod in self._api.pods():
+                    node = (pod.get("spec") or {}).get("nodeName")
+                    if node:
+                        found.setdefault(node, []).append(pod)
+                self._pods = found
+            return self._pods
+
+    def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
+        """The pods that would have to leave."""
+        cluster = self._of_cluster()
+        pods = self._all_pods().get(member.name, [])
+        selection = eviction.select(pods, scope, policy, cluster)
+        found = [
+            Workload(
+                eviction.name(pod),
+                eviction.uses_gpu(pod, cluster.claims),
+                eviction.dead_end(pod, cluster),
+            )
+            for pod in selection.leave
+        ]
+        found += [
+            Workload(eviction.name(pod), eviction.uses_gpu(pod, cluster.claims), words)
+            for pod, words in selection.refused
+        ]
+        return sorted(found, key=lambda one: one.name)
+
+    # --- hold and release --------------------------------------------------------------
+
+    def enter(self, why: Why, say: Say, stop: Stop) -> None:
+        """Check the rights, and take the cluster's Lease."""
+        self._check_rights()
+        self._lease.hold(why, say, stop)
+
+    def leave(self) -> None:
+        """Let go of the Lease."""
+        self._lease.release()
+
+    def hold(self, member: Member, why: Why) -> Member:
+        """Cordon it."""
+        self._listed().maintenances = self._api.maintenances()
+
+        def change(node: Json, current: Member) -> Json:
+            if current.foreign:
+                raise HeldElsewhereError(
+                    f"{self.title}: Node {member.name} is out of service: {'; '.join(current.foreign)}",
+                    fix="run again when that is over; --ignore-scheduler changes it all the same",
+                )
+            before = current.hold
+            record = Hold(
+                why.run,
+                why.person,
+                why.text,
+                "held",
+                now(),
+                before.schedulable_before if before else current.schedulable,
+            )
+            return _patch(node, record, unschedulable=True)
+
+        return self._write(member.name, change)
+
+    def _check_rights(self) -> None:
+        """Refuse before anything is written, with every rule that is missing."""
+        with self._lock:
+            if self._may is None:
+                self._may = [
+                    rule(verb, group, resource)
+                    for verb, group, resource in _RIGHTS
+                    if not self._api.may(verb, group, *resource.split("/"))
+                ]
+            missing = self._may
+        if missing:
+            raise ClusterError(
+                f"{self.title}: its user lacks rights to take nodes out of service",
+                fix=f"add to a ClusterRole of its user: {'; '.join(missing)}",
+            )
+
+    def note(self, member: Member, phase: str) -> Member:
+        """Record the phase."""
+
+        def change(node: Json, current: Member) -> Json | None:
+            if current.hold is None or current.hold.phase == phase:
+                return None
+            return _patch(node, replace(current.hold, phase=phase, since=now()))
+
+        return self._write(member.name, change)
+
+    def refresh(self, member: Member, say: Say, stop: Stop) -> None:
+        """Delete the pods of NVIDIA's DaemonSets on it, which are created again, and wait for GPUs."""
+        old = {
+            str(pod["metadata"]["uid"]): pod
+            for pod in self._api.pods_on(member.name)
+            if eviction.is_operand(pod)
+        }
+        if old:
+            say(f"restarting {_some(map(eviction.name, old.values()))}")
+        for pod in old.values():
+            try:
+                self._api.delete(pod)
+            except RefusedRequest as error:
+                raise with_rule(error) from None
+        deadline = self._clock() + _REFRESH_S
+        while True:
+            waits = self._refreshing(member, set(old))
+            if not waits:
+                return
+            if self._clock() > deadline:
+                raise NotRefreshedError(
+                    f"{self.title}: Node {member.name} offers no GPU {_REFRESH_S:g} s after the change: {waits}",
+                    fix="read the log of NVIDIA's device plugin on it; then gpustate apply again",
+                )
+            _check(stop)
+            self._sleep(_POLL_S)
+
+    def _refreshing(self, member: Member, old: set[str]) -> str:
+        """What is not there yet; empty: all is."""
+        pods = [one for one in self._api.pods_on(member.name) if eviction.is_operand(one)]
+        for pod in pods:
+            if str(pod["metadata"]["uid"]) in old:
+                return f"{eviction.name(pod)} is terminating"
+            if not eviction.is_ready(pod):
+                return f"{eviction.name(pod)} is not ready"
+        if old and not pods:
+            return "its DaemonSets have not created their pods again"
+        if member.gpus and not self._member(self._api.node(member.name)).gpus:
+            return "allocatable has none"
+        return ""
+
+    def release(self, member: Member) -> str:
+        """Uncordon it, where the cordon is ours and nobody else has a claim on it."""
+        reason = ""
+
+        def change(node: Json, current: Member) -> Json | None:
+            nonlocal reason
+            reason = ""
+            if current.hold is None:
+                return None
+            if current.foreign:
+                reason = "; ".join(current.foreign)
+                record = replace(current.hold, phase="left", text=f"left cordoned: {reason}")
+                return _patch(node, record)
+            stays = not current.hold.schedulable_before
+            return _patch(node, None, unschedulable=None if stays else False)
+
+        self._write(member.name, change)
+        return reason
+
+    def _write(self, name: str, change: Callable[[Json, Member], Json | None]) -> Member:
+        for _ in range(_CONFLICTS):
+            node = self._api.node(name)
+            patch = change(node, self._member(node))
+            if patch is None:
+                return self._member(node)
+            try:
+                return self._member(self._api.patch_node(name, patch))
+            except RefusedRequest as error:
+                if error.status != 409:
+                    raise with_rule(error) from None
+        raise ClusterError(f"{self.title}: Node {name} is changed all the time; run again")
+
+    # --- drain -------------------------------------------------------------------------
+
+    def drain(
+        self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+    ) -> None:
+        """Evict the pods that have to leave, and wait until they have."""
+        self._wait_for(member, policy, say, stop)
+        cluster = self._of_cluster(fresh=True)
+        selection = eviction.select(self._api.pods_on(member.name), scope, policy, cluster)
+        if selection.refused:
+            words = "; ".join(f"{eviction.name(pod)}: {why}" for pod, why in selection.refused[:4])
+            more = len(selection.refused) - 4
+            raise NotDrainedError(
+                f"{self.title}: Node {member.name} cannot be drained: {words}"
+                + (f"; and {more} more pods" if more > 0 else "")
+            )
+        _Eviction(self._api, member.name, policy, say, stop, self._sleep, self._clock).run(
+            selection.leave
+        )
+
+    def _wait_for(self, member: Member, policy: DrainPolicy, say: Say, stop: Stop) -> None:
+        """Wait for pods that are to complete by themselves."""
+        wanted = selectors.parse(policy.wait_selector)
+        if not wanted:
+            return
+        began = self._clock()
+        told = False
+        while True:
+            left = [
+                pod
+                for pod in self._api.pods_on(member.name)
+                if not eviction.finished(pod) and selectors.matches(wanted, eviction.labels(pod))
+            ]
+            if not left:
+                return
+            if policy.wait_timeout_s and self._clock() - began > policy.wait_timeout_s:
+                return
+            if not told:
+                say(f"waiting for {_some(map(eviction.name, left))} to complete")
+                told = True
+            _check(stop)
+            self._sleep(_POLL_S)
+
+
+@dataclass(slots=True)
+class _Eviction:
+    """The pods of one Node on their way out."""
+
+    api: Api
+    node: str
+    policy: DrainPolicy
+    say: Say
+    stop: Stop
+    sleep: Callable[[float], None]
+    clock: Callable[[], float]
+
+    def run(self, pods: Sequence[Json]) -> None:
+        """Evict all, then again those whose budget said no, until all are gone."""
+        waiting = {str(pod["metadata"]["uid"]): pod for pod in pods}
+        evicted: set[str] = set()
+        next_try: dict[str, float] = {}
+        blocked: dict[str, str] = {}
+        failed: dict[str, str] = {}
+        began = self.clock()
+        if waiting:
+            self.say(f"evicting {_some(map(eviction.name, waiting.values()))}")
+        while waiting:
+            _check(self.stop)
+            for uid, pod in waiting.items():
+                if uid in evicted or self.clock() < next_try.get(uid, 0.0):
+                    continue
+                words, retry_s, final = self._evict(pod)
+                if final:
+                    failed[uid] = f"{eviction.name(pod)}: {words}"
+                elif words:
+                    if blocked.get(uid) != words:
+                        self.say(f"{eviction.name(pod)}: {words}")
+                    blocked[uid] = words
+                    next_try[uid] = self.clock() + retry_s
+                else:
+                    evicted.add(uid)
+            there = {str(pod["metadata"]["uid"]) for pod in self.api.pods_on(self.node)}
+            waiting = {u: pod for u, pod in waiting.items() if u in there and u not in failed}
+            if not waiting:
+                break
+            if self.policy.timeout_s and self.clock() - began > self.policy.timeout_s:
+                raise self._late(waiting, blocked)
+            self.sleep(_POLL_S)
+        if failed:
+            raise NotDrainedError(
+                f"Node {self.node} cannot be drained: {'; '.join(list(failed.values())[:4])}"
+            )
+
+    def _evict(self, pod: Json) -> tuple[str, float, bool]:
+        """Words of a refusal, seconds until the next try, and whether it is final."""
+        try:
+            self.api.evict(pod, self.policy.grace_period_s)
+        except RefusedRequest as error:
+            if error.status == 404 or error.status == 409:
+                return "", 0.0, False  # gone, or another pod of that name
+            if error.status == 429:
+                return error.words, max(_RETRY_S, error.retry_after_s or 0.0), False
+            if error.status == 403 and "NamespaceTerminating" in error.causes:
+                return error.words, _RETRY_S, False
+            return str(with_rule(error)), 0.0, True
+        return "", 0.0, False
+
+    def _late(self, waiting: dict[str, Json], blocked: dict[str, str]) -> NotDrainedError:
+        rows = [
+            f"{eviction.name(pod)} ({blocked.get(uid) or 'evicted, and still terminating'})"
+            for uid, pod in waiting.items()
+        ]
+        more = f"; and {len(rows) - 4} more" if len(rows) > 4 else ""
+        return NotDrainedError(
+            f"Node {self.node} was not drained within {self.policy.timeout_s:g} s: {'; '.join(rows[:4])}{more}",
+            fix="pass a longer --drain-timeout, or change what keeps these pods",
+        )
+
+
+def read_hold(node: Json) -> Hold | None:
+    """The record of our hold on a Node; one that cannot be read is a hold of an unknown run."""
+    text = (node["metadata"].get("annotations") or {}).get(HOLD)
+    if not text:
+        return None
+    try:
+        data = json.loads(text)
+        return Hold(**{key: data[key] for key in Hold.__slots__})
+    except (ValueError, KeyError, TypeError):
+        return Hold("", "", "an unreadable record", "held", "")
+
+
+def _patch(node: Json, hold: Hold | None, *, unschedulable: bool | None = None) -> Json:
+    """A merge patch that only fits the Node as it was read."""
+    record = None if hold is None else json.dumps(asdict(hold), sort_keys=True)
+    patch: Json = {
+        "metadata": {
+            "resourceVersion": node["metadata"]["resourceVersion"],
+            "annotations": {HOLD: record},
+        }
+    }
+    if unschedulable is not None:
+        patch["spec"] = {"unschedulable": unschedulable or None}
+    return patch
+
+
+def _is_ready(node: Json) -> bool:
+    return any(
+        one["type"] == "Ready" and one["status"] == "True"
+        for one in (node.get("status") or {}).get("conditions") or ()
+    )
+
+
+def _some(names: Iterable[str], limit: int = 4) -> str:
+    found = sorted(names)
+    more = f" and {len(found) - limit} more pods" if len(found) > limit else ""
+    return ", ".join(found[:limit]) + more
+
+
+def _check(stop: Stop) -> None:
+    if stop():
+        raise NotDrainedError("interrupted while it was drained")
+
+
+_FORBIDDEN = re.compile(
+    r"cannot (?P<verb>\w+) resource \"(?P<resource>[\w/]+)\" in API group \"(?P<group>[\w.]*)\""
+)
+
+
+def with_rule(error: RefusedRequest) -> ClusterError:
+    """Add the RBAC rule that is missing to a refusal for lack of rights."""
+    match = _FORBIDDEN.search(str(error))
+    if error.status != 403 or match is None:
+        return error
+    missing = rule(match["verb"], match["group"], match["resource"])
+    return ClusterError(str(error), fix=f"add to a ClusterRole of its user: {missing}")
+
+
+def rule(verb: str, group: str, resource: str) -> str:
+    """A rule of RBAC, as YAML has it on one line."""
+    return f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'

@@ -1,0 +1,162 @@
+"""One run at a time changes the nodes of a cluster: a Lease that its controller renews.
+
+A holder is dead when its Lease has not changed for as long as it is valid, by the clock of whoever watches it. So
+clocks that differ between controllers do no harm, and a controller that was killed blocks the next for a minute.
+
+Sources:
+    kubernetes/client-go, tools/leaderelection: observed time instead of renewTime; coordination.k8s.io/v1 Lease.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from gpustate.cluster.api import Api, RefusedRequest
+from gpustate.errors import ClusterError, LockHeld
+from gpustate.schedulers.base import NotDrainedError, Say, Stop, Why
+
+Json = dict[str, Any]
+
+NAMESPACE, NAME = "kube-system", "gpustate"
+VALID_S = 60.0
+RENEW_S = 15.0
+_POLL_S = 2.0
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class ClusterLease:
+    """The Lease of one cluster.
+
+    Args:
+        api: access to it.
+        sleep: waits so many seconds.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._sleep = sleep
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._identity = ""
+        self._renewed = 0.0
+        self._thread: threading.Thread | None = None
+
+    def hold(self, why: Why, say: Say, stop: Stop) -> None:
+        """Take it, or see that it is still held; waits for a holder that may be dead.
+
+        Raises:
+            LockHeld: another run holds and renews it.
+            ClusterError: it cannot be read or written.
+        """
+        with self._lock:
+            if self._identity and self._clock() - self._renewed < VALID_S:
+                return
+            self._identity = ""
+            self._take(f"{why.person} run {why.run}", say, stop)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._renewing, daemon=True)
+                self._thread.start()
+
+    def _take(self, identity: str, say: Say, stop: Stop) -> None:
+        watched = ("", "", self._clock())
+        while True:
+            lease = self._api.lease(NAMESPACE, NAME)
+            spec = (lease or {}).get("spec") or {}
+            holder, renewed = (
+                str(spec.get("holderIdentity") or ""),
+                str(spec.get("renewTime") or ""),
+            )
+            if lease is None or not holder or holder == identity:
+                if self._write(lease, identity):
+                    return
+                continue
+            if (holder, renewed) != watched[:2]:
+                if watched[0]:
+                    raise LockHeld(
+                        f"{holder} changes nodes of {self._api.server}",
+                        fix="wait until it is done, or stop it there",
+                    )
+                watched = (holder, renewed, self._clock())
+                say(f"the Lease of this cluster is held by {holder}; waiting whether it is renewed")
+            elif self._clock() - watched[2] > float(spec.get("leaseDurationSeconds") or VALID_S):
+                say(f"{holder} has not renewed its Lease; taking it over")
+                if self._write(lease, identity):
+                    return
+            if stop():
+                raise NotDrainedError("interrupted while it waited for the Lease of the cluster")
+            self._sleep(_POLL_S)
+
+    def _write(self, lease: Json | None, identity: str) -> bool:
+        """Write the holder; whether nobody else wrote first."""
+        old = (lease or {}).get("spec") or {}
+        fresh: Json = {
+            "metadata": dict(
+                (lease or {}).get("metadata") or {"namespace": NAMESPACE, "name": NAME}
+            ),
+            "spec": {
+                "holderIdentity": identity or None,
+                "leaseDurationSeconds": int(VALID_S),
+                "acquireTime": _now(),
+                "renewTime": _now(),
+                "leaseTransitions": int(old.get("leaseTransitions") or 0) + 1,
+            },
+        }
+        fresh["metadata"].pop("managedFields", None)
+        try:
+            self._api.write_lease(fresh, create=lease is None)
+        except RefusedRequest as error:
+            if error.status == 409:
+                return False
+            raise
+        self._identity, self._renewed = identity, self._clock()
+        return True
+
+    def _renewing(self) -> None:
+        while not self._over.wait(RENEW_S):
+            with self._lock:
+                if self._identity:
+                    self._renew()
+
+    def _renew(self) -> None:
+        """Renew it; a failure counts once it has lasted as long as the Lease is valid."""
+        try:
+            lease = self._api.lease(NAMESPACE, NAME)
+            if lease is None or (lease.get("spec") or {}).get("holderIdentity") != self._identity:
+                self._identity = ""  # taken over: the next node takes it again, or is refused
+                return
+            lease["spec"]["renewTime"] = _now()
+            lease["metadata"].pop("managedFields", None)
+            self._api.write_lease(lease, create=False)
+            self._renewed = self._clock()
+        except ClusterError:
+            return
+
+    def release(self) -> None:
+        """Let go of it, where it is held; a server that does not answer lets it expire."""
+        self._over.set()
+        with self._lock:
+            if not self._identity:
+                return
+            try:
+                lease = self._api.lease(NAMESPACE, NAME)
+                if lease and (lease.get("spec") or {}).get("holderIdentity") == self._identity:
+                    self._write(lease, "")
+            except ClusterError:
+                return
+            finally:
+                self._identity = ""

@@ -1,0 +1,12 @@
+# shellcheck shell=sh
+# Writes the specification SPEC. A file in the folder itself would be read by runtimes before it is complete, and twice.
+nvidia-smi -L >/dev/null 2>&1 || :
+nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules >/dev/null 2>&1 || :
+folder /var/run/cdi
+t=$(mktemp -d /run/gpustate-cdi.XXXXXXXX)
+trap 'rm -rf "$t"' EXIT
+nvidia-ctk cdi generate --output="$t/nvidia.yaml"
+[ -s "$t/nvidia.yaml" ] || fail "nvidia-ctk wrote no specification"
+chmod 0644 "$t/nvidia.yaml"
+mv -fT "$t/nvidia.yaml" "$SPEC"
+effect generated

@@ -1,0 +1,37 @@
+# shellcheck shell=sh
+# Applies the MIG layout of this machine, and installs the unit that applies it at every boot.
+# Reads R, SYS, D; HEAD (head of a layout), NAME (of the layout), CLIENTS (units), RESTORE (program in base64), UNIT, UNIT_PATH and
+# UNIT_TEXT; calls layout_of NUMBER.DEVICE-ID, which sets t to a GPU's part of the layout, with @ for its address.
+lines() { # number, address, device id
+  t=; layout_of "$1.$3" || return 1
+  [ -z "$t" ] || printf '%s' "$t" | sed "s/@/$2/"
+}
+n=0; until gpus=$(smi --query-gpu=pci.bus_id,mig.mode.current --format=csv,noheader); do
+  n=$((n + 1)); [ $n -lt 30 ] || fail "no GPU answers: $(why "$gpus")"
+  sleep 1
+done
+printf '%s' "$HEAD" >"$R/layout"; printf '%s' "$HEAD" >"$R/before"; n=0
+printf '%s\n' "$gpus" | sort >"$R/gpus"
+while IFS=', ' read -r bus mode; do
+  i=; { read -r i <"$SYS/bus/pci/devices/$(printf '%s' "${bus#0000}" | tr A-F a-f)/device"; } 2>/dev/null || :
+  case $mode in
+    Enabled|Disabled)
+      lines $n "$bus" "${i#0x}" >>"$R/layout" || fail "GPU $bus (${i:-unknown}) cannot be divided as $NAME says by the tables of this image: gpustate apply"
+      [ "$mode" = Enabled ] && mode=on || mode=off
+      ! grep -q "^gpu $bus " "$R/layout" || echo "gpu $bus $mode" >>"$R/before" ;;
+  esac
+  n=$((n + 1))
+done <"$R/gpus"
+printf '%s' "$RESTORE" | base64 -d >"$R/restore"
+grep -q '^gpu ' "$R/layout" || exit 0
+trap 'start_again' EXIT
+stop_clients $CLIENTS
+if grep -q '^gpu .* on$' "$R/layout"; then
+  [ -e "$D/before" ] || put "$D/before" 0644 own <"$R/before"
+  put "$D/restore" 0755 own <"$R/restore"
+  put "$D/layout" 0644 own <"$R/layout"
+  printf '%s' "$UNIT_TEXT" | put "$UNIT_PATH" 0644 own
+  systemctl --no-reload enable "$UNIT" || fail "$UNIT cannot be enabled"
+fi
+sh "$R/restore" "$R/layout" || fail "the GPUs are not divided yet: gpustate explain"
+effect divided

@@ -1,0 +1,18 @@
+# shellcheck shell=sh
+# Prints rows key=value of the kernel's modules, clock, and room on disk, and sets inodes: those of package locks.
+# Reads KERNEL_RELEASE.
+[ -z "${GPUSTATE_IMAGE-}" ] && [ -d "/lib/modules/${KERNEL_RELEASE-$(uname -r)}" ] && echo modules=1
+inodes=; while read -r f w i; do
+  case $f in *lock*) inodes="$inodes $i" ;; ?*) echo "written=$w" ;; esac
+done <<END
+$(stat -c '%n %Y %i' /var/lib/dpkg/status /etc/os-release /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock 2>/dev/null)
+END
+for f in /run/systemd/timesync/synchronized /run/chrony/chronyd.pid /run/chronyd.pid /run/ntpd.pid /run/openntpd.pid; do
+  [ -e "$f" ] && { echo ntp=1; break; }
+done
+for d in /etc /usr /var /boot; do [ ! -d $d ] || [ -w $d ] || echo "readonly=$d"; done
+set --; for d in /boot /usr /var; do [ -d $d ] && set -- "$@" $d; done
+df -k --output=avail,itotal,iavail,target "$@" 2>/dev/null | { read -r _; while read -r a s i m; do
+  echo "room=$1 $((a / 1024)) $m"; shift
+  case $s$i in 0*|*[!0-9]*|'') ;; *) [ "$i" -ge 20000 ] || echo "inodes=$m" ;; esac
+done; }

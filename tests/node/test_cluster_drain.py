@@ -1,0 +1,196 @@
+"""Draining a Node leaves the same pods as ``kubectl drain`` does on the same state of a real cluster.
+
+Real: API server, controller-manager with its disruption controller, scheduler, kubectl. The Nodes of the
+comparison have no machine: their leases and the status of their pods are written by the test, which is all that
+a drain is about, and their pods are gone as soon as they are deleted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import draincases
+import pytest
+import shares
+from draincases import Case
+from labkubernetes import kubectl, wait_for
+
+from gpustate.cluster.api import connect
+from gpustate.errors import GpustateError
+from gpustate.schedulers.base import Member, Scope
+from gpustate.schedulers.kubernetes import Kubernetes
+from gpustate_lab.api import Lab
+from gpustate_lab.kubernetes.client import Client, Refused
+from gpustate_lab.kubernetes.cluster import Kubernetes as LabKubernetes
+from gpustate_lab.spec import LabSpec
+
+CASES = shares.share("drains compared with kubectl's", draincases.CASES, most=6)
+KUBECTL, OURS = "kubectl1", "ours1"
+_HEARTBEAT_S = 5.0
+READY = [{"type": "Ready", "status": "True"}]
+
+
+@pytest.fixture(scope="module")
+def cluster(lab_programs: None, lab_factory: Callable[[LabSpec], Lab]) -> Iterator[Lab]:
+    lab = lab_factory(LabSpec(nodes=1, images=("debian13",), kubernetes="1.36"))
+    over = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        beating = pool.submit(beat, lab, over)
+        yield lab
+        over.set()
+        beating.result()
+
+
+def beat(lab: Lab, over: threading.Event) -> None:
+    """Make the Nodes, and keep them Ready as their kubelets would."""
+    leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+    ready = {"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Test"}]}}
+    with LabKubernetes(lab).layout.client() as client:
+        for name in (KUBECTL, OURS):
+            labels = {"kubernetes.io/hostname": name}
+            client.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+            client.request("PATCH", f"/api/v1/nodes/{name}/status", ready, "merge-patch+json")
+            client.create(leases, {"metadata": {"name": name}, "spec": {"holderIdentity": name}})
+        while not over.wait(_HEARTBEAT_S):
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            for name in (KUBECTL, OURS):
+                spec = {"spec": {"renewTime": now, "leaseDurationSeconds": 40}}
+                client.request("PATCH", f"{leases}/{name}", spec, "merge-patch+json")
+
+
+@pytest.fixture(scope="module")
+def scheduler(cluster: Lab) -> Iterator[Kubernetes]:
+    api = connect(str(LabKubernetes(cluster).layout.user_file("admin")))
+    yield Kubernetes(api)
+    api.close()
+
+
+@pytest.fixture
+def client(cluster: Lab) -> Iterator[Client]:
+    with LabKubernetes(cluster).layout.client() as found:
+        yield found
+
+
+def path_of(namespace: str, item: dict[str, Any]) -> str:
+    """Where objects of its kind are created."""
+    kind, group = item["kind"].lower(), item["apiVersion"]
+    return f"{'/api' if group == 'v1' else '/apis'}/{group}/namespaces/{namespace}/{kind}s"
+
+
+def prepare(client: Client, case: Case, namespace: str, node: str) -> None:
+    """Create the case's objects, and wait until the cluster has taken note of them."""
+    core = f"/api/v1/namespaces/{namespace}"
+    client.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    wait_for(lambda: exists(client, f"{core}/serviceaccounts/default"), "the service account")
+    client.create(f"{core}/configmaps", {"metadata": {"name": "owner"}})
+    uid = client.get(f"{core}/configmaps/owner")["metadata"]["uid"]
+    for kind in case.kinds:
+        for one in draincases.objects(kind, node, uid):
+            client.create(path_of(namespace, one), one)
+
+    def pods() -> list[dict[str, Any]] | None:
+        found: list[dict[str, Any]] = client.get(f"{core}/pods")["items"]
+        return found if len(found) == len(case.kinds) else None
+
+    for pod in wait_for(pods, f"the pods of {case}"):
+        kind = pod["metadata"]["labels"]["kind"]
+        status = {"phase": "Running", "conditions": READY, **draincases.STATUS.get(kind, {})}
+        name = pod["metadata"]["name"]
+        patch = {"status": status}
+        client.request("PATCH", f"{core}/pods/{name}/status", patch, "merge-patch+json")
+
+    def budgets_known() -> bool:
+        path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
+        return all(counted(one) for one in client.get(path)["items"])
+
+    wait_for(budgets_known, f"the budgets of {case} are counted")
+
+
+def counted(budget: dict[str, Any]) -> bool:
+    """The disruption controller has seen whether the pod is Ready; of two budgets for one pod it updates one."""
+    kind, status = budget["spec"]["selector"]["matchLabels"]["kind"], budget["status"]
+    if status.get("observedGeneration") != budget["metadata"]["generation"]:
+        return False
+    ready = 0 if kind in ("unready-guarded", "always-allow") else 1
+    return kind == "twice-guarded" or bool(status.get("currentHealthy") == ready)
+
+
+def exists(client: Client, path: str) -> bool:
+    try:
+        client.get(path)
+    except Refused as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def left(client: Client, namespace: str) -> list[str]:
+    """Pods that are still there and not on their way out."""
+    pods = client.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return sorted(
+        one["metadata"]["labels"]["kind"]
+        for one in pods
+        if not one["metadata"].get("deletionTimestamp")
+    )
+
+
+def remove(client: Client, namespace: str) -> None:
+    """Delete everything of a case."""
+    core = f"/api/v1/namespaces/{namespace}"
+    client.request("DELETE", f"/apis/apps/v1/namespaces/{namespace}/daemonsets")
+    for pod in client.get(f"{core}/pods")["items"]:
+        if pod["metadata"].get("finalizers"):
+            path = f"{core}/pods/{pod['metadata']['name']}"
+            client.request("PATCH", path, {"metadata": {"finalizers": None}}, "merge-patch+json")
+    client.request("DELETE", f"{core}/pods")
+    client.request("DELETE", f"/api/v1/namespaces/{namespace}")
+    wait_for(lambda: not client.get(f"{core}/pods")["items"], f"the pods of {namespace} are gone")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_same_pods_stay_as_with_kubectl(
+    cluster: Lab, client: Client, scheduler: Kubernetes, case: Case
+) -> None:
+    tag = f"{time.time_ns():x}"
+    spaces = {KUBECTL: f"kubectl-{tag}", OURS: f"ours-{tag}"}
+    for node, space in spaces.items():
+        prepare(client, case, space, node)
+
+    def theirs() -> str:
+        words = case.options.words(case.timeout_s)
+        done = kubectl(cluster, "drain", KUBECTL, *words, check=False)
+        return done.stderr if done.returncode else ""
+
+    def ours() -> str:
+        try:
+            member = Member(OURS, ready=True, schedulable=True)
+            scheduler.drain(
+                member,
+                Scope.ALL,
+                case.options.policy(case.timeout_s),
+                lambda _: None,
+                lambda: False,
+            )
+        except GpustateError as error:
+            return str(error)
+        return ""
+
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.submit(theirs), pool.submit(ours)
+            reason, problem = first.result(), second.result()
+        assert bool(reason) == bool(problem), (reason, problem)
+        assert left(client, spaces[OURS]) == left(client, spaces[KUBECTL])
+        if problem:
+            assert any(f"/{kind}" in problem for kind in case.kinds), problem
+    finally:
+        uncordon = {"spec": {"unschedulable": None}}
+        client.request("PATCH", f"/api/v1/nodes/{KUBECTL}", uncordon, "merge-patch+json")
+        for space in spaces.values():
+            remove(client, space)

@@ -1,0 +1,237 @@
+"""Nodes go out of service and back around a change, or stay out with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from gpustate.core.change import Disruption
+from gpustate.core.facts import NodeFacts
+from gpustate.core.inventory import InventoryNode
+from gpustate.engine.maintenance import Subject
+from gpustate.errors import RefusedError
+from gpustate.rollout.maintenance import ScheduledMaintenance, kinds_of, scope_of
+from gpustate.schedulers.base import (
+    DrainPolicy,
+    HeldElsewhereError,
+    Hold,
+    Member,
+    NotDrainedError,
+    NotRefreshedError,
+    Say,
+    Scheduler,
+    Scope,
+    Stop,
+    Why,
+    Workload,
+)
+
+IN_SERVICE = Member("n1", ready=True, schedulable=True)
+
+
+@dataclass
+class FakeScheduler:
+    """One member, and every call. ``fails``: calls that raise."""
+
+    title: str = "Kubernetes at test"
+    current: Member = IN_SERVICE
+    found: tuple[Workload, ...] = ()
+    fails: dict[str, Exception] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    left: str = ""
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name.partition(" ")[0] in self.fails:
+            raise self.fails[name.partition(" ")[0]]
+
+    def members(self, *, fresh: bool = False) -> Sequence[Member]:
+        return [self.current]
+
+    def member(self, facts: NodeFacts, name: str) -> Member:
+        return self.current
+
+    def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
+        return self.found
+
+    def enter(self, why: Why, say: Say, stop: Stop) -> None:
+        if "enter" in self.fails:
+            raise self.fails["enter"]
+
+    def leave(self) -> None:
+        self._call("leave")
+
+    def hold(self, member: Member, why: Why) -> Member:
+        self._call(f"hold {why.text}")
+        return replace(member, hold=Hold(why.run, why.person, why.text, "held", ""))
+
+    def note(self, member: Member, phase: str) -> Member:
+        self._call(f"note {phase}")
+        return member
+
+    def drain(
+        self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+    ) -> None:
+        self._call(f"drain {scope.value}")
+
+    def refresh(self, member: Member, say: Say, stop: Stop) -> None:
+        self._call("refresh")
+
+    def release(self, member: Member) -> str:
+        self._call("release")
+        return self.left
+
+
+def subject(worst: Disruption = Disruption.RESET, *agents: str) -> Subject:
+    facts = NodeFacts(agents=agents or ("kubelet",))
+    return Subject(InventoryNode("gpu1"), facts, worst, ("driver",))
+
+
+def maintenance(**schedulers: Scheduler) -> ScheduledMaintenance:
+    def access(node: InventoryNode, kind: str) -> Scheduler | None:
+        return schedulers.get(kind)
+
+    return ScheduledMaintenance(access, "r2", "ann@ops1", DrainPolicy())
+
+
+def said(_: str) -> None:
+    """Nobody listens."""
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("worst", "scope"),
+    [
+        (Disruption.NONE, None),
+        (Disruption.RELOAD, None),
+        (Disruption.RESTART, None),
+        (Disruption.DRAIN, Scope.GPU),
+        (Disruption.RESET, Scope.GPU),
+        (Disruption.REBOOT, Scope.ALL),
+    ],
+)
+def test_the_least_that_the_change_needs_leaves(worst: Disruption, scope: Scope | None) -> None:
+    assert scope_of(worst) == scope
+
+
+def test_a_change_that_disturbs_no_workload_holds_nothing() -> None:
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(Disruption.RESTART), said, never)
+    assert found.end(subject(Disruption.RESTART), "", said) == ()
+    assert scheduler.calls == []
+
+
+def test_a_node_is_held_drained_changed_and_released() -> None:
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    assert found.end(subject(), "", said) == ()
+    wanted = ["hold changes driver", "drain gpu", "note changing", "refresh", "release"]
+    assert scheduler.calls == wanted
+
+
+def test_a_failed_change_keeps_the_node_held_with_the_reason() -> None:
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    (note,) = found.end(subject(), "driver failed", said)
+    assert note == "Kubernetes at test: n1 stays out of service: driver failed"
+    assert scheduler.calls[-1] == "note failed"
+
+
+def test_a_node_that_offers_no_gpus_afterwards_stays_held() -> None:
+    scheduler = FakeScheduler(fails={"refresh": NotRefreshedError("offers no GPU")})
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    with pytest.raises(NotRefreshedError, match="offers no GPU"):
+        found.end(subject(), "", said)
+    assert scheduler.calls[-1] == "note failed"
+
+
+def test_a_node_that_cannot_be_drained_is_released_unchanged() -> None:
+    scheduler = FakeScheduler(fails={"drain": NotDrainedError("pod a/b stays")})
+    with pytest.raises(NotDrainedError, match="pod a/b stays"):
+        maintenance(Kubernetes=scheduler).begin(subject(), said, never)
+    assert scheduler.calls == ["hold changes driver", "drain gpu", "release"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ("kubelet", "--kubeconfig FILE"),
+        ("k3s", "--kubeconfig FILE"),
+        ("slurmd", "gpustate_slurm_host"),
+    ],
+)
+def test_without_access_the_change_is_refused_with_the_way_to_give_it(
+    agent: str, words: str
+) -> None:
+    one = subject(Disruption.DRAIN, agent)
+    with pytest.raises(RefusedError) as caught:
+        maintenance().begin(one, said, never)
+    text = str(caught.value)
+    assert f"{agent} runs on this node and the change may cost drain (driver)" in text
+    assert words in text
+    assert "--ignore-scheduler" in text
+    (note,) = maintenance().preview(one)
+    assert note == f"apply would refuse: {text}"
+    maintenance().begin(subject(Disruption.RESTART, agent), said, never)
+
+
+def test_a_node_of_two_schedulers_is_held_in_both_and_released_in_turn() -> None:
+    first, second = FakeScheduler(), FakeScheduler("Slurm at test")
+    found = maintenance(Kubernetes=first, Slurm=second)
+    both = subject(Disruption.REBOOT, "kubelet", "slurmd")
+    assert kinds_of(both.facts) == ("Kubernetes", "Slurm")
+    found.begin(both, said, never)
+    found.end(both, "", said)
+    for scheduler in (first, second):
+        assert scheduler.calls[0].startswith("hold")
+        assert scheduler.calls[-1] == "release"
+
+
+def test_the_second_scheduler_s_refusal_releases_the_first() -> None:
+    first = FakeScheduler()
+    second = FakeScheduler(fails={"hold": HeldElsewhereError("drained by bob")})
+    found = maintenance(Kubernetes=first, Slurm=second)
+    with pytest.raises(HeldElsewhereError, match="drained by bob"):
+        found.begin(subject(Disruption.REBOOT, "kubelet", "slurmd"), said, never)
+    assert first.calls == ["hold changes driver", "release"]
+
+
+def test_what_an_earlier_run_left_held_is_released_when_the_node_is_right() -> None:
+    held = Hold("r1", "bob@ops2", "driver", "failed", "")
+    scheduler = FakeScheduler(current=Member("n1", True, False, hold=held))
+    assert maintenance(Kubernetes=scheduler).end(subject(Disruption.NONE), "", said) == ()
+    assert scheduler.calls == ["release"]
+
+
+def test_a_release_that_leaves_the_node_out_of_service_says_why() -> None:
+    scheduler = FakeScheduler(left="cordoned by kubectl-cordon")
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    assert found.end(subject(), "", said) == (
+        "Kubernetes at test: n1 stays out of service: cordoned by kubectl-cordon",
+    )
+
+
+def test_a_plan_names_what_leaves_and_what_cannot() -> None:
+    scheduler = FakeScheduler(
+        found=(Workload("a/train", True), Workload("a/alone", True, "no controller"))
+    )
+    notes = maintenance(Kubernetes=scheduler).preview(subject())
+    assert notes == (
+        "Kubernetes at test: holds n1; GPU workloads that leave: a/train",
+        "cannot be drained: a/alone: no controller",
+    )
+    foreign = FakeScheduler(current=Member("n1", True, False, foreign=("cordoned by bob",)))
+    (note,) = maintenance(Kubernetes=foreign).preview(subject())
+    assert note.startswith("apply would refuse: ")
+    assert "cordoned by bob" in note
+    assert foreign.calls == []

@@ -1,0 +1,105 @@
+"""No more members are out of service at a time than allowed, whoever took them out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from gpustate.errors import UsageError
+from gpustate.rollout import slots
+from gpustate.rollout.slots import NoSlotError, Slots
+from gpustate.schedulers.base import Hold, Member, NotDrainedError, Scheduler
+
+
+class Cluster:
+    """Members by name."""
+
+    title = "test"
+
+    def __init__(self, count: int) -> None:
+        self.all = {f"n{i}": Member(f"n{i}", True, True) for i in range(count)}
+
+    def members(self, *, fresh: bool = False) -> Sequence[Member]:
+        assert fresh
+        return list(self.all.values())
+
+    def cordon(self, name: str, *, schedulable: bool = False) -> None:
+        self.all[name] = replace(self.all[name], schedulable=schedulable)
+
+
+@pytest.mark.parametrize(
+    ("limit", "total", "found"),
+    [("2", 10, 2), ("10%", 10, 1), ("10%", 11, 2), ("100%", 7, 7), ("1%", 5, 1), ("", 9, 9)],
+)
+def test_a_percentage_is_rounded_up(limit: str, total: int, found: int) -> None:
+    assert slots.allowed(limit, total) == found
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "x", "101%", "10 %", "1.5", "0%"])
+def test_what_is_no_limit_is_refused(limit: str) -> None:
+    with pytest.raises(UsageError, match="--max-unavailable"):
+        Slots(limit)
+
+
+def test_whoever_is_out_of_service_counts_and_is_named() -> None:
+    held = Hold("r1", "bob", "x", "failed", "")
+    members = [
+        Member("a", True, False, foreign=("cordoned by bob",)),
+        Member("b", False, True),
+        Member("c", True, False, hold=held),
+        Member("cpu", False, True, counts=False),
+        Member("d", True, True),
+    ]
+    found = slots.full(members, members[-1], "3", {})
+    assert found == ("a (cordoned by bob)", "b (not ready)", "c (failed, run r1)")
+    assert slots.full(members, members[-1], "4", {}) == ()
+    assert slots.full(members, members[0], "1", {}) == (), "it is out of service already"
+    assert slots.full(members, members[-1], "", {}) == ()
+
+
+def test_without_anything_that_could_free_a_slot_a_node_is_refused() -> None:
+    cluster = Cluster(4)
+    cluster.cordon("n1")
+    turns = Slots("1", sleep=lambda _: None)
+    with pytest.raises(NoSlotError, match=r"out of service are n1 \(unschedulable\)"):
+        turns.take(cast(Scheduler, cluster), cluster.all["n2"], "n2", print, lambda: False)
+
+
+def test_an_interruption_ends_the_wait() -> None:
+    cluster = Cluster(3)
+    turns = Slots("1", sleep=lambda _: None)
+    scheduler = cast(Scheduler, cluster)
+    turns.take(scheduler, cluster.all["n0"], "n0", print, lambda: False)
+    with pytest.raises(NotDrainedError, match="interrupted"):
+        turns.take(scheduler, cluster.all["n1"], "n1", print, lambda: True)
+
+
+@pytest.mark.parametrize("limit", ["1", "3", "25%"])
+def test_many_nodes_side_by_side_never_exceed_the_limit(limit: str) -> None:
+    cluster = Cluster(12)
+    scheduler = cast(Scheduler, cluster)
+    turns = Slots(limit, sleep=lambda _: threading.Event().wait(0.001) and None)
+    lock, most, at_work = threading.Lock(), 0, 0
+
+    def one(name: str) -> None:
+        nonlocal most, at_work
+        member = cluster.all[name]
+        turns.take(scheduler, member, name, lambda _: None, lambda: False)
+        with lock:
+            at_work += 1
+            most = max(most, at_work)
+        cluster.cordon(name)
+        threading.Event().wait(0.002)
+        cluster.cordon(name, schedulable=True)
+        with lock:
+            at_work -= 1
+        turns.give(scheduler, member)
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(one, list(cluster.all)))
+    assert most == slots.allowed(limit, 12)

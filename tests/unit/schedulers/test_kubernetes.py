@@ -1,0 +1,342 @@
+"""Hold, drain and release of a Node against an API that counts what is written to it.
+
+The API here keeps resourceVersions and answers evictions as a budget does; the real one judges the same in
+``tests/node/test_cluster_drain.py``.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any, cast
+
+import pytest
+
+from gpustate.cluster.api import Api, RefusedRequest
+from gpustate.core.facts import NodeFacts
+from gpustate.errors import ClusterError, RefusedError
+from gpustate.schedulers import kubernetes
+from gpustate.schedulers.base import (
+    DrainPolicy,
+    HeldElsewhereError,
+    NotDrainedError,
+    Scope,
+    Why,
+)
+
+Json = dict[str, Any]
+PLAIN = DrainPolicy()
+WHY = Why("20261124-1", "ann@ops1", "driver 580")
+
+
+class FakeApi:
+    """One cluster in memory. ``refusals``: answers to the next evictions of a pod."""
+
+    server = "https://api.test"
+
+    def __init__(self) -> None:
+        self.node_: Json = {
+            "metadata": {
+                "name": "n1",
+                "resourceVersion": "1",
+                "annotations": {},
+                "managedFields": [],
+            },
+            "spec": {},
+            "status": {
+                "nodeInfo": {"bootID": "B", "machineID": "M", "systemUUID": "U"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }
+        self.pods_: list[Json] = []
+        self.refusals: dict[str, list[RefusedRequest]] = {}
+        self.conflicts = 0
+        self.denied: set[str] = set()
+        self.writes: list[str] = []
+
+    def nodes(self) -> list[Json]:
+        return [copy.deepcopy(self.node_)]
+
+    def node(self, name: str) -> Json:
+        return copy.deepcopy(self.node_)
+
+    def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
+        return f"{verb} {resource}" not in self.denied
+
+    def maintenances(self) -> list[Json]:
+        return []
+
+    def daemon_sets(self) -> list[Json]:
+        return [{"metadata": {"namespace": "a", "name": "agent"}}]
+
+    def claims(self) -> list[Json]:
+        return []
+
+    def budgets(self) -> list[Json]:
+        return []
+
+    def pods(self) -> list[Json]:
+        return copy.deepcopy(self.pods_)
+
+    def pods_on(self, node: str) -> list[Json]:
+        return copy.deepcopy(self.pods_)
+
+    def patch_node(self, name: str, patch: Json) -> Json:
+        if self.conflicts:
+            self.conflicts -= 1
+            raise RefusedRequest("conflict", 409)
+        meta = self.node_["metadata"]
+        assert patch["metadata"]["resourceVersion"] == meta["resourceVersion"]
+        meta["resourceVersion"] = str(int(meta["resourceVersion"]) + 1)
+        for key, value in patch["metadata"]["annotations"].items():
+            if value is None:
+                meta["annotations"].pop(key, None)
+            else:
+                meta["annotations"][key] = value
+        if "spec" in patch:
+            self.node_["spec"]["unschedulable"] = patch["spec"]["unschedulable"]
+            self.cordoned_by("gpustate")
+        self.writes.append(json.dumps(patch.get("spec")))
+        return copy.deepcopy(self.node_)
+
+    def cordoned_by(self, manager: str) -> None:
+        self.node_["metadata"]["managedFields"] = [
+            {
+                "manager": manager,
+                "time": "2026-01-01T00:00:00Z",
+                "fieldsV1": {"f:spec": {"f:unschedulable": {}}},
+            }
+        ]
+
+    def evict(self, pod: Json, grace_period_s: int | None = None, *, dry_run: bool = False) -> None:
+        name = pod["metadata"]["name"]
+        self.writes.append(f"evict {name}")
+        if self.refusals.get(name):
+            raise self.refusals[name].pop(0)
+        self.pods_ = [one for one in self.pods_ if one["metadata"]["name"] != name]
+
+
+class Clock:
+    """Time that only passes by waiting."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pod(name: str, *, kind: str = "ReplicaSet", gpus: int = 0, **spec: Any) -> Json:
+    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    owners = (
+        [{"kind": kind, "name": "agent" if kind == "DaemonSet" else "r", "controller": True}]
+        if kind
+        else []
+    )
+    return {
+        "metadata": {
+            "namespace": "a",
+            "name": name,
+            "uid": f"uid-{name}",
+            "ownerReferences": owners,
+            "labels": {"app": name},
+        },
+        "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": limits}}], **spec},
+        "status": {"phase": "Running"},
+    }
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    return FakeApi()
+
+
+def scheduler(api: FakeApi, clock: Clock | None = None) -> kubernetes.Kubernetes:
+    ticking = clock or Clock()
+    return kubernetes.Kubernetes(cast(Api, api), sleep=ticking.sleep, clock=ticking)
+
+
+def facts(**ids: str) -> NodeFacts:
+    return NodeFacts(**{"boot_id": "b", "machine_id": "m", "system_uuid": "u", **ids})  # type: ignore[arg-type]
+
+
+def drain(
+    api: FakeApi,
+    scope: Scope = Scope.ALL,
+    policy: DrainPolicy = PLAIN,
+    clock: Clock | None = None,
+) -> list[str]:
+    told: list[str] = []
+    found = scheduler(api, clock)
+    found.drain(found.member(facts(), "gpu1"), scope, policy, told.append, lambda: False)
+    return told
+
+
+def test_a_machine_is_matched_by_its_ids_and_not_by_name(api: FakeApi) -> None:
+    assert scheduler(api).member(facts(), "whatever").name == "n1"
+    assert scheduler(api).member(facts(boot_id="new"), "rebooted").name == "n1"
+    with pytest.raises(RefusedError, match=r"n1: .*no Node of the cluster is this machine"):
+        scheduler(api).member(facts(boot_id="x", machine_id="y", system_uuid="z"), "n1")
+
+
+def test_a_hold_is_a_cordon_and_its_record_in_one_write(api: FakeApi) -> None:
+    found = scheduler(api)
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    assert api.writes == ['{"unschedulable": true}']
+    assert not member.schedulable
+    assert member.hold is not None
+    assert (member.hold.run, member.hold.person, member.hold.phase) == (
+        "20261124-1",
+        "ann@ops1",
+        "held",
+    )
+    assert found.note(member, "changing").hold.phase == "changing"  # type: ignore[union-attr]
+    assert found.release(member) == ""
+    assert api.node_["metadata"]["annotations"] == {}
+    assert not api.node_["spec"]["unschedulable"]
+
+
+def test_every_missing_right_is_named_before_anything_is_written(api: FakeApi) -> None:
+    api.denied = {"patch nodes", "list poddisruptionbudgets"}
+    found = scheduler(api)
+    with pytest.raises(ClusterError, match="lacks rights") as caught:
+        found.enter(WHY, print, lambda: False)
+    assert (
+        '{apiGroups: [""], resources: ["nodes"], verbs: ["patch"]}; {apiGroups: ["policy"]'
+        in str(caught.value)
+    )
+    assert api.writes == []
+
+
+def test_a_foreign_cordon_is_neither_taken_nor_lifted(api: FakeApi) -> None:
+    api.node_["spec"]["unschedulable"] = True
+    api.cordoned_by("kubectl-cordon")
+    found = scheduler(api)
+    member = found.member(facts(), "gpu1")
+    with pytest.raises(HeldElsewhereError, match="cordoned by kubectl-cordon"):
+        found.hold(member, WHY)
+    assert found.release(member) == ""
+    assert api.writes == []
+
+
+def test_who_cordons_during_the_hold_keeps_the_node_out_of_service(api: FakeApi) -> None:
+    found = scheduler(api)
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    api.cordoned_by("kubectl-cordon")
+    assert found.release(member) == "cordoned by kubectl-cordon"
+    assert api.node_["spec"]["unschedulable"] is True
+    left = kubernetes.read_hold(api.node_)
+    assert left is not None
+    assert (left.phase, left.text) == ("left", "left cordoned: cordoned by kubectl-cordon")
+
+
+def test_a_hold_of_a_dead_run_is_taken_over_with_how_it_was_before(api: FakeApi) -> None:
+    found = scheduler(api)
+    member = found.member(facts(), "gpu1")
+    found.hold(member, Why("old", "bob@ops2", "x"))
+    taken = found.hold(member, WHY).hold
+    assert taken is not None
+    assert (taken.run, taken.schedulable_before) == ("20261124-1", True)
+
+
+def test_a_conflicting_write_is_tried_again_and_given_up_after_five(api: FakeApi) -> None:
+    found = scheduler(api)
+    member = found.member(facts(), "gpu1")
+    api.conflicts = 4
+    assert found.hold(member, WHY).hold is not None
+    api.conflicts = 5
+    with pytest.raises(ClusterError, match="changed all the time"):
+        found.release(member)
+
+
+def test_only_gpu_pods_leave_for_a_reset_and_all_for_a_reboot(api: FakeApi) -> None:
+    api.pods_ = [pod("train", gpus=2), pod("web"), pod("agent-x", kind="DaemonSet")]
+    drain(api, Scope.GPU)
+    assert [one["metadata"]["name"] for one in api.pods_] == ["web", "agent-x"]
+    drain(api, Scope.ALL)
+    assert [one["metadata"]["name"] for one in api.pods_] == ["agent-x"]
+
+
+def test_a_budget_that_says_no_is_asked_again_after_its_time(api: FakeApi) -> None:
+    api.pods_ = [pod("a", gpus=1), pod("b", gpus=1)]
+    api.refusals["a"] = [
+        RefusedRequest("x", 429, retry_after_s=10.0, words="needs 2 healthy pods"),
+        RefusedRequest("x", 429, words="needs 2 healthy pods"),
+    ]
+    clock = Clock()
+    told = drain(api, clock=clock)
+    assert api.pods_ == []
+    assert api.writes.count("evict a") == 3
+    assert 15.0 <= clock.now < 20.0
+    assert "a/a: needs 2 healthy pods" in told
+
+
+def test_a_drain_that_takes_too_long_names_the_pod_and_its_budget(api: FakeApi) -> None:
+    api.pods_ = [pod("a", gpus=1)]
+    api.refusals["a"] = [
+        RefusedRequest("x", 429, words="disruption budget keep needs 1") for _ in range(99)
+    ]
+    with pytest.raises(
+        NotDrainedError, match=r"not drained within 30 s: a/a \(disruption budget keep needs 1\)"
+    ):
+        drain(api, policy=DrainPolicy(timeout_s=30.0))
+
+
+def test_an_error_of_the_server_is_final_for_that_pod_and_the_others_leave(api: FakeApi) -> None:
+    api.pods_ = [pod("a", gpus=1), pod("b", gpus=1)]
+    api.refusals["a"] = [RefusedRequest("more than one PodDisruptionBudget", 500)]
+    with pytest.raises(NotDrainedError, match="a/a: more than one PodDisruptionBudget"):
+        drain(api)
+    assert [one["metadata"]["name"] for one in api.pods_] == ["a"]
+
+
+def test_a_missing_right_names_the_rule_to_add(api: FakeApi) -> None:
+    api.pods_ = [pod("a", gpus=1)]
+    words = 'pods "a" is forbidden: User "u" cannot create resource "pods/eviction" in API group "" in the namespace "a"'
+    api.refusals["a"] = [RefusedRequest(words, 403)]
+    with pytest.raises(NotDrainedError) as caught:
+        drain(api)
+    assert '{apiGroups: [""], resources: ["pods/eviction"], verbs: ["create"]}' in str(caught.value)
+
+
+def test_nothing_is_evicted_where_one_pod_may_not_be(api: FakeApi) -> None:
+    api.pods_ = [pod("a"), pod("alone", kind="")]
+    with pytest.raises(NotDrainedError, match="a/alone: no controller would create it again"):
+        drain(api)
+    assert api.writes == []
+
+
+def test_pods_that_are_to_complete_are_waited_for(api: FakeApi) -> None:
+    api.pods_ = [pod("job", gpus=1)]
+    clock = Clock()
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+        if clock.now > 20.0:
+            api.pods_ = []
+
+    found = kubernetes.Kubernetes(cast(Api, api), sleep=sleep, clock=clock)
+    told: list[str] = []
+    policy = DrainPolicy(wait_selector="app=job")
+    found.drain(found.member(facts(), "n"), Scope.GPU, policy, told.append, lambda: False)
+    assert told == ["waiting for a/job to complete"]
+    assert api.writes == []
+
+
+def test_an_interruption_ends_the_wait(api: FakeApi) -> None:
+    api.pods_ = [pod("a", gpus=1)]
+    found = scheduler(api)
+    with pytest.raises(NotDrainedError, match="interrupted"):
+        found.drain(
+            found.member(facts(), "n"), Scope.ALL, DrainPolicy(), lambda _: None, lambda: True
+        )
+
+
+def test_a_record_that_cannot_be_read_is_still_a_hold() -> None:
+    node = {"metadata": {"annotations": {kubernetes.HOLD: "{"}}}
+    found = kubernetes.read_hold(node)
+    assert found is not None
+    assert found.text == "an unreadable record"

@@ -1,0 +1,138 @@
+"""One run at a time holds a cluster's Lease; a dead one is followed by the next within a minute."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import pytest
+
+from gpustate.cluster.api import Api, RefusedRequest
+from gpustate.errors import ClusterError, LockHeld
+from gpustate.schedulers.base import NotDrainedError, Why
+from gpustate.schedulers.lease import VALID_S, ClusterLease
+
+Json = dict[str, Any]
+ANN, BOB = Why("r1", "ann@a", "x"), Why("r2", "bob@b", "x")
+
+
+class Server:
+    """One Lease with its resourceVersion. ``gone``: it does not answer."""
+
+    server = "https://api.test"
+
+    def __init__(self) -> None:
+        self.stored: Json | None = None
+        self.version = 0
+        self.gone = False
+
+    def lease(self, namespace: str, name: str) -> Json | None:
+        if self.gone:
+            raise ClusterError("does not answer")
+        return copy.deepcopy(self.stored)
+
+    def write_lease(self, lease: Json, *, create: bool) -> Json:
+        if self.gone:
+            raise ClusterError("does not answer")
+        if create != (self.stored is None) or (
+            not create and lease["metadata"]["resourceVersion"] != str(self.version)
+        ):
+            raise RefusedRequest("conflict", 409)
+        self.version += 1
+        self.stored = copy.deepcopy(lease)
+        self.stored["metadata"]["resourceVersion"] = str(self.version)
+        return self.stored
+
+    @property
+    def holder(self) -> str | None:
+        assert self.stored is not None
+        holder: str | None = self.stored["spec"]["holderIdentity"]
+        return holder
+
+
+class Clock:
+    """Time that passes by waiting; ``meanwhile`` happens each time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.meanwhile = lambda: None
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.meanwhile()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lease(server: Server, clock: Clock) -> ClusterLease:
+    return ClusterLease(cast(Api, server), sleep=clock.sleep, clock=clock)
+
+
+def never() -> bool:
+    return False
+
+
+def test_it_is_taken_once_and_let_go() -> None:
+    server, clock = Server(), Clock()
+    first = lease(server, clock)
+    first.hold(ANN, print, never)
+    version = server.version
+    first.hold(ANN, print, never)
+    assert server.version == version, "it is held already"
+    assert server.holder == "ann@a run r1"
+    first.release()
+    assert server.holder is None
+    lease(server, clock).hold(BOB, print, never)
+    assert server.holder == "bob@b run r2"
+
+
+def test_a_living_holder_is_named() -> None:
+    server, clock = Server(), Clock()
+    lease(server, Clock()).hold(ANN, print, never)
+
+    def renew() -> None:
+        assert server.stored is not None
+        if clock.now > 10:
+            server.stored["spec"]["renewTime"] = f"later {clock.now}"
+
+    clock.meanwhile = renew
+    with pytest.raises(LockHeld, match="ann@a run r1 changes nodes of"):
+        lease(server, clock).hold(BOB, print, never)
+    assert clock.now < 20
+
+
+def test_a_dead_holder_is_followed_within_the_lease_s_time() -> None:
+    server, clock = Server(), Clock()
+    lease(server, Clock()).hold(ANN, print, never)
+    told: list[str] = []
+    lease(server, clock).hold(BOB, told.append, never)
+    assert server.holder == "bob@b run r2"
+    assert VALID_S < clock.now < VALID_S + 10
+    assert "has not renewed" in told[-1]
+
+
+def test_who_was_taken_over_takes_it_again_or_is_refused() -> None:
+    server, clock = Server(), Clock()
+    first = lease(server, clock)
+    first.hold(ANN, print, never)
+    assert server.stored is not None
+    server.stored["spec"]["holderIdentity"] = "bob@b run r2"
+    first._renew()
+    with pytest.raises(NotDrainedError):
+        first.hold(ANN, print, lambda: True)
+    first.release()
+    assert server.holder == "bob@b run r2", "what is not ours is not let go"
+
+
+def test_a_server_that_is_away_for_a_while_does_no_harm() -> None:
+    server, clock = Server(), Clock()
+    first = lease(server, clock)
+    first.hold(ANN, print, never)
+    server.gone = True
+    first._renew()
+    first.hold(ANN, print, never)
+    clock.now += VALID_S + 1
+    with pytest.raises(ClusterError, match="does not answer"):
+        first.hold(ANN, print, never)
+    first.release()

@@ -1,0 +1,186 @@
+"""Slurm's nodes are read, held, drained and released by commands, never over someone else's reason."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+
+import pytest
+
+from gpustate.core.facts import NodeFacts
+from gpustate.errors import ClusterError, RefusedError
+from gpustate.schedulers.base import DrainPolicy, HeldElsewhereError, NotDrainedError, Scope, Why
+from gpustate.schedulers.slurm import Slurm, read_nodes
+
+WHY = Why("20261124-1", "ann@ops1", 'driver "580"')
+#: As Debian's 22.05.8 and 24.11.5 print the format of the module.
+ROWS = """\
+gpu1|10.217.0.11|gpu1|drained*|root|2026-11-23T10:00:00|gpustate:r1: changes driver (held) by ann@ops1
+gpu1|10.217.0.11|gpu1|drained*|root|2026-11-23T10:00:00|gpustate:r1: changes driver (held) by ann@ops1
+gpu2|10.217.0.12|gpu2|mixed|Unknown|Unknown|none
+gpu3|10.217.0.13|gpu3|inval|slurm|2026-11-23T10:00:00|gres/gpu count reported lower than configured (7 < 8)
+gpu4|gpu4.example.net|gpu4|draining|bob|2026-11-23T10:00:00|disk | swap
+"""
+
+
+def test_rows_are_read_once_a_node() -> None:
+    first, second, third, fourth = read_nodes(ROWS)
+    assert first.ours
+    assert first.drained_or_down
+    assert not first.answers
+    assert (second.reason, second.drained_or_down, second.answers) == ("", False, True)
+    assert third.by_slurm
+    assert third.drained_or_down
+    assert fourth.reason == "disk | swap"
+    assert not fourth.ours
+
+
+@dataclass
+class Controller:
+    """slurmctld, as far as three commands show it. ``jobs``: those on gpu1."""
+
+    state: str = "idle"
+    reason: str = ""
+    user: str = "root"
+    jobs: list[str] = field(default_factory=list)
+    requeues: bool = True
+    commands: list[str] = field(default_factory=list)
+    overwritten_by: str = ""
+
+    def run(self, command: str) -> tuple[int, str]:
+        words = shlex.split(command)
+        self.commands.append(command)
+        if words[0] == "sinfo":
+            return (
+                0,
+                f"gpu1|10.0.0.1|gpu1|{self.state}|{self.user}|2026-11-23T10:00:00|{self.reason or 'none'}\n",
+            )
+        if words[0] == "squeue":
+            return 0, "".join(f"{job}|RUNNING|ann|gres:gpu:2|train\n" for job in self.jobs)
+        if words[:2] == ["scontrol", "requeue"]:
+            if self.requeues:
+                self.jobs.remove(words[2])
+                return 0, ""
+            return 1, "Requested operation is presently disabled"
+        values = dict(word.split("=", 1) for word in words[2:])
+        if values.get("State") == "DRAIN":
+            self.state = "draining" if self.jobs else "drained"
+        if values.get("State") in ("UNDRAIN", "RESUME"):
+            self.state = "idle"
+        self.reason = values.get("Reason", self.reason)
+        if self.overwritten_by:
+            self.reason, self.user = self.overwritten_by, "bob"
+        return 0, ""
+
+
+class Clock:
+    def __init__(self, controller: Controller, ends_at: float = 0.0) -> None:
+        self.now, self.controller, self.ends_at = 0.0, controller, ends_at
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.ends_at and self.now >= self.ends_at:
+            self.controller.jobs = []
+            self.controller.state = self.controller.state.replace("draining", "drained")
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def slurm(controller: Controller, ends_at: float = 0.0) -> Slurm:
+    clock = Clock(controller, ends_at)
+    return Slurm(controller.run, "head", sleep=clock.sleep, clock=clock)
+
+
+FACTS = NodeFacts(hostname="gpu1.example.net")
+
+
+def drain(scheduler: Slurm, timeout_s: float = 300.0) -> list[str]:
+    told: list[str] = []
+    member = scheduler.member(FACTS, "gpu1")
+    scheduler.drain(member, Scope.GPU, DrainPolicy(timeout_s=timeout_s), told.append, lambda: False)
+    return told
+
+
+def test_a_hold_and_its_release() -> None:
+    controller = Controller()
+    scheduler = slurm(controller)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    assert controller.reason == "gpustate:20261124-1: driver  580  (held) by ann@ops1"
+    assert member.hold is not None
+    assert (member.hold.run, member.hold.person, member.hold.phase) == (
+        "20261124-1",
+        "ann@ops1",
+        "held",
+    )
+    assert scheduler.note(member, "changing").hold.phase == "changing"  # type: ignore[union-attr]
+    assert scheduler.release(member) == ""
+    assert (controller.state, controller.reason) == ("idle", "")
+
+
+def test_a_foreign_drain_is_neither_taken_nor_lifted() -> None:
+    controller = Controller("draining", "disk swap", "bob")
+    scheduler = slurm(controller)
+    member = scheduler.member(FACTS, "gpu1")
+    assert member.foreign == ("draining: disk swap by bob since 2026-11-23T10:00:00",)
+    with pytest.raises(HeldElsewhereError, match="disk swap by bob"):
+        scheduler.hold(member, WHY)
+    assert "disk swap" in scheduler.release(member)
+    assert not [one for one in controller.commands if one.startswith("scontrol")]
+
+
+def test_a_drain_by_slurm_itself_keeps_its_reason_and_is_explained() -> None:
+    words = "gres/gpu count reported lower than configured (7 < 8)"
+    controller = Controller("drained", words, "slurm")
+    scheduler = slurm(controller)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    assert member.foreign == ()
+    assert controller.reason == words
+    assert "scontrol update NodeName=gpu1 State=RESUME" in scheduler.release(member)
+    assert controller.state == "drained"
+
+
+def test_someone_who_drains_at_the_same_time_wins() -> None:
+    controller = Controller(overwritten_by="disk swap")
+    scheduler = slurm(controller)
+    with pytest.raises(HeldElsewhereError, match=r"at the same time.*disk swap"):
+        scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+
+
+def test_a_node_that_booted_during_the_hold_is_resumed() -> None:
+    controller = Controller("down", "gpustate:r: x (changing) by ann@ops1")
+    scheduler = slurm(controller)
+    assert scheduler.release(scheduler.member(FACTS, "gpu1")) == ""
+    assert any("State=RESUME" in one for one in controller.commands)
+
+
+def test_jobs_are_waited_for() -> None:
+    controller = Controller(jobs=["17"])
+    assert drain(slurm(controller, ends_at=60.0)) == ["waiting for job 17 of ann"]
+    assert not [one for one in controller.commands if "requeue" in one]
+
+
+def test_jobs_that_are_late_are_requeued() -> None:
+    controller = Controller(jobs=["17"])
+    assert drain(slurm(controller), timeout_s=60.0)[-1] == "requeueing job 17 of ann"
+    assert controller.jobs == []
+
+
+def test_a_job_that_cannot_be_requeued_is_named() -> None:
+    controller = Controller(jobs=["17"], requeues=False)
+    with pytest.raises(NotDrainedError, match=r"job 17 of ann .*presently disabled.*scancel"):
+        drain(slurm(controller), timeout_s=60.0)
+
+
+def test_a_machine_is_matched_by_its_host_name() -> None:
+    with pytest.raises(RefusedError, match="no node has the host name other"):
+        slurm(Controller()).member(NodeFacts(hostname="other"), "gpu1")
+
+
+def test_a_command_that_fails_is_one_line() -> None:
+    def refuse(command: str) -> tuple[int, str]:
+        return 1, "slurm_update error: Invalid user id\n"
+
+    with pytest.raises(ClusterError, match=re.escape("Invalid user id; the commands need root")):
+        Slurm(refuse, "head").members()
