@@ -52,6 +52,7 @@ RULES = {
         Rule("rendered", _WARNING, "A string that the chart renders as a value of another type."),
         Rule("overlap", _WARNING, "NVIDIADrivers that can select the same node."),
         Rule("tag", _WARNING, "A version for which no image tag is published."),
+        Rule("wrapper", _WARNING, "A part of the file around Helm values that has no effect here."),
         Rule("wrapped", _NOTE, "Helm values inside another file."),
         Rule(
             "idle",

@@ -80,7 +80,7 @@ def lint(text: str, file: str, *, release: str | None = None) -> Report:
             f"contains no policy, only {', '.join(kinds)}", place=file, fix=shape.WANTED
         )
     findings.extend(_together(contexts, CompanionStore(file, tuple(companions))))
-    others = found[0].others
+    others = found[0].others if found else OtherFiles(file)
     findings = [_placed(one, others) for one in findings]
     if not any(one.level == "error" for one in findings):
         # A missing object has a finding already; the cluster may well have it.
@@ -121,6 +121,7 @@ def _document(part: Part, file: str, release: str) -> tuple[Context, list[Findin
         if part.release:
             what = f"{what}, for {part.release}"
         found.append(Finding("wrapped", "", what, file, item.line, None, title))
+        found.extend(_of_note(note, file, item.line, title) for note in part.held.notes)
     elif of_kind != "helm":
         found.extend(_head(item, file, title))
     if spec is None:
@@ -138,6 +139,14 @@ def _document(part: Part, file: str, release: str) -> tuple[Context, list[Findin
     context = Context(of_kind, file, title, spec, tuple(good), item, release)
     found.extend(one for setting in good for one in _field(setting, context))
     return context, found
+
+
+def _of_note(note: str, file: str, line: int, title: str) -> Finding:
+    """A warning of the reader about the wrapper: ``file:3: warning: ...``."""
+    place, _, message = note.partition(": warning: ")
+    number = place.rpartition(":")[2]
+    line = int(number) if number.isdigit() else line
+    return Finding("wrapper", "", message or note, file, line, None, title)
 
 
 def _head(item: Item, file: str, title: str) -> Iterator[Finding]:

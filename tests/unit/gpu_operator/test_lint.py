@@ -479,6 +479,11 @@ def test_a_rendered_string_and_an_overlap_of_selectors_are_warnings() -> None:
     assert found(two) == [("overlap", 11, "nodeSelector")]
 
 
+def test_what_the_reader_ignores_in_a_wrapper_is_a_warning() -> None:
+    fleet = "helm:\n  chart: gpu-operator\n  values: {gfd: {enabled: true}}\n"
+    assert found(fleet + "targetCustomizations: []\n") == [("wrapper", 4, "")]
+
+
 def test_what_the_reader_would_refuse_is_told_too() -> None:
     text = HEAD + (
         "  sandboxWorkloads: {enabled: true, defaultWorkload: vm-vgpu}\n"

@@ -344,3 +344,30 @@ def test_flux_reads_values_from_its_own_namespace_alone(tmp_path: Path) -> None:
     assert any("warning: valuesFrom names" in note for note in optional.notes)
     assert states(read(text("", "other", "g"), file))["driver"]["version"] == "580.95.02"
     assert states(read(text("", ""), file))["driver"]["version"] == "580.95.01"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        (
+            WRAPPED["fleet"] + "targetCustomizations:\n- {name: a, helm: {}}\n",
+            8,
+            "targetCustomizations are ignored",
+        ),
+        (FLUX % ("gpu-operator", "v99.1.0") + "  values:\n" + INSIDE, 5, "not a supported release"),
+        (
+            FLUX % ("gpu-operator", "v26.7.0")
+            + "  valuesFrom: [{kind: Secret, name: s, optional: true}]\n  values:\n"
+            + INSIDE,
+            6,
+            "it is optional",
+        ),
+    ],
+)
+def test_lint_warns_of_what_the_reader_ignores_in_the_wrapper(
+    text: str, line: int, said: str
+) -> None:
+    report = lint(text, "f.yaml")
+    warned = [(one.line, one.message) for one in report.findings if one.level == "warning"]
+    assert [number for number, _ in warned] == [line]
+    assert said in warned[0][1]
