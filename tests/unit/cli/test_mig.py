@@ -68,7 +68,11 @@ def test_an_exported_layout_needs_no_change(gpustate: Cli, project: Path, layout
             1,
             "'0xH200': the number of GPUs is 0",
         ),
-        (["plan", "builtin", "all-balanced", "--gpu", "H100"], 1, "H100 is ambiguous: 'H100 80GB HBM3'"),
+        (
+            ["plan", "builtin", "all-balanced", "--gpu", "H100"],
+            1,
+            "H100 is ambiguous: 'H100 80GB HBM3'",
+        ),
         (
             ["plan", "builtin", "all-1g.5gb", "--gpu", "H200"],
             5,
