@@ -116,6 +116,7 @@ class CompanionStore:
         used: kind and name of those looked up.
         own_nodes: Nodes of the same file.
         workloads: whether Node labels select the workload; set while reading.
+        elsewhere: places of objects that were looked up and are in another namespace.
     """
 
     file: str
@@ -123,6 +124,7 @@ class CompanionStore:
     used: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     own_nodes: tuple[Item, ...] = ()
     workloads: bool = False
+    elsewhere: list[str] = field(default_factory=list[str])
     _folder: list[tuple[str, Item]] | None = None
 
     @property
@@ -141,18 +143,23 @@ class CompanionStore:
         """Every object of a kind in the folder, with its file."""
         return tuple((file, item) for file, item in self._objects() if item.text("kind") == kind)
 
-    def find(self, kind: str, name: str) -> Companion | None:
+    def find(self, kind: str, name: str, namespace: str = "") -> Companion | None:
         """Return the object of a kind and name.
+
+        Args:
+            kind, name: of the object.
+            namespace: that it must be in, if it has one.
 
         Raises:
             PolicyError: it is invalid.
         """
         self.used.add((kind, name))
-        for item in self.objects:
+        here = ((self.file, item) for item in self.objects)
+        for file, item in (*here, *self._objects()):
             if item.text("kind") == kind and item.text("metadata", "name") == name:
-                return _of_object(item, self.file)
-        for file, item in self._objects():
-            if item.text("kind") == kind and item.text("metadata", "name") == name:
+                if namespace and item.text("metadata", "namespace") not in ("", namespace):
+                    self.elsewhere.append(f"{file}:{item.line}")
+                    continue
                 return _of_object(item, file)
         return self._of_files(kind, name)
 

@@ -832,6 +832,9 @@ CLUSTER = (
     Scenario("sharing-in-the-wrong-place", (34,), file(PLUGIN_FILE, WRONG), ("renameByDefault", "2 of nvidia.com/gpu"),
              both(shared, file(PLUGIN_FILE, RIGHT))),
     Scenario("sharing-not-applied", (34,), file(PLUGIN_FILE, RIGHT), ("shares each GPU 2 times",), file(PLUGIN_FILE, "version: v1\n")),
+    Scenario("device-plugin-withdrew-gpus", (31,), both(lambda w: setattr(w, "registered", {"nvidia.com/gpu": [UUIDS[0]]}),
+             programs(dmesg=f"[ 99.1] NVRM: Xid (PCI:{ADDRESSES[1]}): 74, pid=0, NVLink: fatal error detected on link 1\n")),
+             ("withdrew", "Xid 74"), shared),
     Scenario("device-plugin-lacks-gpus", (31,), lambda w: setattr(w, "registered", {"nvidia.com/gpu": [UUIDS[0]]}), (UUIDS[1],), shared),
     Scenario("mig-manager-stuck", (6,), both(
              lambda w: kube_labels(w, {"mig.config": "all-1g.10gb", "mig.config.state": "pending",

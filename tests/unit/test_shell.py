@@ -24,9 +24,6 @@ LINES = 6
 #: Constants that look like sh of more than :data:`LINES` lines. Lower a number when it sinks.
 LIMITS: dict[str, int] = {
     "states": 3,
-    "states/containerd": 2,
-    "states/crio": 2,
-    "states/docker": 2,
 }
 
 
