@@ -85,7 +85,7 @@ def test_a_saved_plan_takes_its_secrets_from_the_policy_again(place: Path) -> No
     with pytest.raises(PolicyError) as caught:
         policy_of(saved, load_policy, "plan.json")
     said = str(caught.value)
-    assert "a saved plan holds no secrets" in said
+    assert "saved plans contain no secrets" in said
     assert "driver-repository.parameters.password cannot be read from policy.yml" in said
 
 

@@ -21,6 +21,8 @@ from gpustate.states.docker.query import DockerQuery, Found
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
+STEPLESS = {"docker": "docker is not on these nodes"}
+
 PATH = "/etc/docker/daemon.json"
 BINARY = "/usr/bin/nvidia-container-runtime"
 SITE = '{\n  "features": {"buildkit": true},\n  "live-restore": true\n}\n'
@@ -43,10 +45,9 @@ class Docker:
             version="26.1.5",
             active="active",
             arguments=("/usr/sbin/dockerd", "-H", "fd://"),
-            text=node.files.get(PATH),
+            files=dict(node.files),
             ours=self.ours,
-            original=node.originals.get(PATH),
-            kept=PATH in node.originals,
+            originals=dict(node.originals),
             runtimes={"runc": "runc", **self.runtimes},
             default_runtime=self.default,
             cdi=self.cdi,
@@ -99,7 +100,7 @@ def test_it_converges_in_one_round_and_gives_the_bytes_back(
 ) -> None:
     node = Node(files)
     first, last = converge(DockerRuntimeRegistered(default=default), node)
-    assert first.fields == {"text", "ours"}
+    assert first.fields == {"files", "ours"}
     assert first.disruption is Disruption.RELOAD
     assert not last
     assert node.docker.runtimes == {"nvidia": BINARY}

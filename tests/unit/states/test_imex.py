@@ -13,6 +13,8 @@ from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.states.imex import CONFIG_PATH, NODES_PATH, UNIT, ImexRunning
 from gpustate.testing import FakeNode, check_contract, converge
 
+STEPLESS = {"imex": "no rack joins these GPUs across nodes"}
+
 CLUSTER = "5e1b0a8e-0000-4000-8000-00000000cafe"
 DOMAIN = f"{CLUSTER}.32766"
 NODES = ("10.0.0.1", "10.0.0.2")
@@ -130,7 +132,7 @@ def test_a_drop_in_that_runs_nothing_is_named_where_the_service_is_to_run(manage
     path = f"/etc/systemd/system/{UNIT}.d/x.conf"
     one.files[path] = "[Service]\nExecStart=\nExecStart=/bin/false\n"
     refused = state.refuse(state.probe(one)) or ""
-    assert (f"{path} has {UNIT} run /bin/false" in refused) == (managed_by == "host")
+    assert (f"{path} sets the command of {UNIT} to /bin/false" in refused) == (managed_by == "host")
 
 
 def test_another_list_costs_a_drain_and_the_same_list_with_comments_nothing() -> None:
