@@ -371,3 +371,23 @@ def test_lint_warns_of_what_the_reader_ignores_in_the_wrapper(
     warned = [(one.line, one.message) for one in report.findings if one.level == "warning"]
     assert [number for number, _ in warned] == [line]
     assert said in warned[0][1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "fix"),
+    [
+        ("migManager: {enabled: '${MIG}'}", "flux envsubst --strict"),
+        ("driver: {kernelModuleType: '${TYPE}'}", "flux envsubst --strict"),
+        ("driver: {imagePullSecrets: '${SECRETS}'}", "flux envsubst --strict"),
+        ("driver: {upgradePolicy: {maxParallelUpgrades: '{{ n }}'}}", "helm template"),
+        ("driver: {version: '${VERSION}'}", "flux envsubst --strict"),
+    ],
+)
+def test_a_placeholder_in_place_of_any_type_is_named_as_such(setting: str, fix: str) -> None:
+    text = f"{FLUX % ('gpu-operator', 'v26.7.0')}  values:\n    {setting}\n"
+    with pytest.raises(PolicyError, match="a placeholder of another program") as caught:
+        read(text)
+    assert fix in str(caught.value.fix)
+    (wrong,) = [one for one in lint(text, "f.yaml").findings if one.level == "error"]
+    assert "a placeholder of another program" in wrong.message
+    assert fix in str(wrong.fix)
