@@ -158,6 +158,10 @@ def tags(context: Context) -> Iterator[Finding]:
         if not of_driver and not _matters(context, section):
             continue
         version = str(version)
+        if version != version.strip():
+            what = f"{path} is {shown(version)}, with blanks around it, and no image has such a tag"
+            yield context.find("tag", path, what, f"write {version.strip()}")
+            continue
         system = _SYSTEM.search(version) if section in _GET_SYSTEM else None
         if system is not None:
             yield context.find(
