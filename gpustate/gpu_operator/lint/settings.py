@@ -16,6 +16,7 @@ from typing import Any
 
 from gpustate.formats.words import shown
 from gpustate.gpu_operator import history
+from gpustate.gpu_operator.driver import precompiled_advice
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding
 from gpustate.gpu_operator.runtime import ENVIRONMENT
@@ -161,6 +162,16 @@ def tags(context: Context) -> Iterator[Finding]:
         if version != version.strip():
             what = f"{path} is {shown(version)}, with blanks around it, and no image has such a tag"
             yield context.find("tag", path, what, f"write {version.strip()}")
+            continue
+        advice = precompiled_advice(version, prefix) if section == "driver" else ""
+        if advice:
+            yield context.find(
+                "tag",
+                path,
+                f"{path} is {shown(version)}, and the Operator appends the node's kernel and system to the "
+                "branch of a precompiled driver itself",
+                advice,
+            )
             continue
         system = _SYSTEM.search(version) if section in _GET_SYSTEM else None
         if system is not None:

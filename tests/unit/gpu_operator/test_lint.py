@@ -719,3 +719,19 @@ def test_lint_reports_the_other_files_when_one_is_unreadable(tmp_path: Path) -> 
     assert "a.yaml:1: error: unknown key 'driver.versoin'" in done.output
     assert "bad.yaml:2: is not YAML" in done.output
     assert "missing.yaml" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["580-5.15.0-generic-ubuntu22.04", "580-5.15.0-1050-generic", "580-5.14.0-503.el9.x86_64"],
+)
+def test_the_tag_of_a_precompiled_driver_is_answered_with_what_is_accepted(version: str) -> None:
+    for text, prefix in (
+        (f"driver: {{version: {version}}}\n", "driver."),
+        (DRIVER + f"  repository: r.example\n  image: d\n  version: {version}\n", ""),
+    ):
+        advice = f'write {prefix}version: "580" and {prefix}usePrecompiled: true'
+        findings = [one for one in lint(text, "f.yaml").findings if one.rule in ("tag", "refused")]
+        assert {one.fix for one in findings} == {advice}
+        assert len(findings) == 2
+    assert found("driver: {version: '580', usePrecompiled: true}\n") == []
