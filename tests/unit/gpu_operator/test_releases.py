@@ -223,3 +223,18 @@ def test_a_partial_image_is_refused_by_the_release_that_checks_it_alone() -> Non
     assert "refuses" not in message
     assert "of which v24.6.2 makes '/:580.95.05', no valid image" in message
     assert fix.startswith("set driver.repository and driver.image too")
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("v99.1.0", "the newest supported release is v26.7.0"),
+        ("26.11.0", "the newest supported release is v26.7.0"),
+        ("v24.9.7", "did you mean v24.9.2"),
+        ("main", "the newest supported release is v26.7.0"),
+    ],
+)
+def test_an_unknown_release_is_answered_with_one_that_helps(name: str, fix: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        history.release(name)
+    assert caught.value.fix == fix
