@@ -1,4 +1,4 @@
-"""What gpustate supports and how that was tested: the one place that README, docs and refusals take it from.
+"""What gpustate supports and how that was tested, for README, docs and refusals.
 
 A level is never higher than what a test shows, and a test compares the two. No GPU is real at any level: ``REAL`` means that the distribution, runtime or scheduler is.
 """
@@ -55,6 +55,7 @@ class Support:
     note: str = ""
 
 
+#: All but runtimes: those, states and their tests on nodes declare (``tests/support/supporttable.py``).
 TABLE = (
     Support(
         Kind.DISTRIBUTION,
@@ -110,23 +111,6 @@ TABLE = (
         ("amzn2023",),
         Level.RECORDED,
         ("unit/states/test_rpm_driver.py", "unit/states/test_rpm_families.py"),
-    ),
-    Support(
-        Kind.RUNTIME,
-        "containerd 1.6, 1.7 and 2",
-        ("containerd",),
-        Level.REAL,
-        ("node/test_containerd.py",),
-    ),
-    Support(Kind.RUNTIME, "Docker", ("docker",), Level.REAL, ("node/test_runtimes.py",)),
-    Support(Kind.RUNTIME, "Podman", ("podman",), Level.REAL, ("node/test_runtimes.py",)),
-    Support(
-        Kind.RUNTIME,
-        "CRI-O, k3s and RKE2, k0s, MicroK8s",
-        ("crio", "k3s", "k0s", "microk8s"),
-        Level.SIMULATED,
-        ("node/test_runtimes.py",),
-        "programs that answer as the runtime does",
     ),
     Support(
         Kind.SCHEDULER,

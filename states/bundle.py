@@ -103,6 +103,7 @@ class BundleInPlace(State[Observed]):
     name: ClassVar[str] = "bundle"
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     before: ClassVar[tuple[str, ...]] = ("driver-repository", "toolkit-repository")
+    brings_bundle: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         *("bundles", "conf_text", "sources_text", "key_text", "lists_read", "wanted_id"),
     )

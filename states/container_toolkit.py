@@ -43,6 +43,7 @@ from gpustate import (
     diff,
     ops,
 )
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.required_programs import ReferringFilesQuery, still_referenced
 from gpustate.core.state import without_dependents
@@ -175,6 +176,9 @@ class ContainerToolkitInstalled(State[Observed]):
             "accept-nvidia-visible-devices-as-volume-mounts": self.accept_volume_mounts,
         }
         return {key: value for key, value in keys.items() if value is not None}
+
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
+        return offer.one_version(PACKAGES, self.version)
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

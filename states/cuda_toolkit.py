@@ -24,6 +24,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, field_validator, model_validator
 
 from gpustate import Node, Plan, State, Step, diff, ops, shell
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.formats import alternatives, dpkg
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import owned_packages
@@ -99,6 +100,11 @@ class CudaToolkitsInstalled(State[Observed]):
 
     def _names(self) -> tuple[str, ...]:
         return tuple(package_name(version) for version in self.versions)
+
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
+        rows = tuple((package_name(one), self.releases.get(one, "")) for one in self.versions)
+        gone = next((package for package, _ in rows if not offer.versions(package)), "")
+        return StatePackages(rows, missing=gone)
 
     def probe(self, node: Node) -> Observed:
         manager = node.facts().package_manager

@@ -25,6 +25,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.shared_probes import LISTENING, shown
 from gpustate.core.state import without_dependents
 from gpustate.formats import cdi, keyed, systemd
@@ -120,6 +121,13 @@ class DcgmRunning(State[Observed]):
     ) -> Iterator[Conflict]:
         if observed is None:
             yield from without_dependents(self, policy)
+
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
+        driver = offer.chosen.get("driver")
+        major = packages.cuda_major(driver) if isinstance(driver, str) else None
+        if major is None:
+            return StatePackages()
+        return offer.one_version(packages.names(major, closed=self.proprietary), self.version)
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

@@ -28,6 +28,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.queries import Shell
 from gpustate.core.shared_probes import shown
 from gpustate.errors import GpustateError, PolicyError, UsageError
@@ -209,6 +210,10 @@ class DcgmExporterRunning(State[Observed]):
                     f"engine is {self.engine}, and dcgm listens on {host_engine.address}:{host_engine.port}: "
                     f"write engine: {right}, or leave address and port of dcgm as they are"
                 )
+
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
+        there = next((one for one in packages.EXPORTERS if offer.versions(one)), None)
+        return StatePackages(((there, ""),) if there else ())
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

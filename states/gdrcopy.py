@@ -26,6 +26,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.formats import dpkg
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import kmod, owned_packages
@@ -98,6 +99,9 @@ class GdrCopyInstalled(State[Observed]):
         if is_rpm(manager):
             return RPM_PACKAGES
         return (*PACKAGES, TESTS) if self.tests else PACKAGES
+
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
+        return offer.optional(*self._names(offer.facts.package_manager))
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

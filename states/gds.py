@@ -23,6 +23,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.formats import dpkg
 from gpustate.ops import kmod, owned_packages
 from gpustate.probes.kernel_modules import KernelModuleQuery
@@ -86,6 +87,9 @@ class GpuDirectStorageEnabled(State[Observed]):
     version: Annotated[str, Field(pattern=r"^([0-9][0-9A-Za-z.+~-]*)?$")] = ""
     tools: Annotated[str, Field(pattern=r"^(gds-tools-[0-9]+-[0-9]+)?$")] = ""
     required: bool = True
+
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
+        return offer.optional(PACKAGE, "nvidia-fs", *filter(None, (self.tools,)))
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

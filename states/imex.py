@@ -25,6 +25,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
 from gpustate.formats import fabric, fabric_config, imex, systemd
 from gpustate.formats.fabric import COMPLETE, Topology
@@ -141,6 +142,10 @@ class ImexRunning(State[Observed]):
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         return asking.matrix_facts("imex", planned) | {"imex_runs": planned.value("enabled")}
+
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
+        names = (fabric.IMEX, f"{fabric.IMEX}-{{branch}}")
+        return offer.at_driver(offer.chosen.get("driver"), *names)
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

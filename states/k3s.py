@@ -163,6 +163,7 @@ class K3sHandlerRegistered(State[Observed]):
     """
 
     name: ClassVar[str] = "k3s"
+    supported_runtime: ClassVar[str] = "k3s and RKE2"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
     known_after: ClassVar[tuple[str, ...]] = ("container-toolkit",)
     worst: ClassVar[Disruption] = Disruption.RESTART

@@ -27,6 +27,7 @@ from pydantic import Field
 
 from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.core.file_queries import ODD, FileStat, refuse_odd
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.queries import ShippedFile
 from gpustate.diagnosis import remedies as remedies
 from gpustate.formats import dpkg, keyed, mps, systemd
@@ -121,6 +122,9 @@ class MpsRunning(State[Observed]):
     exclusive: bool = True
     pipe_folder: Annotated[str, _PATH] = "/tmp/nvidia-mps"
     log_folder: Annotated[str, _PATH] = "/var/log/nvidia-mps"
+
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
+        return offer.at_driver(offer.chosen.get("driver"), PACKAGE)
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

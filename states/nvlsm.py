@@ -23,6 +23,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
 from gpustate.formats import dpkg, fabric
 from gpustate.formats.fabric import NVLSM
@@ -87,6 +88,9 @@ class SubnetManagerInstalled(State[Observed]):
         loaded = planned.value("loaded")
         ib_umad = "ib_umad" in loaded if isinstance(loaded, tuple) else None
         return asking.matrix_facts("nvlsm", planned) | {"ib_umad": ib_umad}
+
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
+        return offer.optional(NVLSM)
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

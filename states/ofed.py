@@ -23,6 +23,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.formats import dpkg
 from gpustate.ops import owned_packages
 from gpustate.probes.rdma import RdmaQuery
@@ -70,6 +71,16 @@ class OfedInstalled(State[Observed]):
     package: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9._+-]*)?$")] = ""
     version: Annotated[str, Field(pattern=r"^([0-9A-Za-z][0-9A-Za-z.+:~-]*)?$")] = ""
     reboot_timeout_s: Annotated[int, Field(ge=60)] = 900
+
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
+        if not self.package:
+            return StatePackages()
+        if observed is None:
+            if not offer.versions(self.package):
+                return StatePackages()  # the nodes may have it from elsewhere
+        elif observed.version is not None and self._version(observed) == observed.version:
+            return StatePackages()
+        return offer.one_version((self.package,), self.version or None)
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

@@ -121,6 +121,7 @@ class PodmanCdiEnabled(State[Observed]):
     """
 
     name: ClassVar[str] = "podman"
+    supported_runtime: ClassVar[str] = "Podman"
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     after: ClassVar[tuple[str, ...]] = ("container-toolkit", "cdi")
     worst: ClassVar[Disruption] = Disruption.NONE

@@ -9,13 +9,12 @@
         applied = api.apply(planned, "inventory.yml", limit="canary", events=print)
         raise SystemExit(applied.exit_code)
 
-Functions read policies and inventories from wherever the command line reads them, or take a
-:class:`~gpustate.Policy` and an :class:`Inventory` that the program made. They print nothing, ask
-nothing, install no signal handler and raise :class:`~gpustate.GpustateError` for everything that a
-user can cause before the first node is reached. What happens on a node afterwards is in the result:
-one node that fails does not keep the others from being finished.
+Functions load policies and inventories from the same sources as the command line, or take a
+:class:`~gpustate.Policy` and an :class:`Inventory`. They print nothing, prompt for nothing, install no signal
+handler, and raise :class:`~gpustate.GpustateError` for errors before the first node is reached. Later errors are
+in the result: a node that fails does not stop the others.
 
-What this module exports stays compatible within a major version.
+The exports of this module stay compatible within a major version.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy
 from gpustate.core.unknown_targets import describe_unknown_targets
 from gpustate.engine import fleet
-from gpustate.engine.events import Listener, nobody
+from gpustate.engine.events import Listener, ignore
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.errors import UsageError
 from gpustate.plan import document as documents
@@ -51,7 +51,7 @@ def plan(
     estimate: bool = False,
     serial: Sequence[str] = (),
     schedulers: Schedulers = SCHEDULERS,
-    events: Listener = nobody,
+    events: Listener = ignore,
     stop: Callable[[], bool] = _never,
     source: str = "",
     context: Mapping[str, Any] | None = None,
@@ -59,24 +59,24 @@ def plan(
     """Show pending changes and their disruption per node; nothing is written on the nodes.
 
     Args:
-        policy: what should hold.
-        nodes: where.
-        limit, exclude: of these nodes, by Ansible's host patterns.
-        lock: the lock file of ``gpustate solve``: ``True`` takes ``gpustate.lock`` beside the policy's
-            file where there is one, ``False`` none, a path that file.
+        policy: the policy to plan.
+        nodes: the inventory.
+        limit, exclude: select nodes by Ansible's host patterns.
+        lock: the lock file of ``gpustate solve``: ``True`` uses ``gpustate.lock`` beside the policy's
+            file if it exists, ``False`` none, a path that file.
         remove: plan the removal of what the policy installed.
-        forks: nodes worked on at the same time.
-        all_or_nothing: leave a node alone where one of its states is refused or fails to plan.
+        forks: nodes processed in parallel.
+        all_or_nothing: do not change a node if one of its states is refused or fails to plan.
         estimate: query how long such steps took on the nodes before, and estimate the time.
         serial: batch sizes that the estimate is for: ``("1", "10%")``.
         schedulers: how the nodes' schedulers are reached and workloads leave.
-        events: called with what happens, one event at a time, from the threads of the run.
-        stop: asked between steps; once it is true nothing new is begun.
-        source: what the policy is called in documents; its file's name when not given.
-        context: what the document says of where it comes from.
+        events: called with events, one at a time, from the threads of the run.
+        stop: polled between steps; once it returns true no new steps are started.
+        source: name of the policy in documents; by default its file.
+        context: origin of the document, see :mod:`gpustate.cli.context`.
 
     Raises:
-        GpustateError: policy, inventory, lock or rules are wrong; no node was reached then.
+        GpustateError: policy, inventory, lock file or rules are invalid; no node was reached.
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
     effective = inputs.policy.with_ensure("absent") if remove else inputs.policy
@@ -116,7 +116,7 @@ def drift(
     exclude: str | None = None,
     lock: bool | str | PathLike[str] = True,
     forks: int = fleet.DEFAULT_FORKS,
-    events: Listener = nobody,
+    events: Listener = ignore,
     stop: Callable[[], bool] = _never,
     source: str = "",
     context: Mapping[str, Any] | None = None,
@@ -127,7 +127,7 @@ def drift(
     :func:`plan`.
 
     Raises:
-        GpustateError: policy, inventory, lock or rules are wrong; no node was reached then.
+        GpustateError: policy, inventory, lock file or rules are invalid; no node was reached.
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
     result, _ = _probe(inputs, inputs.policy, forks, False, False, (), events, stop, forecast=False)
@@ -151,9 +151,10 @@ def apply(
     max_disruption: Disruption = Disruption.REBOOT,
     all_or_nothing: bool = False,
     serial: Sequence[str] = (),
+    max_failures: int = 0,
     reason: str = "",
     schedulers: Schedulers = SCHEDULERS,
-    events: Listener = nobody,
+    events: Listener = ignore,
     stop: Callable[[], bool] = _never,
     started: Callable[[str], None] | None = None,
     run: str = "",
@@ -162,26 +163,27 @@ def apply(
     read_policy: Callable[[str], Policy] = load_policy,
     partly_applied: bool = False,
 ) -> ApplyResult:
-    """Apply a policy, or a plan exactly as it was made. Nobody is asked for confirmation.
+    """Apply a policy, or a plan exactly as it was made, without confirmation.
 
     Args:
-        policy: what should hold, a result of :func:`plan`, or a saved plan: its file, or its document.
+        policy: a policy, a result of :func:`plan`, or a saved plan: its file, or its document.
             A node whose observed state is not the one a plan was made from is refused.
-        nodes, limit, exclude, lock, forks, all_or_nothing, events, stop, source, context: as of
-            :func:`plan`. A plan brings the lock file that it was made with.
+        nodes, limit, exclude, lock, forks, all_or_nothing, events, stop, source, context: as for
+            :func:`plan`. A plan includes the lock file that it was made with.
         remove: remove what the policy installed.
-        max_disruption: refuse nodes whose plan may cost more.
+        max_disruption: refuse nodes whose plan may exceed it.
         serial: batch sizes, ``("1", "10%", "50%")``; a batch in which a node fails is the last one.
+        max_failures: no further node is begun once so many failed; 0: see ``serial``.
         reason: a ticket or reason, for the nodes' leases and the records of the run.
         schedulers: how the nodes' schedulers are reached and workloads leave.
         started: called with the id of the run once everything is checked, before the first node is reached.
-        run: id of the run, when the caller has made one.
-        read_policy: reads the policy that a saved plan names, for the secrets which no plan holds.
-        partly_applied: the plan was applied in part already, so the nodes are not compared with what it was
-            made from; what each state may cost still is.
+        run: id of the run; generated by default.
+        read_policy: loads the policy of a saved plan, for the secrets that plans do not contain.
+        partly_applied: the plan was applied in part already, so the nodes are not compared with its
+            observations; the announced disruption of each state is still enforced.
 
     Raises:
-        GpustateError: policy, plan, inventory, lock or rules are wrong; no node was reached then.
+        GpustateError: policy, plan, inventory, lock file or rules are invalid; no node was reached.
     """
     document = _plan_of(policy)
     if document is None:
@@ -195,13 +197,12 @@ def apply(
             else saved.policy_of(document, read_policy, name)
         )
         targets = saved.only_planned(_nodes(nodes, limit, exclude), document, name)
-        targets = saved.as_locked(targets, effective, document, name)
+        effective = saved.as_locked(effective, targets, document, name)
         inputs = _Inputs(effective, targets, name, None, targets.notes)
-    request = fleet.Request(
+    request = run_request(
         effective,
         inputs.inventory,
         apply=True,
-        known=registry.names(),
         forks=forks,
         max_disruption=max_disruption,
         planned=documents.planned_observations(document)
@@ -210,11 +211,10 @@ def apply(
         announced=documents.announced_disruptions(document) if document else None,
         plan_id=str(document["id"]) if document else "",
         serial=batch_sizes(serial, effective.pace, len(inputs.inventory.nodes)),
+        max_failures=max_failures,
         run=run or fleet.new_run_id(),
         ticket=" ".join(reason.split()),
         all_or_nothing=all_or_nothing,
-        last_in_image=last_in_image(inputs.inventory),
-        checks=node_checks(effective),
     )
     fleet.resolve_all(request)
     fleet.batches((), request.serial)
@@ -239,7 +239,7 @@ def apply(
 
 
 def batch_sizes(requested: Sequence[str], pace: Sequence[str], count: int) -> tuple[str, ...]:
-    """Sizes of batches: those asked for, else what the policy allows for so many nodes."""
+    """Sizes of batches: the requested ones, else the policy's limit for this number of nodes."""
     if requested:
         return tuple(requested)
     if not pace or not count:
@@ -252,7 +252,7 @@ def batch_sizes(requested: Sequence[str], pace: Sequence[str], count: int) -> tu
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """What a run is for, read and checked."""
+    """Inputs of a run, loaded and checked."""
 
     policy: Policy
     inventory: Inventory
@@ -270,7 +270,7 @@ def _inputs(
     lock: bool | str | PathLike[str],
     source: str,
 ) -> _Inputs:
-    """Read everything, in the order in which the command line tells of mistakes."""
+    """Load all inputs, in the order in which the command line reports errors."""
     compat.load()
     if isinstance(policy, Policy):
         effective, name = policy, source or policy.name or "policy"
@@ -284,7 +284,7 @@ def _inputs(
     from gpustate.resolver import lock_layers
 
     lock_data = lock_layers.load(file)
-    targets = lock_layers.onto(targets, effective, lock_data, file, registry.names())
+    effective = lock_layers.onto(effective, targets, lock_data, file, registry.names())
     return _Inputs(effective, targets, name, lock_data, notes)
 
 
@@ -294,13 +294,13 @@ def _nodes(nodes: InventorySource, limit: str | None, exclude: str | None) -> In
     if limit is None and exclude is None:
         return nodes
     raise UsageError(
-        "limit and exclude are for an inventory that is read here",
-        fix="give them to load_inventory instead",
+        "limit and exclude need an inventory source, not an Inventory",
+        fix="pass them to load_inventory instead",
     )
 
 
 def _plan_of(policy: object) -> Mapping[str, Any] | None:
-    """The document of a plan, where one is to be applied."""
+    """The document of a plan, if one is to be applied."""
     if isinstance(policy, PlanResult | saved.Plan):
         return saved.document_of(policy)
     if isinstance(policy, Mapping):
@@ -326,23 +326,37 @@ def _probe(
     """Probe and plan all nodes."""
     sizes = batch_sizes(serial, policy.pace, len(inputs.inventory.nodes))
     fleet.batches((), sizes)
-    request = fleet.Request(
+    request = run_request(
         policy,
         inputs.inventory,
-        known=registry.names(),
         forks=forks,
         timings=timings,
         forecast=forecast,
         maintenance=maintenance,
         all_or_nothing=all_or_nothing,
-        last_in_image=last_in_image(inputs.inventory),
-        checks=node_checks(policy),
     )
     return fleet.run(request, events, stop), sizes
 
 
-def last_in_image(inventory: Inventory) -> fleet.LastInImage:
-    """What comes after all states of nodes that are mounted images: their first boot."""
+def run_request(policy: Policy, inventory: Inventory, **options: Any) -> fleet.Request:
+    """A request with the checks, and the states of images, that every run of a policy has.
+
+    Args:
+        policy, inventory: what should hold, and where.
+        options: other fields of the request.
+    """
+    return fleet.Request(
+        policy,
+        inventory,
+        known=registry.names(),
+        last_in_image=_last_in_image(inventory),
+        checks=node_checks(policy),
+        **options,
+    )
+
+
+def _last_in_image(inventory: Inventory) -> fleet.LastInImage:
+    """The state that comes last on mounted images: their first boot."""
     if not any(node.connection.kind == "chroot" for node in inventory.nodes):
         return ()
     from gpustate.bake.first_boot import first_boot_of
@@ -351,7 +365,7 @@ def last_in_image(inventory: Inventory) -> fleet.LastInImage:
 
 
 def schedule(result: fleet.FleetResult, forks: int, sizes: Sequence[str]) -> Schedule:
-    """How the plan would be carried out."""
+    """How the plan would be executed."""
     words = tuple(word.strip() for word in sizes)
     batches = fleet.batches([node.name for node in result.nodes], words) if words else []
     return Schedule(forks, words, tuple(tuple(batch) for batch in batches))
@@ -369,7 +383,7 @@ def _common(inputs: _Inputs, result: fleet.FleetResult) -> dict[str, Any]:
 
 
 def _add_lock(document: dict[str, Any], inputs: _Inputs) -> None:
-    """A plan carries the lock it was made with."""
+    """Add the lock file to a plan's document."""
     if inputs.lock is not None:
         from gpustate.solve import lock as locks
 
@@ -381,7 +395,7 @@ def _retried(
     document: Mapping[str, Any] | None,
     nodes: Sequence[NodeResult],
 ) -> Mapping[str, Any] | None:
-    """Where a result comes from; nodes that a part of a saved plan has changed need a new plan."""
+    """The context of a result; nodes that a saved plan changed in part need a new plan."""
     if not context or document is None or all(node.status in _UNTOUCHED for node in nodes):
         return context
     before = document.get("context") or context
@@ -389,5 +403,5 @@ def _retried(
 
 
 def _now() -> str:
-    """The time in UTC, as documents have it."""
+    """The present time in UTC, for documents."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

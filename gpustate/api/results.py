@@ -1,4 +1,4 @@
-"""What the functions of :mod:`gpustate.api` return."""
+"""Results of the functions of :mod:`gpustate.api`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from gpustate.formats.words import json_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What every run has.
+    """Result of a run.
 
     Args:
         run: id of the run; ``runs/ID`` on the nodes it changed.
-        nodes: one result a node, in the inventory's order, secrets masked.
-        exit_code: what the command line would end with; pending changes are not counted.
+        nodes: one result per node, in the inventory's order, secrets masked.
+        exit_code: as of the command line; pending changes are not counted.
         summary: the line for grep: ``nodes=2 ok=2 changed=0 ...``.
         interrupted: ``stop`` ended it early.
-        notes: what has no effect and may be a mistake, in the policy or the inventory.
+        notes: settings of the policy or the inventory that have no effect.
         document: the JSON document of the run, described by its schema.
     """
 
@@ -40,7 +40,7 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Every node ended well."""
+        """All nodes succeeded."""
         return self.exit_code == 0
 
     def node(self, name: str) -> NodeResult:
@@ -67,15 +67,17 @@ class Result:
         try:
             write_private(Path(path), self.to_json().encode())
         except OSError as error:
-            raise UsageError(f"cannot be written ({error.strerror})", place=str(path)) from error
+            raise UsageError(
+                f"cannot write the file ({error.strerror})", place=str(path)
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanResult(Result):
-    """What would change; ``document`` is a ``gpustate.plan/1``, which ``gpustate apply`` takes too.
+    """Pending changes; ``document`` is a ``gpustate.plan/1``, which ``gpustate apply`` accepts.
 
     Args:
-        policy: what was planned, secrets included.
+        policy: the planned policy, including secrets.
         pending: some node would change.
     """
 
@@ -84,7 +86,7 @@ class PlanResult(Result):
 
     @property
     def disruption(self) -> Disruption:
-        """The worst that applying the plan may cost any node."""
+        """Worst disruption of the plan on any node."""
         return max(
             (state.worst for node in self.nodes for state in node.states),
             default=Disruption.NONE,
@@ -103,20 +105,20 @@ class DriftResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyResult(Result):
-    """What an apply did; ``document`` is a ``gpustate.result/1``.
+    """Result of an apply; ``document`` is a ``gpustate.result/1``.
 
     Args:
-        skipped: names of nodes that were never started, because a batch before failed.
+        skipped: names of nodes that were not started because an earlier batch failed.
     """
 
     skipped: tuple[str, ...]
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Names of the nodes that are different from before."""
+        """Names of the nodes that were changed."""
         return tuple(node.name for node in self.nodes if node.changed)
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Names of the nodes that did not end well."""
+        """Names of the nodes that did not succeed."""
         return tuple(node.name for node in self.nodes if node.status is not NodeStatus.OK)

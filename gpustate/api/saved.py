@@ -1,4 +1,4 @@
-"""Reading a saved plan back: its policy, its nodes and the lock it was made with."""
+"""Loading of a saved plan: its policy, its nodes and its lock file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpustate.plan.document import policy_parameters, read_plan
 
 
 class Plan(dict[str, Any]):
-    """The document of a plan that was checked when it was read."""
+    """The document of a plan, checked."""
 
 
 def read(path: str) -> Plan:
@@ -31,7 +31,7 @@ def read(path: str) -> Plan:
 
 
 def document_of(plan: Plan | PlanResult) -> Mapping[str, Any]:
-    """The document of a plan that was read, or just made."""
+    """The document of a saved or new plan."""
     return plan if isinstance(plan, Plan) else plan.document
 
 
@@ -41,14 +41,16 @@ def read_json(path: str) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise PolicyError(
-            f"cannot be read as a plan ({error})", place=path, fix="plan again"
+            f"cannot be read as a plan ({error})",
+            place=path,
+            fix="make a new plan: gpustate plan POLICY --out FILE",
         ) from error
 
 
 def policy_of(
     document: Mapping[str, Any], read_policy: Callable[[str], Policy], place: str
 ) -> Policy:
-    """The policy of a plan, its secrets read again from the policy's own file.
+    """The policy of a plan, with secrets from the policy's own file.
 
     Raises:
         PolicyError: the plan is damaged, or a secret cannot be read.
@@ -75,7 +77,7 @@ def policy_of(
 def _with_secrets(
     data: dict[str, Any], read_policy: Callable[[str], Policy], place: str
 ) -> dict[str, Any]:
-    """What a plan says of its policy, with the secrets that it does not hold.
+    """The policy in a plan, with its secrets.
 
     Raises:
         PolicyError: one of them is not in the policy's file.
@@ -84,13 +86,13 @@ def _with_secrets(
     if not missing:
         return data
     source = str(data.get("source", ""))
-    fix = "set it in the inventory instead, in the variable gpustate: it is read again with every apply"
+    fix = "set it in the inventory's variable gpustate instead, which every apply reads"
     name = ".".join(map(str, missing[0]))
     try:
         parameters = policy_parameters(read_policy(source))
     except (PolicyError, UsageError) as error:
         raise PolicyError(
-            f"a saved plan holds no secrets, and {name} cannot be read from {source} ({error.message})",
+            f"saved plans contain no secrets, and {name} cannot be read from {source} ({error.message})",
             place=place,
             fix=f"apply the plan where {source} can be read, or {fix}",
         ) from error
@@ -99,22 +101,24 @@ def _with_secrets(
     if left:
         name = ".".join(map(str, left[0]))
         raise PolicyError(
-            f"a saved plan holds no secrets, and {source} has none for {name}", place=place, fix=fix
+            f"saved plans contain no secrets, and {source} has none for {name}",
+            place=place,
+            fix=fix,
         )
     return filled
 
 
 def as_locked(
-    inventory: Inventory, policy: Policy, document: Mapping[str, Any], source: str
-) -> Inventory:
-    """The inventory with the lock that the plan was made with."""
+    policy: Policy, inventory: Inventory, document: Mapping[str, Any], source: str
+) -> Policy:
+    """The policy with the lock file of the plan."""
     if "lock" not in document:
-        return inventory
+        return policy
     from gpustate.resolver import lock_layers
     from gpustate.solve import lock
 
     locked = lock.from_text(json.dumps(document["lock"]), f"{source}: lock")
-    return lock_layers.onto(inventory, policy, locked, source, registry.names())
+    return lock_layers.onto(policy, inventory, locked, source, registry.names())
 
 
 def only_planned(inventory: Inventory, document: Mapping[str, Any], source: str) -> Inventory:
@@ -127,8 +131,8 @@ def only_planned(inventory: Inventory, document: Mapping[str, Any], source: str)
     nodes = tuple(node for node in inventory.nodes if node.name in names)
     if not nodes:
         raise UsageError(
-            "the inventory has none of the plan's nodes",
+            "none of the plan's nodes are in the inventory",
             place=source,
-            fix="give the inventory it was made with",
+            fix="use the inventory that the plan was made with",
         )
     return replace(inventory, nodes=nodes)

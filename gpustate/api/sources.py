@@ -1,4 +1,4 @@
-"""Where policies, inventories and lock files are read from; little is imported for that."""
+"""Loading of policies, inventories and lock files, with few imports."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from gpustate.inventory.vault import Vault
     from gpustate.policies import Changes
 
-    #: A policy, or what stands for one on the command line: a file, or the name of a state.
+    #: A policy, a file, or the name of a state.
     PolicySource = Policy | str | PathLike[str]
-    #: An inventory, or what stands after ``-i``: a file, a folder, a program, or ``node1,node2``.
+    #: An inventory, a file, a directory, a program, or ``node1,node2``.
     InventorySource = Inventory | str | PathLike[str]
 
 LOCK_FILE = "gpustate.lock"
@@ -32,18 +32,18 @@ def load_policy(
     release: str | None = None,
     origins: bool = False,
 ) -> Policy:
-    """Read a policy.
+    """Load a policy.
 
     Args:
         source: a Python file, gpustate's YAML, a file of the GPU Operator, or the name of a state.
-        changes: what ``--set``, ``--values`` and ``--patch`` change in it.
+        changes: changes by ``--set``, ``--values`` and ``--patch``.
         bundle: install every package from this bundle.
-        strict: refuse an Operator file with keys that do nothing, instead of a note.
-        release: read an Operator file as this release of the Operator does.
-        origins: find out where the values of a Python file stand.
+        strict: refuse an Operator file with keys that have no effect, instead of adding notes.
+        release: interpret an Operator file as this release of the Operator does.
+        origins: find the lines that set the values of a Python file.
 
     Raises:
-        PolicyError: with the place, what is wrong there, and the next move.
+        PolicyError: the policy is invalid; with place and fix.
     """
     from gpustate import policies
 
@@ -52,7 +52,7 @@ def load_policy(
         raise UsageError("no policy", fix="give a Python file, an Operator file or a state's name")
     policy = policies.load(name, changes=changes, origins=origins, strict=strict, release=release)
     _check_allowed(policy, name)
-    if bundle is None and not any(state.name == "bundle" for state in policy.states):
+    if bundle is None and not any(state.brings_bundle for state in policy.states):
         return policy
     from gpustate.resolver import bundle_nodes
 
@@ -66,15 +66,15 @@ def load_inventory(
     exclude: str | None = None,
     vault: Vault | None = None,
 ) -> Inventory:
-    """Read an inventory.
+    """Load an inventory.
 
     Args:
         source: a file, a folder, an executable, or ``node1,node2``.
         limit, exclude: Ansible's host patterns.
-        vault: decrypts what is encrypted with Ansible Vault.
+        vault: decrypts values of Ansible Vault.
 
     Raises:
-        InventoryError: with file and line where there is one.
+        InventoryError: the inventory is invalid; with file and line.
     """
     from gpustate import inventory
 
@@ -82,7 +82,7 @@ def load_inventory(
 
 
 def lock_file(source: str, lock: bool | str | PathLike[str]) -> str | None:
-    """The lock file that counts for a policy; ``None`` where there is none, or none is wanted."""
+    """The lock file of a policy; ``None`` if there is none or ``lock`` is false."""
     if not isinstance(lock, bool):
         return str(lock)
     beside = Path(source).parent / LOCK_FILE
@@ -92,7 +92,7 @@ def lock_file(source: str, lock: bool | str | PathLike[str]) -> str | None:
 
 
 def _check_allowed(policy: Policy, source: str) -> None:
-    """Refuse exceptions from rules that do not exist, also for groups and nodes that are not in the run."""
+    """Refuse exceptions from unknown rules, including those of groups and nodes outside of the run."""
     exceptions: list[tuple[tuple[str, ...], Mapping[str, str]]] = [(("allow",), policy.allow)]
     for section, overrides in (("groups", policy.groups), ("nodes", policy.nodes)):
         exceptions += [

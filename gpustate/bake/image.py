@@ -12,7 +12,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult, Outcome
 from gpustate.core.policy import Policy, resolve
 from gpustate.engine import fleet, gate
-from gpustate.engine.events import Listener, nobody
+from gpustate.engine.events import Listener, ignore
 from gpustate.engine.fleet import FleetResult
 from gpustate.engine.walk import Options, Walk
 from gpustate.remote.chroot import ImageSession
@@ -40,7 +40,7 @@ def bake(
     known: Collection[str],
     *,
     apply: bool,
-    listen: Listener = nobody,
+    listen: Listener = ignore,
     stop: Callable[[], bool] = lambda: False,
 ) -> FleetResult:
     """Bake a policy into an image, or show the pending changes.

@@ -20,8 +20,8 @@ from gpustate.formats.masking import masked_data
 FORMAT = "gpustate.bundle/1"
 NAME = "manifest.json"
 KEY_NAME = "key.asc"
-#: Repositories of a bundle: named after the states that use them; the rest is in the last.
-DRIVER, TOOLKIT, BASE = "driver-repository", "toolkit-repository", "base"
+#: Repositories of a bundle are named after the states that use them; the rest is in this one.
+BASE = "base"
 LICENCE = (
     "The packages keep the licences of their owners. NVIDIA's driver, CUDA and DCGM packages are under "
     "NVIDIA's own terms: whoever distributes this file is responsible for complying with them."

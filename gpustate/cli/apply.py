@@ -39,7 +39,7 @@ LEVEL = _Level()
 
 
 def apply_options(function: common.F) -> common.F:
-    """Options of everything that changes nodes."""
+    """Options of verbs that change nodes."""
     for option in reversed(
         (
             click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),
@@ -60,12 +60,19 @@ def apply_options(function: common.F) -> common.F:
             click.option(
                 "--serial",
                 metavar="SIZES",
-                help="Nodes in batches, one after the other: 1,10%,50%.",
+                help="Process nodes in batches, one after the other: 1,10%,50%.",
+            ),
+            click.option(
+                "--max-failures",
+                type=click.IntRange(min=0),
+                default=0,
+                metavar="N",
+                help="Begin no further node once N have failed [default: the batch of the first is the last].",
             ),
             click.option(
                 "--reason",
                 metavar="TEXT",
-                help="Ticket or reason, for the nodes' locks and the records of the run.",
+                help="Ticket or reason, recorded in the nodes' locks and in the run's records.",
             ),
             click.option(
                 "--diff",
@@ -95,9 +102,9 @@ def apply(policy: str, **options: Any) -> None:
     if policies.kind(policy) == "plan":
         if common.changes_of(options):
             raise UsageError(
-                "a saved plan is applied as it stands, and options would change it",
+                "a saved plan is applied exactly as it was saved; options cannot change it",
                 place=policy,
-                fix="plan the policy again with them",
+                fix="make a new plan with these options: gpustate plan POLICY --out FILE",
             )
         _apply_plan(policy, options)
     else:
@@ -107,7 +114,7 @@ def apply(policy: str, **options: Any) -> None:
 def apply_policy(
     source: str, options: dict[str, Any], *, verb: str, ensure: str | None = None
 ) -> None:
-    """Apply a policy: ask first on a terminal, unless ``--yes``."""
+    """Apply a policy, after confirmation on a terminal unless ``--yes`` is given."""
     rules.read()
     if not options["yes"]:
         if not sys.stdin.isatty():
@@ -129,9 +136,9 @@ def apply_policy(
             common.finish(planned.exit_code)
             return
         _confirm(verb, document, options, document["policy"].get("pace", ()))
-        carry_out(source, options, verb=verb, ensure=ensure, plan=planned)
+        execute(source, options, verb=verb, ensure=ensure, plan=planned)
         return
-    carry_out(source, options, verb=verb, ensure=ensure)
+    execute(source, options, verb=verb, ensure=ensure)
 
 
 def _apply_plan(path: str, options: dict[str, Any]) -> None:
@@ -150,20 +157,20 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
         show(render.troubles_page(document, diff=options["diff"]))
         click.echo(render.plan_sentence(document))
         _confirm("apply", document, options, document["policy"].get("pace", ()))
-    carry_out(path, options, verb="apply", plan=document)
+    execute(path, options, verb="apply", plan=document)
 
 
 def _confirm(
     verb: str, document: dict[str, Any], options: dict[str, Any], pace: Sequence[str]
 ) -> None:
-    """Ask, with the nodes, the worst it costs them and the batches in the question."""
+    """Ask for confirmation, with nodes, worst disruption and batches in the question."""
     from gpustate.api.functions import batch_sizes
     from gpustate.engine import fleet
     from gpustate.plan import render
     from gpustate.plan.overview import overview
 
     if not overview(document).counts["change"]:
-        return  # what the plan does not say is not done
+        return  # the plan has no changes
     names = [str(row["name"]) for row in document["nodes"]]
     sizes = batch_sizes(common.serial(options["serial"]), pace, len(names))
     batches = len(fleet.batches(names, sizes)) if sizes else 0
@@ -172,27 +179,27 @@ def _confirm(
     click.confirm(question, abort=True, err=True)
 
 
-def carry_plan_on(path: str, options: dict[str, Any]) -> None:
-    """Go on with a saved plan that was applied in part.
+def resume_plan(path: str, options: dict[str, Any]) -> None:
+    """Resume a saved plan that was applied in part.
 
-    Its nodes have moved by our own doing, so they are not held against the plan's observations;
-    what each state may cost still is.
+    gpustate itself has changed the nodes since, so they are not compared with the plan's observations. The
+    announced disruption of each state is still enforced.
     """
     from gpustate.api import saved
 
-    carry_out(path, options, verb="apply", plan=saved.read(path), moved_by_us=True)
+    execute(path, options, verb="apply", plan=saved.read(path), partly_applied=True)
 
 
-def carry_out(
+def execute(
     source: str,
     options: dict[str, Any],
     *,
     verb: str,
     ensure: str | None = None,
     plan: saved.Plan | api.PlanResult | None = None,
-    moved_by_us: bool = False,
+    partly_applied: bool = False,
 ) -> None:
-    """Run an apply and print what became of it."""
+    """Run an apply and print its result."""
     from gpustate import api
     from gpustate.api import saved
     from gpustate.cli.show import show
@@ -229,6 +236,7 @@ def carry_out(
             max_disruption=options["max_disruption"],
             all_or_nothing=bool(options.get("all_or_nothing")),
             serial=common.serial(options["serial"]),
+            max_failures=int(options.get("max_failures") or 0),
             reason=options.get("reason") or "",
             schedulers=schedulers_of(options),
             events=listen,
@@ -238,7 +246,7 @@ def carry_out(
             source=source,
             context=context(verb, source, options),
             read_policy=read_policy,
-            partly_applied=moved_by_us,
+            partly_applied=partly_applied,
         )
     document = result.document
     records.end(
@@ -258,8 +266,8 @@ def carry_out(
         show(render.nodes_page(document, diff=options["diff"]))
         show(render.troubles_page(document, diff=options["diff"]))
         if result.skipped:
-            click.echo(f"Not begun: {render.names_line(result.skipped)}")
+            click.echo(f"Not started: {render.names_line(result.skipped)}")
         if result.interrupted:
-            click.echo(f"Interrupted. Go on with: gpustate resume {result.run}")
+            click.echo(f"Interrupted. Resume it with: gpustate resume {result.run}")
         click.echo(result.summary)
     common.finish(result.exit_code)

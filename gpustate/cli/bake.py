@@ -1,4 +1,4 @@
-"""``gpustate bake``: the same policy, in the mounted root of an image."""
+"""``gpustate bake``: apply a policy to the mounted root of an image."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gpustate.core.policy import Policy
     from gpustate.engine.fleet import FleetResult
 
-#: Conditions whose answer needs GPUs, or NVSwitches, to look at.
-_ASKS_GPUS = re.compile(r"\b(gpu|mig_capable|architecture)\b(?!')")
-_ASKS_NVSWITCH = re.compile(r"\bnvswitch\b(?!')")
+#: Conditions that depend on GPUs or on NVSwitches.
+_NEEDS_GPUS = re.compile(r"\b(gpu|mig_capable|architecture)\b(?!')")
+_NEEDS_NVSWITCH = re.compile(r"\bnvswitch\b(?!')")
 
 
 @click.command()
@@ -37,7 +37,7 @@ _ASKS_NVSWITCH = re.compile(r"\bnvswitch\b(?!')")
     envvar="GPUSTATE_INVENTORY",
     help="Inventory of the machines that will boot it.",
 )
-@click.option("--as", "name", metavar="NODE", help="Node of the inventory whose variables count.")
+@click.option("--as", "name", metavar="NODE", help="Node of the inventory whose variables apply.")
 @common.lock_options
 @click.option("--dry-run", is_flag=True, help="Only show pending changes.")
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
@@ -46,10 +46,10 @@ _ASKS_NVSWITCH = re.compile(r"\bnvswitch\b(?!')")
     "--diff", is_flag=True, help="Show the content of files that change; secrets stay masked."
 )
 def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: Any) -> None:
-    """Apply POLICY to the image in DIR; what an image cannot hold is done at its first boot.
+    """Apply POLICY to the image in DIR; steps that need a running system are left to its first boot.
 
-    Commands run inside DIR in namespaces of their own: nothing on this machine is written or stays
-    mounted. What needs a kernel, systemd or a GPU is listed, and done by the unit
+    Commands run inside DIR in their own namespaces: nothing on this machine is written or stays
+    mounted. Steps that need a kernel, systemd or a GPU are listed, and run by the unit
     gpustate-firstboot.service when a machine boots the image for the first time.
     """
     from gpustate.bake.image import Image
@@ -58,17 +58,18 @@ def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: 
     rules.read()
     made = common.load_policy(policy, options)
     if not root:
-        raise UsageError("--root is empty", fix="name the folder of the image's root")
+        raise UsageError("--root is empty", fix="name the directory of the image's root")
     root = os.path.abspath(root)
-    node = _locked(_node(root, name, options), policy, made, options, named=bool(name))
+    node = _node(root, name, options)
+    made = _locked(made, node, policy, options, named=bool(name))
     _check_conditions(made, _checked_gpus(gpus))
     image = Image(root, node, gpus or "")
     if not (options["dry_run"] or options["yes"] or sys.stdin.isatty()):
-        raise UsageError("nobody is there to say yes", fix="look with --dry-run, then give --yes")
+        raise UsageError("stdin is not a terminal", fix="review with --dry-run, then pass --yes")
     with chroot.lock_root(root):
         if options["dry_run"] or not options["yes"]:
             planned = _run(image, made, apply=False, quiet=options["output"] == "json")
-            _tell(
+            _print_result(
                 image,
                 made,
                 planned,
@@ -79,12 +80,12 @@ def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: 
                 return
             click.confirm("Bake this?", abort=True, err=True)
         baked = _run(image, made, apply=True, quiet=options["output"] == "json")
-    _tell(image, made, baked, options)
+    _print_result(image, made, baked, options)
     common.finish(baked.exit_code)
 
 
 def _node(root: str, name: str | None, options: dict[str, Any]) -> InventoryNode:
-    """Who the machines will be: a node of the inventory, or nobody."""
+    """The node of the inventory that the image is for, or an anonymous one."""
     from dataclasses import replace
 
     from gpustate.core.inventory import Connection, InventoryNode
@@ -92,32 +93,31 @@ def _node(root: str, name: str | None, options: dict[str, Any]) -> InventoryNode
     if not name:
         if options["inventory"] and "-i" in sys.argv:
             raise UsageError(
-                "an inventory was given and no node of it",
-                fix="name one whose variables count: --as NODE",
+                "-i is given without a node of the inventory",
+                fix="name the node whose variables apply: --as NODE",
             )
         return InventoryNode(root, connection=Connection(kind="local"))
     nodes = [
         node for node in common.load_inventory(options, reach=False).nodes if node.name == name
     ]
     if not nodes:
-        raise UsageError(f"the inventory has no node {name!r}", place=str(options["inventory"]))
+        raise UsageError(f"no node {name!r} in the inventory", place=str(options["inventory"]))
     return replace(nodes[0], connection=Connection(kind="local"))
 
 
 def _locked(
-    node: InventoryNode, source: str, policy: Policy, options: dict[str, Any], *, named: bool
-) -> InventoryNode:
-    """With the driver set of the lock file: the node's own, or the only one there is."""
+    policy: Policy, node: InventoryNode, source: str, options: dict[str, Any], *, named: bool
+) -> Policy:
+    """With the driver set of the lock file: its own, or the only one in it."""
     file = common.lock_file(source, options)
     if file is None:
-        return node
-    from gpustate.core.inventory import Inventory
+        return policy
     from gpustate.resolver import lock_layers
 
     lock, known = lock_layers.load(file), common.known_states()
     if named:
-        return lock_layers.onto(Inventory("", (node,)), policy, lock, file, known).nodes[0]
-    return lock_layers.onto_image(node, policy, lock, file, known)
+        return lock_layers.onto(policy, (node,), lock, file, known)
+    return lock_layers.onto_image(policy, node, lock, file, known)
 
 
 def _checked_gpus(gpus: str | None) -> bool:
@@ -130,18 +130,18 @@ def _checked_gpus(gpus: str | None) -> bool:
 
 
 def _check_conditions(policy: Policy, known: bool) -> None:
-    """Refuse conditions that nobody can answer for an image."""
+    """Refuse conditions that cannot be evaluated for an image."""
     for state in policy.states:
         text = state.only.text if state.only is not None else ""
-        if _ASKS_NVSWITCH.search(text):
+        if _NEEDS_NVSWITCH.search(text):
             raise UsageError(
-                f"{state.name}: only where {text}: an image cannot know",
-                fix="take the condition out of the policy for images",
+                f"{state.name}: the condition {text} cannot be evaluated for an image",
+                fix="remove the condition from the policy for images",
             )
-        if _ASKS_GPUS.search(text) and not known:
+        if _NEEDS_GPUS.search(text) and not known:
             raise UsageError(
-                f"{state.name}: only where {text}: an image has no GPUs",
-                fix="say for which it is: --gpu 8xH100",
+                f"{state.name}: the condition {text} depends on GPUs, which an image does not have",
+                fix="name the GPUs of the machines: --gpu 8xH100",
             )
 
 
@@ -152,9 +152,9 @@ def _run(image: Image, policy: Policy, *, apply: bool, quiet: bool) -> FleetResu
     progress = Progress([image.node.name], quiet=quiet)
     stop = common.Interrupt(
         lambda: progress.say(
-            "interrupted: the running step is finished, nothing new is begun; bake again"
+            "interrupted: the running step is finished, no new ones are started; bake again"
         ),
-        "what runs in the image is killed; bake again",
+        "processes in the image are killed; bake again",
     )
     stop.arm()
     with progress:
@@ -163,7 +163,9 @@ def _run(image: Image, policy: Policy, *, apply: bool, quiet: bool) -> FleetResu
         )
 
 
-def _tell(image: Image, policy: Policy, result: FleetResult, options: dict[str, Any]) -> None:
+def _print_result(
+    image: Image, policy: Policy, result: FleetResult, options: dict[str, Any]
+) -> None:
     from gpustate.bake.image import first_boot_work, left_to_apply
     from gpustate.cli.show import show
     from gpustate.plan import document, render
@@ -193,7 +195,5 @@ def _tell(image: Image, policy: Policy, result: FleetResult, options: dict[str, 
         for line in work:
             click.echo(f"  - {line}")
     if left and result.exit_code == 0:
-        click.echo(
-            f"Left to an apply on the machine after its first boot (drift until then): {', '.join(left)}"
-        )
+        click.echo(f"Left to an apply after the first boot (drift until then): {', '.join(left)}")
     click.echo(result.summary())

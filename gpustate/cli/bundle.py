@@ -1,4 +1,4 @@
-"""``gpustate bundle``: every package a policy needs, in one file for air-gapped nodes."""
+"""``gpustate bundle``: build offline bundles for air-gapped nodes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from gpustate.core.policy import Policy
     from gpustate.resolver.bundle_nodes import AnyCase
 
-#: Ends of names that promise another kind of file.
+#: Suffixes of other kinds of files.
 _ARCHIVES = frozenset({".zip", ".tgz", ".gz", ".xz", ".zst", ".bz2", ".7z", ".deb", ".rpm", ".iso"})
 
 
 class _Bundle(click.Group):
-    """``bundle POLICY`` makes one; ``bundle check FILE`` looks at one."""
+    """``bundle POLICY`` builds a bundle; ``bundle check FILE`` verifies one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args:
             raise UsageError(
                 "bundle: no policy",
-                fix="gpustate bundle POLICY --out FILE.tar makes one, gpustate bundle check FILE looks at one",
+                fix="build a bundle: gpustate bundle POLICY --out FILE.tar; or verify one: gpustate bundle check FILE",
             )
         if args[0] not in (*self.commands, "--help", "-h"):
             near = difflib.get_close_matches(args[0], self.commands, 1)
@@ -76,9 +76,19 @@ def group() -> None:
     metavar="FILE",
     help="Installed rpm packages of such nodes, with --for; see docs/bundle.md.",
 )
-@click.option("--kernel", "kernels", multiple=True, metavar="RELEASE", help="Headers for it too.")
 @click.option(
-    "--package", "packages", multiple=True, metavar="NAME[=VERSION]", help="Include it as well."
+    "--kernel",
+    "kernels",
+    multiple=True,
+    metavar="RELEASE",
+    help="Include the headers of this kernel.",
+)
+@click.option(
+    "--package",
+    "packages",
+    multiple=True,
+    metavar="NAME[=VERSION]",
+    help="Include this package as well.",
 )
 @click.option("--gpu", "gpus", metavar="8xH100", help="GPUs of the nodes, with --for.")
 @click.option("--sign-with", metavar="FILE", help="Ed25519 key in PEM; created if missing.")
@@ -110,21 +120,23 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot be made ({error.strerror})", place=str(cache)) from error
+        raise UsageError(
+            f"cannot create the cache directory ({error.strerror})", place=str(cache)
+        ) from error
     bundle = write.prepare(bundle_nodes.select(cases, cache, say), key, cache, say)
     write.write(bundle, Path(out))
-    _tell(out, bundle.id, bundle.manifest, bundle.text, options["output"])
+    _print_result(out, bundle.id, bundle.manifest, bundle.text, options["output"])
 
 
 def _check_name(out: str) -> None:
-    """Refuse a name of an archive that a bundle is not: it would be a folder of that name."""
+    """Refuse a suffix of another archive format: the bundle would be a directory of that name."""
     path = Path(out)
     if path.suffix.lower() in _ARCHIVES and not path.is_dir():
         bare = path.name.split(".")[0] or "bundle"
         raise UsageError(
-            f"a bundle is no {path.suffix} file, and would be a folder of that name",
+            f"a bundle cannot be a {path.suffix} file; it would become a directory of that name",
             place=f"--out {out}",
-            fix=f"name it {path.with_name(bare)}.tar, or give a folder's name",
+            fix=f"name it {path.with_name(bare)}.tar, or give the name of a directory",
         )
 
 
@@ -142,8 +154,8 @@ def _cases(
             raise UsageError("--for and an inventory contradict each other", fix="give one of them")
         if len({kind.partition("/")[0] for kind in kinds}) > 1:
             raise UsageError(
-                "--for names several distributions, and --sources are those of one",
-                fix="make a bundle for each",
+                "--for names several distributions, but --sources belong to one",
+                fix="build a bundle for each",
             )
         cases = [
             bundle_nodes.case_of_name(kind, policy, files, gpus, options["installed"])
@@ -152,8 +164,12 @@ def _cases(
     else:
         for name, given in (("gpu", gpus), ("installed", options["installed"])):
             if given:
-                raise UsageError(f"--{name} goes with --for; nodes are asked for theirs")
-        inventory, _ = common.locked(common.load_inventory(options), policy, source, options)
+                raise UsageError(
+                    f"--{name} needs --for; nodes of an inventory are queried",
+                    fix=f"omit --{name}, or give --for instead of an inventory",
+                )
+        inventory = common.load_inventory(options)
+        policy = common.locked(policy, inventory, source, options)
         cases = bundle_nodes.cases_of_nodes(
             inventory, policy, common.known_states(), options["forks"]
         )
@@ -175,7 +191,7 @@ def _key() -> str:
     return os.path.join(base, "gpustate", "bundle-key.pem")
 
 
-def _tell(path: str, identity: str, manifest: Manifest, text: str, output: str) -> None:
+def _print_result(path: str, identity: str, manifest: Manifest, text: str, output: str) -> None:
     if output == "json":
         common.write_out(text)
         return
@@ -215,8 +231,10 @@ def check(file: str, output: str) -> None:
     elif wrong:
         for line in wrong:
             click.echo(printable(line))
-        click.echo(f"{file}: {len(wrong)} wrong; make the bundle again")
+        click.echo(
+            f"{file}: {len(wrong)} errors; build it again: gpustate bundle POLICY --out {file}"
+        )
     else:
-        _tell(file, bundle.id, bundle.manifest, to_text(bundle.manifest), "text")
-        click.echo("Everything is as the manifest says.")
+        _print_result(file, bundle.id, bundle.manifest, to_text(bundle.manifest), "text")
+        click.echo("All files match the manifest.")
     common.finish(EXIT_VALIDATION if wrong else 0)

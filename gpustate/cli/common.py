@@ -1,8 +1,9 @@
-"""What the verbs share: options, reading what they name, running with progress, ending."""
+"""Shared parts of the verbs: options, loading of inputs, progress, exit."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -35,11 +36,11 @@ FORMATS = click.Choice(["text", "json"])
 def _not_an_option(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | None:
-    """An inventory that is empty in a script takes the next option for its value."""
+    """Refuse an option as the value of ``-i``, as with an empty variable in a script."""
     if value is not None and value.startswith("-"):
         raise UsageError(
-            f"-i has no value, for {value} comes after it",
-            fix="name the inventory: a file, a folder, or node1,node2",
+            f"-i has no value: {value} follows it",
+            fix="name the inventory: a file, a directory, or node1,node2",
         )
     return value
 
@@ -55,7 +56,7 @@ def inventory_options(function: F) -> F:
                 metavar="SOURCE",
                 envvar="GPUSTATE_INVENTORY",
                 callback=_not_an_option,
-                help="Inventory: a file, a folder, an executable, or a list a,b,c.",
+                help="Inventory: a file, a directory, an executable, or a list a,b,c.",
             ),
             click.option(
                 "-l",
@@ -79,10 +80,13 @@ def inventory_options(function: F) -> F:
                 help="SSH private key, if the inventory sets none.",
             ),
             click.option(
-                "-b", "--become", is_flag=True, help="Use sudo, if the inventory does not say."
+                "-b",
+                "--become",
+                is_flag=True,
+                help="Use sudo, even if the inventory does not set it.",
             ),
             click.option(
-                "-K", "--ask-become-pass", is_flag=True, help="Prompt once for sudo's password."
+                "-K", "--ask-become-pass", is_flag=True, help="Prompt once for the sudo password."
             ),
             click.option(
                 "--vault-password-file",
@@ -94,7 +98,7 @@ def inventory_options(function: F) -> F:
                 "--vault-id",
                 multiple=True,
                 metavar="LABEL@SOURCE",
-                help="Password of a vault id: LABEL@FILE or LABEL@prompt; repeat it.",
+                help="Password of a vault id: LABEL@FILE or LABEL@prompt; repeatable.",
             ),
             click.option(
                 "-J", "--ask-vault-pass", is_flag=True, help="Prompt once for the vault password."
@@ -127,7 +131,7 @@ def lock_options(function: F) -> F:
             "--lock",
             metavar="FILE",
             type=click.Path(dir_okay=False),
-            help="Lock file of `gpustate solve` [default: gpustate.lock beside POLICY, if it is there].",
+            help="Lock file of `gpustate solve` [default: gpustate.lock beside POLICY, if it exists].",
         ),
     ):
         function = option(function)
@@ -135,7 +139,7 @@ def lock_options(function: F) -> F:
 
 
 def lock_file(source: str, options: Mapping[str, Any]) -> str | None:
-    """The lock file that counts for a policy; ``None`` where there is none, or none is wanted."""
+    """The lock file of a policy; ``None`` if there is none or the options disable it."""
     from gpustate.api import sources
 
     path = options.get("lock")
@@ -144,37 +148,35 @@ def lock_file(source: str, options: Mapping[str, Any]) -> str | None:
     return sources.lock_file(source, path or not options.get("no_lock"))
 
 
-def locked(
-    inventory: Inventory, policy: Policy, source: str, options: dict[str, Any]
-) -> tuple[Inventory, str | None]:
-    """The inventory with what the lock file says of its nodes, and that file's text; all as it was without one."""
+def locked(policy: Policy, inventory: Inventory, source: str, options: dict[str, Any]) -> Policy:
+    """The policy with what the lock file says of an inventory's nodes; as it was without one."""
     notes.report_unknown_targets(inventory, policy, source)
     file = lock_file(source, options)
     if file is None:
-        return inventory, None
+        return policy
     from gpustate.resolver import lock_layers
-    from gpustate.solve.lock import to_text
 
-    lock = lock_layers.load(file)
-    return lock_layers.onto(inventory, policy, lock, file, known_states()), to_text(lock)
+    return lock_layers.onto(policy, inventory, lock_layers.load(file), file, known_states())
 
 
 def load_inventory(options: dict[str, Any], *, reach: bool = True) -> Inventory:
-    """Read the inventory that the options name, and put the connection options on top.
+    """Load the inventory of the options, and apply the connection options to it.
 
     Args:
         options: of the verb.
-        reach: nodes are to be connected to, so that their passwords are needed.
+        reach: nodes will be connected to, so their passwords are needed.
     """
     from gpustate.api import sources
 
     source = options.get("inventory")
     if not source:
-        raise UsageError("no inventory", fix="give one with -i: a file, a folder, or node1,node2")
+        raise UsageError(
+            "no inventory", fix="give one with -i: a file, a directory, or node1,node2"
+        )
     loaded = sources.load_inventory(
         source, limit=options.get("limit"), exclude=options.get("exclude"), vault=_vault(options)
     )
-    notes.tell(loaded.notes)
+    notes.print_notes(loaded.notes)
     if options.get("private_key"):
         _check_key(os.path.expanduser(options["private_key"]))
     password = None
@@ -196,13 +198,13 @@ def load_inventory(options: dict[str, Any], *, reach: bool = True) -> Inventory:
             changes["strict_host_key"] = options["host_key_checking"]
         nodes.append(replace(node, connection=replace(connection, **changes)) if changes else node)
     if reach:
-        for node in nodes:  # before the first connection: somebody may have to be asked
+        for node in nodes:  # prompts for passwords come before the first connection
             _ = (node.connection.login_password, node.connection.sudo_password)
     return replace(loaded, nodes=tuple(nodes))
 
 
 def _vault(options: Mapping[str, Any]) -> Vault:
-    """What decrypts the inventory: passwords as Ansible's options and variables name them."""
+    """Vault passwords, from the same options and variables as Ansible's."""
     from gpustate.inventory import vault
 
     def query(label: str) -> str:
@@ -218,27 +220,27 @@ def _vault(options: Mapping[str, Any]) -> Vault:
 
 
 def _check_key(path: str) -> None:
-    """Say that a key cannot be read once, instead of once a node."""
+    """Refuse an unreadable key once, instead of once per node."""
     try:
         with open(path, "rb") as file:
             file.read(1)
     except OSError as error:
         raise UsageError(
-            f"the key cannot be read ({error.strerror})",
+            f"cannot read the private key ({error.strerror})",
             place=path,
-            fix="give a private key's file with --private-key",
+            fix="name a readable key with --private-key",
         ) from error
 
 
 def policy_options(function: F) -> F:
-    """``--values``, ``--set``, ``--patch``: what changes in the policy before it is used."""
+    """``--values``, ``--set``, ``--patch`` and others, which change the policy before its use."""
     for option in reversed(
         (
             click.option(
                 "--values",
                 multiple=True,
                 metavar="FILE",
-                help="YAML merged into the policy; repeat it, the last wins ('-': standard input).",
+                help="YAML merged into the policy; repeatable, the last wins ('-': standard input).",
             ),
             click.option(
                 "--set",
@@ -281,7 +283,7 @@ def policy_options(function: F) -> F:
             click.option(
                 "--bundle",
                 metavar="FILE",
-                help="Install all packages from this bundle (see `gpustate bundle`) and from nowhere else.",
+                help="Install all packages only from this bundle (see `gpustate bundle`).",
             ),
         )
     ):
@@ -290,7 +292,7 @@ def policy_options(function: F) -> F:
 
 
 def changes_of(options: Mapping[str, Any]) -> Changes | None:
-    """What the options change in the policy; ``None`` when nothing."""
+    """The options' changes of the policy; ``None`` if there are none."""
     names = ("values", "set_json", "set_typed", "set_string", "patch", "patch_file")
     if not any(options.get(name) for name in names):
         return None
@@ -310,7 +312,7 @@ def changes_of(options: Mapping[str, Any]) -> Changes | None:
 def load_policy(
     source: str, options: Mapping[str, Any] | None = None, *, origins: bool = False
 ) -> Policy:
-    """Read the policy that the command line names, with the changes it asks for."""
+    """Load the policy of the command line, with the changes of the options."""
     from gpustate.api import sources
 
     given = options or {}
@@ -332,33 +334,35 @@ def known_states() -> Collection[str]:
 
 
 def now() -> str:
-    """The time in UTC, as documents have it."""
+    """The present time in UTC, for documents."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Interrupt:
-    """Ctrl-C: the first asks the run to stop after its current steps, the second leaves at once."""
+    """Ctrl-C: the first stops the run after its current steps, the second exits at once."""
 
     def __init__(
-        self, told: Callable[[], None], left: str = "the nodes finish their steps by themselves"
+        self,
+        announce: Callable[[], None],
+        remaining: str = "the nodes finish their steps on their own",
     ) -> None:
-        self.observed = 0
-        self._told = told
-        self._left = left
+        self.count = 0
+        self._announce = announce
+        self._remaining = remaining
 
     def __call__(self) -> bool:
-        return self.observed > 0
+        return self.count > 0
 
     def arm(self) -> None:
         """Take over SIGINT and SIGTERM."""
 
         def hit(number: int, frame: object) -> None:
-            self.observed += 1
-            if self.observed > 1:
-                sys.stderr.write(f"\ngpustate: leaving at once; {self._left}\n")
+            self.count += 1
+            if self.count > 1:
+                sys.stderr.write(f"\ngpustate: exiting at once; {self._remaining}\n")
                 sys.stderr.flush()
                 os._exit(130)
-            self._told()
+            self._announce()
 
         signal.signal(signal.SIGINT, hit)
         signal.signal(signal.SIGTERM, hit)
@@ -368,15 +372,15 @@ class Interrupt:
 def watched(
     inventory: Inventory, *, quiet: bool = False, resume: str = ""
 ) -> Iterator[tuple[Listener, Interrupt]]:
-    """Progress on standard error, and Ctrl-C, for one run; ``resume`` is the command to go on with."""
+    """Progress on standard error, and Ctrl-C, for one run; ``resume`` is the command to continue it."""
     from gpustate.cli.progress import Progress
 
     progress = Progress([node.name for node in inventory], quiet=quiet)
 
     def announce() -> None:
         progress.say(
-            "interrupted: the running steps are finished, nothing new is begun"
-            + (f"; go on with: {resume}" if resume else "")
+            "interrupted: running steps are finished, no new ones are started"
+            + (f"; resume it with: {resume}" if resume else "")
         )
 
     stop = Interrupt(announce)
@@ -386,28 +390,24 @@ def watched(
 
 
 def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
-    """Run with progress on standard error; Ctrl-C stops it in good order."""
-    from gpustate.api.functions import last_in_image
+    """Run with progress on standard error; Ctrl-C stops it after the current steps."""
     from gpustate.engine import fleet
-    from gpustate.resolver.checks import node_checks
 
-    request.last_in_image = last_in_image(request.inventory)
-    request.checks = node_checks(request.policy)
     resume = f"gpustate resume {request.run}" if request.apply and request.run else ""
     with watched(request.inventory, quiet=quiet, resume=resume) as (listen, stop):
         return fleet.run(request, listen, stop)
 
 
 def check_out(path: str) -> None:
-    """Say before a run that its result could not be written."""
+    """Check before a run that its result can be written."""
     folder = Path(path).parent
     if not os.access(folder, os.W_OK | os.X_OK):
-        why = "is not writable" if folder.is_dir() else "is not a folder"
+        why = "is not writable" if folder.is_dir() else "is not a directory"
         raise UsageError(f"{folder} {why}", place=path, fix="name another file with --out")
 
 
 def write_out(text: str, path: str | None = None) -> None:
-    """Print, or write a file for its owner alone, whole or not at all."""
+    """Print, or write a file atomically, readable by its owner only."""
     from gpustate.formats.masking import masked
 
     text = masked(text)
@@ -417,16 +417,33 @@ def write_out(text: str, path: str | None = None) -> None:
     try:
         write_private(Path(path), text.encode())
     except OSError as error:
-        raise UsageError(f"cannot be written ({error.strerror})", place=path) from error
+        raise UsageError(f"cannot write the file ({error.strerror})", place=path) from error
 
 
-def serial(asked: str | None) -> tuple[str, ...]:
-    """Sizes of batches as they are asked for."""
-    return tuple(asked.split(",")) if asked else ()
+def complete_command(
+    text: str, node: str, options: Mapping[str, Any], policy: str = "POLICY"
+) -> str:
+    """Fill the placeholders in the commands of a remedy.
+
+    Args:
+        text: the remedy; its commands have ``POLICY`` and ``-l NODE``.
+        node: name of the node.
+        options: of the verb, for the inventory.
+        policy: the policy, if the verb has one.
+    """
+    where = f" -i {shlex.quote(str(options['inventory']))} -l {shlex.quote(node)}"
+    return text.replace("POLICY -l NODE", f"{shlex.quote(policy)} -l NODE").replace(
+        " -l NODE", where
+    )
+
+
+def serial(sizes: str | None) -> tuple[str, ...]:
+    """Sizes of batches in the option ``--serial``."""
+    return tuple(sizes.split(",")) if sizes else ()
 
 
 def as_json(document: Any) -> str:
-    """A document as it is printed and saved; what a terminal would act on is escaped in it."""
+    """A document as printed and saved, with control characters escaped."""
     from gpustate.formats.json_pages import dumps
     from gpustate.formats.masking import masked_data
     from gpustate.formats.words import json_text
@@ -437,11 +454,11 @@ def as_json(document: Any) -> str:
 def query_nodes(
     inventory: Inventory, forks: int, query: Callable[[Node], dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """Ask nodes something that changes nothing.
+    """Query nodes without changing them.
 
     Returns:
-        A row a node: its name and what was found, or an ``error``; and an exit code for each error,
-        those that ``query`` itself found included.
+        A row per node: its name with the result, or with an ``error``; and an exit code for each error,
+        including those that ``query`` itself returned.
     """
     from gpustate.engine import fleet
 
@@ -461,7 +478,7 @@ def query_nodes(
 
 
 def finish(*codes: int) -> None:
-    """End the verb with the worst of some exit codes."""
+    """Exit with the worst of some exit codes."""
     code = worst_exit_code(codes)
     if code:
         raise click.exceptions.Exit(code)

@@ -1,4 +1,4 @@
-"""What a document says of where it comes from: inventory, limit, person, commit, and the command to try again."""
+"""Context of a document: inventory, limit, person, commit, and the command to retry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: Options that decide what a run does, with their flags; others, as ``--diff``, make no difference.
+#: Options that affect a run, with their flags; others, like ``--diff``, do not matter.
 _VALUES = {
     "inventory": "-i",
     "exclude": "--exclude",
@@ -26,6 +26,7 @@ _VALUES = {
     "bundle": "--bundle",
     "lock": "--lock",
     "serial": "--serial",
+    "max_failures": "--max-failures",
     "max_disruption": "--max-disruption",
     "reason": "--reason",
     "folder": "--tests",
@@ -57,7 +58,7 @@ _DEFAULTS = {
 
 
 def context(verb: str, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """As it stands in a plan or a result."""
+    """Return the context for a plan or a result."""
     from gpustate.engine.fleet import controller
 
     made: dict[str, Any] = {"inventory": options.get("inventory") or ""}
@@ -85,7 +86,7 @@ def _words(options: Mapping[str, Any]) -> list[str]:
 
 
 def commit(source: str) -> str:
-    """The commit that a policy's file is of, with a word where the file differs from it; empty without git."""
+    """The commit of a policy's file, marked if the file differs from it; empty without git."""
     path = Path(source)
     if not path.is_file():
         return ""
@@ -109,4 +110,4 @@ def commit(source: str) -> str:
         changed = git("status", "--porcelain", "--", path.name)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return f"{found} (with changes that are not committed)" if changed else found
+    return f"{found} (with uncommitted changes)" if changed else found

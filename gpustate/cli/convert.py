@@ -1,4 +1,4 @@
-"""``gpustate convert``: a policy in another shape."""
+"""``gpustate convert``: convert a policy to another format."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def convert(
 ) -> None:
     """Convert POLICY to gpustate's YAML, Python, or the GPU Operator's ClusterPolicy.
 
-    What the format cannot express is listed on standard error and in comments at its top: the result
-    is read again and compared with POLICY, value by value.
+    Settings that the format cannot express are listed on standard error and in comments at its top: the
+    result is read again and compared with POLICY, value by value.
 
     With --strict, nothing is written if something would be lost, and the exit code is 5.
     """
@@ -46,9 +46,9 @@ def convert(
         return
     if policy is None or to is None:
         raise UsageError(
-            "convert wants a policy and its new shape", fix="gpustate convert policy.py --to yaml"
+            "no policy or no output format",
+            fix="run, for example: gpustate convert policy.py --to yaml",
         )
-    from gpustate.formats.masking import masked
     from gpustate.formats.words import printable
     from gpustate.policies.converting import convert as converted
 
@@ -57,11 +57,6 @@ def convert(
     done = converted(common.load_policy(policy, options), to, policy)
     for line in done.lost:
         click.echo(printable(f"gpustate: not expressed: {line}"), err=True)
-    if masked(done.text) != done.text:
-        click.echo(
-            "gpustate: secrets are not written: set them in the inventory, in the variable gpustate",
-            err=True,
-        )
     if options["strict"] and done.lost:
         common.finish(EXIT_REFUSED)
     if output == "json":

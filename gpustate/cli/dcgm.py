@@ -80,17 +80,17 @@ def check(file: str | None, scrape: str | None, output: str, **options: Any) -> 
         _report_errors(checked, place, output)
     if options["inventory"] is None:
         if scrape is not None:
-            raise UsageError("--scrape asks exporters of nodes", fix="name an inventory with -i")
+            raise UsageError("--scrape needs nodes", fix="name an inventory with -i")
         data = {"format": _FORMAT, "file": place, "fields": len(wanted), "wrong": []}
         data["warnings"] = _rows(warnings)
-        verdict = f"{len(warnings)} warnings" if warnings else "nothing wrong"
+        verdict = f"{len(warnings)} warnings" if warnings else "no errors"
         text = f"{place}: {len(wanted)} fields, {verdict}\n"
         _warn(warnings, output)
         common.write_out(common.as_json(data) if output == "json" else text)
         return
     _warn(warnings, output)
     inventory = common.load_inventory(options)
-    query = lambda node: _look(node, wanted, place, scrape)  # noqa: E731
+    query = lambda node: _check_node(node, wanted, place, scrape)  # noqa: E731
     rows, codes = common.query_nodes(inventory, options["forks"], query)
     codes += [EXIT_VALIDATION for row in rows if row.get("missing") or row.get("no_answer")]
     if output == "json":
@@ -101,7 +101,7 @@ def check(file: str | None, scrape: str | None, output: str, **options: Any) -> 
 
 
 def _report_errors(checked: Checked, place: str, output: str) -> NoReturn:
-    """Everything that is wrong in a counters file; no node is asked for what no exporter would take."""
+    """Print all errors of a counters file; nodes are not queried for a file that no exporter accepts."""
     warnings = (*checked.warnings, *checked.too_new)
     if output == "json":
         data = {"format": _FORMAT, "file": place, "wrong": _rows(checked.errors)}
@@ -123,7 +123,7 @@ def _warn(warnings: Sequence[UsageError], output: str) -> None:
 
 
 def _check_url(url: str) -> None:
-    """Refuse what no exporter is asked by."""
+    """Refuse a URL that cannot be an exporter's."""
     try:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -131,7 +131,7 @@ def _check_url(url: str) -> None:
         fits = False
     if not fits or not url.isprintable() or " " in url:
         raise UsageError(
-            f"--scrape: {shown(url)} is not an address of an exporter",
+            f"--scrape: {shown(url)} is not the URL of an exporter",
             fix="write one such as http://localhost:9400/metrics",
         )
 
@@ -147,7 +147,7 @@ def _checked(file: str | None) -> Checked:
     return dcgm.check(text, file)
 
 
-def _look(
+def _check_node(
     node: Node, wanted: tuple[Counter, ...], place: str, scrape: str | None
 ) -> dict[str, Any]:
     from gpustate.formats import dcgm
@@ -162,7 +162,7 @@ def _look(
     if answer is None:
         return found
     if answer.status:
-        why = f"{scrape} does not answer; look at nvidia-dcgm-exporter.service"
+        why = f"{scrape} does not answer; find the reason: journalctl -u nvidia-dcgm-exporter -n 50"
         return {**found, "no_answer": why}
     try:
         samples = dcgm.parse(answer.stdout, scrape or "")
@@ -187,10 +187,10 @@ def _page(rows: list[dict[str, Any]]) -> None:
 
     page = Page()
     for row in rows:
-        told = f"  {row['gpus']} GPUs" if "gpus" in row else ""
+        text = f"  {row['gpus']} GPUs" if "gpus" in row else ""
         if "samples" in row and not row["missing"]:
-            told += ", every wanted field of every GPU is in the answer"
-        page.add((row["name"], "bold"), told)
+            text += ", the exporter reports every configured field of every GPU"
+        page.add((row["name"], "bold"), text)
         for line in row.get("missing", []):
             page.add("  ", (f"missing: {line}", "red"))
         for line in row.get("cannot_report", []):

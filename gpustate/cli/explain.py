@@ -1,8 +1,9 @@
-"""``gpustate explain``: the first broken link between a node and a usable GPU, and its cause."""
+"""``gpustate explain``: diagnose a node: the first failed check, its cause and the fix."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,15 +20,27 @@ _SIGNS = {"ok": ("=", "green"), "failed": ("x", "red"), "not applicable": ("-", 
 
 
 def checks_page(page: Page, checks: list[dict[str, Any]]) -> None:
-    """Lines for a chain of checks: all links, the first broken one with its remedy."""
+    """Add a line per check; the first failed one with its remedy."""
     width = max((len(check["name"]) for check in checks), default=0)
-    told = False
+    remedy_shown = False
     for check in checks:
         sign, style = _SIGNS[check["outcome"]]
         page.add("  ", (sign, style), f" {check['name']:<{width}}  {check['evidence']}")
-        if check["outcome"] == "failed" and not told:
+        if check["outcome"] == "failed" and not remedy_shown:
             page.add("  ", " " * (width + 4), (f"next: {check['remedy']}", "bold"))
-            told = True
+            remedy_shown = True
+
+
+def _with_commands(found: Diagnosis, node: str, options: dict[str, Any]) -> Diagnosis:
+    """The diagnosis with commands that can be pasted, except for the policy."""
+
+    def fill(text: str) -> str:
+        return common.complete_command(text, node, options)
+
+    checks = (
+        replace(one, evidence=fill(one.evidence), remedy=fill(one.remedy)) for one in found.checks
+    )
+    return replace(found, checks=tuple(checks), warnings=tuple(map(fill, found.warnings)))
 
 
 def _row(found: Diagnosis) -> dict[str, Any]:
@@ -48,16 +61,16 @@ def _row(found: Diagnosis) -> dict[str, Any]:
 
 
 def verdict(found: Diagnosis) -> tuple[str, str]:
-    """The headline: of a node whose CUDA nobody proved, it is not known that every link holds."""
+    """The headline; without a validation record the result of CUDA is unknown."""
     if found.broken is not None:
-        return f"broken: {found.broken.name} ({found.name})", "red"
+        return f"failed: {found.broken.name} ({found.name})", "red"
     if found.proven:
-        return "every link holds", "green"
-    return "no broken link found; CUDA is not proven", "yellow"
+        return "all checks passed", "green"
+    return "no check failed; CUDA is not validated", "yellow"
 
 
 def diagnosis_page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
-    """The chain up to its break, and what is known of it."""
+    """Add the checks up to the first failed one, its cause, and warnings."""
     checks_page(page, row["checks"])
     if found.broken is not None:
         _cause_page(page, found, row)
@@ -68,23 +81,25 @@ def diagnosis_page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
 def _cause_page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
     indent = " " * (max(len(check["name"]) for check in row["checks"]) + 6)
     if row["repaired_by"]:
-        page.add(indent, f"repaired by apply: the state {row['repaired_by']}")
+        page.add(indent, f"fixed by an apply of the state {row['repaired_by']}")
     if row["seen_before"]:
         page.add(indent, (f"seen before: {', '.join(row['seen_before'])}", "dim"))
     if found.open:
-        page.add("  ", ("-", "dim"), f" not judged, for they rest on it: {', '.join(found.open)}")
+        page.add(
+            "  ", ("-", "dim"), f" not checked, because they depend on it: {', '.join(found.open)}"
+        )
 
 
 def _inventory(node: str, options: dict[str, Any]) -> Inventory:
-    """The nodes that are meant; a mistake in NODE is not told as one of a limit that nobody gave."""
+    """The nodes to diagnose; an error in NODE is not reported as one of ``--limit``."""
     if options.get("limit"):
         return common.load_inventory({**options, "limit": f"{options['limit']}:&{node}"})
     try:
         return common.load_inventory({**options, "limit": node})
     except InventoryError as error:
-        said = re.sub(r"^the limit(?:'s)? ", "", error.message)
+        message = re.sub(r"^the limit(?:'s)? ", "", error.message)
         fix = "name a node or a group" if error.fix == "widen the limit" else error.fix
-        raise InventoryError(said, place=error.place, fix=fix) from None
+        raise InventoryError(message, place=error.place, fix=fix) from None
 
 
 @click.command()
@@ -104,12 +119,12 @@ def explain(node: str, output: str, **options: Any) -> None:
     from gpustate.explain import walk
     from gpustate.explain.causes import View
 
-    def question(asked: Node) -> tuple[View, str, str]:
+    def question(on: Node) -> tuple[View, str, str]:
         try:
-            unfinished = asked.query(LedgerQuery()).unfinished()
+            unfinished = on.query(LedgerQuery()).unfinished()
         except GpustateError as damaged:
             unfinished = str(damaged)
-        return walk.query(asked), asked.facts().first_boot, unfinished
+        return walk.query(on), on.facts().first_boot, unfinished
 
     inventory = _inventory(node, options)
     rows: list[dict[str, Any]] = []
@@ -122,7 +137,8 @@ def explain(node: str, output: str, **options: Any) -> None:
             page.add((one.name, "bold"), "  ", (str(error), "red"))
             continue
         view, first_boot, unfinished = answer
-        found = walk.diagnose(view)
+        found = _with_commands(walk.diagnose(view), one.name, options)
+        unfinished = common.complete_command(unfinished, one.name, options)
         if found.broken is not None:
             codes.append(EXIT_VALIDATION)
         row = {"name": one.name, **_row(found), **({"cut_short": True} if view.cut_short else {})}
@@ -136,12 +152,12 @@ def explain(node: str, output: str, **options: Any) -> None:
             page.add(
                 "  ",
                 (
-                    "the search for traces took too long and was left out: a program hangs, or the node is overloaded",
+                    "the search for causes timed out: a program hangs, or the node is overloaded",
                     "yellow",
                 ),
             )
         if first_boot not in ("", "done"):
-            page.add("  ", (f"the first boot of its image: {first_boot}", "yellow"))
+            page.add("  ", (f"first boot of its image: {first_boot}", "yellow"))
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.explain/1", "nodes": rows}))
     else:

@@ -1,4 +1,4 @@
-"""``gpustate fabric``: what joins the GPUs of nodes, what they need for it, and who is in which rack."""
+"""``gpustate fabric``: show NVLink/NVSwitch topology, the services it needs, and NVLink domains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @common.inventory_options
-@click.option("--network", metavar="CIDR", help="With -o domains: take the addresses in this one.")
+@click.option("--network", metavar="CIDR", help="With -o domains: use addresses in this network.")
 @click.option(
     "-o",
     "--output",
@@ -34,17 +34,17 @@ def fabric(output: str, network: str | None, **options: Any) -> None:
     """Show each node's NVLink/NVSwitch topology, the services it needs, and whether the fabric is complete.
 
     Read-only. -o domains prints the addresses of the nodes of each NVLink domain, for the state imex;
-    query all nodes of a rack, for unreachable nodes are missing from the list. Exit 3: a fabric is
+    query all nodes of a rack, because unreachable nodes are missing from the list. Exit 3: a fabric is
     incomplete, or a service that it needs is not running.
     """
     inside = _network(network, output)
     inventory = common.load_inventory(options)
-    rows, codes = common.query_nodes(inventory, options["forks"], _look)
+    rows, codes = common.query_nodes(inventory, options["forks"], _topology)
     nodes = {node.name: node for node in inventory.nodes}
     for row in rows:
         if "error" not in row:
             row["address"] = _address(nodes[row["name"]], row, inside)
-            # The lists are what a service may be waiting for.
+            # A service may be waiting for these lists, so they are printed anyway.
             if _unfinished(row) or (output != "domains" and _stopped(row)):
                 codes.append(EXIT_VALIDATION)
     if output == "json":
@@ -60,20 +60,22 @@ def _network(text: str | None, output: str) -> Network | None:
     if text is None:
         return None
     if output != "domains":
-        raise UsageError("--network chooses addresses for -o domains")
+        raise UsageError("--network needs -o domains", fix="add -o domains")
     try:
         return ipaddress.ip_network(text, strict=False)
     except ValueError:
-        raise UsageError(f"--network {text!r} is not a network, write 10.0.0.0/16") from None
+        raise UsageError(
+            f"--network {text!r} is not a network", fix="write it like 10.0.0.0/16"
+        ) from None
 
 
-def _look(node: Node) -> dict[str, Any]:
+def _topology(node: Node) -> dict[str, Any]:
     from gpustate.formats import fabric, imex
-    from gpustate.probes import fabric as asking
+    from gpustate.probes import fabric as fabric_probe
 
-    sight = asking.look(node)
+    sight = fabric_probe.look(node)
     facts = node.facts()
-    said = imex.parse(node.shell(imex.SCRIPT).stdout)
+    found = imex.parse(node.shell(imex.SCRIPT).stdout)
     # The subnet manager has no unit: Fabric Manager's starts it.
     daemons = (fabric.FABRIC_MANAGER, fabric.IMEX)
     units = node.units(*(f"{name}.service" for name in daemons))
@@ -91,7 +93,7 @@ def _look(node: Node) -> dict[str, Any]:
         },
         "fabric": fabric.summary(sight.fabrics),
         "domain": fabric.domain(sight.fabrics),
-        "addresses": [one for one in said.addresses if _ip(one)],
+        "addresses": [one for one in found.addresses if _ip(one)],
     }
 
 
@@ -103,7 +105,7 @@ def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _address(node: InventoryNode, data: dict[str, Any], inside: Network | None) -> str | None:
-    """The one to list: in the network asked for, else the one it is reached by, else its first."""
+    """The address to list: one in ``--network``, else that of its connection, else its first."""
     own: list[str] = data["addresses"]
     if inside is not None:
         return next((one for one in own if ipaddress.ip_address(one) in inside), None)
@@ -118,7 +120,7 @@ def _domains(rows: Iterable[dict[str, Any]], network: str | None) -> list[int]:
             click.echo(f"{row['name']}: {row['error']}", err=True)
         elif not row["domain"]:
             if "nvidia-imex" in row["needs"]:
-                click.echo(f"{row['name']}: fabric {row['fabric']}, so in no domain yet", err=True)
+                click.echo(f"{row['name']}: fabric {row['fabric']}, in no domain yet", err=True)
         elif row["address"] is None:
             where = f" in {network}" if network else ""
             click.echo(f"{row['name']}: no address{where}", err=True)
@@ -127,7 +129,7 @@ def _domains(rows: Iterable[dict[str, Any]], network: str | None) -> list[int]:
             found.setdefault(row["domain"], []).append(row["address"])
     lines = ["imex:", "  domains:" if found else "  domains: {}"]
     for domain, addresses in sorted(found.items()):
-        # Every node must get the same list in the same order, whoever made it and when.
+        # Every node must get the same list in the same order.
         addresses.sort(key=lambda one: (_ip(one).version, int(_ip(one))))  # type: ignore[union-attr, arg-type]
         lines.append(f"    {domain}: [{', '.join(addresses)}]")
     common.write_out("\n".join(lines) + "\n")
@@ -135,7 +137,7 @@ def _domains(rows: Iterable[dict[str, Any]], network: str | None) -> list[int]:
 
 
 def _unfinished(row: dict[str, Any]) -> bool:
-    """A node needs a fabric that is not complete."""
+    """The node needs a fabric, and it is not complete."""
     return bool(row["needs"]) and row["fabric"] not in ("complete", "")
 
 
@@ -157,7 +159,7 @@ def _page(rows: list[dict[str, Any]]) -> None:
         needs = ", ".join(
             f"{name} ({services[name]})" if name in services else name for name in row["needs"]
         )
-        state = row["fabric"] or "NVML says nothing of a fabric"
+        state = row["fabric"] or "not reported by NVML"
         page.add(
             (row["name"], "bold"),
             f"  {row['topology']}  needs ",

@@ -1,4 +1,4 @@
-"""``gpustate facts``: what nodes are."""
+"""``gpustate facts``: show node facts."""
 
 from __future__ import annotations
 

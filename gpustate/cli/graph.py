@@ -1,4 +1,4 @@
-"""``gpustate graph``: the order of states, and why each is where it is."""
+"""``gpustate graph``: show the dependency graph of states and the reason for each edge."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ FORMATS = click.Choice(["text", "json", "dot", "mermaid"])
 @click.command()
 @click.argument("policy", required=False)
 @click.option("--all", "whole", is_flag=True, help="Every registered state instead of a policy.")
-@click.option("--node", metavar="NODE", help="As this node of the inventory has it.")
+@click.option("--node", metavar="NODE", help="Show it for this node of the inventory.")
 @click.option(
     "-i",
     "--inventory",
     metavar="SOURCE",
     envvar="GPUSTATE_INVENTORY",
-    help="Inventory, for --node and the policy's groups and nodes: a file, a folder, an executable, or a list a,b,c.",
+    help="Inventory, for --node and the policy's groups and nodes: a file, a directory, an executable, or a list a,b,c.",
 )
 @common.policy_options
 @click.option("-o", "--output", type=FORMATS, default="text", show_default=True)
 def graph(policy: str | None, whole: bool, node: str | None, output: str, **options: Any) -> None:
     """Show the dependency graph of POLICY's states and the reason for each edge.
 
-    No node is contacted. With --node, the inventory's groups and variables apply; what only a probe
-    can know (which GPUs a node has) is shown as a condition.
+    No node is contacted. With --node, the inventory's groups and variables apply; conditions that
+    depend on a probe (which GPUs a node has) are shown as conditions.
     """
     from gpustate.graph import draw
 
     if (policy is None) == (not whole):
-        raise UsageError("give a policy, or --all for every registered state")
+        raise UsageError(
+            "no policy", fix="name one, or show every registered state: gpustate graph --all"
+        )
     if whole and node is not None:
         raise UsageError("--all and --node contradict each other", fix="give a policy with --node")
     made, about = _of_all() if whole else _of_policy(str(policy), node, options)
@@ -83,9 +85,9 @@ def _of_policy(
 
 
 def _place(policy: Policy, state: str) -> str:
-    """File and line that ask for a state, as far as the policy's reader knows."""
+    """File and line of a state, if the policy's loader knows them."""
     path = ("states", state)
-    # A file of the Operator has places of parameters only: the first that asks for the state.
+    # A file of the Operator has only places of parameters; the first one is taken.
     first = next((at for key, at in policy.places.items() if key[:2] == path), "")
     return policy.places.get(path) or first or policy.places.get(path[:1], "")
 
@@ -98,20 +100,20 @@ def _resolved(policy: Policy, node: str, inventory: Inventory, options: dict[str
         if one.name == node:
             return resolve(policy, one, common.known_states())
     raise UsageError(
-        f"the inventory has no node {shown(node)}",
+        f"no node {shown(node)} in the inventory",
         fix=f"list its nodes: gpustate facts -i {options['inventory']}",
     )
 
 
 class _Unprobed:
-    """Facts of a node that nobody has looked at."""
+    """Facts of a node that was not probed."""
 
     def __getattr__(self, name: str) -> Any:
         raise LookupError(name)
 
 
 def _left_out(resolved: Resolved) -> dict[str, str]:
-    """States whose condition fails by the node's name, groups and variables alone."""
+    """States whose condition is false by the node's name, groups and variables alone."""
     from gpustate.core.facts import NodeView
 
     node = resolved.node
@@ -125,5 +127,5 @@ def _left_out(resolved: Resolved) -> dict[str, str]:
             if not state.only.holds(view):
                 found[state.name] = f"only where {state.only.text}"
         except LookupError:
-            continue  # only a probe can tell
+            continue  # it depends on a probe
     return found

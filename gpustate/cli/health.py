@@ -20,7 +20,7 @@ _STYLES = {"well": "green", "warning": "yellow", "failed": "red", "quarantine": 
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 _MOST_S = 366 * 86400
 
-#: GPUs as the module lists them, for those that are lost.
+#: GPUs in the module's list, to identify those that NVML has lost.
 _MODULE_GPUS = r"""
 for d in "$PROC"/driver/nvidia/gpus/*; do [ -d "$d" ] && printf 'gpu=%s|-1|?\n' "${d##*/}"; done
 printf 'clock=%s\n' "$(date +%s)"
@@ -38,7 +38,7 @@ def health(output: str, **options: Any) -> None:
     GPU is shown but does not count.
     """
     inventory = common.load_inventory(options)
-    rows, codes = common.query_nodes(inventory, options["forks"], _look)
+    rows, codes = common.query_nodes(inventory, options["forks"], _health)
     for row in rows:
         if any(gpu["state"] == "failed" for gpu in row.get("gpus", [])) or row.get("others"):
             codes.append(EXIT_VALIDATION)
@@ -49,7 +49,7 @@ def health(output: str, **options: Any) -> None:
     common.finish(*codes)
 
 
-def _seen(node: Node) -> ChainObservation:
+def _observe(node: Node) -> ChainObservation:
     from gpustate.diagnosis import chain_probe
     from gpustate.formats import quarantine, xids
     from gpustate.probes.gpu_facts import GpuFacts
@@ -59,15 +59,15 @@ def _seen(node: Node) -> ChainObservation:
     return chain_probe.parse(text, nvml)
 
 
-def _look(node: Node) -> dict[str, Any]:
+def _health(node: Node) -> dict[str, Any]:
     from gpustate.core.encode import plain
     from gpustate.diagnosis import health as judge
 
-    observed = _seen(node)
+    observed = _observe(node)
     nvml = observed.nvml
     if not nvml.gpus:
         why = nvml.error_text or nvml.error_name or "no GPU answers"
-        return {"error": f"NVML: {why}; see: gpustate explain {node.name}"}
+        return {"error": f"NVML: {why}; diagnose it: gpustate explain {node.name}"}
     findings = judge.judge(nvml, observed.log)
     gpus: list[dict[str, Any]] = []
     for gpu in nvml.gpus:
@@ -101,8 +101,8 @@ def _page(rows: list[dict[str, Any]]) -> None:
     page = Page()
     for row in rows:
         states = [gpu["state"] for gpu in row.get("gpus", [])]
-        told = ", ".join(f"{states.count(one)} {one}" for one in _STYLES if one in states)
-        page.add((row["name"], "bold"), f"  {told}")
+        counts = ", ".join(f"{states.count(one)} {one}" for one in _STYLES if one in states)
+        page.add((row["name"], "bold"), f"  {counts}")
         for gpu in row.get("gpus", []):
             if gpu["state"] == "well":
                 continue
@@ -145,15 +145,18 @@ def quarantine(
     """
     if end and (reason is not None or duration is not None):
         raise UsageError(
-            "--end ends a quarantine now, --reason and --for begin one", fix="leave one of them out"
+            "--end contradicts --reason and --for, which start a quarantine",
+            fix="give --end alone to end one",
         )
     if gpu is not None and not end and (reason is None or duration is None):
-        raise UsageError("a quarantine has a reason and an end", fix="give --reason and --for")
+        raise UsageError(
+            "a quarantine needs a reason and a duration", fix="give --reason and --for"
+        )
     if gpu is None and (reason is not None or duration is not None):
-        raise UsageError("--reason and --for are about a GPU", fix="name it with --gpu")
+        raise UsageError("--reason and --for need a GPU", fix="name it with --gpu")
     if reason is not None and (not reason.strip() or len(reason) > 300 or not reason.isprintable()):
         raise UsageError(
-            "--reason: wanted a line of up to 300 characters", fix="say why in one line"
+            "--reason is not one line of 1 to 300 characters", fix="shorten it to one line"
         )
     length_s = _seconds(duration) if duration is not None else 0
     _work(options, gpu, reason or "", length_s, end)
@@ -164,7 +167,7 @@ def _seconds(text: str) -> int:
     found = int(match[1]) * _UNITS[match[2]] if match is not None else 0
     if not 0 < found <= _MOST_S:
         raise UsageError(
-            f"--for: {text[:40]!r} is not a time", fix="write 30m, 8h or 7d, up to a year"
+            f"--for: invalid duration {text[:40]!r}", fix="write 30m, 8h or 7d, up to a year"
         )
     return found
 
@@ -181,13 +184,17 @@ def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, 
     def work(session: Any) -> list[str]:
         from gpustate.engine.probing import query_node
 
-        observed, clock = query_node(session.node, _asked, session.answer)
+        observed, clock = query_node(session.node, _query, session.answer)
         if not writes:
-            return _told(observed)
-        entries = _changed(observed, clock, gpu, reason, length_s, end, controller().name)
+            return _describe(observed)
+        entries = _new_entries(observed, clock, gpu, reason, length_s, end, controller().name)
         answer = session.shell(_script(entries))
         if answer.status:
-            raise UsageError("the file could not be written", place=session.node.name)
+            raise UsageError(
+                "the quarantine file cannot be written",
+                place=session.node.name,
+                fix="free disk space on the node, or mount it read-write",
+            )
         return [f"in quarantine: {one.text}" for one in entries] or ["no GPU is in quarantine"]
 
     for node, lines, error in fleet.each(inventory.nodes, options["forks"], work):
@@ -200,14 +207,14 @@ def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, 
     common.finish(*codes)
 
 
-def _asked(node: Node) -> tuple[ChainObservation, int]:
-    observed = _seen(node)
+def _query(node: Node) -> tuple[ChainObservation, int]:
+    observed = _observe(node)
     clock = node.shell("date +%s", assume=str(int(time.time()))).stdout.strip()
     text = clock if clock.isdecimal() else "0"
     return observed, int(text)
 
 
-def _told(observed: ChainObservation) -> list[str]:
+def _describe(observed: ChainObservation) -> list[str]:
     held = observed.quarantine
     lines = [held.problem] if held.problem else []
     lines += [f"in quarantine: {one.text}" for one in held.active]
@@ -215,7 +222,7 @@ def _told(observed: ChainObservation) -> list[str]:
     return lines or ["no GPU is in quarantine"]
 
 
-def _changed(
+def _new_entries(
     observed: ChainObservation,
     clock: int,
     gpu: str | None,
@@ -224,25 +231,28 @@ def _changed(
     end: bool,
     by: str,
 ) -> tuple[Entry, ...]:
-    """The entries as they are to be; those whose end has passed go with it."""
+    """The new entries; expired ones are dropped."""
     from gpustate.formats.quarantine import Entry
 
     kept = observed.quarantine.active
     if gpu is None:
         return ()
-    uuid, pci = _named(observed, gpu)
+    uuid, pci = _identify(observed, gpu)
     rest = tuple(
         one for one in kept if not ((uuid and one.uuid == uuid) or (pci and one.pci == pci))
     )
     if end:
         if len(rest) == len(kept):
-            raise UsageError(f"GPU {gpu} is not in quarantine", fix="see: gpustate quarantine")
+            raise UsageError(
+                f"GPU {gpu} is not in quarantine",
+                fix="list quarantined GPUs: gpustate quarantine -l NODE",
+            )
         return rest
     return (*rest, Entry(uuid, pci, reason, clock + length_s, clock, by))
 
 
-def _named(observed: ChainObservation, gpu: str) -> tuple[str, str]:
-    """UUID and PCI address of a GPU named by index, UUID or address; one that is lost has only one of them."""
+def _identify(observed: ChainObservation, gpu: str) -> tuple[str, str]:
+    """UUID and PCI address of a GPU named by index, UUID or address; a lost one has only one of them."""
     for one in observed.quarantine.active:
         if gpu in (one.uuid, one.pci):
             return one.uuid, one.pci
@@ -254,9 +264,9 @@ def _named(observed: ChainObservation, gpu: str) -> tuple[str, str]:
             return found.uuid, pci
     if gpu in {one.address for one in observed.module_gpus}:
         return "", gpu
-    there = ", ".join(str(one.index) for one in observed.nvml.gpus) or "none that answers"
+    there = ", ".join(str(one.index) for one in observed.nvml.gpus) or "none answers"
     raise UsageError(
-        f"there is no GPU {gpu[:60]!r} here (there are {there})",
+        f"no GPU {gpu[:60]!r} on this node (GPUs: {there})",
         fix="name it by index, UUID or PCI address; a lost one by its PCI address",
     )
 

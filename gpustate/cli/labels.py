@@ -1,4 +1,4 @@
-"""``gpustate labels``: the labels that GPU feature discovery gives nodes, and Slurm's lines for them."""
+"""``gpustate labels``: show the labels of GPU feature discovery, or Slurm's lines."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ _ON_NODE = "/etc/nvidia-device-plugin/config.yaml"
 @common.inventory_options
 @click.option("--config", metavar="FILE", help="The device plugin's configuration, or a ConfigMap.")
 @click.option(
-    "--config-name", metavar="NAME", default="", help="Key of the ConfigMap's data to read."
+    "--config-name", metavar="NAME", default="", help="Key of the ConfigMap's data to use."
 )
 @click.option(
-    "--mig-strategy", type=click.Choice(["none", "single", "mixed"]), help="As GFD's own."
+    "--mig-strategy",
+    type=click.Choice(["none", "single", "mixed"]),
+    help="MIG strategy, as for GPU feature discovery.",
 )
 @click.option(
     "-o",
@@ -44,7 +46,7 @@ def labels(
     Without --config, a node's own /etc/nvidia-device-plugin/config.yaml applies. -o slurm prints
     gres.conf and slurm.conf lines for the whole cluster.
     """
-    given = _given(config, config_name)
+    given = _plugin_config(config, config_name)
     inventory = common.load_inventory(options)
     query = _slurm if output == "slurm" else lambda node: _labels(node, given, mig_strategy)
     rows, codes = common.query_nodes(inventory, options["forks"], query)
@@ -55,14 +57,14 @@ def labels(
     common.finish(*codes)
 
 
-def _given(config: str | None, name: str) -> PluginConfig | None:
+def _plugin_config(config: str | None, name: str) -> PluginConfig | None:
     from gpustate.errors import UsageError
     from gpustate.files import TextFiles
     from gpustate.formats import deviceplugin
 
     if config is None:
         if name:
-            raise UsageError("--config-name chooses from the file that --config names")
+            raise UsageError("--config-name needs --config", fix="name the ConfigMap with --config")
         return None
     text = TextFiles("device plugin configuration", PolicyError, 4).text(config)
     return deviceplugin.choose(deviceplugin.read_all(text, config), name, place=config)
@@ -80,11 +82,11 @@ def _labels(node: Node, given: PluginConfig | None, mig_strategy: str | None) ->
     except PolicyError as error:
         return {"error": str(error)}
     strategy = mig_strategy or config.mig_strategy or "none"
-    told = gfd.compute(observed, gfd.Options(strategy, config.sharing))
-    if told.problem is not None:
-        return {"error": told.problem}
-    unfit = gfd.unfit(told.values)
-    return {"labels": dict(told.values), "unfit": unfit, "notes": [*config.warnings, *told.notes]}
+    result = gfd.compute(observed, gfd.Options(strategy, config.sharing))
+    if result.problem is not None:
+        return {"error": result.problem}
+    notes = [*config.warnings, *result.notes]
+    return {"labels": dict(result.values), "unfit": gfd.unfit(result.values), "notes": notes}
 
 
 def _slurm(node: Node) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def _page(rows: list[dict[str, Any]]) -> None:
         page.add((row["name"], "bold"))
         for label, value in row["labels"].items():
             why = row["unfit"].get(label)
-            refused = f"  Kubernetes would refuse it: {why}" if why else ""
+            refused = f"  Kubernetes would reject it: {why}" if why else ""
             page.add(f"  {label}={value}", (refused, "yellow"))
         for note in row["notes"]:
             page.add("  ", (f"note: {note}", "yellow"))

@@ -17,11 +17,11 @@ _FORMATS = click.Choice(["text", "json", "sarif"])
     metavar="VERSION",
     help="Check against this Operator release (v24.9.0) [default: the release the files name, else the newest].",
 )
-@click.option("--strict", is_flag=True, help="Exit 5 when there is an error or a warning.")
+@click.option("--strict", is_flag=True, help="Exit 5 if there is an error or a warning.")
 @click.option(
     "--leaves",
     is_flag=True,
-    help="List every field that is set, and how it is honoured.",
+    help="List every field that is set, and whether it is supported.",
 )
 @click.option("--no-notes", is_flag=True, help="Hide informational findings.")
 @click.option("-o", "--output", type=_FORMATS, default="text", show_default=True)
@@ -59,9 +59,9 @@ def lint(
             if not own_policy(text, file):
                 raise
             raise PolicyError(
-                "is a policy of gpustate's own; lint is for files of the GPU Operator",
+                "is a gpustate policy; lint checks files of the GPU Operator",
                 place=file,
-                fix=f"this one is checked by gpustate plan {file} and by gpustate resolve",
+                fix=f"check it with: gpustate plan {file} -i INVENTORY",
             ) from None
     failed = strict and strict_failure(reports)
     if output == "json":

@@ -1,4 +1,4 @@
-"""``gpustate lock`` and ``gpustate unlock``: keep gpustate off nodes for a while."""
+"""``gpustate lock`` and ``gpustate unlock``: lock nodes against changes by gpustate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 def _seconds(text: str) -> int:
     match = re.fullmatch(r"(\d+)([smhd])", text)
     if match is None or not 0 < int(match[1]) * _UNITS[match[2]] <= 366 * 86400:
-        raise UsageError(f"--for: {text!r} is not a time", fix="write 30m, 8h or 7d")
+        raise UsageError(f"--for: invalid duration {text!r}", fix="write 30m, 8h or 7d")
     return int(match[1]) * _UNITS[match[2]]
 
 
@@ -35,7 +35,7 @@ def _on_all(options: dict[str, Any], script: str) -> None:
         if answer.status == EXIT_LOCKED:
             codes.append(EXIT_LOCKED)
             lock = read_lock(text.partition("held ")[2])
-            return lock.told() if lock else "held by somebody"
+            return lock.describe() if lock else "held by an unknown holder"
         if answer.status:
             codes.append(1)
         return text

@@ -1,6 +1,6 @@
-"""``gpustate``: finds the verb, and turns every error a user can cause into one line.
+"""``gpustate``: runs a verb, and prints every error that a user can cause as one line.
 
-Verbs are imported when they are asked for, so that ``gpustate --help`` costs next to nothing.
+Verbs are imported on demand, so that ``gpustate --help`` is fast.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "quarantine": (
         "health",
         "quarantine",
-        "Exclude a GPU from use for a while, with a reason, or include it again.",
+        "Quarantine a GPU for a while, with a reason, or end its quarantine.",
     ),
     "facts": ("facts", "facts", "Show node facts: distribution, kernel, runtimes, GPUs."),
     "fabric": (
@@ -149,7 +149,7 @@ class _Verbs(click.Group):
                 import difflib
 
                 near = difflib.get_close_matches(args[0], known, 1)
-                hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(known)}"
+                hint = f"did you mean {near[0]!r}" if near else f"verbs: {', '.join(known)}"
                 if args[0] in plugins.PACKAGES:
                     package = plugins.PACKAGES[args[0]]
                     hint = f"install {package}: pipx inject gpustate {package}"
@@ -175,14 +175,14 @@ def cli() -> None:
     """Ordered, idempotent state for NVIDIA GPU nodes: plan, apply, verify and validate over plain SSH.
 
     Exit codes: 0 done, 1 error, 2 changes pending, 3 validation failed, 4 a node could not be
-    reached, 5 refused, 6 stopped early, 7 rolled back, 8 a lock is held, 9 somebody has
-    to be at the console, 130 interrupted.
+    reached, 5 refused, 6 stopped early, 7 rolled back, 8 a lock is held, 9 confirmation
+    at the node's console required, 130 interrupted.
     """
 
 
 def entry() -> NoReturn:
-    """The program. Short runs are most of what it is asked for, so it neither collects garbage often
-    nor takes a thousand modules apart at its end: that is a fifth of looking at one node.
+    """Entry point of the program. Most runs are short, so it collects garbage rarely and skips the cleanup of
+    modules at exit, which would be a fifth of the time of probing one node.
     """
     from gpustate.cli.masked import mask_output
 
@@ -199,51 +199,51 @@ def entry() -> NoReturn:
 
 
 def run() -> int:
-    """Run; end with one line and the documented exit code for everything a user can cause."""
+    """Run; print one line and return the documented exit code for every error that a user can cause."""
     try:
         # Outside of click's standalone mode an exit code is a return value.
         code = cli.main(standalone_mode=False, prog_name="gpustate")
     except GpustateError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return error.exit_code
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.Abort:
-        _complain("interrupted")
+        _print_error("interrupted")
         return EXIT_INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
         return EXIT_ERROR
     except click.UsageError as error:
-        _complain(_with_place(error))
+        _print_error(_with_place(error))
         return EXIT_ERROR
     except click.ClickException as error:
-        _complain(error.format_message())
+        _print_error(error.format_message())
         return EXIT_ERROR
     except KeyboardInterrupt:
-        _complain("interrupted")
+        _print_error("interrupted")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough; leave without a second complaint at exit.
+        # The reader closed the pipe; avoid a second error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
     except OSError as error:
-        _complain(f"{error.filename or 'gpustate'}: {error.strerror or error}")
+        _print_error(f"{error.filename or 'gpustate'}: {error.strerror or error}")
         return EXIT_ERROR
     return code if isinstance(code, int) else 0
 
 
 def _with_place(error: click.UsageError) -> str:
-    """What click says, with the verb before it and the way to its help behind it."""
-    said = error.format_message().removesuffix(".")
+    """Click's message with the verb, and the command for its help."""
+    message = error.format_message().removesuffix(".")
     if error.ctx is None:
-        return said
+        return message
     path = error.ctx.command_path
     verb = path.removeprefix("gpustate").strip()
-    return f"{verb + ': ' if verb else ''}{said}; see: {path} --help"
+    return f"{verb + ': ' if verb else ''}{message}; see: {path} --help"
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     from gpustate.formats.masking import masked
     from gpustate.formats.words import printable
 

@@ -1,4 +1,4 @@
-"""Standard output and error without secrets: the net below the documents, which are masked when they are made."""
+"""Masks secrets on standard output and error, in addition to documents, which are masked when created."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TextIO, cast
 
 
 class _Masked:
-    """A stream that masks what is written to it as text."""
+    """A stream that masks secrets in all text written to it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -27,6 +27,6 @@ class _Masked:
 
 
 def mask_output() -> None:
-    """Mask whatever is printed from now on."""
+    """Mask everything that is printed from now on."""
     sys.stdout = cast("TextIO", _Masked(sys.stdout))
     sys.stderr = cast("TextIO", _Masked(sys.stderr))

@@ -51,8 +51,8 @@ def _facts(function: F) -> F:
 def group() -> None:
     """Query the compatibility matrix: versions, GPUs, kernels and settings, with the source of each rule.
 
-    No node is contacted: rules are evaluated against the facts given. With a fact missing, a rule says
-    "cannot tell", never "fits". All facts are listed in docs/matrix.md.
+    No node is contacted: rules are evaluated against the facts given. If a fact is missing, the result
+    of a rule is "cannot tell", never "fits". All facts are listed in docs/matrix.md.
     """
 
 
@@ -146,7 +146,7 @@ def _known(words: tuple[str, ...]) -> dict[str, Value]:
         name, value = _pair(word, "FACT=VALUE")
         fact = find(name).name
         if fact in pairs:
-            raise UsageError(f"{fact} is given twice")
+            raise UsageError(f"{fact} is set twice", fix="set it once")
         pairs[fact] = value
     return compat.facts(pairs)
 
@@ -160,7 +160,7 @@ def _pair(word: str, wanted: str) -> tuple[str, str]:
 
     name, sign, value = word.partition("=")
     if not sign or not name.strip() or not value.strip():
-        raise UsageError(f"{shown(word)} is no {wanted}")
+        raise UsageError(f"{shown(word)} is not of the form {wanted}")
     return name.strip(), value.strip()
 
 
@@ -173,6 +173,6 @@ def _of_theme(rules: RuleSet, theme: str) -> RuleSet:
     themes = sorted({rule.theme for rule in rules})
     if theme not in themes:
         near = difflib.get_close_matches(theme, themes, 1)
-        hint = f"did you mean {near[0]}" if near else f"there are {', '.join(themes)}"
-        raise UsageError(f"no theme is called {shown(theme)}", fix=hint)
+        hint = f"did you mean {near[0]}" if near else f"themes: {', '.join(themes)}"
+        raise UsageError(f"no theme {shown(theme)}", fix=hint)
     return replace(rules, rules={r.id: r for r in rules if r.theme == theme})

@@ -1,4 +1,4 @@
-"""``gpustate mig``: what a GPU can be divided into, and the smallest way there."""
+"""``gpustate mig``: MIG profiles, layouts, and the smallest change between layouts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BUILTIN = "builtin"
 
 _CURRENT = click.option(
-    "--current", metavar="FILE", help="A saved layout: instances, and profiles where it has them."
+    "--current", metavar="FILE", help="A saved layout: instances, and profiles if it has them."
 )
 _COUNTED = re.compile(
     r"(?P<before>\d{1,2})\s*[xX]\s*(?P<after>.+)|(?P<name>.+?)\s*[xX]\s*(?P<count>\d{1,2})"
@@ -36,7 +36,9 @@ def group() -> None:
 
 
 @group.command()
-@click.option("--gpu", "model", metavar="MODEL", help="As nvidia-smi -L has it, or a PCI id.")
+@click.option(
+    "--gpu", "model", metavar="MODEL", help="GPU as nvidia-smi -L prints it, or a PCI id."
+)
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 @common.inventory_options
 def show(model: str | None, output: str, **options: Any) -> None:
@@ -46,7 +48,7 @@ def show(model: str | None, output: str, **options: Any) -> None:
 
     if options["inventory"] is not None:
         if model is not None:
-            raise UsageError("--gpu and -i together: show a GPU as it comes, or nodes")
+            raise UsageError("--gpu and -i contradict each other", fix="give one of them")
         _show_nodes(output, options)
         return
     if model is None:
@@ -80,7 +82,7 @@ def _show_nodes(output: str, options: dict[str, Any]) -> None:
 @group.command()
 @click.argument("config")
 @click.argument("name", required=False)
-@click.option("--gpu", "gpus", metavar="[N x]MODEL", help="GPUs without any instance: 8xH200.")
+@click.option("--gpu", "gpus", metavar="[N x]MODEL", help="Unpartitioned GPUs: 8xH200.")
 @_CURRENT
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 if there are pending changes.")
@@ -94,9 +96,9 @@ def plan(
     detailed_exitcode: bool,
     **options: Any,
 ) -> None:
-    """Plan how GPUs get to the configuration NAME of the mig-parted file CONFIG.
+    """Plan the changes from the current layout to the configuration NAME of the mig-parted file CONFIG.
 
-    CONFIG may be a ConfigMap that holds one, as the GPU Operator takes it, or 'builtin' for mig-parted's
+    CONFIG may be a ConfigMap with such a file, as for the GPU Operator, or 'builtin' for mig-parted's
     default configurations: all-balanced, all-1g.10gb and so on.
     """
     from gpustate.mig import document
@@ -104,9 +106,7 @@ def plan(
 
     wanted = _config_file(config).config(name)
     given = {"-i": options["inventory"], "--gpu": gpus, "--current": current}
-    _one_of(
-        given, "say of which GPUs: -i INVENTORY, --gpu 8xH200, or --current with a saved layout"
-    )
+    _one_of(given, "no GPUs: give -i INVENTORY, --gpu 8xH200, or --current with a saved layout")
     if options["inventory"] is None:
         layout = _layout(current) if current is not None else _counted(str(gpus))
         made = planner.plan(wanted, layout)
@@ -145,7 +145,9 @@ def export(current: str | None, name: str | None, builtin: bool, **options: Any)
     from gpustate.mig import builtin as files
 
     given = {"-i": options["inventory"], "--current": current, "--builtin": builtin or None}
-    _one_of(given, "say what: -i INVENTORY, --current with a saved layout, or --builtin")
+    _one_of(
+        given, "nothing to export: give -i INVENTORY, --current with a saved layout, or --builtin"
+    )
     if builtin:
         common.write_out(files.as_yaml(files.config_file().configs.values()))
         return
@@ -160,14 +162,14 @@ def export(current: str | None, name: str | None, builtin: bool, **options: Any)
         else:
             made.append(files.export(found, name or node))
     if name and len(made) > 1:
-        raise UsageError("--name for several nodes", fix="leave it out, or limit to one with -l")
+        raise UsageError("--name with several nodes", fix="omit it, or select one node with -l")
     if made:
         common.write_out(files.as_yaml(made))
     common.finish(*codes)
 
 
 def _one_of(given: Mapping[str, Any], otherwise: str) -> None:
-    """Refuse none, and more than one, of options that say the same in different ways."""
+    """Refuse none, and more than one, of options that exclude each other."""
     names = [name for name, value in given.items() if value is not None]
     if not names:
         raise UsageError(otherwise)
@@ -176,7 +178,7 @@ def _one_of(given: Mapping[str, Any], otherwise: str) -> None:
 
 
 def _nodes(options: dict[str, Any]) -> Iterator[tuple[str, Layout | GpustateError]]:
-    """How each node is divided and who uses it, or why nobody knows."""
+    """The MIG layout of each node with its clients, or an error."""
     from gpustate.core.node import Node
     from gpustate.engine import fleet
     from gpustate.errors import RefusedError
@@ -198,7 +200,7 @@ def _nodes(options: dict[str, Any]) -> Iterator[tuple[str, Layout | GpustateErro
         if found is not None:
             yield node.name, found
         else:
-            yield node.name, error or GpustateError("did not answer")
+            yield node.name, error or GpustateError("no answer")
 
 
 def _config_file(source: str) -> ConfigFile:
@@ -233,7 +235,7 @@ def _counted(text: str) -> Layout:
         count = int(match["before"] or match["count"])
         name = (match["after"] or match["name"]).strip()
     if count < 1:
-        raise UsageError(f"{text!r}: no GPUs")
+        raise UsageError(f"{text!r}: the number of GPUs is 0", fix="write, for example: 8xH200")
     model: Model = tables.find(name)
     return layout.empty(model, count)
 

@@ -1,4 +1,4 @@
-"""Notes on standard error: what has no effect, and is not a mistake for sure."""
+"""Notes on standard error: settings without effect that need not be mistakes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpustate.core.policy import Policy
 
 
-def tell(lines: Iterable[str]) -> None:
+def print_notes(lines: Iterable[str]) -> None:
     """Print each as a note."""
     from gpustate.formats.words import printable
 
@@ -21,7 +21,7 @@ def tell(lines: Iterable[str]) -> None:
 
 
 def report_unknown_targets(inventory: Inventory, policy: Policy, source: str) -> None:
-    """Note groups and nodes that the policy names and the inventory does not have."""
+    """Print groups and nodes that the policy names and the inventory does not have."""
     from gpustate.core.unknown_targets import describe_unknown_targets
 
-    tell(describe_unknown_targets(policy, inventory, source))
+    print_notes(describe_unknown_targets(policy, inventory, source))

@@ -1,4 +1,4 @@
-"""``gpustate outdated``: which drivers are newer than the locked ones, and why they may not be taken."""
+"""``gpustate outdated``: show driver versions newer than the locked ones, and what blocks them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ def outdated(
     notes.report_unknown_targets(inventory, made, policy)
     path = path or lock_layers.lock_path(policy)
     if not os.path.lexists(path):
-        raise UsageError("there is no such lock file", place=path, fix="make it: gpustate solve")
+        raise UsageError(
+            "the lock file does not exist",
+            place=path,
+            fix=f"create it: gpustate solve {policy} -i INVENTORY",
+        )
     old = lock_layers.load(path)
     request = Request(made, inventory, known=common.known_states(), forks=options["forks"])
     survey = driver_sets.survey(request)

@@ -1,4 +1,4 @@
-"""``gpustate plan``: what would change, and what it would cost each node."""
+"""``gpustate plan``: show pending changes and their disruption per node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpustate.errors import EXIT_PENDING, UsageError
     "--out",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Save the plan, to apply it later.",
+    help="Save the plan to apply it later.",
 )
 @click.option(
     "--diff", is_flag=True, help="Show the content of files that change; secrets stay masked."
@@ -35,7 +35,7 @@ from gpustate.errors import EXIT_PENDING, UsageError
     "--remove",
     "removal",
     is_flag=True,
-    help="Plan the removal of what POLICY put on the nodes, as `gpustate remove` does it.",
+    help="Plan the removal of everything POLICY installed (see `gpustate remove`).",
 )
 def plan(
     policy: str,
@@ -54,7 +54,7 @@ def plan(
     from gpustate import policies
 
     if policy and policies.kind(policy) == "plan":
-        _show_again(policy, options, output=output, out=out, diff=diff, whole=whole)
+        _show_saved(policy, options, output=output, out=out, diff=diff, whole=whole)
         return
     result, _ = make_plan(
         policy,
@@ -134,7 +134,7 @@ def make_plan(
     return result, document
 
 
-def _show_again(
+def _show_saved(
     source: str, options: dict[str, Any], *, output: str, out: str | None, diff: bool, whole: bool
 ) -> None:
     """Show a saved plan."""
@@ -143,7 +143,9 @@ def _show_again(
     given = {"--out": out, "--serial": options["serial"], "--remove": options["removal"]}
     if any(given.values()):
         name = next(name for name, value in given.items() if value)
-        raise UsageError(f"{source} is a saved plan, {name} is for new ones", fix="leave it away")
+        raise UsageError(
+            f"{source} is a saved plan, and {name} is only for new plans", fix=f"omit {name}"
+        )
     reports.check(options["reports"], None)
     made = saved.read(source)
     reports.show_plan(made, output, diff=diff, whole=whole, reports=options["reports"])

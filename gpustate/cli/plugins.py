@@ -3,8 +3,8 @@
     [project.entry-points."gpustate.verbs"]
     lab = "gpustate_lab.verb:group"
 
-Surprising: gpustate's own verbs never wait for this. Entry points are read only for ``--help`` and for a
-verb that gpustate itself does not have.
+Surprising: entry points are read only for ``--help`` and for verbs that gpustate itself does not have, so its
+own verbs are not slowed down.
 
 Sources:
     Python Packaging User Guide, "Entry points specification".
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "gpustate.verbs"
-#: Verbs of packages that belong to gpustate, for who has not installed them.
+#: Verbs of optional packages of gpustate, for a hint if they are not installed.
 PACKAGES = {"lab": "gpustate-lab"}
 
 
@@ -31,7 +31,7 @@ def verbs(own: Collection[str]) -> dict[str, EntryPoint]:
     """Verbs of installed packages, by name.
 
     Raises:
-        UsageError: two packages have one verb, or one has a verb of gpustate's ``own``.
+        UsageError: two packages define one verb, or one defines a verb of gpustate's ``own``.
     """
     from importlib import metadata  # which a verb of gpustate's own does without
 
@@ -40,7 +40,7 @@ def verbs(own: Collection[str]) -> dict[str, EntryPoint]:
         other = "gpustate" if point.name in own else _owner(points.get(point.name))
         if other:
             raise UsageError(
-                f"verb {point.name!r} has two owners: {other} and {_owner(point)}",
+                f"verb {point.name!r} is defined by both {other} and {_owner(point)}",
                 fix="uninstall one of them",
             )
         points[point.name] = point
@@ -66,7 +66,7 @@ def load(point: EntryPoint) -> click.Command:
 
 
 def summary(point: EntryPoint) -> str:
-    """One line of help; of a broken package, what is wrong with it."""
+    """One line of help, or the error of a broken package."""
     try:
         return load(point).get_short_help_str(limit=200)
     except UsageError as error:

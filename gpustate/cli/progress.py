@@ -1,4 +1,4 @@
-"""Progress while a run goes on: on a terminal one line a node that is at work, else plain lines."""
+"""Progress of a run: one line per active node on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Progress:
 
     Args:
         nodes: names of all nodes of the run.
-        quiet: say nothing (JSON is asked for and standard error is not a terminal).
+        quiet: print nothing but important messages.
     """
 
     def __init__(self, nodes: list[str], *, quiet: bool = False) -> None:
@@ -51,15 +51,15 @@ class Progress:
             self._live = None
 
     def say(self, text: str) -> None:
-        """A line of its own, whatever goes on."""
-        said = printable(text)
+        """Print a line beside the progress."""
+        line = printable(text)
         if self._live is not None:
-            self._live.console.print(said, markup=False, highlight=False)
+            self._live.console.print(line, markup=False, highlight=False)
         else:
-            print(f"gpustate: {said}", file=sys.stderr, flush=True)
+            print(f"gpustate: {line}", file=sys.stderr, flush=True)
 
     def event(self, event: Event) -> None:
-        """Take note of one thing that happened."""
+        """Show one event."""
         if event.kind == "secret":
             self.say(f"{event.node}: {event.state}: {event.text}")
             return
@@ -68,9 +68,9 @@ class Progress:
             self._done += 1
             self._failed += event.text not in ("ok",)
         else:
-            told = f"{event.state}: {event.text}" if event.state else event.text or event.kind
+            text = f"{event.state}: {event.text}" if event.state else event.text or event.kind
             self._busy[event.node] = (
-                told if event.kind != "result" else f"{event.state} {event.text}"
+                text if event.kind != "result" else f"{event.state} {event.text}"
             )
         if self._live is not None:
             self._live.update(self._table())

@@ -1,4 +1,4 @@
-"""``gpustate remove``: remove what a policy put on nodes."""
+"""``gpustate remove``: remove everything a policy installed."""
 
 from __future__ import annotations
 

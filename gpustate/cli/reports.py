@@ -1,4 +1,4 @@
-"""A plan shown and written: on the terminal, as JSON, Markdown and HTML, one or several of them at once."""
+"""Output of a plan: on the terminal and in files, as text, JSON, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpustate.cli import common
 from gpustate.errors import GpustateError, UsageError
 
 FORMATS = click.Choice(["text", "json", "markdown", "html"])
-#: What a report is, by the end of its file's name.
+#: Formats of reports by file name suffix.
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "markdown", ".json": "json", ".txt": "text"}
 
 
@@ -22,7 +22,7 @@ def report_options(function: common.F) -> common.F:
         click.option(
             "--serial",
             metavar="SIZES",
-            help="Estimate the time for batches, as of apply: 1,10%,50%.",
+            help="Estimate the time for batches like those of apply --serial: 1,10%,50%.",
         ),
         click.option(
             "--report",
@@ -30,7 +30,7 @@ def report_options(function: common.F) -> common.F:
             multiple=True,
             metavar="FILE",
             type=click.Path(dir_okay=False),
-            help="Write it to a file too, as its name ends: .html, .md, .json, .txt; repeat it.",
+            help="Also write a report; its suffix sets the format: .html, .md, .json, .txt; repeatable.",
         ),
     ):
         function = option(function)
@@ -38,13 +38,13 @@ def report_options(function: common.F) -> common.F:
 
 
 def check(reports: Sequence[str], serial: str | None) -> None:
-    """Say before a run that a report could not be written, or that batches make no sense."""
+    """Check before a run that reports can be written and that batch sizes are valid."""
     for path in reports:
         if Path(path).suffix.lower() not in _SUFFIXES:
             raise UsageError(
-                "a report is told by the end of its name",
+                "unknown format of a report",
                 place=path,
-                fix=f"end it in {', '.join(_SUFFIXES)}",
+                fix=f"use one of the suffixes {', '.join(_SUFFIXES)}",
             )
         try:
             common.check_out(path)
@@ -67,7 +67,7 @@ def show_plan(
     reports: Sequence[str] = (),
     verb: str = "plan",
 ) -> None:
-    """Print a plan, and write its reports; notes on the policy stand below ``plan`` alone."""
+    """Print a plan and write its reports; only ``plan`` shows notes on the policy."""
     for path in reports:
         kind = _SUFFIXES[Path(path).suffix.lower()]
         common.write_out(text(made, kind, diff=diff, whole=whole), path)
@@ -90,7 +90,7 @@ def show_plan(
 
 
 def text(made: Mapping[str, Any], kind: str, *, diff: bool, whole: bool) -> str:
-    """A plan as one of :data:`FORMATS`, without colours."""
+    """A plan in one of :data:`FORMATS`, without colours."""
     if kind == "json":
         return common.as_json(made)
     if kind == "html":
@@ -116,12 +116,12 @@ def _html(made: Mapping[str, Any]) -> str:
     try:
         return html.report(made, order=_order(made))
     except GpustateError:
-        # A plan from elsewhere may have states that this gpustate does not know.
+        # A plan from another machine may have states that are not registered here.
         return html.report(made)
 
 
 def _order(made: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """States in the order they are applied, each with what it waits for."""
+    """States in the order they are applied, each with its reasons."""
     from gpustate import registry
     from gpustate.core.policy import build as build_state
     from gpustate.graph.about import describe_reasons

@@ -30,7 +30,7 @@ def resolve(
     """Show NODE's effective policy: every value with the file and line that sets it.
 
     Layers, the narrower one wins: fleet, groups, node; in each, the policy's before the inventory's
-    (variable `gpustate`); the command line wins over all. NODE is not contacted.
+    (variable `gpustate`); then the lock file; the command line wins over all. NODE is not contacted.
     """
     from gpustate import compat
     from gpustate.cli.show import show
@@ -38,12 +38,13 @@ def resolve(
     from gpustate.engine import gate
 
     made = common.load_policy(policy, options, origins=True)
-    inventory, _ = common.locked(_only(node, options), made, policy, options)
+    inventory = _only(node, options)
+    made = common.locked(made, inventory, policy, options)
     found = provenance.resolution(made, inventory.nodes[0], common.known_states())
     if found.allow:
         gate.refuse_unknown_rules(made, inventory.nodes[0], found.allow, compat.load())
     if why is not None:
-        rows = _asked(found, why)
+        rows = _values_at(found, why)
     else:
         rows = [value for value in found.values if whole or value.said]
     if output == "json":
@@ -58,12 +59,16 @@ def _only(name: str, options: dict[str, Any]) -> Inventory:
     options["limit"] = name if not options.get("limit") else f"{options['limit']}:&{name}"
     loaded = common.load_inventory(options, reach=False)
     if len(loaded.nodes) != 1:
-        raise UsageError(f"{name!r} is {len(loaded.nodes)} nodes", fix="name one")
+        raise UsageError(f"{name!r} matches {len(loaded.nodes)} nodes", fix="name one node")
     return loaded
 
 
-def _asked(found: Resolution, why: str) -> list[Value]:
-    """The values at or below a path; an error with the nearest one where there is none."""
+def _values_at(found: Resolution, why: str) -> list[Value]:
+    """The values at or below a path.
+
+    Raises:
+        PolicyError: there are none; the message has the nearest path.
+    """
     import difflib
 
     from gpustate.core.layers import dotted
@@ -86,7 +91,7 @@ def _asked(found: Resolution, why: str) -> list[Value]:
     raise PolicyError(
         what,
         place="--why",
-        fix=f"did you mean {near[0]}" if near else f"there are {', '.join(known)}",
+        fix=f"did you mean {near[0]}" if near else f"known: {', '.join(known)}",
     )
 
 
@@ -97,12 +102,12 @@ def _page(found: Resolution, rows: list[Value]) -> Page:
 
     page = Page()
     page.add((found.node, "bold"), f"  groups: {', '.join(found.groups) or 'none'}")
-    told = {value.path[0] for value in rows}
+    listed = {value.path[0] for value in rows}
     width = max((len(dotted(value.path)) for value in rows), default=0)
     shown_values = {value.path: _short(value.value) for value in rows}
     column = min(40, max((len(text) for text in shown_values.values()), default=0))
     for state in found.states:
-        if state not in told:
+        if state not in listed:
             page.add("  ", (state, "bold"), ("  defaults", "dim"))
         for value in rows:
             if value.path[0] == state:
@@ -143,7 +148,7 @@ def _why_page(rows: list[Value]) -> Page:
 
 
 def _short(value: Any) -> str:
-    """A value as YAML writes it, on one line."""
+    """A value as YAML, on one line."""
     import json
 
     from gpustate.formats.masking import masked_data

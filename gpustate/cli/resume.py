@@ -1,4 +1,4 @@
-"""``gpustate resume``: go on with a run that was interrupted."""
+"""``gpustate resume``: resume an interrupted run."""
 
 from __future__ import annotations
 
@@ -36,29 +36,33 @@ def resume(run: str | None, inventory: str | None, listed: bool, yes: bool) -> N
         return
     me = fleet.person()
     if run is None:
-        record = _chosen(waiting, me, inventory, yes=yes)
+        record = _choose(waiting, me, inventory, yes=yes)
     else:
         record = records.load(run)
         _check_inventory(record, inventory)
         if record.get("person") != me:
-            _ask(f"Run {run} is {_owner(record)}'s, not yours ({me}). Go on with it?", run, yes=yes)
-    _go_on(record)
+            _confirm(
+                f"Run {run} belongs to {_owner(record)}, not to you ({me}). Resume it?",
+                run,
+                yes=yes,
+            )
+    _resume(record)
 
 
 def _at_work(pid: int, since: str) -> bool:
-    """The controller of a run is still there."""
+    """The controller of a run is still running."""
     from gpustate.engine import fleet
 
     return bool(since) and pid > 0 and pid != os.getpid() and fleet.born(pid) == since
 
 
-def _chosen(
+def _choose(
     waiting: list[dict[str, Any]], me: str, inventory: str | None, *, yes: bool
 ) -> dict[str, Any]:
-    """The run somebody means who names none.
+    """The run to resume if none is named.
 
     Raises:
-        UsageError: there is none, or nobody is there to say which.
+        UsageError: there is none, or several and no terminal to choose on.
     """
     mine = [record for record in waiting if record.get("person") == me]
     if inventory:
@@ -66,31 +70,31 @@ def _chosen(
     if not mine:
         what = f" of {me}" + (f" with the inventory {inventory}" if inventory else "")
         if not waiting:
-            raise UsageError("no run is waiting to be resumed")
+            raise UsageError("there is no run to resume")
         raise UsageError(
-            f"no run{what} is waiting to be resumed, {len(waiting)} of others or of other inventories",
-            fix="gpustate resume --list shows them; name the one you mean",
+            f"there is no run{what} to resume, but {len(waiting)} of other users or inventories",
+            fix="list them: gpustate resume --list; then name one: gpustate resume RUN",
         )
     if len(mine) == 1 and yes:
         return mine[0]
     _show(mine)
     names = [str(record["run"]) for record in mine]
     if yes or not sys.stdin.isatty():
-        why = "several runs wait" if len(mine) > 1 else "stdin is not a terminal"
-        raise UsageError(why, fix=f"name the one you mean: gpustate resume {names[-1]}")
+        why = "there are several runs to resume" if len(mine) > 1 else "stdin is not a terminal"
+        raise UsageError(why, fix=f"name one: gpustate resume {names[-1]}")
     if len(mine) == 1:
-        click.confirm(f"Go on with {names[0]}?", abort=True, err=True)
+        click.confirm(f"Resume {names[0]}?", abort=True, err=True)
         return mine[0]
-    picked = click.prompt("Go on with", type=click.Choice(names), err=True)
+    picked = click.prompt("Resume run", type=click.Choice(names), err=True)
     return mine[names.index(str(picked))]
 
 
-def _ask(question: str, run: str, *, yes: bool) -> None:
+def _confirm(question: str, run: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            question.partition(". ")[0], fix=f"gpustate resume {run} --yes takes it over"
+            question.partition(". ")[0], fix=f"take it over with: gpustate resume {run} --yes"
         )
     click.confirm(question, abort=True, err=True)
 
@@ -106,21 +110,21 @@ def _check_inventory(record: dict[str, Any], inventory: str | None) -> None:
     given = source is not None and source.name == "COMMANDLINE"
     if inventory and given and not _is_of(record, inventory):
         raise UsageError(
-            f"run {record['run']} is of the inventory {record['options'].get('inventory')}, not {inventory}",
-            fix="leave -i away: a run goes on with its own inventory",
+            f"run {record['run']} uses the inventory {record['options'].get('inventory')}, not {inventory}",
+            fix=f"omit -i: gpustate resume {record['run']}",
         )
 
 
 def _owner(record: dict[str, Any]) -> str:
-    return str(record.get("person") or "somebody unknown")
+    return str(record.get("person") or "an unknown user")
 
 
 def _show(found: list[dict[str, Any]]) -> None:
-    """One line a run: name, person, what it does, with which inventory, since when, why."""
+    """Print one line per run: id, user, command, inventory, reason and result."""
     from gpustate.formats.words import printable
 
     if not found:
-        click.echo("no run is waiting to be resumed")
+        click.echo("there is no run to resume")
     for record in found:
         parts = [
             str(record["run"]),
@@ -138,9 +142,9 @@ def _show(found: list[dict[str, Any]]) -> None:
         click.echo(printable("  ".join(parts)))
 
 
-def _go_on(record: dict[str, Any]) -> None:
+def _resume(record: dict[str, Any]) -> None:
     from gpustate import policies
-    from gpustate.cli.apply import LEVEL, apply_policy, carry_plan_on
+    from gpustate.cli.apply import LEVEL, apply_policy, resume_plan
     from gpustate.engine import records
     from gpustate.formats.masking import missing_secrets
 
@@ -148,23 +152,24 @@ def _go_on(record: dict[str, Any]) -> None:
     hidden = missing_secrets(options)
     if hidden:
         raise UsageError(
-            f"the run was given a secret (--{str(hidden[0][0]).replace('_', '-')}), which no record holds",
-            fix="run the same command again: it takes up where the nodes are",
+            f"the run was given a secret (--{str(hidden[0][0]).replace('_', '-')}), which records do not contain",
+            fix="run the same command again: it continues where the nodes are",
         )
     options["max_disruption"] = LEVEL.convert(options.get("max_disruption", "reboot"), None, None)
     options["yes"] = True
-    asked = options.get("ask_become_pass") or options.get("ask_vault_pass")
-    if asked and not os.isatty(0):
+    prompts = options.get("ask_become_pass") or options.get("ask_vault_pass")
+    if prompts and not os.isatty(0):
         raise UsageError(
-            "the run needs a password that is asked for", fix="resume it on a terminal"
+            "the run prompts for a password, and stdin is not a terminal",
+            fix="resume it on a terminal",
         )
     os.chdir(record["directory"])
-    click.echo(f"going on with {record['verb']} {record['source']} (run {record['run']})", err=True)
-    # From here on it is the new run that can be resumed.
+    click.echo(f"resuming {record['verb']} {record['source']} (run {record['run']})", err=True)
+    # The new run replaces this one in the list of runs to resume.
     records.end(records.path_of(str(record["run"])), interrupted=False)
     source = str(record["source"])
     if policies.kind(source) == "plan":
-        carry_plan_on(source, options)
+        resume_plan(source, options)
         return
     ensure = "absent" if record["verb"] == "remove" else None
     apply_policy(source, options, verb=str(record["verb"]), ensure=ensure)

@@ -1,10 +1,10 @@
-"""What verbs do with the rules of the matrix before anything else: read them."""
+"""Loading of the compatibility rules, which verbs do first."""
 
 from __future__ import annotations
 
 
 def read() -> None:
-    """Read the rules of the matrix first of all: what is wrong with them is told before anything is asked.
+    """Load the compatibility rules, so that errors in them come before any prompt.
 
     Raises:
         UsageError, RefusedError: as :func:`gpustate.compat.load`.

@@ -1,4 +1,4 @@
-"""Pages on the terminal: colours where there is a terminal that wants them."""
+"""Pages on standard output, with colours on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLOURS = {"green": "green", "yellow": "yellow", "red": "red", "cyan": "cyan"}
 
 
 def coloured() -> bool:
-    """Standard output is a terminal, and nobody asked for none (https://no-color.org)."""
+    """Standard output is a terminal, and colours are not disabled (https://no-color.org)."""
     unwanted = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not unwanted
 

@@ -1,4 +1,4 @@
-"""``gpustate solve``: one concrete driver set for each node, written to a lock file."""
+"""``gpustate solve``: resolve a driver package set for each node and write the lock file."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def solve(
 
 
 def _gone(locked: Iterable[str], inventory: Inventory, options: dict[str, Any]) -> list[str]:
-    """Nodes of the lock that the whole inventory has no more, whatever nodes were asked for."""
+    """Nodes of the lock file that are no longer in the whole inventory, regardless of ``--limit``."""
     from gpustate.inventory import load
 
     whole = inventory

@@ -1,4 +1,4 @@
-"""``gpustate validate``: prove use anew."""
+"""``gpustate validate``: validate nodes end to end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="Timeout for one of those tests.",
+    help="Timeout for each of those tests.",
 )
 @click.option(
     "--kubeconfig",
@@ -79,6 +79,7 @@ def validate(
     Always runs again, also where an earlier result is still valid: a CUDA kernel on every GPU. Nothing
     else is changed.
     """
+    from gpustate.api.functions import run_request
     from gpustate.cli.explain import checks_page
     from gpustate.cli.show import show
     from gpustate.core.outcome import NodeStatus
@@ -94,7 +95,8 @@ def validate(
     proofs = [state for state in whole.states if state.proof]
     if not proofs:
         raise UsageError(
-            f"{policy} proves nothing", fix="add NodeValidated() to it, or validate with: validator"
+            f"{policy} has no validator",
+            fix="add the state validator to it (in Python NodeValidated()), or run: gpustate validate validator",
         )
     forced = [
         build(type(s), {**parameters(s), "force": True}) if "force" in type(s).model_fields else s
@@ -103,11 +105,10 @@ def validate(
     inventory = common.load_inventory(options)
     pod_request = _pod_request(inventory.nodes, proofs, kubeconfig or "", pod_timeout)
     resolved = fleet.resolve_all(fleet.Request(whole, inventory, known=common.known_states()))
-    request = fleet.Request(
+    request = run_request(
         whole.but(*forced),
         inventory,
         apply=True,
-        known=common.known_states(),
         forks=options["forks"],
         run=fleet.new_run_id(),
         without_gpu=frozenset(
@@ -142,6 +143,10 @@ def validate(
         skipped=result.skipped,
         context=context("validate", policy, {**options, **own}),
     )
+    for node in made["nodes"]:
+        for check in node.get("checks", ()):
+            fix = common.complete_command(check["remedy"], node["name"], options, policy)
+            check["remedy"] = fix
     if path is not None:
         made["tests"] = [one.data() for one in tests]
     if output == "json":
@@ -154,43 +159,53 @@ def validate(
             good = node["status"] == "ok"
             mine = [one for one in tests if one.node == node["name"]]
             page.add((node["name"], "bold"), "  ", _verdict(node, mine))
-            if not good and not node.get("checks"):
-                page.add("  ", (node.get("reason", ""), "red"))
-            checks_page(page, node.get("checks", []))
+            checks = node.get("checks", [])
+            if not good and not any(check["outcome"] == "failed" for check in checks):
+                # They are an earlier validation's: this one did not get that far.
+                checks = []
+                for reason in _reasons(node):
+                    page.add("  ", (reason, "red"))
+            checks_page(page, checks)
             _tests_page(page, mine)
         others = [one for one in tests if not one.node]
         if others:
-            page.add(("tests of no node", "bold"))
+            page.add(("tests without a node", "bold"))
             _tests_page(page, others)
         if path is not None:
             counted = Counter(one.outcome for one in tests)
             words = ("passed", "failed", "error", "not run", "skipped")
-            said = " ".join(f"{word.replace(' ', '_')}={counted[word]}" for word in words)
-            page.add(f"tests={len(tests)} {said}")
+            counts = " ".join(f"{word.replace(' ', '_')}={counted[word]}" for word in words)
+            page.add(f"tests={len(tests)} {counts}")
         bad = [node["name"] for node in made["nodes"] if node["status"] != "ok"]
         if bad and (command := retry(made, bad)):
-            page.add(("Not proven: ", "bold"), render.names_line(bad))
+            page.add(("Validation failed: ", "bold"), render.names_line(bad))
             page.add("Retry: ", command)
         show(page)
         click.echo(result.summary())
     common.finish(exit_code)
 
 
+def _reasons(node: Mapping[str, Any]) -> list[str]:
+    """Why a node was not validated, of the node itself and of its states."""
+    found = [node.get("reason"), *(state.get("reason") for state in node["states"])]
+    return [str(one) for one in dict.fromkeys(found) if one]
+
+
 def _verdict(node: Mapping[str, Any], tests: Sequence[SiteTest]) -> tuple[str, str]:
-    """A node's headline: which GPUs are proven, beside tests of the site that failed."""
+    """A node's headline; failed tests of the site are kept apart from the GPUs."""
     if node["status"] == "ok":
-        return "proven", "green"
+        return "validated", "green"
     failed = [state["state"] for state in node["states"] if state["outcome"] == "failed"]
     bad = sum(one.bad for one in tests)
     if bad and len(failed) == 1:
-        return f"GPUs proven, {bad} test{'s' * (bad != 1)} of this site failed", "red"
+        return f"GPUs validated, {bad} test{'s' * (bad != 1)} of this site failed", "red"
     return str(node["status"]), "red"
 
 
 def _pod_request(
     nodes: Sequence[InventoryNode], proofs: Sequence[AnyState], kubeconfig: str, timeout_s: float
 ) -> pods.Request | None:
-    """What is to be tested with pods, its kubeconfigs read before any node is reached; ``None``: nothing."""
+    """The request for pods, with its kubeconfigs read before any node is reached; ``None``: no pods."""
     from gpustate.core.policy import parameters
 
     values = [parameters(state) for state in proofs]
@@ -206,14 +221,14 @@ def _pod_request(
 
 
 def _run_pods(result: FleetResult, request: pods.Request, *, quiet: bool) -> None:
-    """Add the link ``pod`` to every node with a kubeconfig whose own validation succeeded."""
+    """Add the check ``pod`` to every node with a kubeconfig whose own validation succeeded."""
     from gpustate.cluster.kubeconfig import kubeconfig_of
     from gpustate.core.outcome import NodeStatus
     from gpustate.validation import pods
 
     stop = common.Interrupt(
         lambda: click.echo("interrupted: the pods are deleted", err=True),
-        "the pods end by themselves; the next validation deletes them",
+        "the pods end on their own; the next validation deletes them",
     )
     stop.arm()
     began = time.monotonic()
@@ -236,7 +251,7 @@ def _run_pods(result: FleetResult, request: pods.Request, *, quiet: bool) -> Non
 
 
 def _checked(folder: str | None) -> Path | None:
-    """The folder of a site's tests, looked at before any node is reached."""
+    """The folder of a site's tests, checked before any node is reached."""
     if folder is None:
         return None
     from gpustate.validation import site_tests
@@ -245,7 +260,7 @@ def _checked(folder: str | None) -> Path | None:
 
 
 def _tests_page(page: Page, tests: list[SiteTest]) -> None:
-    """A line for each test that went wrong, and one for all that did not."""
+    """Add a line for each failed test, and one for all others."""
     for one in tests:
         if one.bad:
             page.add("  ", ("x", "red"), f" {one.test}  {one.outcome}: {one.evidence}")
@@ -257,7 +272,7 @@ def _tests_page(page: Page, tests: list[SiteTest]) -> None:
 
 
 def as_junit(document: dict[str, Any]) -> str:
-    """A result as JUnit's XML: a suite a node, a case a link of the chain."""
+    """A result as JUnit XML: a suite per node, a case per check."""
     document = _fit_for_xml(document)
     suites = ElementTree.Element("testsuites", name="gpustate validate")
     for node in document["nodes"]:
@@ -294,7 +309,7 @@ def as_junit(document: dict[str, Any]) -> str:
 
 
 def _test_suites(suites: ElementTree.Element, tests: list[dict[str, Any]]) -> None:
-    """A site's own tests: a suite a node, a case a test."""
+    """A site's own tests: a suite per node, a case per test."""
     for node in dict.fromkeys(one["node"] for one in tests):
         rows = [one for one in tests if one["node"] == node]
         counted = Counter(one["outcome"] for one in rows)
@@ -312,7 +327,7 @@ def _test_suites(suites: ElementTree.Element, tests: list[dict[str, Any]]) -> No
 
 
 def _fit_for_xml(value: Any) -> Any:
-    """The same data without the characters that XML has no way to write."""
+    """The same data without characters that XML cannot contain."""
     if isinstance(value, str):
         return printable_lines(value)
     if isinstance(value, dict):

@@ -52,7 +52,7 @@ def collect(
         except Exception as error:
             raise ProbeError(
                 f"{state.name}: its facts for the compatibility matrix failed "
-                f"({type(error).__name__}: {error}); this is a mistake in the state"
+                f"({type(error).__name__}: {error}); this is a bug in the state"
             ) from error
     return _certain(given)
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from gpustate.core.parameter_errors import given, wanted
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.formats.masking import masked, remember_parameters
+from gpustate.formats.masking import MASK, masked, missing_secrets, remember_parameters
 from gpustate.formats.words import named, printable, shown
 
 #: Mistakes told at once.
@@ -59,6 +59,14 @@ def build(
     except (TypeError, ValueError, RecursionError) as error:
         why = "nested too deep" if isinstance(error, RecursionError) else str(error)
         raise PolicyError(f"{cls.name}: {why}", place=place) from error
+    hidden = missing_secrets(values) if MASK in text else []
+    if hidden:
+        path = ".".join(named(step) for step in hidden[0])
+        raise PolicyError(
+            f"{cls.name}: {path}: contains {MASK}, which gpustate prints in place of a secret",
+            place=(locate(hidden[0]) if locate is not None else None) or place,
+            fix="set the secret itself, in the inventory's variable gpustate",
+        )
     try:
         return cls.model_validate_json(text)
     except ValidationError as error:

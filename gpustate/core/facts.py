@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats import gpu_models, rpm
@@ -144,48 +145,7 @@ class NodeFacts:
         return self.os_id + version.partition(".")[0]
 
 
-_SCRIPT = (
-    r"""
-if [ -r /etc/os-release ]; then . /etc/os-release; fi
-printf 'os_id=%s\nos_version=%s\nos_codename=%s\nos_like=%s\n' "${ID-}" "${VERSION_ID-}" "${VERSION_CODENAME-}" "${ID_LIKE-}"
-printf 'machine=%s\n' "$(uname -m)"
-if [ -n "${GPUSTATE_IMAGE-}" ]; then printf 'image=1\nimage_gpus=%s\n' "${GPUSTATE_IMAGE_GPUS-}"
-else
-  printf 'kernel=%s\n' "${KERNEL_RELEASE-$(uname -r)}"
-  b=; read -r b </proc/sys/kernel/random/boot_id && printf 'boot_id=%s\n' "$b"
-  { b=; read -r b </proc/sys/kernel/hostname && printf 'hostname=%s\n' "$b"
-    b=; read -r b </etc/machine-id && printf 'machine_id=%s\n' "$b"
-    b=; read -r b <"$SYS/class/dmi/id/product_uuid" && printf 'system_uuid=%s\n' "$b"
-  } 2>/dev/null
-  if [ -d /var/lib/kubelet ] || [ -d /var/lib/rancher ] || [ -d /etc/slurm ] || command -v slurmd >/dev/null; then
-    for d in /proc/[0-9]*; do
-      b=; { read -r b <"$d/comm"; } 2>/dev/null || continue
-      case $b in kubelet|slurmd|k3s|k3s-server|k3s-agent|rke2) ;; *) continue ;; esac
-      c=; { read -r c <"$d/cgroup"; } 2>/dev/null
-      case $c in *kubepods*) ;; *) printf 'agent=%s\n' "${b%%-*}" ;; esac # one in a pod is the pod's
-    done
-  fi
-  if [ -e "$G/firstboot/program" ]; then
-    b=pending; [ -e "$G/firstboot/result" ] && read -r b <"$G/firstboot/result"; printf 'first_boot=%s\n' "$b"
-  fi
-fi
-[ -d /run/systemd/system ] && echo systemd=1
-[ -e /run/systemd/container ] && echo container=1
-p=$(command -v python3) && printf 'python3=%s\n' "$p"
-for r in containerd crio dockerd k3s podman; do command -v $r >/dev/null && printf 'runtime=%s\n' "$r"; done
-"""
-    + f"({rpm.FAMILY}; p=$pm; "
-    + r"""[ "$pm" != apt ] || p=apt-get; [ -n "$p" ] && command -v $p >/dev/null && printf 'package_manager=%s\n' "$pm")
-for d in "$SYS"/bus/pci/devices/*; do
-  v=; read -r v 2>/dev/null <"$d/vendor" || continue
-  [ "$v" = 0x10de ] || continue
-  read -r i <"$d/device"; read -r c <"$d/class"; k=-
-  [ ! -e "$d/driver" ] || { cd -P "$d/driver" && k=${PWD##*/}; }
-  printf 'pci=%s %s %s %s\n' "${d##*/}" "$i" "$c" "$k"
-done
-:"""
-)
-
+_SCRIPT = shell.load("facts", "gpustate.core").replace("@FAMILY@", rpm.FAMILY)
 
 _ID = re.compile("0x[0-9A-Fa-f]{4,6}")
 

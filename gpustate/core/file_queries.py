@@ -13,35 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate import shell
 from gpustate.core.queries import Answer, Query, SharedQuery
 from gpustate.errors import ProbeError, RefusedError
 from gpustate.formats.numbers import hexadecimal, whole
 
 #: Defines ``odd PATH...``: tells of what else is where files belong, or where a folder above them does, and fails
 #: then. Nothing may wait for a pipe.
-ODD = r"""
-odd() {
-  odd=0
-  for q; do
-    [ ! -f "$q" ] || continue
-    odd_at=$q odd_for=file
-    if [ ! -e "$q" ] && [ ! -L "$q" ]; then
-      case $q in /*) ;; *) continue ;; esac
-      odd_for=folder odd_at=${q%/*}
-      while [ -n "$odd_at" ] && [ ! -e "$odd_at" ] && [ ! -L "$odd_at" ]; do odd_at=${odd_at%/*}; done
-      [ -n "$odd_at" ] && [ ! -d "$odd_at" ] || continue
-    fi
-    if [ -f "$odd_at" ]; then o='a file'
-    elif [ -d "$odd_at" ]; then o='a folder'
-    elif [ -p "$odd_at" ]; then o='a named pipe'
-    elif [ -S "$odd_at" ]; then o='a socket'
-    elif [ -e "$odd_at" ]; then o='a device'
-    else o="a symbolic link to $(readlink "$odd_at"), which is not there"; fi
-    printf 'odd=%s|%s|%s|%s\n' "$q" "$odd_at" "$odd_for" "$o"; odd=1
-  done
-  return $odd
-}
-"""
+ODD = shell.load("odd", "gpustate.core")
 #: Prints how many there are, a line about each, their sizes, and their bytes one after the other.
 _CONTENTS = 'echo "files=$#"; [ $# = 0 ] || { printf \'%s\' "$k"; wc -c -- "$@"; cat -- "$@"; }'
 

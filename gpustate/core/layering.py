@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from gpustate.core.building import parameters
 from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.inventory import InventoryNode, VarsLayer
-from gpustate.core.layers import Layer, Path, value_at
+from gpustate.core.layers import COMMAND_LINE, Layer, Path, value_at
 from gpustate.core.parameter_errors import given
 from gpustate.core.state import AnyState
 from gpustate.core.where import parse
@@ -37,13 +37,15 @@ class PolicyLayers(Protocol):
     def replaced(self) -> Mapping[Path, Any]: ...
     @property
     def last(self) -> tuple[Path, ...]: ...
+    @property
+    def locked(self) -> Mapping[str, Layer]: ...
 
 
 def layers_of(policy: PolicyLayers, node: InventoryNode) -> tuple[Layer, ...]:
     """Every layer that says something about a node, the strongest last.
 
     The fleet's, then those of its groups (a deeper group after its parents), then the node's own; in
-    each of them the policy's before the inventory's; the command line's at the end.
+    each of them the policy's before the inventory's; then the lock file's, and the command line's at the end.
 
     Raises:
         PolicyError: an inventory's variable ``gpustate`` has a wrong shape.
@@ -69,8 +71,9 @@ def layers_of(policy: PolicyLayers, node: InventoryNode) -> tuple[Layer, ...]:
     }
     for layer in _inventory_layers(node):
         found[layer.scope].append(layer)
-    last = _last_words(policy, own, node)
-    return (*found["fleet"], *found["group"], *found["node"], *([last] if last is not None else []))
+    above = (policy.locked.get(node.name), _last_words(policy, own, node))
+    last = (layer for layer in above if layer is not None)
+    return (*found["fleet"], *found["group"], *found["node"], *last)
 
 
 def groups_of(policy: PolicyLayers, node: InventoryNode) -> list[str]:
@@ -119,7 +122,7 @@ def _last_words(policy: PolicyLayers, own: Mapping[str, Any], node: InventoryNod
         if rest and rest[0] != ALLOW:
             exact.append((rest, value_at(body, rest)))
             places[rest] = whole.place_of(path)
-    return Layer("command line", places=places, exact=tuple(exact)) if exact else None
+    return Layer(COMMAND_LINE, places=places, exact=tuple(exact)) if exact else None
 
 
 def _inventory_layers(node: InventoryNode) -> Iterator[Layer]:

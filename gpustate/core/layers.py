@@ -1,7 +1,7 @@
-"""Parameters in layers: the fleet's, those of groups, those of a node, the command line's.
+"""Parameters in layers: the fleet's, those of groups, those of a node, the lock file's, the command line's.
 
 The narrower layer wins, value by value: mappings are merged key by key, everything else is replaced
-as a whole. What was given on the command line is the last word, whatever a narrower layer says.
+as a whole. The lock file wins over them all. What was given on the command line is the last word, whatever a narrower layer says.
 
 A path is a tuple, because keys may hold dots: ``("container-toolkit", "config",
 "nvidia-container-runtime.mode")``.
@@ -17,6 +17,8 @@ from typing import Any, Final
 from gpustate.formats.words import named
 
 Path = tuple[str, ...]
+#: Scopes of the two layers that are neither the policy's nor the inventory's.
+LOCK_FILE, COMMAND_LINE = "lock file", "command line"
 
 
 class _Removed(Enum):
@@ -32,7 +34,7 @@ class Layer:
     """What one layer says.
 
     Args:
-        scope: ``fleet``, ``group``, ``node`` or ``command line``.
+        scope: ``fleet``, ``group``, ``node``, ``lock file`` or ``command line``.
         name: of the group or node.
         states: parameters by state.
         place: where it stands as a whole.

@@ -104,7 +104,7 @@ class NodeStatus(Enum):
 class NodeResult:
     """One node after a run.
 
-    ``checks``: the chain of proofs, where a proving state keeps one. ``steps`` and ``timings``: what an
+    ``checks``: those of the validator, if it has a record. ``steps`` and ``timings``: what an
     estimate is made of, where one was asked for. ``proceeds``: states were refused or failed, and an apply does
     what does not depend on them.
     """

@@ -1,7 +1,8 @@
 """What a parameter wants, in words: from what pydantic says of one that is wrong.
 
 Its own sentences speak of inputs, integers and regular expressions. A pattern is told by what it stands
-for; one that has no words here, of a state of a site's own, is shown as it is.
+for: a state declares it with :func:`text`, unless it is one of the common ones here. A pattern without words, of a state
+of a site's own, is shown as it is.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ PATTERNS: Mapping[str, str] = {
     r"^(ALL|[0-9]{1,3}(\.[0-9]{1,3}){3})$": "an IPv4 address, or ALL",
 }
 
+#: What patterns of states stand for, as :func:`text` was given them.
+_TEXTS: dict[str, str] = {}
+
 _WORDS: Mapping[str, str] = {
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
@@ -69,6 +73,24 @@ _WORDS: Mapping[str, str] = {
 }
 
 
+def text(pattern: str, words: str) -> Any:
+    """The field of a parameter that is text of a pattern, with what the pattern stands for.
+
+    Args:
+        pattern: a regular expression that is not in :data:`PATTERNS`.
+        words: what is wanted, behind "wanted": "a version such as 4.6.0".
+    """
+    from pydantic import Field  # messages alone need none of it
+
+    _TEXTS[pattern] = words
+    return Field(pattern=pattern)
+
+
+def words_of(pattern: str) -> str | None:
+    """What a pattern stands for; ``None`` where nobody said."""
+    return PATTERNS.get(pattern) or _TEXTS.get(pattern)
+
+
 def wanted(kind: str, context: Mapping[str, Any]) -> str | None:
     """What is wanted in place of what was given; ``None`` where there are no words for it.
 
@@ -78,7 +100,7 @@ def wanted(kind: str, context: Mapping[str, Any]) -> str | None:
     """
     if kind == "string_pattern_mismatch":
         pattern = str(context.get("pattern"))
-        return PATTERNS.get(pattern, f"text of the form {pattern}")
+        return words_of(pattern) or f"text of the form {pattern}"
     words = _WORDS.get(kind)
     return None if words is None else words.format_map(context)
 

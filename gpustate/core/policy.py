@@ -7,6 +7,9 @@ groups and for nodes, and beside each the inventory's variable ``gpustate``::
     gpustate:
       driver: {branch: 570}
 
+A lock file, a bundle and ``ensure`` of the command line are parts of the policy, too: :meth:`Policy.with_locks`,
+:meth:`Policy.but` and :meth:`Policy.with_ensure` make another policy, and :func:`resolve` alone says what a node gets.
+
 Paths of values are those of a policy as YAML: ``states.driver.branch``,
 ``groups.inference.driver.branch``, ``nodes.gpu7.driver.branch``.
 """
@@ -22,7 +25,15 @@ from typing import Any
 from gpustate.core.building import build, every_parameter, explain, parameters
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.layering import ALLOW, SECTIONS, groups_of, layers_of, place_for_node
-from gpustate.core.layers import REMOVED, Layer, Path, merged, value_at
+from gpustate.core.layers import (
+    COMMAND_LINE,
+    LOCK_FILE,
+    REMOVED,
+    Layer,
+    Path,
+    merged,
+    value_at,
+)
 from gpustate.core.parameter_errors import given
 from gpustate.core.state import AnyState, State
 from gpustate.errors import PolicyError
@@ -56,11 +67,15 @@ class Original:
         text: all of it, with the changes of the command line.
         values: it holds Helm values, not objects.
         beside: objects that stand beside the file and not in it, as plain data.
+        exclusive: groups of the policy of which a node may be in one only, with the object each is from.
+        release: of that program that it was read for.
     """
 
     text: str
     values: bool = False
     beside: tuple[Mapping[str, Any], ...] = ()
+    exclusive: Mapping[str, str] = field(default_factory=dict[str, str])
+    release: str = ""
 
 
 class Policy:
@@ -118,6 +133,8 @@ class Policy:
         self.replaced: dict[Path, tuple[Any, str]] = {}
         #: What it was read from, where that is a file of another program.
         self.original: Original | None = None
+        #: What a lock file says about nodes, by their names.
+        self.locked: Mapping[str, Layer] = {}
         self._resolved: dict[tuple[object, ...], _Cached] = {}
 
     def __repr__(self) -> str:
@@ -152,6 +169,21 @@ class Policy:
         )
         made.replaced.update(self.replaced)
         made.original = self.original
+        made.locked = self.locked
+        return made
+
+    def with_locks(
+        self, locks: Mapping[str, Mapping[str, Mapping[str, Any]]], place: str
+    ) -> Policy:
+        """The same policy with what a lock file says about nodes, in the place of any other lock file.
+
+        Args:
+            locks: by node, parameters by state. Nodes with one and the same mapping share their states.
+            place: the lock file.
+        """
+        made = self.but(*self.states)
+        layers = {id(one): Layer(LOCK_FILE, states=one, place=place) for one in locks.values()}
+        made.locked = {name: layers[id(one)] for name, one in locks.items()}
         return made
 
     def layers_data(self) -> dict[str, Any]:
@@ -306,9 +338,10 @@ def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) ->
 
     Raises:
         PolicyError: overrides of a wrong shape or with parameters a state does not have, with the
-            place they came from.
+            place they came from; two objects of another program's file that both select the node.
     """
     key = _key(policy, node)
+    _check_exclusive(policy, node)
     if key == ((), (), ()):
         return Resolved(node, policy.states, allow=policy.allow)
     if key not in policy._resolved:
@@ -319,11 +352,25 @@ def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) ->
     allow = dict(policy.allow)
     notes: list[str] = []
     for layer in layers:
-        if layer.scope == "command line":
+        if layer.scope in (LOCK_FILE, COMMAND_LINE):
             continue
         allow.update(_reasons(layer.states.get(ALLOW, {}), _place_in(layer, (ALLOW,), node)))
         notes.extend(_others(policy, layer, node, known))
     return Resolved(node, states, tuple(notes), allow)
+
+
+def _check_exclusive(policy: Policy, node: InventoryNode) -> None:
+    """Refuse a node that several objects select, where the program of the file allows one."""
+    exclusive = policy.original.exclusive if policy.original is not None else {}
+    if len(exclusive) < 2:
+        return
+    mine = [group for group in groups_of(policy, node) if group in exclusive]
+    if len(mine) > 1:
+        raise PolicyError(
+            f"{' and '.join(exclusive[group] for group in mine)} select the same node {named(node.name)}",
+            place=policy.places.get(("groups", mine[-1])),
+            fix=f"remove a label of the node, or change a selector: {', '.join(mine)}",
+        )
 
 
 def _key(policy: Policy, node: InventoryNode) -> tuple[object, ...]:
@@ -335,10 +382,15 @@ def _key(policy: Policy, node: InventoryNode) -> tuple[object, ...]:
     )
     alone = node.vars.get("gpustate") is not None and not node.layers
     said = [id(layer.value) for layer in node.layers if layer.value is not None]
+    locked = policy.locked.get(node.name)
     return (
         tuple(ours),
         (node.name,) if named_here or alone else (),
-        (*said, *([id(node.vars["gpustate"])] if alone else [])),
+        (
+            *said,
+            *([id(node.vars["gpustate"])] if alone else []),
+            *([id(locked)] if locked is not None else []),
+        ),
     )
 
 

@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from gpustate import shell
 from gpustate.core.shared_probes import APT_KEY, KEPT, RPM_KEY, shown, unit_files
 from gpustate.errors import ProbeError
 from gpustate.formats import dpkg, rpm, systemd
@@ -246,17 +247,17 @@ class Candidates(SharedQuery[dict[str, tuple[dpkg.Candidate, ...]]]):
     def script(self) -> str:
         names = " ".join(shlex.quote(name) for name in self.names)
         kept = hashlib.sha256(names.encode()).hexdigest()[:16]
-        return (
-            f"{rpm.FAMILY}\n{KEPT}offered() {{ case $pm in\n"
-            "dnf) timeout -k 2 60 ${DNF:-dnf} -C -q --disableplugin=versionlock --setopt='*.skip_if_unavailable=1' repoquery "
-            f"--qf '%{{name}}|%{{epoch}}:%{{version}}-%{{release}}|%{{repoid}}' {names} ;;\n"
-            f"zypper) o=$(timeout -k 2 60 ${{ZYPPER:-zypper}} -x -n --no-refresh search -s -t package --match-exact {names}); "
-            # 104: none of the names is known.
-            "case $? in 0|104) ;; *) return 1 ;; esac; printf '%s\\n' \"$o\" | grep '<solvable ' || : ;;\n"
-            f"*) apt-cache madison {names} ;; esac; }} 2>/dev/null\n"
-            f'case $pm in dnf|zypper) echo {_RPM}$pm; kept offers-{kept} "{RPM_KEY}" offered ;;\n'
-            f'*) kept offers-{kept} "{APT_KEY}" offered ;; esac; :'
-        )
+        words = {
+            "@NAMES@": names,
+            "@MARK@": _RPM,
+            "@KEPT@": kept,
+            "@APT_KEY@": APT_KEY,
+            "@RPM_KEY@": RPM_KEY,
+        }
+        text = shell.load("offers", "gpustate.core")
+        for word, value in words.items():
+            text = text.replace(word, value)
+        return f"{rpm.FAMILY}\n{KEPT}{text}"
 
     def parse(self, answer: Answer) -> dict[str, tuple[dpkg.Candidate, ...]]:
         text = answer.text

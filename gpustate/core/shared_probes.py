@@ -14,6 +14,7 @@ import re
 import shlex
 from collections.abc import Iterable
 
+from gpustate import shell
 from gpustate.formats import systemd
 
 _KEYS = (
@@ -57,18 +58,7 @@ RPM_KEY = f"$(stat -c '%n %s %Y %i' {_RPM_FILES} 2>/dev/null | sha256sum)"
 #: Defines ``kept NAME KEY COMMAND...``: prints what the command printed when the key was last the same, and
 #: runs it otherwise. Only the answer of a command that ended well is kept. The shell itself reads a short one:
 #: to start a program takes as long as two thousand bytes.
-KEPT = r"""
-kept() {
-  { w=; IFS= read -r w && [ -n "$2" ] && case $w in
-    "0 $2") ;; "1 $2") while IFS= read -r w; do printf '%s\n' "$w"; done ;; "2 $2") cat ;; *) false ;;
-  esac && return; } 2>/dev/null <"$G/cache/$1"
-  n=$1 k=$2; shift 2; o=$("$@"); s=$?
-  [ -z "$o" ] || printf '%s\n' "$o"
-  [ $s = 0 ] || return $s
-  z=2; [ ${#o} -gt 1500 ] || z=1; [ -n "$o" ] || z=0
-  [ -z "$k" ] || [ ! -d "$G" ] || ( umask 077; mkdir -p "$G/cache" && printf '%s\n' "$z $k" ${o:+"$o"} >"$G/cache/$n.$$" && mv -f "$G/cache/$n.$$" "$G/cache/$n" )
-}
-"""
+KEPT = shell.load("kept", "gpustate.core")
 
 # The modules that states ask about: NVIDIA's and those they work with, in the names that distributions give them.
 _MODULES = "nvidia(-current[^/:]*|-tesla[^/:]*|-legacy[^/:]*)?|nvidia[-_](uvm|modeset|drm|peermem|fs)|gdrdrv|mlx_compat|mlx5_core|mlx5_ib|ib_core|ib_umad"
@@ -84,26 +74,7 @@ KO = (
     KEPT
     + f"KO=${{KO-{_KO}}}\n"
     + f"KO_ABOUT=${{KO_ABOUT-{_KO_ABOUT}}}\n"
-    + r"""ko() {
-  kk=$1; shift; set -f; ki=$IFS; IFS='
-'
-  p=; for kl in $KO; do
-    case $kl in "/lib/modules/$kk/modules.dep:"*) ;; *) continue ;; esac
-    for kn; do case ${kl##*/} in $kn.ko:|$kn.ko.*:) p=${kl#*:}; p=${p%:}; break 2 ;; esac; done
-  done
-  IFS=$ki; set +f
-  case $p in ''|/*) ;; *) p=/lib/modules/$kk/$p ;; esac
-  [ -n "$p" ]
-}
-about() {
-  set -f; ki=$IFS; IFS='
-'
-  kn=; for kk in $KO_ABOUT; do
-    case $kk in filename:*" $1") kn=1 ;; filename:*) kn= ;; *) [ -z "$kn" ] || printf "$2" "$kk" ;; esac
-  done
-  IFS=$ki; set +f
-}
-"""
+    + shell.load("ko", "gpustate.core")
 )
 
 
@@ -161,11 +132,12 @@ def prelude(fragments: str) -> str:
     units = {unit: variable for variable, unit in _SHOWN.findall(fragments)}
     found = ""
     if len(units) > 1:
-        found += _UNITS.format(
-            rows=" ".join(f"'{variable} {unit}'" for unit, variable in units.items()),
-            files=f"{_FILES} {FILE_OF_ALL} {' '.join(units)}",
-            show=_SHOW,
-            variables=" ".join(units.values()),
+        rows = " ".join(f"'{variable} {unit}'" for unit, variable in units.items())
+        found += (
+            _UNITS.replace("@ROWS@", rows)
+            .replace("@FILES@", f"{_FILES} {FILE_OF_ALL} {' '.join(units)}")
+            .replace("@SHOW@", _SHOW)
+            .replace("@VARIABLES@", " ".join(units.values()))
         )
     if fragments.count(APT_KEY) > 1:
         found += f"APT_KEY={_APT}\n"
@@ -180,23 +152,9 @@ FILE_OF_ALL = "basic.target"
 # control group of their own, are not shown. Blocks come in the order that was asked for; were one missing, or the
 # list, each fragment asks for itself. An instance is listed by the name of its template. The shell would take as
 # long as a program to cut a text at empty lines.
-_UNITS = """if [ -d /run/systemd/system ]; then
-n='
-'; UNIT_FILES=$({files} 2>/dev/null); e="$n$UNIT_FILES$n"; p=; v=
-case "$e" in *"${{n}}{file} "*)
-  for r in {rows}; do
-    u=${{r#* }}; s=; case $u in *@*) s=1 ;; *) case "$e" in *"$n$u "*) s=1 ;; *)
-      if [ -d "/sys/fs/cgroup/system.slice/$u" ] || [ -d "/sys/fs/cgroup/systemd/system.slice/$u" ]; then s=1; fi ;; esac ;; esac
-    if [ -n "$s" ]; then p="$p $u" v="$v ${{r% *}}"
-    else eval "${{r% *}}='Id=$u${{n}}LoadState=not-found${{n}}ActiveState=inactive'"; fi
-  done
-  set -f; s=$IFS; l=$({show} $p 2>/dev/null | sed 's/^$/\x1e/'); IFS='\x1e'; set -- $l; IFS=$s; set +f
-  for v in $v; do
-    case ${{1-}} in *=*) b=${{1#"$n"}}; b=${{b%"$n"}}; eval "$v=\\$b"; shift ;; *) unset {variables}; break ;; esac
-  done; set -- ;;
-*) unset UNIT_FILES ;; esac
-fi
-""".replace("{file}", FILE_OF_ALL)
+_UNITS = (
+    shell.load("units", "gpustate.core").replace("@FILE@", FILE_OF_ALL).replace("@END@", "\x1e")
+)
 
 __all__ = [
     "APT_KEY",

@@ -28,6 +28,7 @@ from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.encode import differing, plain
 from gpustate.core.facts import NodeFacts
 from gpustate.core.node import Node
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.step import Step
 
@@ -78,6 +79,9 @@ class State(BaseModel, Generic[ObservedT]):
             apply on the machine settles it.
         stepwise: what is left once its steps have run is planned again, as long as it is something else
             than before. Otherwise that is a failure.
+        brings_bundle: every package of the policy comes from the bundle that this state's parameter ``file`` names.
+        supported_runtime: name of the container runtime that it sets up, with the versions that were tested, for the
+            table of what is supported; how it was tested, its tests on nodes declare.
         family: of a state that a policy may have many times, each with its own parameters: names that
             begin with this and a dash are its members. The class itself has no name and is in no policy.
 
@@ -105,6 +109,8 @@ class State(BaseModel, Generic[ObservedT]):
     needs_gpu: ClassVar[bool] = False
     left_to_apply: ClassVar[bool] = False
     stepwise: ClassVar[bool] = False
+    brings_bundle: ClassVar[bool] = False
+    supported_runtime: ClassVar[str] = ""
     family: ClassVar[str] = ""
 
     ensure: Literal["present", "absent"] = "present"
@@ -144,6 +150,18 @@ class State(BaseModel, Generic[ObservedT]):
             planned: what the state observed, as it will be once the plan is carried out.
         """
         return {}
+
+    def required_packages(self, offer: Offer, observed: ObservedT | None) -> StatePackages:
+        """SHOULD, of a state that installs packages: which ones, for bundles and their checks. Pure.
+
+        Not called of a state that is removed. States are called in the order of a run, so that the facts of earlier ones
+        are in ``offer.chosen``.
+
+        Args:
+            offer: what the packages are chosen from.
+            observed: what the probe read; ``None`` while a bundle is built.
+        """
+        return StatePackages()
 
     @abstractmethod
     def probe(self, node: Node) -> ObservedT:

@@ -1,7 +1,7 @@
-"""The chain of proofs: from GPUs on PCI to a CUDA kernel that ran on every one of them.
+"""The chain of checks: from GPUs on PCI to a CUDA kernel that ran on every one of them.
 
-Each link is based on those before it, so the first broken one is the cause and the rest are symptoms.
-Pure: an observation goes in, checks come out, each with what was seen and the next move.
+Each check depends on those before it, so the first that fails is the cause and the rest are symptoms.
+Pure: takes an observation and returns checks, each with its evidence and its remedy.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.
 
@@ -39,7 +39,7 @@ LINKS = (
     *("container", "health", "cuda"),
 )
 
-#: How nvidia-container-runtime says that none of those it may call is there.
+#: nvidia-container-runtime's message if none of the runtimes it may call is installed.
 NO_LOW_LEVEL = "no runtime binary found"
 #: Major number of /dev/nvidia0 and its like, fixed since the first drivers.
 NVIDIA_MAJOR = 195
@@ -47,7 +47,7 @@ NVIDIA_MAJOR = 195
 
 @dataclass(frozen=True)
 class Check:
-    """One link: its name, how it stands, what shows it, and what to do."""
+    """One check: its name, outcome, evidence and remedy."""
 
     name: str
     outcome: str  # ok, failed, not applicable
@@ -56,7 +56,7 @@ class Check:
 
     @property
     def failed(self) -> bool:
-        """This link is broken."""
+        """The check failed."""
         return self.outcome == FAILED
 
 
@@ -69,14 +69,14 @@ def _count(number: int, what: str) -> str:
 
 
 def _some(items: list[str]) -> str:
-    """The first few of many, and how many more there are."""
+    """The first four items, and the number of the others."""
     more = f" and {len(items) - 4} more" if len(items) > 4 else ""
     return ", ".join(items[:4]) + more
 
 
 def _pci(observed: ChainObservation, wanted: Wanted) -> Check:
     held = [one for one in observed.pci if one.is_gpu and one.driver in PASSTHROUGH]
-    aside = f"; {_count(len(held), 'GPU')} held for virtual machines" if held else ""
+    aside = f"; {_count(len(held), 'GPU')} bound to vfio for virtual machines" if held else ""
     if not observed.gpus:
         return Check("pci", FAILED, f"no NVIDIA GPU on PCI{aside}", remedies.NO_GPU)
     there = {one.address for one in observed.gpus}
@@ -100,9 +100,7 @@ def _pci(observed: ChainObservation, wanted: Wanted) -> Check:
 def _driver(observed: ChainObservation, wanted: Wanted) -> Check:
     if not observed.loaded:
         if observed.on_disk:
-            found = (
-                f"nvidia {observed.on_disk} is there for kernel {observed.kernel}, but not loaded"
-            )
+            found = f"nvidia {observed.on_disk} is installed for kernel {observed.kernel}, but not loaded"
             return Check("driver", FAILED, found, remedies.NOT_LOADED)
         return Check(
             "driver", FAILED, f"no nvidia module for kernel {observed.kernel}", remedies.NO_MODULE
@@ -124,7 +122,7 @@ def _driver(observed: ChainObservation, wanted: Wanted) -> Check:
     agree = ", ".join(name for name in versions if name != "loaded")
     return _ok(
         "driver",
-        f"{observed.loaded} ({flavour}) loaded; the same version: {agree or 'nothing else found'}",
+        f"{observed.loaded} ({flavour}) loaded; same version: {agree or 'nothing else found'}",
     )
 
 
@@ -133,7 +131,7 @@ def _gpu_name(gpu: Gpu) -> str:
 
 
 def _absent(observed: ChainObservation, name: str) -> str:
-    """What is in the place of a program or a library that cannot be used."""
+    """Why a program or a library cannot be used."""
     return dict(observed.odd).get(name, f"{name} is not installed")
 
 
@@ -145,7 +143,7 @@ def _libraries(observed: ChainObservation, wanted: Wanted) -> Check:
     nvml = observed.nvml
     torn = [one for one in (observed.nvml_library, observed.cuda_library) if one and not one.whole]
     if torn:
-        found = f"{torn[0].target} is cut off, or no library at all"
+        found = f"{torn[0].target} is truncated or not a library"
         return Check("libraries", FAILED, found, remedies.TORN)
     broken = [gpu for gpu in nvml.gpus if gpu.error is not None and not observed.held(gpu)]
     if broken:
@@ -154,7 +152,7 @@ def _libraries(observed: ChainObservation, wanted: Wanted) -> Check:
         )
         silent = sorted({one.address for one in observed.gpus} - {gpu.pci for gpu in nvml.gpus})
         more = f"; {nvml.error_text}" if nvml.error_text else ""
-        more += f"; without a word: {_some(silent)}" if silent else ""
+        more += f"; no answer: {_some(silent)}" if silent else ""
         return Check("libraries", FAILED, found + more, remedies.nvml(broken[0].error or 999))
     if nvml.error is not None:
         found = f"NVML {nvml.error}: {nvml.error_text or error_name(nvml.error)}"
@@ -202,17 +200,17 @@ def _device_nodes(observed: ChainObservation, wanted: Wanted) -> Check:
             wrong.append(f"{path} is {kind}not a device{whose}")
         elif (node.major, node.minor) != numbers:
             wrong.append(
-                f"{path} is {node.major}:{node.minor} and should be {numbers[0]}:{numbers[1]}{whose}"
+                f"{path} is {node.major}:{node.minor} instead of {numbers[0]}:{numbers[1]}{whose}"
             )
     if wrong:
         return Check("device-nodes", FAILED, _some(wrong), remedies.DEVICE_NODES)
-    return _ok("device-nodes", f"{_count(len(expected), 'node')} below /dev with the right numbers")
+    return _ok("device-nodes", f"{_count(len(expected), 'node')} in /dev with the right numbers")
 
 
 def containers_apply(observed: ChainObservation, wanted: Wanted) -> bool:
-    """The container side is to be looked at; by itself, where something says that containers are to have GPUs.
+    """Whether the container checks apply: by ``auto``, if anything is set up to give containers GPUs.
 
-    A container runtime says nothing: many nodes have one for other work.
+    An installed container runtime is no sign of that: many nodes have one for other work.
     """
     if wanted.containers != "auto":
         return wanted.containers == "required"
@@ -227,7 +225,7 @@ def containers_apply(observed: ChainObservation, wanted: Wanted) -> bool:
 
 
 def served_elsewhere(observed: ChainObservation, wanted: Wanted) -> str:
-    """The runtime that serves containers here instead of containerd itself; empty where none is known to."""
+    """The runtime that serves containers instead of containerd; empty if none is known."""
     if wanted.containers != "auto":
         return ""
     others = [n for n in observed.other_runtimes if n in ("crio", "k3s")]
@@ -238,9 +236,9 @@ def served_elsewhere(observed: ChainObservation, wanted: Wanted) -> str:
 
 def _no_containers(name: str, observed: ChainObservation, wanted: Wanted) -> Check:
     why = (
-        "not asked for"
+        "disabled by containers: none"
         if wanted.containers == "none"
-        else "nothing here gives GPUs to containers: no container toolkit, no CDI specification, no kubelet"
+        else "no container toolkit, no CDI specification and no kubelet"
     )
     return Check(name, NOT_APPLICABLE, why)
 
@@ -257,7 +255,7 @@ def _toolkit(observed: ChainObservation, wanted: Wanted) -> Check:
         if program.status != 0:
             found = f"{program.path} --version ended with {program.status}: {program.first_line}"
             if NO_LOW_LEVEL in program.first_line:
-                found = f"there is no runc or crun where the toolkit looks: {found}"
+                found = f"the toolkit finds no runc or crun: {found}"
                 return Check("toolkit", FAILED, found, remedies.NO_LOW_LEVEL)
             return Check("toolkit", FAILED, found, remedies.TOOLKIT_BROKEN)
     return _ok("toolkit", observed.ctk.first_line if observed.ctk is not None else "")
@@ -267,29 +265,31 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     if not containers_apply(observed, wanted):
         return _no_containers("runtime", observed, wanted)
     if not wanted.handler:
-        return Check("runtime", NOT_APPLICABLE, "no runtime handler asked for")
+        return Check("runtime", NOT_APPLICABLE, "no runtime handler is configured in the validator")
     found = observed.containerd
     if found is None:
         if wanted.containers == "required":
             return Check("runtime", FAILED, "containerd is not installed", remedies.NO_CONTAINERD)
-        return _instead(observed, wanted) or Check("runtime", NOT_APPLICABLE, "no containerd here")
+        return _instead(observed, wanted) or Check(
+            "runtime", NOT_APPLICABLE, "containerd is not installed"
+        )
     if found.dump_status != 0:
         evidence = f"{found.dump} ended with {found.dump_status}: {found.dump_error}"
         return Check("runtime", FAILED, evidence, remedies.CONTAINERD_CONFIG)
     handlers = {name: (binary, there) for name, binary, there in found.handlers}
     other = served_elsewhere(observed, wanted)
     if found.disabled and (other or not observed.kubelet):
-        evidence = f"containerd serves no CRI: disabled_plugins names {found.disabled}"
+        evidence = f"containerd serves no CRI: disabled_plugins lists {found.disabled}"
         return _instead(observed, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
     if other and wanted.handler not in handlers:
-        evidence = f"{other} serves containers, and is not looked at"
+        evidence = f"{other} serves containers; its runtime is not checked"
         return _instead(observed, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
     if wanted.handler not in handlers and (judged := _bundled(observed, wanted)) is not None:
         return judged
     if not found.active:
         return Check("runtime", FAILED, "containerd is not running", remedies.CONTAINERD_DOWN)
     if found.disabled:
-        evidence = f"containerd serves no pods: disabled_plugins names {found.disabled}"
+        evidence = f"containerd serves no pods: disabled_plugins lists {found.disabled}"
         return Check("runtime", FAILED, evidence, remedies.CRI_DISABLED)
     if found.cri is not None and (dead := found.cri.dead("containerd")):
         return Check("runtime", FAILED, dead, remedies.CRI_DEAD)
@@ -306,7 +306,7 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     if found.cri is None or found.cri.outcome != "ok":
         return _ok("runtime", f"containerd runs; handler {wanted.handler} is {binary}")
     if lacks := found.cri.lacks(wanted.handler):
-        evidence = f"the running containerd does not have what its files have: {lacks}"
+        evidence = f"the running containerd has not read its configuration files: {lacks}"
         return Check("runtime", FAILED, evidence, remedies.NOT_READ)
     if drivers := found.cri.cgroup_drivers(wanted.handler):
         evidence = f"cgroup drivers disagree: {drivers}"
@@ -315,12 +315,12 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
 
 
 def _instead(observed: ChainObservation, wanted: Wanted) -> Check | None:
-    """Another runtime of the kubelet's that answers over CRI; ``None`` where none has anything to say."""
+    """The check of another runtime that the kubelet uses; ``None`` if there is none, or nothing is known of it."""
     return _crio(observed, wanted) or _bundled(observed, wanted)
 
 
 def _bundled(observed: ChainObservation, wanted: Wanted) -> Check | None:
-    """The containerd of a Kubernetes distribution; ``None`` where none runs, or nothing is known of it."""
+    """The containerd of a Kubernetes distribution; ``None`` if none runs, or nothing is known of it."""
     found = observed.bundled
     if found is None or not found.outcome:
         return None
@@ -336,11 +336,11 @@ def _bundled(observed: ChainObservation, wanted: Wanted) -> Check | None:
         return Check(
             "runtime", FAILED, f"cgroup drivers disagree: {drivers}", remedies.CGROUP_DRIVERS
         )
-    return _ok("runtime", f"{name} serves CRI; it has the handler {wanted.handler}")
+    return _ok("runtime", f"{name} serves CRI and has the handler {wanted.handler}")
 
 
 def _crio(observed: ChainObservation, wanted: Wanted) -> Check | None:
-    """CRI-O by what it says of itself; ``None`` where it does not run, or nothing is known of it."""
+    """CRI-O by its own status; ``None`` if it does not run, or nothing is known of it."""
     found = observed.crio
     if found is None or not found.outcome or "crio" not in observed.other_runtimes:
         return None
@@ -356,14 +356,14 @@ def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:
     if not containers_apply(observed, wanted):
         return _no_containers("cdi", observed, wanted)
     if not wanted.cdi:
-        return Check("cdi", NOT_APPLICABLE, "not asked for")
+        return Check("cdi", NOT_APPLICABLE, "disabled by cdi: false")
     if not observed.cdi and (held := _all_held(observed)):
         return Check("cdi", FAILED, held, remedies.ALL_HELD)
     if not observed.cdi:
         return Check("cdi", FAILED, "no CDI specification for nvidia.com/gpu", remedies.CDI)
     for spec in observed.cdi:
         if spec.missing:
-            found = f"{spec.path} names what does not exist: {_some(list(spec.missing))}"
+            found = f"{spec.path} names missing files: {_some(list(spec.missing))}"
             return Check("cdi", FAILED, found, remedies.CDI_STALE)
     have = {device for spec in observed.cdi for device in spec.devices}
     lacking: list[str] = []
@@ -383,7 +383,7 @@ def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:
         return Check("cdi", FAILED, found, remedies.CDI_STALE)
     gone = _gone(observed)
     if gone:
-        found = f"{', '.join(spec.path for spec in observed.cdi)} names MIG devices that are gone: {_some(gone)}"
+        found = f"{', '.join(spec.path for spec in observed.cdi)} names MIG devices that no longer exist: {_some(gone)}"
         return Check("cdi", FAILED, found, remedies.CDI_STALE)
     return _ok(
         "cdi",
@@ -392,7 +392,7 @@ def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:
 
 
 def _all_held(observed: ChainObservation) -> str:
-    """That no GPU is left to give to anybody; empty where one is."""
+    """Evidence if every GPU is in quarantine; empty if one is usable."""
     gpus = observed.nvml.gpus
     if not gpus or not all(observed.held(gpu) for gpu in gpus):
         return ""
@@ -400,10 +400,10 @@ def _all_held(observed: ChainObservation) -> str:
 
 
 def _gone(observed: ChainObservation) -> list[str]:
-    """Numbered devices of a specification, where a GPU has fewer MIG devices than it names."""
+    """MIG devices that a specification names and their GPU no longer has."""
     found: list[str] = []
     if not any(gpu.mig_devices for gpu in observed.nvml.gpus):
-        return found  # then there is nothing to use at all, which is another break
+        return found  # another check fails then: there is no device at all
     for gpu in observed.nvml.gpus:
         names = {
             name
@@ -420,14 +420,14 @@ def _container(observed: ChainObservation, wanted: Wanted) -> Check:
     if not containers_apply(observed, wanted):
         return _no_containers("container", observed, wanted)
     if observed.containers is None:
-        found = "no container was started: a link before the container side is broken"
+        found = "no container was started: an earlier check failed"
         return Check("container", FAILED, found, remedies.EARLIER)
     failure = container_checks.first_failure(observed)
     if failure is not None:
         return Check("container", FAILED, failure.evidence, failure.kind.remedy)
     if not observed.containers:
         return Check(
-            "container", NOT_APPLICABLE, "no runtime here is configured to give containers GPUs"
+            "container", NOT_APPLICABLE, "no runtime is configured to give containers GPUs"
         )
     return _ok("container", container_checks.summary(observed))
 
@@ -445,7 +445,7 @@ def _health(observed: ChainObservation, wanted: Wanted) -> Check:
     found = [
         one
         for one in health.judge(observed.nvml, observed.log)
-        if one.what != "no-answer"  # the link libraries has it
+        if one.what != "no-answer"  # the check libraries reports it
         and one.gpu not in held
         and not observed.quarantine.holds("", one.pci)
     ]
@@ -457,42 +457,42 @@ def _health(observed: ChainObservation, wanted: Wanted) -> Check:
         gpu.error is None and gpu.index in held for gpu in observed.nvml.gpus
     )
     notes = [f"{one.text} ({one.remedy})" for one in found[:4]]
-    return _ok("health", "; ".join([f"{_count(well, 'GPU')} fit for work", *notes, *out]))
+    return _ok("health", "; ".join([f"{_count(well, 'GPU')} healthy", *notes, *out]))
 
 
 def _cuda(observed: ChainObservation, wanted: Wanted) -> Check:
     if not wanted.cuda:
-        return Check("cuda", NOT_APPLICABLE, "not asked for")
+        return Check("cuda", NOT_APPLICABLE, "disabled by cuda: false")
     if observed.cuda is None:
         return Check(
             "cuda",
             FAILED,
-            "the kernel has not run on this node as it is now",
+            "the CUDA kernel has not run since the node last changed",
             remedies.EARLIER,
         )
     if not observed.cuda:
-        return Check("cuda", FAILED, "no device to run the kernel on", remedies.NO_DEVICE)
-    asked = [one for one in observed.cuda if not observed.quarantine.holds(one.uuid, "")]
-    failed = [one for one in asked if not one.ok]
+        return Check("cuda", FAILED, "no device to run the CUDA kernel on", remedies.NO_DEVICE)
+    tested = [one for one in observed.cuda if not observed.quarantine.holds(one.uuid, "")]
+    failed = [one for one in tested if not one.ok]
     if failed:
         first = failed[0]
         number = "" if first.error is None else f" (CUDA {first.error})"
-        found = f"{first.uuid}: {first.text}{number}; {len(asked) - len(failed)} of {len(asked)} devices ok"
+        found = f"{first.uuid}: {first.text}{number}; {len(tested) - len(failed)} of {len(tested)} devices ok"
         return Check("cuda", FAILED, found, remedies.cuda(first.error))
-    unproven = sorted(set(cuda_devices(observed)) - {one.uuid for one in observed.cuda})
-    if unproven:
+    untested = sorted(set(cuda_devices(observed)) - {one.uuid for one in observed.cuda})
+    if untested:
         return Check(
-            "cuda", FAILED, f"the kernel did not run on {_some(unproven)}", remedies.EARLIER
+            "cuda", FAILED, f"the kernel did not run on {_some(untested)}", remedies.EARLIER
         )
     slowest = max(one.elapsed_s for one in observed.cuda)
     return _ok(
         "cuda",
-        f"kernel ran on {_count(len(observed.cuda), 'device')}, results right; slowest {slowest:.1f} s",
+        f"kernel ran on {_count(len(observed.cuda), 'device')}, results correct; slowest {slowest:.1f} s",
     )
 
 
 def evaluate(observed: ChainObservation, wanted: Wanted | None = None) -> tuple[Check, ...]:
-    """Judge every link, in order; later ones are judged even when an earlier one is broken."""
+    """Return every check, in order; later ones are evaluated even if an earlier one failed."""
     wanted = wanted or observed.wanted
     links = (
         *(_pci, _driver, _libraries, _device_nodes, _toolkit, _runtime, _cdi),
@@ -502,7 +502,7 @@ def evaluate(observed: ChainObservation, wanted: Wanted | None = None) -> tuple[
 
 
 def first_broken(checks: tuple[Check, ...]) -> Check | None:
-    """The cause: the first link that failed; ``None`` when the chain holds."""
+    """The first check that failed, which is the cause; ``None`` if none did."""
     return next((check for check in checks if check.failed), None)
 
 

@@ -1,4 +1,4 @@
-"""What the chain of proofs is judged by, and what a proof is made for.
+"""Observation for the checks of the validation, and the key that a validation record is made for.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.
 """
@@ -19,15 +19,15 @@ PASSTHROUGH = ("vfio-pci", "nvgrace_gpu_vfio_pci")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be proven.
+    """What to validate.
 
     Args:
         cuda: run a kernel on every GPU.
-        gpus: how many GPUs there must be; ``None``: as many as PCI shows.
-        containers: ``auto`` looks at the container side where the toolkit, a runtime handler, a CDI
-            specification or a kubelet is; ``required`` and ``none`` do what they say.
+        gpus: expected number of GPUs; ``None``: as many as PCI shows.
+        containers: ``auto`` checks containers if there is a toolkit, a runtime handler, a CDI
+            specification or a kubelet; ``required`` always does and ``none`` never.
         handler: runtime handler containerd must have; empty: none.
-        cdi: a CDI specification must be there and fit.
+        cdi: require a CDI specification that matches the GPUs.
     """
 
     cuda: bool = True
@@ -38,7 +38,7 @@ class Wanted:
 
     @property
     def text(self) -> str:
-        """One line for the key of a proof: a proof of less is not a proof of more."""
+        """One line for the key of a record: validating less does not count as validating more."""
         return (
             f"cuda={int(self.cuda)} gpus={'all' if self.gpus is None else self.gpus} "
             f"containers={self.containers} handler={self.handler or '-'} cdi={int(self.cdi)}"
@@ -46,7 +46,7 @@ class Wanted:
 
     @classmethod
     def parse(cls, text: str) -> Wanted:
-        """Read :attr:`text` back; what is missing or unknown in it is as by default."""
+        """Parse :attr:`text`; missing and unknown words count as the default."""
         words: dict[str, str] = {}
         for word in text.split():
             name, _, value = word.partition("=")
@@ -88,11 +88,11 @@ class ModuleGpu:
 
 @dataclass(frozen=True)
 class Library:
-    """A shared library of the driver and the file it leads to."""
+    """A shared library of the driver and the file that it links to."""
 
     path: str
     target: str
-    whole: bool = True  # it is ELF, and nothing of it is cut off
+    whole: bool = True  # it is ELF and not truncated
 
     @property
     def version(self) -> str:
@@ -122,7 +122,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Containerd:
-    """containerd as it would run."""
+    """containerd by its configuration files, and by its running process."""
 
     path: str
     active: bool
@@ -130,12 +130,12 @@ class Containerd:
     dump_error: str
     handlers: tuple[tuple[str, str, bool], ...]  # name, BinaryName, whether that exists
     config: str = ""  # the file its service names; empty: containerd's own default
-    disabled: str = ""  # the entry of disabled_plugins by which it serves no CRI
-    cri: CriStatus | None = None  # what the running process says; None where none was asked
+    disabled: str = ""  # the entry of disabled_plugins that switches CRI off
+    cri: CriStatus | None = None  # status of the running process; None: not queried
 
     @property
     def dump(self) -> str:
-        """The command that shows what it makes of its files."""
+        """The command that prints its effective configuration."""
         return f"containerd {f'--config {self.config} ' if self.config else ''}config dump"
 
 
@@ -145,12 +145,12 @@ class CdiSpec:
 
     path: str
     devices: tuple[str, ...]
-    missing: tuple[str, ...]  # files of this node it names that do not exist
+    missing: tuple[str, ...]  # files of this node that it names and that do not exist
 
 
 @dataclass(frozen=True)
 class CudaResult:
-    """What became of the kernel on one device."""
+    """Result of the kernel on one device."""
 
     uuid: str
     ok: bool
@@ -161,16 +161,16 @@ class CudaResult:
 
 @dataclass(frozen=True)
 class ContainerResult:
-    """What became of a container that one runtime was to start with every GPU.
+    """Result of a container that one runtime started with every GPU.
 
     Args:
         way: the runtime and how GPUs are requested: ``containerd 1.7.24, handler nvidia``.
-        kind: what failed where the node's own look found it (see :mod:`chain_containers`); empty where
-            ``error`` tells, or nothing failed before the container ran.
-        error: why no container ran, in the runtime's words; empty where one ran.
-        devices: device nodes of NVIDIA's in it.
-        denied: those that the device cgroup, or a security module, does not let it open.
-        unlinked: those without their link below /dev/char, where systemd writes the device cgroup.
+        kind: the failure, if the node itself recognised it (see :mod:`container_checks`); empty if
+            ``error`` describes it, or nothing failed before the container ran.
+        error: why no container ran, in the runtime's words; empty if one ran.
+        devices: NVIDIA's device nodes in it.
+        denied: device nodes that the device cgroup, or a security module, prevents it from opening.
+        unlinked: device nodes without their link below /dev/char, if systemd writes the device cgroup.
         files: files of the driver that were mounted into it.
         gpus: UUIDs of the GPUs that NVML lists in it.
         nvml_error: why NVML lists none.
@@ -197,7 +197,7 @@ class ContainerResult:
 
 @dataclass(frozen=True)
 class ChainObservation:
-    """Everything the chain is judged by."""
+    """Everything that the checks need."""
 
     boot_id: str = ""
     kernel: str = ""
@@ -212,28 +212,28 @@ class ChainObservation:
     majors: tuple[tuple[str, int], ...] = ()  # /proc/devices
     nodes: tuple[tuple[str, DeviceNode], ...] = ()
     capabilities: tuple[tuple[str, int, str], ...] = ()  # node, minor, name: gpu0/mig/gi1/ci0
-    odd: tuple[tuple[str, str], ...] = ()  # program or library: what is there in its place
+    odd: tuple[tuple[str, str], ...] = ()  # program or library: what is in its place
     nvml: NvmlFacts = field(default_factory=NvmlFacts)
     ctk: Program | None = None
     runtime_binary: Program | None = None
     containerd: Containerd | None = None
-    crio: CriStatus | None = None  # what a running CRI-O says
-    bundled: CriStatus | None = None  # what the containerd of k3s, RKE2, k0s or MicroK8s says
+    crio: CriStatus | None = None  # status of a running CRI-O
+    bundled: CriStatus | None = None  # status of the containerd of k3s, RKE2, k0s or MicroK8s
     other_runtimes: tuple[str, ...] = ()
-    kubelet: bool = False  # a kubelet of its own is here, which pods with GPUs are given to
+    kubelet: bool = False  # a kubelet runs here that is not part of k3s and its like
     cdi: tuple[CdiSpec, ...] = ()
     cuda: tuple[CudaResult, ...] | None = None  # None: not run
     containers: tuple[ContainerResult, ...] | None = None  # None: none was started
     runtime_digest: str = ""  # of the files that configure the container side
     manager: bool = False  # Fabric Manager runs, by the file with its process id
     files_digest: str = ""  # of size, times and inode of the driver's libraries and modules
-    log: tuple[Xid, ...] = ()  # the kernel log's, since the module was loaded
+    log: tuple[Xid, ...] = ()  # Xids of the kernel log since the module was loaded
     quarantine: Quarantine = field(default_factory=Quarantine)
-    wanted: Wanted = field(default_factory=Wanted)  # by what it is judged unless told otherwise
+    wanted: Wanted = field(default_factory=Wanted)  # what to validate by default
 
     @property
     def gpus(self) -> tuple[PciSeen, ...]:
-        """GPUs this node itself is to use."""
+        """GPUs that this node itself uses."""
         return tuple(one for one in self.pci if one.is_gpu and one.driver not in PASSTHROUGH)
 
     def held(self, gpu: Gpu) -> bool:
@@ -241,7 +241,7 @@ class ChainObservation:
         return self.quarantine.holds(gpu.uuid, self.address(gpu))
 
     def address(self, gpu: Gpu) -> str:
-        """PCI address of a GPU; one that is lost has no name, but its place among the others."""
+        """PCI address of a GPU; that of a lost one is known by elimination."""
         pci = gpu.pci
         if not pci and not gpu.uuid:
             unnamed = [one.index for one in self.nvml.gpus if not one.pci and not one.uuid]
@@ -254,7 +254,7 @@ class ChainObservation:
 
 @dataclass(frozen=True)
 class Key:
-    """What a proof was made for. When one of these moved, it proves nothing any more."""
+    """What a validation was made for: if one of these has changed, it is no longer valid."""
 
     boot_id: str = ""
     driver: str = ""
@@ -263,12 +263,12 @@ class Key:
     runtime: str = ""
     wanted: str = ""
     quarantined: tuple[str, ...] = ()
-    unwell: tuple[str, ...] = ()  # UUID and what it fails by its own word
-    files: str = ""  # stands for size, times and inode of the driver's libraries and modules
+    unwell: tuple[str, ...] = ()  # UUID and the health finding that NVML reports
+    files: str = ""  # digest of size, times and inode of the driver's libraries and modules
     manager: bool = False  # Fabric Manager runs
 
     def moved(self, now: Key) -> str:
-        """In words, what is different now; empty when nothing is."""
+        """What has changed since, in words; empty if nothing has."""
         if self.boot_id != now.boot_id:
             return "the node has rebooted since"
         if self.driver != now.driver:
@@ -276,9 +276,9 @@ class Key:
                 f"the driver was {self.driver or 'not loaded'} and is {now.driver or 'not loaded'}"
             )
         if self.files != now.files:
-            return "the driver's libraries or modules are other files than then"
+            return "the driver's libraries or modules have changed since"
         if self.manager and not now.manager:
-            return "Fabric Manager ran then, and does not run now"
+            return "Fabric Manager has stopped since"
         if self.gpus != now.gpus:
             gone, new = set(self.gpus) - set(now.gpus), set(now.gpus) - set(self.gpus)
             return "; ".join(
@@ -297,9 +297,9 @@ class Key:
             )
         if self.unwell != now.unwell:
             new = set(now.unwell) - set(self.unwell)
-            told = ", ".join(sorted(new)) or "a GPU is well again"
-            return f"the health of GPUs has changed: {told}"
-        return "" if self.wanted == now.wanted else "it proved something else than is asked for now"
+            changed = ", ".join(sorted(new)) or "a GPU is healthy again"
+            return f"the health of GPUs has changed: {changed}"
+        return "" if self.wanted == now.wanted else "the validator's parameters have changed since"
 
 
 def key(
@@ -312,7 +312,7 @@ def key(
     files_digest: str = "",
     manager: bool = False,
 ) -> Key:
-    """The key of a proof made now."""
+    """The key of a validation made now."""
     names = {gpu.index: gpu.uuid for gpu in nvml.gpus}
     unwell = {
         f"{names.get(one.gpu if one.gpu is not None else -1, '')} {one.what}"

@@ -1,7 +1,7 @@
-"""Ask a node for everything the chain of proofs is judged by, without changing anything on it.
+"""Query a node for everything that the checks of the validation need. Read-only.
 
-For ``explain``: it shows the first broken link as things are now. The kernel is not run; what a
-kept proof says of CUDA and of containers is taken as long as the proof still stands.
+For ``explain``. No kernel is run and no container is started: the results of both come from the validation
+record on the node, as long as it is still valid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpustate.probes import cri_queries
 from gpustate.probes.cri_queries import CriShell
 from gpustate.probes.gpu_facts import LIBRARY_FOLDERS, GpuFacts
 
-#: What timeout(1) ends with when it ended the command, by TERM and by KILL.
+#: Exit codes of timeout(1) after TERM and after KILL.
 _TIMED_OUT = (124, 137)
 
 
@@ -29,14 +29,14 @@ def query_chain(
     limit_s: int = 0,
     program_s: int = 15,
 ) -> chain.ChainObservation:
-    """Observe a node; all asks leave in one exec. Judge with ``chain.evaluate(observed)``.
+    """Observe a node in one exec; evaluate the result with ``chain.evaluate(observed)``.
 
     Args:
         node: any node; it needs no validator.
-        wanted: what should hold; as the kept proof was asked for when not given.
-        timeout_s: how long NVML may take.
-        limit_s: how long the rest may take; 0: no limit.
-        program_s: how long any one program of it may take.
+        wanted: what to validate; by default that of the validation record.
+        timeout_s: limit for NVML.
+        limit_s: limit for everything else; 0: none.
+        program_s: limit for one program of it.
 
     Raises:
         ProbeError: the limit was reached.
@@ -52,8 +52,8 @@ def query_chain(
     if limit_s and answer.status in _TIMED_OUT:
         last = answer.stdout.rstrip().rpartition("\n")[2].partition("=")[0]
         raise ProbeError(
-            f"something hangs: the node did not tell all within {limit_s} s (the last it told was {last or 'nothing'})",
-            fix="look for processes in state D: ps -eo pid,stat,args",
+            f"a program hangs: the probe did not finish within {limit_s} s (last output: {last or 'none'})",
+            fix="look for processes in state D: ps -eo pid,stat,args | grep ' D'",
         )
     text = answer.stdout
     observed = chain_probe.parse(text, nvml)
@@ -70,7 +70,7 @@ def query_chain(
         observed.files_digest,
         observed.manager,
     )
-    stands = not kept.made_for.moved(replace(now, wanted=kept.made_for.wanted))
-    if not stands:
+    valid = not kept.made_for.moved(replace(now, wanted=kept.made_for.wanted))
+    if not valid:
         return observed
     return replace(observed, cuda=kept.cuda or None, containers=kept.containers)

@@ -1,7 +1,7 @@
-"""The link ``container``: a container that this node's runtime starts gets its GPUs.
+"""The check ``container``: a container that this node's runtime starts gets its GPUs.
 
-What failed is recognised by the words of the program that failed (containerd, runc, NVIDIA's runtime and
-hooks), so each way to fail has a reason and a next step of its own. Pure.
+A failure is recognised by the message of the program that failed (containerd, runc, NVIDIA's runtime and
+hooks), so each kind of failure has its own reason and remedy. Pure.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.
 
@@ -23,14 +23,14 @@ from gpustate.diagnosis.chain_data import ChainObservation, ContainerResult
 
 @dataclass(frozen=True)
 class Kind:
-    """One way in which a container does not get its GPUs.
+    """One kind of failure to give a container its GPUs.
 
     Args:
-        name: ``explain`` calls the cause ``container-`` and this.
-        says: what failed, in a few words.
-        remedy: the next step.
-        state: the state whose apply repairs it; empty when none does.
-        pattern: how the runtime's error is recognised; empty where it is not by that.
+        name: the cause in ``explain`` is ``container-`` and this name.
+        says: the failure in a few words.
+        remedy: the fix.
+        state: the state that fixes it; empty if none does.
+        pattern: matches the runtime's error; empty if something else detects the failure.
     """
 
     name: str
@@ -40,87 +40,86 @@ class Kind:
     pattern: str = ""
 
 
-_STALE = "generate the CDI specification again: gpustate apply with the state cdi, or systemctl restart nvidia-cdi-refresh"
-_PACKAGES = "install the container toolkit's packages again: gpustate apply with the state container-toolkit"
+_PACKAGES = remedies.by_apply("reinstall the container toolkit's packages", "container-toolkit")
 
-#: Found before a container is started, or in one that ran.
+#: Detected before a container is started, or in one that ran.
 OBSERVED = (
     Kind("runtime-silent", "the runtime does not answer",
-         "systemctl status of it and its journal say why; then start it", "containerd"),
-    Kind("cri-dead", "containerd runs without its CRI plugin, so that no pod can start",
-         "ctr plugins ls -d id==cri has the error; fix the configuration it names, and restart containerd"),
-    Kind("cri-not-ready", "the runtime says of itself that it is not ready",
-         "crictl info has its conditions; fix what they name, and restart it"),
+         "fix what its journal reports: journalctl -u containerd -n 50; then: systemctl start containerd", "containerd"),
+    Kind("cri-dead", "containerd runs without its CRI plugin, so no pod can start",
+         "fix the configuration that the plugin's error names: ctr plugins ls -d id==cri; then: systemctl restart containerd"),
+    Kind("cri-not-ready", "the runtime reports that it is not ready",
+         "fix what its conditions name, and restart it; show them: crictl info"),
     Kind("no-handler", "the runtime has no handler for GPUs", remedies.NO_HANDLER, "containerd"),
-    Kind("handler-not-read", "the running containerd does not have the handler that its files have",
-         "restart it: gpustate apply with the state containerd, or systemctl restart containerd", "containerd"),
+    Kind("handler-not-read", "the running containerd has not read the handler in its configuration files",
+         remedies.NOT_READ, "containerd"),
     Kind("cgroup-drivers", "cgroup drivers disagree",
-         "set SystemdCgroup of both runtimes, and cgroupDriver of the kubelet, to the same driver"),
-    Kind("no-image", "no image for the test can be made of this node's Python",
-         "install python3 (the whole, not python3-minimal)"),
-    Kind("nothing-injected", "a container runs and is given nothing of the driver",
-         "the handler's program must be nvidia-container-runtime, and its config.toml must accept the request; "
-         "nvidia-container-runtime.debug names a log file", "container-toolkit"),
-    Kind("gpus-missing", "GPUs are missing in the container", _STALE, "cdi"),
-    Kind("library-missing", "a library of the driver is missing in the container", _STALE, "cdi"),
+         remedies.CGROUP_DRIVERS),
+    Kind("no-image", "this node's Python cannot be packed into the test image",
+         "install python3 (complete, not python3-minimal): apt-get install python3, or dnf install python3"),
+    Kind("nothing-injected", "the container runs, and nothing of the driver is injected",
+         remedies.by_apply("check that the handler runs nvidia-container-runtime and that its config.toml accepts the "
+                           "request (its key debug names a log file), then apply", "container-toolkit"), "container-toolkit"),
+    Kind("gpus-missing", "GPUs are missing in the container", remedies.CDI_STALE, "cdi"),
+    Kind("library-missing", "a library of the driver is missing in the container", remedies.CDI_STALE, "cdi"),
     Kind("denied", "the container may not open its device nodes",
-         "look for denials in dmesg and journalctl (apparmor, avc), at permissions in the CDI specification, and at the device cgroup"),
+         "check the permissions in the CDI specification and the device cgroup; look for denials: journalctl -k | grep -iE 'apparmor|avc'"),
     Kind("dev-char", "the container would lose its GPUs at the next systemctl daemon-reload",
-         "make the links: gpustate apply with the state dev-char", "dev-char"),
-    Kind("cuda", "the CUDA kernel fails in the container, and runs on the node itself",
-         "compare the driver's files named here with ldconfig -p on the node; a library that is missing or of another version is at fault"),
+         remedies.by_apply("create the links", "dev-char"), "dev-char"),
+    Kind("cuda", "the CUDA kernel fails in the container, but runs on the node",
+         "a library in the container is missing or has another version: compare the files above with: ldconfig -p | grep -E 'cuda|nvidia'"),
 )  # fmt: skip
 
-#: Recognised by the runtime's words, in this order.
+#: Recognised by the runtime's message, in this order.
 REPORTED = (
-    Kind("disk-full", "there is no room for a container or its image",
-         "free room in the runtime's folder (ctr -n k8s.io images ls, docker system df), or enlarge its file system",
+    Kind("disk-full", "the disk is full: no space for a container or its image",
+         "enlarge the file system, or remove images that the runtime no longer needs: crictl rmi --prune, or docker system prune",
          pattern=r"no space left on device|disk quota exceeded"),
     Kind("low-level-missing", "NVIDIA's runtime finds no runc or crun", remedies.NO_LOW_LEVEL,
          pattern=r"no runtime binary found"),
     Kind("shim-missing", "containerd's shim is missing",
-         "install the package that brings it again (containerd, containerd.io)",
+         "reinstall its package (containerd or containerd.io): apt-get install --reinstall PACKAGE, or dnf reinstall PACKAGE",
          pattern=r"binary not installed|containerd-shim-\S*: (?:executable file not found|no such file)"),
-    Kind("toolkit-config", "NVIDIA's runtime cannot use its configuration",
+    Kind("toolkit-config", "NVIDIA's runtime cannot read its configuration",
          remedies.TOOLKIT_CONFIG, "container-toolkit",
          pattern=r"error loading config|unable to load config|unrecognized runtime mode|invalid runtime mode|invalid mode|failed to .*load.* config"),
     Kind("handler-binary", "the handler's program cannot be started",
          remedies.HANDLER_BINARY, "container-toolkit",
          pattern=r"exec:? \"?\S*nvidia-container-runtime[^ \":]*\"?: |unable to retrieve OCI runtime error.*nvidia-container-runtime"),
     Kind("legacy", "mode legacy needs nvidia-container-cli, which fails",
-         "use CDI: gpustate apply with the state container-toolkit and mode auto or cdi, or install libnvidia-container-tools in the toolkit's version",
+         "use CDI: gpustate apply POLICY -l NODE --set container-toolkit.mode=cdi; or install libnvidia-container-tools in the toolkit's version",
          "container-toolkit",
          pattern=r"nvidia-container-cli|auto-detected mode as 'legacy'"),
     Kind("not-accepted", "NVIDIA's runtime refuses the container's request for GPUs",
-         "the keys accept-nvidia-visible-devices-... of /etc/nvidia-container-runtime/config.toml decide: accept one of the two, or CDI",
+         "accept requests by CDI or by one of the keys accept-nvidia-visible-devices-* in /etc/nvidia-container-runtime/config.toml",
          "container-toolkit",
          pattern=r"insufficient privileges"),
     Kind("cdi-unresolved", "the runtime finds no CDI device of that name",
          remedies.CDI, "cdi",
          pattern=r"unresolvable CDI device"),
-    Kind("device-missing", "a device node that the CDI specification names does not exist", _STALE, "cdi",
+    Kind("device-missing", "a device node that the CDI specification names does not exist", remedies.CDI_STALE, "cdi",
          pattern=r"failed to stat CDI host device|CDI host device|error creating device nodes|gathering device information"),
-    Kind("file-missing", "a file that the CDI specification names does not exist", _STALE, "cdi",
+    Kind("file-missing", "a file that the CDI specification names does not exist", remedies.CDI_STALE, "cdi",
          pattern=r"error mounting \"[^\"]+\".*no such file or directory|mount source .*does not exist|"
                  r"(?:mount|stat) `?[^ `]+`?.*: No such file or directory"),
-    Kind("hook-missing", "a hook's program does not exist or cannot be run", _PACKAGES, "container-toolkit",
+    Kind("hook-missing", "a hook's program does not exist or cannot be executed", _PACKAGES, "container-toolkit",
          pattern=r"(?:hook|fork/exec) .*nvidia-c[a-z-]+(?:hook|ctk)?: (?:no such file|permission denied|exec format)|"
                  r"error running .*hook.*(?:no such file or directory|permission denied|not found)"),
     Kind("hook-failed", "a hook fails",
-         "its own words are above; nvidia-container-runtime.debug in config.toml names a log file", pattern=r"hook"),
-    Kind("cgroup-path", "the runtime and its handler want different cgroup drivers",
-         "set SystemdCgroup of both runtimes to the same value", pattern=r"expected cgroupsPath"),
-    Kind("apparmor", "AppArmor refuses the container",
-         "journalctl -k | grep apparmor names the profile; load or change it", pattern=r"apparmor"),
-    Kind("selinux", "SELinux refuses the container",
-         "ausearch -m avc names the rule; allow it (setsebool container_use_devices on)", pattern=r"(?i:selinux)|avc: +denied"),
-    Kind("seccomp", "the seccomp profile refuses the container",
-         "the profile of the runtime's configuration refuses a call; change it", pattern=r"seccomp"),
+         "fix what its message names; nvidia-container-runtime.debug in config.toml names a log file", pattern=r"hook"),
+    Kind("cgroup-path", "the runtime and its handler use different cgroup drivers",
+         "set SystemdCgroup of both runtimes to the same value and restart the runtime", pattern=r"expected cgroupsPath"),
+    Kind("apparmor", "AppArmor denies the container",
+         "load or change the profile that the denial names: journalctl -k | grep apparmor", pattern=r"apparmor"),
+    Kind("selinux", "SELinux denies the container",
+         "allow what the denial names: ausearch -m avc -ts recent; for devices: setsebool -P container_use_devices on", pattern=r"(?i:selinux)|avc: +denied"),
+    Kind("seccomp", "the seccomp profile denies the container",
+         "allow the denied call in the seccomp profile that the runtime's configuration names", pattern=r"seccomp"),
     Kind("timeout", "the container did not finish in time",
-         "look for processes in state D (ps -eo pid,stat,args), and at the load of the node", pattern=r"did not finish within"),
-    Kind("refused", "the kernel refuses what the container needs",
-         "look for denials in dmesg and journalctl", pattern=r"(?i:permission denied|operation not permitted)"),
-    Kind("not-started", "no container starts", "the journal of the runtime says more", pattern=r""),
+         "check the node's load and processes in state D: ps -eo pid,stat,args | grep ' D'", pattern=r"did not finish within"),
+    Kind("refused", "the kernel denies what the container needs",
+         "find the denial: journalctl -k -n 100", pattern=r"(?i:permission denied|operation not permitted)"),
+    Kind("not-started", "no container starts", "read the runtime's journal: journalctl -u containerd -n 50, or -u docker, -u crio", pattern=r""),
 )  # fmt: skip
 
 KINDS = (*OBSERVED, *REPORTED)
@@ -130,20 +129,20 @@ _NOISE = re.compile(r'time="[^"]*" level=\w+ msg=')
 
 @dataclass(frozen=True)
 class Failure:
-    """How one container failed."""
+    """Failure of one container: its kind and the evidence."""
 
     kind: Kind
     evidence: str
 
 
 def short(text: str, most: int = 360) -> str:
-    """The runtime's words in one line, without times and levels; a long text keeps its end, where the reason is."""
+    """The runtime's message in one line, without times and levels; a long text keeps its end, where the reason is."""
     line = " ".join(_NOISE.sub("", text).split())
     return line if len(line) <= most else f"... {line[-most:]}"
 
 
 def classify(error: str) -> Kind:
-    """The kind that a runtime's error is of."""
+    """The kind of failure that a runtime's error describes."""
     return next(kind for kind in REPORTED if re.search(kind.pattern, error))
 
 
@@ -153,20 +152,20 @@ def _some(items: list[str], most: int = 4) -> str:
 
 
 def injected(result: ContainerResult) -> str:
-    """What the container was given."""
+    """Numbers of device nodes and files that were injected into the container."""
     libraries = sum(".so" in path for path in result.files)
     return f"{len(result.devices)} device nodes and {len(result.files)} files, {libraries} of them libraries"
 
 
 def named(result: ContainerResult) -> str:
-    """What the container was given, by name."""
+    """Names of device nodes and libraries that were injected into the container."""
     nodes = [path.removeprefix("/dev/") for path in result.devices]
     names = sorted(path.rpartition("/")[2] for path in result.files if ".so" in path)
     return f"{_some(nodes, 16) or 'no device node'}; {_some(names, 8) or 'no library'}"
 
 
 def _ran(result: ContainerResult, expected: tuple[str, ...]) -> tuple[str, str] | None:
-    """Kind and words of what is wrong with a container that ran; ``None`` when nothing is."""
+    """Kind and description of a failure in a container that ran; ``None`` if there is none."""
     if not result.devices and not result.files:
         return "nothing-injected", result.nvml_error
     if result.denied:
@@ -184,12 +183,12 @@ def _ran(result: ContainerResult, expected: tuple[str, ...]) -> tuple[str, str] 
         number = "" if result.cuda_error is None else f" (CUDA {result.cuda_error})"
         return "library-missing" if lost else "cuda", f"{result.cuda_text}{number}"
     if result.unlinked:
-        return "dev-char", f"no link below /dev/char for {_some(list(result.unlinked))}"
+        return "dev-char", f"no link in /dev/char for {_some(list(result.unlinked))}"
     return None
 
 
 def failure(result: ContainerResult, expected: tuple[str, ...]) -> Failure | None:
-    """How a container failed; ``None`` when it has every GPU expected in it, and the kernel ran on them."""
+    """Failure of a container; ``None`` if it has every expected GPU, and the kernel ran on them."""
     if result.kind:
         kind, words = _BY_NAME[result.kind], result.error
     elif result.error:
@@ -203,7 +202,7 @@ def failure(result: ContainerResult, expected: tuple[str, ...]) -> Failure | Non
 
 
 def expected_gpus(observed: ChainObservation) -> tuple[str, ...]:
-    """UUIDs of the GPUs that a container with all of them must list: those that answer and are not excluded."""
+    """UUIDs that a container with all GPUs must list: GPUs that answer and are not in quarantine."""
     return tuple(
         gpu.uuid
         for gpu in observed.nvml.gpus
@@ -212,13 +211,13 @@ def expected_gpus(observed: ChainObservation) -> tuple[str, ...]:
 
 
 def first_failure(observed: ChainObservation) -> Failure | None:
-    """How the first container that failed did so; ``None`` when none did, or none was started."""
+    """Failure of the first container that failed; ``None`` if none did, or none was started."""
     found = (failure(one, expected_gpus(observed)) for one in observed.containers or ())
     return next((one for one in found if one is not None), None)
 
 
 def summary(observed: ChainObservation) -> str:
-    """Evidence of a link that holds."""
+    """Evidence if no container failed."""
     rows = [
         f"{one.way}: {len(one.gpus)} GPUs, {injected(one)}"
         + (f", kernel ran on {one.cuda_ok}" if one.cuda_ok else "")

@@ -1,12 +1,11 @@
-"""How well each GPU is: what it says of itself, and what the kernel log has of it since the module was loaded.
+"""Health of each GPU, from NVML and from the kernel log since the module was loaded.
 
-A finding is *failed* when the GPU must not be trusted with work any more, *warning* when it goes on and
-somebody should look. What comes and goes (clocks, a PCIe link that saves power) is never more than a
-warning, and where a GPU says nothing it is not accused.
+A finding is *failed* if the GPU must not get work any more, and *warning* if it still works and needs
+attention. Temporary conditions (clocks, a PCIe link that saves power) are never more than a warning. A value
+that a GPU does not report is no finding.
 
-Surprising: a waiting row remapping is not a fault, work goes on as before; a failed one ends in a
-replacement. An Xid that asks for a reset fails a GPU only while nobody says that it was fixed: drivers
-that report a recovery action say so themselves.
+Surprising: a pending row remapping is not a fault, and work continues; a failed one requires a replacement.
+An Xid that requires a reset fails a GPU only until the driver reports a recovery action of none.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.
 
@@ -30,8 +29,11 @@ FAILED = "failed"
 WARNING = "warning"
 
 RESET = "drain the GPU and reset it: nvidia-smi --gpu-reset -i INDEX"
-REPLACE = "take the GPU out of use (gpustate quarantine), run NVIDIA's field diagnostic and have it replaced"
-#: All the places for retired pages that a GPU has.
+REPLACE = (
+    "run NVIDIA's field diagnostic and replace the GPU; until then exclude it: "
+    "gpustate quarantine -l NODE --gpu INDEX --for 7d --reason WHY"
+)
+#: Most pages that a GPU can retire.
 MOST_RETIRED_PAGES = 64
 
 _ACTIONS = {
@@ -39,10 +41,14 @@ _ACTIONS = {
     2: (FAILED, "a reboot of the node", "drain the node and reboot it"),
     3: (
         FAILED,
-        "an end of peer-to-peer traffic",
-        "end what uses peer-to-peer access to this GPU and look again; reset it when that does not help",
+        "that peer-to-peer traffic stops",
+        "stop the processes that use peer-to-peer access to this GPU; if that does not help, reset it: nvidia-smi --gpu-reset -i INDEX",
     ),
-    4: (WARNING, "a drain and a reset of the GPU", "let its work end, then reset it"),
+    4: (
+        WARNING,
+        "a drain and a reset of the GPU",
+        "let its jobs finish, then reset it: nvidia-smi --gpu-reset -i INDEX",
+    ),
     5: (FAILED, "a recovery of the IMEX domain", "recover the IMEX domain: nvidia-imex-ctl -N"),
     6: (FAILED, "a reset of its PCIe bus", "drain the GPU and reset its bus, or reboot the node"),
     7: (FAILED, "a reboot of the system", "drain the node and reboot it"),
@@ -58,7 +64,7 @@ _IDLE = 0x1
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not well with one GPU.
+    """One problem of one GPU.
 
     ``gpu`` is its index, ``None`` for a GPU that the kernel log names and NVML does not.
     """
@@ -79,7 +85,7 @@ class Finding:
 
 
 def judge(nvml: NvmlFacts, log: tuple[Xid, ...] = ()) -> tuple[Finding, ...]:
-    """Return what is not well, GPU by GPU; the worst first for each."""
+    """Return the findings, GPU by GPU; failed ones first for each."""
     found: list[Finding] = []
     most = _nvlinks_of_peers(nvml)
     for gpu in nvml.gpus:
@@ -95,7 +101,7 @@ def judge(nvml: NvmlFacts, log: tuple[Xid, ...] = ()) -> tuple[Finding, ...]:
 
 
 def failed(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Those that make a GPU unfit for work."""
+    """Findings that make a GPU unusable."""
     return tuple(one for one in findings if one.level == FAILED)
 
 
@@ -119,14 +125,14 @@ def _memory(gpu: Gpu) -> Iterator[Finding]:
     if gpu.remap_failed:
         yield _finding(gpu, "row-remap", FAILED, "row remapping failed", REPLACE, policy)
     if gpu.remap_pending:
-        evidence = "row remapping waits for a reset"
+        evidence = "row remapping is pending until a reset"
         yield _finding(gpu, "row-remap", WARNING, evidence, RESET, flags)
     health = gpu.health or GpuHealth()
     if health.retired_pages is not None and health.retired_pages >= MOST_RETIRED_PAGES:
-        evidence = f"{health.retired_pages} pages retired, as many as it can"
+        evidence = f"{health.retired_pages} pages retired, the maximum"
         yield _finding(gpu, "page-retirement", FAILED, evidence, REPLACE, policy)
     if health.retirement_pending:
-        evidence = "the retirement of a page waits for a reset"
+        evidence = "page retirement is pending until a reset"
         yield _finding(gpu, "page-retirement", WARNING, evidence, RESET, policy)
     if health.ecc_uncorrectable:
         evidence = (
@@ -138,7 +144,7 @@ def _memory(gpu: Gpu) -> Iterator[Finding]:
 def _mode(gpu: Gpu) -> Iterator[Finding]:
     if gpu.compute_mode == "Prohibited":
         evidence = "compute mode Prohibited: no program may use it"
-        remedy = "nvidia-smi -i INDEX -c DEFAULT; where it is meant to be so, take the GPU out of use: gpustate quarantine"
+        remedy = "if that is not intended: nvidia-smi -i INDEX -c DEFAULT; otherwise exclude the GPU: gpustate quarantine -l NODE --gpu INDEX --for 7d --reason WHY"
         yield _finding(gpu, "compute-mode", FAILED, evidence, remedy, "nvml.h")
 
 
@@ -148,36 +154,34 @@ def _itself(gpu: Gpu, links: int) -> Iterator[Finding]:
         return
     if health.recovery_action in _ACTIONS:
         level, what, remedy = _ACTIONS[health.recovery_action]
-        evidence = f"the driver asks for {what}"
+        evidence = f"the driver requests {what}"
         yield _finding(gpu, "recovery-action", level, evidence, remedy, "nvml.h")
     yield from _pcie(gpu, health)
     reasons = health.clock_reasons or 0
     slow = [word for bit, word in _CLOCKS.items() if reasons & bit]
     if slow:
-        evidence = f"its clocks are held down now: {', '.join(slow)}"
-        remedy = (
-            "look at fans, coolant, inlet air and the power supplies; nvidia-smi -q -d PERFORMANCE"
-        )
+        evidence = f"clocks are throttled: {', '.join(slow)}"
+        remedy = "check fans, coolant, inlet air and power supplies; show the reasons: nvidia-smi -q -d PERFORMANCE"
         yield _finding(gpu, "clocks", WARNING, evidence, remedy, "nvml.h")
     yield from _nvlink(gpu, health, links)
 
 
 def _pcie(gpu: Gpu, health: GpuHealth) -> Iterator[Finding]:
-    seat = "reseat the GPU or its riser, look for PCIe errors in dmesg, and compare with its peers"
+    seat = "reseat the GPU or its riser, and compare it with its peers; look for PCIe errors: dmesg | grep AER"
     width, widest = health.pcie_width, health.pcie_width_most
     if width and widest and width < widest:
-        evidence = f"PCIe x{width}, and GPU and slot can do x{widest}"
+        evidence = f"PCIe x{width}; GPU and slot support x{widest}"
         yield _finding(gpu, "pcie-width", WARNING, evidence, seat, "nvml.h")
     now, most = health.pcie_generation, health.pcie_generation_most
-    # An idle GPU lowers the speed of its link by itself.
+    # An idle GPU lowers the speed of its link.
     busy = health.clock_reasons is not None and not health.clock_reasons & _IDLE
     if now and most and now < most and busy:
-        evidence = f"PCIe generation {now} under load, and GPU and slot can do {most}"
+        evidence = f"PCIe generation {now} under load; GPU and slot support {most}"
         yield _finding(gpu, "pcie-speed", WARNING, evidence, seat, "nvml.h")
 
 
 def _nvlinks_of_peers(nvml: NvmlFacts) -> dict[str, int]:
-    """The most links that are up on any GPU of a model: on a board all have as many."""
+    """Most links that are up on any GPU of a model: all GPUs of a board have equally many."""
     most: dict[str, int] = {}
     for gpu in nvml.gpus:
         if gpu.health is not None and gpu.health.nvlinks:
@@ -187,7 +191,7 @@ def _nvlinks_of_peers(nvml: NvmlFacts) -> dict[str, int]:
 
 
 def _nvlink(gpu: Gpu, health: GpuHealth, links: int) -> Iterator[Finding]:
-    remedy = "see nvidia-smi nvlink -s and -e and Fabric Manager's log; reset the GPU, replace one that stays so"
+    remedy = "reset the GPU, and replace it if that does not help; show link states and errors: nvidia-smi nvlink -s; nvidia-smi nvlink -e"
     up = (health.nvlinks or 0) - len(health.nvlinks_down)
     if health.nvlinks and up < links:
         down = ", ".join(str(link) for link in health.nvlinks_down[:6])
@@ -210,6 +214,6 @@ def _log(gpu: Gpu, log: tuple[Xid, ...]) -> Iterator[Finding]:
         action = row.action or "no action named"
         evidence = f"Xid {one.number} {row.name} ({action}){times}"
         if kind == xids.RESET and fixed:
-            evidence += "; the driver asks for nothing any more"
-            remedy = "have the GPU replaced when it comes back"
+            evidence += "; the driver requests no recovery any more"
+            remedy = "replace the GPU if it happens again"
         yield _finding(gpu, "xid", level, evidence, remedy, xids.SOURCES[row.source])

@@ -1,4 +1,4 @@
-"""The next move for each way in which the chain of proofs breaks.
+"""The fix for each failed check of the validation.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.
 
@@ -9,114 +9,179 @@ Sources:
 
 from __future__ import annotations
 
-NO_GPU = "look for the GPUs with lspci -nn -d 10de: and in the firmware's settings (power, risers, passed through to a VM)"
-GPU_COUNT = "look for Xid 79 and PCIe errors in dmesg, power-cycle the node, and have a GPU that stays away replaced"
-FOREIGN_DRIVER = "keep that module away and reboot: gpustate apply nouveau"
-NOT_LOADED = "modprobe nvidia, and read dmesg for why it was not loaded (signature, nouveau, no GPU this branch drives)"
-NO_MODULE = (
-    "build the module for this kernel: gpustate apply with the state driver (headers and DKMS)"
+APPLY = "gpustate apply POLICY -l NODE"
+VALIDATE = "gpustate validate POLICY -l NODE"
+
+
+def by_apply(fix: str, *states: str) -> str:
+    """A fix that an apply makes, with the states that POLICY needs for it and the command.
+
+    Args:
+        fix: what the apply does, in the imperative.
+        states: names of states.
+    """
+    return f"{fix} (state{'s' * (len(states) > 1)} {' and '.join(states)}): {APPLY}"
+
+
+NO_GPU = "check power, risers and passthrough to VMs in the firmware's settings; list NVIDIA's devices: lspci -nn -d 10de:"
+GPU_COUNT = "power-cycle the node, and replace a GPU that stays missing; find the reason: dmesg | grep -E 'Xid|AER'"
+FOREIGN_DRIVER = "disable that module and reboot: gpustate apply nouveau -l NODE"
+NOT_LOADED = (
+    "load it: modprobe nvidia; if that fails, find the reason (signature, nouveau, a GPU that this branch does "
+    "not support): dmesg | grep -E 'NVRM|nvidia'"
 )
-RELOAD = (
-    "load the installed driver: gpustate apply with the state driver (unload and load, or reboot)"
+NO_MODULE = by_apply("build the module for this kernel, with headers and DKMS", "driver")
+RELOAD = by_apply("load the installed driver, by reloading its modules or a reboot", "driver")
+ONE_SET = by_apply("install all driver packages in one version", "driver")
+NO_LIBCUDA = by_apply(
+    "install the driver's CUDA library (libcuda1, libnvidia-compute or nvidia-driver-cuda)",
+    "driver",
 )
-ONE_SET = "install one matched set of driver packages: gpustate apply with the state driver"
-NO_LIBCUDA = (
-    "install the driver's CUDA library (libcuda1 or nvidia-driver-cuda) in the driver's version"
+TORN = by_apply("reinstall its package in the same version", "driver")
+NOT_IN_NVML = (
+    "reset the GPU or reboot the node, which recovers a GPU that fell off the bus; find the reason: "
+    "dmesg | grep -E 'NVRM|Xid'"
 )
-TORN = "install its package again at the same version: gpustate apply with the state driver"
-NOT_IN_NVML = "read dmesg for NVRM and Xid lines of these addresses; reset or reboot brings a GPU back that fell off the bus"
-DEVICE_NODES = "nvidia-modprobe -c=MINOR -u makes them; those that are gone or wrong: gpustate apply with the state driver"
-CAPABILITY_NODES = "nvidia-modprobe -f FILE makes one, of its file below /proc/driver/nvidia/capabilities; gpustate apply with the state driver or mig makes all"
-NO_TOOLKIT = "install it: gpustate apply with the state container-toolkit"
-TOOLKIT_BROKEN = (
-    "put the toolkit's packages at one version: gpustate apply with the state container-toolkit"
+DEVICE_NODES = f"create a missing node: nvidia-modprobe -c=MINOR -u; replace wrong ones (state driver): {APPLY}"
+CAPABILITY_NODES = (
+    "create one from its file below /proc/driver/nvidia/capabilities: nvidia-modprobe -f FILE; create all "
+    f"(state driver or mig): {APPLY}"
 )
+NO_TOOLKIT = by_apply("install the container toolkit", "container-toolkit")
+TOOLKIT_BROKEN = by_apply("install the toolkit's packages in one version", "container-toolkit")
 NO_LOW_LEVEL = (
-    "install runc (containerd.io has one of its own), or name one that is there in nvidia-container-runtime.runtimes "
-    "of /etc/nvidia-container-runtime/config.toml"
+    "install runc (containerd.io includes it), or name an installed one in nvidia-container-runtime.runtimes "
+    "of /etc/nvidia-container-runtime/config.toml; check: nvidia-container-runtime --version"
 )
-NO_CONTAINERD = "install containerd, or prove without it (containers: none)"
-TOOLKIT_CONFIG = "fix that line, or copy back what is kept of the file; then gpustate apply with the state container-toolkit"
-CONTAINERD_CONFIG = (
-    "fix what it names, or copy back what is kept of the file (cp -p), and restart containerd; then "
-    "gpustate apply with the state containerd"
+NO_CONTAINERD = f"install containerd, or validate without containers: {VALIDATE} --set validator.containers=none"
+TOOLKIT_CONFIG = by_apply(
+    "fix that line, or restore the file's original (cp -p); then apply", "container-toolkit"
+)
+CONTAINERD_CONFIG = by_apply(
+    "fix what the message names, or restore the file's original (cp -p); systemctl restart containerd; then apply",
+    "containerd",
 )
 CONTAINERD_STOPPED = (
-    "start it: gpustate apply with the state containerd, or systemctl start containerd"
+    f"start containerd: systemctl start containerd; or apply (state containerd): {APPLY}"
 )
-CONTAINERD_DOWN = "systemctl status containerd and journalctl -u containerd say why; then start it"
-NO_HANDLER = "register it: gpustate apply with the state containerd"
-NO_CRIO_HANDLER = "register it: gpustate apply with the state crio"
-NO_BUNDLED_HANDLER = "register it: gpustate apply with the state {state}"
-BUNDLED_DEAD = (
-    "fix what it names, and restart {state}; its journal and its containerd's log have more"
+CONTAINERD_DOWN = (
+    "fix what its journal reports: journalctl -u containerd -n 50; then: systemctl start containerd"
 )
-CRI_DISABLED = (
-    "for pods, take that entry out of disabled_plugins (/etc/containerd/config.toml), and systemctl restart containerd; "
-    "then gpustate apply with the state containerd"
+NO_HANDLER = by_apply("register the runtime handler", "containerd")
+NO_CRIO_HANDLER = by_apply("register the runtime handler", "crio")
+NO_BUNDLED_HANDLER = by_apply("register the runtime handler", "{state}")
+BUNDLED_DEAD = "fix what the message names, and restart {state}; its journal and its containerd's log have details"
+CRI_DISABLED = by_apply(
+    "for pods, remove that entry from disabled_plugins in /etc/containerd/config.toml; systemctl restart containerd; "
+    "then apply",
+    "containerd",
 )
-CRI_DEAD = "fix what it names in the runtime's configuration, and restart it; ctr plugins ls shows containerd's plugins"
-NOT_READ = "restart it: gpustate apply with the state containerd, or systemctl restart containerd"
+CRI_DEAD = (
+    "fix what the message names in the runtime's configuration, and restart the runtime; containerd's plugins "
+    "and their errors: ctr plugins ls -d"
+)
+NOT_READ = f"restart containerd: systemctl restart containerd; or apply (state containerd): {APPLY}"
 CGROUP_DRIVERS = (
-    "set SystemdCgroup of these handlers, and cgroupDriver of the kubelet, to the same driver"
+    "set SystemdCgroup of these handlers, and the kubelet's cgroupDriver, to the same driver; restart the "
+    "runtime and the kubelet"
 )
-HANDLER_BINARY = "install the container toolkit, or fix the handler: gpustate apply with container-toolkit and containerd"
-CDI = "generate it: gpustate apply with the state cdi, or systemctl restart nvidia-cdi-refresh"
+HANDLER_BINARY = by_apply(
+    "install the container toolkit and fix the handler", "container-toolkit", "containerd"
+)
+_REFRESH = "systemctl restart nvidia-cdi-refresh"
+CDI = by_apply("generate the CDI specification", "cdi") + f"; or: {_REFRESH}"
 CDI_STALE = (
-    "generate it anew: gpustate apply with the state cdi, or systemctl restart nvidia-cdi-refresh"
+    by_apply("regenerate the CDI specification", "cdi")
+    + "; or, for the file that is named: nvidia-ctk cdi generate --output=FILE"
 )
-CDI_BROKEN = "write it anew: gpustate apply with the state cdi, or remove it and systemctl restart nvidia-cdi-refresh"
-CDI_NO_FILE = "move it away, then generate the specification: gpustate apply with the state cdi"
-ALL_HELD = "fix one, then end its quarantine: gpustate quarantine -l NODE --gpu GPU --end; then apply with the state cdi"
+CDI_BROKEN = (
+    by_apply("regenerate the CDI specification", "cdi") + f"; or remove it, then: {_REFRESH}"
+)
+CDI_NO_FILE = by_apply("move it away, then generate the specification", "cdi")
+ALL_HELD = (
+    "fix a GPU and end its quarantine: gpustate quarantine -l NODE --gpu GPU --end; then apply "
+    f"(state cdi): {APPLY}"
+)
 QUARANTINE_FILE = (
-    "write it anew: gpustate quarantine NODE --gpu GPU --for 1d --reason WHY, or --end"
+    "rewrite it: gpustate quarantine -l NODE --gpu GPU --for 1d --reason WHY; or end every quarantine: "
+    "gpustate quarantine -l NODE --end"
 )
-EARLIER = "fix the links before this one, if one is broken, then run gpustate validate"
-NO_DEVICE = "with MIG mode on, create MIG devices; otherwise fix the links before this one"
+EARLIER = f"fix an earlier check that failed, if there is one; then: {VALIDATE}"
+NO_DEVICE = (
+    "create MIG devices if MIG mode is on (state mig), otherwise fix the checks before this one: "
+    + APPLY
+)
 
 _NVML = {
     9: NOT_LOADED,
-    10: "a GPU hangs: look for Xid lines in dmesg, then reset it or reboot",
-    11: "look at MSI-X, IOMMU settings and nouveau, then reboot",
-    12: "install the driver's libraries (libnvidia-ml1) in the driver's version, and run ldconfig",
-    13: "libnvidia-ml is older than what asks it: install one matched set of driver packages",
-    14: "have the GPU replaced if a power cycle does not help (nvidia-smi -q shows the infoROM)",
-    15: "the GPU fell off the bus: look for Xid 79 in dmesg, drain, then reset it or reboot; replace it when it comes back",
+    10: "a GPU hangs: reset it (nvidia-smi --gpu-reset -i INDEX) or reboot; find the reason: dmesg | grep Xid",
+    11: "check MSI-X, IOMMU settings and nouveau, then reboot; find the reason: dmesg | grep -E 'NVRM|nouveau'",
+    12: by_apply(
+        "install the driver's libraries (libnvidia-ml1) in the driver's version, and run ldconfig",
+        "driver",
+    ),
+    13: by_apply(
+        "libnvidia-ml is older than its caller: install all driver packages in one version",
+        "driver",
+    ),
+    14: "power-cycle the node, and replace the GPU if the error stays; show the infoROM: nvidia-smi -q",
+    15: "the GPU fell off the bus: drain the node, then reset the GPU or reboot; replace it if it happens again; "
+    "find the reason: dmesg | grep 'Xid.*79'",
     16: "drain the node and reset the GPU: nvidia-smi --gpu-reset -i INDEX",
-    17: "the process is kept from the device nodes: look at cgroups and /dev/nvidia*",
+    17: "give the process access to the device nodes: check cgroups and modes: ls -l /dev/nvidia*",
     18: RELOAD,
-    127: "install python3 (the whole, not python3-minimal) or nvidia-smi (nvidia-utils)",
+    127: "install python3 (complete, not python3-minimal) or nvidia-smi (package nvidia-utils)",
 }
 
 _CUDA = {
-    1: "the driver refused a call it should know: put driver and libcuda at one version",
-    2: "GPU memory is full: a workload holds it; the proof needs some 500 MiB",
-    3: "libcuda could not start: read dmesg for NVRM lines",
-    35: "libcuda is older than the kernel module: install one matched set of driver packages",
-    46: "the GPU is in exclusive mode and taken, or its mode is Prohibited: stop the workload, or nvidia-smi -c DEFAULT",
-    100: "CUDA sees no such device: look for Xid lines in dmesg, /dev/nvidia* and MIG mode",
-    101: "CUDA sees no such device: look for Xid lines in dmesg, /dev/nvidia* and MIG mode",
-    214: "uncorrectable memory error: drain, reset the GPU, and have it replaced when it comes back",
-    218: "the driver cannot compile the proof's kernel: install one matched set (libnvidia-ptxjitcompiler belongs to it)",
-    221: "install libnvidia-ptxjitcompiler in the driver's version",
-    222: "this driver is too old for the proof's kernel (it needs 384 or newer)",
-    304: "the operating system refused a call: look at /dev/nvidia-uvm and at dmesg",
-    700: "look for Xid 31 in dmesg; memory of the GPU or its driver is at fault",
-    719: "look for Xid lines in dmesg; reset the GPU",
-    802: "the NVLink fabric is not up: nvidia-fabricmanager must run at the driver's version (nvidia-smi -q shows Fabric)",
+    1: by_apply(
+        "the driver rejects a call it should support: install driver and libcuda in one version",
+        "driver",
+    ),
+    2: "GPU memory is full and the test needs about 500 MiB: stop the workload that uses it: nvidia-smi",
+    3: "libcuda could not start; find the reason: dmesg | grep NVRM",
+    35: by_apply(
+        "libcuda is older than the kernel module: install all driver packages in one version",
+        "driver",
+    ),
+    46: "the GPU is in exclusive mode and in use, or its mode is Prohibited: stop the workload, or: "
+    "nvidia-smi -i INDEX -c DEFAULT",
+    100: "CUDA finds no such device: check /dev/nvidia*, MIG mode and Xids: dmesg | grep Xid",
+    101: "CUDA finds no such device: check /dev/nvidia*, MIG mode and Xids: dmesg | grep Xid",
+    214: "uncorrectable memory error: drain the node and reset the GPU (nvidia-smi --gpu-reset -i INDEX); replace it "
+    "if the error comes back",
+    218: by_apply(
+        "the driver cannot compile the test's kernel: install all driver packages, libnvidia-ptxjitcompiler among "
+        "them, in one version",
+        "driver",
+    ),
+    221: by_apply("install libnvidia-ptxjitcompiler in the driver's version", "driver"),
+    222: "this driver is too old for the test's kernel: install 384 or newer",
+    304: "the operating system refused a call: check /dev/nvidia-uvm and dmesg: dmesg | grep -E 'NVRM|nvidia'",
+    700: "the GPU's memory or its driver is at fault; find the reason: dmesg | grep 'Xid.*31'",
+    719: "reset the GPU: nvidia-smi --gpu-reset -i INDEX; find the reason: dmesg | grep Xid",
+    802: "the NVLink fabric is not up: start nvidia-fabricmanager in the driver's version: "
+    "systemctl restart nvidia-fabricmanager; show the fabric's state: nvidia-smi -q | grep -A4 Fabric",
     803: RELOAD,
-    804: "a forward-compatibility libcuda (cuda-compat) shadows the driver's: take it out of ld.so.conf and LD_LIBRARY_PATH",
-    999: "read dmesg for NVRM and Xid lines; nvidia-uvm may need a reload",
+    804: "a forward-compatibility libcuda (cuda-compat) shadows the driver's: remove it from ld.so.conf and "
+    "LD_LIBRARY_PATH; find it: ldconfig -p | grep libcuda",
+    999: "reload nvidia-uvm if no job runs: modprobe -r nvidia_uvm && modprobe nvidia_uvm; find the reason: "
+    "dmesg | grep -E 'NVRM|Xid'",
 }
 
 
 def nvml(code: int) -> str:
-    """The next move for an NVML error."""
-    return _NVML.get(code, "read dmesg for NVRM and Xid lines; nvidia-smi -q shows the GPU's state")
+    """The fix for an NVML error."""
+    return _NVML.get(
+        code, "find the reason: dmesg | grep -E 'NVRM|Xid'; show the GPU's state: nvidia-smi -q"
+    )
 
 
 def cuda(code: int | None) -> str:
-    """The next move for a CUDA error; ``None``: the kernel gave a wrong result or no answer."""
+    """The fix for a CUDA error; ``None``: the kernel gave a wrong result or no answer."""
     if code is None:
-        return "look for Xid lines in dmesg; drain the node and run dcgmi diag -r 3"
-    return _CUDA.get(code, "read dmesg for NVRM and Xid lines, then reset the GPU or reboot")
+        return "drain the node and test the GPU: dcgmi diag -r 3; look for Xids: dmesg | grep Xid"
+    return _CUDA.get(
+        code,
+        "reset the GPU (nvidia-smi --gpu-reset -i INDEX) or reboot; find the reason: dmesg | grep -E 'NVRM|Xid'",
+    )

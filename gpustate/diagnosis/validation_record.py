@@ -1,7 +1,7 @@
-"""Reads the proof that is kept on a node.
+"""Reads the validation record (``proof.json``) of a node.
 
-The file is written by ``gpustate.nodeside.validate``. One that cannot be read, or is of another
-format, is not a proof: the next apply makes a new one.
+The file is written by ``gpustate.nodeside.validate``. One that cannot be read, or has another format,
+counts as missing: the next apply validates again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORMAT = "gpustate.proof/1"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was proven, for what, and which status files were written."""
+    """Result of a validation, what it was made for, and the status files that were written."""
 
     ok: bool
     made_for: chain.Key
@@ -29,7 +29,7 @@ class Proof:
 
 
 def read_proof(text: str) -> Proof | None:
-    """Read the text of proof.json; ``None`` when it is not a proof of the known format."""
+    """Read the text of proof.json; ``None`` if it is not a record of the known format."""
     try:
         data: Any = json.loads(text)
         if data["format"] != FORMAT:

@@ -1,4 +1,4 @@
-"""What happens during a run, as it happens: for progress on the terminal and for logs."""
+"""Events of a run, for progress on the terminal and for logs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened on one node.
+    """One event on one node.
 
     Args:
         node: its name.
         kind: connecting, probing, planned, started, step, result, verifying, draining, rebooting, waiting,
-            note, secret (for the person who runs it, and nobody else), finished.
+            note, secret (only for the user who runs it), finished.
         text: for a person.
         state: the state it is about, if any.
     """
@@ -27,5 +27,5 @@ class Event:
 Listener = Callable[[Event], None]
 
 
-def nobody(_: Event) -> None:
-    """Listens to nothing."""
+def ignore(_: Event) -> None:
+    """Ignore events."""

@@ -1,6 +1,6 @@
-"""What keeps a node from being touched: stale plans, refusals, too much disruption, locks.
+"""Reasons not to change a node: stale plans, refusals, too much disruption, locks.
 
-Pure: takes what is known, gives the reason or ``None``.
+Pure: each function returns the reason or ``None``.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from gpustate.errors import (
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 
-#: Why a node must not be changed although each of its states may be; ``None`` when nothing speaks against it.
+#: Why a node must not be changed although each of its states may be; ``None`` if there is no reason.
 NodeCheck = Callable[[Sequence[AnyState], Observations], RefusedError | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who runs this: written into locks.
+    """The controller that takes a lock.
 
     Args:
         name: user@host.
         pid: process id on that host.
-        alive: whether a controller is still there, as far as can be told from here.
-        born: when a process of this host began, in a word; empty where that cannot be told.
+        alive: whether a controller still runs, as far as this host knows.
+        born: start time of a process of this host; empty if unknown.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Holder:
     born: Callable[[int], str] = lambda _: ""
 
     def holds(self, lock: Lock) -> bool:
-        """Whether the controller that took a lock is still there. A number may be another's by now."""
+        """Whether the controller that took a lock still runs. Its process id may have been reused."""
         if not self.alive(lock.holder, lock.pid):
             return False
         born = self.born(lock.pid) if lock.holder == self.name else ""
@@ -63,30 +63,30 @@ class Holder:
 def stale(
     planned: Mapping[str, object] | None, observed: Mapping[str, object]
 ) -> GpustateError | None:
-    """A saved plan was made from something else than what the node is now."""
+    """A saved plan was made from other observations than the node's current ones."""
     if planned is None:
-        return RefusedError("the plan does not know this node", fix="plan again")
+        return RefusedError("the saved plan does not include this node", fix=_PLAN)
     moved = make.moved(planned, observed)
     if not moved:
         return None
     more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
-    return RefusedError(f"the plan is stale: {'; '.join(moved[:3])}{more}", fix="plan again")
+    return RefusedError(f"the plan is stale: {'; '.join(moved[:3])}{more}", fix=_PLAN)
 
 
 def too_much(results: Mapping[str, StateResult], allowed: Disruption) -> GpustateError | None:
-    """The plan may cost more than is allowed."""
+    """The plan may cause more disruption than is allowed."""
     worst = max((r.worst for r in results.values()), default=Disruption.NONE)
     if worst <= allowed:
         return None
     states = ", ".join(r.state for r in results.values() if r.worst > allowed)
     return RefusedError(
-        f"the plan may cost {worst.word} ({states}), and --max-disruption is {allowed.word}",
-        fix="allow it or leave these states out",
+        f"the plan may cause disruption {worst.word} ({states}), but --max-disruption is {allowed.word}",
+        fix=f"allow it with --max-disruption {worst.word}, or remove these states from the policy",
     )
 
 
 def dead(ledger: Ledger, holder: Holder) -> bool:
-    """The run that holds the lock is known to be dead, so its lock holds nobody."""
+    """The run that holds the lock no longer runs, so its lock is void."""
     lock, program = ledger.lock, ledger.program
     if lock is None or lock.reason != "apply":
         return False
@@ -95,17 +95,19 @@ def dead(ledger: Ledger, holder: Holder) -> bool:
     return lock.holder == holder.name and not holder.holds(lock)
 
 
+_PLAN = "make a new plan: gpustate plan POLICY --out FILE"
+_UNLOCK = "wait until it is released, or release it: gpustate unlock -l NODE --force"
 _CHECKING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the compatibility matrix says of a node as it is to become.
+    """Result of the compatibility matrix for a node as it will be after the run.
 
     Args:
         notes: for the plan.
         reason: why the node is refused.
-        allowed: rules that would have refused it, each with the policy's reason to go on.
+        allowed: rules that would have refused it, each with the policy's reason to allow it.
     """
 
     notes: tuple[str, ...]
@@ -114,8 +116,8 @@ class Judged:
 
 
 def compatible(facts: Facts, allow: Mapping[str, str]) -> Judged:
-    """Hold a node as it is to become against the compatibility matrix."""
-    # Nodes are walked in threads: the first that asks reads the rules, the others wait for them.
+    """Check a node as it will be after the run against the compatibility matrix."""
+    # Nodes are processed in threads: the first one reads the rules, and the others wait for it.
     with _CHECKING:
         report = _checked(frozenset(facts.items()), frozenset(allow.items()))
     notes = [
@@ -137,7 +139,7 @@ def compatible(facts: Facts, allow: Mapping[str, str]) -> Judged:
 def refuse_unknown_rules(
     policy: Policy, node: InventoryNode, allow: Iterable[str], rules: compat.RuleSet
 ) -> None:
-    """Refuse what a node's layers allow and no rule is called.
+    """Refuse exceptions from rules that do not exist, in any layer of a node.
 
     Raises:
         PolicyError: with the place, and the nearest rule.
@@ -146,13 +148,13 @@ def refuse_unknown_rules(
         if name in rules.rules:
             continue
         layers = layers_of(policy, node)
-        said = [layer for layer in layers if name in (layer.states.get(ALLOW) or {})]
-        place = said[-1].place_of((ALLOW, name)) if said else policy.places.get((ALLOW, name))
+        setting = [layer for layer in layers if name in (layer.states.get(ALLOW) or {})]
+        place = setting[-1].place_of((ALLOW, name)) if setting else policy.places.get((ALLOW, name))
         refuse_unknown_rule(name, place, rules)
 
 
 def refuse_unknown_rule(name: str, place: str | None, rules: compat.RuleSet) -> None:
-    """Refuse an exception from a rule that there is not.
+    """Refuse an exception from a rule that does not exist.
 
     Raises:
         PolicyError: with the place, and the nearest rule.
@@ -167,38 +169,38 @@ def refuse_unknown_rule(name: str, place: str | None, rules: compat.RuleSet) -> 
 def _checked(
     facts: frozenset[tuple[str, Value]], allow: frozenset[tuple[str, str]]
 ) -> compat.Report:
-    # Nodes of one kind have the same facts: a fleet is checked once a kind.
+    # Nodes of one kind have the same facts, so a kind is checked once.
     return compat.check(dict(facts), allow=dict(allow))
 
 
 def locked(ledger: Ledger, run: str, holder: Holder) -> GpustateError | None:
-    """Somebody else holds the node."""
+    """Another run or person holds the lock of the node."""
     lock = ledger.lock
     if lock is None or not ledger.locked or lock.run == run or dead(ledger, holder):
         return None
-    return LockHeld(lock.told(), fix="wait, or break it: gpustate unlock --force")
+    return LockHeld(lock.describe(), fix=_UNLOCK)
 
 
 def idle(results: Mapping[str, StateResult]) -> bool:
-    """Nothing is to be done and nothing is wrong."""
+    """There are no changes and no failures."""
     nothing = (Outcome.UNCHANGED, Outcome.NOT_APPLICABLE)
     return all(result.outcome in nothing for result in results.values())
 
 
 def unfit(results: Mapping[str, StateResult]) -> bool:
-    """A state refuses the node as it looks, or could not make sense of it."""
+    """A state refuses the node, or its probe failed."""
     return any(r.outcome in (Outcome.REFUSED, Outcome.FAILED) for r in results.values())
 
 
 def proceeds(status: NodeStatus, results: Mapping[str, StateResult]) -> bool:
-    """States are refused or failed, and others, which do not depend on them, are to be applied."""
+    """Some states are refused or failed, and others that do not depend on them will be applied."""
     if status not in (NodeStatus.REFUSED, NodeStatus.FAILED):
         return False
     return bool(announced(results))
 
 
 def half_done(ledger: Ledger, run: str, holder: Holder) -> list[str]:
-    """What a plan says of a node that somebody is at work on."""
+    """Notes of a plan for a node that another run is changing."""
     lock = ledger.lock
     if lock is None or lock.reason != "apply" or locked(ledger, run, holder) is None:
         return []
@@ -212,16 +214,16 @@ def refuse_held(
     run: str,
     holder: Holder,
 ) -> None:
-    """Refuse a node that is to be changed, or looks unfit, while somebody holds it.
+    """Refuse a node that would be changed, or has failures, while another run or person holds its lock.
 
     Args:
-        ledger: as the look found it.
+        ledger: from the probe.
         results: of the plan.
-        again: reads the ledger anew: somebody may have begun while the probes were on their way.
-        run, holder: who is asking.
+        again: reads the ledger again, since another run may have started during the probes.
+        run, holder: the present run.
 
     Raises:
-        LockHeld: somebody does.
+        LockHeld: another run or person holds the lock.
     """
     if idle(results):
         return
@@ -249,47 +251,52 @@ def taken(run: str, holder: Holder, plan: str, ticket: str = "") -> dict[str, An
 
 
 def begun_meanwhile(before: Ledger, now: Ledger, run: str, holder: Holder) -> GpustateError | None:
-    """Somebody has been at work since a look was begun, whose answers are then of no time in particular."""
+    """Another run has changed the node since the probe began, so its answers are inconsistent."""
     if now.newest not in (before.newest, "none"):
-        told = f": {now.lock.told()}" if now.lock is not None and now.locked else ""
-        return LockHeld(f"run {now.newest} began while this one looked{told}", fix="run again")
+        holder_text = f": {now.lock.describe()}" if now.lock is not None and now.locked else ""
+        reason = f"run {now.newest} started while this one was probing{holder_text}"
+        return LockHeld(reason, fix="run the same command again")
     return locked(now, run, holder)
 
 
 def not_started(error: StepFailed) -> GpustateError:
-    """Why a node did not start a program: somebody else was there first, or what it says itself."""
+    """Why a node did not start a program: another run was first, or the node's own error."""
     what, _, rest = error.message.partition(" ")
     if error.message.startswith("lock held"):
         other = read_lock(error.message.removeprefix("lock held").strip())
-        told = other.told() if other else "somebody held the node just now"
-        return LockHeld(told, fix="wait, or break it: gpustate unlock --force")
+        reason = other.describe() if other else "another run held the lock a moment ago"
+        return LockHeld(reason, fix=_UNLOCK)
     if what == "overtaken":
-        return LockHeld(f"run {rest} was at work here after this one had looked", fix="run again")
+        return LockHeld(
+            f"run {rest} changed this node after it was probed", fix="run the same command again"
+        )
     return error
 
 
 def at_work(ledger: Ledger, holder: Holder) -> GpustateError | None:
-    """A program is at work on the node, and its controller is there to follow it."""
+    """A program runs on the node, and its own controller is still following it."""
     lock = ledger.lock
     if lock is None:
         return None
     if lock.holder != holder.name:
-        return LockHeld(f"a run is at work: {lock.told()}", fix="wait for it")
+        return LockHeld(f"a run is in progress: {lock.describe()}", fix="wait until it ends")
     if lock.pid != holder.pid and holder.holds(lock):
-        return LockHeld(f"another gpustate of yours is at work: {lock.told()}", fix="wait for it")
+        return LockHeld(
+            f"another run of yours is in progress: {lock.describe()}", fix="wait until it ends"
+        )
     return None
 
 
 def announced(results: Mapping[str, StateResult]) -> dict[str, Disruption]:
-    """What each state may cost at most, from the plan a run begins with."""
-    told = (Outcome.PENDING, Outcome.KNOWN_AFTER)
-    return {r.state: r.worst for r in results.values() if r.outcome in told}
+    """Most disruption of each state, from the plan that a run starts with."""
+    planned = (Outcome.PENDING, Outcome.KNOWN_AFTER)
+    return {r.state: r.worst for r in results.values() if r.outcome in planned}
 
 
 def refuse_what_exceeds(
     results: dict[str, StateResult], allowed: Mapping[str, Disruption]
 ) -> dict[str, StateResult]:
-    """Turn what goes beyond the plan into refusals; return them."""
+    """Refuse states that would exceed the plan; return them."""
     refused: dict[str, StateResult] = {}
     for name, result in results.items():
         beyond = make.exceeds(result, allowed)
@@ -298,7 +305,7 @@ def refuse_what_exceeds(
                 name,
                 Outcome.REFUSED,
                 result.plan,
-                reason=f"{beyond}; plan again",
+                reason=f"{beyond}; {_PLAN}",
                 proof=result.proof,
             )
     results.update(refused)
@@ -311,7 +318,7 @@ def check_node(
     observations: Observations,
     results: Mapping[str, StateResult],
 ) -> None:
-    """Refuse a node that is to be changed, for reasons that lie outside of its states.
+    """Refuse a node that would be changed, for reasons outside of its states.
 
     Raises:
         RefusedError: the first of these reasons.

@@ -1,4 +1,4 @@
-"""What a program's journal says about the states it ran: pure."""
+"""Parser of a program's journal, by state. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StateRecord:
-    """What the journal says of one state."""
+    """Journal entries of one state."""
 
     started: bool = False
     failed_step: str = ""
@@ -27,7 +27,7 @@ class StateRecord:
 
 @dataclass(slots=True)
 class Record:
-    """What the journal says of a program."""
+    """Journal entries of a program."""
 
     states: dict[str, StateRecord] = field(default_factory=dict[str, StateRecord])
     ended: bool = False
@@ -36,7 +36,7 @@ class Record:
     offset: int = 0
 
     def take(self, entry: dict[str, Any], program: Program) -> tuple[str, str] | None:
-        """Take one entry; return state and label when a step begins."""
+        """Add one entry; return state and label if a step starts."""
         self.offset += int(entry.get("bytes", 0))
         kind = entry.get("e")
         number = entry.get("i")
@@ -70,7 +70,7 @@ class Record:
 
 
 def last_lines(output: str, count: int = 12) -> str:
-    """The last lines of a step's output that say something."""
+    """The last lines of a step's output that are not blank."""
     lines = [line.rstrip() for line in output.splitlines() if line.strip()]
     return "\n".join(lines[-count:])
 
@@ -80,7 +80,7 @@ def cause(
 ) -> str:
     """The line of an output that most likely names the cause: the first that looks like an error.
 
-    Of a Python program that broke it is the last one, for those before it are pieces of its text.
+    After a Python traceback it is the last line, since those before it quote code.
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if any(line.startswith("Traceback (most recent call last)") for line in lines):
@@ -88,4 +88,4 @@ def cause(
     for line in lines:
         if any(word.lower() in line.lower() if word.islower() else word in line for word in pick):
             return line[:300]
-    return lines[-1][:300] if lines else "it printed nothing"
+    return lines[-1][:300] if lines else "no output"

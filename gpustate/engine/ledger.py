@@ -1,4 +1,4 @@
-"""What is kept on a node about runs: the lock, and the newest program with its journal."""
+"""Records of runs on a node: the lock, and the newest program with its journal."""
 
 from __future__ import annotations
 
@@ -9,40 +9,41 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from gpustate import shell
 from gpustate.core.file_queries import ODD, refuse_odd
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import NOW
 from gpustate.formats.numbers import whole
 
-#: How long a lock holds when nobody renews it, in seconds. A stage may build kernel modules.
+#: Seconds until a lock expires unless it is renewed. A stage may build kernel modules.
 LOCK_TTL_S = 3600
 
-#: A file a state, on a node: what a person is told once, and what is in no journal and no document.
+#: Folder on a node with one file per state: secrets that the user sees once and that no journal or document contains.
 ONCE = "/run/gpustate/once"
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Who holds a node."""
+    """A lock of a node and its holder."""
 
     run: str
     holder: str  # user@host of the controller
-    reason: str  # what for: apply, or what a person gave to ``gpustate lock``
-    since: int  # seconds since the epoch, by the node's clock or the controller's
+    reason: str  # ``apply``, or the reason given to ``gpustate lock``
+    since: int  # seconds since the epoch, by the clock of the node or of the controller
     expires: int
     pid: int = 0  # of the controller, on its own host
     plan: str = ""
-    born: str = ""  # when that process began: its number may be another's later
-    ticket: str = ""  # what the person gave as the reason of a run
+    born: str = ""  # start time of that process, since its id may be reused
+    ticket: str = ""  # the user's reason for a run
 
-    def told(self) -> str:
-        """Who, since when and until when, for a person."""
+    def describe(self) -> str:
+        """Holder, start and expiry in words."""
 
         def clock(at: int) -> str:
             try:
                 return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
             except (ValueError, OverflowError, OSError):
-                return "a time that is none"
+                return "an invalid time"
 
         why = f"{self.reason}: {self.ticket}" if self.ticket else self.reason
         return (
@@ -50,13 +51,13 @@ class Lock:
         )
 
     def half_done(self) -> str:
-        """What is said of a look at a node that is being worked on."""
-        return f"{self.told()}: what this look shows may be half done; look again afterwards"
+        """Warning for observations of a node that another run is changing."""
+        return f"{self.describe()}: changes may be half done; run this command again afterwards"
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The newest program on a node that has not written its last journal entry."""
+    """The newest program on a node whose journal has no end."""
 
     run: str
     alive: bool
@@ -65,14 +66,14 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Lock and unfinished program, where there is one."""
+    """Lock and unfinished program of a node."""
 
     lock: Lock | None = None
     program: Program | None = None
     now: int = 0
-    newest: str = "none"  # run: what is started later is started only if it is still that one
-    machine: str = ""  # boot, machine and state folder; empty where one of them is not known
-    told: tuple[str, ...] = ()  # states that have a secret for the person at the controller
+    newest: str = "none"  # the newest run: a program starts only if it is still the newest
+    machine: str = ""  # boot, machine and state folder; empty if one of them is unknown
+    secrets: tuple[str, ...] = ()  # states with a secret for the user at the controller
 
     @property
     def locked(self) -> bool:
@@ -80,16 +81,16 @@ class Ledger:
         return self.lock is not None and self.lock.expires > self.now
 
     def unfinished(self) -> str:
-        """Why what a look shows may be half done, and the next move; empty where nobody is or was at work."""
+        """Why observations may be half done, and the next step; empty if no run is in progress or interrupted."""
         if self.program is not None and not self.program.alive:
-            return f"run {self.program.run} was broken off in the middle: the next gpustate apply goes on from there"
+            return f"run {self.program.run} was interrupted; continue it: gpustate apply POLICY -l NODE"
         if self.locked and self.lock is not None and self.lock.reason == "apply":
             return self.lock.half_done()
         return ""
 
 
 def read_lock(text: str) -> Lock | None:
-    """Read a lock's text; damaged ones hold nobody, for they cannot say whom to ask."""
+    """Parse a lock; a damaged one is ignored, since it names no holder."""
     try:
         data: Any = json.loads(text)
         return Lock(
@@ -112,35 +113,18 @@ _RUN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 @dataclass(frozen=True, slots=True)
 class LedgerQuery(Query[Ledger]):
-    """Ask for both in one fragment."""
+    """Query both in one fragment."""
 
     def script(self) -> str:
-        return (
-            ODD
-            + r"""
-odd "$G/lock/info" "$G/runs/journal"
-printf 'now %s\n' "@NOW@"
-m=; b=; [ -n "${GPUSTATE_IMAGE-}" ] || [ ! -f /etc/machine-id ] || read -r m </etc/machine-id
-[ -z "$m" ] || { read -r b </proc/sys/kernel/random/boot_id; [ -z "$b" ] || echo "machine $b $m $G"; }
-if [ -f $G/lock/info ]; then printf 'lock '; cat $G/lock/info; echo; fi
-for f in @ONCE@/*; do [ -f "$f" ] && echo "told ${f##*/}"; done
-r=$(ls -1t $G/runs 2>/dev/null | while read -r r; do case $r in *.new) ;; *) echo "$r"; break ;; esac; done)
-if [ -n "$r" ]; then
-  printf 'newest %s\n' "$r"
-  l=$(tail -n 1 $G/runs/$r/journal)
-  case $l in *'"e":"end"'*) ;; *)
-    a=0; read -r p <$G/runs/$r/pid && grep -qa "runs/$r/" /proc/$p/cmdline && a=1
-    printf 'program %s %s %s\n' "$r" $a "$l";;
-  esac
-fi
-:""".replace("@ONCE@", ONCE).replace("@NOW@", NOW)
+        return ODD + shell.load("ledger", "gpustate.engine").replace("@ONCE@", ONCE).replace(
+            "@NOW@", NOW
         )
 
     def parse(self, answer: Answer) -> Ledger:
         lock: Lock | None = None
         program: Program | None = None
         now, newest = 0, "none"
-        told: list[str] = []
+        secrets: list[str] = []
         machine = ""
         for line in answer.text.splitlines():
             word, _, rest = line.partition(" ")
@@ -153,23 +137,23 @@ fi
             elif word == "machine":
                 machine = rest
             elif word == "told" and _RUN.fullmatch(rest):
-                told.append(rest)
+                secrets.append(rest)
             elif word == "newest" and _RUN.fullmatch(rest):
                 newest = rest
             elif word == "program":
                 run, _, rest = rest.partition(" ")
                 alive, _, last = rest.partition(" ")
-                # It is put into scripts: a folder that is no run of ours is left alone.
+                # The name is put into scripts, so only that of a run is accepted.
                 if _RUN.fullmatch(run):
                     program = Program(run, alive == "1", last)
-        return Ledger(lock, program, now, newest, machine, tuple(told))
+        return Ledger(lock, program, now, newest, machine, tuple(secrets))
 
     def placeholder(self) -> Ledger:
         return Ledger()
 
 
 def lock_script(lock: dict[str, Any], *, force: bool) -> str:
-    """sh that takes the lock for a person; prints ``held <info>`` and ends with 8 when it is held."""
+    """sh that takes the lock for a person; prints ``held <info>`` and exits with 8 if it is held."""
     info = shlex.quote(json.dumps(lock, sort_keys=True))
     taken = "false" if force else '[ "$(cat $G/lock/expires)" -gt "$(date +%s)" ]'
     return f"""mkdir -p -m 0700 $G && t=$(mktemp -d $G/lock.XXXXXX) || {{ echo "$G cannot be written"; exit 1; }}
@@ -179,7 +163,7 @@ mv -T $t $G/lock || {{ rm -rf $t; printf 'held '; cat $G/lock/info; exit 8; }}""
 
 
 def unlock_script(holder: str, *, force: bool) -> str:
-    """sh that lets go of the lock; ends with 8 when somebody else holds it."""
+    """sh that releases the lock; exits with 8 if another person holds it."""
     mine = "true" if force else f"grep -qF {shlex.quote(json.dumps(holder))} $G/lock/info"
     return f"""[ -d $G/lock ] || {{ echo "not locked"; exit 0; }}
 if {mine}; then rm -rf $G/lock; echo unlocked; else printf 'held '; cat $G/lock/info; exit 8; fi"""

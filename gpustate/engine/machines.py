@@ -1,4 +1,4 @@
-"""Which machines a run has met, so that two names for one are told.
+"""Machines that a run has reached, to detect two names for one machine.
 
 Sources:
     machine-id(5); random(4), boot_id. A machine id alone does not tell machines apart that were cloned,
@@ -15,34 +15,34 @@ from gpustate.errors import RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Shared by the walks of one run.
+    """Shared by all nodes of one run.
 
     Args:
-        names: of the node that came first, by machine.
+        names: name of the first node, by machine.
     """
 
     names: dict[str, str] = field(default_factory=dict[str, str])
     _taking: threading.Lock = field(default_factory=threading.Lock)
 
     def meet(self, machine: str, name: str, apply: bool) -> list[str]:
-        """What is done to one machine is done, and told, once: a note for a plan.
+        """Notes for a plan if the machine has another name already.
 
         Raises:
-            RefusedError: it is to be changed, and is walked under another name already.
+            RefusedError: it is to be changed, and has another name already.
         """
         other = self.other_name(machine, name)
         if other is None:
             return []
-        told = f"it is the same machine as {other}"
+        reason = f"it is the same machine as {other}"
         if apply:
-            raise RefusedError(told, fix="leave one of the two names out")
-        return [f"{told}; an apply of both refuses one of them"]
+            raise RefusedError(reason, fix=f"exclude one of the two names: --exclude {other}")
+        return [f"{reason}; an apply of both refuses one of them"]
 
     def other_name(self, machine: str, name: str) -> str | None:
-        """The other name under which a machine is walked already; ``None`` where there is none.
+        """Another name of the same machine in this run; ``None`` if there is none.
 
         Args:
-            machine: what it is known by; empty where that cannot be told.
+            machine: its identity; empty if unknown.
             name: the node's in the inventory.
         """
         if not machine:

@@ -49,7 +49,7 @@ class Maintenance(Protocol):
 
         Args:
             subject: the node.
-            failed: why the change did not end well; empty when it did.
+            failed: why the change failed; empty if it succeeded.
             say: tells what is done.
 
         Raises:

@@ -1,8 +1,8 @@
-"""Looking at a node: the probes of all its states, coalesced into as few execs as their asks allow.
+"""Probing a node: the probes of all its states, with their queries batched into as few execs as possible.
 
-The probes run first against stand-in answers, which shows what they ask; those asks leave in one
-exec; then they run again with the answers. An ask that only comes up because of an answer costs
-one more exec, shared by all states that have such asks.
+The probes run first against placeholders, which collects their queries. Those are sent in one exec, and the
+probes run again with the answers. A query that depends on an answer costs one more exec, shared by all states
+that have such queries.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from gpustate.plan.make import Observations, applicable
 T = TypeVar("T")
 Answerer = Callable[[Sequence[Query[Any]]], Sequence[Answer]]
 
-#: Asks that depend on answers that depend on answers; more rounds than this is a probe that never ends.
+#: Rounds of queries that depend on earlier answers; a probe that needs more does not end.
 _MAX_ROUNDS = 8
 
 
 class ProbingNode(Node):
-    """The node as probes see it: answers what is known, and writes down what is not."""
+    """The node for probes: returns known answers, and collects the other queries."""
 
     def __init__(self, node: InventoryNode, known: Mapping[Query[Any], Answer]) -> None:
         self.name = node.name
         self.vars = node.vars
         self.known = known
-        self.wanted: dict[Query[Any], None] = {}
+        self.missing: dict[Query[Any], None] = {}
         self.links: dict[str, str] = {}
 
     def query(self, query: Query[T]) -> T:
-        """The answer, or the ask's stand-in after noting it down."""
+        """The answer, or the placeholder of a query that is now collected."""
         answer = self.known.get(query)
         if answer is None:
-            self.wanted[query] = None
+            self.missing[query] = None
             return query.placeholder()
         return query.parse(answer)
 
     def linked(self, path: str, target: str) -> None:
-        """For the plan: nothing is written through it."""
+        """Record a symbolic link for the plan: nothing is written through it."""
         self.links[path] = target
 
 
@@ -60,11 +60,11 @@ def probe_states(
     Args:
         node: as the inventory has it.
         states: those of its policy.
-        answerer: sends asks, one exec a call.
-        extra: asks of the engine's own, sent along with the first.
+        answerer: sends queries, one exec per call.
+        extra: queries of the engine, sent with the first ones.
 
     Returns:
-        What was seen, the node's facts, and all answers by ask.
+        The observations, the node's facts, and all answers by query.
     """
     known: dict[Query[Any], Answer] = {}
     first: dict[Query[Any], None] = dict.fromkeys((FactsQuery(), MaskedUnitsQuery(), *extra))
@@ -78,25 +78,25 @@ def probe_states(
         for state in states:
             if facts is not None and applicable(state, view) is not None:
                 continue
-            asking = ProbingNode(node, known)
+            probing = ProbingNode(node, known)
             try:
-                observations.observed[state.name] = state.probe(asking)
+                observations.observed[state.name] = state.probe(probing)
             except (ProbeError, RefusedError) as error:
                 observations.errors[state.name] = str(error)
                 if isinstance(error, RefusedError):
                     observations.refused.add(state.name)
-            except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run
+            except Exception as error:  # noqa: BLE001  a bug in a state must not end the run
                 observations.errors[state.name] = (
-                    f"its probe failed ({type(error).__name__}: {error}); this is a mistake in the state"
+                    f"its probe failed ({type(error).__name__}: {error}); this is a bug in the state"
                 )
-            wanted.update(asking.wanted)
-            observations.links.update(asking.links)
+            wanted.update(probing.missing)
+            observations.links.update(probing.links)
         if not wanted and facts is not None:
             return observations, facts, known
         queries = tuple(wanted)
         known.update(zip(queries, answerer(queries), strict=True))
     raise ProbeError(
-        "the probes go on asking without end; some state asks for something new each time"
+        "the probes do not end: a state sends new queries in every round; this is a bug in the state"
     )
 
 
@@ -106,26 +106,28 @@ def query_node(
     answerer: Answerer,
     answered: Mapping[Query[Any], Answer] | None = None,
 ) -> T:
-    """Ask one node something outside of any state, with the same coalescing of asks.
+    """Query one node outside of any state, with the same batching.
 
     Args:
-        node, question, answerer: whom, what, and who sends it.
-        answered: answers that are known already.
+        node: the node.
+        question: queries it and returns the result.
+        answerer: sends queries, one exec per call.
+        answered: known answers.
 
     Raises:
-        ProbeError: the question goes on asking without end, or an answer makes no sense.
+        ProbeError: the queries do not end, or an answer is invalid.
     """
     known: dict[Query[Any], Answer] = dict(answered or {})
     for _ in range(_MAX_ROUNDS):
-        asking = ProbingNode(node, known)
+        probing = ProbingNode(node, known)
         try:
-            result = question(asking)
+            result = question(probing)
         except Exception:
-            if not asking.wanted:
+            if not probing.missing:
                 raise
         else:
-            if not asking.wanted:
+            if not probing.missing:
                 return result
-        queries = tuple(asking.wanted)
+        queries = tuple(probing.missing)
         known.update(zip(queries, answerer(queries), strict=True))
-    raise ProbeError("the question goes on asking without end")
+    raise ProbeError("the queries do not end: there are new ones in every round")

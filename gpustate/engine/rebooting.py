@@ -1,4 +1,4 @@
-"""Rebooting a node: a barrier in its walk. Back is who answers with another boot id."""
+"""Rebooting a node. It is back when it answers with another boot id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpustate.errors import ConnectionFailed, ProbeError, StepFailed
 from gpustate.remote.session import Session
 
 _REBOOT = "sync; (sleep 0.5; systemctl reboot || reboot) >/dev/null 2>&1 &\nexit 0"
-#: sh that waits until what is started at boot has been started, before the first look.
+#: sh that waits until the boot has finished, before the first probe.
 BOOTED = "timeout 120 systemctl is-system-running --wait"
 
 
@@ -17,8 +17,8 @@ def restart(session: Session, boot_id: str, timeout_s: int) -> None:
 
     Args:
         session: connected; connected again when this returns.
-        boot_id: the present one.
-        timeout_s: how long it may take to come back.
+        boot_id: before the reboot.
+        timeout_s: limit until it answers again.
 
     Raises:
         StepFailed: it is the machine gpustate itself runs on.
@@ -26,16 +26,19 @@ def restart(session: Session, boot_id: str, timeout_s: int) -> None:
     """
     if session.node.connection.kind == "local":
         raise StepFailed(
-            "this is the machine gpustate runs on; it will not reboot itself",
-            fix="reboot it and run again",
+            "gpustate does not reboot the machine it runs on",
+            fix="reboot it yourself, then run the same command again",
         )
     if session.node.connection.kind != "ssh":
-        raise StepFailed("a container does not reboot itself", fix="restart it and run again")
+        raise StepFailed(
+            "a container cannot be rebooted from inside",
+            fix="restart it, then run the same command again",
+        )
     deadline = time.monotonic() + timeout_s
     try:
         session.shell(_REBOOT)
     except (ConnectionFailed, ProbeError):
-        pass  # it may be gone before it answers
+        pass  # it may go down before it answers
     session.wait_closed(60.0)
     session.close()
     last = "it has not answered yet"
@@ -45,12 +48,12 @@ def restart(session: Session, boot_id: str, timeout_s: int) -> None:
             now = session.shell("cat /proc/sys/kernel/random/boot_id", timeout_s=20)
             if now.text.strip() not in ("", boot_id):
                 return
-            last = "it answers, and has not rebooted yet"
+            last = "it answers, but has not rebooted yet"
         except (ConnectionFailed, ProbeError) as error:
             last = error.message
         session.close()
         time.sleep(1.0)
     raise ConnectionFailed(
         f"it did not come back from a reboot within {timeout_s} s ({last})",
-        fix="look at its console",
+        fix="check its console; once it is up, run the same command again",
     )

@@ -1,8 +1,7 @@
-"""The link to a node at work: it may break anywhere, and what was begun goes on to its end.
+"""Connection to a node that survives network failures: a started program continues on the node.
 
-A look changes nothing and is simply made again. A program is started once, whatever the network
-does: the node itself sees to that, so that a start may be asked for again, and a program that runs
-is followed from the last entry that came.
+Probes change nothing and are repeated. A program starts only once: the node itself ensures that, so a start
+may be repeated, and a running program is followed from the last journal entry that was received.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from gpustate.remote.session import Session
 
 T = TypeVar("T")
 
-#: Times a broken connection is made again before giving up: half a minute, and what connecting takes.
+#: Attempts to reconnect before giving up: half a minute, plus the time to connect.
 _MAX_RECONNECTS = 7
 
 
 class Say(Protocol):
-    """Tells that something happened: kind, text for a person, the state it is about."""
+    """Reports an event: kind, text, state."""
 
     def __call__(self, kind: str, text: str = "", state: str = "") -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A node's session, made again when it breaks.
+    """A node's session, reconnected when it breaks.
 
     Args:
         session: connected.
-        say: told of broken connections and of steps that begin.
-        stop: asked again and again; once true, a program ends after its current step.
+        say: reports broken connections and steps that start.
+        stop: polled; once true, a program ends after its current step.
     """
 
     session: Session
@@ -47,10 +46,10 @@ class Link:
     stop: Callable[[], bool]
 
     def repeat(self, work: Callable[[], T]) -> T:
-        """Do something that may be done again, until the connection holds for it.
+        """Do something that may be repeated, and repeat it if the connection breaks.
 
         Raises:
-            ConnectionFailed: it does not, or the node answers too slowly: it would do so again.
+            ConnectionFailed: the connection cannot be restored, or the node answers too slowly.
         """
         try:
             return work()
@@ -58,7 +57,7 @@ class Link:
             if self.session.still_connected():
                 raise
             problem = error
-        self.say("note", f"{problem}; connecting again")
+        self.say("note", f"{problem}; reconnecting")
         for wait_s in _waits_s():
             self.session.close()
             time.sleep(wait_s)
@@ -70,10 +69,10 @@ class Link:
         raise problem
 
     def upload(self, program: ops.Program) -> None:
-        """Bring the files that a program needs; what arrived in part is gone on with.
+        """Upload the files that a program needs; partial uploads are continued.
 
         Raises:
-            ConnectionFailed, StepFailed: they cannot be brought.
+            ConnectionFailed, StepFailed: the upload failed.
         """
         for state, step in program.steps:
             if isinstance(step, ops.Upload):
@@ -110,7 +109,7 @@ class Link:
         try:
             start()
         except ConnectionFailed as error:
-            self.say("note", f"{error}; connecting again")
+            self.say("note", f"{error}; reconnecting")
             self.follow(run, program, record, start)
 
     def follow(
@@ -120,15 +119,15 @@ class Link:
         record: journal.Record,
         start: Callable[[], None] | None = None,
     ) -> None:
-        """Take up a program that goes on without us.
+        """Follow a program that continues on the node.
 
         Args:
-            run: whose program.
-            program: what it is.
-            record: what its journal has told so far.
-            start: starts it, for when it never reached the node.
+            run: id of its run.
+            program: the program.
+            record: its journal so far.
+            start: starts it, in case it never reached the node.
         """
-        problem: GpustateError = ConnectionFailed("the connection broke while the node worked")
+        problem: GpustateError = ConnectionFailed("the connection broke while the node was working")
         waits_s = _waits_s()
         while (wait_s := next(waits_s, None)) is not None:
             self.session.close()
@@ -141,18 +140,18 @@ class Link:
                 problem = error
             else:
                 return
-            if record.offset > heard:  # a connection that breaks now and then is better than none
+            if record.offset > heard:  # progress was made, so the attempts start over
                 waits_s = _waits_s()
         known = start is None or record.offset
         raise ConnectionFailed(
             f"{problem.message}; "
             + ("" if known else "if its steps reached it, ")
             + "the node finishes them by itself",
-            fix="run the same command again, or gpustate resume: it takes up where the node is",
+            fix="run the same command again: it continues where the node is",
         )
 
     def hand_over(self, states: Iterable[str]) -> None:
-        """What a step left for the person at the controller alone goes past journal and documents."""
+        """Show secrets that steps left for the user; they bypass journal and documents."""
         for state in states:
             path = shlex.quote(f"{ONCE}/{state}")
             answer = self.repeat(partial(self.session.shell, f"cat {path}"))
@@ -173,7 +172,8 @@ class Link:
         except StepFailed as error:
             if start is None:
                 raise StepFailed(
-                    f"run {run} cannot be followed to its end ({error.message})", fix="run again"
+                    f"run {run} cannot be followed to its end ({error.message})",
+                    fix="run the same command again",
                 ) from error
             start()
 

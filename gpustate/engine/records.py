@@ -1,7 +1,7 @@
-"""What the controller remembers of a run: who ran what, why, and what became of it, so that it can be gone on with.
+"""Records of runs on the controller: user, command, reason and result, so that a run can be resumed.
 
-One small JSON file a run in ``$XDG_STATE_HOME/gpustate/runs``, for its owner alone: what was asked for, never a
-secret. Everything about nodes is on the nodes; a lost record costs nothing but the short command.
+One small JSON file per run in ``$XDG_STATE_HOME/gpustate/runs``, readable only by its owner: the request, never
+a secret. The state of nodes is on the nodes, so without the record the same command has the same effect.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _KEPT = 50
 
 
 def folder() -> Path:
-    """Where records are."""
+    """The folder of the records."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(base) / "gpustate" / "runs"
 
 
 def path_of(run: str) -> Path:
-    """Where the record of a run is."""
+    """The file of a run's record."""
     return folder() / f"{run}.json"
 
 
@@ -42,13 +42,14 @@ def begin(
     born: str,
     created: str,
 ) -> Path | None:
-    """Write a run down; ``None`` when there is no place for it, which keeps nobody from running.
+    """Record a run; ``None`` if the record cannot be written, which does not stop the run.
 
     Args:
-        run, verb, source, options: what was asked for.
-        person: who asked for it.
-        born: when this process began, see :class:`gpustate.engine.gate.Holder`.
-        created: the time.
+        run: id of the run.
+        verb, source, options: the command.
+        person: the user who runs it.
+        born: start time of this process, see :class:`gpustate.engine.gate.Holder`.
+        created: the present time.
     """
     kept = {
         key: value.word if isinstance(value, Disruption) else value
@@ -86,17 +87,17 @@ def begin(
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a record whole or not at all."""
+    """Write a record atomically."""
     write_private(path, (json.dumps(masked_data(data), indent=2) + "\n").encode())
 
 
 def inventory_of(source: str) -> str:
-    """An inventory as records have it: the same for everybody who means the same one."""
+    """An inventory's absolute path, so that records of one inventory can be compared."""
     return os.path.abspath(source) if os.path.exists(source) else source
 
 
 def end(path: Path | None, *, interrupted: bool, outcome: Mapping[str, Any] | None = None) -> None:
-    """Write down what became of a run; it is over, unless it is to be gone on with."""
+    """Record the result of a run; an interrupted one can be resumed."""
     if path is None:
         return
     try:
@@ -110,10 +111,10 @@ def end(path: Path | None, *, interrupted: bool, outcome: Mapping[str, Any] | No
 
 
 def unfinished(at_work: Callable[[int, str], bool]) -> list[dict[str, Any]]:
-    """Runs that are to be gone on with, the oldest first.
+    """Runs that can be resumed, oldest first.
 
     Args:
-        at_work: a process is still there, by its number and when it began.
+        at_work: a process still runs, by its id and start time.
     """
     return [
         data
@@ -127,15 +128,15 @@ def load(run: str) -> dict[str, Any]:
     """Read the record of a run.
 
     Raises:
-        UsageError: there is no such run, naming those that are unfinished.
+        UsageError: there is no such run; the message lists the unfinished ones.
     """
     found = _all()
     if run not in found:
         names = [name for name, data in found.items() if not data.get("ended")]
         known = ", ".join(names[-5:]) or "none"
         raise UsageError(
-            f"no run {run!r} is known here (unfinished: {known})",
-            fix="apply the policy again instead",
+            f"no run {run!r} on this machine (unfinished: {known})",
+            fix="list unfinished runs: gpustate resume --list; or apply the policy again",
         )
     return found[run]
 
@@ -157,7 +158,7 @@ def _number(value: object) -> int:
 
 
 def _is_whole(data: dict[str, Any]) -> bool:
-    """A record that was cut short, or edited, is none."""
+    """The record is complete, not truncated or edited."""
     texts = ("run", "verb", "source", "directory")
     return isinstance(data.get("options"), dict) and all(
         isinstance(data.get(k), str) for k in texts

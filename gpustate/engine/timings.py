@@ -1,8 +1,8 @@
-"""How long steps took on a node before: read from the journals of the runs that are kept there.
+"""Durations of earlier steps on a node, from the journals of the runs that it keeps.
 
-One ask, sent along with the probes of a plan. A reboot has no journal of its own: where the boot
-of a node falls between two stages of one run, the time from the end of the one to the start of the
-other is what the reboot took, with everything gpustate waits for after it.
+One query, sent with the probes of a plan. A reboot has no journal entry: if the node booted between two stages
+of one run, the time between the stages is the duration of the reboot and of everything gpustate waits for
+afterwards.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.core.timing import Timing
 
-#: What a reboot is called where steps have labels.
+#: Label of a reboot.
 REBOOT = "reboot"
 
 _ENTRY = re.compile(r'\{"e":"(start|intent|result|end)"(?:,"i":(\d{1,6}))?[^\n]*?"t":(\d{1,12})\b')
 _FAILED = re.compile(r'"rc":(?!0\b)')
 _STAGE = re.compile(r"(.+)-(\d{1,3})")
-#: No step may take longer; what claims to did not.
+#: Longer durations are errors of the clock.
 _LONGEST_S = 24 * 3600
 _LABEL = 200
 
@@ -38,7 +39,7 @@ class _Run:
     took: list[Timing] = field(default_factory=list[Timing])
 
     def take(self, line: str) -> None:
-        """One entry of its journal."""
+        """Add one entry of its journal."""
         entry = _ENTRY.match(line)
         if entry is None:
             return
@@ -57,18 +58,10 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class TimingsQuery(Query[tuple[Timing, ...]]):
-    """Ask for the steps of the runs that are kept, newest first, without what they printed."""
+    """Query the steps of the stored runs, newest first, without their output."""
 
     def script(self) -> str:
-        return r"""cd $G/runs 2>/dev/null || exit 0
-b=0; while read -r k v _; do [ "$k" = btime ] && b=$v; done </proc/stat
-read -r s </proc/1/stat; s=${s##*) }; set -- $s
-printf 'boot %s\n' $((b + ${20:-0} / 100))
-for r in $(ls -1t | grep -v '\.new$' | head -n 10); do
-  printf 'run %s\nsteps ' "$r"; tr -d '\n' <$r/steps.json; echo
-  sed -e '/"e":"effect"/d' -e 's/,"out":.*//' $r/journal
-done
-:"""
+        return shell.load("timings", "gpustate.engine")
 
     def parse(self, answer: Answer) -> tuple[Timing, ...]:
         runs: list[_Run] = []
@@ -94,7 +87,7 @@ done
 
 @lru_cache(256)
 def _steps(text: str) -> tuple[tuple[str, str], ...]:
-    """State and label of each step; nodes that did the same have the same text."""
+    """State and label of each step; nodes with the same steps have the same text."""
     try:
         rows = json.loads(text)
         return tuple((str(row["state"])[:_LABEL], str(row["label"])[:_LABEL]) for row in rows)
@@ -103,17 +96,17 @@ def _steps(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _reboots(runs: list[_Run], boot: int) -> list[Timing]:
-    """The reboot of a run between two of its stages, when it was the last one of the node."""
+    """Reboots between two stages of a run, if it was the last one of the node."""
     stages: dict[tuple[str, int], _Run] = {}
     for run in runs:
         found = _STAGE.fullmatch(run.name)
         if found is not None:
             stages[found[1], int(found[2])] = run
-    told: list[Timing] = []
+    reboots: list[Timing] = []
     for (name, number), run in stages.items():
         following = stages.get((name, number + 1))
         if following is None or not run.end or not run.end <= boot <= following.start:
             continue
         if following.start - run.end <= _LONGEST_S:
-            told.append(Timing("", REBOOT, following.start - run.end, following.name))
-    return told
+            reboots.append(Timing("", REBOOT, following.start - run.end, following.name))
+    return reboots

@@ -1,4 +1,4 @@
-"""What became of states, from the journal and a fresh look: pure. The node's word decides."""
+"""Outcomes of states, from the journal and a new probe, which decides. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gpustate.formats import apt_errors
 from gpustate.formats.words import distinguish
 from gpustate.plan.make import Observations, left_to_first_boot
 
-#: Fields of one state that are told when its steps did not settle them.
-_TOLD = 4
-#: What a step says of a service that it could not start again.
+#: Most fields that a reason lists if they still differ after the steps.
+_MOST_FIELDS = 4
+#: Output of a step about a service that it could not restart.
 _STOPPED = re.compile(r"^still stopped: (\S+)$", re.MULTILINE)
 _AGAIN = re.compile(r"^running again: (\S+)$", re.MULTILINE)
 _WORST_FIRST = (
@@ -33,15 +33,15 @@ _WORST_FIRST = (
 
 
 def steps(state: AnyState, observations: Observations, planned: StateResult) -> tuple[Step, ...]:
-    """A state's steps; a mistake of its author is told as such."""
+    """A state's steps; an exception in the state is reported as its bug."""
     try:
         steps = tuple(state.apply(observations.observed[state.name], planned.plan))
     except GpustateError:
         raise
     except Exception as error:
         raise StepFailed(
-            f"{state.name}: its steps could not be made ({type(error).__name__}: {error}); "
-            "this is a mistake in the state"
+            f"{state.name}: its steps could not be created ({type(error).__name__}: {error}); "
+            "this is a bug in the state"
         ) from error
     if not observations.view.facts.image:
         return steps
@@ -51,28 +51,28 @@ def steps(state: AnyState, observations: Observations, planned: StateResult) -> 
 def after_steps(
     state: AnyState, planned: StateResult, record: journal.Record, observations: Observations
 ) -> StateResult:
-    """Judge one state whose steps were in the program.
+    """Return the outcome of one state whose steps were in the program.
 
     Args:
         state: the state.
-        planned: what was to change.
+        planned: its planned changes.
         record: the program's journal.
-        observations: what the node says now.
+        observations: of the node now.
     """
 
     def become(outcome: Outcome, reason: str = "", evidence: str = "") -> StateResult:
         return replace(planned, outcome=outcome, reason=reason, evidence=evidence)
 
-    said = record.states.get(state.name, journal.StateRecord())
-    if said.skipped_because:
-        return become(Outcome.NOT_RUN, f"because {said.skipped_because} failed")
-    if said.failed_step:
-        outcome = Outcome.ROLLED_BACK if said.rolled_back else Outcome.FAILED
-        cause, move = apt_errors.find_error(said.output) or (journal.cause(said.output), "")
-        reason = f"{said.failed_step} ended with {said.status}: {cause}" + (move and f"; {move}")
-        reason += still_stopped(said.output, observations.observed.get(state.name))
-        result = become(outcome, reason, journal.last_lines(said.output))
-        return replace(result, command=said.command, inspect=said.inspect)
+    entry = record.states.get(state.name, journal.StateRecord())
+    if entry.skipped_because:
+        return become(Outcome.NOT_RUN, f"because {entry.skipped_because} failed")
+    if entry.failed_step:
+        outcome = Outcome.ROLLED_BACK if entry.rolled_back else Outcome.FAILED
+        cause, move = apt_errors.find_error(entry.output) or (journal.cause(entry.output), "")
+        reason = f"{entry.failed_step} ended with {entry.status}: {cause}" + (move and f"; {move}")
+        reason += still_stopped(entry.output, observations.observed.get(state.name))
+        result = become(outcome, reason, journal.last_lines(entry.output))
+        return replace(result, command=entry.command, inspect=entry.inspect)
     if state.name not in observations.observed:
         why = observations.errors.get(state.name, "it could not be probed afterwards")
         return become(Outcome.FAILED, why)
@@ -80,7 +80,7 @@ def after_steps(
     remaining = state.verify(observed)
     refusal = state.refuse(observed) or remaining.refusal
     if refusal is not None:
-        # A state that refuses may well plan nothing; that is not the same as being settled.
+        # A state that refuses may plan no changes and is not converged anyway.
         return become(Outcome.FAILED, refusal)
     image = observations.view.facts.image
     if not remaining and remaining.blocked is not None:
@@ -88,33 +88,40 @@ def after_steps(
     if not remaining or (image and left_to_first_boot(state, observed, remaining)):
         return become(Outcome.CHANGED)
     if record.stopped:
-        return become(Outcome.INTERRUPTED, "stopped before its steps were done")
+        return become(Outcome.INTERRUPTED, "stopped before its steps were finished")
     if record.died:
-        return become(Outcome.FAILED, "the node program was killed before it was done; run again")
+        return become(
+            Outcome.FAILED,
+            "the node program was killed before it finished; run the same command again",
+        )
     wants_reboot = not image and any(
         isinstance(step, ops.Reboot) for step in state.apply(observed, remaining)
     )
     if wants_reboot and all(c.disruption is Disruption.REBOOT for c in remaining.changes):
-        return become(Outcome.REBOOT_PENDING, "the rest comes with a reboot")
+        return become(Outcome.REBOOT_PENDING, "the remaining changes need a reboot")
     if state.stepwise and remaining.changes != planned.plan.changes:
         return become(Outcome.PENDING)
-    told = f"its steps ran, and it still differs: {differences(remaining.changes)}"
-    return become(Outcome.FAILED, f"{told}; {next_move(remaining.changes)}")
+    reason = f"it still differs after its steps: {differences(remaining.changes)}"
+    return become(Outcome.FAILED, f"{reason}; {next_step(remaining.changes)}")
 
 
 def still_stopped(output: str, observed: object) -> str:
-    """What ran before a step that failed and does not run now: by the step, or by what the state keeps of it."""
+    """Services that ran before a failed step and do not run now, by the step's output or the state's record."""
     kept = getattr(observed, "stopped", ())
     again = {*_AGAIN.findall(output)}
     units = [*_STOPPED.findall(output), *(kept if isinstance(kept, tuple) else ())]
     named = ", ".join(unit for unit in dict.fromkeys(map(str, units)) if unit not in again)
-    return f"; ran before and is stopped now: {named} (systemctl status says why)" if named else ""
+    return (
+        f"; ran before and is stopped now: {named}; find the reason: systemctl status {named.replace(',', '')}"
+        if named
+        else ""
+    )
 
 
 def after_reboot(
     state: AnyState, waiting: StateResult, observations: Observations
 ) -> StateResult | None:
-    """Judge a state that waited for a reboot; ``None`` when it has more to do now."""
+    """Return the outcome of a state that waited for a reboot; ``None`` if it has more changes now."""
     if state.name not in observations.observed:
         return replace(
             waiting, outcome=Outcome.FAILED, reason=observations.errors.get(state.name, "")
@@ -125,7 +132,7 @@ def after_reboot(
 
 
 def reboot_steps(state: AnyState, observations: Observations) -> list[ops.Reboot]:
-    """The reboots that a state still asks for."""
+    """Reboots that a state still needs."""
     observed = observations.observed.get(state.name)
     if observed is None:
         return []
@@ -135,13 +142,13 @@ def reboot_steps(state: AnyState, observations: Observations) -> list[ops.Reboot
 
 
 def wait_for_console(waiting: Iterable[AnyState], results: dict[str, StateResult]) -> bool:
-    """A boot without anybody at the console would lose what waits for one: reboots wait with it."""
+    """Block reboots while a state waits for a boot at the console: an unattended boot would lose its request."""
     blocked = [r.state for r in results.values() if r.outcome is Outcome.BLOCKED]
     for state in waiting if blocked else ():
         results[state.name] = replace(
             results[state.name],
             outcome=Outcome.BLOCKED,
-            reason=f"its reboot is the one that {blocked[0]} waits for",
+            reason=f"it needs the reboot at the console that {blocked[0]} waits for",
         )
     return bool(blocked)
 
@@ -151,7 +158,7 @@ def reboot_blocker(states: Iterable[AnyState], observations: Observations) -> st
     for state in states:
         observed = observations.observed.get(state.name)
         if observed is None and state.name in observations.errors and _may_object(state):
-            return f"{state.name} cannot tell whether the node may reboot: {observations.errors[state.name]}"
+            return f"{state.name} cannot determine whether the node may reboot: {observations.errors[state.name]}"
         reason = state.reboot_blocker(observed) if observed is not None else None
         if reason is not None:
             return f"{state.name}: {reason}"
@@ -163,7 +170,7 @@ def _may_object(state: AnyState) -> bool:
 
 
 def node_status(results: Iterable[StateResult]) -> tuple[NodeStatus, str]:
-    """A node's status and the reason for it, from what became of its states."""
+    """A node's status and the reason for it, from the outcomes of its states."""
     by_outcome: dict[Outcome, StateResult] = {}
     for result in results:
         by_outcome.setdefault(result.outcome, result)
@@ -174,16 +181,16 @@ def node_status(results: Iterable[StateResult]) -> tuple[NodeStatus, str]:
 
 
 def differences(changes: Sequence[Change]) -> str:
-    """Fields with what they are and should be, cut to where the two differ; of mappings the keys that do."""
+    """Fields with actual and expected value, cut to the difference; of mappings only keys that differ."""
     rows = [row for change in changes for row in _rows(change)]
-    more = len(rows) - _TOLD
-    return "; ".join(rows[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
+    more = len(rows) - _MOST_FIELDS
+    return "; ".join(rows[:_MOST_FIELDS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _rows(change: Change) -> Iterator[str]:
     before, after = change.before, change.after
     if change.secret:
-        yield f"{change.field} is (secret), should be (secret)"
+        yield f"{change.field} is (secret), expected (secret)"
     elif isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys((*before, *after)):
             if (key in before, before.get(key)) != (key in after, after.get(key)):
@@ -194,15 +201,11 @@ def _rows(change: Change) -> Iterator[str]:
 
 def _both(what: str, before: object, after: object) -> str:
     is_, wanted = distinguish(repr(before), repr(after))
-    return f"{what} is {is_}, should be {wanted}"
+    return f"{what} is {is_}, expected {wanted}"
 
 
-def next_move(changes: Sequence[Change]) -> str:
-    """What somebody does about a state that its own steps did not settle."""
+def next_step(changes: Sequence[Change]) -> str:
+    """Advice for a state that still differs after its steps."""
     paths = dict.fromkeys(change.path for change in changes if change.path)
-    observations = (
-        f"look what else writes {', '.join(paths)}" if paths else "look what else changes it"
-    )
-    return (
-        f"apply again, and if it stays: gpustate explain names a broken link, else {observations}"
-    )
+    other = f"find out what else writes {', '.join(paths)}" if paths else "find out what changes it"
+    return f"apply again; if that does not help, run: gpustate explain NODE; otherwise {other}"

@@ -1,9 +1,8 @@
-"""The walk of one node: connect, look, plan, gate, apply, look again; stage by stage.
+"""The run of one node: connect, probe, plan, gate, apply, probe again; stage by stage.
 
-A stage is: run the steps of every state that can be planned now as one program, look again, judge.
-States that could not be planned because they look behind something that was still to change are
-planned from that second look, and make the next stage. A reboot is a barrier: it comes when
-nothing else is left to do, and only if no state objects.
+A stage runs the steps of every state that can be planned now as one program, probes again, and evaluates the
+result. States whose plan depends on a change of this stage are planned from the second probe, and form the
+next stage. A reboot is a barrier: it comes when nothing else is left to do, and only if no state objects.
 
 Sources:
     design.md section 3; reference/engine.md section 2 (channel budget).
@@ -28,7 +27,7 @@ from gpustate.core.policy import Resolved
 from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState, State
 from gpustate.engine import gate, journal, rebooting, verdicts
-from gpustate.engine.events import Event, Listener, nobody
+from gpustate.engine.events import Event, Listener, ignore
 from gpustate.engine.gate import Holder
 from gpustate.engine.ledger import Ledger, LedgerQuery
 from gpustate.engine.machines import Machines
@@ -50,29 +49,29 @@ from gpustate.plan.make import Observations
 from gpustate.plan.work import planned_steps
 from gpustate.remote.session import Session
 
-#: A policy that still finds something new to do after so many stages does not converge.
+#: A policy that still has changes after so many stages does not converge.
 _MAX_STAGES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How nodes are walked.
+    """How nodes are processed.
 
     Args:
         run: id of the run.
         apply: change nodes; otherwise only plan.
         holder: for the node-side lock.
-        max_disruption: plans that may cost more are refused.
+        max_disruption: plans that may exceed it are refused.
         planned: for a saved plan, the observations it was made from, by node.
-        announced: for a saved plan, what each state may cost, by node.
+        announced: for a saved plan, the most disruption of each state, by node.
         plan_id: id of the saved plan, for the lock.
-        ticket: what the person gave as the reason, for the lock and the node's record of the run.
-        timings: ask also how long steps took before, for an estimate.
-        machines: those that this run has met.
-        all_or_nothing: a node is left alone where one of its states cannot be applied.
-        without_gpu: nodes that the policy expects no GPU on, where only a part of it is walked.
-        forecast: of states that are known only after others, say what can be said now.
-        checks: what else may keep a node from being changed.
+        ticket: the user's reason, for the lock and the node's record of the run.
+        timings: also query how long steps took before, for an estimate.
+        machines: machines that this run has reached.
+        all_or_nothing: do not change a node if one of its states cannot be applied.
+        without_gpu: nodes that the policy expects no GPU on, if only a part of it is applied.
+        forecast: predict the changes of states whose plan depends on other states.
+        checks: further reasons not to change a node.
         maintenance: takes nodes out of service for a change, and back.
     """
 
@@ -94,19 +93,19 @@ class Options:
 
 
 class _InterruptedError(Exception):
-    """Ctrl-C was seen; the running step has ended."""
+    """Ctrl-C was pressed; the running step has ended."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """One node on its way. ``states`` are in graph order, backwards for what is removed."""
+    """The run of one node. ``states`` are in graph order, reversed for a removal."""
 
     session: Session
     resolved: Resolved
     states: Sequence[AnyState]
     options: Options
     stop: Callable[[], bool] = lambda: False
-    listen: Listener = nobody
+    listen: Listener = ignore
     result: NodeResult = field(init=False)
 
     _link: Link = field(init=False)
@@ -117,10 +116,10 @@ class Walk:
         self.result = NodeResult(self.resolved.node.name, notes=list(self.resolved.notes))
         self._link = Link(self.session, self._say, self.stop)
 
-    # --- the whole ---------------------------------------------------------------------
+    # --- the run ---------------------------------------------------------------------
 
     def run(self) -> NodeResult:
-        """Walk to the end; never raises for anything that is the node's or the user's doing."""
+        """Run to the end; never raises for an error of the node or of the user."""
         started = time.monotonic()
         try:
             self._say("connecting")
@@ -133,11 +132,11 @@ class Walk:
         except RefusedError as error:
             self._end(NodeStatus.REFUSED, str(error))
         except _InterruptedError:
-            self._end(NodeStatus.INTERRUPTED, "stopped after the step that was running")
+            self._end(NodeStatus.INTERRUPTED, "stopped after the running step")
         except GpustateError as error:
             self._end(NodeStatus.FAILED, str(error))
-        except Exception as error:  # noqa: BLE001  one node's trouble must not end the others' walks
-            self._end(NodeStatus.FAILED, f"{type(error).__name__}: {error} (a mistake in gpustate)")
+        except Exception as error:  # noqa: BLE001  an error of one node must not end the others' runs
+            self._end(NodeStatus.FAILED, f"{type(error).__name__}: {error} (a bug in gpustate)")
         finally:
             self.session.close()
         self.result.execs = self.session.execs
@@ -148,23 +147,23 @@ class Walk:
         return self.result
 
     def _walk(self) -> None:
-        observations, ledger = self._look()
+        observations, ledger = self._probe()
         met = self.options.machines.meet(ledger.machine, self.result.name, self.options.apply)
         self.result.notes += met
         if self.options.apply and ledger.program is not None and ledger.program.alive:
             observations, ledger = self._wait_for_earlier(ledger)
         if observations.view.facts.first_boot not in ("", "done"):
             self.result.notes.append(
-                f"the first boot of its image: {observations.view.facts.first_boot}"
+                f"first boot of its image: {observations.view.facts.first_boot}"
             )
         results = make.make(self.states, observations)
-        told = (line for result in results.values() for line in result.plan.warnings)
-        self.result.notes += dict.fromkeys(told)
+        warnings = (line for result in results.values() for line in result.plan.warnings)
+        self.result.notes += dict.fromkeys(warnings)
         self._keep(observations, results)
-        self._held(ledger, results)
+        self._check_lock(ledger, results)
         gate.check_node(self.options.checks, self.states, observations, results)
         self._end(*verdicts.node_status(results.values()))
-        if self._left_alone():
+        if self._is_rejected():
             return
         self._compatible(observations, results)
         if not self.options.apply:
@@ -178,26 +177,26 @@ class Walk:
             )
             return
         self._gate(results)
-        self._link.hand_over(ledger.told)
+        self._link.hand_over(ledger.secrets)
         if any(r.outcome is Outcome.PENDING for r in results.values()):
             self._in_maintenance(observations, ledger, results)
             return
         if ledger.lock is not None and gate.dead(ledger, self.options.holder):
-            # Killed when all was done but letting go: nothing that would take the lock over comes.
+            # The earlier run was killed before it released the lock, and no program follows that would take it over.
             self.session.shell(self._release(ledger.lock.run))
         if self.result.status is NodeStatus.OK:
             subject = self._subject(observations, results)
             say = partial(self._say, "draining")
             self.result.notes += self.options.maintenance.end(subject, "", say)
 
-    def _left_alone(self) -> bool:
-        """One state cannot be applied, and the rest is not wanted without it."""
+    def _is_rejected(self) -> bool:
+        """A state cannot be applied, and ``all_or_nothing`` excludes the rest."""
         if not self.options.all_or_nothing:
             return False
         return self.result.status in (NodeStatus.REFUSED, NodeStatus.FAILED)
 
     def _forecast(self, observations: Observations, results: dict[str, StateResult]) -> None:
-        """Add to states that are known after others what they will do, as far as the node can tell now."""
+        """Predict the changes of states whose plan depends on other states, as far as the node allows."""
         for state in self.states:
             waits = results[state.name]
             if waits.outcome is not Outcome.KNOWN_AFTER or state.absent:
@@ -211,19 +210,19 @@ class Walk:
                 if one.name in observations.observed
             ]
             try:
-                notes = self._asked(partial(state.forecast, preview="\n".join(filter(None, parts))))
+                notes = self._query(partial(state.forecast, preview="\n".join(filter(None, parts))))
             except ProbeError as error:
-                notes = (f"what it will do cannot be told yet: {error}",)
+                notes = (f"its changes cannot be predicted yet: {error}",)
             results[state.name] = replace(waits, plan=replace(waits.plan, notes=notes))
         self.result.states = list(results.values())
 
-    def _asked(self, question: Callable[[Node], tuple[str, ...]]) -> tuple[str, ...]:
-        """Ask something more, with all that is known already."""
+    def _query(self, question: Callable[[Node], tuple[str, ...]]) -> tuple[str, ...]:
+        """Send further queries, reusing all answers so far."""
         node, known = self.resolved.node, dict(self._known)
         return self._link.repeat(lambda: query_node(node, question, self.session.answer, known))
 
-    def _held(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
-        """Somebody at work leaves a node half changed: told as that, and not as what is wrong with it."""
+    def _check_lock(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
+        """Report a node that another run is changing as locked, not by its intermediate state."""
         mine = (self.options.run, self.options.holder)
         if not self.options.apply:
             self.result.notes += gate.half_done(ledger, *mine)
@@ -236,7 +235,7 @@ class Walk:
         return query.parse(now)
 
     def _compatible(self, observations: Observations, results: Mapping[str, StateResult]) -> None:
-        """Hold a node that would change against the matrix: what it is to become must fit together."""
+        """Check a node that would change against the compatibility matrix, as it will be after the run."""
         if not gate.announced(results):
             return
         apply = [s for s in self.states if results[s.name].outcome is not Outcome.NOT_APPLICABLE]
@@ -250,7 +249,7 @@ class Walk:
             raise judged.reason
 
     def _gate(self, results: Mapping[str, StateResult]) -> None:
-        """Refuse before anything is touched."""
+        """Refuse before anything is changed."""
         options = self.options
         reason: GpustateError | None = None
         if options.planned is not None:
@@ -263,9 +262,9 @@ class Walk:
             raise reason
 
     def _say(self, kind: str, text: str = "", state: str = "") -> None:
-        # What a step leaves for the person at the controller alone is told as it is.
-        told = text if kind == "secret" else masked(text)
-        self.listen(Event(self.result.name, kind, told, state))
+        # Only a secret for the user at the controller is shown unmasked.
+        shown = text if kind == "secret" else masked(text)
+        self.listen(Event(self.result.name, kind, shown, state))
 
     def _end(self, status: NodeStatus, reason: str) -> None:
         self.result.status = status
@@ -275,9 +274,9 @@ class Walk:
         if self.stop():
             raise _InterruptedError
 
-    # --- looking -----------------------------------------------------------------------
+    # --- probing -----------------------------------------------------------------------
 
-    def _look(self, before: str = "", *, stoppable: bool = True) -> tuple[Observations, Ledger]:
+    def _probe(self, before: str = "", *, stoppable: bool = True) -> tuple[Observations, Ledger]:
         """Probe everything; ``before``: sh that runs ahead of the probes, in the same exec."""
         if stoppable:
             self._check_stop()
@@ -293,7 +292,7 @@ class Walk:
             lead[:] = [before]
             return probe_states(self.resolved.node, self.states, answer, (ledger, *timings))
 
-        # A look changes nothing, and what goes ahead of it may be done twice.
+        # Probes change nothing, and the sh before them may run twice.
         observations, facts, known = self._link.repeat(once)
         self._known = known
         observations.expects_no_gpu = (
@@ -312,17 +311,17 @@ class Walk:
                 self.result.checks = plain(getattr(observations.observed[state.name], "checks", ()))
 
     def _wait_for_earlier(self, ledger: Ledger) -> tuple[Observations, Ledger]:
-        """A program of an earlier run still works on this node: see it to its end first."""
+        """Follow the program of an earlier run to its end if it is still running on this node."""
         held = gate.at_work(ledger, self.options.holder)
         if held is not None:
             raise held
         run = ledger.program.run if ledger.program is not None else ""
-        self._say("waiting", f"run {run} is still at work here; following it to its end")
+        self._say("waiting", f"run {run} is still running here; following it to its end")
         self.result.notes.append(
-            f"an earlier run ({run}) was still at work and was followed to its end"
+            f"an earlier run ({run}) was still running and was followed to its end"
         )
         self._link.follow(run, ops.Program("", {}), journal.Record())
-        return self._look()
+        return self._probe()
 
     # --- maintenance -------------------------------------------------------------------
 
@@ -387,7 +386,7 @@ class Walk:
                     settled[state.name] = became
                     self._say("result", became.outcome.value, state.name)
             elif self._reboot(observations, results, rebooted_for):
-                observations, ledger = self._look(f"{rebooting.BOOTED}; {self._release()}")
+                observations, ledger = self._probe(f"{rebooting.BOOTED}; {self._release()}")
                 self._settle_reboot(observations, results, settled)
             else:
                 break
@@ -396,7 +395,9 @@ class Walk:
             if any(r.outcome is Outcome.INTERRUPTED for r in settled.values()):
                 break
         else:
-            raise StepFailed("after ten stages something is left to do; a state does not converge")
+            raise StepFailed(
+                f"a state does not converge: it still has changes after {_MAX_STAGES} stages"
+            )
         self._keep(observations, results)
         self._end(*verdicts.node_status(results.values()))
 
@@ -428,16 +429,16 @@ class Walk:
             self._run_program(run, program, ledger, record, keep_lock=more or reboot)
         if record.died:
             steps = [r.unfinished_step for r in record.states.values() if r.unfinished_step]
-            where = f" in the middle of: {steps[-1]}" if steps else ""
+            where = f" during: {steps[-1]}" if steps else ""
             self.result.notes.append(f"the node program was killed{where}")
         self._say("verifying")
-        # Ctrl-C or not: what was done has to be told.
-        observations, ledger = self._look(self._release(), stoppable=False)
-        self._link.hand_over(ledger.told)
+        # Also after Ctrl-C: the result has to show the changes that were made.
+        observations, ledger = self._probe(self._release(), stoppable=False)
+        self._link.hand_over(ledger.secrets)
         return observations, ledger, record
 
     def _release(self, run: str = "") -> str:
-        """sh that lets go of a lock that was kept from one stage to the next, or of a dead run's."""
+        """sh that releases a lock kept between stages, or that of a run that no longer exists."""
         return (
             f'[ "$(cat $G/lock/run)" = {shlex.quote(run or self.options.run)} ] && rm -rf $G/lock'
         )
@@ -476,7 +477,7 @@ class Walk:
     def _reboot(
         self, observations: Observations, results: dict[str, StateResult], rebooted_for: set[str]
     ) -> bool:
-        """Reboot if that is what is left to do; False when it is not, or must not be."""
+        """Reboot if nothing else is left to do; False if no state needs it, or one objects."""
         waiting = [s for s in self.states if results[s.name].outcome is Outcome.REBOOT_PENDING]
         if not waiting:
             return False
@@ -486,7 +487,7 @@ class Walk:
         blocker = verdicts.reboot_blocker(self.states, observations)
         if blocker is not None:
             for state in waiting:
-                reason = f"it needs a reboot, which is withheld: {blocker}"
+                reason = f"it needs a reboot, which is blocked: {blocker}"
                 results[state.name] = replace(
                     results[state.name], outcome=Outcome.FAILED, reason=reason
                 )
@@ -494,7 +495,9 @@ class Walk:
         again = [state.name for state in waiting if state.name in rebooted_for]
         for name in again:
             results[name] = replace(
-                results[name], outcome=Outcome.FAILED, reason="a reboot did not settle it"
+                results[name],
+                outcome=Outcome.FAILED,
+                reason="it still needs a reboot after the reboot",
             )
         if again:
             return False
@@ -512,7 +515,7 @@ class Walk:
         results: Mapping[str, StateResult],
         settled: dict[str, StateResult],
     ) -> None:
-        """What became of the states that waited for the reboot; some have more to do now."""
+        """Evaluate the states that waited for the reboot; some have more changes now."""
         for state in self.states:
             waiting = results[state.name]
             if waiting.outcome is not Outcome.REBOOT_PENDING:

@@ -1,5 +1,5 @@
-"""Why a node does not work: the chain of proofs from PCI to the scheduler, and the cause of a break.
+"""Diagnosis of a node: the checks from PCI to the scheduler, and the cause of the first that fails.
 
-``script`` holds the sh fragments that look for traces, ``clues`` reads them, the modules with causes
-say what each trace means, and ``walk`` puts them together. Nothing here changes a node.
+``script`` holds the sh fragment that collects traces, ``clues`` parses them, the modules with causes interpret
+them, and ``walk`` combines all of it. Nothing here changes a node.
 """

@@ -1,7 +1,7 @@
-"""What a cause is: a name, the link it breaks, how it is recognised, and what helps.
+"""Causes: a name, the check that fails, how the cause is detected, and the remedy.
 
-A cause that ``explains`` is looked for only where its link is broken by the chain's own judgement: it says
-why. One that does not breaks its link itself, so it must rest on what no healthy node shows.
+A cause with ``explains`` is considered only if its check has failed, and gives the reason. One without makes
+its check fail, so it must not match any healthy node.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gpustate.explain.clues import Clues
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything a cause is recognised by.
+    """Everything that causes are detected from.
 
     Args:
-        observed: what the chain of proofs is judged by.
-        clues: traces beside it.
-        check: how the link stands by itself.
-        cut_short: the search for traces did not come to its end; there are none then.
+        observed: the observation that the checks evaluate.
+        clues: further traces of problems.
+        check: the check itself.
+        cut_short: the search for traces timed out; ``clues`` is empty then.
     """
 
     observed: chain.ChainObservation
@@ -36,27 +36,27 @@ class View:
 
     @property
     def broken(self) -> str:
-        """The evidence of a link broken by itself; empty when it is not."""
+        """The evidence if the check itself failed; empty if it did not."""
         return self.check.evidence if self.check is not None and self.check.failed else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One way in which a link breaks.
+    """One reason for which a check fails.
 
     Args:
-        name: as ``explain -o json`` has it.
-        link: the link it breaks.
-        look: evidence in words, or empty when it is not this.
-        remedy: the next move.
-        threads: public issues that tell of it.
-        state: the state whose apply repairs it; empty when none does.
-        explains: only where the link is broken by itself.
+        name: ``cause`` in ``explain -o json``.
+        link: the check that fails.
+        detect: returns the evidence in words, or nothing if this is not the cause.
+        remedy: the fix.
+        threads: public issues that describe it.
+        state: the state that fixes it; empty if none does.
+        explains: consider it only if the check itself failed.
     """
 
     name: str
     link: str
-    look: Callable[[View], str]
+    detect: Callable[[View], str]
     remedy: str
     threads: tuple[str, ...] = ()
     state: str = ""
@@ -64,11 +64,11 @@ class Cause:
 
 
 def some(items: list[str], most: int = 4) -> str:
-    """The first few of many, and how many more there are."""
+    """The first items, and the number of the others."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(items[:most]) + more
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """A version for comparing."""
+    """A version as numbers that can be compared."""
     return tuple(int(part) for part in version.split(".") if part.isdecimal())

@@ -1,6 +1,6 @@
-"""Traces of known problems as data, read from what the fragment of ``script`` printed.
+"""Traces of known problems, parsed from the output of the fragment in ``script``.
 
-A node may lack any program or file, so a clue that is missing says nothing; only one that is there does.
+A node may lack any program or file, so only a trace that is present means something.
 """
 
 from __future__ import annotations
@@ -19,60 +19,60 @@ _COMPILER = re.compile(r"\b(gcc-\d+)\b")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A systemd unit, as far as its state tells something."""
+    """State of a systemd unit."""
 
     name: str
     exists: bool = False
     active: str = ""
     sub: str = ""
-    enabled: str = ""  # the state of its file, as the disk has it
-    why: str = ""  # the line of its journal that says why it failed
-    skipped: bool = False  # systemd looked at its conditions, and they were not met
-    restarts: int = 0  # how often systemd has started it again by itself
-    since_s: int = 0  # the second of this boot in which it was last started
-    starting_s: int = 0  # for how long it has been starting
+    enabled: str = ""  # the state of its file on disk
+    why: str = ""  # the line of its journal with the reason of the failure
+    skipped: bool = False  # its conditions were not met
+    restarts: int = 0  # automatic restarts by systemd
+    since_s: int = 0  # last start, in seconds since the boot
+    starting_s: int = 0  # duration of the start so far
 
     @property
     def failed(self) -> bool:
-        """It ended badly, or systemd starts it again and again."""
+        """It failed, or systemd keeps restarting it."""
         again = self.active == "activating" and (self.sub == "auto-restart" or self.restarts > 0)
         return self.active == "failed" or again
 
     @property
     def hangs(self) -> bool:
-        """It has been starting for too long."""
+        """Its start takes too long."""
         return self.active == "activating" and not self.failed and self.starting_s >= PATIENCE_S
 
     @property
     def failure(self) -> str:
-        """That it failed, and what it said, or that it hangs; empty when it does neither."""
+        """That it failed, with the reason, or that it hangs; empty if neither."""
         if self.hangs:
             return starting(self.name, self.starting_s)
-        said = f": {self.why}" if self.why else ""
-        return f"{self.name} failed{said}" if self.failed else ""
+        reason = f": {self.why}" if self.why else ""
+        return f"{self.name} failed{reason}" if self.failed else ""
 
     @property
     def missed(self) -> bool:
-        """It is enabled, nothing kept it from starting, and it neither runs nor has failed."""
+        """It is enabled, its conditions are met, and it neither runs nor has failed."""
         to_run = self.enabled in ("enabled", "enabled-runtime") and not self.skipped
         return self.exists and to_run and self.active == "inactive"
 
     @property
     def masked(self) -> bool:
-        """Its name leads to nothing, so that nothing starts it."""
+        """It is linked to /dev/null, so nothing can start it."""
         return self.enabled.startswith("masked")
 
 
 @dataclass(frozen=True, slots=True)
 class Clues:
-    """Every trace; ``one`` and ``all`` give the plain ones by the key the fragment prints.
+    """All traces; ``one`` and ``all`` return plain values by the key that the fragment prints.
 
     Args:
         rows: values by key, in order.
-        units: by name, with those that do not exist.
-        packages: installed ones, with their upstream version.
-        node: the Node object of Kubernetes; ``None`` when it could not be read.
-        registered: device ids by resource that the kubelet keeps; ``None``: no checkpoint.
+        units: by name, including those that do not exist.
+        packages: installed packages with their upstream version.
+        node: the Node object of Kubernetes; ``None`` if it could not be read.
+        registered: device ids by resource in the kubelet's checkpoint; ``None``: no checkpoint.
     """
 
     rows: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
@@ -86,7 +86,7 @@ class Clues:
         return self.rows.get(key, ())
 
     def one(self, key: str) -> str:
-        """The first value of a key; empty when there is none."""
+        """The first value of a key; empty if there is none."""
         return self.rows.get(key, ("",))[0]
 
     def has(self, key: str) -> bool:
@@ -94,7 +94,7 @@ class Clues:
         return key in self.rows
 
     def fields(self, key: str, count: int) -> list[list[str]]:
-        """Values cut at their bars; those with another number of fields are left out."""
+        """Values split at ``|``; those with another number of fields are left out."""
         rows = [value.split("|", count - 1) for value in self.all(key)]
         return [row for row in rows if len(row) == count]
 
@@ -102,20 +102,20 @@ class Clues:
         """A unit by its name without ``.service``."""
         return self.units.get(f"{name}.service", Unit(name))
 
-    def said(self, *words: str) -> str:
-        """The last line of dmesg with one of some words; empty when there is none."""
+    def kernel_message(self, *words: str) -> str:
+        """The last line of dmesg with one of some words; empty if there is none."""
         lines = [line for line in self.all("dmesg") if any(word in line for word in words)]
         return lines[-1].strip() if lines else ""
 
     @property
     def kernel_compiler(self) -> str:
-        """The compiler the running kernel names as its own, with its number: gcc-12."""
+        """The compiler that built the running kernel, with its version: gcc-12."""
         match = _COMPILER.search(self.one("kernel_build"))
         return match[1] if match else ""
 
     @property
     def build_error(self) -> str:
-        """Why the last build of the module failed; empty when none is known to have."""
+        """Why the last build of the module failed; empty if no failure is known."""
         return dkms.first_error("\n".join(self.all("log"))) or ""
 
     def labels(self) -> dict[str, str]:
@@ -124,11 +124,11 @@ class Clues:
         return {str(key): str(value) for key, value in found.items()}
 
     def quantity(self, part: str, resource: str) -> int | None:
-        """``capacity`` or ``allocatable`` of a resource; ``None`` when the node does not list it."""
+        """``capacity`` or ``allocatable`` of a resource; ``None`` if the node does not list it."""
         return whole(str(self._part("status", part).get(resource, "")))
 
     def resources(self) -> tuple[str, ...]:
-        """NVIDIA's resources the node lists, also those with nothing left."""
+        """NVIDIA's resources that the node lists, including those with capacity 0."""
         return tuple(
             sorted(key for key in self._part("status", "capacity") if key.startswith("nvidia.com/"))
         )
@@ -148,7 +148,7 @@ class Clues:
         return self._part("spec").get("unschedulable") is True
 
     def not_ready(self) -> str:
-        """Why the node is not Ready; empty when it is, or when nothing is known."""
+        """Why the node is not Ready; empty if it is, or if nothing is known."""
         rows = self._part("status").get("conditions")
         for row in rows if isinstance(rows, list) else []:
             if isinstance(row, dict) and row.get("type") == "Ready" and row.get("status") != "True":
@@ -163,11 +163,11 @@ class Clues:
 
 
 def parse(text: str) -> Clues:
-    """Read the fragment's lines; what is torn or of another shape is left out."""
+    """Parse the fragment's lines; malformed ones are left out."""
     rows: dict[str, list[str]] = {}
     units: dict[str, Unit] = {}
     shown: dict[str, str] = {}
-    for line in text.split("\n"):  # files have other breaks in them too
+    for line in text.split("\n"):  # splitlines() splits at more than line feeds
         key, equals, value = line.removesuffix("\r").partition("=")
         if not equals:
             continue
@@ -206,7 +206,7 @@ def parse(text: str) -> Clues:
 
 
 def upstream(version: str) -> str:
-    """Without Debian's epoch and revision."""
+    """A version without Debian's epoch and revision."""
     version = version.partition(":")[2] or version
     return version.rpartition("-")[0] or version
 

@@ -1,7 +1,7 @@
-"""Causes at the link ``container``: why a container that the validator started did not get its GPUs.
+"""Causes at the check ``container``: why a container that the validator started did not get its GPUs.
 
-What was tried stands in the kept proof; nothing is started here. Each way to fail is one cause, recognised by
-:mod:`gpustate.diagnosis.container_checks`.
+The results come from the validation record; nothing is started here. Each kind of failure in
+:mod:`gpustate.diagnosis.container_checks` is one cause.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from gpustate.diagnosis import container_checks
 from gpustate.explain.causes import Cause, View
 
 
-def _look(name: str) -> Callable[[View], str]:
-    def look(view: View) -> str:
+def _detect(name: str) -> Callable[[View], str]:
+    def detect(view: View) -> str:
         failure = container_checks.first_failure(view.observed)
         return view.broken if failure is not None and failure.kind.name == name else ""
 
-    return look
+    return detect
 
 
 CAUSES = tuple(
-    Cause(f"container-{kind.name}", "container", _look(kind.name), kind.remedy, state=kind.state)
+    Cause(f"container-{kind.name}", "container", _detect(kind.name), kind.remedy, state=kind.state)
     for kind in container_checks.KINDS
 )

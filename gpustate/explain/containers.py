@@ -1,8 +1,8 @@
-"""Causes at the links ``toolkit``, ``runtime`` and ``cdi``.
+"""Causes at the checks ``toolkit``, ``runtime`` and ``cdi``.
 
-Surprising: a container that lost its GPUs to a ``systemctl daemon-reload`` is found without looking into it.
-systemd tells when it read its units last; a container that runs since before that, and that systemd gives no
-GPU, has none any more.
+Surprising: a container that lost its GPUs to a ``systemctl daemon-reload`` is detected from outside. systemd
+reports when it last read its units; a container that was started before, and that systemd allows no GPU, has
+none any more.
 
 Sources:
     NVIDIA/nvidia-container-toolkit#48, #251 (daemon-reload), #982 and gpu-operator#992 (imports),
@@ -37,7 +37,7 @@ def _toolkit_unusable(view: View) -> str:
 
 
 def _no_low_level(view: View) -> str:
-    """The toolkit is whole; what it hands a container on to is not there."""
+    """The toolkit works, and the low-level runtime that it calls is missing."""
     return view.broken if chain.NO_LOW_LEVEL in view.broken else ""
 
 
@@ -46,19 +46,19 @@ def _toolkit_broken(view: View) -> str:
 
 
 def _no_file(view: View) -> bool:
-    """containerd does without its file, and runs with what it has built in; its dump does not."""
+    """Without its file containerd runs with built-in defaults, but ``config dump`` fails."""
     return not _other_file(view) and "config.toml: no such file" in view.broken
 
 
 def _other_file(view: View) -> str:
-    """The file that containerd's service names in the place of its default; empty where it names none."""
+    """The configuration file that containerd's service names; empty if it uses the default."""
     return view.observed.containerd.config if view.observed.containerd is not None else ""
 
 
 def _config(view: View) -> str:
     if "config dump ended" not in view.broken or _no_file(view):
         return ""
-    return view.broken + damaged.named_in(
+    return view.broken + damaged.originals_named_in(
         view, view.broken, _other_file(view) or "/etc/containerd/config.toml"
     )
 
@@ -67,11 +67,11 @@ def _down(view: View) -> str:
     if "is not running" not in view.broken:
         return ""
     why = view.clues.unit("containerd").why
-    return view.broken + (f"; it said: {why}" if why else "")
+    return view.broken + (f"; its journal: {why}" if why else "")
 
 
 def _stopped(view: View) -> str:
-    """Somebody has stopped it, and it starts again at the next boot: nothing is wrong with it."""
+    """It was stopped by hand and would start at the next boot."""
     unit = view.clues.unit("containerd")
     if unit.active != "inactive" or unit.enabled != "enabled":
         return ""
@@ -85,12 +85,14 @@ def _imports(view: View) -> str:
     imported = any(_DROP_INS.rstrip("/") in line for line in view.clues.all("imports"))
     if not files or imported:
         return ""
-    return f"{view.broken}; {files[0]} has it, and /etc/containerd/config.toml does not import that folder any more"
+    return f"{view.broken}; {files[0]} defines it, but /etc/containerd/config.toml no longer imports that folder"
 
 
 def _handler(view: View) -> str:
     if _no_file(view):
-        return "containerd has no runtime handler nvidia: there is no /etc/containerd/config.toml"
+        return (
+            "containerd has no runtime handler nvidia: /etc/containerd/config.toml does not exist"
+        )
     return view.broken if "no runtime handler" in view.broken else ""
 
 
@@ -98,13 +100,13 @@ def _left_behind(view: View) -> str:
     return view.broken if "does not exist" in view.broken else ""
 
 
-def _says(*words: str) -> Callable[[View], str]:
-    """The chain's own evidence, where it has all these words."""
+def _evidence_with(*words: str) -> Callable[[View], str]:
+    """Detect a cause by words of the check's own evidence."""
     return lambda view: view.broken if all(word in view.broken for word in words) else ""
 
 
 def _cri_dead(view: View) -> str:
-    words = ("without its CRI service", "runs and does not answer", "says that it is not ready")
+    words = ("without its CRI service", "runs and does not answer", "is not ready")
     return view.broken if any(one in view.broken for one in words) else ""
 
 
@@ -115,7 +117,7 @@ def _absent(view: View) -> str:
 def _other_runtime(view: View) -> str:
     units = [view.clues.unit(name) for name in _RUNTIMES]
     return "; ".join(
-        unit.failure + (damaged.named_in(view, unit.why) if unit.why else "")
+        unit.failure + (damaged.originals_named_in(view, unit.why) if unit.why else "")
         for unit in units
         if unit.failure
     )
@@ -126,7 +128,7 @@ def _template(view: View) -> str:
     templates = [t for t in view.clues.all("template") if any(f"/{name}/" in t for name in lacking)]
     if not templates or view.observed.runtime_binary is None:
         return ""
-    return f"{templates[0]} replaces what {lacking[0]} would write, and has no nvidia runtime"
+    return f"{templates[0]} replaces the configuration that {lacking[0]} generates, and has no nvidia runtime"
 
 
 def _reloaded(view: View) -> str:
@@ -140,7 +142,7 @@ def _reloaded(view: View) -> str:
     ]
     if not robbed:
         return ""
-    return f"{some(robbed)} ran when systemctl daemon-reload took its GPUs: NVML answers 'Unknown Error' in it"
+    return f"{some(robbed)} lost its GPUs to systemctl daemon-reload: NVML returns 'Unknown Error' in it"
 
 
 def _no_spec(view: View) -> str:
@@ -148,7 +150,7 @@ def _no_spec(view: View) -> str:
 
 
 def _persistenced(view: View) -> str:
-    """NVIDIA's specification names its socket, which is there while it runs."""
+    """NVIDIA's specification names its socket, which exists while it runs."""
     unit = view.clues.unit("nvidia-persistenced")
     if "/run/nvidia-persistenced/" not in _stale(view) or unit.active == "active":
         return ""
@@ -164,18 +166,18 @@ def _persistenced_drop_in(view: View) -> str:
 
 
 def _stale(view: View) -> str:
-    return view.broken if "names what does not exist" in view.broken else ""
+    return view.broken if "names missing files" in view.broken else ""
 
 
 def _missing_files(view: View) -> str:
     found, unit = _stale(view), view.clues.unit("nvidia-persistenced")
     if "/run/nvidia-persistenced/" in found and not (unit.exists or unit.masked):
-        return f"{found}; nvidia-persistenced, whose that is, is not installed"
+        return f"{found}; nvidia-persistenced, which creates it, is not installed"
     return found
 
 
 def _lost(view: View) -> tuple[str, dict[str, str]]:
-    """The specification that names what does not exist, and which of that packages bring: path to package."""
+    """The specification that names missing files, and those that belong to packages: path to package."""
     spec = next((one for one in view.observed.cdi if one.missing), None)
     if spec is None or not _stale(view):
         return "", {}
@@ -184,22 +186,22 @@ def _lost(view: View) -> tuple[str, dict[str, str]]:
 
 
 def _package_files(state: str) -> Callable[[View], str]:
-    """Files of packages that one state puts back; with an empty name, of those that none does."""
+    """Missing files of packages that one state reinstalls; with an empty name, of the packages that none does."""
 
-    def look(view: View) -> str:
+    def detect(view: View) -> str:
         spec, lost = _lost(view)
-        told = [
+        names = [
             f"{path} ({package})"
             for path, package in lost.items()
             if file_owners.state_of(package, path) == state
         ]
-        return f"{spec} names files of packages that are missing: {some(told)}" if told else ""
+        return f"{spec} names missing files of packages: {some(names)}" if names else ""
 
-    return look
+    return detect
 
 
 def _foreign(view: View) -> str:
-    """Nobody but its writer changes such a file: the state cdi refuses a node that has one."""
+    """A specification that was not generated: the state cdi refuses a node that has one."""
     path, _ = _lost(view)
     if not path or path == cdi.SPEC_PATH:
         return ""
@@ -207,7 +209,7 @@ def _foreign(view: View) -> str:
         generated = cdi.parse(damaged.cdi_texts(view).get(path, "")).generated
     except ProbeError:
         return ""
-    return "" if generated else f"{_stale(view)}; nvidia-ctk alone did not write it"
+    return "" if generated else f"{_stale(view)}; the file is foreign, not generated by nvidia-ctk"
 
 
 def _lacking(view: View) -> str:
@@ -215,7 +217,7 @@ def _lacking(view: View) -> str:
 
 
 def _gone(view: View) -> str:
-    return view.broken if "MIG devices that are gone" in view.broken else ""
+    return view.broken if "MIG devices that no longer exist" in view.broken else ""
 
 
 def _undivided(view: View) -> str:
@@ -232,9 +234,7 @@ def _twice(view: View) -> str:
         twice = sorted(name for name, count in counted.items() if count > 1)
         if twice:
             files = [spec.path for spec in view.observed.cdi if spec.path.startswith(f"{folder}/")]
-            return (
-                f"{some(files)} both name nvidia.com/gpu={twice[0]}, so that runtimes refuse either"
-            )
+            return f"{some(files)} both define nvidia.com/gpu={twice[0]}, so runtimes reject both"
     return ""
 
 
@@ -247,14 +247,14 @@ def _device_numbers(view: View) -> str:
             and node.character
             and (str(node.major), str(node.minor)) != (major, minor)
         ):
-            return f"{file} gives {path} the numbers {major}:{minor}, and it has {node.major}:{node.minor}"
+            return f"{file} has the numbers {major}:{minor} for {path}, which is {node.major}:{node.minor}"
     return ""
 
 
 CAUSES = (
     Cause("toolkit-missing", "toolkit", _toolkit_missing, remedies.NO_TOOLKIT, state="container-toolkit"),
     Cause("toolkit-not-usable", "toolkit", _toolkit_unusable,
-          "have its packages put it right: gpustate apply with the state container-toolkit", state="container-toolkit"),
+          remedies.by_apply("reinstall its package", "container-toolkit"), state="container-toolkit"),
     Cause("low-level-runtime-missing", "toolkit", _no_low_level, remedies.NO_LOW_LEVEL),
     Cause("toolkit-broken", "toolkit", _toolkit_broken, remedies.TOOLKIT_BROKEN, state="container-toolkit"),
     Cause("containerd-configuration-broken", "runtime", _config, remedies.CONTAINERD_CONFIG,
@@ -262,54 +262,55 @@ CAUSES = (
     Cause("containerd-stopped", "runtime", _stopped, remedies.CONTAINERD_STOPPED, state="containerd"),
     Cause("containerd-down", "runtime", _down, remedies.CONTAINERD_DOWN),
     Cause("containerd-missing", "runtime", _absent, remedies.NO_CONTAINERD),
-    Cause("containerd-cri-disabled", "runtime", _says("serves no pods", "disabled_plugins"), remedies.CRI_DISABLED),
-    Cause("containerd-runc-missing", "runtime", _says("without its CRI service", 'default_runtime_name = "runc"'),
-          "define it again: gpustate apply with the state containerd", ("containerd/containerd#5837",), "containerd"),
+    Cause("containerd-cri-disabled", "runtime", _evidence_with("serves no pods", "disabled_plugins"), remedies.CRI_DISABLED),
+    Cause("containerd-runc-missing", "runtime", _evidence_with("without its CRI service", 'default_runtime_name = "runc"'),
+          remedies.by_apply("define it", "containerd"), ("containerd/containerd#5837",), "containerd"),
     Cause("cri-dead", "runtime", _cri_dead, remedies.CRI_DEAD),
-    Cause("containerd-configuration-unread", "runtime", _says("does not have what its files have"), remedies.NOT_READ,
+    Cause("containerd-configuration-unread", "runtime", _evidence_with("has not read its configuration files"), remedies.NOT_READ,
           state="containerd"),
-    Cause("cgroup-drivers-disagree", "runtime", _says("cgroup drivers disagree"), remedies.CGROUP_DRIVERS),
-    Cause("crio-configuration-unread", "runtime", _says("running CRI-O has no runtime handler"),
+    Cause("cgroup-drivers-disagree", "runtime", _evidence_with("cgroup drivers disagree"), remedies.CGROUP_DRIVERS),
+    Cause("crio-configuration-unread", "runtime", _evidence_with("running CRI-O has no runtime handler"),
           remedies.NO_CRIO_HANDLER, state="crio"),
     Cause("containerd-imports-lost", "runtime", _imports,
-          "import it again: gpustate apply with the state containerd",
+          remedies.by_apply("import it", "containerd"),
           ("NVIDIA/gpu-operator#992", "NVIDIA/nvidia-container-toolkit#982"), "containerd"),
     Cause("containerd-handler-missing", "runtime", _handler, remedies.NO_HANDLER,
           ("NVIDIA/gpu-operator#623",), "containerd"),
     Cause("handler-left-behind", "runtime", _left_behind, remedies.HANDLER_BINARY,
           ("NVIDIA/nvidia-container-toolkit#1328", "NVIDIA/gpu-operator#188"), "containerd"),
-    Cause("handler-of-another-program", "runtime", _says("not nvidia-container-runtime"), remedies.HANDLER_BINARY,
+    Cause("handler-of-another-program", "runtime", _evidence_with("not nvidia-container-runtime"), remedies.HANDLER_BINARY,
           state="containerd"),
     Cause("runtime-template-in-the-way", "runtime", _template,
-          "remove the template, or write the nvidia runtime into it; without one it is found by itself",
+          "remove the template, or add the nvidia runtime to it; without a template the runtime is detected automatically",
           ("rancher/rke2#3385",), explains=False),
     Cause("container-runtime-failed", "runtime", _other_runtime,
-          "fix what it names, or copy back what is kept of it, and start it; then gpustate apply with the state of that runtime",
+          "fix what the message names, or restore the file's original (cp -p), and restart the runtime; then apply "
+          f"(the runtime's state): {remedies.APPLY}",
           ("NVIDIA/gpu-operator#992",), explains=False),
     Cause("daemon-reload-took-gpus", "runtime", _reloaded,
-          "make those containers anew, and keep it from coming again: gpustate apply with the states dev-char and cdi",
+          "recreate those containers; " + remedies.by_apply("prevent it", "dev-char", "cdi"),
           ("NVIDIA/nvidia-container-toolkit#48", "NVIDIA/gpu-operator#485"), explains=False),
     Cause("every-gpu-in-quarantine", "cdi", lambda v: v.broken if "every GPU is in quarantine" in v.broken else "",
           remedies.ALL_HELD),
     Cause("cdi-missing", "cdi", _no_spec, remedies.CDI, state="cdi"),
-    Cause("cdi-foreign", "cdi", _foreign, "remove that file, or fix what it names and rename its devices"),
+    Cause("cdi-foreign", "cdi", _foreign, f"remove that file, or fix what it names and rename its devices; then: {remedies.APPLY}"),
     Cause("driver-files-missing", "cdi", _package_files("driver"),
-          "put them back: gpustate apply with the state driver", state="driver"),
+          remedies.by_apply("reinstall the packages", "driver"), state="driver"),
     Cause("toolkit-files-missing", "cdi", _package_files("container-toolkit"),
-          "put them back: gpustate apply with the state container-toolkit", state="container-toolkit"),
+          remedies.by_apply("reinstall the packages", "container-toolkit"), state="container-toolkit"),
     Cause("package-files-missing", "cdi", _package_files(""),
-          "install the package again: apt-get install --reinstall PACKAGE, or dnf reinstall PACKAGE"),
+          "reinstall the package: apt-get install --reinstall PACKAGE, or dnf reinstall PACKAGE"),
     Cause("persistenced-drop-in", "cdi", _persistenced_drop_in, services.DROP_IN),
     Cause("persistenced-stopped", "cdi", _persistenced,
-          "systemctl unmask nvidia-persistenced where it is masked, then gpustate apply with the state persistenced",
+          remedies.by_apply("unmask it if it is masked (systemctl unmask nvidia-persistenced), then apply", "persistenced"),
           state="persistenced"),
     Cause("cdi-names-missing-files", "cdi", _missing_files, remedies.CDI_STALE,
           ("NVIDIA/nvidia-container-toolkit#1828", "NVIDIA/NemoClaw#4733"), "cdi"),
     Cause("cdi-lacks-devices", "cdi", _lacking, remedies.CDI_STALE, ("NVIDIA/nvidia-container-toolkit#1895",), "cdi"),
     Cause("mig-devices-lost", "cdi", _undivided,
-          "make them again: gpustate apply with the state mig, and with the state cdi after it", state="mig"),
+          remedies.by_apply("recreate them", "mig", "cdi"), state="mig"),
     Cause("cdi-names-gone-devices", "cdi", _gone, remedies.CDI_STALE, state="cdi"),
     Cause("cdi-device-numbers", "cdi", _device_numbers, remedies.CDI_STALE, ("NVIDIA/NemoClaw#4733",), "cdi", explains=False),
-    Cause("cdi-device-named-twice", "cdi", _twice, "remove the file that is not kept up to date, then apply the state cdi",
+    Cause("cdi-device-named-twice", "cdi", _twice, remedies.by_apply("remove the file that is not kept up to date, then apply", "cdi"),
           ("NVIDIA/k8s-dra-driver-gpu#787",), explains=False),
 )  # fmt: skip

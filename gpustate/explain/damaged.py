@@ -1,11 +1,11 @@
-"""Causes at the links ``toolkit``, ``cdi`` and ``cuda``: a file is there, and nobody can read sense from it.
+"""Causes at the checks ``toolkit``, ``cdi`` and ``cuda``: a file exists and cannot be parsed or used.
 
-Such a file is not missing, so what helps against a missing one may not help here: a folder in the place of a
-specification stays in the way of a new one. Where gpustate has ever written a file, the node keeps its bytes
-as they were before, under a name that nobody can guess; the evidence tells it.
+The remedy for a missing file may not help here: a folder in the place of a specification prevents writing a
+new one. If gpustate has ever written the file, the node keeps its original content, and the evidence names
+where.
 
-Surprising: a CDI specification that a runtime cannot read is left out without a word, and costs nothing while
-another one names the same devices; it is a warning then, not a cause.
+Surprising: runtimes skip a CDI specification that they cannot read without a message. That does no harm while
+another one names the same devices, so it is a warning then and no cause.
 
 Sources:
     cncf-tags/container-device-interface, SPEC.md: kind, devices; NVIDIA/nvidia-container-toolkit, internal/config.
@@ -24,44 +24,43 @@ from gpustate.formats import cdi, toolkit_config
 _TOOLKIT_CONFIG = toolkit_config.CONFIG_PATH
 
 
-def as_before(view: View, *paths: str) -> str:
-    """Where the bytes of files are kept that gpustate has written; empty when it has written none of them."""
-    told = [
-        f"; {path} as it was before gpustate: {kept}"
-        if kept
-        else f"; {path} did not exist before gpustate"
+def originals_of(view: View, *paths: str) -> str:
+    """Where the originals of files are that gpustate has written; empty if it has written none of them."""
+    return "".join(
+        f"; original of {path}: {kept}" if kept else f"; {path} did not exist before gpustate"
         for path, kept in view.clues.fields("kept", 2)
         if path in paths
-    ]
-    return "".join(told)
+    )
 
 
-def named_in(view: View, evidence: str, otherwise: str = "") -> str:
-    """The same for the files that a message names, or else for one that it may mean."""
+def originals_named_in(view: View, evidence: str, otherwise: str = "") -> str:
+    """The same for the files that a message names, or else for the one that it may mean."""
     paths = [path for path, _ in view.clues.fields("kept", 2) if path in evidence]
-    return as_before(view, *(paths or [otherwise]))
+    return originals_of(view, *(paths or [otherwise]))
 
 
 def _toolkit(view: View) -> str:
-    # Programs that are not there come first; of those that fail, this may be why.
+    # Missing programs come first; for one that fails, this may be the reason.
     if view.check is None or view.check.outcome == chain.NOT_APPLICABLE:
         return ""
     if "not installed" in view.broken:
         return ""
     for path, kind in view.clues.fields("no_file", 2):
         if path.endswith(_TOOLKIT_CONFIG):
-            return f"{_TOOLKIT_CONFIG} is a {kind}, and every container that asks for a GPU fails by it"
+            return f"{_TOOLKIT_CONFIG} is a {kind}, so every container that requests a GPU fails"
     rows = view.clues.all("toolkit_config")
     try:
-        toolkit_config.read_keys("\n".join(rows[1:]))  # the first row says that there is one
+        toolkit_config.read_keys(
+            "\n".join(rows[1:])
+        )  # the first row only marks that the file exists
     except ProbeError as error:
         found = f"{error.place or _TOOLKIT_CONFIG}: {error.message}"
-        return found + as_before(view, _TOOLKIT_CONFIG)
+        return found + originals_of(view, _TOOLKIT_CONFIG)
     return ""
 
 
 def cdi_texts(view: View) -> dict[str, str]:
-    """CDI specifications by path; those that are too long are left out."""
+    """CDI specifications by path; very long ones are left out."""
     lines = view.clues.fields("cdi_text", 2)
     return {
         path: "".join(f"{line}\n" for of, line in lines if of == number)
@@ -70,7 +69,7 @@ def cdi_texts(view: View) -> dict[str, str]:
 
 
 def broken_specifications(view: View) -> dict[str, str]:
-    """Path to what is wrong with it, of CDI specifications that nobody can read."""
+    """CDI specifications that cannot be read: path to error."""
     found: dict[str, str] = {}
     for path, text in cdi_texts(view).items():
         try:
@@ -92,7 +91,7 @@ def _broken_spec(view: View) -> str:
         return ""
     bad = broken_specifications(view)
     without = _judged_without(view, bad) if bad else None
-    if without is None or not without.failed or "names what does not exist" in without.evidence:
+    if without is None or not without.failed or "names missing files" in without.evidence:
         return ""
     return some(list(bad.values()))
 
@@ -103,16 +102,14 @@ def _no_file(view: View) -> str:
     found = [
         f"{path} is a {kind}" for path, kind in view.clues.fields("no_file", 2) if "/cdi/" in path
     ]
-    return f"{some(found)}: no runtime reads a specification from it" if found else ""
+    return f"{some(found)}: no runtime can read a specification from it" if found else ""
 
 
 def no_results(view: View) -> str:
-    """What is in the way of the folder for a validator's results; empty where nothing is."""
-    rows = view.clues.fields("no_folder", 2)
-    told = [
-        f"{path} is {kind}, no folder: no validator writes its results there" for path, kind in rows
-    ]
-    return told[0] if told else ""
+    """What prevents creating the folder for a validator's results; empty if nothing does."""
+    for path, kind in view.clues.fields("no_folder", 2):
+        return f"{path} is {kind}, not a folder: no validator can write its results there"
+    return ""
 
 
 def _results(view: View) -> str:
@@ -122,6 +119,6 @@ def _results(view: View) -> str:
 CAUSES = (
     Cause("toolkit-configuration-broken", "toolkit", _toolkit, remedies.TOOLKIT_CONFIG, explains=False),
     Cause("cdi-not-a-file", "cdi", _no_file, remedies.CDI_NO_FILE),
-    Cause("results-cannot-be-written", "cuda", _results, "move it away, then gpustate validate", explains=False),
+    Cause("results-cannot-be-written", "cuda", _results, f"move it away, then: {remedies.VALIDATE}", explains=False),
     Cause("cdi-broken", "cdi", _broken_spec, remedies.CDI_BROKEN, state="cdi", explains=False),
 )  # fmt: skip

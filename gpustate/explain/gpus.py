@@ -1,9 +1,9 @@
-"""Causes at the links ``libraries``, ``fabric``, ``device-nodes``, ``cuda`` and ``rdma``.
+"""Causes at the checks ``libraries``, ``fabric``, ``device-nodes``, ``cuda`` and ``rdma``.
 
 Sources:
     nvml.h and cuda.h: the numbers; NVIDIA Fabric Manager user guide; NVIDIA/nvtrust#55 and
     NVIDIA/gpu-operator#356 (Fabric Manager), #2781 (NVLink 5), Azure/AgentBaker#8839 and
-    dra-driver-nvidia-gpu#892 (IMEX: idle is well, and the host's Fabric Manager must be away);
+    dra-driver-nvidia-gpu#892 (IMEX: idle is healthy, and the host's Fabric Manager must not run);
     Fabric Manager user guide, ABORT_CUDA_JOBS_ON_FM_EXIT: without it no CUDA program starts on A100;
     NVIDIA/gpu-operator#668, #603 (MIG mode); Mellanox/nv_peer_memory#63, NVIDIA/gpu-operator#2868 (peermem).
 """
@@ -53,7 +53,7 @@ def _library_dangling(view: View) -> str:
 
 
 def _library_torn(view: View) -> str:
-    return view.broken if "is cut off" in view.broken else ""
+    return view.broken if "is truncated" in view.broken else ""
 
 
 def _blocked(view: View) -> str:
@@ -69,7 +69,7 @@ def _unseen(view: View) -> str:
 
 
 def _unseen_without_node(view: View) -> str:
-    """NVML leaves out a GPU that it cannot open."""
+    """NVML omits a GPU that it cannot open."""
     observed = {gpu.pci for gpu in view.observed.nvml.gpus}
     nodes = dict(view.observed.nodes)
     found: list[str] = []
@@ -93,38 +93,38 @@ def _pending(view: View) -> str:
     if not waiting:
         return ""
     wanted = "on" if waiting[0].mig_pending else "off"
-    return f"{_named(waiting)}: MIG mode is to be {wanted}, and that waits for a reset of the GPU"
+    return f"{_named(waiting)}: MIG mode will be {wanted} after a reset of the GPU"
 
 
 def _empty(view: View) -> str:
     gpus = view.observed.nvml.gpus
     empty = [gpu for gpu in gpus if gpu.mig_current and gpu.mig_pending and not gpu.mig_devices]
-    if not empty or len(empty) < len(gpus):  # some may be kept for devices made on demand
+    if not empty or len(empty) < len(gpus):  # devices may be created on demand
         return ""
-    return f"{_named(empty)}: MIG mode is on, and there is no MIG device to use"
+    return f"{_named(empty)}: MIG mode is on, and there are no MIG devices"
 
 
 def lost_devices(view: View) -> str:
-    """GPUs with fewer MIG devices than the layout that the state mig has written; empty where there are none."""
+    """GPUs with fewer MIG devices than the layout of the state mig; empty if there are none."""
     wanted = saved.device_counts("\n".join(view.clues.all("mig_layout")))
     found: list[str] = []
     for gpu in view.observed.nvml.gpus:
         count = wanted.get(gpu.pci.upper().zfill(16), 0)
         if gpu.error is None and not view.observed.held(gpu) and len(gpu.mig_devices) < count:
             found.append(f"GPU {gpu.index} has {len(gpu.mig_devices)} of {count}")
-    return f"{some(found)} MIG devices that the state mig has made" if found else ""
+    return f"{some(found)} MIG devices that the state mig created" if found else ""
 
 
 # --- fabric --------------------------------------------------------------------------------------
 
 
 def check_fabric(view: View) -> chain.Check:
-    """How the NVLink fabric stands: by what the GPUs tell, or by Fabric Manager where they tell nothing."""
-    asked = [gpu for gpu in view.observed.nvml.gpus if gpu.fabric_state not in _NO_FABRIC]
-    if not asked:
+    """State of the NVLink fabric, from the GPUs or, if they do not report it, from Fabric Manager."""
+    reporting = [gpu for gpu in view.observed.nvml.gpus if gpu.fabric_state not in _NO_FABRIC]
+    if not reporting:
         return _by_manager(view)
     states: dict[str, list[Gpu]] = {}
-    for gpu in asked:
+    for gpu in reporting:
         good = gpu.fabric_state == "completed" and gpu.fabric_status in ("", "success")
         text = gpu.fabric_state
         if gpu.fabric_state == "completed" and not good:
@@ -132,7 +132,7 @@ def check_fabric(view: View) -> chain.Check:
         states.setdefault("" if good else text, []).append(gpu)
     wrong = {text: gpus for text, gpus in states.items() if text}
     if not wrong:
-        return chain.Check("fabric", chain.OK, f"complete on {len(asked)} GPUs")
+        return chain.Check("fabric", chain.OK, f"complete on {len(reporting)} GPUs")
     found = "; ".join(f"{_named(gpus)}: {text}" for text, gpus in wrong.items())
     return chain.Check(
         "fabric", chain.FAILED, f"the NVLink fabric is not up: {found}", remedies.cuda(802)
@@ -140,21 +140,23 @@ def check_fabric(view: View) -> chain.Check:
 
 
 def _by_manager(view: View) -> chain.Check:
-    """A100 tells NVML of no fabric, and starts no CUDA program on a board with NVSwitches without Fabric Manager."""
+    """A100 reports no fabric to NVML, but with NVSwitches it needs Fabric Manager to start CUDA programs."""
     gpus = view.observed.nvml.gpus
     runs = _manager_runs(view) if _switches(view) else None
     in_parts = bool(gpus) and all(gpu.mig_current for gpu in gpus)  # these use no NVLink
     if runs is None or view.clues.has("operator_driver") or (not runs and in_parts):
-        return chain.Check("fabric", chain.NOT_APPLICABLE, "the GPUs tell of no NVLink fabric")
+        return chain.Check("fabric", chain.NOT_APPLICABLE, "the GPUs report no NVLink fabric")
     if runs:
-        found = "there are NVSwitches, and Fabric Manager runs; the GPUs tell no more of the fabric"
+        found = (
+            "the node has NVSwitches, and Fabric Manager runs; the GPUs do not report the fabric"
+        )
         return chain.Check("fabric", chain.OK, found)
-    found = "there are NVSwitches, and Fabric Manager does not run"
+    found = "the node has NVSwitches, and Fabric Manager does not run"
     return chain.Check("fabric", chain.FAILED, found, remedies.cuda(802))
 
 
 def _manager_runs(view: View) -> bool | None:
-    """Fabric Manager runs, whoever started it; ``None`` where that is not known."""
+    """Fabric Manager runs, whoever started it; ``None`` if that is unknown."""
     if any("nv-fabricmanager" in row for row in view.clues.all("process")):
         return True
     if not view.clues.units:
@@ -165,7 +167,7 @@ def _manager_runs(view: View) -> bool | None:
 
 
 def _switches(view: View) -> bool:
-    """NVSwitches that are this node's own, and in use: none of a virtual machine's, and NVLink is not off."""
+    """The node itself uses NVSwitches: they are not passed to a VM, and NVLink is not disabled."""
     off = dict(view.clues.fields("params", 2)).get("NvLinkDisable", "").strip() == "1"
     switches = (one for one in view.observed.pci if one.class_id.startswith("0680"))
     return not off and any(one.driver not in PASSTHROUGH for one in switches)
@@ -181,17 +183,17 @@ def _fabric_package(view: View) -> tuple[str, str]:
     return found[0] if found else ("", "")
 
 
-def _tell(unit: Unit) -> str:
-    return f"; it said: {unit.why}" if unit.why else ""
+def _journal(unit: Unit) -> str:
+    return f"; its journal: {unit.why}" if unit.why else ""
 
 
 def needs_manager(view: View) -> bool:
-    """NVSwitches are here, and this node's own Fabric Manager is what brings them up."""
+    """The node has NVSwitches that need its own Fabric Manager."""
     if not (_switches(view) or _nvlink5(view)) or view.clues.has("operator_driver"):
         return False
     states = {gpu.fabric_state for gpu in view.observed.nvml.gpus} - set(_NO_FABRIC)
-    proven = bool(view.observed.cuda) and all(one.ok for one in view.observed.cuda or ())
-    return bool(view.broken) or not (states or proven)
+    cuda_works = bool(view.observed.cuda) and all(one.ok for one in view.observed.cuda or ())
+    return bool(view.broken) or not (states or cuda_works)
 
 
 def _manager_missing(view: View) -> str:
@@ -201,12 +203,12 @@ def _manager_missing(view: View) -> str:
     return (
         ""
         if name or view.clues.unit(_FM).exists
-        else "there are NVSwitches, and no Fabric Manager is installed"
+        else "the node has NVSwitches, and Fabric Manager is not installed"
     )
 
 
 def manager_version(view: View) -> str:
-    """Fabric Manager is of another version than the loaded driver, in words; empty where it is not."""
+    """Evidence if Fabric Manager has another version than the loaded driver; empty if it has not."""
     name, version = _fabric_package(view)
     if (
         not needs_manager(view)
@@ -215,14 +217,16 @@ def manager_version(view: View) -> str:
         or version == view.observed.loaded
     ):
         return ""
-    return f"{name} is {version}, and the driver is {view.observed.loaded}{_tell(view.clues.unit(_FM))}"
+    return f"{name} is {version}, and the driver is {view.observed.loaded}{_journal(view.clues.unit(_FM))}"
 
 
 def _manager_down(view: View) -> str:
     unit = view.clues.unit(_FM)
     if not needs_manager(view) or not unit.exists or (unit.active == "active" and not unit.failed):
         return ""
-    return f"{_FM} is {unit.active or 'not active'} ({unit.enabled or 'not enabled'}){_tell(unit)}"
+    return (
+        f"{_FM} is {unit.active or 'not active'} ({unit.enabled or 'not enabled'}){_journal(unit)}"
+    )
 
 
 def _modules_for_nvlink5(view: View) -> str:
@@ -230,7 +234,7 @@ def _modules_for_nvlink5(view: View) -> str:
         return ""
     missing = [name for name in ("mlx5_ib", "ib_umad") if name not in view.clues.all("module")]
     return (
-        f"the switches are managed through {view.clues.one('sw_mng')}, and {' and '.join(missing)} is not loaded"
+        f"the switches are managed through {view.clues.one('sw_mng')}, but {' and '.join(missing)} is not loaded"
         if missing
         else ""
     )
@@ -241,12 +245,12 @@ def _subnet_manager(view: View) -> str:
         return ""
     unit = view.clues.unit("nvlsm")
     if "nvlsm" not in view.clues.packages and not unit.exists:
-        return "the switches need the NVLink subnet manager, and nvlsm is not installed"
-    return f"nvlsm failed{_tell(unit)}" if unit.failed else ""
+        return "the switches need the NVLink subnet manager, but nvlsm is not installed"
+    return f"nvlsm failed{_journal(unit)}" if unit.failed else ""
 
 
 def on_rack(view: View) -> bool:
-    """The node is a compute tray of a rack, whose switches are not its own."""
+    """The node is a compute tray of a rack with switches of its own."""
     return any(
         gpu.name.startswith(("NVIDIA GB200", "NVIDIA GB300", "GB200", "GB300"))
         for gpu in view.observed.nvml.gpus
@@ -257,7 +261,9 @@ def _manager_on_rack(view: View) -> str:
     unit = view.clues.unit(_FM)
     if not on_rack(view) or not (unit.failed or unit.active == "active"):
         return ""
-    return f"{_FM} is {unit.active} here, and the switches of this rack have their own manager"
+    return (
+        f"{_FM} is {unit.active} on this node, but the switches of the rack run their own manager"
+    )
 
 
 def _imex(view: View) -> str:
@@ -265,8 +271,8 @@ def _imex(view: View) -> str:
     if not unit.failed:
         return ""
     nodes = view.clues.one("imex_nodes")
-    where = "" if nodes not in ("", "0") else "; /etc/nvidia-imex/nodes_config.cfg names no node"
-    return f"nvidia-imex failed{_tell(unit)}{where}"
+    where = "" if nodes not in ("", "0") else "; /etc/nvidia-imex/nodes_config.cfg lists no node"
+    return f"nvidia-imex failed{_journal(unit)}{where}"
 
 
 def _not_complete(view: View) -> str:
@@ -281,13 +287,13 @@ def _uvm(view: View) -> str:
 
 
 def _uvm_node(view: View) -> str:
-    """Nobody has used CUDA since the boot; were it damage, the second node would still be there."""
+    """No CUDA program has run since the boot: nvidia-uvm-tools is missing too."""
     tools = "/dev/nvidia-uvm-tools" in dict(view.observed.nodes)
     return view.broken if view.broken == "/dev/nvidia-uvm is missing" and not tools else ""
 
 
 def _capability(view: View) -> str:
-    """Only nodes of MIG devices are in the way: the whole GPUs have theirs."""
+    """Only device nodes of MIG devices are missing."""
     found = [one for one in view.broken.split(", ") if "/dev/nvidia" in one]
     return view.broken if found and all("/dev/nvidia-caps/" in one for one in found) else ""
 
@@ -297,7 +303,7 @@ def _not_a_device(view: View) -> str:
 
 
 def _numbers(view: View) -> str:
-    return view.broken if "should be" in view.broken else ""
+    return view.broken if " instead of " in view.broken else ""
 
 
 def _missing_node(view: View) -> str:
@@ -312,7 +318,7 @@ def _cuda(view: View, *codes: int) -> str:
 def _exclusive(view: View) -> str:
     found = _cuda(view, 46)
     daemons = _mps(view)
-    return f"{found}; no MPS daemon runs that would share it" if found and not daemons else ""
+    return f"{found}; no MPS daemon runs that could share it" if found and not daemons else ""
 
 
 def _mps(view: View) -> list[str]:
@@ -334,7 +340,7 @@ def _wrong_result(view: View) -> str:
 
 
 def _peermem_wanted(view: View) -> str:
-    """The file that asks for nvidia-peermem at boot; empty where none does."""
+    """The file that loads nvidia-peermem at boot; empty if none does."""
     rows = view.clues.fields("autoload", 2)
     return next(
         (path for path, name in rows if modprobe.normal(name).startswith("nvidia_peermem")), ""
@@ -351,21 +357,25 @@ def _peermem(view: View) -> str:
         or not view.observed.loaded
     ):
         return ""
-    said = clues.said("disagrees about version of symbol ib_", "Unknown symbol ib_", "peermem")
-    return f"{wanted} asks for nvidia-peermem, and it is not loaded" + (
-        f"; dmesg: {said}" if said else ""
+    message = clues.kernel_message(
+        "disagrees about version of symbol ib_", "Unknown symbol ib_", "peermem"
+    )
+    return f"{wanted} loads nvidia-peermem at boot, but it is not loaded" + (
+        f"; dmesg: {message}" if message else ""
     )
 
 
 def _peermem_symbols(view: View) -> str:
-    said = view.clues.said("disagrees about version of symbol ib_", "Unknown symbol ib_")
-    return _peermem(view) if said else ""
+    message = view.clues.kernel_message(
+        "disagrees about version of symbol ib_", "Unknown symbol ib_"
+    )
+    return _peermem(view) if message else ""
 
 
 def check_rdma(view: View) -> chain.Check:
-    """Whether GPUDirect RDMA is asked for by a kernel module."""
+    """GPUDirect RDMA by the kernel module nvidia-peermem, if it is configured."""
     if not _peermem_wanted(view) or not view.clues.all("rdma"):
-        return chain.Check("rdma", chain.NOT_APPLICABLE, "nvidia-peermem is not asked for")
+        return chain.Check("rdma", chain.NOT_APPLICABLE, "nvidia-peermem is not configured")
     return chain.Check("rdma", chain.OK, "nvidia-peermem is loaded")
 
 
@@ -380,7 +390,7 @@ def _old_for_b200(view: View) -> str:
     ):
         return ""
     return (
-        f"driver {view.observed.loaded} is older than 570.133.20, the first for these switches"
+        f"driver {view.observed.loaded} is older than 570.133.20, the first version for these switches"
         if needs_manager(view)
         else ""
     )
@@ -390,62 +400,63 @@ CAUSES = (
     Cause("gpu-lost", "libraries", _lost, remedies.nvml(15), ("NVIDIA/k8s-device-plugin#2038",)),
     Cause("gpu-hangs", "libraries", _hangs, remedies.nvml(10)),
     Cause("driver-library-dangling", "libraries", _library_dangling,
-          "have its package make the link anew: gpustate apply with the state driver", state="driver"),
+          remedies.by_apply("reinstall its package, which recreates the link", "driver"), state="driver"),
     Cause("driver-library-missing", "libraries", _library_gone,
-          "install the driver's libraries in its version: gpustate apply with the state driver", state="driver"),
+          remedies.by_apply("install the driver's libraries in the driver's version", "driver"), state="driver"),
     Cause("driver-library-damaged", "libraries", _library_torn, remedies.TORN, state="driver"),
     Cause("access-blocked", "libraries", _blocked, remedies.nvml(17)),
     Cause("nothing-to-ask-nvml-with", "libraries", _nothing_to_ask, remedies.nvml(127)),
     Cause("gpu-without-device-node", "libraries", _unseen_without_node, remedies.DEVICE_NODES, state="driver"),
     Cause("gpu-not-in-nvml", "libraries", _unseen, remedies.NOT_IN_NVML, ("NVIDIA/k8s-device-plugin#231",)),
     Cause("mig-mode-waits-for-a-reset", "libraries", _pending,
-          "drain the GPU and reset it (nvidia-smi --gpu-reset -i INDEX), or reboot: gpustate apply with the state mig does it",
+          "drain the GPU and reset it: nvidia-smi --gpu-reset -i INDEX; or " + remedies.by_apply("let an apply reset or reboot", "mig"),
           ("NVIDIA/gpu-operator#668", "NVIDIA/gpu-operator#603"), "mig", explains=False),
     Cause("fabric-manager-on-a-rack-node", "fabric", _manager_on_rack,
-          "disable it here (systemctl disable --now nvidia-fabricmanager); IMEX is what this node needs",
+          "disable it, since this node needs IMEX instead: systemctl disable --now nvidia-fabricmanager",
           ("Azure/AgentBaker#8839",), "fabric-manager", explains=False),
     Cause("driver-too-old-for-nvlink5", "fabric", _old_for_b200,
-          "take a driver from 570.133.20 on: name it (version or branch) in the state driver", explains=False),
+          f"install driver 570.133.20 or newer, for example: {remedies.APPLY} --set driver.branch=580", explains=False),
     Cause("nvlink5-modules-missing", "fabric", _modules_for_nvlink5,
-          "load them (modprobe -a mlx5_ib ib_umad; on Ubuntu they are in linux-modules-extra), then restart nvidia-fabricmanager",
+          "load them (on Ubuntu they are in linux-modules-extra) and restart Fabric Manager: modprobe -a mlx5_ib ib_umad && systemctl restart nvidia-fabricmanager",
           ("NVIDIA/gpu-operator#2781",), explains=False),
     Cause("nvlink-subnet-manager-missing", "fabric", _subnet_manager,
-          "install nvlsm and start it before Fabric Manager", ("siderolabs/extensions#893",), explains=False),
+          remedies.by_apply("install nvlsm, which starts before Fabric Manager", "nvlsm"), ("siderolabs/extensions#893",), explains=False),
     Cause("fabric-manager-missing", "fabric", _manager_missing,
-          "install it in the driver's version: gpustate apply with the state fabric-manager",
+          remedies.by_apply("install it in the driver's version", "fabric-manager"),
           ("NVIDIA/gpu-operator#356",), "fabric-manager", explains=False),
     Cause("fabric-manager-version", "fabric", manager_version,
-          "install it in the driver's version: gpustate apply with the state fabric-manager",
+          remedies.by_apply("install it in the driver's version", "fabric-manager"),
           ("NVIDIA/nvtrust#55",), "fabric-manager", explains=False),
     Cause("fabric-manager-down", "fabric", _manager_down,
-          "start it: gpustate apply with the state fabric-manager", ("NVIDIA/gpu-operator#356",), "fabric-manager",
+          remedies.by_apply("start it", "fabric-manager"), ("NVIDIA/gpu-operator#356",), "fabric-manager",
           explains=False),
     Cause("imex-failed", "fabric", _imex,
-          "gpustate apply with the state imex, or write every node of the domain into /etc/nvidia-imex/nodes_config.cfg, the same on each, and start nvidia-imex",
+          "list every node of the domain in /etc/nvidia-imex/nodes_config.cfg, identical on all nodes, and start it: systemctl restart nvidia-imex; "
+          + remedies.by_apply("or apply", "imex"),
           ("NVIDIA/k8s-dra-driver-gpu#892",), "imex", explains=False),
     Cause("fabric-not-complete", "fabric", _not_complete,
-          "restart nvidia-fabricmanager once no job runs, and read /var/log/fabricmanager.log for the link it waits for"),
-    Cause("uvm-not-loaded", "device-nodes", _uvm, "modprobe nvidia-uvm: gpustate apply with the state driver", state="driver"),
-    Cause("uvm-node-not-made", "device-nodes", _uvm_node, "nvidia-modprobe -c=0 -u, or the first CUDA program, makes it"),
+          "once no job runs: systemctl restart nvidia-fabricmanager; /var/log/fabricmanager.log names the NVLink that is not up"),
+    Cause("uvm-not-loaded", "device-nodes", _uvm, f"load it: modprobe nvidia-uvm; or apply (state driver): {remedies.APPLY}", state="driver"),
+    Cause("uvm-node-not-made", "device-nodes", _uvm_node, "create it: nvidia-modprobe -c=0 -u; the first CUDA program creates it too"),
     Cause("mig-capability-without-node", "device-nodes", _capability, remedies.CAPABILITY_NODES, state="driver"),
     Cause("device-node-not-a-device", "device-nodes", _not_a_device,
-          "gpustate apply with the state driver recreates it; empty it first if it is a folder with something in it", state="driver"),
+          remedies.by_apply("empty it if it is a folder with content; recreate it", "driver"), state="driver"),
     Cause("device-numbers-moved", "device-nodes", _numbers, remedies.DEVICE_NODES, ("NVIDIA/nvidia-container-toolkit#1828",), "driver"),
     Cause("device-node-missing", "device-nodes", _missing_node, remedies.DEVICE_NODES, state="driver"),
-    Cause("mig-without-devices", "cuda", _empty, "create MIG devices: gpustate apply with the state mig, or switch MIG off",
+    Cause("mig-without-devices", "cuda", _empty, remedies.by_apply("create MIG devices, or disable MIG mode", "mig"),
           ("NVIDIA/gpu-operator#322",), "mig", explains=False),
     Cause("fabric-not-ready", "cuda", lambda v: _cuda(v, 802), remedies.cuda(802), ("NVIDIA/nvtrust#55",)),
     Cause("two-mps-daemons", "cuda", _two_daemons,
-          "stop all but one; clients and daemon must have the same CUDA_MPS_PIPE_DIRECTORY",
+          "stop all but one, and use the same CUDA_MPS_PIPE_DIRECTORY for clients and daemon: echo quit | CUDA_MPS_PIPE_DIRECTORY=FOLDER nvidia-cuda-mps-control",
           ("NVIDIA/k8s-device-plugin#762",)),
     Cause("gpu-exclusive-and-taken", "cuda", _exclusive, remedies.cuda(46), ("NVIDIA/k8s-device-plugin#679",)),
     Cause("cuda-compat-in-the-way", "cuda", lambda v: _cuda(v, 803, 804), remedies.cuda(804)),
     Cause("memory-error", "cuda", lambda v: _cuda(v, 214, 700), remedies.cuda(214)),
     Cause("wrong-result", "cuda", _wrong_result, remedies.cuda(None)),
     Cause("peermem-built-for-another-rdma-stack", "rdma", _peermem_symbols,
-          "build the driver's modules anew now that the RDMA stack has changed (dkms build --force), or use DMA-BUF instead",
+          "rebuild the driver's modules against the new RDMA stack: dkms build --force nvidia/VERSION; or use DMA-BUF instead",
           ("Mellanox/nv_peer_memory#63", "NVIDIA/gpu-operator#2868"), explains=False),
     Cause("peermem-not-loaded", "rdma", _peermem,
-          "modprobe nvidia-peermem and read dmesg; DMA-BUF does without it (kernel 5.12, open modules)",
+          "load it: modprobe nvidia-peermem; or use DMA-BUF instead (kernel 5.12, open modules); if it fails: dmesg | grep peermem",
           ("NVIDIA/gpu-operator#2844",), explains=False),
 )  # fmt: skip

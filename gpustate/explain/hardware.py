@@ -1,10 +1,10 @@
-"""Causes at the links ``pci`` and ``driver``: who holds the GPUs, and why the module is not there.
+"""Causes at the checks ``pci`` and ``driver``: which driver holds the GPUs, and why the module is missing.
 
 Sources:
     NVIDIA/open-gpu-kernel-modules#820: the GSP cannot be switched off with the open modules;
     NVIDIA/gpu-operator#141, #497, #1726 (Secure Boot), #504, #564, #1251 (compilers, headers), #910
-    (precompiled modules); k8s-device-plugin#231 (GPUs that are gone); kernel, drivers/pci: reads of a
-    device that is gone give ones.
+    (precompiled modules); k8s-device-plugin#231 (missing GPUs); kernel, drivers/pci: reads of a
+    missing device return ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from gpustate.core.facts import PciGpu
 from gpustate.diagnosis import remedies as remedies
 from gpustate.diagnosis.chain_data import PASSTHROUGH
-from gpustate.explain import kept_away
+from gpustate.explain import blocked_modules
 from gpustate.explain.causes import Cause, View, some
 from gpustate.probes import shadowing_libraries
 
@@ -21,7 +21,7 @@ def _held(view: View) -> str:
     held = [one for one in view.observed.pci if one.is_gpu and one.driver in PASSTHROUGH]
     if not held or view.observed.gpus:
         return ""
-    return f"all {len(held)} GPUs are bound to {held[0].driver}, for virtual machines"
+    return f"all {len(held)} GPUs are bound to {held[0].driver} for virtual machines"
 
 
 def _none(view: View) -> str:
@@ -35,7 +35,7 @@ def _gone(view: View) -> str:
         for address in view.clues.all("gone")
         if address in there and not view.observed.quarantine.holds("", address)
     ]
-    return f"{some(gone)} answers every read of its PCI configuration with ones" if gone else ""
+    return f"{some(gone)} returns only ones from its PCI configuration space" if gone else ""
 
 
 def _count(view: View) -> str:
@@ -51,13 +51,15 @@ def _nouveau(view: View) -> str:
     lines = [
         line for line in view.clues.all("modprobe") if "blacklist" in line or "install" in line
     ]
-    kept_away = any("nouveau" in line for line in lines)
+    blocked = any("nouveau" in line for line in lines)
     image = view.clues.one("nouveau_initramfs")
-    if kept_away and image:
-        return f"{view.broken}; modprobe.d keeps nouveau away, but {image} holds and loads it first"
-    if kept_away:
-        return f"{view.broken}; modprobe.d keeps it away from the next boot on: not rebooted since"
-    return f"{view.broken}; nothing below modprobe.d keeps nouveau away"
+    if blocked and image:
+        return (
+            f"{view.broken}; modprobe.d blocks nouveau, but {image} contains it and loads it first"
+        )
+    if blocked:
+        return f"{view.broken}; modprobe.d blocks it from the next boot on: not rebooted since"
+    return f"{view.broken}; modprobe.d does not block nouveau"
 
 
 def _nouveau_in_image(view: View) -> str:
@@ -75,7 +77,7 @@ def _needs(view: View, *, open_modules: bool) -> list[str]:
 
 
 def _is_open(view: View) -> bool | None:
-    """The module is the open one; ``None`` when there is none to be asked."""
+    """Whether the module is the open one; ``None`` if there is no module."""
     if view.observed.loaded:
         return view.observed.open_module
     licence = view.clues.one("license")
@@ -86,14 +88,14 @@ def _wants_open(view: View) -> str:
     needing = _needs(view, open_modules=True)
     if not needing or _is_open(view) is not False:
         return ""
-    return f"the proprietary module is installed, and only the open one drives {some(needing)}"
+    return f"the proprietary module is installed, but {some(needing)} needs the open one"
 
 
 def _wants_proprietary(view: View) -> str:
     needing = _needs(view, open_modules=False)
     if not needing or _is_open(view) is not True:
         return ""
-    return f"the open module is installed, and {some(needing)} is older than Turing: it has no GSP"
+    return f"the open module is installed, but {some(needing)} is older than Turing and has no GSP"
 
 
 def _gsp(view: View) -> str:
@@ -101,11 +103,13 @@ def _gsp(view: View) -> str:
     where = [word for word in words if "NVreg_EnableGpuFirmware=0" in word]
     if not where or _is_open(view) is not True:
         return ""
-    return f"the open module cannot do without its firmware, and is told to: {where[0][:160]}"
+    return f"the open module requires GSP firmware, which is disabled: {where[0][:160]}"
 
 
 def _unsupported(view: View) -> str:
-    return view.clues.said("is not supported by the NVIDIA", "not supported by open nvidia.ko")
+    return view.clues.kernel_message(
+        "is not supported by the NVIDIA", "not supported by open nvidia.ko"
+    )
 
 
 def _not_enrolled(view: View) -> str:
@@ -114,7 +118,7 @@ def _not_enrolled(view: View) -> str:
         return ""
     signer = clues.one("signer")
     if not signer:
-        return f"Secure Boot is on, and the module of {view.observed.kernel} is not signed"
+        return f"Secure Boot is on, and the module for {view.observed.kernel} is not signed"
     enrolled = any(key.startswith(f"{signer}:") for key in clues.all("key"))
     if enrolled or not clues.all("key"):
         return ""
@@ -129,7 +133,7 @@ def _enrolment_waits(view: View) -> str:
     signer = view.clues.one("signer")
     if not found or not signer or not any(signer in one or one in signer for one in waiting):
         return ""
-    return f"{found}; its enrolment waits for somebody at the console"
+    return f"{found}; its enrolment is pending and must be confirmed at the console"
 
 
 def _build(view: View) -> str:
@@ -145,7 +149,7 @@ def _compiler(view: View) -> str:
     if view.observed.on_disk or not missing or (plain and not view.clues.build_error):
         return ""
     return f"kernel {view.observed.kernel} was built with {wanted}, which is not installed" + (
-        f"; the build said: {view.clues.build_error}" if view.clues.build_error else ""
+        f"; build error: {view.clues.build_error}" if view.clues.build_error else ""
     )
 
 
@@ -159,7 +163,7 @@ def _from_source(view: View) -> bool:
 def _headers(view: View) -> str:
     if view.observed.on_disk or view.clues.has("headers") or not _from_source(view):
         return ""
-    return f"there are no headers of kernel {view.observed.kernel} to build the module with"
+    return f"the headers of kernel {view.observed.kernel}, which the module's build needs, are not installed"
 
 
 def _precompiled(view: View) -> str:
@@ -171,21 +175,21 @@ def _precompiled(view: View) -> str:
         or any(name.endswith(view.observed.kernel) for name in names)
     ):
         return ""
-    return f"there are precompiled modules for other kernels ({some(names)}), none for {view.observed.kernel}"
+    return f"precompiled modules are installed for other kernels ({some(names)}), but not for {view.observed.kernel}"
 
 
 def _other_kernel(view: View) -> str:
     others = [kernel for kernel in view.clues.all("module_for") if kernel != view.observed.kernel]
     if view.observed.on_disk or not others or view.observed.kernel in view.clues.all("module_for"):
         return ""
-    return f"the module was built for {some(others)}, and {view.observed.kernel} runs: it was never built for it"
+    return f"the module was built for {some(others)}, but not for the running kernel {view.observed.kernel}"
 
 
 def _offline(view: View) -> str:
     gone = view.clues.all("unreachable")
     if view.observed.on_disk or not gone:
         return ""
-    return f"no driver is installed, and its repository does not answer: {some(list(gone))}"
+    return f"no driver is installed, and its repository is unreachable: {some(list(gone))}"
 
 
 def _not_installed(view: View) -> str:
@@ -204,16 +208,16 @@ def _offered(view: View) -> str:
     found, offered = _not_installed(view), view.clues.all("offered")
     if not found or (view.clues.has("searched") and not offered):
         return ""
-    return found + (f"; repositories offer {offered[0]}" if offered else "")
+    return found + (f"; available: {offered[0]}" if offered else "")
 
 
 def _not_offered(view: View) -> str:
     found = "" if _offered(view) else _not_installed(view)
-    return f"{found}; no repository offers one" if found else ""
+    return f"{found}, and no repository offers one" if found else ""
 
 
-def _moved(view: View) -> str:
-    """Who moved packages last, in words; empty when no history tells."""
+def _last_change(view: View) -> str:
+    """The last change of packages, by the package manager's history; empty if unknown."""
     rows = view.clues.fields("history", 3)
     if not rows:
         return ""
@@ -234,7 +238,7 @@ def _upgraded(view: View) -> str:
     }
     if not view.observed.loaded or not others or view.observed.loaded in others or len(others) != 1:
         return ""
-    return view.broken + _moved(view) + _holders(view)
+    return view.broken + _last_change(view) + _holders(view)
 
 
 def _beside(view: View) -> str:
@@ -243,7 +247,7 @@ def _beside(view: View) -> str:
 
 
 def _module_file(view: View) -> str:
-    """The libraries and the packages are of one version, and only the module's file is of another."""
+    """Libraries and packages have the same version, only the module's file has another."""
     observed = view.observed
     libraries = (
         one.version for one in (observed.nvml_library, observed.cuda_library) if one is not None
@@ -257,27 +261,27 @@ def _module_file(view: View) -> str:
     ):
         return ""
     return (
-        f"the module file for kernel {observed.kernel} is of version {observed.on_disk}, the libraries are of {others.pop()}; "
-        f"loaded is {observed.loaded}"
+        f"the module file for kernel {observed.kernel} has version {observed.on_disk}, the libraries have {others.pop()}; "
+        f"loaded: {observed.loaded}"
     )
 
 
 def _mixed(view: View) -> str:
-    return view.broken + _moved(view) if view.observed.loaded else ""
+    return view.broken + _last_change(view) if view.observed.loaded else ""
 
 
 def _open_run(view: View) -> str:
     runs = view.clues.all("open_run")
     if not runs or view.observed.loaded:
         return ""
-    return f"run {runs[-1]} of gpustate on this node has no end: it goes on, or was broken off"
+    return f"gpustate run {runs[-1]} on this node is unfinished: it is still running, or was interrupted"
 
 
 def _unloaded(view: View) -> str:
     if not view.observed.on_disk or view.observed.loaded:
         return ""
-    said = view.clues.said("NVRM", "nvidia:")
-    return view.broken + (f"; dmesg: {said}" if said else "")
+    message = view.clues.kernel_message("NVRM", "nvidia:")
+    return view.broken + (f"; dmesg: {message}" if message else "")
 
 
 def _not_whole(view: View) -> str:
@@ -285,12 +289,12 @@ def _not_whole(view: View) -> str:
     if not path or not view.observed.loaded or view.clues.has("operator_driver"):
         return ""
     return (
-        f"{path} is missing or no module: nvidia is loaded now, and the next boot brings it no more"
+        f"{path} is missing or not a module: nvidia is loaded now, but the next boot cannot load it"
     )
 
 
 def _no_module(view: View) -> str:
-    # Without packages of its own the driver is foreign, with its modules in a container or elsewhere.
+    # A driver without packages is foreign; its modules may be in a container or elsewhere.
     if not view.clues.has("no_module") or view.clues.has("operator_driver"):
         return ""
     if not view.observed.loaded or view.observed.on_disk:
@@ -299,82 +303,82 @@ def _no_module(view: View) -> str:
     if not any(name.startswith(_WITH_MODULE) for name in names):
         return ""
     return (
-        f"no nvidia module of /lib/modules/{view.observed.kernel} is left: nvidia is loaded now, and the next boot "
-        "brings it no more"
+        f"/lib/modules/{view.observed.kernel} has no nvidia module: nvidia is loaded now, but the next boot "
+        "cannot load it"
     )
 
 
 _DRIVER = "driver"
-#: Packages that bring modules or need those that do.
+#: Packages with modules, and packages that depend on those.
 _WITH_MODULE = (
     *("nvidia-driver", "nvidia-kernel-", "nvidia-open", "nvidia-dkms-", "cuda-drivers"),
     *("linux-modules-nvidia-", "kmod-nvidia"),
 )
 CAUSES = (
     Cause("gpus-held-for-virtual-machines", "pci", _held,
-          "restore them (unbind vfio-pci, take vfio-pci.ids off the kernel command line), or leave this node out"),
+          "unbind vfio-pci and remove vfio-pci.ids from the kernel command line, or exclude this node: --exclude NODE"),
     Cause("no-gpu-on-pci", "pci", _none, remedies.NO_GPU),
     Cause("nouveau-in-initramfs", "pci", _nouveau_in_image,
-          "build the initramfs anew without it and reboot: gpustate apply with the state nouveau",
+          "rebuild the initramfs without it and reboot: gpustate apply nouveau -l NODE",
           ("NVIDIA/k8s-driver-manager#37", "NVIDIA/gpu-operator#974"), "nouveau"),
     Cause("nouveau-bound", "pci", _nouveau, remedies.FOREIGN_DRIVER,
           ("kubernetes-sigs/image-builder#1468", "NVIDIA/gpu-operator#8"), "nouveau"),
     Cause("gpu-missing", "pci", _count, remedies.GPU_COUNT, ("NVIDIA/k8s-device-plugin#231",)),
     Cause("gpu-off-the-bus", "pci", _gone,
-          "drain the node and power-cycle it; have a GPU that falls off again replaced",
+          "drain the node and power-cycle it; replace the GPU if it happens again",
           ("NVIDIA/k8s-device-plugin#2038",), explains=False),
     Cause("mok-enrolment-waits", _DRIVER, _enrolment_waits,
-          "reboot with somebody at the console, who enrols the key in MokManager with the password that was set",
+          "reboot and enrol the key in MokManager at the console, with the password that was set; show it: mokutil --list-new",
           ("NVIDIA/gpu-operator#1726",)),
     Cause("module-not-signed-for-secure-boot", _DRIVER, _not_enrolled,
-          "install modules that the distribution signs, or enrol the key that signs them: mokutil --import",
+          "install modules that the distribution signs, or enrol their key: mokutil --import KEY.der",
           ("NVIDIA/gpu-operator#141", "NVIDIA/gpu-operator#497")),
-    Cause("open-modules-needed", _DRIVER, _wants_open, "install the open modules: gpustate apply with the state driver (module_type auto or open)",
+    Cause("open-modules-needed", _DRIVER, _wants_open, f"install the open modules: {remedies.APPLY} --set driver.module_type=open",
           ("Start9Labs/start-technologies#3693",), "driver"),
     Cause("proprietary-modules-needed", _DRIVER, _wants_proprietary,
-          "install the proprietary modules, of branch 580 or older: gpustate apply with the state driver (module_type auto or proprietary)",
+          f"install the proprietary modules, of branch 580 or older: {remedies.APPLY} --set driver.module_type=proprietary",
           ("NVIDIA/cloud-native-docs#173",), "driver"),
     Cause("gsp-off-with-open-modules", _DRIVER, _gsp,
-          "take NVreg_EnableGpuFirmware=0 away, or install the proprietary modules",
+          f"remove NVreg_EnableGpuFirmware=0, or install the proprietary modules: {remedies.APPLY} --set driver.module_type=proprietary",
           ("NVIDIA/open-gpu-kernel-modules#820",)),
     Cause("gpu-not-supported-by-branch", _DRIVER, _unsupported,
-          "install a branch that drives this GPU: gpustate matrix check says which"),
+          "install a branch that supports this GPU; check one: gpustate matrix check --set driver=580 gpu=MODEL"),
     Cause("library-of-no-package-in-the-way", _DRIVER, lambda v: "" if _upgraded(v) else _beside(v), shadowing_libraries.REMEDY),
     Cause("module-file-of-another-version", _DRIVER, _module_file,
-          "build or install it in the libraries' version: gpustate apply with the state driver", state="driver"),
+          remedies.by_apply("build or install the module in the libraries' version", "driver"), state="driver"),
     Cause("library-version-mismatch", _DRIVER, lambda v: "" if _upgraded(v) else _mixed(v), remedies.ONE_SET,
           ("lyulyul/shine-cluster#30",), "driver"),
     Cause("upgraded-under-a-loaded-module", _DRIVER, _upgraded, remedies.RELOAD,
           ("pando85/homelab#4110", "NVIDIA/gpu-operator#367"), "driver"),
     Cause("kernel-compiler-missing", _DRIVER, _compiler,
-          "install the compiler the kernel was built with, then gpustate apply with the state driver",
+          remedies.by_apply("install the compiler that built the kernel; then apply", "driver"),
           ("NVIDIA/gpu-operator#504", "NVIDIA/gpu-operator#1251")),
     Cause("module-build-failed", _DRIVER, _build,
-          "fix what the build names, then gpustate apply with the state driver",
+          remedies.by_apply("fix what the build error names; then apply", "driver"),
           ("NVIDIA/gpu-operator#564", "NVIDIA/gpu-operator#457")),
     Cause("kernel-headers-missing", _DRIVER, _headers,
-          "install the headers of the running kernel: gpustate apply with the state driver",
+          remedies.by_apply("install the headers of the running kernel", "driver"),
           ("NVIDIA/gpu-operator#210",), "driver"),
     Cause("precompiled-module-missing", _DRIVER, _precompiled,
-          "boot the kernel that has a module, or install the module of this one when it is published",
+          "boot a kernel that has a module, or install the module for this one when it is published",
           ("NVIDIA/gpu-operator#910",)),
     Cause("module-for-another-kernel", _DRIVER, _other_kernel,
-          "build it for the running kernel: gpustate apply with the state driver",
+          remedies.by_apply("build it for the running kernel", "driver"),
           ("NVIDIA/gpu-operator#564",), "driver"),
     Cause("module-file-missing", _DRIVER, _not_whole,
-          "rebuild it: gpustate apply with the state driver", state="driver", explains=False),
+          remedies.by_apply("rebuild it", "driver"), state="driver", explains=False),
     Cause("module-files-gone", _DRIVER, _no_module,
-          "rebuild them: gpustate apply with the state driver", state="driver", explains=False),
+          remedies.by_apply("rebuild them", "driver"), state="driver", explains=False),
     Cause("repository-unreachable", _DRIVER, _offline,
-          "let the node reach it, or name a mirror it reaches: driver-repository with a URL of your own",
+          "give the node access to the repository, or set the URL of a mirror in the state driver-repository",
           ("NVIDIA/gpu-operator#91", "NVIDIA/gpu-operator#427")),
     Cause("run-broken-off", _DRIVER, _open_run,
-          "wait for it if it goes on; otherwise apply the policy again", ("NVIDIA/gpu-operator#2509",), "driver"),
-    Cause("driver-not-installed", _DRIVER, _offered, "install it: gpustate apply with the state driver",
+          f"wait until it ends; if it was interrupted, continue: {remedies.APPLY}", ("NVIDIA/gpu-operator#2509",), "driver"),
+    Cause("driver-not-installed", _DRIVER, _offered, remedies.by_apply("install it", "driver"),
           state="driver"),
     Cause("driver-not-offered", _DRIVER, _not_offered,
-          "name a repository and install it: gpustate apply with the states driver-repository and driver"),
-    kept_away.BLACKLISTED,
+          remedies.by_apply("configure a repository and install the driver", "driver-repository", "driver")),
+    blocked_modules.BLACKLISTED,
     Cause("module-not-loaded", _DRIVER, _unloaded, remedies.NOT_LOADED, state="driver"),
     Cause("module-missing", _DRIVER, lambda v: "" if v.observed.loaded else v.broken, remedies.NO_MODULE, state="driver"),
 )  # fmt: skip

@@ -1,10 +1,10 @@
-"""Causes at the link ``runtime`` that lie with docker or CRI-O, where one of them gives containers their GPUs.
+"""Causes at the check ``runtime`` with docker or CRI-O, if one of them gives containers their GPUs.
 
-Having one installed says nothing. It is meant to serve where gpustate has set it up, or where the chain found
-no other runtime that could; and one that is switched off there is somebody's choice as long as another works.
+An installed runtime need not be in use. It is expected to run if gpustate has configured it, or if the check
+found no other runtime; a disabled one is intended as long as another works.
 
-Surprising: docker without NVIDIA's runtime is well where nobody has asked for it, for ``--gpus`` and CDI do
-without. It is not where gpustate has registered the runtime, or its file names it and the daemon runs without.
+Surprising: docker without NVIDIA's runtime is healthy by default, since ``--gpus`` and CDI do not need it. It is
+not if gpustate has registered the runtime, or if its file names it and the daemon runs without.
 
 Sources:
     systemctl(1); dockerd(8); moby/moby, daemon/nvidia_linux.go: --gpus looks for the hook, not for a runtime.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from gpustate.diagnosis import remedies as remedies
 from gpustate.errors import ProbeError
 from gpustate.explain import damaged
 from gpustate.explain.causes import Cause, View
@@ -27,61 +28,61 @@ _CONFIG = "/etc/docker/daemon.json"
 
 
 def _registered(view: View) -> list[str]:
-    """Runtimes that gpustate has given docker."""
+    """Runtimes that gpustate has registered with docker."""
     keys = view.clues.all("docker_ours")
     return [key.removeprefix(_KEY) for key in keys if key.startswith(_KEY)]
 
 
-def _asked(look: Callable[[View], str]) -> Callable[[View], str]:
-    """Only where containers are to be served."""
-    return lambda view: "" if view.observed.wanted.containers == "none" else look(view)
+def _unless_disabled(detect: Callable[[View], str]) -> Callable[[View], str]:
+    """Skip a cause if containers are not validated."""
+    return lambda view: "" if view.observed.wanted.containers == "none" else detect(view)
 
 
 def _serves(view: View, name: str) -> bool:
-    """By the chain's judgement, and nothing else runs that could."""
+    """The check found that this runtime serves containers, and no other one runs."""
     if view.check is None or not view.check.evidence.startswith(f"{name} serves containers"):
         return False
     active = [one for one in _OTHERS if view.clues.unit(one).active == "active"]
     return not active and "podman" not in view.observed.other_runtimes
 
 
-def _set_up(view: View) -> str:
+def _registration(view: View) -> str:
     names = _registered(view)
-    return f"gpustate has given it the runtime {names[0]}" if names else ""
+    return f"gpustate has registered the runtime {names[0]} with it" if names else ""
 
 
 def _served(name: str) -> Callable[[View], str]:
-    def look(view: View) -> str:
-        told = name in view.clues.all("served")
-        return "gpustate has registered NVIDIA's runtime with it" if told else ""
+    def detect(view: View) -> str:
+        registered = name in view.clues.all("served")
+        return "gpustate has registered NVIDIA's runtime with it" if registered else ""
 
-    return look
+    return detect
 
 
 def _named(view: View) -> str:
-    """docker's file has NVIDIA's runtime."""
+    """docker's configuration file names NVIDIA's runtime."""
     return f"{_CONFIG} names NVIDIA's runtime" if _CONFIG in view.clues.all("handler_file") else ""
 
 
 def _stopped(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
-    def look(view: View) -> str:
+    def detect(view: View) -> str:
         if not view.clues.unit(name).missed:
             return ""
-        why = meant(view) or ("no other runtime here has NVIDIA's" if _serves(view, name) else "")
+        why = meant(view) or ("no other runtime has NVIDIA's" if _serves(view, name) else "")
         return f"{name} is enabled and does not run; {why}" if why else ""
 
-    return look
+    return detect
 
 
 def _masked(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
-    def look(view: View) -> str:
+    def detect(view: View) -> str:
         if not is_masked(view.clues.unit(name)):
             return ""
         why = "" if view.observed.kubelet else meant(view)
-        why = why or ("no other runtime here has NVIDIA's" if _serves(view, name) else "")
-        return f"{name} is masked, so that nothing starts it; {why}" if why else ""
+        why = why or ("no other runtime has NVIDIA's" if _serves(view, name) else "")
+        return f"{name} is masked, so nothing can start it; {why}" if why else ""
 
-    return look
+    return detect
 
 
 def _without(view: View) -> str:
@@ -90,9 +91,9 @@ def _without(view: View) -> str:
         return ""
     lacks = [name for name in _registered(view) if name not in has]
     if lacks:
-        return f"docker runs without the runtime {lacks[0]}, which gpustate has given it; it has {', '.join(has)}"
+        return f"docker runs without the runtime {lacks[0]}, which gpustate has registered; it has {', '.join(has)}"
     if _named(view) and _serves(view, "docker") and not any("nvidia" in name for name in has):
-        return f"{_named(view)}, and docker runs without it; it has {', '.join(has)}"
+        return f"{_named(view)}, but docker runs without it; it has {', '.join(has)}"
     return ""
 
 
@@ -101,8 +102,8 @@ def _no_file(view: View) -> str:
     if not kind or not unit.exists or unit.enabled == "disabled":
         return ""
     if kind == _NOWHERE:
-        return f"{_CONFIG} is a {kind}: docker starts without what it said, or not at all"
-    return f"{_CONFIG} is a {kind}, no file; docker does not start with it"
+        return f"{_CONFIG} is a {kind}: docker ignores it or does not start"
+    return f"{_CONFIG} is a {kind}, not a file: docker cannot start"
 
 
 def _configuration(view: View) -> str:
@@ -111,8 +112,10 @@ def _configuration(view: View) -> str:
     if view.clues.unit("docker").enabled == "disabled":
         return ""
     refused = view.clues.one("docker_refuses")
-    if refused and (written or _set_up(view) or _named(view) or _serves(view, "docker")):
-        return f"docker starts with {_CONFIG} no more: {refused}" + damaged.as_before(view, _CONFIG)
+    if refused and (written or _registration(view) or _named(view) or _serves(view, "docker")):
+        return f"docker cannot start with {_CONFIG}: {refused}" + damaged.originals_of(
+            view, _CONFIG
+        )
     if not written or not rows:
         return ""
     try:
@@ -122,21 +125,21 @@ def _configuration(view: View) -> str:
             raise ProbeError("runtimes is not an object", place=_CONFIG)
     except ProbeError as error:
         where = error.place or _CONFIG
-        return f"{where}: {error.message}; docker starts with it no more" + damaged.as_before(
+        return f"{where}: {error.message}; docker cannot start with it" + damaged.originals_of(
             view, _CONFIG
         )
     return ""
 
 
 def _no_handler(view: View) -> str:
-    """By the chain's judgement another runtime serves containers here, and gpustate has set this one up too."""
+    """containerd lacks the handler that gpustate registered, while another runtime serves containers."""
     found = view.observed.containerd
-    if found is None or not found.active or found.dump_status != 0:
+    if found is None or not found.active or found.dump_status != 0 or found.disabled:
         return ""
     has = any("nvidia-container-runtime" in binary for _, binary, _ in found.handlers)
     why = "" if has else _served("containerd")(view)
     return (
-        f"containerd has no runtime of NVIDIA's (containerd config dump), and {why}" if why else ""
+        f"containerd has no NVIDIA runtime (containerd config dump), although {why}" if why else ""
     )
 
 
@@ -146,36 +149,38 @@ def _crio_configuration(view: View) -> str:
         return ""
     if not (_served("crio")(view) or _serves(view, "crio")):
         return ""
-    return f"CRI-O cannot read its configuration: {refused}" + damaged.named_in(view, refused)
+    return f"CRI-O cannot read its configuration: {refused}" + damaged.originals_named_in(
+        view, refused
+    )
 
 
 def _crio_without(view: View) -> str:
     why = _served("crio")(view) if view.clues.one("crio_handlers") == "0" else ""
     if not why:
         return ""
-    return f"CRI-O has no runtime of NVIDIA's (crio config), and {why}"
+    return f"CRI-O has no NVIDIA runtime (crio config), although {why}"
 
 
-def _cause(name: str, look: Callable[[View], str], remedy: str, state: str = "") -> Cause:
-    return Cause(name, "runtime", _asked(look), remedy, state=state, explains=False)
+def _cause(name: str, detect: Callable[[View], str], remedy: str, state: str = "") -> Cause:
+    return Cause(name, "runtime", _unless_disabled(detect), remedy, state=state, explains=False)
 
 
 CAUSES = (
-    _cause("containerd-without-handler", _no_handler, "register it again: gpustate apply with the state containerd", "containerd"),
+    _cause("containerd-without-handler", _no_handler, remedies.NO_HANDLER, "containerd"),
     _cause("docker-configuration-no-file", _no_file,
-           "move it away, then gpustate apply with the state docker"),
+           remedies.by_apply("move it away, then apply", "docker")),
     _cause("docker-configuration-broken", _configuration,
-           "fix it, or copy back what is kept of it (cp -p); then gpustate apply with the state docker"),
-    _cause("docker-masked", _masked("docker", _set_up),
-           "systemctl unmask docker, then gpustate apply with the state docker, which starts it"),
-    _cause("docker-stopped", _stopped("docker", lambda v: _set_up(v) or _named(v)),
-           "start it: gpustate apply with the state docker, or systemctl start docker", "docker"),
-    _cause("docker-without-runtime", _without, "register it again: gpustate apply with the state docker", "docker"),
+           remedies.by_apply("fix it, or restore its original (cp -p); then apply", "docker")),
+    _cause("docker-masked", _masked("docker", _registration),
+           remedies.by_apply("unmask it: systemctl unmask docker; start it", "docker")),
+    _cause("docker-stopped", _stopped("docker", lambda v: _registration(v) or _named(v)),
+           f"start it: systemctl start docker; or apply (state docker): {remedies.APPLY}", "docker"),
+    _cause("docker-without-runtime", _without, remedies.by_apply("register the runtime", "docker"), "docker"),
     _cause("crio-configuration-broken", _crio_configuration,
-           "fix what it names, or copy back what is kept of it (cp -p); then gpustate apply with the state crio"),
-    _cause("crio-without-handler", _crio_without, "register it again: gpustate apply with the state crio", "crio"),
+           remedies.by_apply("fix what the message names, or restore the file's original (cp -p); then apply", "crio")),
+    _cause("crio-without-handler", _crio_without, remedies.NO_CRIO_HANDLER, "crio"),
     _cause("crio-masked", _masked("crio", _served("crio")),
-           "systemctl unmask crio, then gpustate apply with the state crio, which starts it"),
+           remedies.by_apply("unmask it: systemctl unmask crio; start it", "crio")),
     _cause("crio-stopped", _stopped("crio", _served("crio")),
-           "start it: gpustate apply with the state crio, or systemctl start crio", "crio"),
+           f"start it: systemctl start crio; or apply (state crio): {remedies.APPLY}", "crio"),
 )  # fmt: skip

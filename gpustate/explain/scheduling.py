@@ -1,7 +1,7 @@
-"""Causes at the links ``device-plugin``, ``scheduler`` and ``metrics``: what stands between a good GPU and a job.
+"""Causes at the checks ``device-plugin``, ``scheduler`` and ``metrics``: a healthy GPU does not reach jobs.
 
-A link is looked at only where somebody wants it: a node without the device plugin, or with a kubelet that
-nobody told of GPUs, is not accused of lacking it.
+A check applies only if its component is expected: a node without the device plugin, or with a kubelet that
+serves no GPUs, is not reported for lacking it.
 
 Sources:
     kubernetes/kubernetes, pkg/kubelet/cm/devicemanager (sockets, checkpoint); k8s-device-plugin#170, #414
@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 
 from gpustate.diagnosis import chain
+from gpustate.diagnosis import remedies as remedies
 from gpustate.errors import GpustateError
 from gpustate.explain import services
 from gpustate.explain.causes import Cause, View, numbers, some
@@ -32,7 +33,7 @@ _REPLICAS = re.compile(r"^[ \t-]*replicas[ \t]*:[ \t]*(\d{1,3})[ \t]*$", re.MULT
 
 
 def wants_plugin(view: View) -> bool:
-    """Something on this node or in its Node object asks for NVIDIA's device plugin."""
+    """NVIDIA's device plugin is expected, by traces on the node or in its Node object."""
     clues = view.clues
     return bool(
         clues.all("plugin_pod")
@@ -43,10 +44,10 @@ def wants_plugin(view: View) -> bool:
 
 
 def check_plugin(view: View) -> chain.Check:
-    """The device plugin, as far as the kubelet knows it."""
+    """Registration of the device plugin with the kubelet."""
     if not view.clues.has("kubelet_folder") or not wants_plugin(view):
         return chain.Check(
-            "device-plugin", chain.NOT_APPLICABLE, "no device plugin is asked for here"
+            "device-plugin", chain.NOT_APPLICABLE, "no device plugin is expected on this node"
         )
     known = view.clues.registered
     found = ", ".join(
@@ -60,27 +61,30 @@ def check_plugin(view: View) -> chain.Check:
 
 
 def check_scheduler(view: View) -> chain.Check:
-    """Kubernetes and Slurm, where either can be asked."""
-    told: list[str] = []
+    """GPUs in Kubernetes and Slurm, as far as they can be queried from the node."""
+    parts: list[str] = []
     if view.clues.node is not None:
-        told += [
+        parts += [
             f"{view.clues.quantity('allocatable', name)} of {name}"
             for name in view.clues.resources()
-        ] or ["Kubernetes lists no GPU of it"]
+        ] or ["Kubernetes lists no GPUs"]
     if view.clues.one("slurm"):
-        told.append(f"Slurm says {_slurm(view, 'State')}")
-    if not told:
-        return chain.Check("scheduler", chain.NOT_APPLICABLE, "no scheduler can be asked from here")
-    return chain.Check("scheduler", chain.OK, "; ".join(told))
+        parts.append(f"Slurm state {_slurm(view, 'State')}")
+    if not parts:
+        found = "no scheduler can be queried from this node"
+        return chain.Check("scheduler", chain.NOT_APPLICABLE, found)
+    return chain.Check("scheduler", chain.OK, "; ".join(parts))
 
 
 def check_metrics(view: View) -> chain.Check:
-    """The exporter of metrics, where one is a service of this node."""
+    """The metrics exporter, if it is a service of this node."""
     names = [name for name, _, _ in services.EXPORTERS]
     active = [name for name in names if view.clues.unit(name).active == "active"]
     masked = [name for name in names if services.is_masked(view.clues.unit(name))]
     if not active:
-        why = f"{masked[0]} is masked" if masked else "no exporter is a service of this node"
+        why = (
+            f"{masked[0]} is masked" if masked else "no metrics exporter is a service of this node"
+        )
         return chain.Check("metrics", chain.NOT_APPLICABLE, why)
     return chain.Check("metrics", chain.OK, f"{', '.join(active)} runs")
 
@@ -110,30 +114,30 @@ def _sockets(view: View) -> list[str]:
     return [name for name in names if name.startswith("nvidia")]
 
 
-def _asked(view: View) -> bool:
+def _expected(view: View) -> bool:
     return check_plugin(view).outcome == chain.OK
 
 
 def _not_running(view: View) -> str:
-    if not _asked(view) or _sockets(view):
+    if not _expected(view) or _sockets(view):
         return ""
-    said = view.clues.all("plugin_log")
+    log = view.clues.all("plugin_log")
     return "the device plugin has no socket below /var/lib/kubelet/device-plugins" + (
-        f"; it said: {said[-1]}" if said else ""
+        f"; its log: {log[-1]}" if log else ""
     )
 
 
 def _not_registered(view: View) -> str:
     known = view.clues.registered
-    if not _asked(view) or known is None or not _sockets(view):
+    if not _expected(view) or known is None or not _sockets(view):
         return ""
     if any(ids for name, ids in known.items() if name.startswith("nvidia.com/")):
         return ""
-    return f"{_sockets(view)[0]} is there, and the kubelet knows of no GPU: the plugin did not register"
+    return f"{_sockets(view)[0]} exists, but the kubelet has no GPUs: the plugin did not register"
 
 
 def _physical(ids: tuple[str, ...]) -> set[str]:
-    """Devices without the mark of a replica (GPU-...::3)."""
+    """Devices without the suffix of a replica (GPU-...::3)."""
     return {one.partition("::")[0] for one in ids}
 
 
@@ -147,7 +151,7 @@ def _too_few(view: View) -> str:
     missing = sorted(whole_gpus - _physical(ids))
     if not ids or not missing or not all(one.startswith("GPU-") for one in ids):
         return ""
-    return f"NVML answers for {some(missing)}, and the device plugin did not tell the kubelet of it"
+    return f"NVML lists {some(missing)}, but the device plugin did not register it with the kubelet"
 
 
 def _sharing(view: View) -> str:
@@ -156,7 +160,7 @@ def _sharing(view: View) -> str:
     wanted = max((int(one) for one in _REPLICAS.findall(text)), default=1)
     if wanted < 2 or not ids or len(ids) != len(_physical(ids)):
         return ""
-    less = f"{len(ids)} of {_GPU} are offered, not {wanted} times as many"
+    less = f"{len(ids)} of {_GPU} are offered instead of {wanted} times as many"
     try:
         config = deviceplugin.read(text, _CONFIG)
     except GpustateError as error:
@@ -165,12 +169,12 @@ def _sharing(view: View) -> str:
         return f"{less}: {config.warnings[0]}"
     if config.sharing.replicas(_GPU) < 2 or config.sharing.renamed:
         return ""
-    return f"{_CONFIG} shares each GPU {wanted} times, and the kubelet was told of {len(ids)}"
+    return f"{_CONFIG} shares each GPU {wanted} times, but the kubelet has {len(ids)}"
 
 
 def _sharing_misread(view: View) -> str:
     found = _sharing(view)
-    return found if "not " in found and "times as many" in found else ""
+    return found if "instead of" in found and "times as many" in found else ""
 
 
 # --- scheduler -----------------------------------------------------------------------------------
@@ -178,7 +182,7 @@ def _sharing_misread(view: View) -> str:
 
 def _not_ready(view: View) -> str:
     why = view.clues.not_ready()
-    return f"Kubernetes holds the node for not ready: {why}" if why else ""
+    return f"Kubernetes reports the node as not ready: {why}" if why else ""
 
 
 def _unhealthy(view: View) -> str:
@@ -194,7 +198,7 @@ def _unhealthy(view: View) -> str:
     short = [f"{have} of {all_} {name}" for name, all_, have in rows if all_ and (have or 0) < all_]
     if not short:
         return ""
-    return f"NVML answers for every GPU, and Kubernetes may give out only {some(short)}"
+    return f"NVML lists every GPU, but Kubernetes can allocate only {some(short)}"
 
 
 def _no_resource(view: View) -> str:
@@ -202,7 +206,7 @@ def _no_resource(view: View) -> str:
         return ""
     if any(view.clues.quantity("capacity", name) for name in view.clues.resources()):
         return ""
-    return f"NVML answers for {view.gpu_count} GPUs, and Kubernetes lists none"
+    return f"NVML lists {view.gpu_count} GPUs, but Kubernetes lists none"
 
 
 def _mig_manager(view: View) -> str:
@@ -211,8 +215,8 @@ def _mig_manager(view: View) -> str:
     paused = sorted(key for key, value in labels.items() if value == "paused-for-mig-change")
     if state == "failed" or (state in ("pending", "rebooting") and paused):
         return (
-            f"mig.config.state is {state} (wanted: {labels.get('nvidia.com/mig.config', 'nothing')})"
-            + (f"; left paused: {some(paused)}" if paused else "")
+            f"mig.config.state is {state} (mig.config: {labels.get('nvidia.com/mig.config', 'none')})"
+            + (f"; still paused: {some(paused)}" if paused else "")
         )
     return ""
 
@@ -238,7 +242,7 @@ def _known_bad(view: View) -> str:
     mixed = any(name.startswith("nvidia.com/mig-") for name in view.clues.resources())
     if not (_FIRST_BAD <= loaded <= _LAST_BAD) or not mixed or len(set(mig)) < 2:
         return ""
-    return f"driver {view.observed.loaded} with MIG strategy mixed and whole GPUs beside MIG devices: pods cannot be placed"
+    return f"driver {view.observed.loaded} with MIG strategy mixed, and whole GPUs beside MIG devices: pods cannot be scheduled"
 
 
 def _labels_stale(view: View) -> str:
@@ -251,15 +255,15 @@ def _labels_stale_in_kubernetes(view: View) -> str:
     return _miscounted(view, [view.clues.labels().get("nvidia.com/gpu.count", "")])
 
 
-def _miscounted(view: View, said: list[str]) -> str:
+def _miscounted(view: View, values: list[str]) -> str:
     gpus = view.observed.nvml.gpus
     count = len(gpus)
-    # gpustate's own labels leave those in quarantine out, NVIDIA's do not.
+    # gpustate's labels do not count quarantined GPUs, NVIDIA's do.
     right = {count, sum(not view.observed.held(gpu) for gpu in gpus)}
-    wrong = [value for value in said if value and whole(value) not in right]
+    wrong = [value for value in values if value and whole(value) not in right]
     if not wrong or not count:
         return ""
-    return f"the label nvidia.com/gpu.count says {wrong[0]}, and NVML sees {count} GPUs"
+    return f"the label nvidia.com/gpu.count is {wrong[0]}, but NVML lists {count} GPUs"
 
 
 def _labels_missing(view: View) -> str:
@@ -267,7 +271,7 @@ def _labels_missing(view: View) -> str:
     wanted = labels.get("nvidia.com/gpu.deploy.gpu-feature-discovery") == "true"
     if not wanted or "nvidia.com/gpu.product" in labels or not view.gpu_count:
         return ""
-    return "GPU feature discovery is asked for, and the node has no label nvidia.com/gpu.product"
+    return "GPU feature discovery is deployed, but the node has no label nvidia.com/gpu.product"
 
 
 def _slurm(view: View, key: str) -> str:
@@ -278,14 +282,14 @@ def _slurm(view: View, key: str) -> str:
 
 def _slurm_gres(view: View) -> str:
     reason = _slurm(view, "Reason")
-    return f"Slurm says {_slurm(view, 'State')}: {reason}" if "gres/gpu" in reason else ""
+    return f"Slurm state {_slurm(view, 'State')}: {reason}" if "gres/gpu" in reason else ""
 
 
 def _slurm_away(view: View) -> str:
     state = _slurm(view, "State")
     if not any(word in state for word in ("DRAIN", "DOWN", "FAIL", "INVAL", "NOT_RESPONDING")):
         return ""
-    return f"Slurm says {state}: {_slurm(view, 'Reason') or 'no reason given'}"
+    return f"Slurm state {state}: {_slurm(view, 'Reason') or 'no reason given'}"
 
 
 def _slurmd(view: View) -> str:
@@ -313,7 +317,7 @@ def _host_engines(view: View) -> str:
 def _taken(view: View) -> str:
     for name, port, row in view.clues.fields("taken", 3):
         by = listeners.who(row)
-        return f"{view.clues.unit(name).failure}; port {port}, on which it is to answer, is taken by {by}"
+        return f"{view.clues.unit(name).failure}; its port {port} is taken by {by}"
     return ""
 
 
@@ -322,60 +326,60 @@ def _exporter(view: View) -> str:
 
 
 def _own(
-    name: str, link: str, look: Callable[[View], str], remedy: str, *threads: str, state: str = ""
+    name: str, link: str, detect: Callable[[View], str], remedy: str, *threads: str, state: str = ""
 ) -> Cause:
-    return Cause(name, link, look, remedy, threads, state, explains=False)
+    return Cause(name, link, detect, remedy, threads, state, explains=False)
 
 
 _PLUGIN, _SCHEDULER = "device-plugin", "scheduler"
 CAUSES = (
     _own("kubelet-stopped-by-mig-manager", _PLUGIN, _kubelet_by_mig,
-         "start the kubelet, and take it out of the MIG manager's hooks: the GPU's clients are all that must stop",
+         "remove the kubelet from the MIG manager's hooks, which must stop only clients of the GPUs; then: systemctl start kubelet",
          "NVIDIA/mig-parted#368"),
-    _own("kubelet-down", _PLUGIN, _kubelet, "start it, once what it names is fixed: systemctl start kubelet"),
+    _own("kubelet-down", _PLUGIN, _kubelet, "fix what the message names; then: systemctl start kubelet"),
     _own("device-plugin-not-running", _PLUGIN, _not_running,
-         "look at the plugin's pod on this node (kubectl describe pod); it starts once the links before hold",
+         "fix failed checks before this one, then check the plugin's pod: kubectl get pods -A -o wide --field-selector spec.nodeName=NODE",
          "NVIDIA/k8s-device-plugin#414", "NVIDIA/k8s-device-plugin#58"),
     _own("device-plugin-not-registered", _PLUGIN, _not_registered,
-         "restart the plugin's pod, after the kubelet: kubectl delete pod", "NVIDIA/k8s-device-plugin#170", "kubernetes/kubernetes#116125"),
+         "restart the kubelet (systemctl restart kubelet), then the plugin's pod: kubectl delete pod -n NAMESPACE POD", "NVIDIA/k8s-device-plugin#170", "kubernetes/kubernetes#116125"),
     _own("sharing-in-the-wrong-place", _PLUGIN, _sharing_misread,
-         "fix the file: the plugin leaves out keys it does not know without a word",
+         "move the keys to the place that the message names: the plugin ignores unknown keys silently; then restart its pod: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/k8s-device-plugin#1433", "NVIDIA/k8s-device-plugin#364", state="device-plugin-config"),
-    _own("sharing-not-applied", _PLUGIN, _sharing, "restart the plugin's pod: it reads its file at its start",
+    _own("sharing-not-applied", _PLUGIN, _sharing, "restart the plugin's pod, which reads its file only at the start: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/gpu-operator#1144"),
-    _own("device-plugin-lacks-gpus", _PLUGIN, _too_few, "restart the plugin's pod: it looks for GPUs at its start",
+    _own("device-plugin-lacks-gpus", _PLUGIN, _too_few, "restart the plugin's pod, which detects GPUs only at the start: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/k8s-device-plugin#82"),
     _own("mig-manager-stuck", _SCHEDULER, _mig_manager,
-         "put the paused labels back to true and set nvidia.com/mig.config again; gpustate mig plan shows what differs",
+         "set the paused labels to true and nvidia.com/mig.config again: kubectl label node NODE --overwrite LABEL=true; show the difference: gpustate mig plan",
          "NVIDIA/mig-parted#485", "NVIDIA/gpu-operator#2833"),
     _own("operator-upgrade-stuck", _SCHEDULER, _upgrade,
-         "fix what the links before name, or end the Operator's upgrade; gpustate leaves such a node alone",
+         "fix failed checks before this one and retry the Operator's upgrade: kubectl label node NODE --overwrite nvidia.com/gpu-driver-upgrade-state=upgrade-required",
          "NVIDIA/gpu-operator#2509", "NVIDIA/gpu-operator#2166"),
-    _own("node-not-ready", _SCHEDULER, _not_ready, "fix what the kubelet names"),
+    _own("node-not-ready", _SCHEDULER, _not_ready, "fix what the kubelet reports: kubectl describe node NODE; journalctl -u kubelet -n 50"),
     _own("driver-known-bad-with-mixed-mig", _SCHEDULER, _known_bad,
-         "take 570.86.15 or a newer branch: name it (version or branch) in the state driver",
+         f"install 570.86.15 or a newer branch, for example: {remedies.APPLY} --set driver.branch=580",
          "NVIDIA/gpu-operator#1361"),
     _own("gpus-kept-unhealthy", _SCHEDULER, _unhealthy,
-         "restart the plugin's pod once the GPU was reset: it never takes a GPU back by itself",
+         "reset the GPU, then restart the plugin's pod, which offers the GPU again only after a restart: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/k8s-device-plugin#111", "NVIDIA/k8s-device-plugin#189"),
-    _own("no-gpu-resource", _SCHEDULER, _no_resource, "restart the plugin's pod, then look at its log",
+    _own("no-gpu-resource", _SCHEDULER, _no_resource, "restart the plugin's pod (kubectl delete pod -n NAMESPACE POD) and read its log: kubectl logs -n NAMESPACE POD",
          "NVIDIA/k8s-device-plugin#170"),
     _own("labels-stale", _SCHEDULER, _labels_stale,
-         "write them anew: gpustate apply with the state gpu-labels, or restart GPU feature discovery",
+         f"{remedies.by_apply('rewrite them', 'gpu-labels')}; or restart the pod of GPU feature discovery",
          "NVIDIA/k8s-device-plugin#733", state="gpu-labels"),
     _own("node-labels-stale", _SCHEDULER, _labels_stale_in_kubernetes,
-         "restart GPU feature discovery and NFD's worker on this node: they tell Kubernetes the labels", "NVIDIA/k8s-device-plugin#733"),
-    _own("labels-missing", _SCHEDULER, _labels_missing, "restart GPU feature discovery on this node",
+         "restart the pods of GPU feature discovery and of NFD's worker on this node, which publish the labels: kubectl delete pod -n NAMESPACE POD", "NVIDIA/k8s-device-plugin#733"),
+    _own("labels-missing", _SCHEDULER, _labels_missing, "restart the pod of GPU feature discovery on this node: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/gpu-feature-discovery#75"),
-    _own("cordoned", _SCHEDULER, _cordoned, "ask who cordoned it; kubectl uncordon when nothing speaks against it",
+    _own("cordoned", _SCHEDULER, _cordoned, "find out who cordoned it and why; if it can be used again: kubectl uncordon NODE",
          "NVIDIA/gpu-operator#304", "NVIDIA/gpu-operator#2820"),
-    _own("slurm-misses-gpus", _SCHEDULER, _slurm_gres, "write gres.conf anew: gpustate apply with the state slurm-gres, then scontrol update nodename=NODE state=resume"),
-    _own("slurmd-down", _SCHEDULER, _slurmd, "fix what it names and start it: systemctl status slurmd"),
-    _own("slurm-drained", _SCHEDULER, _slurm_away, "fix what the reason names; then scontrol update nodename=NODE state=resume"),
-    _own("two-dcgm-host-engines", "metrics", _host_engines, "leave one: an exporter of its own needs no nv-hostengine beside it",
+    _own("slurm-misses-gpus", _SCHEDULER, _slurm_gres, f"{remedies.by_apply('rewrite gres.conf', 'slurm-gres')}; then: scontrol update nodename=NODE state=resume"),
+    _own("slurmd-down", _SCHEDULER, _slurmd, "fix what the message names; then: systemctl start slurmd"),
+    _own("slurm-drained", _SCHEDULER, _slurm_away, "fix what the reason names; then: scontrol update nodename=NODE state=resume"),
+    _own("two-dcgm-host-engines", "metrics", _host_engines, "stop all but one: systemctl disable --now nvidia-dcgm; an exporter with an embedded engine needs no other",
          "NVIDIA/dcgm-exporter#330", "NVIDIA/dcgm-exporter#148"),
     _own("exporter-port-taken", "metrics", _taken,
-         "stop that, then systemctl restart the exporter; or give it another port: listen of the state dcgm-exporter"),
-    _own("exporter-failed", "metrics", _exporter, "fix what it names; gpustate dcgm check shows what the GPUs can report",
+         "stop that program and restart the exporter: systemctl restart nvidia-dcgm-exporter; or set another port with listen of the state dcgm-exporter"),
+    _own("exporter-failed", "metrics", _exporter, "fix what the message names and restart the exporter: systemctl restart nvidia-dcgm-exporter; list what the GPUs can report: gpustate dcgm check -i INVENTORY",
          "NVIDIA/dcgm-exporter#126"),
 )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Walks the chain on a node: asks once, stops at the first broken link, and names the cause.
+"""Diagnoses a node: queries it once, stops at the first failed check, and names the cause.
 
-The links of the chain of proofs come first, as the validator judges them; the NVLink fabric has its place
-behind the libraries, and what lies beyond CUDA comes last. No kernel is run: where no proof is kept that
-still stands, CUDA is left open, for nothing is known to be wrong with it.
+The checks of the validator come first, in its order. The NVLink fabric is checked after the libraries, and
+RDMA, device plugin, scheduler and metrics come last. No kernel is run: without a valid validation record the result of CUDA
+is unknown, which is no failure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 
 from gpustate.core.node import Node
 from gpustate.diagnosis import chain, chain_queries
+from gpustate.diagnosis import remedies as remedies
 from gpustate.explain import (
+    blocked_modules,
     cautions,
     clues,
     container_link,
@@ -21,7 +23,6 @@ from gpustate.explain import (
     damaged,
     gpus,
     hardware,
-    kept_away,
     runtimes,
     scheduling,
     script,
@@ -30,9 +31,9 @@ from gpustate.explain import (
 from gpustate.explain.causes import Cause, View
 
 CAUSES: tuple[Cause, ...] = (
-    *kept_away.CAUSES,  # before what is told of a module that is merely not loaded
+    *blocked_modules.CAUSES,  # before the cause of a module that is merely not loaded
     *hardware.CAUSES,
-    *services.CAUSES,  # a masked service before what follows from it
+    *services.CAUSES,  # a masked service before its consequences
     *gpus.CAUSES,
     *damaged.CAUSES,
     *containers.CAUSES,
@@ -41,7 +42,7 @@ CAUSES: tuple[Cause, ...] = (
     *scheduling.CAUSES,
 )
 
-#: Links of this room's own, and the link of the chain they stand behind; empty: at the end.
+#: Checks that only ``explain`` has, and the check that each comes after; empty: at the end.
 _OWN: tuple[tuple[str, str, Callable[[View], chain.Check]], ...] = (
     ("fabric", "libraries", gpus.check_fabric),
     ("rdma", "", gpus.check_rdma),
@@ -60,23 +61,23 @@ LINKS = (
     *(own for own, behind, _ in _OWN if not behind),
 )
 
-#: Seconds that NVML may take, and any one program of the fragments: with one that hangs, an explanation
-#: takes less than ten. NVML has most, for without persistence mode it brings every GPU up first.
+#: Limits in seconds for NVML and for each program of the fragments: a diagnosis with one that hangs takes
+#: less than ten. NVML gets most, since without persistence mode it initialises every GPU first.
 NVML_S, PROGRAM_S = 5, 2
-#: Seconds after which a fragment is given up; a busy node is slow, and that is no fault of its GPUs.
+#: Limits in seconds for the two fragments, for a node that is busy.
 CHAIN_S, CLUES_S = 60, 40
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The chain up to its first broken link, and why that one is broken.
+    """The checks up to the first that failed, and its cause.
 
     Args:
-        checks: every link that was judged; the last one is broken, if one is.
-        open: names of the links after it, which rest on it.
-        cause: what was recognised; ``None`` when nothing is broken, or the break has no known cause.
-        warnings: what breaks no link, and will hurt somebody; one line each.
-        proven: a kept proof that still stands says how CUDA is.
+        checks: all checks that were evaluated; only the last one may have failed.
+        open: names of the checks after it, which depend on it.
+        cause: the detected cause; ``None`` if no check failed, or the cause is unknown.
+        warnings: problems that fail no check; one line each.
+        proven: a valid validation record has the result of CUDA.
     """
 
     checks: tuple[chain.Check, ...]
@@ -87,57 +88,56 @@ class Diagnosis:
 
     @property
     def broken(self) -> chain.Check | None:
-        """The first broken link; ``None`` when all hold."""
+        """The first check that failed; ``None`` if all passed."""
         return self.checks[-1] if self.checks and self.checks[-1].failed else None
 
     @property
     def name(self) -> str:
-        """Name of the cause; that of the link when none was recognised; empty when nothing is broken."""
+        """Name of the cause, or of the check if the cause is unknown; empty if no check failed."""
         if self.broken is None:
             return ""
         return self.cause.name if self.cause is not None else f"{self.broken.name}-broken"
 
 
 def query(node: Node) -> View:
-    """Everything an explanation is based on, in one exec."""
+    """Query everything that a diagnosis needs, in one exec."""
     observed = chain_queries.query_chain(
         node, timeout_s=NVML_S, limit_s=CHAIN_S, program_s=PROGRAM_S
     )
     text = f"limit={PROGRAM_S}\n{script.SCRIPT}"
     limited = f"timeout -k 1 {CLUES_S} sh -c {shlex.quote(text)}"
     found = clues.parse(node.shell(limited).stdout)
-    # Half of the traces would accuse a node of lacking the other half.
+    # A missing trace must not look like a missing file.
     return View(observed, found) if found.has("complete") else View(observed, cut_short=True)
 
 
 def links(view: View) -> list[chain.Check]:
-    """Every link by its own judgement, in order."""
+    """All checks in order, without causes."""
     found: list[chain.Check] = []
     for check in chain.evaluate(view.observed):
-        found.append(_left_open(view, check) if check.name in _PROVEN else check)
+        found.append(_left_open(view, check) if check.name in _VALIDATED else check)
         found += [judge(view) for _, behind, judge in _OWN if behind == check.name]
     return found + [judge(view) for _, behind, judge in _OWN if not behind]
 
 
-#: Links that only a validation can judge, and what was not done for this one.
-_PROVEN = {"container": "no container was started", "cuda": "no kernel was run"}
+#: Checks that only a validation can make, and what ``explain`` did not do.
+_VALIDATED = {"container": "no container was started", "cuda": "no kernel was run"}
 
 
 def _left_open(view: View, check: chain.Check) -> chain.Check:
     known = view.observed.cuda if check.name == "cuda" else view.observed.containers
     if known is None and check.failed:
-        text = f"{_PROVEN[check.name]}, and no proof is kept of the node as it is; prove it: gpustate validate"
+        text = f"{_VALIDATED[check.name]}, and there is no valid validation record; run: {remedies.VALIDATE}"
         return chain.Check(check.name, chain.NOT_APPLICABLE, text)
     if known is None or check.outcome == chain.NOT_APPLICABLE:
         return check
-    # Nothing was run now: the evidence names its source, so that it is not taken for today's.
-    return replace(
-        check, evidence=f"{check.evidence} (by the kept proof; prove anew: gpustate validate)"
-    )
+    # Nothing was run now, so the evidence names its source.
+    source = f"from the last validation; to repeat it: {remedies.VALIDATE}"
+    return replace(check, evidence=f"{check.evidence} ({source})")
 
 
 def diagnose(view: View) -> Diagnosis:
-    """Judge link by link, and stop at the first that is broken."""
+    """Evaluate check by check, and stop at the first that fails."""
     checks = links(view)
     warnings, proven = cautions.of(view), view.observed.cuda is not None
     for at, check in enumerate(checks):
@@ -149,13 +149,13 @@ def diagnose(view: View) -> Diagnosis:
 
 
 def _judge(view: View) -> tuple[chain.Check, Cause | None]:
-    """A link with the first cause that fits it."""
+    """A check with the first cause that matches."""
     check = view.check
     assert check is not None
     for cause in CAUSES:
         if cause.link != check.name or (cause.explains and not check.failed):
             continue
-        evidence = cause.look(view)
+        evidence = cause.detect(view)
         if evidence:
             return chain.Check(check.name, chain.FAILED, evidence, cause.remedy), cause
     return check, None

@@ -246,6 +246,31 @@ def _forms(value: str) -> Iterable[str]:
     )
 
 
+def without_secrets(data: Any, removed: list[str], above: str = "") -> Any:
+    """Plain data without the keys whose value contains a secret.
+
+    Args:
+        data: plain data.
+        removed: filled with the paths of these keys.
+        above: the path of the data.
+    """
+    if isinstance(data, Mapping):
+        kept: dict[Any, Any] = {}
+        for key, value in data.items():
+            path = f"{above}.{key}" if above else str(key)
+            listed = isinstance(value, list | tuple) and any(
+                isinstance(one, str) and masked(one) != one for one in value
+            )
+            if listed or (isinstance(value, str) and masked(value) != value):
+                removed.append(masked(path))
+            else:
+                kept[key] = without_secrets(value, removed, path)
+        return kept
+    if isinstance(data, list | tuple):
+        return [without_secrets(one, removed, f"{above}[{at}]") for at, one in enumerate(data)]
+    return data
+
+
 def missing_secrets(data: Any, above: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
     """Paths of masks in plain data; items of a list of states are identified by name."""
     if isinstance(data, str):

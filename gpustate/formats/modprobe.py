@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpustate import shell
+
 #: Folders that modprobe reads, the one that wins first.
 FOLDERS = (
     "/etc/modprobe.d",
@@ -26,15 +28,7 @@ FOLDERS = (
     "/lib/modprobe.d",
 )
 
-_LINES = r"""
-set --; b=' '
-for f in @FILES@; do
-  # A name found twice is read from the first folder only.
-  case $b in *" ${f##*/} "*) continue ;; esac
-  [ -e "$f" ] && { b="$b${f##*/} "; set -- "$@" "$f"; }
-done
-if [ $# != 0 ] && b=$(grep -D skip -Hns -E '^[[:space:]]*(@ERE@)' "$@"); then printf '%s\n' "$b" | sed 's/^/modprobe=/'; fi
-"""
+_LINES = shell.load("modprobe_lines", "gpustate.formats")
 _NOTHING = frozenset(
     {"/bin/true", "/bin/false", "/usr/bin/true", "/usr/bin/false", "true", "false", ":"}
 )

@@ -15,6 +15,7 @@ import csv
 import re
 from dataclasses import replace
 
+from gpustate import shell
 from gpustate.formats.numbers import whole
 from gpustate.formats.nvml_report import (
     Gpu,
@@ -47,13 +48,11 @@ COLUMNS = (
     "fabric.status",
 )
 #: Prints the exit code on a separate line, the table, then versions and MIG devices.
-SCRIPT = f"""s() {{ timeout -k 2 20 nvidia-smi "$@" 2>&1; }}
-o=$(s --query-gpu={",".join(COLUMNS)} --format=csv,noheader,nounits); r=$?
-[ $r != 2 ] || {{ o=$(s --query-gpu={",".join(OLD_COLUMNS)} --format=csv,noheader,nounits); r=$?; }}
-printf 'smi-status=%s\\n%s\\n' $r "$o"
-[ $r != 0 ] || {{ echo smi-more; s --version; s -L; }}
-# Mode now and mode to come stand side by side.
-case $o in *"Enabled, Enabled, "*) [ $r != 0 ] || {{ s mig -lgi; s mig -lci; }};; esac"""
+SCRIPT = (
+    shell.load("nvsmi", "gpustate.formats")
+    .replace("@COLUMNS@", ",".join(COLUMNS))
+    .replace("@OLD_COLUMNS@", ",".join(OLD_COLUMNS))
+)
 
 # 610 says "KMD version" and "CUDA UMD version" for DRIVER and CUDA, and keeps the old key with a
 # sentence as its value.

@@ -17,6 +17,8 @@ Sources:
 
 from __future__ import annotations
 
+from gpustate import shell
+
 #: Reads ``journalctl -o cat`` of one unit; prints the line of its last start, or systemd's where there is none.
 TELLING = r"""awk '/^Starting / { b = i = e = ""; s = 1; next } /^Started / { if (!s) b = i = e = ""; s = 0; next }
       tolower($0) !~ /error|fail|fatal|unable to|cannot|mismatch|in use|invalid/ || /^Failed to start|Failed with result|^modprobe: FATAL: Module overlay/ { next }
@@ -24,19 +26,4 @@ TELLING = r"""awk '/^Starting / { b = i = e = ""; s = 1; next } /^Started / { if
       /level"?[=:]"?(info|debug|trace)/ { i = $0; next } { b = $0 } END { print b != "" ? b : i != "" ? i : e }'"""
 
 #: Defines ``unit_says UNIT``: what it has said since its last start, in its journal and in its file. ``patience`` is in seconds.
-SAYS = r"""
-unit_says() {
-  timeout -k 1 "${patience:-20}" journalctl -u "$1" -n 80 -o cat --no-pager 2>/dev/null
-  uc=$(timeout -k 1 "${patience:-20}" systemctl cat "$1" 2>/dev/null)
-  uf=$(printf '%s\n' "$uc" | sed -n 's/^Standard\(Error\|Output\)=\(append\|file\|truncate\)://p' | tail -n 1)
-  [ -n "$uf" ] || {
-    uc=$(printf '%s\n' "$uc" | sed -n 's/^ExecStart=.* -c \(\/[^ ]*\).*/\1/p' | tail -n 1)
-    [ ! -f "$uc" ] || uf=$(sed -n 's/^LOG_FILE_NAME=//p' "$uc" | tail -n 1)
-  }
-  [ -f "$uf" ] || return 0
-  ut=$(timeout -k 1 "${patience:-20}" systemctl show -p ExecMainStartTimestamp --value "$1" 2>/dev/null)
-  # One that forks and has never come up has no main process yet.
-  [ -n "$ut" ] || ut=$(timeout -k 1 "${patience:-20}" systemctl show -p InactiveExitTimestamp --value "$1" 2>/dev/null)
-  [ -z "$ut" ] || [ -z "$(find "$uf" -newermt "$ut" 2>/dev/null)" ] || tail -n 40 -- "$uf"
-}
-"""
+SAYS = shell.load("unit_says", "gpustate.formats")

@@ -55,6 +55,7 @@ class ForLabels:
 
     Args:
         whole: parameters not listed have the state's defaults, whatever other layers set.
+        title: of the object: ``NVIDIADriver gold``.
     """
 
     condition: str
@@ -62,6 +63,7 @@ class ForLabels:
     parameters: Mapping[str, Any]
     place: str
     whole: bool = True
+    title: str = "NVIDIADriver"
 
 
 @dataclass(slots=True)
@@ -140,6 +142,20 @@ _READ_THEN = (
     *("cdi.default", "driver.useOpenKernelModules", "useOpenKernelModules"),
     *("operator.defaultRuntime", "driver.nvidiaDriverCRD.nodeSelector"),
 )
+
+
+def read_then(path: str, until: str, release: str) -> bool:
+    """Whether a release reads a key that later ones ignore, and gpustate reads it for that release.
+
+    Args:
+        path: of the key.
+        until: the last release that reads it.
+        release: of the Operator; empty for the newest.
+    """
+    read = path in _READ_THEN and bool(release and until)
+    return read and not history.before(until, release)
+
+
 #: Sections that affect only nodes for virtual machines.
 _SANDBOX = (
     *("sandboxWorkloads", "vgpuManager", "vgpuDeviceManager", "vfioManager"),

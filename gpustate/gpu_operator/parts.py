@@ -19,7 +19,8 @@ from gpustate.gpu_operator.wrappers import OTHER_CHART, unwrap
 #: Kinds that result in states.
 POLICIES = ("clusterpolicy", "gpucluster", "helm", "nvidiadriver")
 _VALUES_KEYS = ("values.yaml", "values.yml", "values")
-_CHART_LABEL = "helm.sh/chart"
+#: Of the objects that the chart renders: its name and version.
+CHART_LABEL, CHART_NAME = "helm.sh/chart", "gpu-operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,13 @@ def part(item: Item, resolver: ReferenceResolver) -> Part:
     if held is OTHER_CHART:
         return Part("other", item)
     kind = shape.kind(item, resolver.file)
-    label = item.get("metadata", "labels", _CHART_LABEL) if kind in POLICIES[:2] else None
+    label = item.get("metadata", "labels", CHART_LABEL) if kind in POLICIES[:2] else None
     text = label.value if label is not None and isinstance(label.value, str) else ""
     return Part(
-        kind, item, None, history.release_of_chart(text) if text.startswith("gpu-operator-") else ""
+        kind,
+        item,
+        None,
+        history.release_of_chart(text) if text.startswith(f"{CHART_NAME}-") else "",
     )
 
 

@@ -21,7 +21,7 @@ from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.inventory import LABELS
 from gpustate.core.where import parse
 from gpustate.errors import PolicyError
-from gpustate.formats.words import shown
+from gpustate.formats.words import named, shown
 from gpustate.gpu_operator.companions import CompanionStore
 from gpustate.gpu_operator.desired import DesiredState, ForLabels, ForNode, Source
 from gpustate.gpu_operator.documents import Item, plain
@@ -46,11 +46,13 @@ class Pool:
         states: of a node with this driver.
         condition: selects the nodes; empty for all.
         place: of the object.
+        title: of the object: ``NVIDIADriver gold``.
     """
 
     states: tuple[DesiredState, ...]
     condition: str
     place: str
+    title: str = "NVIDIADriver"
 
 
 def driver_stack(driver: DesiredState) -> tuple[DesiredState, ...]:
@@ -102,6 +104,56 @@ def _term(source: Source, term: Item) -> Iterator[str]:
         yield either if operator == "In" else f"~{either}"
 
 
+#: Per label the allowed values (``None``: any) and the excluded ones; labels of every GPU node left out.
+Term = dict[str, tuple[frozenset[str] | None, frozenset[str]]]
+
+
+def terms(spec: Item) -> list[Term]:
+    """The node selector of an NVIDIADriver, one term per alternative; a single empty one for all nodes."""
+    base: Term = {}
+    selector = spec.get("nodeSelector")
+    for name, value in _entries(selector):
+        if _EVERY_NODE.get(name) != value.value:
+            base[name] = frozenset({str(value.value)}), frozenset()
+    listed = spec.get("nodeAffinity", _REQUIRED, "nodeSelectorTerms")
+    given = listed.value if listed is not None and isinstance(listed.value, list) else []
+    return [_with_expressions(base, term) for term in given] or [base]
+
+
+def _entries(item: Item | None) -> Iterator[tuple[str, Item]]:
+    if item is not None and isinstance(item.value, dict):
+        yield from item.value.items()
+
+
+def _with_expressions(base: Term, term: Item) -> Term:
+    made = dict(base)
+    listed = term.get("matchExpressions")
+    for one in listed.value if listed is not None and isinstance(listed.value, list) else ():
+        name, values = one.text("key"), one.get("values")
+        found = frozenset(str(v.value) for v in values.value) if values is not None else frozenset()
+        allowed, excluded = made.get(name, (None, frozenset[str]()))
+        if one.text("operator") == "NotIn":
+            made[name] = allowed, excluded | found
+        elif one.text("operator") == "In" and _EVERY_NODE.get(name) not in found:
+            made[name] = found if allowed is None else allowed & found, excluded
+    return made
+
+
+def overlap(first: list[Term], second: list[Term]) -> bool:
+    """Whether some node can match both selectors."""
+    return any(_compatible(one, other) for one in first for other in second)
+
+
+def _compatible(one: Term, other: Term) -> bool:
+    for name in {*one, *other}:
+        both = [term[name] for term in (one, other) if name in term]
+        excluded = frozenset[str]().union(*(found for _, found in both))
+        allowed = [found for found, _ in both if found is not None]
+        if allowed and not frozenset.intersection(*allowed) - excluded:
+            return False
+    return True
+
+
 def _label(name: str, value: str) -> str:
     quoted = [one.replace("\\", "\\\\").replace("'", "\\'") for one in (name, value)]
     return f"label('{quoted[0]}', '{quoted[1]}')"
@@ -133,8 +185,18 @@ def combine(
     else:
         stack, narrow = _side_by_side(pools)
     nodes: list[ForNode] = []
+    drivers: dict[str, Pool] = {}
     for pool in pools:
         for node, place in _with_labels(store, pool.condition):
+            other = drivers.setdefault(node, pool)
+            if other is not pool:
+                raise PolicyError(
+                    f"{other.title} ({other.place}) and {pool.title} ({pool.place}) select the same node "
+                    f"{named(node)}",
+                    place=place,
+                    fix=f"remove a label of the node, or change a selector: {other.condition}, "
+                    f"{pool.condition}",
+                )
             nodes.extend(
                 ForNode(node, one.state, {**one.parameters, "only": None}, place)
                 for one in pool.states
@@ -196,7 +258,7 @@ def _side_by_side(
         for name in everywhere if pool.condition else ():
             there = mine.get(name)
             given = {"only": NOWHERE} if there is None else {**there.parameters, "only": None}
-            narrow.append(ForLabels(pool.condition, name, given, pool.place))
+            narrow.append(ForLabels(pool.condition, name, given, pool.place, title=pool.title))
     order = [state.state for pool in found for state in pool.states]
     states = sorted(everywhere.values(), key=lambda one: order.index(one.state))
     return tuple(states), tuple(narrow)

@@ -20,11 +20,12 @@ from typing import Any
 from gpustate.gpu_operator import documents
 from gpustate.gpu_operator.blocks import Field, Fields, Support
 from gpustate.gpu_operator.companions import CONFIG_MAP, SECRET
+from gpustate.gpu_operator.desired import read_then
 from gpustate.gpu_operator.fields import CLUSTER_POLICY
 from gpustate.gpu_operator.helm import HELM, NIL_IS_ON
 from gpustate.gpu_operator.history import chart_default, chart_defaults
 from gpustate.gpu_operator.licensing import CONF
-from gpustate.gpu_operator.parts import parts
+from gpustate.gpu_operator.parts import CHART_LABEL, CHART_NAME, parts
 from gpustate.gpu_operator.reading import Reading
 
 _RENAMED = {"driver.upgradePolicy.gpuPodDeletion.": "driver.upgradePolicy.podDeletion."}
@@ -69,10 +70,27 @@ def _name(data: Mapping[str, Any]) -> tuple[str, str]:
     return str(data.get("kind")), str(name)
 
 
+def with_release(found: list[dict[str, Any]], release: str) -> list[dict[str, Any]]:
+    """The objects with the label that sets the release of a policy, as the chart writes it."""
+    made: list[dict[str, Any]] = []
+    for one in found:
+        if one.get("kind") in ("ClusterPolicy", "GPUCluster"):
+            head = one.get("metadata") or {}
+            labels = {**(head.get("labels") or {}), CHART_LABEL: f"{CHART_NAME}-{release}"}
+            one = {**one, "metadata": {**head, "labels": labels}}
+        made.append(one)
+    return made
+
+
 def merge_values(
-    made: list[dict[str, Any]], text: str
+    made: list[dict[str, Any]], text: str, release: str = ""
 ) -> tuple[list[dict[str, Any]], list[str]] | None:
     """Add the settings of Helm values to the ClusterPolicy written for them.
+
+    Args:
+        made: its objects.
+        text: of the values.
+        release: of the Operator that the values are for; by default the newest.
 
     Returns:
         The objects, and the keys of the values that are missing in them, each with the reason. ``None``
@@ -83,7 +101,7 @@ def merge_values(
     if spec is None or values is None:
         return None
     said = dict(_fields(values))
-    for path, value in chart_defaults().items():
+    for path, value in chart_defaults(release).items():
         switch = path.endswith(".enabled") and _at(spec, path) is not None
         image = path.endswith((".repository", ".image")) and said.get(_version_beside(path))
         if path not in said and switch and value and path in NIL_IS_ON:
@@ -93,10 +111,13 @@ def merge_values(
             said[path] = value
     missing: list[str] = []
     for path, value in said.items():
-        why = _not_carried(path, value, said)
+        why = _not_carried(path, value, said, release)
         if not why:
             _carry(spec, path, value)
-        elif chart_default(path) != (True, value):  # the chart's default needs no note
+        elif chart_default(path, release=release) != (
+            True,
+            value,
+        ):  # the chart's default needs no note
             missing.append(f"{path}: {why}")
     named = set(_texts(spec))  # values written for the states may have another name here
     own = (CONFIG_MAP, SECRET)
@@ -115,7 +136,7 @@ def _version_beside(path: str) -> str:
     return f"{path.rpartition('.')[0]}.version"
 
 
-def _not_carried(path: str, value: object, said: Mapping[str, Any]) -> str:
+def _not_carried(path: str, value: object, said: Mapping[str, Any], release: str) -> str:
     """Why a key of the values cannot be in a ClusterPolicy; empty if it can."""
     if path.startswith(tuple(f"{one}." for one in _OBJECTS)) and value is not None:
         return ""
@@ -124,7 +145,7 @@ def _not_carried(path: str, value: object, said: Mapping[str, Any]) -> str:
         return "a ClusterPolicy has no such key"
     if passed_on is None:
         return "the chart has no such key"
-    if passed_on.support is Support.DEAD:
+    if passed_on.support is Support.DEAD and not read_then(path, passed_on.until, release):
         return f"it has no effect: {passed_on.detail}"
     if path.endswith((".repository", ".image")) and not said.get(_version_beside(path)):
         return "the Operator requires a version with it, and the chart's own may differ"

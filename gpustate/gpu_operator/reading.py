@@ -294,7 +294,8 @@ class _Reader:
                     place=source.place(kind),
                 )
             states = driver_stack(desired_driver(source, spec, ""))
-            pools.append(Pool(states, condition_of(source), f"{file}:{item.line}"))
+            title = f"NVIDIADriver {named(item.text('metadata', 'name'))}"
+            pools.append(Pool(states, condition_of(source), f"{file}:{item.line}", title))
             notes.extend((*source.notes, *notes_on(source)))
         if not pools:
             notes.append(

@@ -62,6 +62,8 @@ def build(
             for other in others:
                 if other not in names:
                     _check_name(state.name, why, other, names, known, places or {})
+                    if why in ("needs", "known after"):
+                        _check_member(state, why, other, names, places or {})
                 if other not in names or other == state.name:
                     continue
                 first, then = (state.name, other) if why == "before" else (other, state.name)
@@ -94,6 +96,21 @@ def _check_name(
         f"state {state!r}: {why} {other!r}: unknown state",
         place=places.get(state),
         fix=hint,
+    )
+
+
+def _check_member(
+    state: AnyState, why: str, other: str, names: set[str], places: Mapping[str, str]
+) -> None:
+    """Refuse a member of a state's own family that is not in the policy: any name would be one."""
+    family = type(state).family
+    if not family or not other.startswith(f"{family}-"):
+        return
+    near = difflib.get_close_matches(other, sorted(names), 1)
+    raise GraphError(
+        f"state {state.name!r}: {why} {other!r}, which the policy does not have",
+        place=places.get(state.name),
+        fix=f"did you mean {near[0]!r}" if near else f"add {other} to the policy, or drop the name",
     )
 
 

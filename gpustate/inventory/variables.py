@@ -96,7 +96,7 @@ class VarsFiles:
             return {}
         if not isinstance(data, dict):
             raise InventoryError(
-                f"holds {kind_of(data)}, wanted a mapping of variables", place=path
+                f"contains {kind_of(data)}, wanted a mapping of variables", place=path
             )
         found: dict[str, Value] = {}
         for key, value in data.items():

@@ -1,6 +1,6 @@
-"""Programs that run on nodes: standard library of Python 3.9 and later, nothing else.
+"""Programs that run on nodes, with nothing but the standard library of Python 3.9 and later.
 
-They are files to be shipped, not modules to be imported here. Together with a few pure modules
-of ``gpustate.formats`` and ``gpustate.model`` they keep their package paths on the node, below one
-folder, so that the same code judges on both sides.
+They are shipped to nodes and not imported on the controller. On a node they keep their package paths, together
+with a few pure modules of ``gpustate.formats`` and ``gpustate.diagnosis``, so that the same code runs on both
+sides.
 """

@@ -2,14 +2,14 @@
 
     python3 -I -S -B cdi_without.py STATE_FOLDER PROC_ROOT
 
-Run by an apply, and by the unit that writes the specification at boot while a GPU is in quarantine. What
-nvidia-ctk says is cut down, not replaced: devices that have the GPU's device node go, its MIG devices with
-it, and ``all`` loses what no other device has. Where no GPU is left there is no specification.
+Run by an apply, and by the unit that writes the specification at boot while a GPU is in quarantine. The output
+of nvidia-ctk is filtered: devices with the GPU's device node are removed, its MIG devices too, and ``all`` loses
+everything that no other device has. If no GPU is left, no specification is written.
 
-nvidia-ctk 1.19 takes a list of the GPUs to write (``--device-id``), earlier ones none; and a list at boot
-would know nothing of ends. So the time decides, whenever this runs.
+nvidia-ctk 1.19 accepts a list of GPUs (``--device-id``), earlier versions do not, and a fixed list at boot would
+ignore the end of a quarantine. So the quarantines that are active now count.
 
-The text is JSON, which every reader of CDI specifications takes for YAML.
+The text is JSON, which every reader of CDI specifications accepts as YAML.
 
 Sources:
     NVIDIA/nvidia-container-toolkit: CHANGELOG.md (1.19.0-rc.1, ``--device-id``), deployments/systemd
@@ -60,7 +60,7 @@ def _nodes(device: dict[str, Any]) -> set[str]:
 
 
 def cut(spec: dict[str, Any], held: set[str]) -> dict[str, Any]:
-    """The specification without the devices that have one of these device nodes."""
+    """The specification without devices that use one of these device nodes."""
     single = [one for one in spec["devices"] if one["name"] != "all"]
     gone = [one for one in single if _nodes(one) & held]
     left = [one for one in single if one not in gone]
@@ -82,16 +82,16 @@ def cut(spec: dict[str, Any], held: set[str]) -> dict[str, Any]:
     return {**spec, "devices": devices}
 
 
-def _ask(*words: str) -> None:
-    """Do what only helps; what comes of it shows in the specification."""
+def _attempt(*words: str) -> None:
+    """Run a command whose failure is ignored: it only improves the specification."""
     subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
 def main(state: Path, proc: Path) -> int:
     """Write it, or remove it; exit code 0, or that of nvidia-ctk."""
     if shutil.which("nvidia-smi"):
-        _ask("nvidia-smi", "-L")
-    _ask(
+        _attempt("nvidia-smi", "-L")
+    _attempt(
         *("nvidia-ctk", "system", "create-device-nodes", "--control-devices"),
         "--load-kernel-modules",
     )
@@ -112,7 +112,7 @@ def main(state: Path, proc: Path) -> int:
         spec = cut(json.loads(fresh.read_text("utf-8")), held_nodes(proc, held))
         if not spec["devices"]:
             SPEC.unlink(missing_ok=True)
-            print(f"no GPU is left to describe: {SPEC} is gone")
+            print(f"every GPU is in quarantine: removed {SPEC}")
             return 0
         fresh.write_text(json.dumps(spec, indent=2) + "\n", "utf-8")
         fresh.chmod(0o644)

@@ -1,4 +1,4 @@
-"""Name the program of the hook at which a container failed.
+"""Identify the program of the hook that failed in a container.
 
 runc reports a failed hook by its number: ``error running hook #0``. The hooks stand in the container's OCI
 specification, and containerd removes that together with the failed container. So NVIDIA's runtime gets the same
@@ -41,13 +41,13 @@ Hooks = Mapping[str, Sequence[str]]
 
 
 def _command(hook: Mapping[str, Any]) -> str:
-    """The program of a hook, and its subcommand: programs of NVIDIA's have many."""
+    """The program of a hook with its subcommand, since NVIDIA's programs have many."""
     subcommand = [str(word) for word in list(hook.get("args") or ())[1:2]]
     return " ".join([str(hook.get("path") or ""), *subcommand])
 
 
 def read(bundle: str) -> Hooks:
-    """The hooks in a bundle's OCI specification; empty where it cannot be read."""
+    """The hooks in a bundle's OCI specification; empty if it cannot be read."""
     try:
         config = json.loads(Path(bundle, "config.json").read_text(encoding="utf-8"))
         hooks = config.get("hooks") or {}
@@ -99,7 +99,7 @@ def failed(error: str) -> bool:
 
 
 def named(error: str, hooks: Hooks) -> str:
-    """Add the failed hook's program to an error; unchanged where it cannot be known."""
+    """Add the failed hook's program to an error; unchanged if it is unknown."""
     match = _FAILED.search(error)
     if match is None:
         return error

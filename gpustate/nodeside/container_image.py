@@ -1,13 +1,11 @@
-"""Make a small container image of this node's own Python, without a registry and without a byte of NVIDIA's.
+"""Build a small container image of this node's own Python, without a registry and without NVIDIA's files.
 
-The image has what :mod:`container_inside` needs and nothing else: the interpreter, the modules that it loads,
-the libraries that the dynamic loader takes for them, and the programs of the proof. So whatever a container of
-it finds of the driver was injected. It is made in memory, in the format of ``docker save``, which
-``ctr images import``, ``docker load`` and ``podman load`` all read.
+The image has only what :mod:`container_inside` needs: the interpreter, the modules that it loads, their
+libraries, and the test programs. So every file of the driver in its container was injected. It is built in
+memory, in the format of ``docker save``, which ``ctr images import``, ``docker load`` and ``podman load`` read.
 
-Surprising: the loader itself lists the libraries. With ``LD_TRACE_LOADED_OBJECTS`` set it prints what it would
-map, for the interpreter and for extension modules named in ``LD_PRELOAD``, and starts nothing: this is what
-ldd(1) does.
+Surprising: the dynamic loader lists the libraries. With ``LD_TRACE_LOADED_OBJECTS`` it prints what it would
+map, for the interpreter and for extension modules in ``LD_PRELOAD``, and starts nothing, as for ldd(1).
 
 Standard library only, Python 3.9.
 
@@ -29,10 +27,10 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-#: Where the programs of the proof lie in the image.
+#: Folder of the test programs in the image.
 FOLDER = "/gpustate/nodeside"
 PROGRAMS = ("container_inside.py", "cuda_proof.py")
-#: The driver's libraries need these of the C library, and so every real image has them.
+#: Parts of the C library that the driver's libraries need; every real image has them.
 C_LIBRARY = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
 #: Folders that are links where /usr is merged.
 _TOP_LINKS = ("/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
@@ -68,17 +66,17 @@ def _run(argv: list[str], **environment: str) -> str:
 
 
 def modules(programs: Path) -> list[str]:
-    """Files of every module that the proof's programs load."""
+    """Files of every module that the test programs load."""
     text = _run([sys.executable, "-I", "-S", "-B", "-c", _LIST, str(programs.parents[1])])
     ours = str(programs)
     return [str(name) for name in json.loads(text) if not str(name).startswith(ours)]
 
 
 def libraries(interpreter: str, extensions: Iterable[str]) -> dict[str, str]:
-    """Path in the image to file on this node, of every library that the loader takes, itself included.
+    """Libraries that the loader maps, itself included: path in the image to file on this node.
 
     Raises:
-        ImageError: the interpreter is static, or the loader prints nothing that can be read.
+        ImageError: the interpreter is static, or the loader's output cannot be parsed.
     """
     preload = ":".join((*extensions, *C_LIBRARY))
     text = _run([interpreter], LD_TRACE_LOADED_OBJECTS="1", LD_PRELOAD=preload)

@@ -1,13 +1,13 @@
-"""Report what of the driver is in this container, and run the CUDA proof on devices.
+"""Report the driver's files and devices in this container, and run the CUDA kernel on devices.
 
     python3 -I -S -B container_inside.py TIMEOUT_S (all | UUID...)
 
 Prints one line ``gpustate-container=`` with a JSON object: device nodes with the error number of opening them,
 files that are mounted one by one, the GPUs and MIG devices that NVML lists, and a result of the kernel for each
-device asked for: with ``all``, every MIG device that NVML lists, or every GPU where there is none.
+requested device: with ``all``, every MIG device that NVML lists, or every GPU if there is none.
 
-Surprising: a device node without permission in the device cgroup is there anyway; only opening it
-says so, with EPERM. Any other error is the driver's.
+Surprising: a device node that the device cgroup denies exists anyway; only opening it fails, with EPERM. Any
+other error comes from the driver.
 
 Standard library only, Python 3.9.
 
@@ -33,13 +33,13 @@ sys.path.insert(0, os.path.abspath(__file__).rpartition("/gpustate/")[0] or "/")
 from gpustate.nodeside import cuda_proof
 
 MARK = "gpustate-container="
-#: What runtimes themselves mount over files of a container.
+#: Files that runtimes themselves mount.
 _OWN = ("/etc/", "/proc/", "/sys/", "/dev/", "/run/.containerenv", "/run/secrets", "/.dockerenv")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def devices() -> dict[str, int]:
-    """Device nodes of NVIDIA's, and the error number of opening each; 0 where it opens."""
+    """NVIDIA's device nodes, and the error number of opening each; 0 if it opens."""
     found: dict[str, int] = {}
     for path in sorted((*glob.glob("/dev/nvidia*"), *glob.glob("/dev/nvidia-caps/*"))):
         if not stat.S_ISCHR(os.stat(path).st_mode):
@@ -53,7 +53,7 @@ def devices() -> dict[str, int]:
 
 
 def files() -> list[str]:
-    """Regular files and sockets that are mounted one by one: what was injected beside device nodes."""
+    """Regular files and sockets that are mounted one by one: those that were injected."""
     found: list[str] = []
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as table:
         for line in table:
@@ -64,7 +64,7 @@ def files() -> list[str]:
 
 
 def nvml() -> dict[str, Any]:
-    """UUIDs of the GPUs and MIG devices that NVML lists; its error where it cannot."""
+    """UUIDs of the GPUs and MIG devices that NVML lists, or its error."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:
@@ -82,7 +82,7 @@ def nvml() -> dict[str, Any]:
         if code == 0:
             uuids += _uuid(library, handle)
             mig += _mig_devices(library, handle)
-    problem = "" if code == 0 else f"NVML lists its GPUs with error {code}"
+    problem = "" if code == 0 else f"NVML cannot list all GPUs: error {code}"
     return {"uuids": uuids, "mig": mig, "error": problem}
 
 
@@ -93,7 +93,7 @@ def _uuid(library: ctypes.CDLL, handle: ctypes.c_void_p) -> list[str]:
 
 
 def _mig_devices(library: ctypes.CDLL, gpu: ctypes.c_void_p) -> list[str]:
-    """UUIDs of a GPU's MIG devices; none where the GPU or the driver does not know MIG."""
+    """UUIDs of a GPU's MIG devices; none if the GPU or the driver does not support MIG."""
     most = ctypes.c_uint()
     try:
         code = library.nvmlDeviceGetMaxMigDeviceCount(gpu, ctypes.byref(most))
@@ -123,4 +123,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
-    os._exit(code)  # a child stuck in the driver must not hold the end up
+    os._exit(code)  # a child stuck in the driver must not delay the exit

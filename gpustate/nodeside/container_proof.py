@@ -1,14 +1,14 @@
 """Start a container with every GPU through each runtime that is configured to give containers GPUs.
 
-The image is made of this node's own Python (:mod:`container_image`), so no registry is needed and nothing of the
-driver is in it. containerd is asked over its CRI socket whether it serves pods, which handlers the running
-process has, and which cgroup driver. The containers themselves are started by ``ctr``, in a containerd
-namespace of gpustate's own and with the handler's program and options, by ``docker``, or by ``podman``; for
+The image is built from this node's own Python (:mod:`container_image`), so no registry is needed and it contains
+nothing of the driver. The CRI socket of containerd is queried for whether it serves pods, its handlers, and its
+cgroup driver. The containers themselves are started by ``ctr``, in a containerd
+namespace of its own and with the handler's program and options, by ``docker``, or by ``podman``; for
 CRI-O by the handler's program itself. Image, snapshot, container and namespace are removed afterwards, and what
 an interrupted run left is removed before the next one.
 
-Surprising: no pod is started over CRI, although a kubelet does so. A kubelet kills pods that it does not know
-within seconds, and a pod needs the runtime's own pause image. Shim, handler, hooks and CDI are the same.
+Surprising: no pod is started over CRI, although a kubelet does so. A kubelet kills unknown pods within seconds,
+and a pod needs the runtime's own pause image. Shim, handler, hooks and CDI are the same.
 
 Standard library only, Python 3.9.
 
@@ -38,7 +38,7 @@ from gpustate.diagnosis import chain
 from gpustate.diagnosis.chain_data import ChainObservation, ContainerResult, Wanted
 from gpustate.nodeside import container_hooks, container_image, cri, cri_rows
 
-#: Of the containerd namespace, the containers and the image; nothing else bears it.
+#: Unique name of the containerd namespace, the containers and the image.
 NAME = "gpustate-validate"
 IMAGE = f"gpustate.invalid/{NAME}:1"
 MARK = "gpustate-container="
@@ -47,18 +47,18 @@ CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 CRIO_SOCKET = "/var/run/crio/crio.sock"
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
-#: Seconds that removing what a test left may take, a command.
+#: Limit in seconds for each command of the cleanup.
 _CLEAN_S = 20.0
 _SNAPSHOTTERS = ("overlayfs", "native", "btrfs", "zfs", "fuse-overlayfs")
 
 
 class CommandError(Exception):
-    """A command failed; its last words are the text."""
+    """A command failed; the text is the end of its output."""
 
 
 @dataclass(frozen=True)
 class Test:
-    """What every container is to show.
+    """The test that every container runs.
 
     Args:
         uuids: GPUs and MIG devices on which the kernel runs in it.
@@ -83,7 +83,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process with the validation: it would go on to start its container."""
+    """Let the kernel kill this process with the validation, so that it does not start its container later."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -120,12 +120,12 @@ def run(
     return done.stdout.decode("utf-8", "replace")
 
 
-#: These would lead to another machine's daemon, or another namespace.
+#: Variables that select another machine's daemon, or another namespace.
 _UNSET = ("DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINERD_NAMESPACE", "CONTAINERD_ADDRESS")
 
 
 def attempt(argv: Sequence[str]) -> str:
-    """As :func:`run`, for what may fail: empty then."""
+    """Like :func:`run`, but return an empty text on failure."""
     try:
         return run(argv, _CLEAN_S)
     except CommandError:
@@ -159,7 +159,7 @@ def started(
     except (IndexError, ValueError, KeyError, TypeError, AttributeError):
         last = out.strip().splitlines()[-1:] or ["nothing"]
         return ContainerResult(
-            way, error=f"the container printed no report but {last[0]}", elapsed_s=elapsed(began)
+            way, error=f"the container printed no report: {last[0]}", elapsed_s=elapsed(began)
         )
 
 
@@ -172,9 +172,9 @@ def _text(path: Path) -> str:
 
 
 def completed(error: str, binary: str) -> str:
-    """Add the words of a handler's program that failed before containerd's shim could read them.
+    """Add the message of a handler's program that failed before containerd's shim could read it.
 
-    A program that cannot run anything says so again when it is asked for its version.
+    A program that cannot run anything repeats its message with ``--version``.
     """
     if not binary or "unable to retrieve OCI runtime error" not in error:
         return error
@@ -186,12 +186,12 @@ def completed(error: str, binary: str) -> str:
 
 
 def elapsed(began: float) -> float:
-    """Seconds since then."""
+    """Seconds since a time."""
     return round(time.monotonic() - began, 1)
 
 
 def reported(way: str, report: dict[str, Any], began: float) -> ContainerResult:
-    """Read what :mod:`container_inside` printed."""
+    """Parse the report of :mod:`container_inside`."""
     failed = [one for one in report["cuda"] if not one["ok"]]
     first: dict[str, Any] = failed[0] if failed else {"error": None}
     return ContainerResult(
@@ -221,17 +221,17 @@ def unlinked(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-# --- how NVIDIA's runtime is asked ----------------------------------------------------------------
+# --- requests to NVIDIA's runtime -----------------------------------------------------------------
 
 
 def accepts(text: str, key: str) -> bool:
-    """Whether a key of the toolkit's configuration is true; both keys asked for have defaults of NVIDIA's."""
+    """Whether a key of the toolkit's configuration is true, with NVIDIA's defaults."""
     match = re.search(rf"(?m)^\s*{key}\s*=\s*(true|false)", text)
     return match[1] == "true" if match else key.endswith("envvar-when-unprivileged")
 
 
 def request() -> str:
-    """How a container asks NVIDIA's runtime for all GPUs: ``envvar``, ``mounts`` or ``annotation``."""
+    """How a container requests all GPUs from NVIDIA's runtime: ``envvar``, ``mounts`` or ``annotation``."""
     try:
         text = Path(TOOLKIT_CONFIG).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -250,7 +250,7 @@ _ANNOTATION = f"cdi.k8s.io/{NAME}"
 
 
 def with_hook(error: str, binary: str, how: str) -> str:
-    """Add the program of a hook that failed to the runtime's words.
+    """Add the program of a failed hook to the runtime's message.
 
     Args:
         error: the runtime's words.
@@ -274,7 +274,7 @@ def with_hook(error: str, binary: str, how: str) -> str:
 
 @dataclass(frozen=True)
 class Handler:
-    """One runtime handler as the running containerd has it."""
+    """One runtime handler of the running containerd."""
 
     kind: str  # io.containerd.runc.v2
     binary: str
@@ -282,7 +282,7 @@ class Handler:
 
 
 class Containerd:
-    """The node's containerd, asked over CRI and used by ``ctr``."""
+    """The node's containerd, queried over CRI and used with ``ctr``."""
 
     def __init__(self, observed: ChainObservation, wanted: Wanted, test: Test) -> None:
         self.observed, self.wanted, self.test = observed, wanted, test
@@ -292,7 +292,7 @@ class Containerd:
 
     @property
     def name(self) -> str:
-        """With its version, as evidence has it."""
+        """Name with version, for the evidence."""
         version = self.status.version.removeprefix("v").partition("~")[0]
         return f"containerd {version}" if version else "containerd"
 
@@ -315,7 +315,7 @@ class Containerd:
         return found
 
     def results(self) -> list[ContainerResult]:
-        """One for each way in which a container can ask for GPUs; one alone where none can be started."""
+        """A result for each way to request GPUs; only one if no container can be started."""
         way = f"containerd, handler {self.wanted.handler}"
         try:
             self.status = cri.status(self.socket, min(self.test.timeout_s, 20.0))
@@ -337,14 +337,14 @@ class Containerd:
             self.clean()
 
     def plugin_error(self, error: cri.CriError) -> str:
-        """What containerd says of the plugins that it could not load."""
+        """containerd's error for plugins that it could not load."""
         if not error.unserved:
             return ""
         words = cri_rows.load_error("ctr", self.socket, _CLEAN_S)
         return f"; {words}" if words else ""
 
     def problem(self) -> tuple[str, str] | None:
-        """Why no pod with GPUs can start, by what the running process says; kind and words."""
+        """Why no pod with GPUs can start, by the running process: kind and description."""
         for name, holds, words in self.status.conditions:
             if name == "RuntimeReady" and not holds:
                 return "cri-not-ready", f"RuntimeReady is false: {words}"
@@ -379,7 +379,7 @@ class Containerd:
         return "cgroup-drivers", ", ".join(f"{one}: {name}" for one, name in drivers.items())
 
     def containers(self, way: str, began: float) -> list[ContainerResult]:
-        """Start them, one after the other."""
+        """Start the containers, one after the other."""
         handler = self.handlers()[self.wanted.handler]
         found = [self.start(way, handler, request(), began)]
         if self.wanted.cdi:
@@ -393,11 +393,11 @@ class Containerd:
         return found
 
     def version(self) -> tuple[int, int]:
-        """Major and minor; before all others where it cannot be read."""
+        """Major and minor version; (0, 0) if unknown."""
         match = re.match(r"v?(\d+)\.(\d+)", self.status.version)
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
-    def asking(self, how: str) -> list[str]:
+    def request_options(self, how: str) -> list[str]:
         """Options by which a container requests every GPU."""
         if how == "device":
             return ["--device", ALL]
@@ -429,7 +429,7 @@ class Containerd:
             return ContainerResult(way, error=f"cannot create a directory in /run: {error}")
         log = folder / "output"
         argv = [*self.ctr, "run", "--rm", "--log-uri", f"file://{log}", *options]
-        argv += [*self.asking(how), IMAGE, name, *self.test.argv]
+        argv += [*self.request_options(how), IMAGE, name, *self.test.argv]
         try:
             result = started(way, argv, self.test, began, log)
         finally:
@@ -442,7 +442,7 @@ class Containerd:
         return replace(result, unlinked=links, files=files)
 
     def clean(self) -> None:
-        """Remove everything in our namespace, and it, and the folders of output."""
+        """Remove the namespace of the test with its content, and the folders of output."""
         clean_folders()
         if NAME not in attempt([*self.ctr[:3], "namespaces", "ls", "-q"]).split():
             return
@@ -468,7 +468,7 @@ def driver(systemd: bool) -> str:
 
 
 def kubelet_driver() -> str:
-    """The cgroup driver in the kubelet's file; empty where there is no file or it names none."""
+    """The cgroup driver in the kubelet's file; empty if there is no file or no such key."""
     try:
         text = Path(KUBELET_CONFIG).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -481,12 +481,12 @@ def kubelet_driver() -> str:
 
 
 def docker_info() -> dict[str, Any]:
-    """What the running docker says of itself; empty where there is none, or it does not run."""
+    """``docker info`` of a running docker; empty if there is none."""
     if shutil.which("docker") is None:
         return {}
     active = attempt(["systemctl", "is-active", "docker"]).strip() == "active"
     if os.path.isdir("/run/systemd/system") and not active:
-        return {}  # its socket would start it
+        return {}  # a query would start it through its socket
     try:
         info = json.loads(attempt(["docker", "info", "--format", "{{json .}}"]) or "{}")
     except ValueError:
@@ -495,7 +495,7 @@ def docker_info() -> dict[str, Any]:
 
 
 def docker_way(info: dict[str, Any]) -> tuple[str, list[str]] | None:
-    """How this docker gives containers GPUs; ``None`` where it is not configured to."""
+    """How docker gives containers GPUs; ``None`` if it is not configured for that."""
     for name, one in sorted((info.get("Runtimes") or {}).items()):
         path = str((one or {}).get("path") or "")
         if path.rpartition("/")[2].startswith("nvidia-container-runtime"):
@@ -517,7 +517,7 @@ def docker_way(info: dict[str, Any]) -> tuple[str, list[str]] | None:
 
 
 def docker(info: dict[str, Any], test: Test) -> list[ContainerResult]:
-    """Through docker; nothing where it is not configured to give containers GPUs."""
+    """Test docker; no result if it is not configured to give containers GPUs."""
     found = docker_way(info)
     if found is None:
         return []
@@ -528,7 +528,7 @@ def docker(info: dict[str, Any], test: Test) -> list[ContainerResult]:
 
 
 def podman(test: Test) -> list[ContainerResult]:
-    """Through podman, which needs no configuration beside the CDI specification."""
+    """Test podman, which only needs the CDI specification."""
     version = attempt(["podman", "--version"]).strip().rpartition(" ")[2]
     way = f"podman {version}, CDI device {ALL}"
     return [loaded("podman", way, ["--device", ALL], test)] if version else []
@@ -566,7 +566,7 @@ def clean_loaded(program: str) -> None:
 
 
 def crio(wanted: Wanted, test: Test) -> list[ContainerResult]:
-    """CRI-O over its socket, and a container by its handler's own program; it takes no image from a file."""
+    """Query CRI-O, and run a container with its handler's program, since CRI-O cannot load an image file."""
     way = f"cri-o, handler {wanted.handler}"
     clean_folders()
     if not os.path.exists(CRIO_SOCKET):
@@ -590,7 +590,7 @@ def crio(wanted: Wanted, test: Test) -> list[ContainerResult]:
 
 
 def bundle(way: str, binary: str, test: Test) -> ContainerResult:
-    """A container by a handler's program itself, from a bundle in a folder of its own."""
+    """Run a container directly with a handler's program, from a temporary bundle."""
     began = time.monotonic()
     name = f"{NAME}-{os.getpid()}"
     folder = tempfile.mkdtemp(prefix=f"{NAME}-", dir="/run")
@@ -619,13 +619,13 @@ def bundle(way: str, binary: str, test: Test) -> ContainerResult:
 
 
 def clean_folders() -> None:
-    """Remove bundles and output that a killed validation left."""
+    """Remove bundles and output of a killed validation."""
     for folder in glob.glob(f"/run/{NAME}-*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def clean() -> None:
-    """Remove what a killed validation left with every runtime that is here."""
+    """Remove leftovers of a killed validation from every runtime."""
     if os.path.exists(CONTAINERD_SOCKET):
         Containerd(ChainObservation(), Wanted(), Test((), _CLEAN_S, b"", ())).clean()
     if docker_info():
@@ -638,7 +638,7 @@ def clean() -> None:
 def prove(
     observed: ChainObservation, wanted: Wanted, uuids: tuple[str, ...], timeout_s: float
 ) -> tuple[ContainerResult, ...]:
-    """Start a container through every runtime that is configured; empty where none is."""
+    """Start a container through every configured runtime; empty if there is none."""
     try:
         image, command = container_image.make(IMAGE)
     except container_image.ImageError as error:
@@ -657,7 +657,9 @@ def prove(
 
 
 def _containerd_serves(observed: ChainObservation, wanted: Wanted) -> bool:
-    """containerd has the handler, or nothing else here serves containers."""
+    """containerd serves a CRI, and has the handler or no other runtime serves containers."""
+    if observed.containerd is not None and observed.containerd.disabled:
+        return False
     handlers = observed.containerd.handlers if observed.containerd is not None else ()
     has = any(name == wanted.handler for name, _, _ in handlers)
     return has or not chain.served_elsewhere(observed, wanted)

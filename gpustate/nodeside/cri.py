@@ -1,8 +1,8 @@
-"""Ask a container runtime about itself over its CRI socket: version, conditions, handlers, cgroup driver.
+"""Query a container runtime over its CRI socket: version, conditions, handlers, cgroup driver.
 
-What a runtime's files say is one thing; what the running process serves is another. A kubelet talks to the
-process, by gRPC on a unix socket, and so does this module. It speaks the little of HTTP/2, HPACK and protobuf
-that unary calls need: a connection a call, one stream, no compression of what is sent.
+The running process may differ from its configuration files. Like a kubelet, this module talks to the process by
+gRPC on a unix socket. It implements only the parts of HTTP/2, HPACK and protobuf that unary calls need: one
+connection per call, one stream, no compression of requests.
 
 Standard library only, Python 3.9.
 
@@ -25,7 +25,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 _ACK = _END_STREAM = 0x1
 _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
-#: Room for an answer; a containerd's whole configuration is some 20 KiB.
+#: Limit for an answer; containerd's whole configuration has about 20 KiB.
 _ROOM = 4 * 1024 * 1024
 
 #: Lengths of the Huffman codes of the 256 byte values, each a digit of base 32.
@@ -41,8 +41,8 @@ class CriError(Exception):
     """The runtime does not answer, or answers with an error.
 
     Args:
-        text: in the runtime's words, where it has some.
-        unserved: it answers, and does not have the service at all.
+        text: the runtime's message, if it has one.
+        unserved: it answers, but does not implement the service.
     """
 
     def __init__(self, text: str, unserved: bool = False) -> None:
@@ -52,14 +52,14 @@ class CriError(Exception):
 
 @dataclass(frozen=True)
 class Status:
-    """What a runtime says of itself.
+    """Status of a runtime.
 
     Args:
         name, version: as in ``containerd`` and ``v1.7.24``.
         conditions: ``RuntimeReady`` and its like: whether each holds, with reason and message where it does not.
-        handlers: those that it lists; empty before containerd 2.0 and CRI-O 1.31, which list none.
-        info: what it adds on ``verbose``, parsed; containerd's has its running configuration under ``config``.
-        cgroup_driver: ``systemd`` or ``cgroupfs``; empty where it does not say (before containerd 2.0).
+        handlers: those that it lists; containerd before 2.0 and CRI-O before 1.31 list none.
+        info: its verbose status, parsed; containerd's has its running configuration under ``config``.
+        cgroup_driver: ``systemd`` or ``cgroupfs``; empty if unknown (containerd before 2.0).
     """
 
     name: str = ""
@@ -71,10 +71,10 @@ class Status:
 
 
 def status(path: str, timeout_s: float = 10.0) -> Status:
-    """Ask for version, status and cgroup driver.
+    """Query version, status and cgroup driver.
 
     Raises:
-        CriError: there is no answer in time, or the CRI service is not served.
+        CriError: there is no answer in time, or no CRI service.
     """
     deadline = time.monotonic() + timeout_s
     version = fields(call(path, "Version", b"", deadline))
@@ -112,14 +112,14 @@ def status(path: str, timeout_s: float = 10.0) -> Status:
 
 
 def fields(raw: bytes | int) -> dict[int, list[Any]]:
-    """A message by field number: integers, and bytes for what has a length.
+    """A message by field number: integers, and bytes for length-delimited fields.
 
     Raises:
         CriError: it is not a message.
     """
     found: dict[int, list[Any]] = {}
     if isinstance(raw, int):
-        raise CriError("the runtime's answer is no CRI message")
+        raise CriError("the runtime's answer is not a CRI message")
     at = 0
     try:
         while at < len(raw):
@@ -140,7 +140,7 @@ def fields(raw: bytes | int) -> dict[int, list[Any]]:
                 raise IndexError
             found.setdefault(tag >> 3, []).append(value)
     except IndexError:
-        raise CriError("the runtime's answer is no CRI message") from None
+        raise CriError("the runtime's answer is not a CRI message") from None
     return found
 
 
@@ -183,7 +183,7 @@ def _huffman_codes() -> dict[tuple[int, int], int]:
 
 
 def unhuffman(raw: bytes) -> bytes:
-    """Decode; what follows the last whole code is padding."""
+    """Decode; bits after the last whole code are padding."""
     codes, out = _huffman_codes(), bytearray()
     code = length = 0
     for byte in raw:
@@ -213,7 +213,7 @@ def _string(raw: bytes, at: int) -> tuple[bytes, int]:
 
 
 def headers(raw: bytes) -> dict[str, str]:
-    """Headers with names of their own; those named by an index are left out, as no call needs them."""
+    """Headers with literal names; indexed ones are omitted, because no call needs them."""
     found: dict[str, str] = {}
     at = 0
     try:

@@ -1,10 +1,10 @@
-"""Print what a container runtime says of itself over its CRI socket, as rows of ``key=field|field...``.
+"""Print the status of a container runtime from its CRI socket, as rows of ``key=field|field...``.
 
     python3 cri_rows.py CRI.PY SOCKET SECONDS
 
 Rows: ``cri=ok|NAME|VERSION|CGROUP DRIVER|DEFAULT HANDLER``, or ``cri=unserved|WHY`` where the runtime runs
 without its CRI service, or ``cri=silent|WHY``; ``cri_false=CONDITION|WHY`` for each condition that does not hold;
-``cri_handler=NAME|TYPE|PROGRAM|SYSTEMD`` for each handler of the running process, with what it tells of it.
+``cri_handler=NAME|TYPE|PROGRAM|SYSTEMD`` for each handler of the running process, with its configuration.
 
 Standard library only, Python 3.9.
 
@@ -25,12 +25,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-#: Seconds in which a runtime that has just been started gets ready.
+#: Seconds until a runtime that was just started is ready.
 _STARTING_S = 5.0
 
 
 def load_error(ctr: str, socket: str, timeout_s: float) -> str:
-    """What containerd says of its CRI plugins that it could not load, by its own client; empty without one."""
+    """containerd's error for CRI plugins that it could not load, from ``ctr``; empty without it."""
     try:
         done = subprocess.run(
             [ctr, "--address", socket, "plugins", "ls", "--detailed"],
@@ -48,19 +48,19 @@ def load_error(ctr: str, socket: str, timeout_s: float) -> str:
         for block in blocks
         if re.search(r"(?m)^ID:\s+(cri|runtime|images)\s*$", block) and "Error:" in block
     ]
-    # The plugins that need the one that failed have errors too, which name it only.
+    # Plugins that depend on the failed one have errors too, which only name it.
     failed.sort(key=lambda block: "dependency" in block or "skip plugin" in block)
     words = re.search(r"(?s)Message:\s*(.+?)\s*$", failed[0]) if failed else None
     return " ".join(words[1].split()) if words else ""
 
 
 def rows(cri: Any, socket: str, timeout_s: float = 10.0) -> Iterator[str]:
-    """Ask, and yield the rows.
+    """Query the runtime, and yield the rows.
 
     Args:
         cri: the module :mod:`cri`.
         socket: of the runtime.
-        timeout_s: how long it may take to answer.
+        timeout_s: limit for the answer.
     """
     began = time.monotonic()
     while True:
@@ -92,7 +92,7 @@ def rows(cri: Any, socket: str, timeout_s: float = 10.0) -> Iterator[str]:
         table = tables.get(name)
         table = table if isinstance(table, dict) else {}
         options = table.get("options")
-        # It prints them as its file has them, and reads them whatever their case.
+        # The keys are case-insensitive and printed as in the file.
         options = (
             {str(k).lower(): v for k, v in options.items()} if isinstance(options, dict) else {}
         )
@@ -102,7 +102,7 @@ def rows(cri: Any, socket: str, timeout_s: float = 10.0) -> Iterator[str]:
 
 
 def main(module: str, socket: str, seconds: str) -> None:
-    """Print the rows, each on a line of its own."""
+    """Print the rows, one per line."""
     sys.path.insert(0, os.path.dirname(module))
     for row in rows(importlib.import_module("cri"), socket, float(seconds)):
         print(" ".join(row.split()))

@@ -1,15 +1,15 @@
-"""Run a small CUDA kernel on devices of this node through the driver API, and check its results.
+"""Run a small CUDA kernel on devices of this node through the driver API, and verify its results.
 
     python3 -I -S cuda_proof.py one UUID NONCE      on one device; prints one JSON object
     import cuda_proof; cuda_proof.prove(uuids)      on several, each in a process of its own
 
-libcuda is opened with ctypes and compiles the kernel's PTX for the GPU at hand, so a node needs no
-CUDA toolkit and one text serves every GPU from Maxwell on. Input is derived from a fresh nonce and
-results are compared with what the host computed: neither an old result nor zeroed memory can pass.
+libcuda is loaded with ctypes and compiles the kernel's PTX for each GPU, so a node needs no CUDA toolkit, and
+one text works on every GPU since Maxwell. The input is derived from a new nonce and the results are compared
+with those of the host, so neither an old result nor zeroed memory can pass.
 
-Each device gets a process of its own, which sees only that device. One that hangs is named and
-left behind; CUDA offers a process a single MIG device; and no context outlives its process. The
-compilation cache is switched off, so nothing is written.
+Each device gets its own process, which sees only that device. A process that hangs is reported and abandoned.
+CUDA offers a process only one MIG device, and no context outlives its process. The compilation cache is
+disabled, so nothing is written.
 
 Sources:
     CUDA driver API reference (cuInit to cuModuleLoadData); PTX ISA 6.0;
@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from typing import Any
 
 THREADS = 256
-#: More blocks than any GPU has multiprocessors; few, for the node's Python computes every result.
+#: More blocks than any GPU has multiprocessors, but few, since the node's Python computes every result.
 BLOCKS = 512
 ELEMENTS = THREADS * BLOCKS
 POISON = 0xDEADBEEF
@@ -87,12 +87,12 @@ DONE:
 
 
 def make_input(nonce: int) -> bytes:
-    """Words that nobody could know before the nonce was drawn."""
+    """Input that depends on the nonce."""
     return hashlib.shake_128(b"gpustate" + nonce.to_bytes(4, "little")).digest(4 * ELEMENTS)
 
 
 def expected(nonce: int, data: bytes) -> bytes:
-    """What the kernel must answer, computed here."""
+    """The expected result, computed on the host."""
     words = array.array("I", data)
     return array.array(
         "I",
@@ -138,18 +138,20 @@ class Cuda:
             raise CudaError(code, f"{function}: {self.name(code)}")
 
     def device(self, uuid: str) -> ctypes.c_int:
-        """The device with this UUID; one that CUDA does not show is error 100."""
+        """The device with this UUID; error 100 if CUDA does not list it."""
         count = ctypes.c_int()
         self.call("cuDeviceGetCount", ctypes.byref(count))
         for ordinal in range(count.value):
             device = ctypes.c_int()
             raw = (ctypes.c_ubyte * 16)()
             self.call("cuDeviceGet", ctypes.byref(device), ordinal)
-            exact = hasattr(self.library, "cuDeviceGetUuid_v2")  # older ones know no MIG device
+            exact = hasattr(
+                self.library, "cuDeviceGetUuid_v2"
+            )  # older ones do not support MIG devices
             self.call("cuDeviceGetUuid_v2" if exact else "cuDeviceGetUuid", raw, device)
             if bytes(raw).hex() == uuid.partition("-")[2].replace("-", "").lower():
                 return device
-        raise CudaError(100, f"CUDA shows {count.value} devices and not this one")
+        raise CudaError(100, f"CUDA lists {count.value} devices, but not this one")
 
 
 def _round_trip(cuda: Cuda, context_free: Any, nonce: int, data: bytes) -> bytes:
@@ -175,7 +177,7 @@ def _round_trip(cuda: Cuda, context_free: Any, nonce: int, data: bytes) -> bytes
 
 
 def run_one(uuid: str, nonce: int) -> dict[str, Any]:
-    """Run the kernel on one device, in this process; the result's hash is for the caller to judge."""
+    """Run the kernel on one device, in this process; the caller compares the result's hash."""
     began = time.monotonic()
     report: dict[str, Any] = {"uuid": uuid, "error": None, "text": "", "result": ""}
     free: list[tuple[str, Any]] = []
@@ -191,7 +193,7 @@ def run_one(uuid: str, nonce: int) -> dict[str, Any]:
                 _round_trip(cuda, free, nonce, make_input(nonce))
             ).hexdigest()
         finally:
-            # After a failed kernel the context is spoilt and every call in it fails: go on freeing.
+            # After a failed kernel every call in its context fails: continue freeing.
             for function, handle in reversed(free):
                 cuda.library[function](handle)
     except CudaError as error:
@@ -214,18 +216,18 @@ def _start(uuid: str, nonce: int) -> subprocess.Popen[bytes]:
 
 
 def _judge(uuid: str, child: subprocess.Popen[bytes], wanted: str) -> dict[str, Any]:
-    """What a child that has ended says."""
+    """The result of a child that has ended."""
     out, err = child.communicate()
     try:
         report = json.loads(out)
     except ValueError:
-        last = err.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no word"]
+        last = err.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]
         return _failure(uuid, f"the kernel's process ended with {child.returncode}: {last[0]}")
     if report["error"] is not None:
         code = report["error"] if report["error"] > 0 else None
         return _failure(uuid, report["text"], code, report["elapsed_s"])
     if report["result"] != wanted:
-        return _failure(uuid, "the kernel ran and its result is wrong", None, report["elapsed_s"])
+        return _failure(uuid, "the kernel ran, but its result is wrong", None, report["elapsed_s"])
     return {"uuid": uuid, "ok": True, "elapsed_s": report["elapsed_s"], "error": None, "text": ""}
 
 
@@ -236,7 +238,7 @@ def _failure(
 
 
 def prove(uuids: Sequence[str], timeout_s: float = 60.0, at_once: int = 8) -> list[dict[str, Any]]:
-    """Run the kernel on every device, some at a time; one result each, in the order given."""
+    """Run the kernel on every device, some at a time; return one result each, in the same order."""
     nonce = int.from_bytes(os.urandom(4), "little")
     waiting = list(uuids)
     running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
@@ -246,13 +248,13 @@ def prove(uuids: Sequence[str], timeout_s: float = 60.0, at_once: int = 8) -> li
         while waiting and len(running) < at_once:
             uuid = waiting.pop(0)
             running[uuid] = (_start(uuid, nonce), time.monotonic() + timeout_s)
-        # The children are busy starting CUDA meanwhile.
+        # The children start CUDA meanwhile.
         wanted = wanted or hashlib.sha256(expected(nonce, make_input(nonce))).hexdigest()
         for uuid, (child, deadline) in list(running.items()):
             if child.poll() is not None:
                 results[uuid] = _judge(uuid, child, wanted)
             elif time.monotonic() > deadline:
-                child.kill()  # and no waiting: stuck in the driver, it does not die
+                child.kill()  # without waiting: stuck in the driver, it does not die
                 results[uuid] = _failure(uuid, f"no answer within {timeout_s:g} s", None, timeout_s)
             else:
                 continue

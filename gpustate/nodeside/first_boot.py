@@ -1,9 +1,9 @@
-"""Compute on the machine itself what its first boot is to write: labels, Slurm's lines.
+"""Compute, on the machine itself, the files that its first boot writes: labels, Slurm's lines.
 
     python3 -I -S -B first_boot.py labels OPTIONS FOLDER
 
-Writes the text of each file into FOLDER, by its number; a file that has nothing to say is not there. Prints what a
-person should know; ends with 1 and a reason where something is missing. Needs Python 3.10, the modules beside
+Writes the text of each file into FOLDER, by its number; empty files are omitted. Prints notes, and exits with 1
+and a reason if something is missing. Needs Python 3.10, the modules beside
 it, and sh; ``PROC``, ``SYS`` and ``G`` are as for every program of gpustate on a node.
 """
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class LocalNode(Node):
-    """This machine; every query is a process of its own."""
+    """This machine; every query runs in its own process."""
 
     def __init__(self, folder: str) -> None:
         self.name = "here"
@@ -93,13 +93,13 @@ def slurm(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
     other = foreign(gres, result.host)
     if other is not None:
         raise SystemExit(f"{options['gres_path']}: {other} already describes GPUs; remove it")
-    print(f"slurm.conf of the cluster wants: {result.node_line}")
+    print(f"add to the cluster's slurm.conf: {result.node_line}")
     yield place(gres, list(result.lines)) or None
     yield slurm_gpus.node_text(result.node_line) if options["node_file"] else None
 
 
 def main(what: str, options: str, folder: str) -> None:
-    """Write what there is to write."""
+    """Write the files."""
     os.makedirs(folder, exist_ok=True)
     texts = {"labels": labels, "slurm": slurm}[what](LocalNode(folder), json.loads(options))
     try:

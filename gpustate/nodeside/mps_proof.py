@@ -1,10 +1,10 @@
-"""Prove MPS with two clients: two processes have a context on one GPU at the same time.
+"""Validate MPS with two clients: two processes have a context on one GPU at the same time.
 
     python3 -I -S mps_proof.py CONTROL_PROGRAM GPU_UUID EXCLUSIVE
 
-Each client writes to memory of its own and reads it back while the other is there, and the control
-daemon is asked which clients its server has: both must be among them. With EXCLUSIVE (1) the GPU is in
-exclusive mode, where a second process without MPS would be refused. Prints one line; exit code 0: proven.
+Each client writes to its own memory and reads it back while the other runs, and the control daemon must list
+both as clients of its server. With EXCLUSIVE (1) the GPU is in exclusive mode, which rejects a second process
+without MPS. Prints one line; exit code 0: validated.
 
 Sources:
     nvidia-cuda-mps-control(1): get_server_list, get_client_list; CUDA driver API, CUresult.
@@ -28,12 +28,12 @@ def _call(library: ctypes.CDLL, function: str, *arguments: object) -> None:
     if code != 0:
         name = ctypes.c_char_p()
         library.cuGetErrorName(code, ctypes.byref(name))
-        told = name.value.decode("ascii", "replace") if name.value else ""
-        raise RuntimeError(f"{function}: CUDA error {code} {told}".rstrip())
+        text = name.value.decode("ascii", "replace") if name.value else ""
+        raise RuntimeError(f"{function}: CUDA error {code} {text}".rstrip())
 
 
 def client(pattern: int) -> None:
-    """Have a context, work in it, say so, and again when told to; ends when its input ends."""
+    """Create a context, then work in it once per line of input, and report each; end with the input."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
         device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
@@ -48,13 +48,13 @@ def client(pattern: int) -> None:
             _call(cuda, "cuMemcpyDtoH_v2", back, memory, ctypes.c_size_t(4 * WORDS))
             _call(cuda, "cuCtxSynchronize")
             right = all(word == pattern for word in back)
-            print("worked" if right else "memory holds something else", flush=True)
+            print("worked" if right else "memory has wrong content", flush=True)
     except (OSError, AttributeError, RuntimeError) as error:
         print(str(error), flush=True)
 
 
 def query(control: str, command: str) -> list[str]:
-    """Give the control daemon a command; raise ``RuntimeError`` when it does not answer."""
+    """Send a command to the control daemon; raise ``RuntimeError`` if it does not answer."""
     try:
         done = subprocess.run(
             [control], input=command + "\n", capture_output=True, text=True, timeout=15
@@ -62,8 +62,8 @@ def query(control: str, command: str) -> list[str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RuntimeError(f"{command}: {error}") from None
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()[:1] or ["no word"]
-        raise RuntimeError(f"{command}: the control daemon does not answer ({said[0]})")
+        reason = (done.stderr or done.stdout).strip().splitlines()[:1] or ["no output"]
+        raise RuntimeError(f"{command}: the control daemon does not answer ({reason[0]})")
     return done.stdout.split()
 
 
@@ -78,38 +78,38 @@ def _start(uuid: str, pattern: int) -> subprocess.Popen[str]:
     )
 
 
-def _say(child: subprocess.Popen[str], wanted: str, number: int) -> None:
+def _expect(child: subprocess.Popen[str], wanted: str, number: int) -> None:
     line = child.stdout.readline().strip() if child.stdout else ""
     if line != wanted:
-        raise RuntimeError(f"client {number}: {line or 'ended without a word'}")
+        raise RuntimeError(f"client {number}: {line or 'exited without output'}")
 
 
 def prove(control: str, uuid: str, exclusive: bool) -> str:
-    """Carry out the proof; raise ``RuntimeError`` naming what does not hold."""
+    """Run both clients; raise ``RuntimeError`` if a condition is not met."""
     children = [_start(uuid, pattern) for pattern in (0x5EED0001, 0x5EED0002)]
     try:
         for number, child in enumerate(children, 1):
-            _say(child, "ready", number)
+            _expect(child, "ready", number)
         for child in children:
             if child.stdin:
                 child.stdin.write("work\n")
                 child.stdin.flush()
         for number, child in enumerate(children, 1):
-            _say(child, "worked", number)
+            _expect(child, "worked", number)
         servers = query(control, "get_server_list")
         clients = {pid for server in servers for pid in query(control, f"get_client_list {server}")}
         missing = [str(child.pid) for child in children if str(child.pid) not in clients]
         if missing:
             raise RuntimeError(
-                f"{len(missing)} of 2 clients ran beside MPS, not through it: the servers "
-                f"{' '.join(servers) or '(none)'} do not know {' '.join(missing)}"
+                f"{len(missing)} of 2 clients did not use MPS: process {' '.join(missing)} is not a client of the "
+                f"servers {' '.join(servers) or '(none)'}"
             )
     finally:
         for child in children:
             child.kill()
             child.wait()
     mode = "exclusive mode" if exclusive else "default mode"
-    return f"two clients at the same time on {uuid} in {mode}, both known to server {servers[0]}"
+    return f"two clients at the same time on {uuid} in {mode}, both through server {servers[0]}"
 
 
 def main() -> int:
@@ -127,11 +127,11 @@ def main() -> int:
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     began = time.monotonic()
     try:
-        told = prove(sys.argv[1], sys.argv[2], sys.argv[3] == "1")
+        evidence = prove(sys.argv[1], sys.argv[2], sys.argv[3] == "1")
     except (RuntimeError, OSError) as error:
-        print(f"not proven: {error}")
+        print(f"MPS validation failed: {error}")
         return 1
-    print(f"proven in {time.monotonic() - began:.1f} s: {told}")
+    print(f"validated in {time.monotonic() - began:.1f} s: {evidence}")
     return 0
 
 

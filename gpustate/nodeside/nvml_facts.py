@@ -1,4 +1,4 @@
-"""Ask NVML about this node's GPUs and print one JSON object.
+"""Query NVML for this node's GPUs and print one JSON object.
 
     python3 -I -S nvml_facts.py PATH_OF_PYNVML [TIMEOUT_S [PATH_OF_NVML_HEALTH]]
 
@@ -91,7 +91,7 @@ class _Asker:
         self.profiles: dict[Any, list[dict[str, Any]]] = {}  # of each model asked so far
 
     def try_(self, function: str, *arguments: object) -> Any:
-        """Call NVML; ``None`` where this GPU or this library does not have it."""
+        """Call NVML; ``None`` if this GPU or this library does not support it."""
         call = getattr(self.nvml, function, None)
         if call is None:
             return None
@@ -157,7 +157,7 @@ class _Asker:
         return found
 
     def listed(self, function: str, owner: Any, number: int, kind: Any, most: int) -> list[Any]:
-        """What a function writes into an array that the caller gives it."""
+        """Values that a function writes into an array."""
         array, count = (kind * most)(), ctypes.c_uint(most)
         done = self.try_(function, owner, number, array, ctypes.byref(count))
         return [] if done is None else list(array[: count.value])
@@ -217,7 +217,7 @@ class _Asker:
         return sorted(found)
 
     def mig_layout(self, handle: Any, gpu: dict[str, Any], model: Any) -> None:
-        """Instances with their places, and once for each model what it can be divided into."""
+        """Instances with their placements, and once for each model the possible profiles."""
         model = (model, gpu["mig_current"])
         if model not in self.profiles:
             self.profiles[model] = gpu["mig_profiles"] = self.mig_profiles(handle)
@@ -238,7 +238,7 @@ class _Asker:
         gpu["mig_instances"] = sorted(found, key=lambda one: int(one["start"]))
 
     def describe(self, handle: Any, gpu: dict[str, Any]) -> None:
-        """Fill in a GPU, identity first: when it breaks half-way, one still knows which it was."""
+        """Fill in a GPU, identity first, so that it is known even if a later call fails."""
         pci = self.try_("nvmlDeviceGetPciInfo", handle)
         if pci is not None:
             gpu["pci"] = _text(pci.busId)
@@ -304,7 +304,7 @@ class _Asker:
 
 
 def query(pynvml_path: str, tell: Callable[[dict[str, Any]], None], health_path: str = "") -> None:
-    """Ask NVML in this very process; ``health_path``: nvml_health.py, beside this file if not given."""
+    """Query NVML in this process; ``health_path``: nvml_health.py, beside this file if not given."""
     for path in (health_path or __file__, pynvml_path):
         sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     import importlib
@@ -335,9 +335,9 @@ def _capwords(text: str, between: str) -> str:
 
 
 def _spare_imports() -> None:
-    """Put off the imports of ``ctypes.util``, whose one function pynvml calls nowhere, and of ``string``.
+    """Defer the imports of ``ctypes.util``, whose function pynvml never calls, and of ``string``.
 
-    They bring subprocess, shutil, three compressors and re with them, which takes a fourth of the time of a look.
+    They bring subprocess, shutil, three compressors and re with them, which takes a fourth of the time of a query.
     Of ``string`` it calls ``capwords`` alone, with a separator.
     """
 
@@ -356,7 +356,7 @@ def _spare_imports() -> None:
 
 
 def as_json(value: Any) -> str:
-    """JSON of plain data. The module json brings re and enum with it, which takes as long as to start Python."""
+    """JSON of plain data. The module json imports re and enum, which takes as long as starting Python."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (int, float)):
@@ -389,12 +389,32 @@ def _child(pynvml_path: str, pipe: int, health_path: str) -> None:
         query(pynvml_path, tell, health_path)
         tell({"done": True})
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent says it in one line
-        tell({"error": 999, "error_text": type(error).__name__ + ": " + str(error)})
+        words = _damaged(pynvml_path) or type(error).__name__ + ": " + str(error)
+        tell({"error": 999, "error_text": words})
     os._exit(0)
 
 
+def _damaged(pynvml_path: str) -> str:
+    """Remove a binding that no longer has the content its folder is named for; it is sent again.
+
+    Looked at after a failure only: hashing it would cost every probe more than all the rest.
+    """
+    import hashlib
+
+    folder = os.path.basename(os.path.dirname(os.path.abspath(pynvml_path)))
+    try:
+        with open(pynvml_path, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
+        if len(folder) != 16 or digest.startswith(folder):
+            return ""
+        os.unlink(pynvml_path)
+    except OSError:
+        return ""
+    return f"{pynvml_path} was damaged and is removed; run the command again"
+
+
 def _collect(pipe: int, deadline: float) -> tuple[list[dict[str, Any]], str]:
-    """Read findings until the child is ``done``, has ``ended`` without a word, or is ``late``."""
+    """Read findings until the child is ``done``, has ``ended`` without output, or is ``late``."""
     rest = b""
     findings: list[dict[str, Any]] = []
     while True:
@@ -416,7 +436,7 @@ def _collect(pipe: int, deadline: float) -> tuple[list[dict[str, Any]], str]:
 
 
 def collect(pynvml_path: str, timeout_s: float = 20.0, health_path: str = "") -> dict[str, Any]:
-    """Ask NVML in a child process, for at most ``timeout_s`` seconds; never raises for a bad GPU."""
+    """Query NVML in a child process, for at most ``timeout_s`` seconds; never raises for a bad GPU."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -441,7 +461,7 @@ def collect(pynvml_path: str, timeout_s: float = 20.0, health_path: str = "") ->
         report["error"] = 10 if end == "late" else 999
         what = f"NVML did not answer within {timeout_s:g} s" if end == "late" else "NVML crashed"
         if asking is not None:
-            what += f" when asked about GPU {asking}"
+            what += f" in a query of GPU {asking}"
             report["gpus"].append({"index": asking, "error": report["error"]})
         report["error_text"] = what
     return report

@@ -1,7 +1,6 @@
-"""Ask NVML how well one GPU is; :mod:`gpustate.nodeside.nvml_facts` loads this file from beside it.
+"""Query the health of one GPU from NVML; :mod:`gpustate.nodeside.nvml_facts` loads this file.
 
-One call for all counters and two for each few facts, because every probe pays for it: 18 links make the
-most of it.
+It makes few calls, because every probe runs it; most of the time goes to the 18 NVLinks.
 
 Sources:
     nvml.h: nvmlFieldValue_t, nvmlValueType_t, NVML_NVLINK_MAX_LINKS; nvidia-ml-py, pynvml.py.
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-#: What the report calls field values of a GPU; several are added up.
+#: Names of field values in the report; several fields of one name are summed.
 FIELDS = {
     "recovery_action": ("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",),
     "remapped_correctable": ("NVML_FI_DEV_REMAPPED_COR",),
@@ -26,7 +25,7 @@ FIELDS = {
     "nvlink_recoveries": ("NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",),
     "nvlink_crc_errors": ("NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",),
 }
-#: In which member of the union a field value is, by its type.
+#: Member of the union that holds a field value, by its type.
 MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 CALLS = {
     "pcie_generation": "nvmlDeviceGetCurrPcieLinkGeneration",
@@ -38,19 +37,19 @@ MOST_LINKS = 18
 
 
 def _values(nvml: Any, call: Callable[..., Any], handle: Any) -> dict[int, int]:
-    """Value of each field that this GPU has, by its number."""
+    """Values of the fields that this GPU supports, by number."""
     names = [name for group in FIELDS.values() for name in group]
     numbers = [getattr(nvml, name, None) for name in names]
-    asked = [number for number in numbers if number is not None]
+    known = [number for number in numbers if number is not None]
     found: dict[int, int] = {}
-    for one in call("nvmlDeviceGetFieldValues", handle, asked) or ():
+    for one in call("nvmlDeviceGetFieldValues", handle, known) or ():
         if one.nvmlReturn == 0 and one.valueType < len(MEMBERS):
             found[one.fieldId] = int(getattr(one.value, MEMBERS[one.valueType]))
     return found
 
 
 def _links(call: Callable[..., Any], handle: Any) -> tuple[int, list[int]]:
-    """How many NVLinks there are, and which of them are down."""
+    """Number of NVLinks, and those that are down."""
     down: list[int] = []
     for link in range(MOST_LINKS):
         active = call("nvmlDeviceGetNvLinkState", handle, link)
@@ -62,11 +61,11 @@ def _links(call: Callable[..., Any], handle: Any) -> tuple[int, list[int]]:
 
 
 def query(nvml: Any, call: Callable[..., Any], handle: Any) -> dict[str, Any]:
-    """Facts of one GPU; what it does not say is left out.
+    """Health of one GPU; unsupported values are omitted.
 
     Args:
         nvml: the module pynvml.
-        call: calls a function by name; ``None`` where the GPU does not have it.
+        call: calls a function by name; returns ``None`` if the GPU does not support it.
         handle: the GPU.
     """
     values = _values(nvml, call, handle)
@@ -81,7 +80,7 @@ def query(nvml: Any, call: Callable[..., Any], handle: Any) -> dict[str, Any]:
         value = call(function, handle)
         if value is not None:
             found[key] = int(value)
-    for name in ("Event", "Throttle"):  # older libraries have the second
+    for name in ("Event", "Throttle"):  # older libraries only have the second
         reasons = call("nvmlDeviceGetCurrentClocks" + name + "Reasons", handle)
         if reasons is not None:
             found["clock_reasons"] = int(reasons)

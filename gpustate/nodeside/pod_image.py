@@ -1,4 +1,4 @@
-"""Bring the image of :mod:`container_image` to the containerd that a kubelet uses, and remove it.
+"""Import the image of :mod:`container_image` into the containerd that a kubelet uses, and remove it.
 
     python3 -I -S -B pod_image.py import REFERENCE
     python3 -I -S -B pod_image.py remove REFERENCE
@@ -32,7 +32,7 @@ _IMPORT_S = 60.0
 
 
 def bring(reference: str) -> list[str]:
-    """Make the image and import it; return the command line to run in it.
+    """Build the image and import it; return the command line to run in it.
 
     Raises:
         container_image.ImageError: it cannot be made.
@@ -44,14 +44,14 @@ def bring(reference: str) -> list[str]:
 
 
 def references(listing: str, reference: str) -> list[str]:
-    """Every reference of an image's digest in what ``ctr images ls`` prints."""
+    """References of an image's digest in the output of ``ctr images ls``."""
     rows = [line.split() for line in listing.splitlines()[1:]]
     digests = {row[2] for row in rows if len(row) > 2 and row[0] == reference}
     return [row[0] for row in rows if len(row) > 2 and row[2] in digests]
 
 
 def remove(reference: str) -> None:
-    """Remove the image with every reference of it."""
+    """Remove the image with all its references."""
     found = references(container_proof.attempt([*CTR, "images", "ls"]), reference)
     if found:
         container_proof.attempt([*CTR, "images", "rm", "--sync", *found])

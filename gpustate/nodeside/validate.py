@@ -1,14 +1,14 @@
-"""Walk the whole chain of proofs on this node, keep the proof, and write the status files.
+"""Run all checks on this node, write the validation record, and write the status files.
 
-    validate                 prove now; exit code 0, or 3 with the first broken link in the first line
-    validate --if-needed     the same, unless a good proof for just this node as it is now exists
-    validate --boot          as --if-needed, and a driver that still comes up is waited for
-    validate --clean         remove what a killed validation left with container runtimes, and nothing else
+    validate                 validate now; exit code 0, or 3 with the first failed check in the first line
+    validate --if-needed     the same, unless a successful validation of this node is still valid
+    validate --boot          like --if-needed, and wait for a driver that is still loading
+    validate --clean         only remove what a killed validation left in container runtimes
 
-Started through a small sh wrapper beside it, by an apply and by a boot unit. The status files are
-those of the GPU Operator's own validator, so that its toolkit, device plugin and MIG manager find
-what they wait for: each is removed before its links are proven and written only when they hold.
-Where the Operator's containerised driver is at work, they are its business and stay untouched.
+Started through a small sh wrapper beside it, by an apply and by a boot unit. The status files are those of the
+GPU Operator's own validator, which its toolkit, device plugin and MIG manager wait for: each is removed before
+its checks run, and written only if they pass. If the Operator's containerised driver is in use, its validator
+owns these files and they are not changed.
 
 Sources:
     NVIDIA/gpu-operator, cmd/nvidia-validator/main.go: file names; ``createStatusFile`` for the
@@ -48,8 +48,8 @@ DRIVER_ROOT_CTR_PATH=/host
 NVIDIA_DEV_ROOT=/
 DEV_ROOT_CTR_PATH=/host
 """
-#: Status file, its content, and the links it stands for. A GPU that is unwell keeps workloads away, not
-#: the driver's other clients, so ``health`` counts with the last.
+#: Status file, its content, and its checks. An unhealthy GPU must get no workloads, but other clients of the
+#: driver may run, so ``health`` belongs to the last.
 STATUS_FILES = (
     ("driver-ready", DRIVER_READY, ("pci", "driver", "libraries", "device-nodes")),
     ("toolkit-ready", "", ("toolkit", "runtime", "cdi", "container")),
@@ -58,7 +58,7 @@ STATUS_FILES = (
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
-    """All of it or nothing, also after a power cut."""
+    """Write a file atomically, also in case of a power failure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -77,10 +77,10 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 class StatusFiles:
-    """The status files, as far as they are ours.
+    """The status files that this validator writes.
 
-    Name, inode and time of each one written are noted, so that a later removal removes just
-    those and not what another validator has put in their place.
+    Name, inode and time of each one are recorded, so that a later removal does not remove a file that another
+    validator has written in its place.
     """
 
     def __init__(self, wanted: bool, state: Path, folder: Path = STATUS_FOLDER) -> None:
@@ -89,7 +89,7 @@ class StatusFiles:
         self.wanted = wanted
 
     def operator_has_driver(self) -> bool:
-        """The Operator's containerised driver runs here: then these files are its validator's."""
+        """The Operator's containerised driver runs here, so its validator owns these files."""
         if (self.folder / ".driver-ctr-ready").exists():
             return True
         try:
@@ -100,13 +100,13 @@ class StatusFiles:
             return False
 
     def begin(self) -> None:
-        """Before the links are looked at."""
+        """Remove them before the checks run."""
         if self.wanted and not self.operator_has_driver():
             for name, _, _ in STATUS_FILES:
                 (self.folder / name).unlink(missing_ok=True)
 
     def finish(self, checks: tuple[chain.Check, ...]) -> list[str]:
-        """Write those whose links, and all links before them, hold; return their names."""
+        """Write those whose checks, and all checks before them, passed; return their names."""
         if not self.wanted or self.operator_has_driver():
             return []
         outcomes = {check.name: check.outcome for check in checks}
@@ -127,7 +127,7 @@ class StatusFiles:
 
 
 class Validator:
-    """One node, and what is to be proven of it."""
+    """The validation of this node."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
@@ -164,14 +164,14 @@ class Validator:
         return done.stdout.decode("utf-8", "replace")
 
     def nvml(self) -> nvml_report.NvmlFacts:
-        """Ask NVML. It may load the kernel module and make device nodes; here that is welcome."""
+        """Query NVML, which may load the kernel module and create device nodes; that is intended here."""
         facts = nvml_report.from_json(
             nvml_facts.collect(self.config["pynvml"], min(self.timeout_s, 60.0))
         )
         return replace(facts, driver_loaded=facts.error not in (9, 12))
 
     def observe(self) -> chain.ChainObservation:
-        """Everything the chain is judged by. CUDA comes before the look at /dev: it makes nodes too."""
+        """Observe everything that the checks need. CUDA runs first, because it creates device nodes."""
         nvml = self.nvml()
         results: list[dict[str, Any]] | None = None
         if self.wanted.cuda and nvml.error is None:
@@ -198,17 +198,17 @@ class Validator:
     def containers(
         self, observed: chain.ChainObservation
     ) -> tuple[chain.ContainerResult, ...] | None:
-        """Start containers where the node has them and its driver works; a GPU that fails here is not tried there."""
+        """Start containers if the node has runtimes and its driver works, with the GPUs on which the kernel ran."""
         before = chain.evaluate(observed, self.wanted)[: chain.LINKS.index("toolkit")]
         if not chain.containers_apply(observed, self.wanted) or any(one.failed for one in before):
             return None
-        # A GPU in exclusive mode serves one process, of MPS for one, which a container here does not reach.
+        # A GPU in exclusive mode serves one process, such as the MPS server, which a container cannot reach.
         taken = {gpu.uuid for gpu in observed.nvml.gpus if gpu.compute_mode.startswith("Exclusive")}
         uuids = tuple(one.uuid for one in observed.cuda or () if one.ok and one.uuid not in taken)
         return container_proof.prove(observed, self.wanted, uuids, self.timeout_s)
 
     def key_now(self) -> chain.Key:
-        """What a proof would be made for now."""
+        """The key of a validation made now."""
         text = self.sh(chain_probe.KEY_SCRIPT)
         fields = chain_probe.key_fields(text)
         loaded = chain_probe.loaded_version(fields["version"])
@@ -223,8 +223,8 @@ class Validator:
             fields["manager"] == "1",
         )
 
-    def stands(self) -> bool:
-        """A good proof for this node as it is now is kept, and its status files are there."""
+    def is_valid(self) -> bool:
+        """The record of a successful validation is still valid, and its status files exist."""
         try:
             kept = json.loads((self.state / "proof.json").read_text(encoding="utf-8"))
             if kept["format"] != FORMAT or not kept["ok"]:
@@ -234,8 +234,8 @@ class Validator:
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
-    def prove(self) -> tuple[chain.Check, ...]:
-        """Walk the chain once and keep what came of it."""
+    def validate(self) -> tuple[chain.Check, ...]:
+        """Run all checks once and write the record."""
         self.status.begin()
         observed = self.observe()
         checks = chain.evaluate(observed, self.wanted)
@@ -251,7 +251,7 @@ class Validator:
             observed.files_digest,
             observed.manager,
         )
-        proof = {
+        record = {
             "format": FORMAT,
             "ok": chain.first_broken(checks) is None,
             "made_at": int(time.time()),
@@ -263,14 +263,14 @@ class Validator:
             else [asdict(result) for result in observed.containers],
             "status_files": written,
         }
-        write_atomically(self.state / "proof.json", json.dumps(proof, indent=1) + "\n", 0o600)
+        write_atomically(self.state / "proof.json", json.dumps(record, indent=1) + "\n", 0o600)
         return checks
 
-    def prove_at_boot(self) -> tuple[chain.Check, ...]:
-        """Walk the chain, again and again while an installed driver may still be coming up."""
+    def validate_at_boot(self) -> tuple[chain.Check, ...]:
+        """Run all checks, repeatedly while an installed driver may still be loading."""
         deadline = time.monotonic() + self.timeout_s
         while True:
-            checks = self.prove()
+            checks = self.validate()
             broken = chain.first_broken(checks)
             hopeless = broken is not None and (
                 broken.name == "pci" or "no nvidia module" in broken.evidence
@@ -281,7 +281,7 @@ class Validator:
 
 
 def report(checks: tuple[chain.Check, ...]) -> int:
-    """Print the cause, then every link."""
+    """Print the first failed check, then all checks."""
     broken = chain.first_broken(checks)
     if broken is not None:
         print(f"validation failed at {broken.name}: {broken.evidence}; {broken.remedy}")
@@ -302,31 +302,31 @@ def main() -> int:
         validator = Validator(json.loads(Path(options.config).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(
-            f"{options.config} cannot be used: {error}; gpustate apply with the state validator writes it anew"
+            f"{options.config} cannot be used: {error}; rewrite it (state validator): gpustate apply POLICY -l NODE"
         )
         return EXIT_UNUSABLE
     validator.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(validator.state / "validate.lock", "a", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the boot unit and an apply may meet
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the boot unit and an apply may run at the same time
         if options.clean:
             container_proof.clean()
             return 0
-        if (options.boot or options.if_needed) and validator.stands():
-            print("the proof kept on this node still stands")
+        if (options.boot or options.if_needed) and validator.is_valid():
+            print("the last validation is still valid")
             return 0
         try:
-            return report(validator.prove_at_boot() if options.boot else validator.prove())
+            return report(validator.validate_at_boot() if options.boot else validator.validate())
         except OSError as error:
-            move = (
-                f"make room below {validator.state}"
+            fix = (
+                f"free disk space below {validator.state}"
                 if error.errno in (errno.ENOSPC, errno.EDQUOT)
-                else "move away what is in the place of a folder or file there, or mount it read-write"
+                else "mount it read-write, and move away anything in the place of its files and folders"
             )
-            print(f"the proof could not be kept: {error}; {move}")
+            print(f"the validation record cannot be written: {error}; {fix}")
             return EXIT_UNUSABLE
 
 
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # a child stuck in the driver must not hold the end up
+    os._exit(code)  # a child stuck in the driver must not delay the exit

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpustate import shell
 from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.file_queries import ODD, behind_link, refuse_odd
 from gpustate.core.shared_probes import ORIGINALS, shown
@@ -178,32 +179,7 @@ SECOND = '[ -z "$t" ] || t=$(date -d "$t" +%s)'
 
 #: Defines ``odd``; ``blob KIND PATH FILE``, which puts a file among those that ``told`` prints; and ``known FOLDER...``,
 #: which does so with kept originals.
-BLOBS = (
-    ODD
-    + r"""
-bf=; blob() {
-  printf 'several=%s %s\n' "$1" "$2"; bf="$bf$3
-"; [ ! -L "$2" ] || printf 'link=%s|%s\n' "$2" "$(readlink "$2")"
-}
-told() {
-  [ -n "$bf" ] || return 0
-  bi=$IFS; IFS='
-'; set -f; set -- $bf; set +f; IFS=$bi; bf=
-  echo contents=; stat -L -c %s -- "$@"; cat -- "$@"; echo
-}
-known() { # patterns of paths: the bytes they had before gpustate first touched them
-  bk=@ORIGINALS@; bi=$IFS; IFS='
-'; set -f
-  for k in $bk; do
-    f=${k#*|}; k=${k%%|*}
-    for c in "$@"; do
-      case $f in $c) if [ -e "$k" ]; then blob original "$f" "$k"; else echo "missing=$f"; fi; break ;; esac
-    done
-  done
-  IFS=$bi; set +f
-}
-""".replace("@ORIGINALS@", ORIGINALS)
-)
+BLOBS = ODD + shell.load("blobs", "gpustate.ops").replace("@ORIGINALS@", ORIGINALS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,40 +286,4 @@ def read_rows(out: bytes, what: str, kinds: tuple[str, ...]) -> Rows:
     return Rows({key: tuple(values) for key, values in keys.items()}, blobs)
 
 
-_UNIT_COMMAND = r"""
-x=; t=; m=; hl=; ua=; ur=; us=; ue=
-if [ -d /run/systemd/system ]; then
-  while IFS= read -r l; do
-    case $l in
-      LoadState=loaded) echo unit=1 ;;
-      LoadState=not-found) echo no_unit=1 ;;
-      UnitFileState=*) ue=${l#*=} ;;
-      ActiveState=*) ua=${l#*=} ;;
-      SubState=auto-restart|NRestarts=[1-9]*) ur=1 ;;
-      InactiveExitTimestampMonotonic=???????*) us=${l#*=}; us=${us%??????} ;;
-      MainPID=[1-9]*) m=${l#*=} ;;
-      ExecMainStartTimestamp=?*) t=${l#*=} ;;
-      ExecStart=*) l=${l#*argv\[\]=}; x=${l%% ; *} ;;
-    esac
-  done <<END
-@SHOWN@
-END
-  # What systemd remembers of a unit that was enabled without a reload is what it was before.
-  l=; for f in /etc/systemd/system/*.wants/@UNIT@ /etc/systemd/system/*.requires/@UNIT@; do [ ! -L "$f" ] || l=1; done
-  case $l$ue in 1disabled) ue=enabled ;; enabled) ue=disabled ;; esac
-  [ -z "$ue" ] || echo "enabled=$ue"
-  if [ "$ua" = activating ]; then
-    read -r l _ </proc/uptime; l=$((${l%.*} - ${us:-${l%.*}}))
-    if [ -n "$ur" ]; then ua=failed hl=1; elif [ "$l" -ge @PATIENCE@ ]; then hl=1; echo "starting=$l"; fi
-  fi
-  echo "active=$ua"
-  @HALTED@
-elif [ -n "${GPUSTATE_IMAGE-}" ]; then
-  for f in /lib/systemd/system/@UNIT@ /usr/lib/systemd/system/@UNIT@ /etc/systemd/system/@UNIT@ \
-    /lib/systemd/system/@UNIT@.d/*.conf /usr/lib/systemd/system/@UNIT@.d/*.conf /etc/systemd/system/@UNIT@.d/*.conf; do
-    [ -f "$f" ] || continue
-    while IFS= read -r l; do case $l in ExecStart=?*) x=${l#*=} ;; esac; done <"$f"
-  done
-  while :; do case $x in [-@:+!]*) x=${x#?} ;; *) break ;; esac; done
-fi
-"""
+_UNIT_COMMAND = shell.load("unit_command", "gpustate.ops")

@@ -28,6 +28,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from gpustate import shell
 from gpustate.core.node import Node
 from gpustate.core.required_programs import MissingProgramsQuery, missing_program
 from gpustate.core.state import AnyState, Conflict
@@ -127,7 +128,7 @@ class Daemon:
             verb: ``reload`` where that is enough for it to read its files.
         """
         more = f'[ -n "${{BACK-}}" ] || {{ {healthy}; }}' if healthy else ":"
-        check = _HEALTHY.format(unit=_q(self.unit), more=more)
+        check = _HEALTHY.replace("@UNIT@", _q(self.unit)).replace("@MORE@", more)
         return RestartDaemon(self.unit, check, paths, verb=verb, daemon=self, present=present)
 
     def settle(self, *, present: bool) -> Run:
@@ -258,43 +259,9 @@ def _forget(name: str) -> str:
     )
 
 
-_REMEMBER = r"""
-mkdir -p -m 0700 "$w" "$R/pre"
-summed() { if [ -e "$1" ]; then sha256sum <"$1" | cut -c1-64; else echo -; fi; }
-remembered() { # path, digest of the text it will have: what the daemon has read stays kept
-  k=$(sha "$1"); now=$(summed "$1")
-  if [ -e "$w/$k.path" ] && [ "$now" != "$(cat "$w/$k.sum")" ] && [ "$now" != "$(summed "$w/$k")" ]; then
-    rm -f "$w/$k.path" "$w/$k" # somebody else's since: theirs is what must not be lost
-  fi
-  printf %s "$2" >"$w/$k.sum"
-  d=$(dirname "$1"); [ -d "$d" ] || printf %s "$d" >"$G/$n.folder"
-  if [ ! -e "$w/$k.path" ]; then
-    rm -f "$w/$k"
-    if [ -e "$1" ]; then cp -a "$1" "$w/$k.new"; mv -fT "$w/$k.new" "$w/$k"; fi
-    printf %s "$1" >"$w/$k.new"; mv -fT "$w/$k.new" "$w/$k.path"
-  fi
-}
-[ -e "$w/working" ] || { working >"$w/working.new" || :; mv -fT "$w/working.new" "$w/working"; }
-[ -e "$w/dump" ] || { dump >"$w/dump.new" 2>/dev/null || : >"$w/dump.new"; mv -fT "$w/dump.new" "$w/dump"; }
-"""
+_REMEMBER = shell.load("daemon_remember", "gpustate.ops")
 
-_HAND_OVER = r"""
-for q in "$w"/*.path; do
-  [ -e "$q" ] || continue
-  k=${q##*/}; k=${k%.path}; p=$(cat "$q")
-  [ -e "$R/pre/$k.path" ] && continue
-  case $(summed "$p") in "$(cat "$w/$k.sum")" | "$(summed "$w/$k")") ;; *) continue ;; esac
-  if [ -e "$w/$k" ]; then cp -a "$w/$k" "$R/pre/$k"; fi
-  cp "$q" "$R/pre/$k.path"
-done
-effect kept
-"""
+_HAND_OVER = shell.load("daemon_hand_over", "gpustate.ops")
 
 # What is on disk has been read once it is healthy, the new as well as what was rolled back.
-_HEALTHY = r"""systemctl is-active --quiet {unit} || return 1
-a=$(working) || return 1
-{{ {more}; }} || return 1
-if [ "$a" != "$(cat "$w/working" 2>/dev/null)" ]; then
-  printf '%s\n' "$a" | while read -r r; do case $r in ''|ok|*' ok') ;; *) exit 1 ;; esac; done || return 1
-fi
-rm -rf "$w" """
+_HEALTHY = shell.load("daemon_healthy", "gpustate.ops")

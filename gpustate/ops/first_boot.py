@@ -17,6 +17,7 @@ from functools import cache
 from importlib import util
 from pathlib import Path
 
+from gpustate import shell
 from gpustate.core.node import Node
 from gpustate.errors import ProbeError
 from gpustate.ops.steps import Run
@@ -71,12 +72,21 @@ def _add(module: str, texts: dict[str, bytes]) -> None:
         return
     texts[place] = text
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gpustate."):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("gpustate."):
             package = node.module or ""
             names = [f"{package}.{one.name}" for one in node.names]
             inside = [name for name in names if _is_package(package) and util.find_spec(name)]
             for name in inside if len(inside) == len(names) else [package, *inside]:
                 _add(name, texts)
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name("shell"), attr="load"),
+                args=[ast.Constant(value=str(name)), ast.Constant(value=str(package))],
+            ):
+                file = f"{package.replace('.', '/')}/{name}.sh"
+                texts[file] = shell.load(name, package).encode("utf-8")
+            case _:
+                pass
 
 
 def _is_package(name: str) -> bool:

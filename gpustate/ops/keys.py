@@ -14,20 +14,14 @@ import re
 import shlex
 from collections.abc import Mapping
 
+from gpustate import shell
 from gpustate.core.step import Step
 from gpustate.errors import PolicyError
 from gpustate.ops.steps import Run
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-_SCRIPT = r"""[ -f "$f" ] || fail "$f is missing: the package that brings it is not installed as it should be"
-no_link "$f"; k=$R/keys; cat "$f" >"$k"
-set_key() { # name, value for sed, value
-  if grep -q "^$1=" "$k"; then sed "s/^\($1=\)[^\r]*/\1$2/" "$k" >"$k.new"; mv -f "$k.new" "$k"; return; fi
-  [ -z "$(tail -c 1 "$k")" ] || echo >>"$k"
-  printf '%s=%s\n' "$1" "$3" >>"$k"
-}
-"""
+_SCRIPT = shell.load("keys", "gpustate.ops")
 
 
 def set_keys(path: str, values: Mapping[str, str]) -> Step:

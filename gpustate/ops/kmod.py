@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shlex
 
+from gpustate import shell
 from gpustate.formats import dkms
 from gpustate.ops import modsign
 from gpustate.ops.steps import Run
@@ -23,13 +24,7 @@ _q = shlex.quote
 UNLINKED = 'unlinked() { for dl in "$1/kernel-$2-"*; do [ ! -L "$dl" ] || [ -e "$dl" ] || rm -f "$dl"; done; }\n'
 
 #: The first word the compiler said, where the journal and a person look for it.
-COMPLAIN = (
-    "complain() { # make.log\n"
-    '  k=$(sed -n "s/.* for kernel \\([^ ]*\\).*/\\1/p;q" "$1" 2>/dev/null) || return 0\n'
-    f"  c=$(grep -m 1 -E '{dkms.CAUSE_ERE}' \"$1\") || c=$(grep -m 1 -F '***' \"$1\") || return 0\n"
-    '  cp "$1" "$R/make.log.$k"; echo "DKMS build error for kernel $k: ${c##*/build/} (whole log: $R/make.log.$k)"\n'
-    "}\n"
-)
+COMPLAIN = shell.load("kmod_complain", "gpustate.ops").replace("@CAUSE@", dkms.CAUSE_ERE)
 #: The same of every build that a package's script started, should the packages not come.
 APT_FAILED = (
     COMPLAIN + ': >"$R/dkms.start"\n'
@@ -41,60 +36,14 @@ APT_FAILED = (
 _BUILD = (
     modsign.BUILT
     + UNLINKED
-    + "sign_made() { # kernel, folder of what DKMS made, the module that goes last\n"
-    '  k=$1; set -- "$2"/*/module/*.ko* "$3"\n'
-    '  for f do shift; f=${f##*/}; f=$(modinfo -k "$k" -n "${f%%.ko*}" 2>/dev/null) && set -- "$@" "$f"; done\n'
-    '  [ $# = 0 ] || sign_built "$k" "$@"\n'
-    "}\n"
-    "built() { # module kernel\n"
-    '  grep -qE "/$(printf %s "$1" | sed \'s/[-_]/[-_]/g\')\\.ko(\\.[a-z0-9]+)?:" "/lib/modules/$2/modules.dep"\n'
-    "}\n"
-    "complain() { # make.log of a source and version\n"
-    '  l=/var/lib/dkms/$1/$2/build/make.log; [ -f "$l" ] || return 0\n'
-    f"  c=$(grep -m 1 -E '{dkms.CAUSE_ERE}' \"$l\") || return 0\n"
-    '  echo "DKMS build error for kernel $3: ${c##*/build/} (whole log: $l)"\n'
-    "}\n"
-    "build_anew() { # pattern of the source's name, version, kernel, module\n"
-    '  n=; for d in /usr/src/$1-"$2"; do [ -e "$d/dkms.conf" ] && n=${d##*/} && n=${n%-"$2"} && break; done\n'
-    '  [ -n "$n" ] || fail "no DKMS source of $4 $2 below /usr/src: install the package that brings it"\n'
-    '  dkms remove "$n/$2" -k "$3" >"$R/dkms.log" 2>&1 || :\n'
-    '  rm -rf "/var/lib/dkms/$n/$2/$3"; unlinked "/var/lib/dkms/$n" "$3"\n'
-    '  dkms install --force "$n/$2" -k "$3" >>"$R/dkms.log" 2>&1 || { complain "$n" "$2" "$3"; tail -c 2000 "$R/dkms.log"; exit 1; }\n'
-    '  depmod "$3"; built "$4" "$3" || fail "DKMS built $n $2 for $3, and there is no $4 in it"\n'
-    '  sign_made "$3" "/var/lib/dkms/$n/$2/$3" "$4"\n'
-    "}\n"
+    + shell.load("kmod_build", "gpustate.ops").replace("@CAUSE@", dkms.CAUSE_ERE)
 )
 
 # A build that was killed leaves its folder: DKMS then neither takes the module for built nor builds
 # over it, or misses a module in it, and the package whose script builds it cannot be configured any more. Without
 # its source DKMS knows nothing of a build, and may say nothing of others; then what lies there decides. Beside the
 # versions DKMS keeps modules that were there before it, and nobody can make those again.
-_CLEAR = (
-    UNLINKED
-    + r"""
-half_built() { # folder of a source and version, kernel, architecture
-  if [ -r "$1/source/dkms.conf" ]; then
-    [ "$dk_of" = "$1" ] || { dk_of=$1; dk_v=${1##*/}; dk_n=${1%/*}; dk_n=${dk_n##*/}; dk_said=$(dkms status -m "$dk_n" -v "$dk_v" 2>/dev/null) || :; }
-    if [ -n "$dk_said" ]; then
-      ! printf '%s\n' "$dk_said" | grep -vF 'Missing some built' | grep -qF -e "$dk_n/$dk_v, $2, " -e "$dk_n, $dk_v, $2, "; return
-    fi
-  fi
-  [ -s "$1/$2/$3/log/make.log" ] || return 0
-  for dk_m in "$1/$2/$3"/module/*.ko*; do [ ! -s "$dk_m" ] || return 1; done
-}
-clear_dkms() { # patterns of names that DKMS has for sources
-  dk_of=; dk_a=$(uname -m)
-  for dk_p do for dk_f in /var/lib/dkms/$dk_p/*/*/"$dk_a"; do
-    dk_k=${dk_f%/*}; dk_d=${dk_k%/*}
-    [ -d "$dk_f" ] || continue
-    case ${dk_d##*/}/${dk_k##*/} in original_module/*|*/build|*/source) continue ;; esac
-    half_built "$dk_d" "${dk_k##*/}" "$dk_a" || continue
-    echo "removing the half-done build in $dk_k"; rm -rf "$dk_k"
-    unlinked "${dk_d%/*}" "${dk_k##*/}"
-  done; done
-}
-"""
-)
+_CLEAR = UNLINKED + shell.load("kmod_clear", "gpustate.ops")
 
 
 def clear(names: tuple[str, ...]) -> str:
@@ -124,19 +73,16 @@ def rebuild(source: str, version: str, kernel: str, module: str) -> Run:
 
 def load(source: str, version: str, module: str) -> Run:
     """Load a module; where the kernel refuses the build that is there, rebuild it and try again."""
-    under = _q(module.replace("-", "_"))
-    return Run(
-        f"{_BUILD}if module_loaded {under}; then effect same; exit 0; fi\n"
-        # Its package may have had it built where DKMS does not sign.
-        f'sign_made "$(uname -r)" /nonexistent {_q(module)}\n'
-        f"said=$(modprobe {_q(module)} 2>&1) || {{\n"
-        f'  echo "$said; building it anew"; build_anew \'{source}\' {_q(version)} "$(uname -r)" {_q(module)}\n'
-        f'  said=$(modprobe {_q(module)} 2>&1) || fail "$said (rebuilt for the driver that is loaded; see dmesg)"\n'
-        "}\neffect loaded",
-        f"load {module}",
-        timeout=3600,
-        running=True,
-    )
+    words = {
+        "@SOURCE@": source,
+        "@VERSION@": _q(version),
+        "@MODULE@": _q(module),
+        "@UNDER@": _q(module.replace("-", "_")),
+    }
+    text = shell.load("kmod_load", "gpustate.ops")
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return Run(f"{_BUILD}{text}", f"load {module}", timeout=3600, running=True)
 
 
 def unload(module: str, what: str) -> Run:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import shlex
 
+from gpustate import shell
 from gpustate.ops.steps import Run
 
 FOLDER = "/var/lib/gpustate/secure-boot"
@@ -27,86 +28,32 @@ DEFAULTS = {
 }
 _UBUNTU, _OTHERS = DEFAULTS
 
-# A signature is behind the module: itself, twelve bytes of which the last four are its length, a line.
-_FUNCTIONS = (
-    r"""
-unsign() { # module
-  while tail -c 28 "$1" | grep -qax '~Module signature appended~'; do
-    set -- "$1" $(tail -c 32 "$1" | head -c 4 | od -An -t u1)
-    truncate -s "-$((($2 << 24) + ($3 << 16) + ($4 << 8) + $5 + 40))" "$1"
-  done
+_PATHS = {
+    "@CERTIFICATE@": CERTIFICATE_PATH,
+    "@KEY@": KEY_PATH,
+    "@UBUNTU@": _UBUNTU,
+    "@UBUNTU_KEY@": DEFAULTS[_UBUNTU],
+    "@OTHERS@": _OTHERS,
+    "@OTHERS_KEY@": DEFAULTS[_OTHERS],
 }
-said_of_dkms() { # setting: the last one counts
-  v=; for f in /etc/dkms/framework.conf /etc/dkms/framework.conf.d/*.conf; do
-    [ -r "$f" ] || continue; w=$(sed -n "s/^$1=\"\{0,1\}\([^\"]*\)\"\{0,1\}\$/\1/p" "$f" | tail -n 1); v=${w:-$v}
-  done; printf %s "$v"
-}
-"""
-    "key_of() { # certificate: its private key\n"
-    f"  case $1 in {CERTIFICATE_PATH}) echo {KEY_PATH}; return;; esac\n"
-    '  p=$(said_of_dkms mok_signing_key); [ -z "$p" ] || { echo "$p"; return; }\n'
-    "  case $1 in " + " ".join(f"{c}) echo {k};;" for c, k in DEFAULTS.items()) + " esac\n"
-    "}\n"
-    "tool_for() { # kernel: what signs its modules\n"
-    '  for f in "/lib/modules/$1/build/scripts/sign-file" "/usr/src/linux-headers-$1/scripts/sign-file" '
-    '"/usr/lib/linux-kbuild-${1%.*}/scripts/sign-file" /usr/lib/linux-kbuild-*/scripts/sign-file /usr/bin/kmodsign; do\n'
-    '    [ ! -x "$f" ] || { echo "$f"; return; }\n'
-    "  done\n"
-    "}\n"
-    r"""
-plain() { tr -d ':\n' | tr A-F a-f | sed 's/^0*//'; }
-sign() ( # tool, certificate, key, modules: each that this certificate has not signed
-  s=$1; c=$2; p=$3; shift 3
-  n=$(openssl x509 -inform DER -in "$c" -noout -serial 2>/dev/null | cut -d = -f 2 | plain)
-  for m do
-    [ -z "$n" ] || [ "$(modinfo -F sig_key "$m" 2>/dev/null | plain)" != "$n" ] || continue
-    t=${m%/*}/.gpustate-signing; rm -f "$t"; cp -a "$m" "$t"
-    case $m in *.xz) xz -dc "$m" >"$t";; *.zst) zstd -dqc "$m" >"$t";; *.gz) gzip -dc "$m" >"$t";; esac
-    unsign "$t"; "$s" sha256 "$p" "$c" "$t"
-    case $m in *.xz) xz --check=crc32 -f "$t"; mv "$t.xz" "$t";; *.zst) zstd -qf --rm "$t" -o "$t.zst"; mv "$t.zst" "$t";;
-      *.gz) gzip -f "$t"; mv "$t.gz" "$t";; esac
-    sync "$t"; mv -f "$t" "$m"; echo "signed $m"
-  done
-)
-"""
-)
 
+
+def _functions(name: str) -> str:
+    text = shell.load(name, "gpustate.ops")
+    for word, path in _PATHS.items():
+        text = text.replace(word, path)
+    return text
+
+
+_FUNCTIONS = _functions("modsign")
 #: sh functions ``sign_built`` and ``sign_nvidia``, for programs that build.
-BUILT = (
-    _FUNCTIONS + r"""
-sign_built() { # kernel, modules: with the key of DKMS, where Secure Boot is on and there is one
-  on=; for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
-    [ ! -e "$f" ] || [ "$(od -An -t u1 -j 4 -N 1 "$f" | tr -d ' ')" != 1 ] || on=1
-  done
-  [ -n "$on" ] || return 0
-"""
-    f"  c=$(said_of_dkms mok_certificate); [ -n \"$c\" ] || {{ c={_OTHERS}; ! grep -qx 'ID=ubuntu' /etc/os-release || c={_UBUNTU}; }}\n"
-    r"""  p=$(key_of "$c"); s=$(tool_for "$1"); shift
-  [ -e "$c" ] && [ -n "$p" ] || return 0
-  [ -n "$s" ] || { echo "nothing here signs modules: install linux-headers of this kernel, or sbsigntool"; return 0; }
-  sign "$s" "$c" "$p" "$@"
-}
-sign_nvidia() { # kernel: all modules of the driver, the one that is looked at last
-  p=$(grep -m1 -oE '^[^:]*/nvidia(-current[^/:]*|-tesla[^/:]*)?\.ko(\.[a-z0-9]+)?:' "/lib/modules/$1/modules.dep") || return 0
-  p=${p%:}; case $p in /*) ;; *) p=/lib/modules/$1/$p;; esac
-  k=$1; l=$p; set --; for f in "${p%/*}"/nvidia*.ko*; do [ "$f" = "$l" ] || set -- "$@" "$f"; done
-  sign_built "$k" "$@" "$l"
-}
-"""
-)
+BUILT = _FUNCTIONS + _functions("modsign_built")
 
 
 def sign(kernel: str, folder: str, certificate: str) -> Run:
     """Sign the NVIDIA modules of a kernel, the one that is looked at last."""
     return Run(
-        _FUNCTIONS
-        + f"k={shlex.quote(kernel)}; d={shlex.quote(folder)}; c={shlex.quote(certificate)}\n"
-        's=$(tool_for "$k")\n'
-        '[ -n "$s" ] || fail "neither sign-file of the kernel nor kmodsign is here; install linux-headers-$k or sbsigntool"\n'
-        'set --; last=; for f in "$d"/nvidia*.ko*; do\n'
-        '  case ${f##*/} in nvidia.ko*|nvidia-current.ko*) last=$f;; *) set -- "$@" "$f";; esac\n'
-        "done\n"
-        'sign "$s" "$c" "$(key_of "$c")" "$@" ${last:+"$last"}\nsync "$d"; effect signed',
+        _FUNCTIONS + shell.load("modsign_sign", "gpustate.ops", k=kernel, d=folder, c=certificate),
         f"sign the nvidia modules of {kernel}",
         timeout=600,
     )

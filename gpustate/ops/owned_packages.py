@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import shlex
 
+from gpustate import shell
 from gpustate.formats import driverset
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import kmod
@@ -33,62 +34,14 @@ _DRIVER = (
 )
 
 #: sh: what stays is in the lists of the others from now on.
-_HAND_ON = f"""hand_on() {{ # own list, package
-  for f in {FOLDER}/*; do
-    case $f in "$1"|*.new) continue ;; esac
-    [ ! -e "$f" ] || {{ {{ cat "$f"; echo "$2"; }} | sort -u >"$f.new" && sync "$f.new" && mv -f "$f.new" "$f"; }}
-  done
-}}
-"""
+_HAND_ON = shell.load("hand_on", "gpustate.ops").replace("@FOLDER@", FOLDER)
 #: sh: "new" or "moved", name and version of each package that a transaction of dnf or zypper brings.
-_COMING = r"""coming() {
-  case $PM in
-    dnf) awk '/^[A-Z].*:$/ { on = /^Installing/ ? "new" : /^(Upgrad|Downgrad|Reinstall)ing/ ? "moved" : ""; next }
-        /^[^ ]/ { on = "" } on == "" { next }
-        /^ [^ ]/ { name = ""; if (NF > 2) print on, $1, $3; else name = $1; next } # a long name has a line of its own
-        name != "" { print on, name, $2; name = "" }' "$R/fetch.log" ;;
-    *) XML=-x rpm_go --dry-run 2>/dev/null | awk '/<to-install>/ { on = "new" } /<to-(up|down)grade|<to-reinstall/ { on = "moved" } /<\/to-/ { on = "" }
-        on != "" && /<solvable / { n = $0; sub(/.* name="/, "", n); sub(/".*/, "", n); v = $0; sub(/.* edition="/, "", v); sub(/".*/, "", v); print on, n, v }' ;;
-  esac
-}
-"""
+_COMING = shell.load("rpm_coming", "gpustate.ops")
 #: sh: leaves in "$@" what nobody outside of it needs. rpm names the capability, not the package that has it.
-_KEPT = r"""while [ $# -gt 0 ]; do
-  rpm -e --test "$@" 2>&1 >/dev/null | sed -n 's/^[[:space:]]*\([^ ]*\).* is needed by (installed) \(.*\)/\1 \2/p' >"$R/needs" || :
-  go=; stay=
-  for p do
-    w=; while read -r c x; do
-      if rpm -q --whatprovides --qf '%{{NAME}}\n' "$c" 2>/dev/null | grep -Fqx "$p"; then w="$w $x"; fi
-    done <"$R/needs"
-    [ -n "$w" ] || {{ go="$go $p"; continue; }}
-    case " {roots} " in *" $p "*) fail "error: $p cannot be removed,$w needs it; remove that first" ;; esac
-    echo "$p stays:$w needs it"; hand_on "$record" "$p"; stay=1
-  done
-  [ -n "$stay" ] || break
-  set -- $go
-done
-"""
+_KEPT = shell.load("rpm_kept", "gpustate.ops")
 
 #: What is needed at one version only, and what is offered at the very version of the package that needs it.
-TOGETHER = r"""
-needs() { # name=version
-  apt-cache show "$1" 2>/dev/null | sed -nE 's/^(Pre-)?Depends: //p' | tr ',' '\n' | sed -E 's/^ +//; s/ +$//'
-}
-together() { # name=version...: these, and all that has to come at a version of its own
-  t=$*; a=
-  while [ -n "$t" ]; do
-    n=; for w in $t; do
-      case " $a " in *" ${w%%=*}="*) continue;; esac; a="$a $w"
-      case $w in *=*) ;; *) continue;; esac
-      n="$n $(needs "$w" | sed -nE 's/^([a-z0-9][a-z0-9.+-]+)(:any)? \(= ([^)]+)\)$/\1=\3/p' | tr '\n' ' ')"
-      for d in $(needs "$w" | sed -nE 's/^([a-z0-9][a-z0-9.+-]+)(:any)?( \(>= [^)]+\))?$/\1/p'); do
-        apt-cache show "$d=${w#*=}" 2>/dev/null | grep -qxF "Version: ${w#*=}" && n="$n $d=${w#*=}"
-      done
-    done; t=$(echo $n)
-  done
-  echo $a
-}
-"""
+TOGETHER = shell.load("apt_together", "gpustate.ops")
 
 
 def record_path(owner: str) -> str:
@@ -190,7 +143,7 @@ def _rpm_take_back(record: str, roots: tuple[str, ...], manager: str) -> str:
     return (
         f'PM={manager}; record={record}; rpm_wait\nset -- {named}; [ ! -e "$record" ] || set -- "$@" $(cat "$record")\n'
         'set -- $(for p do if rpm -q "$p" >/dev/null 2>&1; then echo "$p"; fi; done | sort -u)\n'
-        f"{_HAND_ON}{_KEPT.format(roots=' '.join(roots))}"
+        f"{_HAND_ON}{_KEPT.replace('@ROOTS@', ' '.join(roots))}"
         '[ $# = 0 ] || rpm_remove "$@" || exit 1\n'
         f"{f'rpm_hold release {named}' if roots else ':'}\n"
         'rm -f "$record"; rmdir "${record%/*}" 2>/dev/null || :; effect removed'
@@ -198,22 +151,7 @@ def _rpm_take_back(record: str, roots: tuple[str, ...], manager: str) -> str:
 
 
 def _apt_take_back(record: str, roots: tuple[str, ...], _: str) -> str:
-    wanted = " ".join(map(shlex.quote, roots))
-    return (
-        f"l={record}; apt_ready\n{_HAND_ON}"
-        "there() { dpkg-query -W -f '${Package} ${db:Status-Status}\\n' \"$@\" 2>/dev/null | sed -n 's/ installed$//p; s/ half-.*//p; s/ unpacked$//p'; }\n"
-        f'set -- {wanted}; [ ! -e "$l" ] || set -- "$@" $(cat "$l")\n'
-        '[ $# = 0 ] || set -- $(there "$@" | sort -u)\n'
-        "if [ $# -gt 0 ]; then\n"
-        '  printf "%s\\n" "$@" | sort -u >"$R/mine"\n'
-        '  also() { apt -s purge --allow-change-held-packages "$@" 2>/dev/null | sed -nE \'s/^(Remv|Purg) ([^ :]*).*/\\2/p\' | sort -u | comm -23 - "$R/mine"; }\n'
-        '  if [ -n "$(also "$@")" ]; then\n'
-        "    go=; for p do\n"
-        '      w=$(also "$p" | tr "\\n" " "); [ -n "$w" ] || { go="$go $p"; continue; }\n'
-        f'      case " {" ".join(roots)} " in *" $p "*) fail "error: $p cannot be removed, ${{w% }} needs it; remove that first" ;; esac\n'
-        '      echo "$p stays: ${w% } needs it"; hand_on "$l" "$p"\n'
-        "    done; set -- $go\n"
-        "  fi\n"
-        '  [ $# = 0 ] || no_links_left apt purge --allow-change-held-packages "$@"\n'
-        'fi\nrm -f "$l"; rmdir "${l%/*}" 2>/dev/null || :; effect removed'
-    )
+    words = " ".join(map(shlex.quote, roots))
+    text = shell.load("apt_take_back", "gpustate.ops")
+    text = text.replace("@WANTED@", words).replace("@ROOTS@", " ".join(roots))
+    return f"l={record}; apt_ready\n{_HAND_ON}{text}"

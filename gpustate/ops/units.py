@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
+from gpustate import shell
 from gpustate.core.step import Step
 from gpustate.formats.unit_log import SAYS, TELLING
 
@@ -22,14 +23,8 @@ def journal_command(unit: str) -> str:
 
 def _says(unit: str, what: str) -> str:
     """Print what is wrong with a unit, with the line of it that tells why; then the end of what it said."""
-    return (
-        f'{SAYS}unit_says {_q(unit)} >"$R/unit.log" || :\n'
-        f'y=$({TELLING} <"$R/unit.log") || :\n'
-        f"for d in $(systemctl show -p DropInPaths --value {_q(unit)} 2>/dev/null); do\n"
-        '  case ${d##*/} in gpustate*) ;; *) grep -qs \'^Exec\' "$d" && y="$y; $d, which is not gpustate\'s, may be why" ;; esac\ndone\n'
-        f"printf '%s: %s\\n' {_q(f'{unit} {what}')} \"$y\"\n"
-        'tail -n 15 "$R/unit.log"'
-    )
+    text = shell.load("unit_failed", "gpustate.ops").replace("@TELLING@", TELLING)
+    return SAYS + text.replace("@UNIT@", _q(unit)).replace("@WHAT@", _q(f"{unit} {what}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +136,7 @@ class StartUnit(Step):
             "healthy() { " + check + "\n}\n"
             f"systemctl reset-failed {unit} 2>/dev/null || :\n"
             f"if systemctl start {unit} && wait_for {self.wait_s} healthy; then effect started; exit 0; fi\n"
-            f"{_says(self.unit, 'does not run')}\nexit 1"
+            f"{_says(self.unit, 'does not run')}exit 1"
         )
 
 
@@ -164,18 +159,7 @@ class DisableUnit(Step):
         return f"systemctl status --no-pager {_q(self.unit)}"
 
     def script(self) -> str:
-        unit = _q(self.unit)
-        return (
-            # Without systemd at work (an image), units cannot be shown, but their state can be told.
-            f"s=$(systemctl is-enabled {unit} 2>/dev/null || :)\n"
-            f"case $s in masked*) for f in /etc/systemd/system/*.wants/{unit} /etc/systemd/system/*.requires/{unit}; do\n"
-            # systemctl disables no unit that is masked, and the link would lead to nothing once it is gone.
-            f'  [ ! -L "$f" ] || rm -f "$f"\ndone; systemctl stop {unit} 2>/dev/null || : ;; esac\n'
-            f"if systemctl cat {unit} >/dev/null 2>&1 && "
-            '[ -n "$s" ] && [ "$s" != not-found ]; then\n'
-            f"  systemctl --no-reload disable --now {unit}\nfi\n"
-            f"systemctl reset-failed {unit} 2>/dev/null || :\neffect disabled"
-        )
+        return shell.load("disable_unit", "gpustate.ops").replace("@UNIT@", _q(self.unit))
 
 
 @dataclass(frozen=True, slots=True)

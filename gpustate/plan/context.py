@@ -1,4 +1,4 @@
-"""Who made a document, for which nodes and from which commit, and the command that tries some nodes again. Pure."""
+"""Context of a document: person, nodes, commit, and the command that retries some nodes. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from gpustate.plan.groups import Group
 from gpustate.plan.ranges import fold
 
-#: Keys of a context that people are shown, in this order.
+#: Keys of a context that are shown, in this order.
 _SHOWN = ("inventory", "limit", "exclude", "commit", "person")
 
 
 def shown(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a page says of where it comes from, as name and value; documents of earlier releases say nothing."""
+    """Name and value of each part of the context; documents of earlier releases have none."""
     context: Mapping[str, Any] = document.get("context") or {}
     for key in _SHOWN:
         if context.get(key):
@@ -22,7 +22,7 @@ def shown(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def retry(document: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The command that does the same for some nodes, to be pasted; empty where the document does not tell it."""
+    """The command that repeats the run for some nodes; empty if the document does not have it."""
     words: Sequence[str] = (document.get("context") or {}).get("retry") or ()
     if not words:
         return ""
@@ -30,5 +30,5 @@ def retry(document: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def troubled(one: Group) -> bool:
-    """Nodes that could not be planned, or did not end well."""
+    """Nodes that could not be planned, or failed."""
     return one.node["status"] != "ok" and not one.pending

@@ -85,13 +85,13 @@ def node_data(node: NodeResult) -> dict[str, Any]:
 
 
 def policy_data(policy: Policy, source: str) -> dict[str, Any]:
-    """The policy itself, so that a saved plan needs no other file but for secrets, which it never holds."""
+    """The policy itself, without secrets: a saved plan needs no other file except for those."""
     made: dict[str, Any] = masked_data({"source": source, **policy_parameters(policy)})
     return {"name": policy.name or source, **made}
 
 
 def policy_parameters(policy: Policy) -> dict[str, Any]:
-    """What a policy says, secrets included: never for a document."""
+    """Parameters of a policy, including secrets: never for a document."""
     states = [{"state": state.name, "parameters": parameters(state)} for state in policy.states]
     return {
         "states": states,
@@ -144,7 +144,7 @@ def plan_document(
 def _fleet(
     nodes: Sequence[NodeResult], rows: Sequence[Mapping[str, Any]], schedule: Schedule | None
 ) -> dict[str, Any]:
-    """What all nodes together come to. Follows from the nodes, but for the estimate."""
+    """Totals of all nodes. They follow from the nodes, except for the estimate."""
     groups = group(rows)
     data = groups_data(groups)
     fleet = {"nodes": counts(groups), "disruption": totals(groups), "groups": data}
@@ -172,7 +172,7 @@ def result_document(
     skipped: Sequence[str] = (),
     context: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What became of a run; ``context`` as of :func:`plan_document`."""
+    """Result of a run; ``context`` as of :func:`plan_document`."""
     return {
         "format": RESULT_FORMAT,
         "verb": verb,
@@ -201,9 +201,9 @@ def bake_document(
     summary: str,
     exit_code: int,
 ) -> dict[str, Any]:
-    """What became of one image, or would become of it when it was not applied."""
+    """Result of one image, or its plan if it was not applied."""
     row = node_data(node)
-    # Nothing runs there that a change could disturb.
+    # Nothing runs in an image, so a change causes no disruption.
     row["disruption"] = Disruption.NONE.word
     for state in row["states"]:
         if "worst" in state:
@@ -227,14 +227,14 @@ def bake_document(
 
 
 def read_plan(data: Any, *, place: str) -> dict[str, Any]:
-    """Check a document that claims to be a plan; raise ``PolicyError`` saying what is wrong."""
+    """Check a document that should be a plan; raise ``PolicyError`` if it is invalid."""
     if not isinstance(data, dict) or not str(data.get("format", "")).startswith("gpustate.plan/"):
         raise PolicyError("this is not a gpustate plan", place=place)
     if data["format"] != PLAN_FORMAT:
         raise PolicyError(
-            f"it is of format {data['format']!r}, wanted {PLAN_FORMAT!r}",
+            f"unsupported format {data['format']!r}; this gpustate reads {PLAN_FORMAT!r}",
             place=place,
-            fix="plan again",
+            fix="make a new plan: gpustate plan POLICY --out FILE",
         )
     schemas.check(
         data,
@@ -242,23 +242,33 @@ def read_plan(data: Any, *, place: str) -> dict[str, Any]:
         "plan.json",
         place=place,
         error=PolicyError,
-        fix="plan again",
+        fix="make a new plan: gpustate plan POLICY --out FILE",
         what="the plan is damaged",
     )
     for row in data["nodes"]:
         if plain_fingerprint(row.get("observed")) != row.get("fingerprint"):
-            raise PolicyError(f"the plan was altered: {row['name']}", place=place, fix="plan again")
+            raise PolicyError(
+                f"the plan was altered: {row['name']}",
+                place=place,
+                fix="make a new plan: gpustate plan POLICY --out FILE",
+            )
     if plain_fingerprint([data["policy"], data["nodes"]]) != data["id"]:
-        raise PolicyError("the plan was altered after it was made", place=place, fix="plan again")
+        raise PolicyError(
+            "the plan was altered after it was made",
+            place=place,
+            fix="make a new plan: gpustate plan POLICY --out FILE",
+        )
     if not _fleet_fits(data):
         raise PolicyError(
-            "the plan is damaged: its totals do not fit its nodes", place=place, fix="plan again"
+            "the plan is damaged: its totals do not match its nodes",
+            place=place,
+            fix="make a new plan: gpustate plan POLICY --out FILE",
         )
     return data
 
 
 def _fleet_fits(data: Mapping[str, Any]) -> bool:
-    """What is said of the fleet is what the nodes come to; plans of earlier releases say nothing."""
+    """The totals match the nodes; plans of earlier releases have none."""
     if "fleet" not in data:
         return True
     groups = group(data["nodes"])
@@ -271,12 +281,12 @@ def _fleet_fits(data: Mapping[str, Any]) -> bool:
 
 
 def planned_observations(document: Mapping[str, Any]) -> dict[str, Mapping[str, object]]:
-    """What each node looked like when the plan was made."""
+    """Observations of each node when the plan was made."""
     return {row["name"]: row.get("observed", {}) for row in document["nodes"]}
 
 
 def announced_disruptions(document: Mapping[str, Any]) -> dict[str, dict[str, Disruption]]:
-    """What each state of each node may cost at most, as the plan said."""
+    """Most disruption of each state of each node, as announced in the plan."""
     told: dict[str, dict[str, Disruption]] = {}
     for row in document["nodes"]:
         mine = told.setdefault(row["name"], {})

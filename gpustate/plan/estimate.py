@@ -1,4 +1,4 @@
-"""How long a plan is likely to take, from what its steps took before. Pure.
+"""Estimate of a plan's duration, from earlier durations of its steps. Pure.
 
 The time of a step comes from the node's own journal, else from the journals of the other nodes of this
 plan. A step that no node has run before is listed as unmeasured and adds no time: a guess helps nobody to
@@ -23,19 +23,19 @@ from gpustate.plan.measured import OTHERS, OWN, Measured, Seconds, key_of, measu
 
 PROBE = "this plan's probe"
 REBOOT = "reboot"
-#: What is left out, whatever the plan.
+#: Never part of an estimate.
 NOT_COUNTED = (
     "the time that workloads take to leave a node",
     "nodes that could not be planned",
     "steps that no node of this plan has run before",
 )
 _POSSIBLE = "a reboot that is only possible (known after ...) counts in the upper bound only"
-_KNOWN_LATER = "a state that is known after another one takes what it took in earlier runs"
+_KNOWN_LATER = "a state that is known after another one takes as long as in earlier runs"
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How the plan would be carried out.
+    """How the plan would be executed.
 
     Args:
         forks: nodes at the same time.
@@ -50,12 +50,12 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing that takes time on one node.
+    """One step, or similar, that takes time on one node.
 
     Args:
         state: whose step it is; empty for a reboot and for probes.
         what: its label.
-        seconds: of it; ``None`` when nobody has measured it.
+        seconds: its duration; ``None`` if it was never measured.
         basis: where the seconds come from.
         certain: it will happen; a reboot may be only possible.
     """
@@ -68,13 +68,13 @@ class Part:
 
 
 def estimate(nodes: Sequence[NodeResult], schedule: Schedule) -> Estimate:
-    """Estimate how long it takes to carry a plan out."""
+    """Estimate the duration of a plan."""
     found = measured(nodes)
     shapes: dict[object, list[Part]] = {}
     parts: dict[str, list[Part]] = {}
     for node in nodes:
         if node.proceeds or node.status in (NodeStatus.OK, NodeStatus.BLOCKED):
-            # Nodes without journals that have the same to do take the same, but for the probes.
+            # Nodes without journals and with the same changes take equally long, except for the probes.
             shape = (node.steps, _unknown(node)) if not node.timings else node.name
             if shape not in shapes:
                 shapes[shape] = _parts(node, found)
@@ -84,7 +84,7 @@ def estimate(nodes: Sequence[NodeResult], schedule: Schedule) -> Estimate:
 
 @dataclass(slots=True)
 class Estimate:
-    """What takes how long on which node.
+    """Durations by node.
 
     Args:
         schedule: how the plan would be carried out.
@@ -100,11 +100,11 @@ class Estimate:
 
     @property
     def is_measured(self) -> bool:
-        """Some step was measured; without that there is no estimate."""
+        """Whether any step was measured; otherwise there is no estimate."""
         return any(part.basis in (OWN, OTHERS) for mine in self.parts.values() for part in mine)
 
     def data(self) -> dict[str, Any]:
-        """The estimate as it stands in a plan."""
+        """The estimate for a plan's document."""
         return {
             **_seconds(self._span()),
             "forks": self.schedule.forks,
@@ -121,14 +121,14 @@ class Estimate:
         }
 
     def _reboots(self, *, certain: bool) -> int:
-        """Nodes that will reboot, or may."""
+        """Numbers of nodes that will reboot, and that may."""
         return sum(
             any(p.what == REBOOT and not p.state and (p.certain or not certain) for p in mine)
             for mine in self.parts.values()
         )
 
     def of(self, names: Sequence[str]) -> dict[str, int] | None:
-        """What one node of a group takes; ``None`` where some of its steps were never measured."""
+        """Duration on one node of a group; ``None`` if a step was never measured."""
         known = [name for name in names if name in self.parts]
         if not known or any(part.seconds is None for name in known for part in self.parts[name]):
             return None
@@ -143,7 +143,7 @@ class Estimate:
         batches = self.schedule.batches or (tuple(self.totals),)
 
         def span(bound: str) -> float:
-            """Nodes are dealt to the forks in their order; a batch waits for its slowest node."""
+            """Assign nodes to forks in order; a batch ends with its slowest node."""
             whole = 0.0
             for batch in batches:
                 busy: list[float] = []
@@ -172,7 +172,7 @@ class Estimate:
         ]
 
     def _longest(self, limit: int = 12) -> list[dict[str, Any]]:
-        """What takes most of the nodes' time, all nodes together."""
+        """The longest parts, summed over all nodes."""
         rows: dict[tuple[str, str], list[tuple[Seconds, str]]] = {}
         for mine in self.parts.values():
             for part in mine:
@@ -186,7 +186,7 @@ class Estimate:
         return [_row(*key, mine) for key, mine in sorted(rows.items(), key=order)[:limit]]
 
     def _unmeasured(self, limit: int = 12) -> list[dict[str, Any]]:
-        """Steps that no journal has, those of most nodes first."""
+        """Steps without a measurement, sorted by number of nodes."""
         nodes: dict[tuple[str, str], int] = {}
         for mine in self.parts.values():
             for key in {(part.state, part.what) for part in mine if part.seconds is None}:
@@ -196,7 +196,7 @@ class Estimate:
 
 
 def _row(state: str, what: str, parts: Sequence[tuple[Seconds, str]]) -> dict[str, Any]:
-    """One thing on all nodes that do it."""
+    """One part on all nodes that have it."""
     spans = [seconds for seconds, _ in parts]
     whole = Seconds(
         min(s.low for s in spans), median(s.likely for s in spans), max(s.high for s in spans)
@@ -220,7 +220,7 @@ def _unknown(node: NodeResult) -> tuple[tuple[str, Disruption], ...]:
 
 
 def _probes(node: NodeResult) -> Part:
-    """One probe before, one after each stage; a state that is known after another adds one."""
+    """Probes: one before, one after each stage, one more for a state that is known after another."""
     depth: dict[str, int] = {}
     for result in node.states:
         if result.outcome is Outcome.KNOWN_AFTER:

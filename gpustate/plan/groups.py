@@ -1,4 +1,4 @@
-"""Nodes that share a plan, and what a fleet's plan costs in all. Pure; works on documents.
+"""Groups of nodes that share a plan, and the totals of a fleet's plan. Pure; works on documents.
 
 Two nodes share a plan when they have the same changes at the same costs, the same reasons and the same
 notes. A node's own name in a reason or a note makes no difference, nor do the numbers of processes and the ids
@@ -15,19 +15,19 @@ from typing import Any
 from gpustate.core.change import Disruption
 from gpustate.plan.ranges import fold, natural
 
-#: Stands for a node's own name where a text is about many, and for a number that is each node's own.
+#: Placeholders for a node's name and for a number that differs between nodes.
 NODE, NUMBER = "(node)", "..."
-#: Numbers of processes and ids of containers, with what is before them.
+#: Process ids and container ids, with the text before them.
 _OWN = re.compile(
     r"\b(pid |process |\w+-)(?:(?<=pid )[0-9]+|(?<=process )[0-9]+|(?<=-)[0-9a-f]{32,64})\b"
 )
-#: A node that waits for a person at its console has a plan for all the rest.
+#: A node that needs its console has a plan for everything else.
 _PLANNED = ("ok", "blocked: needs a console")
-#: Words of states that a plan would do something to.
+#: Outcomes of states that a plan would change.
 TOUCHED = ("would change", "known after")
 _QUIET = ("unchanged", "not applicable")
 _TEXTS = ("reason", "evidence", "command", "inspect")
-#: A shorter name may be a word of its own.
+#: A shorter name may be an ordinary word.
 _SHORTEST = 3
 
 
@@ -45,18 +45,18 @@ class Group:
 
     @property
     def ranges(self) -> list[str]:
-        """The names in few words."""
+        """The names folded into ranges."""
         return fold(self.names)
 
     @property
     def pending(self) -> bool:
-        """Something would change on them."""
+        """These nodes would change."""
         planned = self.node["status"] in _PLANNED or self.node.get("proceeds")
         return bool(planned) and any(state["outcome"] in TOUCHED for state in self.node["states"])
 
     @property
     def worst(self) -> tuple[str, bool]:
-        """The worst it costs each of them, and whether that is certain or only possible."""
+        """Worst disruption of each node, and whether it is certain or only possible."""
         certain, possible = Disruption.NONE, Disruption.NONE
         for state in self.node["states"]:
             for change in _changes(state):
@@ -67,35 +67,35 @@ class Group:
 
     @property
     def quiet(self) -> bool:
-        """Nothing is there to tell but that they are as they should be."""
+        """The nodes are unchanged and have nothing to report."""
         return self.node["status"] == "ok" and all(
             state["outcome"] in _QUIET for state in self.node["states"]
         )
 
 
 def group(nodes: Sequence[Mapping[str, Any]]) -> list[Group]:
-    """Nodes of a plan or a result by what they share, in order of first appearance."""
+    """Group nodes of a plan or a result by equal content, in order of first appearance."""
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for node in nodes:
         found.setdefault(_key(node), []).append(node)
     return [
         Group(
             tuple(sorted((str(node["name"]) for node in same), key=natural)),
-            same[0] if len(same) == 1 else _nobody_s(same[0]),
+            same[0] if len(same) == 1 else _without_names(same[0]),
         )
         for same in found.values()
     ]
 
 
 def as_said(nodes: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Group]:
-    """The groups that a plan itself names, which were held against its nodes when it was read."""
+    """The groups in a plan, which were checked against its nodes when it was read."""
     by_name = {node["name"]: node for node in nodes}
     return [
         Group(
             tuple(row["nodes"]),
             by_name[row["nodes"][0]]
             if len(row["nodes"]) == 1
-            else _nobody_s(by_name[row["nodes"][0]]),
+            else _without_names(by_name[row["nodes"][0]]),
         )
         for row in rows
     ]
@@ -118,7 +118,7 @@ def _told(state: Mapping[str, Any]) -> list[Any]:
 
 
 def _notes(part: Mapping[str, Any]) -> list[str]:
-    """Notes in an order of their own: processes come in that of their numbers."""
+    """Sort notes, since processes come in the order of their ids."""
     return sorted({_OWN.sub(_numberless, note) for note in part.get("notes") or ()})
 
 
@@ -127,20 +127,20 @@ def _numberless(found: re.Match[str]) -> str:
 
 
 def _dump(value: Any) -> str:
-    """A text that is the same for equal data; documents have their keys in a fixed order."""
+    """A text that is equal for equal data; keys of documents have a fixed order."""
     return repr(value)
 
 
 def _without_name(text: str, name: str) -> str:
-    """A text without what is the node's own."""
+    """A text without the node's name and ids."""
     text = _OWN.sub(_numberless, text)
     if len(name) < _SHORTEST or name not in text:
         return text
     return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", NODE, text)
 
 
-def _nobody_s(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row in which the name of the node it came from does not stand any more."""
+def _without_names(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row without the name of its node."""
     name = str(node["name"])
 
     def bare(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,13 +157,13 @@ def _nobody_s(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _changes(state: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Changes that an apply makes; a refused state lists what it lacks, too."""
+    """Changes that an apply makes; changes of refused states do not count."""
     changes: Sequence[Mapping[str, Any]] = state.get("changes", ())
     return () if state["outcome"] == "refused" else changes
 
 
 def totals(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """What the plan costs, level by level, worst first; levels that nothing costs are left out.
+    """Totals per level of disruption, worst first, without empty levels.
 
     A node counts at the worst that is certain (``nodes``), or, where a state that is not known yet may
     cost more than that, at the worst that is possible (``possible``).
@@ -184,7 +184,7 @@ def totals(groups: Sequence[Group]) -> list[dict[str, Any]]:
 
 
 def counts(groups: Sequence[Group]) -> dict[str, int]:
-    """How many nodes would change, are as they should be, and could not be planned."""
+    """Numbers of nodes that would change, are unchanged, and could not be planned."""
     found = {"change": 0, "unchanged": 0, "not_planned": 0}
     for one in groups:
         key = "change" if one.pending else "unchanged"
@@ -193,7 +193,7 @@ def counts(groups: Sequence[Group]) -> dict[str, int]:
 
 
 def groups_data(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """As it stands in a plan: which nodes share one, and what it costs them."""
+    """Groups for a plan's document: nodes that share a plan, and their disruption."""
     return [
         {
             "names": one.ranges,

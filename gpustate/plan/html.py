@@ -1,4 +1,4 @@
-"""A plan as one HTML page that stands alone, to be attached to a change request. Pure.
+"""A plan as one self-contained HTML page, for a change request. Pure.
 
 Nothing is loaded from anywhere, and the page forbids itself to: its content security policy allows its own
 style and script by their hashes, and nothing else. Everything that nodes and policies say is escaped.
@@ -33,7 +33,7 @@ from gpustate.plan.overview import (
     unmeasured,
 )
 
-#: More ranges than this in a heading, nobody reads; inside are the names.
+#: Most ranges of names in a heading; the section lists all names.
 _RANGES = 12
 _STATES = 8
 
@@ -58,9 +58,9 @@ def report(document: Mapping[str, Any], *, order: Sequence[tuple[str, str]] = ()
         '<body><a class="skip" href="#nodes">Skip to the nodes</a><div class="page">',
         _top(view),
         f"<main>{_cards(view)}",
-        _section("What it costs", _totals(view)) if view.totals else "",
+        _section("Disruption", _totals(view)) if view.totals else "",
         _section("Nodes", _groups(view), "nodes"),
-        _section("How long it takes", _time(time)) if time is not None else "",
+        _section("Estimated time", _time(time)) if time is not None else "",
         _notes(document["notes"]),
         _section("Order of the states", _order(order)) if order else "",
         "</main>",
@@ -94,7 +94,7 @@ def _section(title: str, body: str, name: str = "") -> str:
 
 
 def _timed(view: Overview) -> Mapping[str, Any] | None:
-    """The estimate, where there is something to be done."""
+    """The estimate, if there are changes."""
     return view.estimate if view.counts["change"] else None
 
 
@@ -106,13 +106,13 @@ def _top(view: Overview) -> str:
         f"<h1>{text(policy['name'])}</h1>"
         f'<p class="lead">{text(view.sentence.removeprefix("Plan: "))}</p>'
         f'<p class="soft">Made {text(document["created"])} from {code(policy["source"])}. '
-        f"Nothing was changed to make it.</p>{_origin(document)}</div>"
+        f"Nothing was changed.</p>{_origin(document)}</div>"
         '<button id="theme" type="button" data-script hidden>Dark</button></header>'
     )
 
 
 def _origin(document: Mapping[str, Any]) -> str:
-    """Inventory, limit, commit and person, as far as the plan has them."""
+    """Inventory, limit, commit and person, if the plan has them."""
     rows = "".join(
         f"<dt>{name.capitalize()}</dt><dd>{code(value)}</dd>" for name, value in shown(document)
     )
@@ -143,7 +143,7 @@ def _cards(view: Overview) -> str:
 
 
 def _worst(view: Overview) -> str:
-    """Nodes by what their plan costs at worst; paler where that is only possible."""
+    """Nodes by worst disruption; paler if it is only possible."""
     parts: list[tuple[int, str]] = []
     said: list[str] = []
     for row in view.totals:
@@ -167,7 +167,7 @@ def _card(title: str, big: str, more: str) -> str:
 
 
 def _bar(parts: Sequence[tuple[int, str]], told: str) -> str:
-    """Shares of a whole, side by side; what they say stands beside them as text, too."""
+    """Shares of a whole as a bar; the same is shown as text."""
     whole = sum(number for number, _ in parts) or 1
     x, rects = 0.0, ""
     for number, name in parts:
@@ -181,7 +181,7 @@ def _bar(parts: Sequence[tuple[int, str]], told: str) -> str:
 
 
 def _span(time: Mapping[str, int]) -> str:
-    """From the least to the most, on a scale that begins at nothing, with what is likely marked."""
+    """The range from least to most, on a scale from 0, with a mark at the likely value."""
     most = max(1, time["high_s"])
     low, likely = (1000 * time[key] / most for key in ("low_s", "likely_s"))
     told = f"between {duration(time['low_s'])} and {duration(time['high_s'])}"
@@ -219,7 +219,7 @@ def _totals(view: Overview) -> str:
     ]
     note = (
         '<p class="soft">A node counts once, at the worst its plan costs it. <em>Possibly</em>: what it '
-        "will cost is known only when earlier changes are done; it is never more than this.</p>"
+        "will cost is known only after earlier changes; it never exceeds this.</p>"
     )
     return note + _table(["At worst", "That is", "Nodes", "Possibly", "Changes"], rows, 3)
 
@@ -247,12 +247,12 @@ def _time(time: Mapping[str, Any]) -> str:
         f'<h3>Of the nodes\' own time</h3><ul class="text">{rests}</ul>'
         "<h3>What takes longest</h3>"
         + _table(["Step", "On one node", "Based on", "Nodes"], rows, 1)
-        + f'<h3>To be kept in mind</h3><ul class="text">{"".join(f"<li>{text(m)}</li>" for m in mind)}</ul>'
+        + f'<h3>Remarks</h3><ul class="text">{"".join(f"<li>{text(m)}</li>" for m in mind)}</ul>'
     )
 
 
 def _kind(one: Group) -> str:
-    """What the filter knows a group by."""
+    """Text of a group for the filter."""
     if one.quiet:
         return "unchanged"
     return str(one.node["disruption"]) if one.pending else "not-planned"
@@ -350,7 +350,7 @@ def _order(order: Sequence[tuple[str, str]]) -> str:
 
 def _footer(document: Mapping[str, Any]) -> str:
     return (
-        f"<footer>Plan {code(document['id'])} of run {code(document['run'])}. Saved as a file it is carried "
-        f"out as it stands with <code>gpustate apply FILE</code>; a node that has moved since is refused."
+        f"<footer>Plan {code(document['id'])} of run {code(document['run'])}. Apply the saved file "
+        f"with <code>gpustate apply FILE</code>; a node that has changed since is refused."
         "</footer>"
     )

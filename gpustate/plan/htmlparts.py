@@ -1,4 +1,4 @@
-"""Style and script of the HTML page, which stand in the page itself: it loads nothing from anywhere.
+"""Style and script of the HTML page, which are part of the page: it loads nothing.
 
 The page works without the script: everything is in it, folded by the browser's own means. The script adds
 the filter, the switch between dark and light, and unfolds everything for printing.
@@ -59,7 +59,7 @@ tr:last-child td{border-bottom:0}
 .num{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 td.num:last-child,th.num:last-child{padding-right:0}
 .wide{overflow-x:auto}
-#how-long-it-takes td:first-child{width:44%;overflow-wrap:anywhere}
+#estimated-time td:first-child{width:44%;overflow-wrap:anywhere}
 .tag{display:inline-flex;align-items:center;gap:6px;white-space:nowrap;font-weight:600;font-size:13px}
 .tag::before{content:"";width:10px;height:10px;border-radius:3px;background:var(--none)}
 .none::before{background:var(--none)}.reload::before{background:var(--reload)}.restart::before{background:var(--restart)}

@@ -1,4 +1,4 @@
-"""States of a group of nodes in the HTML page: what changes, why, and what it costs. Pure."""
+"""States of a group of nodes in the HTML page: changes, reasons and disruption. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpustate.plan.overview import diff_lines, state_words
 _QUIET = ("unchanged", "not applicable")
 _BAD = ("failed", "refused", "not run", "blocked: needs a console")
 _DIFF = {"+": "a", "-": "d", "@": "h"}
-#: Lines of a diff that are shown; the plan has the rest.
+#: Most lines of a diff that are shown; the plan has all.
 _LINES = 2000
 _NOTHING = "nothing"
 
 
 def state_html(state: Mapping[str, Any]) -> str:
-    """One state that is not as it should be; nothing for one that is."""
+    """One state with changes or a failure; empty for others."""
     if state["outcome"] in _QUIET:
         return ""
     cost, told = state_words(state)
@@ -41,7 +41,7 @@ def state_html(state: Mapping[str, Any]) -> str:
 
 
 def states_rest(states: Sequence[Mapping[str, Any]]) -> str:
-    """States of which there is nothing to tell, by name."""
+    """Unchanged and not applicable states, by name."""
     told = ""
     for outcome in _QUIET:
         names = [

@@ -1,4 +1,4 @@
-"""Text in HTML: what nodes and policies say, made harmless. Pure."""
+"""Text of nodes and policies, escaped for HTML. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from html import escape
 
 from gpustate.formats.words import printable
 
-#: More of one value than this, nobody reads; the documents have it all.
+#: Longer values are cut; the documents have the whole text.
 LONGEST = 4000
 
 
 def text(value: object) -> str:
-    """Words in running text or in an attribute: on one line, no markup, no control characters."""
+    """Text for an element or an attribute: on one line, without markup and control characters."""
     bare = str(value)
     bare = bare if len(bare) <= LONGEST else bare[: LONGEST - 3] + "..."
     return escape(printable(bare.replace("\n", " ")), quote=True)
@@ -23,5 +23,5 @@ def code(value: object) -> str:
 
 
 def tag(word: str, mark: str = "") -> str:
-    """A word with a spot of colour before it."""
+    """A word with a coloured mark before it."""
     return f'<span class="tag {mark or word}">{text(word)}</span>'

@@ -1,8 +1,7 @@
-"""From what a node's states observed to what would be done: pure.
+"""Plan a node's states from their observations. Pure.
 
-Each state, in order, gets one of: not applicable, refused, known after (a state it needs to look
-behind has changes of its own), would change, unchanged, blocked (a person has to be at the
-console), or not run because another failed.
+Each state, in order, gets one outcome: not applicable, refused, known after (its plan depends on a state that
+has changes), would change, unchanged, blocked (it needs the node's console), or not run because another failed.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ _FAILED = (
 
 @dataclass(slots=True)
 class Observations:
-    """What one look at a node gave.
+    """Result of probing a node once.
 
     Args:
-        view: the node as conditions see it.
+        view: the node, for conditions.
         observed: observation of each state that could be probed.
-        errors: why a state could not be.
-        refused: those of them that a person has to put right on the node first.
-        masked: units that systemd starts for nobody.
-        links: symbolic links where files of gpustate's belong, with what they point to.
-        expects_no_gpu: the whole policy says that the node has none, where only a part of it is planned.
+        errors: why a state could not be probed.
+        refused: states among them that need a fix on the node first.
+        masked: masked systemd units.
+        links: symbolic links in the place of gpustate's files, with their targets.
+        expects_no_gpu: the whole policy expects no GPU on the node, although only a part of it is planned.
     """
 
     view: NodeView
@@ -55,7 +54,7 @@ class Observations:
 
 
 def applicable(state: AnyState, view: NodeView) -> str | None:
-    """``None`` when a state applies to a node, otherwise the reason why not."""
+    """``None`` if a state applies to a node, otherwise the reason why not."""
     if state.only is not None and not state.only.holds(view):
         return f"only where {state.only.text}"
     return None
@@ -66,12 +65,12 @@ def make(
     observations: Observations,
     settled: Mapping[str, StateResult] | None = None,
 ) -> dict[str, StateResult]:
-    """Plan states in the order they are given.
+    """Plan states in their order.
 
     Args:
         states: in graph order.
-        observations: a fresh look at the node.
-        settled: results that stand already (failed, or waiting for a reboot) and are not planned again.
+        observations: of the node now.
+        settled: final results (failed, or waiting for a reboot), which are not planned again.
     """
     results: dict[str, StateResult] = {}
     edges = _edges(states)
@@ -91,28 +90,27 @@ def make(
 
 
 def _conflicts(here: Mapping[str, AnyState], facts: NodeFacts) -> dict[str, tuple[Outcome, str]]:
-    """States that the policy itself rules out on this node, with the reason of each."""
+    """States that conflict with the policy itself on this node, with the reasons."""
     ruled_out: dict[str, tuple[Outcome, str]] = {}
     for name, state in here.items():
         try:
             for conflict in state.conflicts(here, facts, None):
                 ruled_out.setdefault(conflict.state or name, (Outcome.REFUSED, conflict.reason))
-        except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run
-            ruled_out.setdefault(name, (Outcome.FAILED, _mistake(error)))
+        except Exception as error:  # noqa: BLE001  a bug in a state must not end the run
+            ruled_out.setdefault(name, (Outcome.FAILED, _bug(error)))
     return ruled_out
 
 
 def must_hold_first(state: AnyState, states: Sequence[AnyState]) -> tuple[str, ...]:
-    """States of the policy whose failure keeps this one from being run, in their order.
+    """States of the policy whose failure prevents running this one, in their order.
 
-    Also those behind others that have nothing to do themselves. The first of them that failed is
-    the cause, the others are its symptoms. What is removed goes in reverse: a state stays as
-    long as one that needs it is still there.
+    Indirect dependencies count too. The first of them that failed is the cause, the others are its symptoms. A
+    removal goes in reverse: a state stays as long as one that depends on it is installed.
     """
     return _first(state.name, _edges(states))
 
 
-#: Name, what it needs, what it looks behind, whether it is removed.
+#: Name, needs, known_after, whether it is removed.
 _Edges = tuple[tuple[str, tuple[str, ...], tuple[str, ...], bool], ...]
 
 
@@ -122,7 +120,7 @@ def _edges(states: Sequence[AnyState]) -> _Edges:
 
 @lru_cache(4096)
 def _first(state: str, states: _Edges) -> tuple[str, ...]:
-    """The same for every node of a fleet that has these states."""
+    """Cached, since all nodes with the same states have the same result."""
     by_name = {name: (*needs, *behind) for name, needs, behind, _ in states}
     gone = {name: needs for name, needs, _, absent in states if absent}
     found: dict[str, None] = {}
@@ -169,7 +167,7 @@ def _one(
     gone = tuple(n for n in state.after if n in here and here[n].absent)
     behind = () if state.absent else (*state.known_after, *gone)
     waits = tuple(n for n in behind if n in results and results[n].outcome in _BLOCKS_VIEW)
-    # What a person has to put right stands in the way then as now.
+    # A problem that needs a fix on the node will not go away.
     if waits and name not in observations.refused:
         masked, plan = _masked_already(state, observations)
         if masked is not None:
@@ -185,7 +183,7 @@ def _one(
         refusal = state.refuse(observed)
         plan = state.plan(observed)
         if not isinstance(plan, Plan):
-            raise TypeError(f"plan() gave {plan!r}")
+            raise TypeError(f"plan() returned {plan!r}")
         for conflict in state.conflicts(here, observations.view.facts, observed):
             if conflict.with_changes and not plan:
                 continue
@@ -200,8 +198,8 @@ def _one(
             )
     except GpustateError as error:
         return StateResult(name, Outcome.FAILED, reason=str(error), proof=state.proof)
-    except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run
-        return StateResult(name, Outcome.FAILED, reason=_mistake(error), proof=state.proof)
+    except Exception as error:  # noqa: BLE001  a bug in a state must not end the run
+        return StateResult(name, Outcome.FAILED, reason=_bug(error), proof=state.proof)
     refusal = refusal or plan.refusal
     if refusal is not None:
         return StateResult(name, Outcome.REFUSED, plan, reason=refusal, proof=state.proof)
@@ -214,7 +212,7 @@ def _one(
 
 
 def _masked_already(state: AnyState, observations: Observations) -> tuple[str | None, Plan]:
-    """Why what the state would do now is in vain, whatever happens ahead of it; a mask stays."""
+    """A refusal that is certain before the states ahead have run: a mask stays."""
     if not observations.masked or state.absent or state.name not in observations.observed:
         return None, Plan()
     try:
@@ -223,24 +221,23 @@ def _masked_already(state: AnyState, observations: Observations) -> tuple[str | 
         if not plan or plan.refusal is not None or state.refuse(observed) is not None:
             return None, plan
         return in_the_way(state.apply(observed, plan), observations.masked, {}), plan
-    except Exception:  # noqa: BLE001  what cannot be judged yet is judged in its stage
+    except Exception:  # noqa: BLE001  evaluated again in its stage
         return None, Plan()
 
 
-def _mistake(error: Exception) -> str:
-    return f"its plan failed ({type(error).__name__}: {error}); this is a mistake in the state"
+def _bug(error: Exception) -> str:
+    return f"its plan failed ({type(error).__name__}: {error}); this is a bug in the state"
 
 
 def left_to_first_boot(state: AnyState, observed: object, plan: Plan) -> bool:
-    """Nothing of what differs can be done in an image: every step wants a running system."""
+    """All changes are left to the first boot: every step needs a running system."""
     return all(step.in_image is None for step in state.apply(observed, plan))
 
 
 def ready(states: Sequence[AnyState], results: Mapping[str, StateResult]) -> list[AnyState]:
-    """States whose steps can be run now: they would change, and nothing before them is still unknown.
+    """States whose steps can run now: they would change, and the plans of all states before them are known.
 
-    Order holds across stages: a state that comes after one that is not known yet waits with it,
-    although its own changes are known.
+    The order holds across stages: a state after one whose plan is not known yet waits for it.
     """
     waiting = {name for name, r in results.items() if r.outcome is Outcome.KNOWN_AFTER}
     free: list[AnyState] = []
@@ -255,7 +252,7 @@ def ready(states: Sequence[AnyState], results: Mapping[str, StateResult]) -> lis
 
 
 def observed_data(states: Sequence[AnyState], observations: Observations) -> dict[str, object]:
-    """Observations as plain data, as far as a saved plan is compared by them."""
+    """Observations as plain data, for comparison with a saved plan."""
     data: dict[str, object] = {}
     for state in states:
         if state.name not in observations.observed:
@@ -271,8 +268,8 @@ def observed_data(states: Sequence[AnyState], observations: Observations) -> dic
 
 
 def moved(planned: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Name what differs between the observations of a saved plan and those of now."""
-    told: list[str] = []
+    """Differences between the observations of a saved plan and the current ones."""
+    differences: list[str] = []
     for state in sorted({*planned, *now}):
         before, after = planned.get(state), now.get(state)
         if fingerprint(before) == fingerprint(after):
@@ -280,14 +277,14 @@ def moved(planned: Mapping[str, object], now: Mapping[str, object]) -> list[str]
         if isinstance(before, dict) and isinstance(after, dict):
             for key in sorted({*before, *after}):
                 if before.get(key) != after.get(key):
-                    told.append(
+                    differences.append(
                         f"{state}.{key} was {_short(before.get(key))}, is {_short(after.get(key))}"
                     )
         else:
-            told.append(
-                f"{state} was {'seen' if before is not None else 'not seen'} then, and is {'seen' if after is not None else 'not seen'} now"
+            differences.append(
+                f"{state} was {'probed' if before is not None else 'not probed'} for the plan, and is {'probed' if after is not None else 'not probed'} now"
             )
-    return told
+    return differences
 
 
 def _short(value: object) -> str:
@@ -296,14 +293,14 @@ def _short(value: object) -> str:
 
 
 def exceeds(result: StateResult, announced: Mapping[str, Disruption]) -> str | None:
-    """Say how a state's present plan goes beyond what was announced for it; ``None`` if it does not."""
+    """How a state's current plan exceeds the announced one; ``None`` if it does not."""
     if result.outcome is not Outcome.PENDING:
         return None
     if result.state not in announced:
-        return f"it was not in the plan, and now {_fields(result.plan)} would change"
+        return f"it had no changes in the plan, and now {_fields(result.plan)} would change"
     allowed = announced[result.state]
     if result.plan.disruption > allowed:
-        return f"it was announced as {allowed.word}, and would now cost {result.plan.disruption.word} ({_fields(result.plan)})"
+        return f"the plan announced disruption {allowed.word}, and it is now {result.plan.disruption.word} ({_fields(result.plan)})"
     return None
 
 

@@ -33,7 +33,7 @@ from gpustate.plan.overview import (
     unmeasured,
 )
 
-#: What means something anywhere, at the beginning of a line, or before a word (``:name:``, ``http://``).
+#: Characters with a meaning anywhere, at the start of a line, or before a word (``:name:``, ``http://``).
 _SPECIAL = re.compile(
     r"[\\`*_\[\]<>#|~&@$]|^[-+=]|:(?=[\w/+-])|(?<=www)\.|^[0-9]+(?=[.)])", re.IGNORECASE
 )
@@ -42,7 +42,7 @@ _FENCES = re.compile(r"`{3,}")
 
 
 def text(value: object) -> str:
-    """Words of nodes and policies in running text."""
+    """Text of nodes and policies, escaped."""
     bare = " ".join(printable(str(value).replace("\n", " ").replace("\t", " ")).split(" "))
     return _SPECIAL.sub(_escaped, bare.strip())
 
@@ -83,7 +83,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: int = 0) ->
 
 
 def report(document: Mapping[str, Any], *, diff: bool = False) -> str:
-    """The whole plan.
+    """The plan as a report.
 
     Args:
         document: ``gpustate.plan/1``.
@@ -97,14 +97,14 @@ def report(document: Mapping[str, Any], *, diff: bool = False) -> str:
         f"{text(view.sentence.removeprefix('Plan: '))}",
         "",
         f"Made {code(document['created'])} from {code(policy['source'])}, plan {code(document['id'])}, "
-        f"by gpustate, without changing anything.",
+        f"by gpustate; nothing was changed.",
     ]
     origin = [f"- {name.capitalize()}: {code(value)}" for name, value in shown(document)]
     lines += ["", *origin] if origin else []
     if view.totals:
-        lines += ["", "## What it costs", "", *_totals(view)]
+        lines += ["", "## Disruption", "", *_totals(view)]
     if view.estimate is not None and view.counts["change"]:
-        lines += ["", "## How long it takes", "", *_time(view.estimate)]
+        lines += ["", "## Estimated time", "", *_time(view.estimate)]
     lines += ["", "## Nodes"]
     rows = list(zip(view.groups, view.each, strict=True))
     for one, takes in rows:
@@ -155,27 +155,27 @@ def _time(estimate: Mapping[str, Any]) -> list[str]:
         for row in estimate["longest"]
     ]
     lines += table(["takes longest", "on one node", "based on", "nodes"], rows, 1)
-    told = [f"Not counted: {one}." for one in estimate["not_counted"]]
-    told += [f"Assumed: {one}." for one in estimate["assumes"]]
+    remarks = [f"Not counted: {one}." for one in estimate["not_counted"]]
+    remarks += [f"Assumed: {one}." for one in estimate["assumes"]]
     if estimate.get("unmeasured"):
-        told.append(f"Never measured: {unmeasured(estimate)}.")
-    return [*lines, "", *(f"- {text(one)}" for one in told)]
+        remarks.append(f"Never measured: {unmeasured(estimate)}.")
+    return [*lines, "", *(f"- {text(one)}" for one in remarks)]
 
 
 def _group(one: Group, takes: Mapping[str, int] | None, *, diff: bool) -> list[str]:
     node = one.node
     ranges = ", ".join(one.ranges[:8]) + (" ..." if len(one.ranges) > 8 else "")
     number = f" ({len(one.names)} nodes)" if len(one.names) > 1 else ""
-    said = str(node["status"])
+    headline = str(node["status"])
     if one.quiet:
-        said = "nothing to do"
+        headline = "nothing to do"
     elif one.pending:
-        said = f"at worst {node['disruption']}"
+        headline = f"at worst {node['disruption']}"
         if takes:
-            said += f", about {duration(takes['likely_s'])}" + " each" * (len(one.names) > 1)
+            headline += f", about {duration(takes['likely_s'])}" + " each" * (len(one.names) > 1)
         if node.get("proceeds"):
-            said += f", {node['status']} in part"
-    lines = [f"### {code(ranges)}{number}: {text(said)}"]
+            headline += f", {node['status']} in part"
+    lines = [f"### {code(ranges)}{number}: {text(headline)}"]
     if len(one.ranges) > 8:
         lines += ["", f"{code(', '.join(one.ranges))}"]
     if node.get("reason"):
@@ -191,9 +191,9 @@ def _group(one: Group, takes: Mapping[str, int] | None, *, diff: bool) -> list[s
 
 
 def _state(state: Mapping[str, Any], *, diff: bool) -> list[str]:
-    cost, told = state_words(state)
+    cost, outcome = state_words(state)
     cost = f"at most {cost[2:]}" if cost.startswith("<=") else cost
-    words = [f"**{text(state['state'])}**", text(told)]
+    words = [f"**{text(state['state'])}**", text(outcome)]
     lines = ["- " + " ".join(words) + (f", **{cost}**" if cost else "")]
     for change in state.get("changes", []):
         why = f" ({text(change['why'])})" if change.get("why") else ""

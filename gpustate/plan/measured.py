@@ -1,4 +1,4 @@
-"""Durations of steps as the nodes of a plan have them in their own journals. Pure."""
+"""Durations of steps from the journals of a plan's nodes. Pure."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ class Seconds:
         return Seconds(self.low + other.low, self.likely + other.likely, self.high + other.high)
 
     def times(self, number: float) -> Seconds:
-        """So many of them, one after the other."""
+        """The duration of several, one after the other."""
         return Seconds(self.low * number, self.likely * number, self.high * number)
 
 
 OWN, OTHERS = "measured on the node", "measured on other nodes of this plan"
-#: So many of a node's own measurements of one step are looked at, the newest first.
+#: Most measurements of one step on one node that are used, newest first.
 _SAMPLES = 3
 _VERSION = re.compile(r"\d[\w.+:~-]*")
 
-#: State, and label without its versions; an empty label for all steps of a state in one run, and an
-#: empty state for what is nobody's alone: a reboot.
+#: State, and label without versions. The label is empty for all steps of a state in one run; the state is
+#: empty for a reboot.
 Key = tuple[str, str]
 
 
 @dataclass(slots=True)
 class Measured:
-    """Durations of the nodes' own journals."""
+    """Durations from the nodes' journals."""
 
     own: dict[str, dict[Key, list[int]]] = field(default_factory=dict[str, dict[Key, list[int]]])
     all: dict[Key, list[int]] = field(default_factory=dict[Key, list[int]])
     known: dict[Key, Seconds] = field(default_factory=dict[Key, Seconds])
 
     def find(self, node: str, key: Key) -> tuple[Seconds, str] | None:
-        """What something takes, and where that was measured."""
+        """The duration of something, and where it was measured."""
         mine = self.own.get(node, {}).get(key)
         if mine:
             return _of(mine), OWN
@@ -59,7 +59,7 @@ class Measured:
 
 
 def measured(nodes: Iterable[NodeResult]) -> Measured:
-    """Sort what the nodes' journals say, by node and by step."""
+    """Collect the nodes' measurements by node and by step."""
     found = Measured()
     for node in nodes:
         mine: dict[Key, list[int]] = {}
@@ -84,11 +84,11 @@ def _keep(samples: dict[Key, list[int]], key: Key, seconds: int) -> None:
 
 
 def _of(samples: Sequence[int]) -> Seconds:
-    # Journals have whole seconds: what took none took less than one.
+    # Journals have whole seconds, so 0 means less than one.
     return Seconds(min(samples), max(0.2, median(samples)), max(samples) + 1)
 
 
 @lru_cache(10_000)
 def key_of(state: str, label: str) -> Key:
-    """What a step goes by: the same for other versions of the same thing."""
+    """Identity of a step, without versions."""
     return state, _VERSION.sub("#", label)

@@ -1,4 +1,4 @@
-"""What the renderings of a plan have in common: its groups, totals and estimate, and their words. Pure."""
+"""Shared parts of the renderings of a plan: groups, totals, estimate and their texts. Pure."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from gpustate.plan.context import troubled
 from gpustate.plan.groups import Group, as_said, counts, group, totals
 from gpustate.plan.ranges import natural
 
-#: What a value of a change is shortened to on one line.
+#: Longest value of a change on one line.
 WIDE = 72
 LEVELS = ("reboot", "reset", "drain", "restart", "reload", "none")
-#: What each level costs, for people who see the word for the first time.
+#: Meaning of each level of disruption.
 MEANING = {
     "reboot": "the node reboots",
     "reset": "a GPU is reset",
     "drain": "GPU workloads must leave",
-    "restart": "a service restarts, workloads go on",
+    "restart": "a service restarts, workloads continue",
     "reload": "a service rereads its configuration",
-    "none": "nothing is disturbed",
+    "none": "no disruption",
 }
-#: Of a node on which some states are refused or failed.
-PROCEEDS = (
-    "an apply does what does not depend on that; with --all-or-nothing it leaves the node alone"
-)
+#: Note for a node on which some states are refused or failed.
+PROCEEDS = "an apply runs the states that do not depend on it; with --all-or-nothing it does not change the node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +51,23 @@ class Overview:
 
     @property
     def size(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return sum(self.counts.values())
 
     @property
     def troubled(self) -> list[str]:
-        """Nodes that could not be planned, or did not end well."""
+        """Nodes that could not be planned, or failed."""
         return [name for one in self.groups if troubled(one) for name in one.names]
 
     @property
     def trouble(self) -> str:
-        """What they have in common, as a heading."""
+        """The heading for these nodes."""
         planned = self.document.get("format", "").startswith("gpustate.plan/")
         return "Not planned" if planned else "Not finished"
 
     @property
     def sentence(self) -> str:
-        """How many nodes change and what it costs at worst."""
+        """Number of nodes that change and their worst disruption."""
         return sentence(self)
 
 
@@ -88,7 +86,7 @@ def overview(document: Mapping[str, Any]) -> Overview:
 
 
 def _place(one: Group) -> tuple[int, int, Any]:
-    """What costs most first, then what is as it should be, last what could not be planned or did not end well."""
+    """Sort by disruption, then unchanged nodes, then nodes that could not be planned or failed."""
     if one.pending:
         return 0, -Disruption.parse(one.worst[0]), natural(one.names[0])
     return (3 if troubled(one) else 2 if one.quiet else 1), 0, natural(one.names[0])
@@ -102,16 +100,16 @@ def sentence(view: Overview) -> str:
         for row in view.totals
         if row["nodes"] + row["possible"]
     ]
-    told = ", ".join(f"{n} {w}" if w != "none" else f"{n} without disruption" for n, w in at_worst)
-    said = f"Plan: {change} node{'s' * (change != 1)} would change"
-    said += f" (at worst: {told})" if told else ""
-    said += f", {view.counts['unchanged']} unchanged"
+    worst = ", ".join(f"{n} {w}" if w != "none" else f"{n} without disruption" for n, w in at_worst)
+    text = f"Plan: {change} node{'s' * (change != 1)} would change"
+    text += f" (at worst: {worst})" if worst else ""
+    text += f", {view.counts['unchanged']} unchanged"
     others = view.counts["not_planned"]
-    return said + (f", {others} not planned" if others else "") + "."
+    return text + (f", {others} not planned" if others else "") + "."
 
 
 def duration(seconds: float) -> str:
-    """A duration as people say it: ``40 s``, ``12 min``, ``2 h 5 min``, ``1 d 3 h``."""
+    """A duration in words: ``40 s``, ``12 min``, ``2 h 5 min``, ``1 d 3 h``."""
     whole = round(seconds)
     if whole < 90:
         return f"{whole} s"
@@ -126,13 +124,13 @@ def duration(seconds: float) -> str:
 
 
 def span(row: Mapping[str, int]) -> str:
-    """Likely, and from when to when: ``12 min (5 min to 30 min)``."""
+    """A likely duration and its range: ``12 min (5 min to 30 min)``."""
     low, likely, high = (duration(row[key]) for key in ("low_s", "likely_s", "high_s"))
     return f"{likely} ({low} to {high})" if low != high else likely
 
 
 def pace(estimate: Mapping[str, Any]) -> str:
-    """How nodes are taken: so many at a time, in batches or not."""
+    """Number of nodes at a time, and the batches."""
     forks = estimate["forks"]
     said = f"{forks} node{'s' * (forks != 1)} at a time" if forks > 1 else "one node at a time"
     if estimate["serial"]:
@@ -154,7 +152,7 @@ def unmeasured(estimate: Mapping[str, Any]) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of the time."""
+    """A share as a percentage."""
     return f"{share:.0%}" if share >= 0.01 or share == 0 else "under 1%"
 
 
@@ -167,7 +165,7 @@ def short(value: Any) -> str:
 
 
 def change_line(change: Mapping[str, Any]) -> str:
-    """What changes, on one line."""
+    """A change on one line."""
     before, after = change["before"], change["after"]
     name = change["field"]
     if "lines" in change:
@@ -194,7 +192,7 @@ def change_line(change: Mapping[str, Any]) -> str:
 
 
 def diff_lines(change: Mapping[str, Any]) -> list[str]:
-    """The change of a file's text as a unified diff; empty for what is not a text of several lines."""
+    """The change of a file as a unified diff; empty for other values than texts of several lines."""
     import difflib
 
     path = str(change.get("path", change["field"]))
@@ -215,7 +213,7 @@ def diff_lines(change: Mapping[str, Any]) -> list[str]:
 
 
 def state_words(state: Mapping[str, Any]) -> tuple[str, str]:
-    """What a state costs (``""``: nothing, ``<=reboot``: at most), and what became of it."""
+    """Disruption of a state (``""``: none, ``<=reboot``: at most), and its outcome in words."""
     outcome = str(state["outcome"])
     cost = str(state.get("worst") or state.get("disruption") or "")
     told = outcome

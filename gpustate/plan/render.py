@@ -1,7 +1,7 @@
-"""Documents as text a person enjoys reading. Pure: from plain data to lines of styled pieces.
+"""Documents as text for the terminal. Pure: plain data to lines of styled pieces.
 
-Nodes that share a plan are shown once. Only the documents of :mod:`gpustate.plan.document` are
-read, so whatever the terminal shows is in the JSON too.
+Nodes that share a plan are shown once. The input is a document of :mod:`gpustate.plan.document`, so everything
+that the terminal shows is in the JSON too.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ _COSTS = {
     "reboot": "red",
 }
 _DIFF = {"+": "green", "-": "red", "@": "cyan", "~": "yellow"}
-#: More on one line than this, nobody reads; the documents have it all.
+#: Longer lines are cut; the documents have the whole text.
 _LONGEST = 4000
 
 
 @dataclass(slots=True)
 class Page:
-    """Lines being put together."""
+    """A page as a list of lines."""
 
     lines: list[list[Piece]] = field(default_factory=list[list[Piece]])
 
     def add(self, *pieces: Piece | str) -> None:
-        """One line; what nodes and files say cannot make it more, or act on a terminal."""
+        """Add one line; line breaks and control characters in it are escaped."""
         both = (piece if isinstance(piece, tuple) else (piece, "") for piece in pieces)
         self.lines.append([(_on_one_line(text), style) for text, style in both])
 
     def plain(self) -> str:
-        """Without any style."""
+        """The page without styles."""
         return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in self.lines)
 
 
@@ -86,9 +86,9 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
         quiet = outcome in ("unchanged", "not applicable")
         if quiet and not whole:
             continue
-        cost, told = state_words(state)
-        if told == "would change":
-            told = ""
+        cost, text = state_words(state)
+        if text == "would change":
+            text = ""
         name = f"{state['state']!s:<{width}}"
         page.add(
             "  ",
@@ -98,7 +98,7 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
             "  ",
             (f"{cost:<8}", _COSTS.get(cost.removeprefix("<="), "")),
             " ",
-            (told, "red" if style == "red" else "dim"),
+            (text, "red" if style == "red" else "dim"),
         )
         for change in state.get("changes", []):
             page.add(
@@ -120,11 +120,11 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
 
 
 def names_line(names: Sequence[str], limit: int = 6) -> str:
-    """Some names, those in a row as ranges, the rest counted."""
+    """The first names, folded into ranges, and the number of the others."""
     ranges = fold(names)
-    told = ", ".join(ranges[:limit])
+    first = ", ".join(ranges[:limit])
     more = f" and {len(ranges) - limit} more" if len(ranges) > limit else ""
-    return f"{told}{more}" + (f" ({len(names)} nodes)" if len(names) > 1 else "")
+    return f"{first}{more}" + (f" ({len(names)} nodes)" if len(names) > 1 else "")
 
 
 def nodes_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool = False) -> Page:
@@ -144,7 +144,7 @@ def nodes_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool =
 
 
 def troubles_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool = False) -> Page:
-    """The nodes that could not be planned or did not end well, and the command to try them again; arguments as above."""
+    """The nodes that could not be planned or failed, and the command to retry them; arguments as above."""
     page = Page()
     view = overview(document)
     names = view.troubled
@@ -193,7 +193,7 @@ def _group(
 
 
 def notes_page(notes: Sequence[str]) -> Page:
-    """What the policy says and nobody here does."""
+    """Notes on settings of the policy that have no effect."""
     page = Page()
     if notes:
         page.add(("Notes on the policy:", "bold"))
@@ -203,21 +203,21 @@ def notes_page(notes: Sequence[str]) -> Page:
 
 
 def plan_sentence(document: Mapping[str, Any]) -> str:
-    """One sentence: how many nodes change and what it costs at worst."""
+    """One sentence: the number of nodes that change and their worst disruption."""
     return overview(document).sentence
 
 
 def question(
     document: Mapping[str, Any], verb: str, *, forks: int, batches: int, sizes: Sequence[str]
 ) -> str:
-    """What somebody says yes to: which nodes, what it costs them at worst, and how many at a time.
+    """The confirmation prompt: nodes, their worst disruption, and how many at a time.
 
     Args:
         document: the plan.
         verb: ``apply`` or ``remove``.
-        forks: nodes worked on at the same time.
-        batches: how many there are; 0: all nodes are one.
-        sizes: of the batches.
+        forks: nodes processed in parallel.
+        batches: number of batches; 0: no batches.
+        sizes: sizes of the batches.
     """
     view = overview(document)
     names = [name for one in view.groups if one.pending for name in one.names]
@@ -236,7 +236,7 @@ def question(
 
 
 def fleet_page(document: Mapping[str, Any]) -> Page:
-    """What the plan costs in all, how long it takes, and on what that rests."""
+    """Disruption of the whole plan, its estimated time, and the basis of the estimate."""
     page = Page()
     view = overview(document)
     if not view.counts["change"]:

@@ -13,7 +13,7 @@ from gpustate.plan.make import Observations
 def planned_steps(
     states: Sequence[AnyState], observations: Observations, results: Mapping[str, StateResult]
 ) -> tuple[PlannedStep, ...]:
-    """Steps of every state that would change, in order; none of what is not known yet."""
+    """Steps of every state that would change, in order; without states that are known after others."""
     steps: list[PlannedStep] = []
     for state in states:
         result = results[state.name]
@@ -24,7 +24,7 @@ def planned_steps(
                 PlannedStep(state.name, step.label, type(step).__name__, step.timeout_s)
                 for step in state.apply(observations.observed[state.name], result.plan)
             ]
-        except Exception:  # noqa: BLE001  told when it is applied; here it costs only a better estimate
+        except Exception:  # noqa: BLE001  reported by an apply; here only the estimate is less exact
             continue
         steps += mine
     return tuple(steps)

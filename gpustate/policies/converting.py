@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpustate import registry
 from gpustate.core.layers import REMOVED, Path, dotted, leaves, value_at
-from gpustate.core.policy import Policy, every_parameter, parameters
+from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError, PolicyError
+from gpustate.formats.masking import masked, without_secrets
 from gpustate.formats.words import shown
 from gpustate.policies import document, python, writing
 
@@ -54,6 +55,8 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
         f"{registry.PROJECT_FILE}"
         for state in local
     ]
+    hidden: list[str] = []  # by path
+    kept = _without_secrets(kept, hidden)
     text = _written(kept, to)
     try:
         again = _read(text, to)
@@ -67,11 +70,80 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
     else:
         lost.extend(differ)
         lost.extend(f"of the file itself: {note}" for note in policy.notes)
+    left_out = (
+        f"{path.removeprefix('states.')}: secrets are not written, nor what needs one; set it in the "
+        "inventory, in the variable gpustate"
+        for path in hidden
+    )
+    lost = [*left_out, *map(masked, lost)]
     comments = [f"Written by gpustate convert{f' from {source}' if source else ''}."]
     if lost:
         comments.append("Not expressed here:")
         comments.extend(f"  {line}" for line in lost)
     return Converted(_commented(text, comments), tuple(lost))
+
+
+def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
+    """The policy without the parameters that hold a secret, for their mask is no value.
+
+    Args:
+        policy: the policy.
+        removed: filled with the paths of these parameters.
+    """
+    data = document.as_data(policy)
+    clean = without_secrets(
+        {key: data.get(key, {}) for key in ("states", "groups", "nodes")}, removed
+    )
+    original = policy.original
+    if original is not None and masked(original.text) != original.text:
+        from gpustate.gpu_operator import preserving
+        from gpustate.gpu_operator import writing as operator
+
+        found = [without_secrets(one, removed) for one in preserving.parse_objects(original.text)]
+        original = replace(original, text=operator.dump(found))
+    if not removed:
+        return policy
+    states: dict[str, AnyState] = {}
+    for one in policy.states:
+        given = _buildable(type(one), {}, clean["states"][one.name], removed, one.name)
+        states[one.name] = build(type(one), given)
+    for section in ("groups", "nodes"):
+        for key, body in clean[section].items():
+            for name in body.keys() & states.keys():
+                base, above = parameters(states[name]), f"{section}.{key}.{name}"
+                body[name] = _buildable(type(states[name]), base, body[name], removed, above)
+    made = Policy(
+        *states.values(),
+        name=policy.name,
+        notes=policy.notes,
+        allow=policy.allow,
+        groups=clean["groups"],
+        nodes=clean["nodes"],
+        last=policy.last,
+        pace=policy.pace,
+    )
+    made.original = original
+    return made
+
+
+def _buildable(
+    cls: type[AnyState],
+    base: Mapping[str, Any],
+    given: dict[str, Any],
+    removed: list[str],
+    above: str,
+) -> dict[str, Any]:
+    """The parameters, less one that needs a removed secret: a user name needs its password."""
+    for other in (None, *given):
+        tried = {name: value for name, value in given.items() if name != other}
+        try:
+            build(cls, {**base, **tried})
+        except PolicyError:
+            continue
+        if other is not None:
+            removed.append(f"{above}.{other}")
+        return tried
+    return given
 
 
 def _carried(policy: Policy, differ: list[str]) -> tuple[str, list[str]] | None:
@@ -93,22 +165,24 @@ def _carried(policy: Policy, differ: list[str]) -> tuple[str, list[str]] | None:
     missing: list[str] = []
     if original.values:
         fresh = operator.build(_object_name(policy), _present(policy), policy.nodes, policy.pace)
-        done = preserving.merge_values(fresh, original.text)
+        done = preserving.merge_values(fresh, original.text, original.release)
         if done is None:
             return None
         objects, missing = done
     else:
         objects = preserving.parse_objects(original.text)
     others = (*original.beside, *operator.nodes_of(policy.nodes))
-    text = operator.dump(preserving.append_missing(objects, others))
-    try:
-        lost = list(differences(policy, _read(text, "clusterpolicy"), _meant))
-    except GpustateError:
-        return None
-    if not set(lost) <= set(differ):
-        return None
-    lost.extend(f"of the file itself: {line}" for line in missing)
-    return text, lost
+    # Objects of an earlier release may mean something else to the newest, unless they name their release.
+    labelled = () if original.values else (preserving.with_release(objects, original.release),)
+    for these in (objects, *labelled):
+        text = operator.dump(preserving.append_missing(these, others))
+        try:
+            lost = list(differences(policy, _read(text, "clusterpolicy"), _meant))
+        except GpustateError:
+            continue
+        if set(lost) <= set(differ):
+            return text, [*lost, *(f"of the file itself: {line}" for line in missing)]
+    return None
 
 
 def _written(policy: Policy, to: str) -> str:

@@ -110,12 +110,14 @@ def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Polic
         place = rewritten.place(one.place) if rewritten is not None else one.place
         places[("nodes", one.node, one.state)] = place
     groups: dict[str, dict[str, dict[str, Any]]] = {}
+    exclusive: dict[str, str] = {}
     given = {state.name: parameters(state) for state in states}
     for part in reading.for_labels:
         whole = _defaults(part.state, given[part.state]) if part.whole else {}
         groups.setdefault(part.condition, {})[part.state] = {**whole, **part.parameters}
         place = rewritten.place(part.place) if rewritten is not None else part.place
         places[("groups", part.condition)] = place
+        exclusive[part.condition] = f"{part.title} ({place})"
     policy = Policy(
         *states,
         name=reading.name or None,
@@ -126,7 +128,9 @@ def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Polic
         pace=reading.pace,
     )
     beside = tuple(preserving.companion_objects(reading))
-    policy.original = Original(_unwrapped(text, path), reading.kind == "helm", beside)
+    policy.original = Original(
+        _unwrapped(text, path), reading.kind == "helm", beside, exclusive, reading.release
+    )
     return policy
 
 

@@ -18,23 +18,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpustate import shell
+
 #: Defines ``cri_says SOCKET``: prints the rows of :mod:`gpustate.nodeside.cri_rows`, with ``cri_socket`` first.
-FUNCTION = r"""
-cri_says() {
-  [ -S "$1" ] || return 0
-  echo "cri_socket=$1"
-  if cp=$(command -v python3) && [ -r "${CRI-}" ] && [ -r "${CRI_ROWS-}" ] &&
-    cr=$(timeout -k 2 $((${limit:-15} + 5)) "$cp" -I -S -B "$CRI_ROWS" "$CRI" "$1" ${limit:-10}) && [ -n "$cr" ]; then printf '%s\n' "$cr"
-  elif cp=$(command -v ctr) && cr=$(timeout -k 2 ${limit:-10} "$cp" -a "$1" plugins ls 2>/dev/null); then
-    case $cr in *.v1*[[:space:]]cri[[:space:]]*) printf '%s\n' "$cr" | while read -r ct ci cs; do
-      case "$ct $ci ${cs##* }" in
-        "io.containerd.grpc.v1 cri ok") echo "cri=ok|containerd||" ;;
-        "io.containerd.grpc.v1 cri "*) echo "cri=unserved|ctr plugins ls: cri ${cs##* }" ;;
-      esac
-    done ;; esac
-  fi
-}
-"""
+FUNCTION = shell.load("cri_says", "gpustate.probes")
 
 #: Where the containerd of a Kubernetes distribution answers, and whose it is.
 BUNDLED = {
@@ -52,27 +39,7 @@ done
 """
 
 #: Prints ``kubelet_cgroup=DRIVER|WHERE`` where a kubelet runs and names its cgroup driver.
-KUBELET = r"""
-for kp in "$PROC"/[0-9]*/comm; do
-  ks=; { read -r ks <"$kp"; } 2>/dev/null || :
-  [ "$ks" = kubelet ] || continue
-  kp=${kp%/comm}; kd=; kf=; kn=
-  for kw in $(tr '\0' '\n' <"$kp/cmdline"); do
-    case $kn$kw in
-      --cgroup-driver=*) kd=${kw#*=} ;; --config=*) kf=${kw#*=} ;;
-      driver:*) kd=$kw ;; config:*) kf=$kw ;;
-    esac
-    kn=; case $kw in --cgroup-driver) kn=driver: ;; --config) kn=config: ;; esac
-  done
-  # A file is YAML or JSON; what the command line says has the last word.
-  if [ -n "$kd" ]; then echo "kubelet_cgroup=$kd|kubelet --cgroup-driver"
-  elif [ -r "$kf" ]; then
-    kd=$(sed -n 's/^[[:space:]]*"\{0,1\}cgroupDriver"\{0,1\}:[[:space:]]*"\{0,1\}\([a-z]*\).*/\1/p' "$kf" | head -n 1)
-    [ -z "$kd" ] || echo "kubelet_cgroup=$kd|$kf"
-  fi
-  break
-done
-"""
+KUBELET = shell.load("kubelet_cgroup", "gpustate.probes")
 
 
 @dataclass(frozen=True)

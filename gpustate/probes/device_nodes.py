@@ -20,73 +20,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpustate import shell
 from gpustate.formats.numbers import hexadecimal
 from gpustate.probes.mig_capabilities import CAPS
 
-#: Sets ``a``, ``v`` and ``c``: major numbers of nvidia, nvidia-uvm and nvidia-caps; empty where there is none.
-_MAJORS = r"""a=195; v=; c=; while read -r n m; do
-    case "$n $m" in
-      'Block devices:') break ;;
-      *' nvidia'|*' nvidia-frontend') a=$n ;; *' nvidia-uvm') v=$n ;; *' nvidia-caps') c=$n ;;
-    esac
-  done <"$PROC/devices"
-"""
-_FOUND = """for n in @GLOBS@; do if [ -e "$n" ]; then set -- "$@" "$n"; fi; done
-  [ $# = 0 ] || stat -L -c 'found=%n|%F|%t|%T' "$@"
-"""
-_LOADED = (
-    '[ -z "${GPUSTATE_IMAGE-}" ] && [ -r "$PROC/driver/nvidia/version" ] && [ -r "$PROC/devices" ]'
-)
+_CAPABILITIES = "/dev/nvidia-caps/nvidia-cap[0-9]*"
+
+
+def _rows(nodes: str, *globs: str) -> str:
+    text = shell.load("device_nodes", "gpustate.probes").replace("  @NODES@\n", nodes)
+    return text.replace("  @CAPS@\n", CAPS).replace("@GLOBS@", " ".join(globs))
+
 
 #: Prints ``node=PATH NUMBERS OPENED`` for each device node there should be, and ``found=`` for those there are.
-NODES = (
-    f"\nif {_LOADED}; then\n  {_MAJORS}"
-    r"""  y=; for g in "$PROC"/driver/nvidia/gpus/*/information; do
-    [ -r "$g" ] || continue
-    m=; u=; while IFS=: read -r n x; do
-      case $n in 'Device Minor') m=${x##*[!0-9]} ;; 'GPU UUID') u=${x##*[!A-Za-z0-9?-]} ;; esac
-    done <"$g"
-    case $u in ''|*'?'*) u= ;; *) u=1 y=1 ;; esac
-    [ -z "$m" ] || echo "node=/dev/nvidia$m $a:$m $u"
-  done
-  echo "node=/dev/nvidiactl $a:255 $y"
-  if [ -n "$v" ]; then
-    u=; if [ -e /dev/nvidia-uvm-tools ]; then u=1; fi
-    echo "node=/dev/nvidia-uvm $v:0 $u"
-  fi
-"""
-    f"{CAPS}  set --; "
-    + _FOUND.replace(
-        "@GLOBS@",
-        "/dev/nvidiactl /dev/nvidia-uvm /dev/nvidia[0-9]* /dev/nvidia-caps/nvidia-cap[0-9]*",
-    )
-    + "fi\n"
+NODES = _rows(
+    shell.load("driver_nodes", "gpustate.probes"),
+    *("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia[0-9]*", _CAPABILITIES),
 )
 #: The same of capabilities alone.
-CAPABILITIES = (
-    f"\nif {_LOADED}; then\n  {_MAJORS}{CAPS}  set --; "
-    + _FOUND.replace("@GLOBS@", "/dev/nvidia-caps/nvidia-cap[0-9]*")
-    + "fi\n"
-)
+CAPABILITIES = _rows("", _CAPABILITIES)
 
 
 def make(nodes: str) -> str:
     """Make what ``NODES`` or ``CAPABILITIES`` finds wrong, with the owner and mode that the driver's files in /proc say."""
-    return (
-        f"nodes() {{\n{nodes}}}\n"
-        'o=0 g=0 w=438; while IFS=" :" read -r n x; do case $n in DeviceFileUID) o=$x ;; DeviceFileGID) g=$x ;; DeviceFileMode) w=$x ;; esac\n'
-        'done <"$PROC/driver/nvidia/params"\n'
-        "nodes | while read -r k d _ m _; do\n"
-        "  case $k in node=*|cap=*) p=${k#*=} ;; *) continue ;; esac\n"
-        "  set -- $(stat -L -c '%t %T %F' \"$p\" 2>/dev/null)\n"
-        '  if [ "${3-}" = character ] && [ "$((0x$1)):$((0x$2))" = "$d" ]; then continue; fi\n'
-        '  [ ! -d "$p" ] || [ -L "$p" ] || rmdir "$p"\n'
-        # Files of capabilities say their mode themselves, and no owner.
-        '  case $p in */nvidia-caps/*) mkdir -p -m 0755 "${p%/*}"; i=0:0 ;; *) i=$o:$g m=$w ;; esac\n'
-        '  t=${p%/*}/.gpustate-node; rm -f "$t"; mknod "$t" c "${d%:*}" "${d#*:}"\n'
-        '  chown "$i" "$t"; chmod "$(printf %o "$m")" "$t"; mv -fT "$t" "$p"; echo "$p $d"\n'
-        "done\neffect made"
-    )
+    return shell.load("make_device_nodes", "gpustate.probes").replace("@NODES@\n", nodes)
 
 
 def wrong(wanted: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:

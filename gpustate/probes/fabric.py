@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpustate import shell
 from gpustate.core.node import Node
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.queries import Answer, Query
@@ -22,18 +23,7 @@ from gpustate.formats.numbers import whole
 from gpustate.probes.gpu_facts import GpuFacts
 
 #: Counts in n the ConnectX functions that manage switches; also run by steps.
-COUNT_BRIDGES = r"""n=0; old=; new=; l=
-for d in "$SYS"/bus/pci/devices/*; do
-  v=; i=; c=; { read -r v <"$d/vendor" && read -r i <"$d/device" && read -r c <"$d/class"; } 2>/dev/null || continue
-  case $v$c in
-  0x10de0x0300*|0x10de0x0302*) case $i in 0x29??|0x3???) new=1;; *) old=1;; esac;;
-  0x15b30x0207*) l="$l $d";;
-  esac
-done
-if [ -n "$new" ] || [ -z "$old" ]; then
-  for d in $l; do if grep -qs SW_MNG "$d/vpd"; then n=$((n + 1)); fi; done
-fi
-"""
+COUNT_BRIDGES = shell.load("count_bridges", "gpustate.probes")
 
 
 @dataclass(frozen=True, slots=True)

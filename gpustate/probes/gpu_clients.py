@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.formats.numbers import whole
 
@@ -54,39 +55,9 @@ class Holder:
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 
 #: Defines ``who PID``: prints ``pid|command|uid|user|hostname|cgroup``, and fails where it has ended.
-WHO = r"""
-who() {
-  c=; { read -r c <"/proc/$1/comm"; } 2>/dev/null || return 1
-  g=; while read -r x; do g=$x; done <"/proc/$1/cgroup"
-  u=$(stat -c '%u|%U' "/proc/$1"); h=
-  case $g in *pod*) { read -r h <"/proc/$1/root/etc/hostname"; } 2>/dev/null;; esac
-  printf '%s' "$1|$c|$u|$h|$g"
-}
-"""
+WHO = shell.load("who", "gpustate.probes")
 #: Capabilities first, then processes: what ``who`` prints, and files.
-_HOLDERS = (
-    WHO
-    + r"""
-for f in "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/access "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/ci*/access; do
-  [ -r "$f" ] || continue
-  while IFS=': ' read -r k v; do [ "$k" = DeviceFileMinor ] && echo "cap=$v ${f#*/capabilities/}"; done <"$f"
-done
-find /proc/[0-9]*/fd -lname '/dev/nvidia*' -printf '%h %l\n' 2>/dev/null | sort -u | {
-  p=; l=
-  told() {
-    [ -n "$p" ] || return 0
-    w=$(who "$p") || return 0
-    echo "holder=$w|$l"
-  }
-  while read -r d f; do
-    d=${d%/fd}; d=${d#/proc/}
-    [ "$d" = "$p" ] || { told; p=$d l=; }
-    l="$l $f"
-  done
-  told
-}
-:"""
-)
+_HOLDERS = WHO + shell.load("gpu_clients", "gpustate.probes")
 _CAP = re.compile(r"(\d+) gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access")
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gpustate import shell
 from gpustate.core.queries import Answer, Query, ShippedFile
 from gpustate.errors import ProbeError
 from gpustate.formats import nvml_report, nvsmi
@@ -34,19 +35,7 @@ LIBRARY_FOLDERS = (
 # What is imported is compiled once, what is run each time.
 _IMPORT = "import os, sys; sys.path.insert(0, os.path.dirname(sys.argv.pop(1))); import nvml_facts; nvml_facts.main()"
 
-_SCRIPT = """
-v=; [ -r "$PROC/driver/nvidia/version" ] && v=1
-l=; for d in @FOLDERS@; do [ -e "$d/libnvidia-ml.so.1" ] && { l=$d/libnvidia-ml.so.1; break; }; done
-printf 'loaded=%s\\nlibrary=%s\\n' "$v" "$l"
-[ -n "$v" ] || { [ -n "$l" ] && echo error=9 || echo error=12; exit 0; }
-p=$(command -v python3)
-if [ -n "$p" ] && [ -r "@FACTS@" ] && [ -r "@PYNVML@" ]; then
-  o=$(timeout -k 2 @LIMIT@ "$p" -I -S -c '@IMPORT@' "@FACTS@" "@PYNVML@" @TIMEOUT@ "@HEALTH@") && { printf 'nvml=%s\\n' "$o"; exit 0; }
-fi
-if command -v nvidia-smi >/dev/null; then
-@SMI@
-elif [ -n "$l" ]; then echo error=127; else echo error=12; fi
-"""
+_SCRIPT = shell.load("gpu_facts", "gpustate.probes")
 
 
 @dataclass(frozen=True, slots=True)

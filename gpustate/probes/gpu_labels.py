@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpustate import shell
 from gpustate.core.node import Node
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
@@ -21,14 +22,7 @@ from gpustate.formats.numbers import whole
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left, unseen
 from gpustate.probes.gpu_facts import GpuFacts
 
-_SCRIPT = r"""
-m=; [ -r "$SYS/class/dmi/id/product_name" ] && { read -r m <"$SYS/class/dmi/id/product_name" || :; printf 'machine=%s\n' "$m"; }
-set --; for d in "$SYS"/bus/pci/devices/*; do
-  v=; read -r v 2>/dev/null <"$d/vendor" || continue
-  [ "$v" != 0x10de ] || set -- "$@" "$d/config"
-done
-echo "devices=$#"; [ $# = 0 ] || head -q -c 256 -- "$@" 2>/dev/null | od -An -v -tx1 -w256
-:"""
+_SCRIPT = shell.load("gpu_labels", "gpustate.probes")
 #: Root reads at least so much of every device's configuration space.
 _CONFIG = 256
 

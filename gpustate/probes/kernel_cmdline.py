@@ -12,25 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.formats import grub
 
 #: There while a drop-in was changed and the menu not yet: a run that was killed in between is seen.
 PENDING = "/var/lib/gpustate/grub-pending"
 
-_SCRIPT = r"""
-[ -n "${GPUSTATE_IMAGE-}" ] || { l=; { IFS= read -r l <"$PROC/cmdline"; } 2>/dev/null; printf 'running=%s\n' "$l"; }
-w=; command -v update-grub >/dev/null && [ -e /etc/default/grub ] && w=grub
-[ -n "$w" ] || { command -v grubby >/dev/null && w=grubby; }
-[ -n "$w" ] || { [ -e /etc/kernel/cmdline ] && w=/etc/kernel/cmdline; }
-printf 'way=%s\n' "$w"
-[ -e @PENDING@ ] && echo pending=1
-v=; while IFS=: read -r n c; do case $n in vendor_id*) v=${c# }; break;; esac; done </proc/cpuinfo
-printf 'cpu=%s\n' "$v"
-[ -e @DROP@ ] && { echo 'drop='; while IFS= read -r l || [ -n "$l" ]; do printf '|%s\n' "$l"; done <@DROP@; }
-[ -r /boot/grub/grub.cfg ] && grep -E '^[[:space:]]*linux(16|efi)?[[:space:]]' /boot/grub/grub.cfg
-:
-"""
+_SCRIPT = shell.load("kernel_cmdline", "gpustate.probes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import KO
 from gpustate.errors import ProbeError
@@ -74,32 +75,11 @@ def default_kernel(kernels: Iterable[Kernel]) -> Kernel | None:
 
 #: sh: DKMS was killed between the first and the last module it installs for a kernel, so that one of
 #: the right version is there and another may be missing.
-DKMS_HALF = r"""
-half() { # kernel module
-  case $2 in */updates/dkms/*|*/extra/*) ;; *) return 1;; esac
-  for d in /var/lib/dkms/nvidia*/*/"$1"/*/module; do
-    a=${d%/module}; [ -d "$d" ] && [ ! -L "${d%/*/*/*/module}/kernel-$1-${a##*/}" ] && return 0
-  done
-  return 1
-}
-"""
+DKMS_HALF = shell.load("dkms_half", "gpustate.probes")
 
 #: sh: the modules that belong to an nvidia module are beside it, and can be read: without nvidia-uvm no program
 #: computes. Wants ``sound PATH``: one of them can be. Where it fails, ``wl`` is the file that is missing or no module.
-DKMS_WHOLE = r"""
-whole() { # kernel module
-  wd=${2%/*}; wb=${2##*/}; we=.ko${wb#*.ko}; wb=${wb%%.ko*}
-  for ws in uvm modeset drm peermem; do wb=${wb%-$ws}; done
-  for ws in '' -uvm -modeset; do wl=$wd/$wb$ws$we; sound "$wl" || return 1; done
-  # DKMS knows whether it has built and installed these.
-  case $wd in */updates/dkms|*/extra) ;; *) return 0;; esac
-  for ws in "$wb-drm" "$wb-peermem"; do
-    for wf in /var/lib/dkms/nvidia*/kernel-"$1"-*/module/"$ws".ko*; do
-      wl=$wd/$ws$we; [ ! -e "$wf" ] || sound "$wl" || return 1
-    done
-  done
-}
-"""
+DKMS_WHOLE = shell.load("dkms_whole", "gpustate.probes")
 
 #: sh: :data:`DKMS_WHOLE` with ``sound``, and :data:`gpustate.core.shared_probes.KO`.
 WHOLE = (
@@ -117,40 +97,9 @@ NAMES = "nvidia 'nvidia-current*' 'nvidia-tesla*' 'nvidia-legacy*'"
 _SCRIPT = (
     DKMS_HALF
     + WHOLE
-    + r"""
-run=; [ -n "${GPUSTATE_IMAGE-}" ] || run="${KERNEL_RELEASE-$(uname -r)}"
-one() {
-  k=$1; i=$2; r=; [ "$k" = "$run" ] && r=1
-  n=; for f in "/boot/initrd.img-$k" "/boot/initramfs-$k.img" "/boot/initrd-$k"; do [ -e "$f" ] && { n=$f; break; }; done
-  m=; [ -d "/lib/modules/$k" ] && m=1
-  h=; [ -e "/lib/modules/$k/build/Makefile" ] && h=1
-  printf 'kernel|%s|%s|%s|%s|%s|%s\n' "$k" "$i" "$n" "$r" "$m" "$h"
-  ko "$k" @NAMES@ && ! half "$k" "$p" && whole "$k" "$p" || return 0
-  p=$wd/$wb$we; printf 'module: %s\n' "$p"; about "$p" '%s\n'
-  return 0
-}
-seen=
-for i in /boot/vmlinuz-* /boot/vmlinux-*; do
-  k=${i#/boot/vmlinu[zx]-}
-  case $k in *\**|*rescue*|*.old|*.bak|*.dpkg-*|*.rpm*|*.gz) continue;; esac
-  case " $seen " in *" $k "*) continue;; esac
-  [ -e "$i" ] || continue
-  seen="$seen $k"; one "$k" "$i"
-done
-if [ -n "${GPUSTATE_IMAGE-}" ]; then
-  echo 'no kernel runs'
-  for i in /lib/modules/*/modules.order; do
-    [ -e "$i" ] || continue; k=${i%/*}; k=${k##*/}
-    case " $seen " in *" $k "*) ;; *) one "$k" "/lib/modules/$k/vmlinuz";; esac
-  done
-else
-  case " $seen " in *" $run "*) ;; *) one "$run" '';; esac
-fi
-echo 'grub='
-set -- /boot/grub/grub.cfg /boot/grub2/grub.cfg /boot/grub/grubenv /boot/grub2/grubenv
-for f do shift; [ -r "$f" ] && set -- "$@" "$f"; done
-[ $# = 0 ] || grep -hE '@LINES@' "$@"
-""".replace("@LINES@", grub.LINES_ERE).replace("@NAMES@", NAMES)
+    + shell.load("kernels", "gpustate.probes")
+    .replace("@LINES@", grub.LINES_ERE)
+    .replace("@NAMES@", NAMES)
 )
 
 

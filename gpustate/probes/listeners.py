@@ -12,26 +12,13 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Iterator
 
+from gpustate import shell
 from gpustate.core.shared_probes import LISTENING
 from gpustate.formats.dcgm import services
 from gpustate.probes.gpu_clients import WHO, holder
 
 #: While the process ``$m`` itself has the port, that is all that is looked at.
-_SCRIPT = (
-    WHO
-    + r"""
-while read -r _ a _ w _ _ _ _ _ i _; do
-  case "$a $w" in *:"@PORT@ 0A") ;; *) continue ;; esac
-  s="socket:\[$i\]"
-  case ${m:-0} in 0) ;; *) [ -z "$(find "/proc/$m/fd" -lname "$s" 2>/dev/null)" ] || continue;; esac
-  q=$(find /proc/[0-9]*/fd -lname "$s" -printf '%h\n' 2>/dev/null | sort -u)
-  [ -n "$q" ] || echo "listener=$a"
-  for f in $q; do f=${f%/fd}; w=$(who "${f#/proc/}") && echo "listener=$a|$w"; done
-done <<END
-@LISTENING@
-END
-"""
-)
+_SCRIPT = WHO + shell.load("listeners", "gpustate.probes")
 _ELSEWHERE = r"""
 [ -n "${GPUSTATE_IMAGE-}" ] || [ ! -r /proc/net/fib_trie ] || grep -qs 1 /proc/sys/net/ipv4/ip_nonlocal_bind ||
   awk '/\|-- /{ a = $2 } /\/32 host LOCAL/ && a == "@HOST@" { f = 1 } END { exit !f }' /proc/net/fib_trie || echo elsewhere=1

@@ -25,50 +25,14 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from gpustate import shell
 from gpustate.core.queries import Answer, Query, SharedQuery
 from gpustate.core.shared_probes import KEPT
 
 # One row a file: ``PACKAGE: PATH HOW``. The link by which programs find a library is not part of what is summed.
-_CHECK = r"""
-as_wanted() { grep -qxF -- "$1" /var/lib/dpkg/diversions || grep -qF -- " $1" /var/lib/dpkg/statoverride; } 2>/dev/null
-checked() {
-  for m in @INFO@; do
-    [ -f "$m" ] || continue
-    p=${m##*/}; p=${p%.md5sums}; pf_lost=
-    while read -r s f; do
-      f=/$f; pf_only=; case $f in @FILES@) ;; @THERE@) pf_only=1 ;; *) continue ;; esac
-      case $f in /usr/src/*) [ -n "$pf_lost" ] || [ -e "$f" ] || as_wanted "$f" || { pf_lost=1; echo "$p: $f is missing"; }; continue ;; esac
-      h=; if [ ! -e "$f" ]; then h='is missing'; elif [ ! -f "$f" ]; then h='is not a file'; elif [ -z "$pf_only" ]; then
-        set -- $(md5sum <"$f"); [ "$1" = "$s" ] || h='is not as the package brought it'
-        set -- $(stat -L -c %a "$f"); case $f:$1 in */bin/*:*[1357]|*/lib*:*[4567]) ;; *) h="has mode $1" ;; esac
-      fi
-      [ -z "$h" ] || as_wanted "$f" || echo "$p: $f $h"
-      case $pf_only$f in /*.so.*) ;; *) continue ;; esac
-      l=${f##*/}; l=${l%%.so.*}.so.1; d=${f%/*}
-      case $d in */*-linux-gnu/*) d=${d%%-linux-gnu/*}-linux-gnu; [ -e "$d/$l" ] ;; *) [ "$d/$l" -ef "$f" ] || [ ! -e "$f" ] ;; esac ||
-        as_wanted "$d/$l" || echo "$p: $d/$l is not a link to ${f##*/}"
-    done <"$m"
-  done
-  command -v rpm >/dev/null && for p in @NAMES@; do
-    rpm -q "$p" >/dev/null 2>&1 || continue
-    rpm -V --nodeps --noscripts --nomtime --nouser --nogroup "$p" | while read -r h f g; do
-      f=${g:-$f}; case $f in @FILES@) ;; @THERE@) [ "$h" = missing ] || continue ;; *) continue ;; esac
-      case $h in missing) h='is missing' ;; *) h='is not as the package brought it' ;; esac
-      echo "$p: $f $h"
-    done
-  done
-  :
-}
-"""
+_CHECK = shell.load("package_files", "gpustate.probes")
 # One cache for all: what each depends on, dpkg's list of packages, is the same for all.
-_SCRIPT = r"""
-set --; for f in @FOUND@ /var/lib/dpkg/status /var/lib/rpm/rpmdb.sqlite /usr/lib/sysimage/rpm/rpmdb.sqlite /var/lib/rpm/Packages \
-  /usr/lib/sysimage/rpm/Packages.db /var/lib/dpkg/diversions /var/lib/dpkg/statoverride
-do { [ -e "$f" ] || [ -L "$f" ]; } && set -- "$@" "$f"; done
-k=; [ $# = 0 ] || k=$(stat --printf='%i:%s:%.9Z ' "$@")
-kept package-files-@KEPT@ "$k" all 2>/dev/null
-:
-"""
+_SCRIPT = shell.load("package_files_kept", "gpustate.probes")
 #: Before the rows of each ask.
 _OF = "=of "
 _ROW = re.compile(r"([A-Za-z0-9][\w.+-]*)(?::\w+)?: (/\S+) (.+)", re.ASCII)

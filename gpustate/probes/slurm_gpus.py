@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpustate import shell
 from gpustate.core.node import Node
 from gpustate.core.queries import Answer, Query
 from gpustate.formats import slurm
@@ -20,28 +21,7 @@ from gpustate.formats.slurm import Cpu, MigFiles, SlurmGpu
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left, unseen
 from gpustate.probes.gpu_facts import GpuFacts
 
-_SCRIPT = r"""
-h=; { read -r h </proc/sys/kernel/hostname; } 2>/dev/null; printf 'host=%s\n' "${h:-$(uname -n)}"
-for d in "$SYS"/devices/system/cpu/cpu[0-9]*; do
-  [ -r "$d/topology/core_id" ] || continue
-  read -r p <"$d/topology/physical_package_id"; read -r c <"$d/topology/core_id"; n=0
-  for m in "$d"/node[0-9]*; do [ -e "$m" ] && n=${m##*/node}; done
-  printf 'cpu=%s %s %s %s\n' "${d##*/cpu}" "$p" "$c" "$n"
-done
-for d in "$SYS"/bus/pci/devices/*; do
-  v=; read -r v 2>/dev/null <"$d/vendor" || continue
-  [ "$v" = 0x10de ] || continue
-  l=; [ -r "$d/local_cpulist" ] && read -r l <"$d/local_cpulist"
-  printf 'near=%s %s\n' "${d##*/}" "$l"
-done
-for f in "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/access "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/ci*/access; do
-  [ -r "$f" ] || continue
-  while read -r k v; do [ "$k" = DeviceFileMinor: ] && printf 'cap=%s %s\n' "${f#"$PROC"/driver/nvidia/capabilities/}" "$v"; done <"$f"
-done
-if [ -r "$PROC/driver/nvidia/version" ] && @WANTED@command -v nvidia-smi >/dev/null; then
-  t=$(timeout -k 2 20 nvidia-smi topo -m 2>/dev/null) && printf 'topo\n%s\n' "$t"
-fi
-:"""
+_SCRIPT = shell.load("slurm_gpus", "gpustate.probes")
 _CAP = re.compile(r"gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access (\d+)")
 
 

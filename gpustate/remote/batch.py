@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate import shell
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.queries import Answer, Query, SharedQuery, Shell, ShippedFile
 from gpustate.core.shared_probes import VARIABLES, early, prelude, refers
@@ -133,15 +134,12 @@ def _side_by_side(scripts: dict[int, str], nonce: str) -> str:
     rest = before + "".join(_part(n, scripts[n], nonce) for n in scripts if n not in free)
     if not free:
         return early(text) + rest
-    return early(text) + (
-        f"lane_a() {{\n{lanes[0]}}}\nlane_b() {{\n{lanes[1]}}}\n"
-        f"lanes=; t=/run/{nonce}; umask 077\n"
-        'if [ -d /run/systemd/system ] && [ -z "${GPUSTATE_IMAGE-}" ] && true >"$t.a" && true >"$t.b"; then\n'
-        '  exec 4>"$t.a" 5<"$t.a" 6>"$t.b" 7<"$t.b"; rm -f "$t.a" "$t.b"; umask 022\n'
-        "  lanes=1; lane_a >&4 & lane_b >&6 &\n"
-        "else umask 022; lane_a; lane_b; fi\n"
-        f"{rest}"
-        '[ -z "$lanes" ] || { wait; cat <&5; cat <&7; }\n'
+    words = {"@LANE_A@": lanes[0], "@LANE_B@": lanes[1], "@NONCE@": nonce, "@REST@": rest}
+    # In one pass: a fragment may have any word in it.
+    return early(text) + re.sub(
+        "@(LANE_A|LANE_B|NONCE|REST)@\n?",
+        lambda found: words[found[0].strip()],
+        shell.load("lanes", "gpustate.remote"),
     )
 
 

@@ -11,6 +11,7 @@ import shlex
 import time
 from collections.abc import Callable
 
+from gpustate import shell
 from gpustate.bundle.reading import load
 from gpustate.errors import ConnectionFailed, StepFailed
 from gpustate.formats.numbers import whole
@@ -22,40 +23,7 @@ from gpustate.remote.session import Session
 #: Seconds without progress after which the connection counts as broken.
 _QUIET_S = 120.0
 
-_SCRIPT = r"""
-printf '\n%s begin\n' $N
-exec 3<&0
-say() { printf '%s %s\n' $N "$*"; }
-mkdir -p -m 0755 "$F" && cd "$F" || { say full "$F"; exit 1; }
-need=0; list=
-rows() { cat <<'END'
-@ROWS@END
-}
-while read -r i sha size name; do
-  [ "$(stat -c %s "$name")" != "$size" ] || continue
-  have=$(stat -c %s "$name.part") || have=0
-  [ "$have" -le "$size" ] || { rm -f "$name.part"; have=0; }
-  need=$((need + size - have)); say have $i $have
-done <<END
-$(rows)
-END
-room=$(($(df -Pk . | awk 'NR == 2 { print $4 }') * 1024))
-[ "$room" -gt "$((need + 67108864))" ] || { say room $need $room; exit 1; }
-say go
-while read -r i sha size name; do
-  [ "$(stat -c %s "$name")" != "$size" ] || continue
-  case $name in */*) mkdir -p -m 0755 "${name%/*}" ;; esac
-  have=$(stat -c %s "$name.part") || have=0
-  head -c $((size - have)) <&3 >>"$name.part" || { say full $name; exit 1; }
-  [ "$(stat -c %s "$name.part")" = "$size" ] || { say cut $name; exit 1; }
-  if [ "$(sha256sum <"$name.part" | cut -c 1-64)" = "$sha" ]; then
-    chmod 0644 "$name.part" && sync "$name.part" && mv -fT "$name.part" "$name"; say ok $i
-  else rm -f "$name.part"; say bad $i; fi
-done <<END
-$(rows)
-END
-say end
-"""
+_SCRIPT = shell.load("upload", "gpustate.remote")
 
 
 def send(session: Session, step: Upload, say: Callable[[str], None] = lambda _: None) -> None:
@@ -73,7 +41,7 @@ def send(session: Session, step: Upload, say: Callable[[str], None] = lambda _: 
     script = (
         batches.prologue(session.node)
         + f"N={nonce}; F={shlex.quote(step.folder)}\n"
-        + _SCRIPT.replace("@ROWS@", rows)
+        + _SCRIPT.replace("@ROWS@\n", rows)
     )
     bundle = load(step.source)
     channel = session.start(script, _deadline())

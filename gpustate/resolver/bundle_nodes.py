@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from gpustate import registry
 from gpustate.bundle import reading, write
-from gpustate.bundle.manifest import DRIVER, TOOLKIT
+from gpustate.bundle.manifest import BASE, Manifest
 from gpustate.core.facts import NodeFacts, meant_for
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.node import Node
@@ -31,17 +31,11 @@ from gpustate.resolver.deb_bundles import Case, key_here, keys_of
 from gpustate.resolver.rpm_bundles import RpmCase
 from gpustate.solve.packages import Repository, Universe, parse
 from gpustate.states.bundle import BundleInPlace
-from gpustate.states.repository import DriverRepository, ToolkitRepository
-from gpustate.states.repository.base import SOURCE_PATTERNS
+from gpustate.states.repository.base import SOURCE_PATTERNS, RepositoryState
 
 #: A kind of node with any package manager.
 AnyCase = Case | RpmCase
 
-#: States by repository.
-_USERS: dict[str, tuple[str, type[Any]]] = {
-    DRIVER: ("driver", DriverRepository),
-    TOOLKIT: ("container-toolkit", ToolkitRepository),
-}
 _FILES = TextFiles("file of sources", UsageError, 4)
 _RELEASE = re.compile(r"([a-z]+(?:-[a-z]+)?)([0-9]+)/([a-z0-9_]+)")
 #: Distributions with rpm packages that no state supports.
@@ -100,8 +94,7 @@ def _case(node: Node, states: Sequence[AnyState]) -> AnyCase:
     sources = tuple(
         source
         for source in aptsources.parse_sources(texts)
-        if not os.path.basename(source.file).startswith(f"gpustate-{DRIVER}")
-        and not os.path.basename(source.file).startswith(f"gpustate-{TOOLKIT}")
+        if not os.path.basename(source.file).startswith("gpustate-")
         and not source.uri.startswith((f"file:{BUNDLE_FOLDER}", "cdrom:"))
     )
     return Case(
@@ -264,39 +257,53 @@ def onto(policy: Policy, file: str | None) -> Policy:
     Raises:
         UsageError: it is not a bundle.
     """
-    own: Any = next((state for state in policy.states if state.name == BundleInPlace.name), None)
+    own = _bundle_of(policy.states)
     if file is None and (own is None or own.file is None or own.absent):
         return policy
-    path = os.path.abspath(file if file is not None else own.file)
+    named = file if file is not None or own is None else own.file
+    path = os.path.abspath(named or "")
     bundle = reading.load(path)
     made: dict[str, AnyState] = {state.name: state for state in policy.states}
     made[BundleInPlace.name] = build(BundleInPlace, {"file": path})
     last = [("states", BundleInPlace.name, "file")]
-    for name, (user, cls) in _USERS.items():
-        there = any(target.repository(name) for target in bundle.manifest.targets)
-        if not there or (name not in made and user not in made):
+    for name, cls in _users(bundle.manifest, path).items():
+        if not made.keys() & {name, *cls.serves}:
             continue
         before = made.get(name)
         kept = {} if before is None else parameters(before)
-        said = {
-            "origin": "mirror",
-            "url": f"file:{BUNDLE_FOLDER}/{bundle.id}/{name}",
-            "suite": "/",
-            "components": (),
-            "key": bundle.key,
-            "fingerprint": None,
-            "exclusive": True,
-            "refresh_days": None,
-            "signed": "metadata",
-        }
+        said = cls.bundle_parameters(f"file:{BUNDLE_FOLDER}/{bundle.id}/{name}", bundle.key)
         made[name] = build(cls, {**kept, **said})
         last += [("states", name, key) for key in said]
     return policy.but(*made.values(), name=policy.name, last=last)
 
 
+def _bundle_of(states: Sequence[AnyState]) -> BundleInPlace | None:
+    return next((state for state in states if isinstance(state, BundleInPlace)), None)
+
+
+def _users(manifest: Manifest, path: str) -> dict[str, type[RepositoryState]]:
+    """The states that use repositories of a bundle, by the repository's name.
+
+    Raises:
+        UsageError: a repository belongs to a state that does not exist here.
+    """
+    names = {one.name for target in manifest.targets for one in target.repositories} - {BASE}
+    found: dict[str, type[RepositoryState]] = {}
+    for name in sorted(names):
+        cls = registry.find(name)
+        if cls is None or not issubclass(cls, RepositoryState):
+            raise UsageError(
+                f"its repository {shown(name)} belongs to no state of this version",
+                place=path,
+                fix="use the version of gpustate that built the bundle",
+            )
+        found[name] = cls
+    return found
+
+
 def lacking(states: Sequence[AnyState], observations: Observations) -> RefusedError | None:
     """Why a bundle is insufficient for a node; ``None`` if it is sufficient, or not used."""
-    own: Any = next((state for state in states if state.name == BundleInPlace.name), None)
+    own = _bundle_of(states)
     if own is None or own.file is None or own.absent:
         return None
     facts = observations.view.facts
@@ -305,12 +312,9 @@ def lacking(states: Sequence[AnyState], observations: Observations) -> RefusedEr
     if target is None:
         return None  # the state reports it
     there = target.versions()
-    driver: Any = observations.observed.get("driver")
-    wanted: Any = next((state for state in states if state.name == "driver"), None)
-    # On rpm distributions every kernel needs prebuilt modules, or else headers.
-    every = wanted is not None and wanted.precompiled and is_rpm(facts.package_manager)
-    bare = sorted(k for k, ready in driver.headers.items() if every or not ready) if driver else []
-    wants = required_packages(states, facts, lambda name: there.get(name, ()), bare)
+    wants = required_packages(
+        states, facts, lambda name: there.get(name, ()), observed=observations.observed
+    )
     missing, option = wants.problem, ""
     if not missing and wants.bare:
         kernel, missing = next(iter(wants.bare.items()))
@@ -330,9 +334,7 @@ def check_policy(policy: Policy) -> None:
         PolicyError: it installs them from a bundle.
     """
     for state in policy.states:
-        if isinstance(state, DriverRepository | ToolkitRepository) and "gpustate-bundle" in (
-            state.url or ""
-        ):
+        if isinstance(state, RepositoryState) and "gpustate-bundle" in (state.url or ""):
             raise PolicyError(
                 f"{state.name} installs packages from a bundle",
                 fix="build the bundle from a policy that uses repositories",

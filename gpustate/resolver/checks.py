@@ -8,7 +8,7 @@ from gpustate.engine.gate import NodeCheck
 
 def node_checks(policy: Policy) -> tuple[NodeCheck, ...]:
     """Checks for nodes of a policy: with a bundle, that it has all packages they need."""
-    if not any(state.name == "bundle" for state in policy.states):
+    if not any(state.brings_bundle for state in policy.states):
         return ()
     # Imported here because few runs need bundles and repositories.
     from gpustate.resolver.bundle_nodes import lacking

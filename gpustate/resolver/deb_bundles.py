@@ -12,20 +12,21 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from gpustate.bundle import fetch, upstream
 from gpustate.bundle.closure import Available, Baseline, resolve
-from gpustate.bundle.manifest import BASE, DRIVER, TOOLKIT
+from gpustate.bundle.manifest import BASE
 from gpustate.bundle.upstream import Index, RepositorySource
 from gpustate.bundle.write import Selection
 from gpustate.core.facts import NodeFacts
 from gpustate.core.state import AnyState
 from gpustate.errors import ProbeError, RefusedError, UsageError
-from gpustate.formats import drivernames, openpgp
+from gpustate.formats import openpgp
 from gpustate.formats.aptsources import Source
-from gpustate.resolver.bundle_roots import RequiredPackages, Root, required_packages
+from gpustate.resolver.bundle_roots import KERNELS, RequiredPackages, Root, required_packages
 from gpustate.solve.packages import Universe
+from gpustate.states.repository.base import RepositoryState
 
 #: Debian's names of machines.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -98,18 +99,13 @@ def select(case: Case, read: Read) -> Selection:
     Raises:
         GpustateError: a package is unavailable.
     """
-    by_name = {state.name: state for state in case.states if not state.absent}
     indexes: dict[str, list[Index]] = {}
     pins: dict[str, frozenset[str]] = {}
-    for name, names in (
-        (DRIVER, drivernames.pin_names(case.facts.os_id)),
-        (TOOLKIT, drivernames.TOOLKIT_NAMES),
-    ):
-        if name in by_name:
-            place = _own(by_name[name], case)
-            if place is not None:
-                indexes[name] = [read.index(place, case.architecture)]
-                pins[name] = frozenset(names)
+    for state in repositories(case.states):
+        place = _own(state, case)
+        if place is not None:
+            indexes[state.name] = [read.index(place, case.architecture)]
+            pins[state.name] = frozenset(state.packages(case.facts.os_id))
     own = {index for rows in indexes.values() for index in map(id, rows)}
     indexes[BASE] = [
         one
@@ -127,6 +123,12 @@ def select(case: Case, read: Read) -> Selection:
     )
 
 
+def repositories(states: Iterable[AnyState]) -> list[RepositoryState]:
+    """The repository states that are not removed, by name."""
+    found = (one for one in states if isinstance(one, RepositoryState) and not one.absent)
+    return sorted(found, key=lambda state: state.name)
+
+
 def _complete(wants: RequiredPackages, case: Case) -> RequiredPackages:
     """Add packages from the command line, and unavailable headers unless all nodes have them."""
     if wants.problem:
@@ -134,7 +136,7 @@ def _complete(wants: RequiredPackages, case: Case) -> RequiredPackages:
     base = Baseline(case.nodes)
     rows = dict(wants.by_state)
     wanted = tuple((name, "") for name in wants.bare.values() if not base.has(name))
-    rows["kernels"] = (*rows.get("kernels", ()), *wanted)
+    rows[KERNELS] = (*rows.get(KERNELS, ()), *wanted)
     return RequiredPackages(with_named(rows, case.packages))
 
 
@@ -155,7 +157,7 @@ def package_names(wants: RequiredPackages) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _own(state: Any, case: Case) -> RepositorySource | None:
+def _own(state: RepositoryState, case: Case) -> RepositorySource | None:
     """The repository of a state; ``None`` for the distribution's own entries."""
     where = state.place(case.facts, case.sources)
     if where.problem:

@@ -19,6 +19,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats import aptsources
@@ -33,18 +34,8 @@ _NAMES = (
 _FIELDS = "Package|Version|Architecture|Depends|Pre-Depends|Conflicts|Breaks|Provides|SHA256|Size"
 _LISTED = "FILENAME ORIGIN RELEASE COMPONENT SITE ARCHITECTURE"
 #: One index a line: file, origin, suite, component, address.
-_TARGETS = (
-    "targets() {\n"
-    "  command -v apt-get >/dev/null || exit 69\n"
-    "  a=$(dpkg --print-architecture)\n"
-    f"  apt-get indextargets --format '{'|'.join(f'$({word})' for word in _LISTED.split())}' "
-    "'Created-By: Packages' | while IFS='|' read -r f o s c u m; do\n"
-    # For a flat repository missing fields stay as placeholders.
-    '    case $c in *COMPONENT*) c=;; esac; case $m in "$a"|*ARCHITECTURE*) ;; *) continue;; esac\n'
-    '    [ ! -e "$f" ] || printf \'%s|%s|%s|%s|%s\\n\' "$f" "$o" "$s" "$c" "$u"\n'
-    "  done\n"
-    "}\n"
-    'content() { case $1 in *.lz4|*.xz|*.gz|*.bz2|*.zst) /usr/lib/apt/apt-helper cat-file "$1";; *) cat "$1";; esac; }\n'
+_TARGETS = shell.load("deb_targets", "gpustate.resolver").replace(
+    "@FORMAT@", "|".join(f"$({word})" for word in _LISTED.split())
 )
 _NO_APT = 69
 _USER = re.compile(r"//[^/@]*@")

@@ -7,7 +7,7 @@ read from one node only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpustate import compat
@@ -21,7 +21,6 @@ from gpustate.core.state import AnyState
 from gpustate.engine import fleet
 from gpustate.engine.probing import probe_states
 from gpustate.errors import ConnectionFailed, GpustateError, PolicyError, RefusedError
-from gpustate.formats import driverset
 from gpustate.plan import make
 from gpustate.remote.session import Session
 from gpustate.resolver.deb_indexes import (
@@ -32,14 +31,16 @@ from gpustate.resolver.deb_indexes import (
 )
 from gpustate.resolver.rpm_indexes import OtherRpmsQuery, RpmDriverQuery, with_others
 from gpustate.resolver.rpm_repositories import Repositories, RepositoriesQuery
-from gpustate.solve import branches, keeping
+from gpustate.solve import keeping
 from gpustate.solve.keeping import Outdated, Resolution
 from gpustate.solve.lock import Lock, Platform, merge_sets
 from gpustate.solve.packages import Package, Universe, unresolved_names
-from gpustate.solve.problem import DriverRequest, Problem
+from gpustate.solve.problem import Problem
+from gpustate.solve.request import DriverRequest, FabricManagerState, SolvedState
 from gpustate.solve.solver import describe_conflict
-from gpustate.states.driver.gpus import module_type
+from gpustate.states.repository.base import RepositoryState
 
+_ADD = "add DriverInstalled() to it"
 #: Facts of the matrix that depend on the chosen driver.
 _OF_DRIVER = ("driver", "module_type", "userland", "driver_loaded", "fabric_manager", "imex")
 
@@ -49,6 +50,7 @@ class Case:
     """The input of the solver for one node, without packages.
 
     Args:
+        driver: the state that installs it.
         wanted: the policy's request.
         situation: platform of the node.
         gpus: on PCI.
@@ -59,6 +61,7 @@ class Case:
         repositories: of rpm packages; ``None`` on a node with apt.
     """
 
+    driver: SolvedState[Any] = field(compare=False)
     wanted: DriverRequest
     situation: Platform
     gpus: tuple[Any, ...] = field(compare=False)
@@ -88,8 +91,7 @@ class Case:
         )
 
     def _modules(self, branch: int, wanted: str) -> tuple[str | None, str]:
-        kind, why = module_type(self.gpus, branch, wanted)
-        return kind, why or ""
+        return self.driver.modules_for(self.gpus, branch, wanted)
 
     def _blocks(self, version: str, kind: str) -> tuple[tuple[str, str], ...]:
         known = dict(self.facts) | compat.facts({"driver": version, "module_type": kind})
@@ -131,8 +133,8 @@ def survey(request: fleet.Request) -> Survey:
     plans = {
         resolved.node.name: (resolved, states) for resolved, states in fleet.resolve_all(request)
     }
-    if not any(state.name == "driver" for state in request.policy.states):
-        raise PolicyError("the policy has no driver", fix="add DriverInstalled() to it")
+    if driver_of(request.policy.states) is None:
+        raise PolicyError("the policy has no driver", fix=_ADD)
     found = Survey()
 
     def one(session: Session) -> Case | str:
@@ -158,14 +160,15 @@ def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> C
     """The case of one node, or why it gets no driver."""
     apt, dnf = PackageListsQuery(), RepositoriesQuery()
     observations, facts, known = probe_states(resolved.node, states, session.answer, (apt, dnf))
-    if "driver" in observations.errors:
-        raise RefusedError(observations.errors["driver"])
-    observed: Any = observations.observed.get("driver")
+    driver = driver_of(states)
+    if driver is None:
+        raise PolicyError("the policy has no driver", fix=_ADD)
+    if driver.name in observations.errors:
+        raise RefusedError(observations.errors[driver.name])
     results = make.make(states, observations)
-    by_name = {state.name: state for state in states}
-    driver: Any = by_name["driver"]
-    if results["driver"].outcome is Outcome.NOT_APPLICABLE or driver.absent:
-        return results["driver"].reason or "the policy removes the driver here"
+    result = results[driver.name]
+    if result.outcome is Outcome.NOT_APPLICABLE or driver.absent:
+        return result.reason or "the policy removes the driver here"
     digest, repositories = apt.parse(known[apt]).digest, None
     if not digest:
         repositories = dnf.parse(known[dnf]).checked()
@@ -174,25 +177,24 @@ def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> C
         raise RefusedError(
             "neither apt nor dnf on this node", fix="exclude the node from the driver with only="
         )
-    source = results.get("driver-repository")
-    if source is not None and source.plan.changes:
-        raise RefusedError(
-            "the policy's driver-repository is not configured here yet, so its packages are unknown",
-            fix="apply driver-repository first",
-        )
+    for source in states:
+        serves = isinstance(source, RepositoryState) and driver.name in source.serves
+        if serves and results[source.name].plan.changes:
+            raise RefusedError(
+                f"the policy's {source.name} is not configured here yet, so its packages are unknown",
+                fix=f"apply {source.name} first",
+            )
     applied = [s for s in states if results[s.name].outcome is not Outcome.NOT_APPLICABLE]
     matrix = collect(facts, applied, observations.observed, results)
-    manager = by_name.get("fabric-manager")
-    complete = driverset.complete_set(facts.os_id, observed.packages)
+    fabric_manager = any(
+        state.is_needed(facts, observations.observed.get(state.name))
+        for state in applied
+        if isinstance(state, FabricManagerState) and not state.absent
+    )
+    installed = driver.installed_set(observations.observed[driver.name])
     return Case(
-        wanted=wanted_of(
-            driver,
-            fabric_manager=manager in applied
-            and not _absent(manager)
-            and bool(
-                getattr(observations.observed.get("fabric-manager"), "needed", facts.has_nvswitch)
-            ),
-        ),
+        driver=driver,
+        wanted=replace(driver.request(), fabric_manager=fabric_manager),
         situation=Platform(
             facts.distribution,
             facts.os_codename,
@@ -201,8 +203,8 @@ def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> C
         ),
         gpus=facts.gpus,
         os_id=facts.os_id,
-        kernels=tuple(sorted(observed.built)),
-        scheme=complete[0].name if complete else "",
+        kernels=installed.kernels,
+        scheme=installed.scheme,
         facts=frozenset((k, v) for k, v in matrix.items() if k not in _OF_DRIVER),
         allow=frozenset(resolved.allow.items()),
         lists=digest,
@@ -210,22 +212,9 @@ def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> C
     )
 
 
-def _absent(state: AnyState | None) -> bool:
-    return state is None or state.absent
-
-
-def wanted_of(driver: Any, *, fabric_manager: bool = False) -> DriverRequest:
-    """The request that the driver state's parameters make."""
-    channel = driver.version if driver.version in branches.CHANNELS else None
-    return DriverRequest(
-        None if channel else driver.version,
-        channel,
-        driver.branch,
-        driver.module_type,
-        driver.packages == "full",
-        bool(driver.precompiled),
-        fabric_manager,
-    )
+def driver_of(states: Sequence[AnyState]) -> SolvedState[Any] | None:
+    """The state whose packages the solver chooses; ``None`` where the policy has none."""
+    return next((state for state in states if isinstance(state, SolvedState)), None)
 
 
 def _read_indexes(found: Survey, request: fleet.Request) -> None:

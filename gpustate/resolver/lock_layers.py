@@ -1,4 +1,4 @@
-"""Apply a lock file to an inventory: it overrides all driver settings except those of the command line.
+"""Apply a lock file to a policy: it overrides all driver settings except those of the command line.
 
 A lock is valid only for the policy it was solved for. If the policy's request has changed, or a node is not in the
 lock, nothing is done until ``gpustate solve`` runs again.
@@ -7,22 +7,24 @@ lock, nothing is done until ``gpustate solve`` runs again.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from gpustate.core.inventory import Inventory, InventoryNode, VarsLayer
+from gpustate.core.inventory import InventoryNode
 from gpustate.core.policy import Policy, resolve
 from gpustate.errors import PolicyError
 from gpustate.files import TextFiles
 from gpustate.formats import driverset
-from gpustate.resolver.driver_sets import wanted_of
+from gpustate.resolver.driver_sets import driver_of
 from gpustate.solve import lock as locks
 from gpustate.solve.lock import Lock, LockedSet, without_node_parts
+from gpustate.solve.request import SolvedState
 
 _FILES = TextFiles("lock file", PolicyError, 64)
 _SOLVE = "update the lock file: gpustate solve"
+#: Parameters by state.
+_Parameters = dict[str, dict[str, object]]
 
 
 def lock_path(source: str) -> str:
@@ -61,13 +63,17 @@ def save(lock: Lock, path: str) -> None:
 
 
 def onto(
-    inventory: Inventory, policy: Policy, lock: Lock, path: str, known: Collection[str] = ()
-) -> Inventory:
-    """The inventory with the driver of each node overridden by its locked set.
+    policy: Policy,
+    nodes: Iterable[InventoryNode],
+    lock: Lock,
+    path: str,
+    known: Collection[str] = (),
+) -> Policy:
+    """The policy with the driver of each node overridden by its locked set.
 
     Args:
-        inventory: the nodes.
         policy: of the nodes.
+        nodes: the nodes.
         lock: the lock.
         path: of the lock file, for messages.
         known: names of all registered states.
@@ -75,42 +81,40 @@ def onto(
     Raises:
         PolicyError: a node is not in the lock, or the policy's request has changed.
     """
-    by_node = lock.by_node()
-    layers: dict[LockedSet, VarsLayer] = {}
-    nodes: list[InventoryNode] = []
-    for node in inventory.nodes:
-        driver = _driver(policy, node, known)
+    bare, by_node = policy.with_locks({}, path), lock.by_node()
+    shared: dict[LockedSet, _Parameters] = {}
+    locks: dict[str, _Parameters] = {}
+    for node in nodes:
+        driver = _driver(bare, node, known)
         if driver is None:
-            nodes.append(node)
             continue
         one = by_node.get(node.name)
         if one is None:
             if driver.only is None:
                 raise PolicyError(f"has no set for node {node.name}", place=path, fix=_SOLVE)
-            nodes.append(node)
             continue
         _check(one, driver, node.name, path)
-        layer = layers.setdefault(one, _layer(one, path))
-        nodes.append(replace(node, layers=(*_own_layers(node), layer)))
-    return replace(inventory, nodes=tuple(nodes))
+        locks[node.name] = shared.setdefault(one, _parameters(one, driver))
+    return policy.with_locks(locks, path)
 
 
 def onto_image(
-    node: InventoryNode, policy: Policy, lock: Lock, path: str, known: Collection[str] = ()
-) -> InventoryNode:
-    """A generic image with the only locked set for its policy.
+    policy: Policy, node: InventoryNode, lock: Lock, path: str, known: Collection[str] = ()
+) -> Policy:
+    """The policy for a generic image, with the only locked set for it.
 
     Args:
         node: represents the machines that will boot the image.
         policy, lock, path, known: as for :func:`onto`.
+        node: stands for the machines that will boot the image.
 
     Raises:
         PolicyError: the lock has no set or several sets for the policy.
     """
-    driver = _driver(policy, node, known)
+    driver = _driver(policy.with_locks({}, path), node, known)
     if driver is None:
-        return node
-    wanted = wanted_of(driver)
+        return policy
+    wanted = driver.request()
     fitting = {
         (one.driver, one.module_type, *sorted(one.versions.items())): one
         for one in lock.sets
@@ -124,30 +128,20 @@ def onto_image(
             fix="select a node: -i INVENTORY --as NODE",
         )
     for one in fitting.values():
-        return replace(node, layers=(*_own_layers(node), _layer(one, path)))
+        return policy.with_locks({node.name: _parameters(one, driver)}, path)
     if driver.only is None:
         raise PolicyError(f"has no set for {wanted.text}", place=path, fix=_SOLVE)
-    return node
+    return policy
 
 
-def _driver(policy: Policy, node: InventoryNode, known: Collection[str]) -> Any:
+def _driver(policy: Policy, node: InventoryNode, known: Collection[str]) -> SolvedState[Any] | None:
     """The driver state of a node; ``None`` if it has none."""
-    for state in resolve(policy, node, known).states:
-        if state.name == "driver":
-            return None if state.absent else state
-    return None
+    driver = driver_of(resolve(policy, node, known).states)
+    return None if driver is None or driver.absent else driver
 
 
-def _own_layers(node: InventoryNode) -> Sequence[VarsLayer]:
-    said = node.vars.get("gpustate")
-    if node.layers or said is None:
-        return node.layers
-    origin = node.origins.get("gpustate", "inventory")
-    return (VarsLayer("node", node.name, said, origin),)
-
-
-def _check(one: LockedSet, driver: Any, node: str, path: str) -> None:
-    now = wanted_of(driver)
+def _check(one: LockedSet, driver: SolvedState[Any], node: str, path: str) -> None:
+    now = driver.request()
     if one.matches(now):
         return
     before = without_node_parts(one.wanted)
@@ -157,7 +151,6 @@ def _check(one: LockedSet, driver: Any, node: str, path: str) -> None:
     raise PolicyError(f"locks node {node} {what}", place=path, fix=_SOLVE)
 
 
-def _layer(one: LockedSet, path: str) -> VarsLayer:
+def _parameters(one: LockedSet, driver: SolvedState[Any]) -> _Parameters:
     mine = {n: v for n, v in one.versions.items() if driverset.is_member(n, v)}
-    said = {"version": one.driver, "module_type": one.module_type, "locked": mine}
-    return VarsLayer("node", "", {"driver": said}, path)
+    return {driver.name: driver.locked_parameters(one.driver, one.module_type, mine)}

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpustate.bundle import fetch, rpmclosure, rpmupstream
 from gpustate.bundle.closure import SOURCES, Available
-from gpustate.bundle.manifest import BASE, DRIVER, TOOLKIT
+from gpustate.bundle.manifest import BASE
 from gpustate.bundle.offers import Offers
 from gpustate.bundle.rpmclosure import Installed
 from gpustate.bundle.rpmupstream import RpmRepositorySource
@@ -27,7 +27,14 @@ from gpustate.core.state import AnyState
 from gpustate.errors import RefusedError, UsageError
 from gpustate.formats import openpgp, rpmrepos
 from gpustate.resolver.bundle_roots import RequiredPackages, required_packages
-from gpustate.resolver.deb_bundles import by_kind, fetched_key, package_names, with_named
+from gpustate.resolver.deb_bundles import (
+    by_kind,
+    fetched_key,
+    package_names,
+    repositories,
+    with_named,
+)
+from gpustate.states.repository.base import RepositoryState
 
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 #: Options of a repository with which it wants more than an address.
@@ -149,16 +156,14 @@ def select(case: RpmCase, read: RpmRead) -> Selection:
         raise UsageError(
             f"{case.name}: unsupported machine {facts.machine}", fix="x86_64 or aarch64"
         )
-    by_name: dict[str, Any] = {state.name: state for state in case.states if not state.absent}
     offers: dict[str, list[Offers]] = {}
-    for name in (TOOLKIT, DRIVER):
-        if name in by_name:
-            place = _own(by_name[name], case)
-            offers[name] = [read.offers(place, facts.machine, case.streams)]
+    for state in sorted(repositories(case.states), key=_priority):
+        offers[state.name] = [read.offers(_own(state, case), facts.machine, case.streams)]
+    pins = _pins(offers)
     offers[BASE] = [
         read.offers(_place(source, case), facts.machine, case.streams) for source in case.sources
     ]
-    world = Available(offers, _pins(offers))
+    world = Available(offers, pins)
     wants = _complete(required_packages(case.states, facts, world.versions, case.kernels), case)
     builds = rpmclosure.resolve(world, wants.roots, case.nodes)
     date = max((one.date for rows in offers.values() for one in rows), default=0)
@@ -168,10 +173,16 @@ def select(case: RpmCase, read: RpmRead) -> Selection:
 
 
 def _pins(offers: Mapping[str, Sequence[Offers]]) -> dict[str, frozenset[str]]:
-    """Names that come from the policy's repositories only; the toolkit's has the better priority."""
-    there = {name: {n for one in rows for n in one.stanzas} for name, rows in offers.items()}
-    toolkit, driver = (frozenset(there.get(name, ())) for name in (TOOLKIT, DRIVER))
-    return {TOOLKIT: toolkit, DRIVER: driver - toolkit}
+    """Names that come from the policy's repositories only, each from the one with the best priority, which is first."""
+    pins: dict[str, frozenset[str]] = {}
+    for name, rows in offers.items():
+        there = frozenset(n for one in rows for n in one.stanzas)
+        pins[name] = there.difference(*pins.values())
+    return pins
+
+
+def _priority(state: RepositoryState) -> tuple[int, str]:
+    return rpmrepos.PRIORITIES.get(state.name, 50), state.name
 
 
 def _complete(wants: RequiredPackages, case: RpmCase) -> RequiredPackages:
@@ -186,7 +197,7 @@ def _complete(wants: RequiredPackages, case: RpmCase) -> RequiredPackages:
     return RequiredPackages(with_named(wants.by_state, case.packages))
 
 
-def _own(state: Any, case: RpmCase) -> RpmRepositorySource:
+def _own(state: RepositoryState, case: RpmCase) -> RpmRepositorySource:
     """The upstream repository of a state."""
     where = state.rpm_place(case.facts)
     if where.problem or where.uri is None:

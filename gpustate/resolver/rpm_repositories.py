@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError, RefusedError
 from gpustate.solve import modules, repodata
@@ -102,16 +103,7 @@ class RepositoriesQuery(Query[Repositories]):
             f"/^\\[/ {{ keep = 1 }} /^[A-Za-z]/ {{ keep = ($0 ~ /^({_KEYS})[ \\t]*=/) }}"
             " keep && !/^[#;]/ { print }"
         )
-        return (
-            f"command -v rpm >/dev/null && [ -d /etc/yum.repos.d ] || exit {_NO_RPM}\n"
-            'printf "%s\\n" "$(uname -m)"; echo "=main"\n'
-            f"cat /etc/dnf/dnf.conf 2>/dev/null | awk '{keep}'; echo '=repos'\n"
-            f"cat /etc/yum.repos.d/*.repo 2>/dev/null | awk '{keep}'; echo '=streams'\n"
-            "cat /etc/dnf/modules.d/*.module 2>/dev/null; echo\n"
-            "for f in /var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml; do\n"
-            '  [ -f "$f" ] && { printf "=repomd|%s|%s\\n" "$(stat -c %Y "$f")" "$f"; cat "$f"; echo; }\n'
-            "done; true"
-        )
+        return shell.load("rpm_repositories", "gpustate.resolver").replace("@KEEP@", keep)
 
     def parse(self, answer: Answer) -> Repositories:
         if answer.status == _NO_RPM:

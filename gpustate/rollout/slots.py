@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpustate.errors import RefusedError, UsageError
 from gpustate.schedulers.base import Member, NotDrainedError, Say, Scheduler, Stop
@@ -85,12 +85,20 @@ class Slots:
     Args:
         limit: members of one cluster that may be out of service; empty: no limit.
         sleep: waits so many seconds.
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, limit: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        limit: str,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         check(limit)
         self._limit = limit
         self._sleep = sleep
+        self._clock = clock
+        self._seen: dict[str, tuple[float, Sequence[Member]]] = {}
         self._lock = threading.Lock()
         self._taken: dict[str, dict[str, str]] = {}
 
@@ -105,7 +113,10 @@ class Slots:
         while self._limit:
             with self._lock:
                 taken = self._taken.setdefault(scheduler.title, {})
-                names = full(scheduler.members(fresh=True), member, self._limit, taken)
+                names = full(self._members(scheduler), member, self._limit, taken)
+                if names and not taken:  # what was listed before may be over
+                    self._seen.pop(scheduler.title, None)
+                    names = full(self._members(scheduler), member, self._limit, taken)
                 if not names:
                     taken[member.name] = node
                     return
@@ -120,6 +131,14 @@ class Slots:
             if stop():
                 raise NotDrainedError("interrupted while it waited for a slot")
             self._sleep(_POLL_S)
+
+    def _members(self, scheduler: Scheduler) -> Sequence[Member]:
+        """The members as they were a few seconds ago; one list for all nodes that wait."""
+        at, members = self._seen.get(scheduler.title, (float("-inf"), ()))
+        if self._clock() - at >= _POLL_S:
+            members = scheduler.members(fresh=True)
+            self._seen[scheduler.title] = (self._clock(), members)
+        return members
 
     def give(self, scheduler: Scheduler, member: Member) -> None:
         """This member is done, well or not."""

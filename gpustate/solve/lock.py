@@ -20,7 +20,7 @@ from gpustate.formats import driverset, schemas, strict_json
 from gpustate.formats.masking import masked_data
 from gpustate.formats.words import named
 from gpustate.solve.packages import Package, Repository
-from gpustate.solve.problem import DriverRequest
+from gpustate.solve.request import DriverRequest
 from gpustate.solve.solver import Solution
 
 FORMAT = "gpustate.lock/1"

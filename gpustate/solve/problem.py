@@ -15,42 +15,12 @@ from gpustate.formats.dpkg import version_key
 from gpustate.formats.driverset import OPEN, PROPRIETARY, Scheme
 from gpustate.solve import branches, schemes
 from gpustate.solve.packages import Universe
+from gpustate.solve.request import DriverRequest
 
 #: Kernel module type for a branch and a requested type, as (type, "") or (None, why there is none).
 Modules = Callable[[int, str], tuple[str | None, str]]
 #: Compatibility rules that block a driver version with a module type: id and reason of each.
 Blocks = Callable[[str, str], "tuple[tuple[str, str], ...]"]
-
-
-@dataclass(frozen=True, slots=True)
-class DriverRequest:
-    """What a policy requests of the driver.
-
-    Args:
-        version: exact driver version.
-        channel: ``latest``, ``latest-lts``, ``latest-production`` or ``latest-new-feature``.
-        branch: driver branch.
-        module_type: ``auto``, ``open`` or ``proprietary``.
-        full: include display libraries.
-        precompiled: use Ubuntu's signed modules instead of DKMS.
-        fabric_manager: include the fabric manager in the driver's version.
-    """
-
-    version: str | None = None
-    channel: str | None = None
-    branch: int | None = None
-    module_type: str = "auto"
-    full: bool = False
-    precompiled: bool = False
-    fabric_manager: bool = False
-
-    @property
-    def text(self) -> str:
-        """The request in a few words."""
-        words = f"driver {self.version}" if self.version else self.channel or ""
-        if self.branch is not None:
-            words = f"{words} of branch {self.branch}" if words else f"branch {self.branch}"
-        return words or "a driver"
 
 
 @dataclass(frozen=True, slots=True)

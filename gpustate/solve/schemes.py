@@ -18,6 +18,10 @@ from gpustate.formats.driverschemes import Scheme
 #: ``ID`` of os-release where NVIDIA's rpm packages are installed with dnf.
 RPM_SYSTEMS = driverschemes.RHEL
 
+#: Possible package names of the fabric manager, the usual one last.
+FABRIC_MANAGERS = (
+    *("nvidia-fabricmanager-{branch}", "nvidia-fabric-manager", "nvidia-fabricmanager"),
+)
 _RPM = replace(driverschemes.of("rhel")[0], prebuilt=())
 
 
@@ -30,4 +34,4 @@ def of(os_id: str) -> tuple[Scheme, ...]:
 
 def fabric_managers(branch: int) -> tuple[str, ...]:
     """Possible package names of a branch's fabric manager, the usual one last."""
-    return (f"nvidia-fabricmanager-{branch}", "nvidia-fabric-manager", "nvidia-fabricmanager")
+    return tuple(name.replace("{branch}", str(branch)) for name in FABRIC_MANAGERS)

@@ -1,1 +1,1 @@
-"""What ``gpustate validate`` adds to the checks of each node: pods with GPUs, and a site's own tests."""
+"""Additional checks of ``gpustate validate``: pods with GPUs, and a site's own tests."""

@@ -1,4 +1,4 @@
-"""Test on nodes that run a kubelet that a pod gets its GPUs: the last link of ``gpustate validate``.
+"""The check ``pod`` of ``gpustate validate``: a pod on a node with a kubelet gets its GPUs.
 
 The node makes the image and imports it into its containerd over SSH; everything else goes through the API of
 the cluster that the inventory, or the command line, names.
@@ -44,7 +44,7 @@ exec python3 -I -S -B "$f" """
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to test.
+    """Parameters of the test.
 
     Args:
         nodes: whose own validation succeeded.
@@ -64,7 +64,7 @@ class Request:
 
 
 def connect_all(nodes: Sequence[InventoryNode], option: str) -> dict[str, Api]:
-    """Read every kubeconfig that nodes name; empty where none does.
+    """Load every kubeconfig that nodes name; empty if none does.
 
     Raises:
         UsageError: one of them cannot be used.
@@ -74,7 +74,7 @@ def connect_all(nodes: Sequence[InventoryNode], option: str) -> dict[str, Api]:
 
 
 def run(request: Request, stop: Callable[[], bool] = lambda: False) -> dict[str, Check]:
-    """The link of every node that has a kubeconfig, by node, side by side."""
+    """Run the check in parallel on every node with a kubeconfig; results by node."""
     clusters: dict[str, list[dict[str, Any]] | Check] = {}
     for path, api in request.apis.items():
         try:
@@ -117,7 +117,7 @@ def _prove(
     runtime = str(node["status"]["nodeInfo"].get("containerRuntimeVersion", ""))
     if not runtime.startswith("containerd://") or not machine.containerd:
         return pods.not_applicable(
-            f"the image is imported by ctr at {CONTAINERD_SOCKET}, and the kubelet's runtime is {runtime or 'unknown'}"
+            f"the image is imported with ctr at {CONTAINERD_SOCKET}, but the kubelet's runtime is {runtime or 'unknown'}"
         )
     podtest.remove_leftovers(api, name)
     resource = podtest.free_resource(api, name, stop)
@@ -143,7 +143,7 @@ def _program(session: Session, verb: str) -> str:
 
 
 def read_machine(text: str) -> pods.Machine:
-    """Read what the node says of itself."""
+    """Parse the node's identity."""
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     return pods.Machine(
         boot_id=values.get("boot_id", "").strip(),
@@ -172,7 +172,7 @@ def read_command(text: str) -> list[str]:
 
 
 def add(result: NodeResult, check: Check) -> None:
-    """Add the link to a node's result. When it failed, the node's proving state has failed."""
+    """Add the check to a node's result. If it failed, the node's validator state has failed."""
     result.checks.append(plain(check))
     if not check.failed:
         return

@@ -1,7 +1,7 @@
-"""A site's own testinfra tests, over the same nodes and connections as everything else.
+"""A site's own testinfra tests, on the same nodes and over the same connections.
 
-They run in a process of their own, so that a test that hangs, ends the process or changes the interpreter
-harms nobody: it is ended when one test takes too long, and every test it had not come to is said to be so.
+They run in their own process, so that a test that hangs, exits or changes the interpreter does no harm. The
+process is killed if a test takes too long, and the remaining tests are reported as not run.
 
 Sources:
     testinfra documentation: the fixture ``host``, ``testinfra_hosts``; pytest documentation, exit codes.
@@ -29,15 +29,15 @@ from gpustate.errors import GpustateError, UsageError
 
 PASSED, FAILED, SKIPPED, ERROR, NOT_RUN = "passed", "failed", "skipped", "error", "not run"
 
-#: Stands among a node's states for its tests that did not pass.
+#: Name among a node's states for its failed tests.
 STATE = "site-tests"
-#: A test that does not heed its own limit is ended with its process so much later.
+#: Seconds after its limit until a test is killed with its process.
 _GRACE_S = 10.0
 
 
 @dataclass(slots=True)
 class SiteTest:
-    """What became of one test on one node; ``node`` is empty for a test that asks for no host."""
+    """Result of one test on one node; ``node`` is empty for a test without the fixture ``host``."""
 
     test: str
     node: str = ""
@@ -47,11 +47,11 @@ class SiteTest:
 
     @property
     def bad(self) -> bool:
-        """It did not show what it was to show."""
+        """The test did not pass."""
         return self.outcome in (FAILED, ERROR, NOT_RUN)
 
     def data(self) -> dict[str, Any]:
-        """As documents have it."""
+        """The test for documents."""
         return {
             "test": self.test,
             "node": self.node,
@@ -62,7 +62,7 @@ class SiteTest:
 
 
 def add(result: NodeResult, tests: Sequence[SiteTest]) -> None:
-    """Count a node as failed for its tests that did not pass; what the validator proved stands."""
+    """Mark a node as failed because of its tests; the validator's result is kept."""
     bad = [one for one in tests if one.node == result.name and one.bad]
     if not bad:
         return
@@ -75,7 +75,7 @@ def add(result: NodeResult, tests: Sequence[SiteTest]) -> None:
 
 @dataclass(slots=True)
 class _Run:
-    """What the process has told so far."""
+    """Results that the process has reported so far."""
 
     tests: dict[str, SiteTest] = field(default_factory=dict[str, SiteTest])
     running: str = ""
@@ -83,7 +83,7 @@ class _Run:
     ended: bool = False
 
     def take(self, line: bytes) -> None:
-        """One line of it."""
+        """Add one line."""
         said = json.loads(line)
         kind, name = said["e"], said.get("id", "")
         if kind == "collected":
@@ -92,7 +92,7 @@ class _Run:
             self.running, self.since = name, time.monotonic()
         elif kind == "result":
             one = self.tests.setdefault(name, SiteTest(said["test"], said["node"]))
-            # A test that passed and could not be cleaned up after has gone wrong, not the reverse.
+            # A test that passed and whose cleanup failed has failed, not the reverse.
             if one.outcome == NOT_RUN or said["outcome"] in (FAILED, ERROR):
                 one.outcome, one.evidence = said["outcome"], said["evidence"]
             one.duration_s += said["duration_s"]
@@ -103,7 +103,7 @@ class _Run:
 
 
 def check(folder: str) -> Path:
-    """Refuse what cannot be run, before any node is reached.
+    """Check before any node is reached that the tests can run.
 
     Raises:
         UsageError: no such folder, no tests in it, a test that is no Python, or nothing to run it with.
@@ -112,19 +112,19 @@ def check(folder: str) -> Path:
     place = f"--tests {folder}"
     if not path.exists():
         raise UsageError(
-            "there is no such folder", place=place, fix="name the folder of your testinfra tests"
+            "no such directory", place=place, fix="name the directory of your testinfra tests"
         )
     for module in ("pytest", "testinfra"):
         if util.find_spec(module) is None:
             raise UsageError(
-                f"running testinfra tests needs {module}, which is not installed here",
+                f"needs {module}, which is not installed",
                 place=place,
                 fix="install it: pip install 'gpustate[tests]'",
             )
     files = sorted(_files(path))
     if not files:
         raise UsageError(
-            "it holds no tests", place=place, fix="their files are called test_*.py or *_test.py"
+            "the directory has no tests", place=place, fix="name their files test_*.py or *_test.py"
         )
     for file in files:
         _parse(file)
@@ -144,12 +144,12 @@ def _parse(file: Path) -> None:
         ast.parse(file.read_bytes(), str(file))
     except SyntaxError as error:
         raise UsageError(
-            f"is no Python: {error.msg}",
+            f"is not valid Python: {error.msg}",
             place=f"{file}:{error.lineno or 1}",
-            fix="fix it, then validate again",
+            fix="fix it, then run gpustate validate again",
         ) from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise UsageError(f"is no Python: {error}", place=str(file)) from None
+        raise UsageError(f"is not valid Python: {error}", place=str(file)) from None
     except OSError as error:
         raise UsageError(f"cannot be read ({error.strerror})", place=str(file)) from error
 
@@ -196,16 +196,16 @@ def run(
             process.stdin.close()
             hung = _listen(pipe, observed, limit_s + _GRACE_S, stop)
         except OSError as error:
-            raise GpustateError(f"the tests could not be begun ({error.strerror})") from error
+            raise GpustateError(f"the tests could not be started ({error.strerror})") from error
         finally:
             if not observed.ended:
                 process.kill()
-        said = process.stderr.read().decode("utf-8", "replace").strip()
-    return _results(observed, hung, limit_s, said)
+        output = process.stderr.read().decode("utf-8", "replace").strip()
+    return _results(observed, hung, limit_s, output, str(folder))
 
 
 def _listen(pipe: Any, observed: _Run, limit_s: float, stop: Callable[[], bool]) -> bool:
-    """Take what the process tells until it ends; whether it was given up because of a test."""
+    """Collect results until the process ends; return whether it was killed because of a test."""
     rest = b""
     with selectors.DefaultSelector() as ready:
         ready.register(pipe, selectors.EVENT_READ)
@@ -222,24 +222,24 @@ def _listen(pipe: Any, observed: _Run, limit_s: float, stop: Callable[[], bool])
     return False
 
 
-def _results(observed: _Run, hung: bool, limit_s: float, said: str) -> list[SiteTest]:
+def _results(
+    observed: _Run, hung: bool, limit_s: float, output: str, folder: str
+) -> list[SiteTest]:
     if observed.running and not observed.ended:
         one = observed.tests[observed.running]
         one.outcome = ERROR
         one.evidence = (
-            f"it did not end within {limit_s:g} s, and was ended with its process"
+            f"it did not finish within {limit_s:g} s and was killed with its process"
             if hung
-            else f"the process of the tests ended in it: {said.splitlines()[-1] if said else 'it said nothing'}"
+            else f"the test process exited during it: {output.splitlines()[-1] if output else 'no output'}"
         )
     for one in observed.tests.values():
         if one.outcome == NOT_RUN:
-            one.evidence = "the tests were ended before it"
+            one.evidence = "the tests were stopped before it"
     if not observed.tests:
-        last = said.splitlines()[-1] if said else "it said nothing"
+        last = output.splitlines()[-1] if output else "no output"
         raise GpustateError(
-            "no test was collected"
-            if observed.ended
-            else f"the process of the tests ended: {last}",
-            fix="pytest --collect-only in that folder shows what is there",
+            "no test was collected" if observed.ended else f"the test process exited: {last}",
+            fix=f"list the tests: pytest --collect-only {folder}",
         )
     return list(observed.tests.values())

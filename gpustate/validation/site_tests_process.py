@@ -34,11 +34,11 @@ base64 -w0 "$d/o"; echo; base64 -w0 "$d/e"; echo; rm -rf "$d"; exit $r"""
 
 
 class TooLong(Exception):
-    """A test took longer than it may."""
+    """A test exceeded its limit."""
 
 
 class Backend(base.BaseBackend):
-    """Commands of tests go over the session that the inventory describes, sudo included."""
+    """Runs commands of tests over the session of the inventory, with its sudo settings."""
 
     NAME = "gpustate"
 
@@ -62,7 +62,7 @@ class Backend(base.BaseBackend):
 
 
 class Plugin:
-    """The fixture ``host`` for every node, and the word of what becomes of each test."""
+    """The fixture ``host`` for every node, and the results of tests."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Plugin:
         self.hosts: dict[str, Host] = {}
 
     def tell(self, event: str, **more: Any) -> None:
-        """One line to who asked for the tests."""
+        """Send one line to the parent process."""
         line = json.dumps({"e": event, **more})
         self.pipe.write(line.encode() + b"\n")
         self.pipe.flush()
@@ -104,27 +104,27 @@ class Plugin:
         metafunc.parametrize("host", names, ids=names, scope="module", indirect=True)
 
     def named(self, wanted: Any, module: str) -> list[str]:
-        """Nodes that ``testinfra_hosts`` means: names and groups, with or without a connection before them."""
+        """Nodes in ``testinfra_hosts``: names and groups, with or without a connection prefix."""
         found: dict[str, None] = {}
         for entry in [wanted] if isinstance(wanted, str) else list(wanted):
             name = str(entry).rpartition("://")[2].rpartition("@")[2].partition("?")[0]
             inside = list(self.nodes) if name == "all" else self.groups.get(name, ())
             if name not in self.nodes and name != "all" and name not in self.groups:
                 raise pytest.UsageError(
-                    f"{module}: testinfra_hosts names {entry!r}, which the inventory does not have"
+                    f"{module}: testinfra_hosts names {entry!r}, which is not in the inventory"
                 )
             found.update(dict.fromkeys([name] if name in self.nodes else inside))
         return [name for name in found if name in self.nodes]
 
-    # --- what is told ------------------------------------------------------------------------------
+    # --- results -----------------------------------------------------------------------------------
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Every test, before the first runs."""
+        """Report every test before the first one runs."""
         for item in session.items:
             self.tell("collected", id=item.nodeid, **_place(item.nodeid, _node(item)))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that cannot be imported is a test that failed."""
+        """Report a file that cannot be imported as a failed test."""
         if report.failed:
             place = _place(report.nodeid or "collection", "")
             self.tell(
@@ -138,11 +138,11 @@ class Plugin:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
-        """One test, from its fixtures to their end, within the limit."""
+        """Run one test with its fixtures, within the limit."""
         self.tell("start", id=item.nodeid)
 
         def ring(number: int, frame: object) -> None:
-            raise TooLong(f"it did not end within {self.limit_s:g} s")
+            raise TooLong(f"it did not finish within {self.limit_s:g} s")
 
         signal.signal(signal.SIGALRM, ring)
         signal.setitimer(signal.ITIMER_REAL, self.limit_s)
@@ -153,7 +153,7 @@ class Plugin:
             self.tell("finish", id=item.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """How one phase of a test went."""
+        """Report the result of one phase of a test."""
         if report.passed and report.when != "call":
             return
         outcome = "error" if report.failed and report.when != "call" else report.outcome
@@ -186,15 +186,15 @@ def _place(nodeid: str, node: str) -> dict[str, str]:
 
 
 def _last(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """Where it went wrong, what was seen and what was wanted: on one line."""
+    """Place of the failure, actual and expected value, on one line."""
     if isinstance(report.longrepr, tuple):  # a skip: file, line, reason
         return str(report.longrepr[2])
     crash = getattr(report.longrepr, "reprcrash", None)
     text = str(crash.message) if crash is not None else str(report.longrepr)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix("E ").strip() for line in lines if line.startswith("E ")]
-    # Behind the first line pytest writes the values that an assertion was made of.
-    said = (lines if crash is not None else errors[:1] or lines[:1]) or ["it said nothing"]
+    # After the first line pytest writes the values of the assertion.
+    said = (lines if crash is not None else errors[:1] or lines[:1]) or ["no output"]
     told = " ".join(re.sub(r"^\+\s+(?=where |and )", "", line) for line in said)
     for before in ("gpustate.errors.", "gpustate.validation.site_tests_process."):
         told = told.removeprefix(before)
@@ -202,7 +202,7 @@ def _last(report: pytest.CollectReport | pytest.TestReport) -> str:
 
 
 def _line(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """The line of the test's own file, not of what it called; empty where there is none."""
+    """The line in the test's own file, not in code that it called; empty if there is none."""
     file = report.nodeid.partition("::")[0].rpartition("/")[2]
     entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
     places = [getattr(entry, "reprfileloc", None) for entry in entries]
@@ -211,7 +211,7 @@ def _line(report: pytest.CollectReport | pytest.TestReport) -> str:
 
 
 def main() -> int:
-    """Run what standard input describes."""
+    """Run the tests that standard input describes."""
     with os.fdopen(int(sys.argv[1]), "wb") as pipe:
         folder, nodes, groups, limit_s = pickle.load(sys.stdin.buffer)  # from our own parent
         os.close(0)
@@ -219,7 +219,7 @@ def main() -> int:
         plugin = Plugin(nodes, groups, limit_s, pipe)
         words = [folder, "-q", "--tb=short", "--continue-on-collection-errors"]
         words += ["-p", "no:pytest11.testinfra", "-p", "no:cacheprovider"]
-        # Names of tests begin below it, wherever gpustate was called.
+        # Names of tests are relative to it.
         words += ["--rootdir", folder if os.path.isdir(folder) else os.path.dirname(folder)]
         try:
             code = int(pytest.main(words, plugins=[plugin]))

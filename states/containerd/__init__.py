@@ -100,6 +100,7 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
     """
 
     name: ClassVar[str] = "containerd"
+    supported_runtime: ClassVar[str] = "containerd 1.6, 1.7 and 2"
     stable: ClassVar[tuple[str, ...] | None] = (
         *("digest", "lacks", "read", "running", "version", "root_path"),
     )

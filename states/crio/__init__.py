@@ -77,6 +77,7 @@ class CrioHandlerRegistered(RuntimeServiceState[Observed]):
     """
 
     name: ClassVar[str] = "crio"
+    supported_runtime: ClassVar[str] = "CRI-O"
     label: ClassVar[str] = "CRI-O"
     evidence: ClassVar[str] = "crio config"
 

@@ -76,6 +76,7 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
     """
 
     name: ClassVar[str] = "docker"
+    supported_runtime: ClassVar[str] = "Docker"
     worst: ClassVar[Disruption] = Disruption.DRAIN
     label: ClassVar[str] = "docker"
     file_format: ClassVar[str] = "JSON"

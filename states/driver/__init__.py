@@ -24,8 +24,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from gpustate import Conflict, Disruption, Node, Plan, Step, diff, ops
+from gpustate import Conflict, Disruption, Node, PciGpu, Plan, Step, diff, ops
 from gpustate.core.facts import NodeFacts
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.state import without_dependents
 from gpustate.formats import driverset
@@ -34,8 +35,10 @@ from gpustate.formats.rpm import MANAGERS, is_rpm
 from gpustate.ops import modsign
 from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
 from gpustate.probes.package_files import sources_of
-from gpustate.states.driver import building, files, refusals, repairs, scripts
+from gpustate.solve.request import InstalledSet
+from gpustate.states.driver import building, files, refusals, repairs, required, scripts
 from gpustate.states.driver.choice import Wanted, choose
+from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.installing import Installation
 from gpustate.states.driver.observed import AptAfterQuery, AptQuery, Observed, plain_value
 from gpustate.states.driver.parameters import DriverParameters
@@ -103,6 +106,19 @@ class DriverInstalled(DriverParameters):
         "damaged",
         "device_nodes",
     )
+
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
+        return required.required(self, offer, observed)
+
+    def installed_set(self, observed: Observed) -> InstalledSet:
+        complete = driverset.complete_set(observed.os_id, observed.packages)
+        return InstalledSet(complete[0].name if complete else "", tuple(sorted(observed.built)))
+
+    def modules_for(
+        self, gpus: tuple[PciGpu, ...], branch: int, wanted: str
+    ) -> tuple[str | None, str]:
+        kind, why = module_type(gpus, branch, wanted)
+        return kind, why or ""
 
     # --- probe ---------------------------------------------------------------------------
 

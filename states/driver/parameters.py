@@ -8,15 +8,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from gpustate import State
 from gpustate.formats import drivernames, driverschemes, driverset, rpm
 from gpustate.solve import branches
+from gpustate.solve.request import DriverRequest, SolvedState
 from gpustate.states.driver.observed import Observed
 
 _PARAMETER = re.compile(r"(NVreg_[A-Za-z0-9_]+|nvidia[a-z_-]*\.[A-Za-z0-9_]+)$")
 
 
-class DriverParameters(State[Observed]):
+class DriverParameters(SolvedState[Observed]):
     """What the driver's state takes; :class:`gpustate.states.driver.DriverInstalled` tells each."""
 
     version: str | None = None
@@ -78,6 +78,22 @@ class DriverParameters(State[Observed]):
                     f"locked has {name} {version}, which is not part of driver {self.version}"
                 )
         return self
+
+    def request(self) -> DriverRequest:
+        channel = self.version if self.version in branches.CHANNELS else None
+        return DriverRequest(
+            None if channel else self.version,
+            channel,
+            self.branch,
+            self.module_type,
+            self.packages == "full",
+            bool(self.precompiled),
+        )
+
+    def locked_parameters(
+        self, driver: str, module_type: str, packages: Mapping[str, str]
+    ) -> dict[str, object]:
+        return {"version": driver, "module_type": module_type, "locked": packages}
 
     def names_to_query(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Packages that apt is asked about, by distribution."""

@@ -29,8 +29,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
-from gpustate.core.queries import ShippedFile
+from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.errors import PolicyError
 from gpustate.mig import builtin, saved
 from gpustate.mig import config as configs
@@ -48,8 +47,6 @@ from gpustate.states.mig.observed import (
 )
 from gpustate.states.mig.planning import Planned, Planner
 from gpustate.states.mig.probing import look
-
-_RESTORE = ShippedFile("restore", "gpustate.nodeside", "mig_restore.sh")
 
 
 @cache
@@ -384,9 +381,8 @@ def _placed(error: PolicyError) -> PolicyError:
     return PolicyError(what, fix=error.fix)
 
 
-@cache
 def _restore() -> str:
-    return _RESTORE.load().decode("utf-8")
+    return shell.program("mig_restore", "gpustate.nodeside")
 
 
 @lru_cache(maxsize=64)

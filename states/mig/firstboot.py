@@ -88,8 +88,8 @@ def first_boot_steps(
         for keys, text in cases
         if any(key.startswith("*") is any_number for key in keys)
     ]
-    cases = "\n".join(branches)
-    layout_of = f"layout_of() {{\n  case $1 in\n{cases}\n    *) return 1 ;;\n  esac\n}}\n"
+    arms = "\n".join(branches)
+    layout_of = f"layout_of() {{\n  case $1 in\n{arms}\n    *) return 1 ;;\n  esac\n}}\n"
     divide = shell.load(
         "first_boot",
         "gpustate.states.mig",

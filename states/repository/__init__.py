@@ -50,6 +50,7 @@ class DriverRepository(RepositoryState):
 
     name: ClassVar[str] = "driver-repository"
     driver: ClassVar[bool] = True
+    serves: ClassVar[tuple[str, ...]] = ("driver",)
     origin: Literal["vendor", "distribution", "mirror"] = "vendor"
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
@@ -86,6 +87,7 @@ class ToolkitRepository(RepositoryState):
     """
 
     name: ClassVar[str] = "toolkit-repository"
+    serves: ClassVar[tuple[str, ...]] = ("container-toolkit",)
     origin: Literal["vendor", "mirror"] = "vendor"
 
     @property

@@ -47,6 +47,7 @@ class RepositoryState(RepositoryParameters):
 
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     driver: ClassVar[bool] = False  # the driver is in it
+    serves: ClassVar[tuple[str, ...]] = ()  # states whose packages come from here
     stable: ClassVar[tuple[str, ...] | None] = (
         "sources_text",
         "fingerprints",
@@ -58,6 +59,26 @@ class RepositoryState(RepositoryParameters):
         "conflicts",
         "half_bundle",
     )
+
+    @classmethod
+    def bundle_parameters(cls, url: str, key: str) -> dict[str, object]:
+        """Parameters with which the packages come from a bundle that is on the node.
+
+        Args:
+            url: of the bundle's repository.
+            key: that its indexes are signed with.
+        """
+        return {
+            "origin": "mirror",
+            "url": url,
+            "suite": "/",
+            "components": (),
+            "key": key,
+            "fingerprint": None,
+            "exclusive": True,
+            "refresh_days": None,
+            "signed": "metadata",
+        }
 
     @abstractmethod
     def vendor(self, facts: NodeFacts) -> Repository:

@@ -29,6 +29,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from gpustate import Node, Plan, State, Step, diff, ops
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.ops import modsign, owned_packages
 from gpustate.ops.modsign import CERTIFICATE_PATH
 from gpustate.probes.kernels import Kernel, Kernels
@@ -38,6 +39,7 @@ from gpustate.states.secure_boot.observed import (
     ENROLLED,
     NONE,
     QUEUED,
+    TOOLS,
     Firmware,
     FirmwareQuery,
     Observed,
@@ -63,6 +65,9 @@ class SecureBootKeyEnrolled(State[Observed]):
     before: ClassVar[tuple[str, ...]] = ("driver",)
 
     key: Literal["auto", "own"] = "auto"
+
+    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
+        return offer.optional(*(TOOLS if observed is None else observed.lacks))
 
     def probe(self, node: Node) -> Observed:
         facts, kernels = node.facts(), node.query(Kernels())

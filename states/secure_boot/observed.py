@@ -16,6 +16,8 @@ CONF_PATH = "/etc/dkms/framework.conf.d/gpustate.conf"
 #: A password that was made and is not handed over yet; on no disk.
 PASSWORD_PATH = "/run/gpustate/mok-password"
 NONE, QUEUED, ENROLLED = "none", "queued", "enrolled"
+#: Programs that make and enrol a key; their packages have the same names.
+TOOLS = ("openssl", "mokutil")
 
 
 @dataclass(frozen=True, slots=True)

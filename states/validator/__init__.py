@@ -68,12 +68,20 @@ PROGRAM = (
     ("gpustate.diagnosis", "chain_data.py"),
     ("gpustate.diagnosis", "remedies.py"),
     ("gpustate.diagnosis", "chain_probe.py"),
+    ("gpustate.diagnosis", "chain_key.sh"),
+    ("gpustate.diagnosis", "chain_driver.sh"),
+    ("gpustate.diagnosis", "chain_runtimes.sh"),
+    ("gpustate.diagnosis", "chain_cdi.sh"),
     ("gpustate.probes", "cri_status.py"),
+    ("gpustate.probes", "cri_says.sh"),
+    ("gpustate.probes", "kubelet_cgroup.sh"),
     ("gpustate.probes", "mig_capabilities.py"),
+    ("gpustate.probes", "mig_capabilities.sh"),
     ("gpustate.diagnosis", "health.py"),
     ("gpustate.formats", "nvml_report.py"),
     ("gpustate.formats", "quarantine.py"),
     ("gpustate.formats", "xids.py"),
+    ("gpustate.shell", "__init__.py"),
 )
 
 _HERE = "gpustate.states.validator"
@@ -106,6 +114,8 @@ _FORGET = shell.load("forget", _HERE, STATUS=STATUS_FOLDER)
 
 @cache
 def _program_text(package: str, file: str) -> str:
+    if file.endswith(".sh"):
+        return shell.load(file.removesuffix(".sh"), package)
     return ShippedFile(file, package, file).load().decode("utf-8")
 
 
@@ -390,7 +400,7 @@ def _verdict(kept: Proof | None, key: chain.Key) -> str:
 
 
 def _program_digest(files: dict[str, str], folder: str) -> str:
-    """Of what ``sha256sum validate config.json gpustate/*/*.py`` prints for these."""
+    """Of what ``sha256sum validate config.json gpustate/*/*.*`` prints for these."""
     names = [path.removeprefix(folder) for path in files]
     order = ["validate", "config.json", *sorted(name for name in names if "/" in name)]
     return _digest(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -21,47 +23,21 @@ from gpustate.graph.order import order
 from gpustate.testing import check_contract
 
 TOP = Path(__file__).parents[2]
-NAMES = (
-    "bundle",
-    "cdi",
-    "container-toolkit",
-    "containerd",
-    "crio",
-    "cuda-toolkit",
-    "dcgm",
-    "dcgm-exporter",
-    "dev-char",
-    "device-plugin-config",
-    "docker",
-    "driver",
-    "driver-repository",
-    "fabric-manager",
-    "gdrcopy",
-    "gds",
-    "gpu-labels",
-    "imex",
-    "k0s",
-    "k3s",
-    "kata",
-    "kernel",
-    "microk8s",
-    "mig",
-    "mps",
-    "nouveau",
-    "nvlsm",
-    "ofed",
-    "peermem",
-    "persistenced",
-    "podman",
-    "preflight",
-    "quarantine",
-    "secure-boot",
-    "slurm-gres",
-    "toolkit-repository",
-    "validator",
-    "vfio",
-    "vgpu-guest",
-)
+STATES = TOP / "states"
+
+
+def declared() -> Iterator[str]:
+    """Names that the files of states declare, read without importing any; so that none drops out unnoticed."""
+    for path in sorted(STATES.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.AnnAssign) or node.value is None:
+                continue
+            named = getattr(node.target, "id", "") == "name"
+            if named and ast.unparse(node.annotation) == "ClassVar[str]":
+                yield ast.literal_eval(node.value)
+
+
+NAMES = tuple(sorted(declared()))
 SEEN: set[str] = set()
 EDGES = ("needs", "after", "before", "known_after")
 
@@ -71,8 +47,19 @@ def made(name: str) -> AnyState:
     return build_state(registry.get(name), {})
 
 
-def test_exactly_the_documented_states_are_registered() -> None:
+def test_exactly_the_states_that_files_declare_are_registered() -> None:
     assert tuple(registry.Registry().states()) == NAMES
+    assert len(NAMES) == len(set(NAMES)) >= 39
+
+
+def test_every_module_declares_a_state_or_a_family() -> None:
+    """A module without one is looked into at each start, for nothing."""
+    homes = {cls.__module__ for cls in registry.Registry().states().values()}
+    homes |= {cls.__module__ for cls in registry.Registry().families().values()}
+    used = {home.removeprefix("gpustate.states.").partition(".")[0] for home in homes}
+    modules = (path for path in STATES.iterdir() if path.is_dir() or path.suffix == ".py")
+    there = {path.stem for path in modules if not path.stem.startswith(("_", "."))}
+    assert there == used
 
 
 @pytest.mark.parametrize("name", NAMES)

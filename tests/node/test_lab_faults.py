@@ -38,7 +38,7 @@ def test_a_library_of_another_version_is_named_and_repaired(lab: Lab, node12: No
     driver = next(check for check in broken["checks"] if check["name"] == "driver")
     assert "loaded 580.65.06" in driver["evidence"]
     assert "libnvidia-ml 580.178.04, libcuda 580.178.04" in driver["evidence"]
-    assert "matched set of driver packages" in driver["remedy"]
+    assert "all driver packages in one version" in driver["remedy"]
     assert gpustate("drift", POLICY, *inventory, "-l", "gpu1").code == 2
     node12.fault(fault, on=False)
     assert node12.run("nvidia-smi -L").stdout.count("UUID") == 8

@@ -93,7 +93,7 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
     assert node.run(query).stdout == "25.0\n"
     modes = "nvidia-smi --query-gpu=compute_mode --format=csv,noheader"
     assert node.run(modes).stdout == "Exclusive_Process\n" * 2
-    assert "proven in" in node.run("cat /var/lib/gpustate/runs/*/out.*").stdout
+    assert "validated in" in node.run("cat /var/lib/gpustate/runs/*/out.*").stdout
     # A process that goes past the daemon while a client is there gets CUDA's error 46.
     beside = (
         "gpustate-lab-workload 0 20 & p=$!; sleep 1; "

@@ -182,7 +182,7 @@ def capabilities_lose_their_nodes_and_get_them_back(lab: Lab, node: Node, folder
     told = explained()
     assert told["cause"] == "mig-capability-without-node", str(told)
     assert f"nvidia-cap{instance} is missing (gpu0/mig/{name})" in str(told["checks"])
-    assert f"nvidia-cap{compute} is 511:{compute} and should be" in str(told["checks"])
+    assert f"nvidia-cap{compute} is 511:{compute} instead of" in str(told["checks"])
     # The driver makes them; where somebody else looks after it, the state mig does.
     for alone in (False, True):
         node.run(damage if alone else ":")

@@ -20,7 +20,7 @@ from solveworld import H100, V100, problem, unresolved_names
 from gpustate.core.queries import Answer, Query
 from gpustate.resolver.deb_indexes import DebDriverQuery, OtherPackagesQuery, with_pins
 from gpustate.solve.packages import Package, Repository, Universe
-from gpustate.solve.problem import DriverRequest
+from gpustate.solve.request import DriverRequest
 from gpustate.solve.solver import NoSolution, Solution, describe_conflict, solve
 from gpustate_lab import host, setup
 from gpustate_lab.api import Lab

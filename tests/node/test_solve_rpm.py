@@ -22,8 +22,9 @@ from gpustate.errors import RefusedError
 from gpustate.resolver.rpm_indexes import OtherRpmsQuery, RpmDriverQuery, with_others
 from gpustate.resolver.rpm_repositories import Repositories, RepositoriesQuery
 from gpustate.solve.packages import Package, Universe, unresolved_names
-from gpustate.solve.problem import DriverRequest, Problem
+from gpustate.solve.problem import Problem
 from gpustate.solve.repodata import nevra
+from gpustate.solve.request import DriverRequest
 from gpustate.solve.solver import NoSolution, Solution, describe_conflict, solve
 
 pytestmark = pytest.mark.node

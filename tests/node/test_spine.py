@@ -113,7 +113,7 @@ def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(fresh_l
         links = {check["name"]: check["outcome"] for check in row["checks"]}
         assert links["cuda"] == "ok"
         assert "failed" not in links.values()
-    assert gpustate("explain", "gpu1", *inventory, code=0).out.startswith("gpu1  every link holds")
+    assert gpustate("explain", "gpu1", *inventory, code=0).out.startswith("gpu1  all checks passed")
     for node in fresh_lab.nodes:
         node.run(DAMAGE)
         (node.root / "etc/containerd/config.toml").write_text(before[node.name])
@@ -235,7 +235,7 @@ def test_nouveau_in_use_costs_one_reboot_after_the_driver_is_built(
     refused = gpustate(
         "apply", POLICY, "-i", lab.inventory, "--yes", "--max-disruption", "drain", code=5
     )
-    assert "may cost reboot" in refused.out
+    assert "may cause disruption reboot" in refused.out
     ran = gpustate("apply", POLICY, "-i", lab.inventory, "--yes", "-o", "json", code=0)
     assert ran.summary["reboots"] == "1"
     assert node.boot_id() != first

@@ -122,7 +122,12 @@ def test_a_reboot_is_proven_by_the_boot_unit_and_not_waited_for(proven: Proven) 
 @pytest.mark.parametrize(
     ("fault", "link", "said", "left"),
     [
-        ("cuda-802", "cuda", ("CUDA 802", "nvidia-fabricmanager must run"), ["driver-ready"]),
+        (
+            "cuda-802",
+            "cuda",
+            ("CUDA 802", "systemctl restart nvidia-fabricmanager"),
+            ["driver-ready"],
+        ),
         ("gpu-off-bus:3", "libraries", ("GPU 3: GPU is lost (NVML 15)", "Xid 79"), []),
     ],
 )
@@ -138,7 +143,7 @@ def test_a_broken_link_is_named_with_evidence_and_next_move(
         assert proven.status_files() == left
         code, out = proven.gpustate("explain", proven.node.name)
         assert code == 3
-        assert f"broken: {link}" in out
+        assert f"failed: {link}" in out
     finally:
         proven.node.fault(fault, on=False)
     code, out = proven.validate()

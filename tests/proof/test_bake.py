@@ -330,9 +330,9 @@ def test_a_first_boot_that_cannot_be_finished_fails_loudly_and_is_taken_up_again
     failed = broken.run("systemctl --failed --no-legend --plain").stdout
     assert "gpustate-firstboot.service" in failed
     told = gpustate("plan", root.policy, *inventory)
-    assert "the first boot of its image: failed: validator" in told.out
+    assert "first boot of its image: failed: validator" in told.out
     assert (
-        "the first boot of its image: failed"
+        "first boot of its image: failed"
         in gpustate("explain", root.node.name, "-i", lab.inventory).out
     )
     broken.fault("cuda-802", on=False)

@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import declarations
 import killpoints
 import nodedisk
 import pytest
@@ -56,29 +57,7 @@ others = set(registry.states()) - {state.name for state in preset.states}
 policy = Policy(*preset.states, *(registry.get(name)() for name in sorted(others)))
 """
 #: States that are in the run and have no step there, each with its reason.
-STEPLESS = {
-    "bundle": "its default names no bundle",
-    "crio": "CRI-O is not on these nodes",
-    "cuda-toolkit": "its default names no version",
-    "docker": "docker is not on these nodes",
-    "imex": "no rack joins these GPUs across nodes",
-    "k0s": "k0s is not on these nodes",
-    "k3s": "k3s and RKE2 are not on these nodes",
-    "kata": "its default names no runtime",
-    "kernel": "no meta package brings kernels there",
-    "microk8s": "MicroK8s is not on these nodes",
-    "mig": "its default, all-disabled, is what these GPUs are",
-    "nvlsm": "their NVSwitches are on PCI, and need no subnet manager",
-    "ofed": "its default installs nothing, and there is no OFED",
-    "peermem": "no network card of NVIDIA there, and DMA-BUF would need nothing",
-    "podman": "podman and its hooks are not on these nodes",
-    "preflight": "it only looks and refuses",
-    "quarantine": "no GPU is out of use there",
-    "secure-boot": "Secure Boot is off there",
-    "slurm-gres": "no slurmd there, and nothing to configure",
-    "vfio": "its default names no device",
-    "vgpu-guest": "its default names neither token nor server",
-}
+STEPLESS = declarations.collected("STEPLESS")
 IMAGES = ("debian12", "debian13")
 #: Where every place that the death of the controller or of the node can leave is carried out.
 WHOLE = "debian12"

@@ -6,6 +6,7 @@ engine, with real files on this machine.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import tempfile
@@ -117,9 +118,6 @@ FIELDS: dict[tuple[str, str], st.SearchStrategy[Any]] = {
     ).map(lambda keys: tuple(sorted(keys))),
     ("gpustate.states.podman", "leftovers"): _HOOKS,
     ("gpustate.states.podman", "kept"): _HOOKS,
-    ("gpustate.states.validator", "state_folder"): st.just("/var/lib/gpustate"),
-    ("gpustate.states.validator", "proc"): st.just("/proc"),
-    ("gpustate.states.validator", "sys"): st.just("/sys"),
     ("gpustate.states.preflight", "room"): st.lists(
         st.tuples(
             st.sampled_from(("/boot", "/usr", "/var")),
@@ -137,6 +135,16 @@ FOLLOWS: dict[str, frozenset[str]] = {
     **dict.fromkeys(_RUNTIMES, frozenset({"digest", "found", "dead"})),
     "k3s": frozenset({"late"}),
 }
+
+#: Modules below ``tests/support/observed``, one a state that wants it: more of the tables above, and ``possible``.
+OWN = [
+    importlib.import_module(f"observed.{path.stem}")
+    for path in sorted((Path(__file__).parents[1] / "support/observed").glob("*.py"))
+]
+for _module in OWN:
+    PARAMETERS.update(getattr(_module, "PARAMETERS", {}))
+    FIELDS.update(getattr(_module, "FIELDS", {}))
+    FOLLOWS.update(getattr(_module, "FOLLOWS", {}))
 
 text = st.sampled_from(_WORDS) | st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12
@@ -178,7 +186,10 @@ def observations(kind: type[Any]) -> st.SearchStrategy[Any]:
 
 
 def possible(state: AnyState, seen: Any) -> Any:
-    """An observation that the state's own probe could have made: fields that hang together do."""
+    """An observation that the state's own probe could have made: fields that belong together do."""
+    for module in OWN:
+        if hasattr(module, "possible"):
+            seen = module.possible(state, seen)
     if state.name == "driver":
         # One row of facts for each kernel, and one value for each parameter that was asked for.
         return replace(
@@ -202,8 +213,6 @@ def possible(state: AnyState, seen: Any) -> Any:
         return damaged_files(seen, seen.packages)
     if state.name in ("dcgm-exporter", "fabric-manager"):
         return damaged_files(seen, [seen.package] if seen.package and seen.version else [])
-    if state.name == "nvlsm" and not seen.version:
-        return replace(seen, version=None, held=False)
     if state.name in _RUNTIMES:
         return possible_runtime(state, seen)
     if state.name == "k3s" and (state.absent or not seen.unit):

@@ -16,8 +16,9 @@ from gpustate.formats.driverset import OPEN, PROPRIETARY
 from gpustate.solve import core
 from gpustate.solve.closure import Closure
 from gpustate.solve.packages import Package, Repository, Universe
-from gpustate.solve.problem import DriverRequest, Problem
+from gpustate.solve.problem import Problem
 from gpustate.solve.relations import Relation
+from gpustate.solve.request import DriverRequest
 from gpustate.solve.solver import NoSolution, Reasons, Solution, solve
 
 MANY = 1500 if everything() else 80

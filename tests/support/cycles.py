@@ -4,7 +4,7 @@ Tests on nodes run the command line through :func:`commands.gpustate`; each docu
 read here, and per state the parts of its cycle are noted: it was applied, a second apply found nothing
 to do, what damaged it was seen, the next apply fixed it, it was removed. That a removal restores the
 start is asserted by the test itself. A run of the whole suite fails where a registered state has a part
-missing and no reason in :data:`PARTLESS`.
+missing and no reason for that in ``PARTLESS`` of its tests (see :mod:`declarations`).
 
 A change counts as fixed damage only where the same policy had been applied to the same disk before and
 nothing was left to do: then it is the node that moved.
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import declarations
 import pytest
 
 APPLIED, SETTLED, DAMAGED, MENDED, REMOVED = PARTS = (
@@ -29,12 +30,6 @@ APPLIED, SETTLED, DAMAGED, MENDED, REMOVED = PARTS = (
     "removed",
 )
 BLOCKED = "blocked: needs a console"
-#: States that some part does not fit, with the reason.
-PARTLESS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "bundle": ((REMOVED,), "no state of a policy: removing the policy removes it"),
-    "k3s": ((REMOVED,), "it writes nothing that could be removed"),
-    "preflight": ((APPLIED, DAMAGED, MENDED, REMOVED), "it only looks and refuses"),
-}
 
 
 @dataclass
@@ -77,12 +72,13 @@ class Cycles:
 
     def missing(self, states: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Parts without a reason to be missing, by state."""
+        partless = declarations.collected("PARTLESS")
         rows = {
             state: tuple(
                 part
                 for part in PARTS
                 if part not in self.seen.get(state, ())
-                and part not in PARTLESS.get(state, ((),))[0]
+                and part not in partless.get(state, ((),))[0]
             )
             for state in sorted(states)
         }

@@ -498,7 +498,7 @@ def _trial(bed: Bed, names: Sequence[str], points: Sequence[Point]) -> list[Verd
 
 def _judge_broken(bed: Bed, name: str, verdict: Verdict, ended: Ended) -> None:
     row = ended.rows.get(name)
-    if row is None or "Traceback" in ended.err or "a mistake in gpustate" in str(row):
+    if row is None or "Traceback" in ended.err or "a bug in gpustate" in str(row):
         trace = ended.err.find("Traceback")
         said = ended.err[max(trace, 0) :][:1500] if row is None or trace >= 0 else row.get("reason")
         verdict.wrong.append(f"exit {ended.code}: {said}")

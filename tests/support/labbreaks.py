@@ -74,7 +74,7 @@ BREAKS = (
         "mig-capability-without-node",
         "driver",
         sh("cd /dev/nvidia-caps && rm nvidia-cap1 && mknod -m 400 nvidia-cap1 c 511 1"),
-        "/dev/nvidia-caps/nvidia-cap1 is 511:1 and should be",
+        "/dev/nvidia-caps/nvidia-cap1 is 511:1 instead of",
     ),
     Break(
         "driver-library-damaged",

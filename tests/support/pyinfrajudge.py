@@ -102,7 +102,7 @@ def ours(
         if planned.complete:
             break
         execs += 1
-        known.update(zip(asking.wanted, answered(tuple(asking.wanted), answers), strict=True))
+        known.update(zip(asking.missing, answered(tuple(asking.missing), answers), strict=True))
     return planned, [told(command.shown) for command in planned.commands], execs
 
 

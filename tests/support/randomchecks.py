@@ -151,7 +151,7 @@ def walk(states: Any, node: InventoryNode, answerer: ri.BentNode) -> dict[str, s
         check_line(str(error))
         return {"probe": make_batch(node, tuple(answerer.asked), "n").script}
     if ledger.lock is not None:
-        render_error(ledger.lock.told())
+        render_error(ledger.lock.describe())
     results = make.make(ordered, observations)
     for name, result in results.items():
         assert "this is a mistake in the state" not in result.reason, (name, result.reason)

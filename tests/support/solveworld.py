@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from gpustate import PciGpu
 from gpustate.solve import packages
 from gpustate.solve.packages import Package, Repository, Universe, unresolved_names
-from gpustate.solve.problem import Blocks, DriverRequest, Problem
+from gpustate.solve.problem import Blocks, Problem
+from gpustate.solve.request import DriverRequest
 from gpustate.states.driver.gpus import module_type
 
 VENDOR = Repository("NVIDIA", "/", "", "https://vendor.test/cuda")

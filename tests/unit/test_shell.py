@@ -22,17 +22,7 @@ SH = re.compile(
 )
 LINES = 6
 #: Constants that look like sh of more than :data:`LINES` lines. Lower a number when it sinks.
-LIMITS: dict[str, int] = {
-    "gpustate/bake": 1,
-    "gpustate/core": 6,
-    "gpustate/diagnosis": 4,
-    "gpustate/engine": 2,
-    "gpustate/explain": 5,
-    "gpustate/formats": 7,
-    "gpustate/ops": 25,
-    "gpustate/probes": 21,
-    "gpustate/remote": 4,
-}
+LIMITS: dict[str, int] = {}
 
 
 def long_shell() -> Counter[str]:

@@ -13,8 +13,6 @@ from gpustate.states.preflight import Observed, PreflightPassed
 from gpustate.support import Kind, Level, Support
 
 TESTS = Path(__file__).parents[1]
-#: What the declarations of tests on nodes call a level.
-HOWS = {Level.REAL: statetable.REAL_NODE, Level.SIMULATED: statetable.SIMULATED}
 IDS = [row.name for row in support.TABLE]
 
 
@@ -50,7 +48,7 @@ def test_no_name_is_there_twice() -> None:
         names = support.ids(kind)
         assert len(names) == len(set(names))
         assert all(support.level(kind, name) for name in names)
-    assert support.level(Kind.RUNTIME, "lxc") is None
+    assert support.level(Kind.DISTRIBUTION, "beos5") is None
 
 
 @pytest.mark.parametrize("row", support.TABLE, ids=IDS)
@@ -80,20 +78,24 @@ def test_the_level_of_a_distribution_is_what_its_tests_show(row: Support) -> Non
 
 
 @pytest.mark.parametrize(
-    "row",
-    [row for row in support.TABLE if row.kind is not Kind.DISTRIBUTION],
-    ids=lambda row: row.name,
+    "row", [row for row in support.TABLE if row.kind is Kind.SCHEDULER], ids=lambda row: row.name
 )
-def test_the_level_of_a_runtime_is_what_its_tests_declare(row: Support) -> None:
+def test_a_scheduler_names_states_that_exist(row: Support) -> None:
     assert set(row.ids) <= set(registry.names())
-    if row.kind is Kind.SCHEDULER:
-        return
-    for name in row.ids:
-        shown = [statetable.declared(TESTS / module).get(name) for module in row.tests]
-        assert any(how is not None and how[0] == HOWS[row.level] for how in shown), name
+
+
+def test_runtimes_have_the_level_that_their_tests_on_nodes_declare() -> None:
+    rows = {row.ids[0]: row for row in supporttable.runtimes()}
+    assert rows["containerd"].level is Level.REAL
+    assert "node/test_containerd.py" in rows["containerd"].tests
+    assert rows["crio"].level is Level.SIMULATED
+    for row in rows.values():
+        assert row.level is not Level.RECORDED, f"{row.name}: no test on a node declares it"
+        for test in row.tests:
+            assert (TESTS / test).is_file()
 
 
 def test_every_runtime_of_a_preset_is_in_the_table() -> None:
     from gpustate import presets
 
-    assert set(presets._RUNTIMES) <= set(support.ids(Kind.RUNTIME))
+    assert set(presets._RUNTIMES) <= {row.ids[0] for row in supporttable.runtimes()}

@@ -26,6 +26,7 @@ from gpustate.gpu_operator.companions import (
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding
+from gpustate.gpu_operator.pools import overlap, terms
 
 #: Sections that the schema of ClusterPolicy requires; an empty mapping is enough.
 REQUIRED = (
@@ -56,6 +57,7 @@ def documents(contexts: Sequence[Context]) -> Iterator[Finding]:
         )
     drivers = kinds.get("nvidiadriver", [])
     yield from _drivers(drivers)
+    yield from _overlaps(drivers)
     for policy in kinds.get("clusterpolicy", [])[:1]:
         yield from _policy(policy, drivers)
     for cluster in kinds.get("gpucluster", [])[:1]:
@@ -70,6 +72,23 @@ def _drivers(drivers: Sequence[Context]) -> Iterator[Finding]:
             "default",
             f"default is true here and in {defaults[0].title}, and only one may be the default",
         )
+
+
+def _overlaps(drivers: Sequence[Context]) -> Iterator[Finding]:
+    """Selectors that some node can match together: the Operator then refuses both drivers."""
+    narrow = [(one, terms(one.spec)) for one in drivers]
+    narrow = [(one, mine) for one, mine in narrow if mine != [{}]]
+    for number, (one, mine) in enumerate(narrow):
+        for other, theirs in narrow[:number]:
+            if overlap(mine, theirs):
+                path = "nodeSelector" if one.item_at("nodeSelector") else "nodeAffinity"
+                yield one.find(
+                    "overlap",
+                    path,
+                    f"a node can match this and the selector of {other.title} (line {other.item.line}), "
+                    "and the Operator refuses two NVIDIADrivers for one node",
+                    "select by different values of one label",
+                )
 
 
 def _policy(policy: Context, drivers: Sequence[Context]) -> Iterator[Finding]:

@@ -49,6 +49,7 @@ RULES = {
             _WARNING,
             "An environment variable that is not read, or not with this value.",
         ),
+        Rule("overlap", _WARNING, "NVIDIADrivers that can select the same node."),
         Rule("tag", _WARNING, "A version for which no image tag is published."),
         Rule("wrapped", _NOTE, "Helm values inside another file."),
         Rule(

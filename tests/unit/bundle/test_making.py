@@ -14,7 +14,7 @@ from bundleworld import DATE, Site, stanza
 
 from gpustate.bundle import manifest, reading, upstream, write
 from gpustate.bundle.closure import Available, Baseline, resolve
-from gpustate.bundle.manifest import BASE, DRIVER
+from gpustate.bundle.manifest import BASE
 from gpustate.bundle.offers import Build
 from gpustate.bundle.signing import SigningKey
 from gpustate.errors import ConnectionFailed, RefusedError, UsageError
@@ -22,6 +22,7 @@ from gpustate.formats import openpgp
 from gpustate.solve import packages
 from gpustate.solve.packages import Repository, Universe
 
+DRIVER = "driver-repository"
 SCHEMA = Path(manifest.__file__).parent / "schema" / "bundle.json"
 
 

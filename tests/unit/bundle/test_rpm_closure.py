@@ -12,9 +12,11 @@ from rpmworld import Rpm
 
 from gpustate.bundle import rpmclosure
 from gpustate.bundle.closure import Available
-from gpustate.bundle.manifest import BASE, DRIVER
+from gpustate.bundle.manifest import BASE
 from gpustate.bundle.rpmclosure import Installed
 from gpustate.errors import RefusedError, UsageError
+
+DRIVER = "driver-repository"
 
 
 def closed(site: RpmSite, *roots: str, nodes: Iterable[Installed] = ()) -> list[str]:

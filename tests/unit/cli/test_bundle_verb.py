@@ -11,10 +11,13 @@ from commandline import Cli
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "bundle: no policy; gpustate bundle POLICY --out FILE.tar makes one"),
+        ((), "bundle: no policy; build a bundle: gpustate bundle POLICY --out FILE.tar"),
         (("chek", "x.tar"), "bundle: 'chek' is neither a file nor a verb; did you mean 'check'"),
-        (("driver", "--out", "x.zip"), "--out x.zip: a bundle is no .zip file, and would be a "),
-        (("driver", "--out", "sub/x.tar.gz"), "name it sub/x.tar, or give a folder's name"),
+        (
+            ("driver", "--out", "x.zip"),
+            "--out x.zip: a bundle cannot be a .zip file; it would become a ",
+        ),
+        (("driver", "--out", "sub/x.tar.gz"), "name it sub/x.tar, or give the name of a directory"),
         (("driver",), "Missing option '--out'"),
     ],
 )
@@ -38,11 +41,11 @@ def test_a_mistake_is_one_line_with_the_next_move(
         ),
         (
             ("--for", "azl3/x86_64"),
-            "NVIDIA's packages for 'azl3/x86_64' are not supported here; keep a",
+            "unsupported distribution 'azl3/x86_64': no names of NVIDIA's packages; use a",
         ),
         (("--for", "rocky9"), "--for: 'rocky9' is not a distribution and machine"),
         (("--for", "rocky9/x86_64", "--installed", "none"), "none: "),
-        (("--installed", "x", "-i", "h1"), "--installed goes with --for"),
+        (("--installed", "x", "-i", "h1"), "--installed needs --for"),
     ],
 )
 def test_what_is_installed_belongs_to_names_of_rpm_distributions(

@@ -16,7 +16,7 @@ import pytest
 from commandline import Cli
 from pages import plan
 
-from gpustate.cli import apply, context
+from gpustate.cli import apply, common, context
 
 POLICY = """
 from filestates import First, Third
@@ -82,9 +82,7 @@ def test_a_plan_names_inventory_limit_commit_and_person(
         assert f"- {name}: `{value}`\n" in text
     assert PERSON in page
     (project / "policy.py").write_text((project / "policy.py").read_text() + "\n")
-    assert context.commit(str(project / "policy.py")) == (
-        f"{commit} (with changes that are not committed)"
-    )
+    assert context.commit(str(project / "policy.py")) == (f"{commit} (with uncommitted changes)")
 
 
 def test_nodes_that_were_not_reached_stand_last_with_a_command_that_works(
@@ -125,7 +123,7 @@ def test_a_removal_is_planned_saved_shown_and_carried_out(
     assert done.status == 0, done
     assert not path.exists()
     refused = gpustate("plan", "away.json", "--remove")
-    assert "--remove is for new ones" in refused.err
+    assert "--remove is only for new plans" in refused.err
 
 
 def test_drift_is_counted_beside_a_refusal_and_the_rest_is_applied(
@@ -157,3 +155,13 @@ def test_somebody_is_asked_about_what_would_change_and_about_nothing_else(
     assert asked == ["Apply to gpu[1-3] (3 nodes): at worst reboot on 3, in 3 batches (1,50%)?"]
     apply._confirm("apply", plan("words", ()), options, ())
     assert len(asked) == 1
+
+
+def test_commands_of_a_remedy_name_the_node_and_its_inventory() -> None:
+    options = {"inventory": "my nodes.yml"}
+    fix = "apply (state cdi): gpustate apply POLICY -l NODE; or: gpustate quarantine -l NODE --end"
+    assert common.complete_command(fix, "gpu7", options, "site.yml") == (
+        "apply (state cdi): gpustate apply site.yml -i 'my nodes.yml' -l gpu7; "
+        "or: gpustate quarantine -i 'my nodes.yml' -l gpu7 --end"
+    )
+    assert "apply POLICY -i " in common.complete_command(fix, "gpu7", options)

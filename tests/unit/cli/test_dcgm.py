@@ -38,7 +38,7 @@ URL = "http://localhost:9400/metrics"
 
 def look(nvml: NvmlFacts, answer: tuple[int, str] | None) -> dict[str, object]:
     node = FakeNode(answers={"GpuFacts": nvml}, shell={URL: answer} if answer else {})
-    return dcgm._look(node, shipped.counters(), "c.csv", URL if answer else None)
+    return dcgm._check_node(node, shipped.counters(), "c.csv", URL if answer else None)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_what_is_given_out_is_whole(gpustate: Cli, project: Path) -> None:
     done = gpustate("dcgm", "counters", "--out", "own.csv")
     assert (done.status, done.out) == (0, "")
     done = gpustate("dcgm", "check", "own.csv")
-    assert (done.status, done.out) == (0, "own.csv: 26 fields, nothing wrong\n")
+    assert (done.status, done.out) == (0, "own.csv: 26 fields, no errors\n")
     assert (project / "own.csv").read_text("utf-8") == shipped.counters_file()
 
 
@@ -81,7 +81,7 @@ def test_what_is_given_out_is_whole(gpustate: Cli, project: Path) -> None:
         (b"\0\0", "is a binary file"),
         (b"\xff", "is not UTF-8"),
         (b"\xef\xbb\xbfDCGM_FI_DEV_GPU_TEMP, gauge, x\n", "bad.csv:1: begins with a byte order"),
-        (b"DCGM_FI_DEV_GPU_TMP, gauge, x\n", "bad.csv:1: DCGM_FI_DEV_GPU_TMP is not a field"),
+        (b"DCGM_FI_DEV_GPU_TMP, gauge, x\n", "bad.csv:1: DCGM_FI_DEV_GPU_TMP is not a DCGM field"),
         (b"\n" + b"a" * 100000 + b"\n", "bad.csv:2: has 1 columns"),
     ],
 )
@@ -147,7 +147,7 @@ def test_every_bad_line_of_a_counters_file_is_told(gpustate: Cli, project: Path)
 def test_what_no_exporter_is_asked_by_is_refused(gpustate: Cli, url: str) -> None:
     done = gpustate("dcgm", "check", "-i", "a,b", "--scrape", url)
     assert done.status == 1
-    assert "is not an address of an exporter" in done.err
+    assert "is not the URL of an exporter" in done.err
     assert done.err.count("\n") == 1
 
 

@@ -86,7 +86,7 @@ def test_the_network_that_is_asked_for_gives_the_addresses(run: Callable[..., Re
 def test_nodes_that_are_in_no_list_are_named(run: Callable[..., Result]) -> None:
     done = run([tray("t1", "10.0.0.1", state="in progress"), "t2"], "-o", "domains")
     assert done.stdout == "imex:\n  domains: {}\n"
-    assert "t1: fabric in progress on 1 of 1 GPUs, so in no domain yet" in done.stderr
+    assert "t1: fabric in progress on 1 of 1 GPUs, in no domain yet" in done.stderr
     assert "t2" in done.stderr
     assert done.exit_code != 0
 

@@ -31,7 +31,7 @@ def look(nvml: NvmlFacts, *lines: str) -> dict[str, object]:
     node = FakeNode(
         answers={"GpuFacts": nvml}, shell={"NVRM: Xid": (0, "".join(f"{one}\n" for one in lines))}
     )
-    return health._look(node)
+    return health._health(node)
 
 
 def states(found: dict[str, object]) -> list[str]:
@@ -61,12 +61,14 @@ def test_an_xid_of_a_gpu_that_is_gone_counts() -> None:
 
 def test_a_node_without_nvml_or_with_a_torn_file_is_an_error() -> None:
     nothing = NvmlFacts(error=9, error_text="driver not loaded")
-    assert str(look(nothing)["error"]).startswith("NVML: driver not loaded; see: gpustate explain")
+    assert str(look(nothing)["error"]).startswith(
+        "NVML: driver not loaded; diagnose it: gpustate explain"
+    )
     assert "cannot be read" in str(look(NVML, "quarantine=x", "now=1")["error"])
 
 
 def changed(observed: ChainObservation, gpu: str | None, *, end: bool = False) -> tuple[Entry, ...]:
-    return health._changed(observed, 100, gpu, "why", 60, end, "me")
+    return health._new_entries(observed, 100, gpu, "why", 60, end, "me")
 
 
 @pytest.mark.parametrize("gpu", ["2", "GPU-2", "0000:02:00.0"])
@@ -94,7 +96,7 @@ def test_a_lost_gpu_is_named_by_its_place() -> None:
     for name in ("2", "0000:02:00.0"):
         (entry,) = changed(lost, name)
         assert (entry.uuid, entry.pci) == ("", "0000:02:00.0")
-    with pytest.raises(UsageError, match="there is no GPU '7' here"):
+    with pytest.raises(UsageError, match="no GPU '7' on this node"):
         changed(lost, "7")
     with pytest.raises(UsageError, match="is not in quarantine"):
         changed(lost, "1", end=True)
@@ -106,13 +108,13 @@ def test_a_lost_gpu_is_named_by_its_place() -> None:
         (("--gpu", "1"), "give --reason and --for"),
         (("--gpu", "1", "-m", "x"), "give --reason and --for"),
         (("-m", "x"), "name it with --gpu"),
-        (("--end", "--gpu", "4", "--for", "1d"), "--end ends a quarantine now"),
-        (("--end", "-m", "x"), "--end ends a quarantine now"),
+        (("--end", "--gpu", "4", "--for", "1d"), "--end contradicts --reason and --for"),
+        (("--end", "-m", "x"), "--end contradicts --reason and --for"),
         (("--gpu", "1", "-m", "x", "--for", "soon"), "write 30m, 8h or 7d"),
         (("--gpu", "1", "-m", "x", "--for", "0d"), "write 30m, 8h or 7d"),
         (("--gpu", "1", "-m", "x", "--for", "400d"), "up to a year"),
-        (("--gpu", "1", "-m", "a\nb", "--for", "1d"), "in one line"),
-        (("--gpu", "1", "-m", " ", "--for", "1d"), "in one line"),
+        (("--gpu", "1", "-m", "a\nb", "--for", "1d"), "to one line"),
+        (("--gpu", "1", "-m", " ", "--for", "1d"), "to one line"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(gpustate: Cli, words: tuple[str, ...], said: str) -> None:

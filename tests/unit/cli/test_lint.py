@@ -90,6 +90,6 @@ def test_a_policy_of_gpustate_s_own_is_sent_to_plan(
     done = gpustate("lint", name)
     assert (done.status, done.out) == (1, "")
     assert done.err == (
-        f"gpustate: {name}: is a policy of gpustate's own; lint is for files of the GPU Operator; "
-        f"this one is checked by gpustate plan {name} and by gpustate resolve\n"
+        f"gpustate: {name}: is a gpustate policy; lint checks files of the GPU Operator; "
+        f"check it with: gpustate plan {name} -i INVENTORY\n"
     )

@@ -92,16 +92,16 @@ def test_why_shows_condition_source_and_tests_and_what_it_saw(gpustate: Cli) -> 
     ("words", "said"),
     [
         (("check",), "no facts; give some"),
-        (("check", "--set", "driver"), "'driver' is no FACT=VALUE"),
+        (("check", "--set", "driver"), "'driver' is not of the form FACT=VALUE"),
         (("check", "--set", "divr=580"), "unknown fact 'divr'; did you mean driver"),
         (("check", "--set", "driver=abc"), "driver is 'abc', wanted a version"),
         (("check", "--set", "driver=1.2", "version=3"), "unknown fact 'version'"),
-        (("check", "--set", "gpu=B200", "gpus=H100"), "gpu is given twice"),
+        (("check", "--set", "gpu=B200", "gpus=H100"), "gpu is set twice"),
         (("check", "--allow", "x=y", "--set", "gpu=T4"), "allow: unknown rule 'x'"),
         (("why", "driver-first-b20"), "unknown rule 'driver-first-b20'; did you mean"),
         (("list", "--theme", "drivr-gpu"), "did you mean driver-gpu"),
         (("list", "--rules", "nowhere"), "nowhere: is not a folder"),
-        (("list", "--theme", "x\x1b[31m"), "no theme is called"),
+        (("list", "--theme", "x\x1b[31m"), "no theme"),
     ],
 )
 def test_whatever_is_wrong_is_one_line(gpustate: Cli, words: tuple[str, ...], said: str) -> None:

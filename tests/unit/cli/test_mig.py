@@ -36,7 +36,7 @@ def test_show_lists_gpus_and_the_profiles_of_one(gpustate: Cli) -> None:
 def test_a_plan_for_gpus_as_they_come(gpustate: Cli, gpus: str) -> None:
     done = gpustate("mig", "plan", "builtin", "all-balanced", "--gpu", gpus, "--detailed-exitcode")
     assert done.status == 2
-    assert done.out.startswith("GPU 0, 1 (H200): costs drain\n")
+    assert done.out.startswith("GPU 0, 1 (H200): disruption: drain\n")
     assert "created=8" in done.out
 
 
@@ -62,16 +62,20 @@ def test_an_exported_layout_needs_no_change(gpustate: Cli, project: Path, layout
     [
         (["plan", "nowhere.yaml", "x", "--gpu", "H200"], 1, "nowhere.yaml: "),
         (["plan", "builtin", "all-balance", "--gpu", "H200"], 1, "did you mean all-balanced"),
-        (["plan", "builtin", "all-balanced"], 1, "say of which GPUs"),
-        (["plan", "builtin", "all-balanced", "--gpu", "0xH200"], 1, "'0xH200': no GPUs"),
-        (["plan", "builtin", "all-balanced", "--gpu", "H100"], 1, "could be 'H100 80GB HBM3'"),
+        (["plan", "builtin", "all-balanced"], 1, "no GPUs: give -i"),
+        (
+            ["plan", "builtin", "all-balanced", "--gpu", "0xH200"],
+            1,
+            "'0xH200': the number of GPUs is 0",
+        ),
+        (["plan", "builtin", "all-balanced", "--gpu", "H100"], 1, "H100 is ambiguous: 'H100 80GB HBM3'"),
         (
             ["plan", "builtin", "all-1g.5gb", "--gpu", "H200"],
             5,
             "1g.5gb is not a profile of this GPU",
         ),
         (["plan", "builtin", "all-disabled", "--current", "x.json"], 1, "x.json: "),
-        (["export"], 1, "say what: -i INVENTORY, --current"),
+        (["export"], 1, "nothing to export: give -i INVENTORY, --current"),
         (["export", "--builtin", "--current", "x"], 1, "--current and --builtin contradict each"),
         (
             ["plan", "builtin", "all-balanced", "--gpu", "H200", "--current", "y"],

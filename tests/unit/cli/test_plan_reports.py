@@ -54,7 +54,7 @@ def test_reports_are_written_as_their_names_end(gpustate: Cli, saved: Path, proj
     assert "Report: a.html\n" in done.out
     assert "Time: likely" in (project / "d.txt").read_text()
     assert json.loads((project / "c.json").read_text()) == json.loads(saved.read_text())
-    assert "## How long it takes" in (project / "b.md").read_text()
+    assert "## Estimated time" in (project / "b.md").read_text()
     assert (project / "a.html").read_text().endswith("</html>\n")
 
 
@@ -63,14 +63,14 @@ def test_reports_are_written_as_their_names_end(gpustate: Cli, saved: Path, proj
     [
         (
             ("--report", "plan.pdf"),
-            "gpustate: plan.pdf: a report is told by the end of its name; end it in .html, .htm, .md, .json, .txt",
+            "gpustate: plan.pdf: unknown format of a report; use one of the suffixes .html, .htm, .md, .json, .txt",
         ),
         (
             ("--report", "none/plan.html"),
-            "gpustate: none/plan.html: none is not a folder; name another file with --report",
+            "gpustate: none/plan.html: none is not a directory; name another file with --report",
         ),
-        (("--serial", "0"), "--serial is for new ones; leave it away"),
-        (("--out", "x.json"), "--out is for new ones; leave it away"),
+        (("--serial", "0"), "--serial is only for new plans; omit --serial"),
+        (("--out", "x.json"), "--out is only for new plans; omit --out"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(
@@ -99,7 +99,7 @@ def test_a_damaged_plan_is_one_line(gpustate: Cli, saved: Path) -> None:
     assert (done.status, done.out) == (1, "")
     assert (
         done.err
-        == "gpustate: plan.json: the plan is damaged: fleet.estimate.low_s: is missing; plan again\n"
+        == "gpustate: plan.json: the plan is damaged: fleet.estimate.low_s: is missing; make a new plan: gpustate plan POLICY --out FILE\n"
     )
 
 
@@ -107,8 +107,8 @@ def test_a_graph_says_which_line_asked_for_a_state(gpustate: Cli, project: Path)
     (project / "site.py").write_text(POLICY)
     done = gpustate("graph", "site.py")
     assert done.status == 0
-    assert "asked for at site.py:7\n" in done.out
-    assert "asked for at site.py:8; only where group('gpu')\n" in done.out
+    assert "set at site.py:7\n" in done.out
+    assert "set at site.py:8; only where group('gpu')\n" in done.out
 
 
 def test_a_graph_of_a_node_tells_what_is_not_for_it(gpustate: Cli, project: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_graph_of_a_node_tells_what_is_not_for_it(gpustate: Cli, project: Path
     assert (lost.status, lost.out) == (1, "")
     assert (
         lost.err
-        == "gpustate: the inventory has no node 'x1'; list its nodes: gpustate facts -i hosts\n"
+        == "gpustate: no node 'x1' in the inventory; list its nodes: gpustate facts -i hosts\n"
     )
     both = gpustate("graph", "--all", "--node", "g1", "-i", "hosts")
     assert "contradict each other" in both.err
@@ -157,5 +157,5 @@ def test_states_of_an_operator_file_have_the_line_that_asks_for_them(
     )
     done = gpustate("graph", "cp.yaml")
     assert done.status == 0, done
-    assert done.out.count("asked for at cp.yaml:6\n") == 1
-    assert "asked for by cp.yaml\n" in done.out, "what follows from the file as a whole"
+    assert done.out.count("set at cp.yaml:6\n") == 1
+    assert "set by cp.yaml\n" in done.out, "what follows from the file as a whole"

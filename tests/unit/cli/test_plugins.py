@@ -64,7 +64,7 @@ def test_a_misspelt_verb_of_a_package_is_suggested(site: Path) -> None:
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ("plan = acme_drills:group", "two owners: gpustate and acme_drills 1.0"),
+        ("plan = acme_drills:group", "defined by both gpustate and acme_drills 1.0"),
         ("drill = acme_drills:nothing", "acme_drills:nothing is not a command"),
         ("drill = acme_nowhere:group", "cannot be imported: ModuleNotFoundError"),
     ],

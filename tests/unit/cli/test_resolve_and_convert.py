@@ -82,7 +82,7 @@ def test_a_policy_is_converted_to_standard_output_or_a_file(gpustate: Cli, proje
     done = gpustate("convert", "p.yaml", "--to", "clusterpolicy", "--strict", "--out", "cp.yaml")
     assert done.status == 5
     assert (
-        "gpustate: not expressed: groups.gpu.nouveau.reboot_timeout_s: 600 is not there" in done.err
+        "gpustate: not expressed: groups.gpu.nouveau.reboot_timeout_s: 600 is missing" in done.err
     )
     assert not (project / "cp.yaml").exists()
     done = gpustate("convert", "p.yaml", "--to", "yaml", "-o", "json")
@@ -107,11 +107,11 @@ def test_the_schema_of_all_states_is_printed(gpustate: Cli) -> None:
         ),
         (("resolve", "n1", "p.yaml", *ON, "--why", "\\"), "--why \\: ends with"),
         (("resolve", "n9", "p.yaml", *ON), "the limit's 'n9'"),
-        (("resolve", "gpu", "p.yaml", *ON), "'gpu' is 2 nodes; name one"),
+        (("resolve", "gpu", "p.yaml", *ON), "'gpu' matches 2 nodes; name one node"),
         (("resolve", "n1", "gone.yaml", *ON), "gone.yaml: no such file"),
-        (("convert", "p.yaml"), "convert wants a policy and its new shape"),
+        (("convert", "p.yaml"), "no policy or no output format"),
         (("convert", "p.yaml", "--to", "toml"), "convert: Invalid value for '--to'"),
-        (("convert", "p.yaml", "--to", "yaml", "--out", "no/x"), "no/x: no is not a folder"),
+        (("convert", "p.yaml", "--to", "yaml", "--out", "no/x"), "no/x: no is not a directory"),
         (("convert", "p.yaml", "--to", "yaml", "--set", "x"), "--set x: the key 'x' has no value"),
         (
             ("plan", "p.yaml", *ON, "--set", "nouveau.x=1"),
@@ -128,7 +128,7 @@ def test_the_schema_of_all_states_is_printed(gpustate: Cli) -> None:
         ),
         (
             ("apply", "plan.json", *ON, "--yes", "--set", "a=1"),
-            "plan.json: a saved plan is applied as it stands",
+            "plan.json: a saved plan is applied exactly as it was saved",
         ),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_state_that_a_patch_takes_away_blames_the_patch(gpustate: Cli) -> None
     [
         ('driver: {hold: "no"}', "hold: wanted true or false (given: 'no', which is text; quotes"),
         ("driver: {hold: 5}", "hold: wanted true or false (given: 5)"),
-        (f"driver: {{branch: {'1' * 6000}}}", "a number of 6000 digits is too long"),
+        (f"driver: {{branch: {'1' * 6000}}}", "a number with 6000 digits is too long"),
     ],
 )
 def test_a_wrong_value_is_told_in_plain_words(

@@ -63,13 +63,13 @@ def refusal(result: Result) -> str:
 def test_the_run_of_somebody_else_is_never_taken_by_itself() -> None:
     begun("20260101-000000-aaaaaa", "bob")
     said = refusal(run("--yes"))
-    assert said.startswith("no run of alice is waiting to be resumed, 1 of others")
+    assert said.startswith("there is no run of alice to resume, but 1 of other")
     assert "gpustate resume --list" in said
     listed = run("--list").output
     assert "20260101-000000-aaaaaa  bob  apply nouveau  -i " in listed
     # By its name it is, once somebody has said so.
     said = refusal(run("20260101-000000-aaaaaa"))
-    assert "is bob's, not yours (alice)" in said
+    assert "belongs to bob, not to you (alice)" in said
     assert run("20260101-000000-aaaaaa", "--yes").exit_code == 0
     assert [source for source, _ in DONE] == ["nouveau"]
 
@@ -77,7 +77,7 @@ def test_the_run_of_somebody_else_is_never_taken_by_itself() -> None:
 def test_one_s_own_run_is_shown_and_asked_about() -> None:
     begun("20260101-000000-aaaaaa", "bob")
     begun("20260101-000000-bbbbbb", reason="CHG-42")
-    assert "stdin is not a terminal; name the one you mean" in refusal(run())
+    assert "stdin is not a terminal; name one" in refusal(run())
     result = run(answer="n\n", terminal=True)
     assert "20260101-000000-bbbbbb  alice  apply nouveau" in result.output
     assert "reason: CHG-42" in result.output
@@ -92,7 +92,7 @@ def test_of_several_one_is_picked_and_only_those_of_the_inventory_are_offered(
 ) -> None:
     begun("20260101-000000-aaaaaa")
     begun("20260101-000000-bbbbbb", inventory="other")
-    assert "several runs wait; name the one you mean" in refusal(run("--yes"))
+    assert "there are several runs to resume; name one" in refusal(run("--yes"))
     result = run(answer="20260101-000000-aaaaaa\n", terminal=True)
     assert result.exit_code == 0, result.output
     assert DONE.pop()[1]["inventory"] == str(tmp_path / "hosts")
@@ -100,7 +100,7 @@ def test_of_several_one_is_picked_and_only_those_of_the_inventory_are_offered(
     assert DONE.pop()[1]["inventory"] == str(tmp_path / "other")
     begun("20260101-000000-cccccc", inventory="other")
     said = refusal(run("20260101-000000-cccccc", "-i", "hosts"))
-    assert "is of the inventory" in said
+    assert "uses the inventory" in said
 
 
 def test_a_run_that_goes_on_is_not_offered() -> None:
@@ -108,7 +108,7 @@ def test_a_run_that_goes_on_is_not_offered() -> None:
     path = records.path_of("20260101-000000-aaaaaa")
     data = json.loads(path.read_text())
     path.write_text(json.dumps({**data, "pid": os.getppid()}))
-    assert refusal(run("--yes")) == "no run is waiting to be resumed"
+    assert refusal(run("--yes")) == "there is no run to resume"
 
 
 def test_a_record_is_its_owner_s_alone_and_holds_person_reason_and_outcome_but_no_secret() -> None:
@@ -143,4 +143,4 @@ def test_a_lock_says_who_and_why() -> None:
     taken = gate.taken("r", gate.Holder("alice@ctl", 1, lambda *_: True), "", "CHG-42")
     lock = ledger.read_lock(json.dumps(taken))
     assert lock is not None
-    assert lock.told().startswith("held by alice@ctl (apply: CHG-42) since ")
+    assert lock.describe().startswith("held by alice@ctl (apply: CHG-42) since ")

@@ -85,7 +85,7 @@ def test_a_saved_plan_takes_its_secrets_from_the_policy_again(place: Path) -> No
     with pytest.raises(PolicyError) as caught:
         policy_of(saved, load_policy, "plan.json")
     said = str(caught.value)
-    assert "a saved plan holds no secrets" in said
+    assert "saved plans contain no secrets" in said
     assert "driver-repository.parameters.password cannot be read from policy.yml" in said
 
 
@@ -100,4 +100,34 @@ def test_messages_and_a_policy_in_another_shape_have_none(place: Path) -> None:
     for shape in ("yaml", "python"):
         result = CliRunner().invoke(cli, ["convert", "policy.yml", "--to", shape])
         check(result.output)
-        assert "secrets are not written" in result.output
+        assert "driver-repository.password: secrets are not written" in result.output
+        assert masking.MASK not in result.output
+
+
+@pytest.mark.parametrize("shape", ["yaml", "python", "clusterpolicy"])
+def test_a_converted_policy_leaves_a_secret_out_and_can_be_applied(place: Path, shape: str) -> None:
+    out = {"yaml": "out.yml", "python": "out.py", "clusterpolicy": "out.yml"}[shape]
+    result = CliRunner().invoke(cli, ["convert", "policy.yml", "--to", shape, "--out", out])
+    assert result.exit_code == 0, result.output
+    assert masking.MASK not in (place / out).read_text()
+    check((place / out).read_text(), result.output)
+    states = {state.name: state for state in load_policy(out).states}
+    if shape != "clusterpolicy":
+        assert getattr(states["driver-repository"], "password", "") is None
+
+
+def test_the_mask_of_a_secret_is_not_a_value(place: Path) -> None:
+    policy = (place / "policy.yml").read_text()
+    (place / "masked.yml").write_text(f"{policy}    username: ops\n    password: (secret)\n")
+    result = run("resolve", "gpu1", "masked.yml")
+    assert "masked.yml:8: " in str(result.exception)
+    assert "driver-repository: password: contains (secret)" in str(result.exception)
+    hosts = (place / "hosts.yml").read_text().replace("{{ my_vaulted }}", "(secret)")
+    (place / "hosts.yml").write_text(hosts)
+    result = run("resolve", "gpu1", "policy.yml")
+    assert "driver-repository: password: contains (secret)" in str(result.exception)
+    assert "hosts.yml:1" in str(result.exception)
+    result = CliRunner().invoke(
+        cli, ["resolve", "gpu1", "policy.yml", "--set", "driver-repository.password=(secret)"]
+    )
+    assert "contains (secret)" in str(result.exception)

@@ -71,9 +71,9 @@ def test_whether_a_unit_is_enabled_is_what_the_disk_says_not_what_systemd_rememb
 
 
 @pytest.mark.parametrize("at", [10**30, -(10**30), 2**62])
-def test_a_lock_until_a_time_that_is_none_is_told(at: int) -> None:
-    told = Lock("r", "me@here", "apply", at, at).told()
-    assert "until a time that is none" in told
+def test_a_lock_with_an_invalid_time_is_described(at: int) -> None:
+    text = Lock("r", "me@here", "apply", at, at).describe()
+    assert "until an invalid time" in text
 
 
 @pytest.mark.parametrize(

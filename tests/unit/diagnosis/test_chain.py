@@ -106,13 +106,13 @@ CASES = [
     (
         {"kubelet": True, "containerd": replace(GOOD.containerd, disabled="cri", handlers=())},
         "runtime",
-        "containerd serves no pods: disabled_plugins contains cri",
+        "containerd serves no pods: disabled_plugins lists cri",
         remedies.CRI_DISABLED,
     ),
     (
         {"loaded": ""},
         "driver",
-        f"nvidia {V} is there for kernel 6.1.0-28-amd64, but not loaded",
+        f"nvidia {V} is installed for kernel 6.1.0-28-amd64, but not loaded",
         remedies.NOT_LOADED,
     ),
     (
@@ -149,7 +149,7 @@ CASES = [
     (
         {"nvml": replace(NVML, gpus=(NVML.gpus[0], Gpu(index=1, error=15)))},
         "libraries",
-        "GPU 1: GPU is lost (NVML 15); without a word: 0000:43:00.0",
+        "GPU 1: GPU is lost (NVML 15); no answer: 0000:43:00.0",
         remedies.nvml(15),
     ),
     (
@@ -179,7 +179,7 @@ CASES = [
     (
         {"majors": (("nvidia", 195), ("nvidia-uvm", 511))},
         "device-nodes",
-        "/dev/nvidia-uvm is 510:0 and should be 511:0",
+        "/dev/nvidia-uvm is 510:0 instead of 511:0",
         remedies.DEVICE_NODES,
     ),
     (
@@ -233,7 +233,7 @@ CASES = [
     (
         {"cdi": (replace(GOOD.cdi[0], missing=("/usr/lib/libcuda.so.570.86.15",)),)},
         "cdi",
-        "names what does not exist: /usr/lib/libcuda.so.570.86.15",
+        "names missing files: /usr/lib/libcuda.so.570.86.15",
         remedies.CDI_STALE,
     ),
     (
@@ -266,7 +266,7 @@ CASES = [
     (
         {"containers": (chain.ContainerResult("docker 28", error="no space left on device"),)},
         "container",
-        "docker 28: there is no room for a container or its image",
+        "docker 28: the disk is full: no space for a container or its image",
         container_checks.classify("no space left on device").remedy,
     ),
     (
@@ -279,7 +279,7 @@ CASES = [
         {"nvml": replace(NVML, gpus=(replace(NVML.gpus[0], remap_failed=True), *NVML.gpus[1:]))},
         "health",
         "GPU 0 (0000:1b:00.0): row remapping failed",
-        health.REPLACE,
+        health.REPLACE.replace("INDEX", "0"),
     ),
     (
         {"quarantine": Quarantine(problem="quarantine.json cannot be read (x)")},
@@ -314,9 +314,7 @@ def test_a_gpu_in_quarantine_breaks_nothing_until_its_end(change: dict[str, obje
     held = out_of_use(bad, 1)
     assert chain.first_broken(chain.evaluate(held)) is None
     told = next(check for check in chain.evaluate(held) if check.name == "health")
-    assert told.evidence.startswith(
-        "1 GPU fit for work; in quarantine: GPU-b until 1970-01-01T00:03Z"
-    )
+    assert told.evidence.startswith("1 GPU healthy; in quarantine: GPU-b until 1970-01-01T00:03Z")
     assert "GPU-b" not in chain.cuda_devices(held)
     assert chain.first_broken(chain.evaluate(out_of_use(bad, 1, until=99))) is not None
     others = out_of_use(bad, 0)
@@ -363,7 +361,7 @@ def test_gpus_of_virtual_machines_are_not_counted() -> None:
     held = chain_data.PciSeen("0000:52:00.0", "2330", "030200", "vfio-pci")
     checks = chain.evaluate(replace(GOOD, pci=(*GOOD.pci, held)))
     assert chain.first_broken(checks) is None
-    assert "1 GPU held for virtual machines" in checks[0].evidence
+    assert "1 GPU bound to vfio for virtual machines" in checks[0].evidence
 
 
 def test_an_nvswitch_is_no_gpu() -> None:
@@ -540,7 +538,7 @@ SERVES = CriStatus(K3S, "ok", handlers=(CriHandler("nvidia"), CriHandler("runc")
 @pytest.mark.parametrize(
     ("says", "outcome", "words"),
     [
-        (SERVES, "ok", "the containerd of k3s serves CRI; it has the handler nvidia"),
+        (SERVES, "ok", "the containerd of k3s serves CRI and has the handler nvidia"),
         (CriStatus(K3S, "unserved", "load failed"), "failed", "runs without its CRI service"),
         (CriStatus(K3S, "silent", "timed out"), "failed", "does not answer: timed out"),
         (

@@ -47,14 +47,14 @@ def test_healthy_gpus_are_not_accused_not_even_of_an_idle_link() -> None:
     ("nvml", "what", "level", "evidence"),
     [
         (with_gpu(remap_failed=True), "row-remap", "failed", "row remapping failed"),
-        (with_gpu(remap_pending=True), "row-remap", "warning", "waits for a reset"),
+        (with_gpu(remap_pending=True), "row-remap", "warning", "is pending until a reset"),
         (said(retired_pages=64), "page-retirement", "failed", "64 pages retired"),
-        (said(retirement_pending=True), "page-retirement", "warning", "waits for a reset"),
+        (said(retirement_pending=True), "page-retirement", "warning", "is pending until a reset"),
         (said(ecc_uncorrectable=2), "ecc", "warning", "2 uncorrectable memory errors"),
         (said(recovery_action=1), "recovery-action", "failed", "a reset of the GPU"),
         (with_gpu(compute_mode="Prohibited"), "compute-mode", "failed", "no program may use it"),
         (said(recovery_action=4), "recovery-action", "warning", "a drain and a reset"),
-        (said(pcie_width=8), "pcie-width", "warning", "PCIe x8, and GPU and slot can do x16"),
+        (said(pcie_width=8), "pcie-width", "warning", "PCIe x8; GPU and slot support x16"),
         (
             said(pcie_generation=3, clock_reasons=0),
             "pcie-speed",

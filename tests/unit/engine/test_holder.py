@@ -36,12 +36,12 @@ def test_a_lock_that_does_not_say_when_its_controller_began_goes_by_the_number()
 def test_a_look_says_that_somebody_is_at_work_or_left_in_the_middle() -> None:
     held = Ledger(Lock("r", "me@here", "apply", 0, 100), now=1)
     assert held.unfinished().startswith("held by me@here (apply) since 1970-01-01 00:00:00Z")
-    assert held.unfinished().endswith("may be half done; look again afterwards")
+    assert held.unfinished().endswith("may be half done; run this command again afterwards")
     asked_for = Ledger(Lock("r", "me@here", "new disks", 0, 100), now=1)
     expired = Ledger(Lock("r", "me@here", "apply", 0, 100), now=200)
     alive = Ledger(program=Program("r-1", True, "{}"))
     assert not any(one.unfinished() for one in (Ledger(), asked_for, expired, alive))
     broken_off = Ledger(held.lock, Program("r-1", False, "{}"), now=1)
     assert broken_off.unfinished() == (
-        "run r-1 was broken off in the middle: the next gpustate apply goes on from there"
+        "run r-1 was interrupted; continue it: gpustate apply POLICY -l NODE"
     )

@@ -154,6 +154,6 @@ def test_no_reboot_where_the_state_that_guards_it_could_not_be_looked_at() -> No
     observations.errors = {"first": "a pipe is where a file belongs"}
     assert verdicts.reboot_blocker([First()], observations) is None
     assert verdicts.reboot_blocker([Guard()], observations) == (
-        "first cannot tell whether the node may reboot: a pipe is where a file belongs"
+        "first cannot determine whether the node may reboot: a pipe is where a file belongs"
     )
     assert verdicts.reboot_blocker([Guard(ensure="absent")], observations) is None

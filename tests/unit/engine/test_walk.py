@@ -95,7 +95,7 @@ def test_what_the_node_says_decides_and_not_the_exit_code_of_a_step(
 ) -> None:
     result = run(First(path=str(tmp_path / "a"), script="true"))
     assert outcomes(result) == {"first": Outcome.FAILED}
-    assert "still differs: text is None, should be 'x'" in result.nodes[0].reason
+    assert "still differs after its steps: text is None, expected 'x'" in result.nodes[0].reason
 
 
 def test_a_later_stage_that_costs_more_than_announced_is_not_run(
@@ -116,7 +116,7 @@ def test_more_disruption_than_allowed_leaves_the_node_untouched(
         max_disruption=Disruption.RESTART,
     )
     assert result.nodes[0].status is NodeStatus.REFUSED
-    assert "may cost drain (third)" in result.nodes[0].reason
+    assert "may cause disruption drain (third)" in result.nodes[0].reason
     assert not (tmp_path / "a").exists()
 
 
@@ -216,7 +216,10 @@ def test_a_run_that_began_during_the_look_is_told_instead_of_a_refusal(
     state = LockedWhileLooking(path=str(tmp_path / "a"), folder=str(tmp_path / "state"))
     result = run(state)
     assert result.exit_code == 8
-    assert "run theirs-1 began while this one looked: held by ann@desk" in result.nodes[0].reason
+    assert (
+        "run theirs-1 started while this one was probing: held by ann@desk"
+        in result.nodes[0].reason
+    )
 
 
 def test_a_plan_of_a_node_that_is_held_says_that_it_may_be_half_done(
@@ -453,7 +456,7 @@ def test_what_its_own_steps_did_not_settle_is_shown_where_it_differs() -> None:
     assert "count=8" in told
     assert "count=7" in told
     assert len(told) < 400
-    assert "look what else writes /etc/x" in verdicts.next_move((change,))
+    assert "find out what else writes /etc/x" in verdicts.next_step((change,))
     assert "count" not in verdicts.differences((replace(change, secret=True),))
     many = [Change(f"f{n}", n, n + 1) for n in range(6)]
-    assert verdicts.differences(many).endswith("f3 is 3, should be 4; and 2 more")
+    assert verdicts.differences(many).endswith("f3 is 3, expected 4; and 2 more")

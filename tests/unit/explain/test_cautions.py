@@ -53,7 +53,7 @@ def stopped(state: str) -> Change:
 
 
 WARNED = (
-    ((file("run/nvidia", "x"),), "/run/nvidia is a regular file, no folder"),
+    ((file("run/nvidia", "x"),), "/run/nvidia is a regular file, not a folder"),
     (
         (lambda w: w.links.__setitem__("run/nvidia/validations", "run/gone"),),
         "/run/nvidia/validations is a link to /run/gone, which",
@@ -72,11 +72,11 @@ WARNED = (
     ),
     (
         (drop_in("gpustate-mig"), lambda w: w.unit("gpustate-mig", "failed/failed/enabled")),
-        "gpustate-mig.service.d/x.conf has ExecStart=/bin/false; this boot has not divided the GPUs",
+        "gpustate-mig.service.d/x.conf has ExecStart=/bin/false; this boot created no MIG devices",
     ),
     (
         (lambda w: w.unit("gpustate-mig", "active/exited/disabled"),),
-        "gpustate-mig is not enabled: the next boot divides no GPU",
+        "gpustate-mig is not enabled: the next boot creates no MIG devices",
     ),
     (
         (at_boot("gpustate-mig", "active/exited/enabled", on_disk=False),),
@@ -89,20 +89,20 @@ WARNED = (
             lambda w: w.one_gpu(1, mig_devices=()),
             lambda w: w.cdi.__setitem__(SPEC, ["0:0", "0:1", "all"]),
         ),
-        "GPU 1 has 0 of 2 MIG devices that the state mig has made: gpustate apply with the state mig",
+        "GPU 1 has 0 of 2 MIG devices that the state mig created; recreate them (state mig): gpustate apply POLICY -l NODE",
     ),
-    ((mode("dev/nvidia0", 0),), "/dev/nvidia0 has mode 0000, not 0666"),
+    ((mode("dev/nvidia0", 0),), "/dev/nvidia0 has mode 0000 instead of 0666"),
     (
         (mode("dev/nvidia0", 0o600), mode("dev/nvidia1", 0o600)),
-        "/dev/nvidia0, /dev/nvidia1 have mode 0600, not 0666",
+        "/dev/nvidia0, /dev/nvidia1 have mode 0600 instead of 0666",
     ),
-    ((mode("dev/nvidia0", 0o600), params(0o660)), "not 0660"),
+    ((mode("dev/nvidia0", 0o600), params(0o660)), "instead of 0660"),
     ((mode("dev/nvidia0", 0o400), params(0o666, modify=0)), "/dev/nvidia0 has mode 0400"),
     ((mode("var/run/cdi", 0o700),), "/var/run/cdi has mode 0700"),
     ((mode(SPEC, 0o600),), f"/{SPEC} has mode 0600"),
     (
         (lambda w: w.specs.__setitem__("etc/cdi/nvidia.yaml", "{"),),
-        "/etc/cdi/nvidia.yaml is no YAML",
+        "/etc/cdi/nvidia.yaml is not YAML",
     ),
     (
         (file("etc/modprobe.d/x.conf", "install nvidia-modeset /bin/true\n"),),
@@ -151,10 +151,10 @@ def test_a_sites_own_modes_and_files_are_no_warning(
 
 def test_a_node_whose_cuda_nobody_proved_is_not_called_whole(tmp_path: Path) -> None:
     unproven = diagnosis(tmp_path / "a")
-    assert verdict(unproven)[0] == "no broken link found; CUDA is not proven"
-    assert verdict(diagnosis(tmp_path / "b", World.prove))[0] == "every link holds"
+    assert verdict(unproven)[0] == "no check failed; CUDA is not validated"
+    assert verdict(diagnosis(tmp_path / "b", World.prove))[0] == "all checks passed"
     gone = diagnosis(tmp_path / "c", lambda w: w.cdi.clear())
-    assert verdict(gone)[0] == "broken: cdi (cdi-missing)"
+    assert verdict(gone)[0] == "failed: cdi (cdi-missing)"
 
 
 def test_a_specification_that_is_torn_behind_its_kind_is_broken(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_damaged_containerd_configuration_is_told_with_what_is_kept_of_it(tmp_
     found = diagnosis(tmp_path / "a", damaged)
     assert found.name == "containerd-configuration-broken"
     assert found.broken is not None
-    told = f"; /etc/containerd/config.toml as it was before gpustate: /{kept}/aaaa"
+    told = f"; original of /etc/containerd/config.toml: /{kept}/aaaa"
     assert found.broken.evidence.endswith(told)
 
     failed["containerd"] = "!containerd: /etc/containerd/conf.d/99-nvidia.toml: expected ]\n"
@@ -240,8 +240,8 @@ def test_modules_that_no_boot_loads_are_told_while_they_are_loaded(
 @pytest.mark.parametrize(
     ("dependencies", "words"),
     [
-        (None, "kernel 6.1.0-99 can boot and has no nvidia module"),
-        ("kernel/x.ko:\nextra/nvidia-fs.ko:\n", "kernel 6.1.0-99 can boot"),
+        (None, "kernel 6.1.0-99 is bootable and has no nvidia module"),
+        ("kernel/x.ko:\nextra/nvidia-fs.ko:\n", "kernel 6.1.0-99 is bootable"),
         ("updates/dkms/nvidia.ko.xz:\n", ""),
         ("updates/dkms/nvidia-current.ko:\n", ""),
     ],
@@ -268,7 +268,7 @@ def test_a_warning_comes_after_what_is_said_of_the_cause() -> None:
     page = Page()
     diagnosis_page(page, found, row)
     told = [line.split()[0] for line in page.plain().splitlines()]
-    assert told == ["x", "next:", "repaired", "-", "!"]
+    assert told == ["x", "next:", "fixed", "-", "!"]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_warning_comes_after_what_is_said_of_the_cause() -> None:
         (
             "nvidia-cdi-hook",
             "libnvidia-ml.so.580.65.06",
-            "libcuda.so.580.65.06, so that no container",
+            "libcuda.so.580.65.06, so no container",
         ),
         ("nvidia-cdi-hook", "libcuda.so.580.65.06", ""),
         ("my-own-hook", "libnvidia-ml.so.580.65.06", ""),

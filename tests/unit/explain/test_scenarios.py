@@ -181,4 +181,4 @@ def test_a_socket_whose_service_is_not_installed_is_said_to_be_that(tmp_path: Pa
     found = diagnosis(Scenario("", (), change, ()).broken(), tmp_path / "node")
     assert found.name == "cdi-names-missing-files"
     assert found.broken is not None
-    assert "nvidia-persistenced, whose that is, is not installed" in found.broken.evidence
+    assert "nvidia-persistenced, which creates it, is not installed" in found.broken.evidence

@@ -38,7 +38,7 @@ def test_a_node_that_never_comes_to_its_end_is_told_and_not_accused(
     tree.program("uname", "sleep 900\n")
     (tree.bin / "sleep").symlink_to("/bin/sleep")
     monkeypatch.setattr(walk, "CHAIN_S", 1)
-    with pytest.raises(ProbeError, match="something hangs: the node did not tell all within 1 s"):
+    with pytest.raises(ProbeError, match="a program hangs: the probe did not finish within 1 s"):
         walk.query(tree)
 
 

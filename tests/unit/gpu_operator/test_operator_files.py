@@ -163,7 +163,7 @@ def test_module_parameters_come_from_the_config_map_in_the_same_file() -> None:
         ("  driver: {version: latest}\n", 5, "wanted a driver version such as"),
         ("  driver: {upgradePolicy: {maxParallelUpgrades: -1}}\n", 5, "is -1, wanted 0 or more"),
         ("  driver: {upgradePolicy: {maxUnavailable: 1.5}}\n", 5, "wanted a whole number or a string"),
-        ("  driver: {imagePullSecrets: [1]}\n", 5, "an element of driver.imagePullSecrets must be a number"),
+        ("  driver: {imagePullSecrets: [1]}\n", 5, "an element of driver.imagePullSecrets is a number"),
         ("  driver: {kernelModuleConfig: {name: km}}\n", 5, "ConfigMap 'km', which is not in this file"),
         ("  toolkit:\n    env:\n      - value: x\n", 7, "an element of toolkit.env has no name"),
         ("  toolkit:\n    env:\n      -\n", 7, "an element of toolkit.env is nothing"),

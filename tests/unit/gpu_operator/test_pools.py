@@ -12,6 +12,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.core.policy import Policy, parameters, resolve
 from gpustate.core.where import label, parse
 from gpustate.errors import PolicyError
+from gpustate.gpu_operator.lint import lint
 from gpustate.policies import operator
 
 DRIVER = "apiVersion: nvidia.com/v1alpha1\nkind: NVIDIADriver\nmetadata: {name: %s}\nspec: {%s}\n"
@@ -130,3 +131,57 @@ def test_an_absent_config_map_leaves_out_what_it_would_say_and_no_more() -> None
     assert "kubectl get configmap m -o yaml > cp.d/m.yaml" in said
     with pytest.raises(PolicyError, match="which is not in this file"):
         operator.read(head + "  driver: {kernelModuleConfig: {name: c}}\n", "cp.yaml")
+
+
+EU = DRIVER % ("eu", "version: '570', nodeSelector: {region: eu}")
+
+
+def test_a_node_that_two_drivers_select_is_refused() -> None:
+    policy = operator.read(f"{GOLD}---\n{EU}", "nd.yaml")
+    assert on(policy, pool="gold")["driver"]["version"] == "550.90.07"
+    assert on(policy, region="eu")["driver"]["branch"] == 570
+    with pytest.raises(PolicyError, match="select the same node gpu1") as failed:
+        on(policy, pool="gold", region="eu")
+    assert "NVIDIADriver gold (nd.yaml:1) and NVIDIADriver eu (nd.yaml:6)" in failed.value.message
+    assert "label('region', 'eu')" in str(failed.value.fix)
+    kept = policy.with_ensure("present")
+    with pytest.raises(PolicyError, match="select the same node gpu1"):
+        on(kept, pool="gold", region="eu")
+
+
+def test_a_node_beside_the_file_that_two_drivers_select_is_refused() -> None:
+    node = "apiVersion: v1\nkind: Node\nmetadata: {name: gpu9, labels: {pool: gold, region: eu}}\n"
+    with pytest.raises(PolicyError, match="select the same node gpu9"):
+        operator.read(f"{GOLD}---\n{EU}---\n{node}", "nd.yaml")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("nodeSelector: {pool: gold}", "nodeSelector: {region: eu}", True),
+        ("nodeSelector: {pool: gold}", "nodeSelector: {pool: silver}", False),
+        ("nodeSelector: {pool: gold, a: b}", "nodeSelector: {a: b, pool: gold}", True),
+        ("nodeSelector: {pool: gold, a: b}", "nodeSelector: {a: c}", False),
+        ("nodeSelector: {pool: gold}", "AFFINITY pool NotIn [gold]", False),
+        ("nodeSelector: {pool: gold}", "AFFINITY pool In [silver, gold]", True),
+        ("AFFINITY pool In [silver]", "AFFINITY pool In [bronze, gold]", False),
+        ("nodeSelector: {pool: gold}", "", False),
+        ("nodeSelector: {nvidia.com/gpu.present: 'true'}", "nodeSelector: {a: b}", False),
+    ],
+)
+def test_lint_warns_of_selectors_that_a_node_can_match_together(
+    one: str, other: str, both: bool
+) -> None:
+    def spec(text: str) -> str:
+        if not text.startswith("AFFINITY"):
+            return text
+        _, key, how, values = text.split(" ", 3)
+        term = f"matchExpressions: [{{key: {key}, operator: {how}, values: {values}}}]"
+        required = "requiredDuringSchedulingIgnoredDuringExecution"
+        return f"nodeAffinity: {{{required}: {{nodeSelectorTerms: [{{{term}}}]}}}}"
+
+    text = f"{DRIVER % ('a', spec(one))}---\n{DRIVER % ('b', spec(other))}"
+    rules = [(found.rule, found.line) for found in lint(text, "nd.yaml").findings]
+    assert ("overlap" in [rule for rule, _ in rules]) is both
+    if both:
+        assert ("overlap", 9) in rules

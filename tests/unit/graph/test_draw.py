@@ -30,7 +30,7 @@ def test_as_text_it_says_what_each_state_waits_for() -> None:
         " 1. nouveau",
         " 2. driver             after nouveau",
         "    The driver is there.",
-        "    asked for at site.py:12; only where group('gpu'); to be removed",
+        "    set at site.py:12; only where group('gpu'); to be removed",
         " 3. container-toolkit  after driver",
         " 4. validator          needs container-toolkit; known after driver",
     ]

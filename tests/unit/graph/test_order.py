@@ -105,12 +105,12 @@ def test_a_name_that_no_state_has_is_an_error_with_the_nearest_name() -> None:
             places={"cdi": "policy.py:3"},
         )
     assert str(caught.value) == (
-        "policy.py:3: state 'cdi': needs 'drivr': there is no such state; did you mean 'driver'"
+        "policy.py:3: state 'cdi': needs 'drivr': unknown state; did you mean 'driver'"
     )
 
 
 def test_a_name_like_no_other_lists_those_there_are() -> None:
-    with pytest.raises(GraphError, match=r"known: cdi, driver$"):
+    with pytest.raises(GraphError, match=r"known states: cdi, driver$"):
         build(states(("cdi", {"before": ("zzzzzz",)})), known={"cdi", "driver"})
 
 

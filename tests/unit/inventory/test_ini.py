@@ -18,7 +18,7 @@ from .conftest import Write
         ("gpu[01:3]", "hosts.ini:1: invalid range in 'gpu[01:3]': 01 and 3 differ in length"),
         ("gpu[1:3:0]", "the step '0' is not a number above zero"),
         ("gpu[1]", "'[1]' is not begin:end or begin:end:step"),
-        ("gpu[1:999999999]", "it makes 999999999 nodes, more than the limit of 100000 are read"),
+        ("gpu[1:999999999]", "it expands to 999999999 nodes, more than the limit of 100000"),
         (
             "a[1:1000]b[1:1000]",
             "expands to 1000000 nodes, more than the limit of 100000 per pattern",
@@ -53,7 +53,7 @@ from .conftest import Write
         ("[a:children]\nb\n[b:children]\na", "dependency cycle of groups: "),
         ("[a:children]\na", "dependency cycle of groups: a > a"),
         ("[a:children]\nall", "dependency cycle of groups: "),
-        ("[empty]", "does not name a node"),
+        ("[empty]", "contains no node"),
     ],
 )
 def test_a_wrong_line_is_an_error_with_its_number(write: Write, text: str, message: str) -> None:

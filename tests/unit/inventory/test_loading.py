@@ -85,7 +85,7 @@ def test_one_long_line_of_noise_is_refused_quickly_and_briefly(write: Write) -> 
 def test_an_unreadable_file_of_a_directory_is_an_error_not_a_warning(write: Write) -> None:
     write("inv/a.ini", "n1\n")
     write("inv/b.yml", "- x\n")
-    with pytest.raises(InventoryError, match=r"inv/b\.yml: holds a list"):
+    with pytest.raises(InventoryError, match=r"inv/b\.yml: contains a list"):
         load("inv")
 
 

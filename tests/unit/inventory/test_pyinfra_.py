@@ -19,7 +19,7 @@ from .conftest import Write
         ("import no_such_module", "inventory.py:1: ModuleNotFoundError while running it"),
         (
             "gpu = ['a', 5]",
-            "inventory.py:1: the group gpu holds '5', wanted a name or (name, data)",
+            "inventory.py:1: the group gpu contains '5', wanted a name or (name, data)",
         ),
         ("gpu = (['a'], 5)", "inventory.py:1: the group gpu is a tuple but not (nodes, data)"),
         ("gpu = ['@terraform/x']", "the connector @terraform is not supported; use one of @ssh"),

@@ -107,7 +107,7 @@ def test_data_and_groups_beside_the_vagrantfile_count(vagrant: Path) -> None:
     ("source", "said"),
     [
         ("@vagrant/gpu2", "no Vagrant machine 'gpu2' is running in this folder; run vagrant up"),
-        ("@vagrant/x", "no Vagrant machine 'x' runs"),
+        ("@vagrant/x", "no Vagrant machine 'x' is running"),
         ("@docker/a b", "is an image, not the name of a container"),
         ("@chroot/", "a name is missing"),
         ("@nothing/x", "the connector @nothing is not supported"),

@@ -11,7 +11,7 @@ from .conftest import Write
 @pytest.mark.parametrize(
     ("path", "text", "message"),
     [
-        ("group_vars/all.yml", "- a\n", "group_vars/all.yml: holds a list, wanted a mapping"),
+        ("group_vars/all.yml", "- a\n", "group_vars/all.yml: contains a list, wanted a mapping"),
         ("group_vars/all.yml", "a: 1\n\tb: 2\n", "group_vars/all.yml:2: is not YAML"),
         ("group_vars/all/x.json", "{", "group_vars/all/x.json:1: is not JSON"),
         ("host_vars/n1.yml", "5: 1\n", "host_vars/n1.yml:1: a variable's name is '5'"),

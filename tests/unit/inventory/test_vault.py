@@ -58,9 +58,9 @@ def test_what_ansible_vault_encrypted_is_read(name: str, vault: Vault, clear: st
 )  # fmt: skip
 def test_what_cannot_be_decrypted_is_one_error_with_its_place(encrypted: str, message: str) -> None:
     with pytest.raises(InventoryError) as caught:
-        asking("wrong").decrypt(encrypted, "f.yml:3")
+        asking("hunter2").decrypt(encrypted, "f.yml:3")
     assert message in str(caught.value)
-    assert "wrong" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_passwords_come_from_files_programs_and_people_in_ansible_s_order(

@@ -11,7 +11,7 @@ from .conftest import Write
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- a\n", "hosts.yml: holds a list, wanted a mapping of groups"),
+        ("- a\n", "hosts.yml: contains a list, wanted a mapping of groups"),
         ("# nothing\n", "hosts.yml: is empty, wanted groups"),
         ("all:\n  hosts:\n    - n1\n", "hosts.yml:2: hosts of the group all is a list"),
         (
@@ -47,7 +47,7 @@ def test_what_is_skipped_is_noted(write: Write) -> None:
     assert [node.name for node in inventory] == ["n2"]
     assert inventory.notes == (
         "hosts.yml:2: 'host' in the group all was not read: a group may have only hosts, vars and children",
-        "hosts.yml:6: 'x' must be a number, not a group, and was not read",
+        "hosts.yml:6: 'x' is a number, not a group, and was not read",
     )
 
 

@@ -129,7 +129,7 @@ ON = "devices: all, mig-enabled: true, mig-devices:"
         ("version: v2\nmig-configs: {}\n", ":1", "version 'v2' is unsupported, wanted v1"),
         ("version: v1\nmig-config: {}\n", ":2", "unknown key 'mig-config'; did you mean mig-conf"),
         ("version: v1\nmig-configs: {}\n", ":2", "needs at least one configuration"),
-        ("version: v1\nmig-configs:\n  a: []\n", ":3", "a wants a list of at least one entry"),
+        ("version: v1\nmig-configs:\n  a: []\n", ":3", "a needs a list of at least one entry"),
         ("version: v1\nversion: v1\n", ":2", "'version' is a duplicate of line 1"),
         ("version: v1\n\tmig-configs: 1\n", ":2", "a tab"),
         (entry("mig-enabled: false"), ":4", "the entry lacks devices"),
@@ -175,7 +175,7 @@ def test_a_name_that_is_not_there_gets_a_suggestion() -> None:
     file = builtin.config_file()
     with pytest.raises(PolicyError, match=r"'all-balance'; did you mean all-balanced"):
         file.config("all-balance")
-    with pytest.raises(PolicyError, match=r"has \d+ configurations; name one of all-"):
+    with pytest.raises(PolicyError, match=r"has \d+ configurations; select one of all-"):
         file.config()
     assert config.read(entry("devices: all, mig-enabled: no"), "f").config().name == "one"
 
@@ -183,5 +183,5 @@ def test_a_name_that_is_not_there_gets_a_suggestion() -> None:
 def test_aliases_that_stand_for_billions_are_refused() -> None:
     lines = ["version: v1", "mig-configs:", "  a0: &a0 [{devices: all, mig-enabled: no}]"]
     lines += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    with pytest.raises(PolicyError, match=r"stand for more than|nested deeper"):
+    with pytest.raises(PolicyError, match=r"expand to more than|nested deeper"):
         config.read("\n".join(lines), "bomb.yaml")

@@ -19,7 +19,12 @@ STRICTER = (
     *("is empty, wanted version and mig-configs", "needs at least one configuration"),
     *("is not a GPU number", "wanted true or false", "is not a count", "do not fit into"),
     *("wanted a MIG profile", "is a duplicate of a profile above", "wanted 0x, PCI device id"),
-    *("is a duplicate of line", "a second document begins", "is not text in YAML", "holds nothing"),
+    *(
+        "is a duplicate of line",
+        "a second document begins",
+        "is not text in YAML",
+        "contains nothing",
+    ),
 )
 
 

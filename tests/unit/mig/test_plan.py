@@ -92,7 +92,7 @@ def test_turning_mig_off_takes_every_instance_and_names_their_users() -> None:
         "reset",
     ]
     text = document.as_text(made)
-    assert "costs reset" in text
+    assert "disruption: reset" in text
     assert "- 3g.40gb at 0 (GPU instance 1)" in text
     data = document.as_data(made)["gpus"][0]["steps"]
     assert data[0]["users"] == ["pod a/b"]
@@ -120,7 +120,7 @@ def test_the_instance_in_use_stays_and_the_idle_ones_go() -> None:
 def test_a_loss_that_cannot_be_avoided_is_a_drain_with_names() -> None:
     made = one(H100, {"7g.80gb": 1}, whole(1, "1g.10gb", 0, ("pod", "job 7")))
     assert made.disruption is Disruption.DRAIN
-    assert "in use by pod, job 7" in document.as_text(made)
+    assert "used by pod, job 7" in document.as_text(made)
 
 
 def test_an_instance_nobody_looked_at_is_taken_for_used() -> None:
@@ -171,7 +171,7 @@ def test_a_number_that_no_gpu_has_is_noted() -> None:
     assert made.notes == (
         "mig.yaml:7: GPU 5, 9 of devices does not exist: the node has GPUs 0 to 0",
     )
-    assert "note: mig.yaml:7: no GPU 5, 9" in document.as_text(made)
+    assert "note: mig.yaml:7: GPU 5, 9" in document.as_text(made)
     assert one(H100, {}, indices=(0,)).notes == ()
     assert "notes" not in document.as_data(one(H100, {}))
 
@@ -184,13 +184,15 @@ def test_of_two_entries_for_one_gpu_the_last_counts_and_that_is_noted() -> None:
     rest = Entry(True, {}, (2,), place="mig.yaml:9")
     made = plan(Config("asked", (on, off, rest, rest)), Layout(gpus=gpus))
     assert [gpu.wanted and gpu.wanted.enabled for gpu in made.gpus] == [False, False, True]
-    assert made.notes == ("mig.yaml:7: overrides 0, 1 than mig.yaml:4; the last one is used",)
+    assert made.notes == ("mig.yaml:7: overrides mig.yaml:4 for GPU 0, 1",)
 
 
 def test_gpus_that_the_configuration_leaves_out_or_that_have_no_mig_stay_as_they_are() -> None:
     assert "not changed" in one(H100, {}, indices=(5,)).gpus[0].notes[0]
     assert "does not support MIG" in one(T4, {"1g.5gb": 1}, now=None).gpus[0].notes[0]
-    with pytest.raises(RefusedError, match=r"mig\.yaml:7: GPU 0 .*: it cannot do MIG; take"):
+    with pytest.raises(
+        RefusedError, match=r"mig\.yaml:7: GPU 0 .*: it does not support MIG; remove"
+    ):
         one(T4, {"1g.5gb": 1}, now=None, indices=(0,))
 
 
@@ -202,18 +204,18 @@ def test_gpus_that_the_configuration_leaves_out_or_that_have_no_mig_stay_as_they
         (
             H100,
             {"3g.40gb": 2, "1g.10gb": 1},
-            "9 of 8 memory slices wanted (3g.40gb: 2 x 4, 1g.10gb: 1 x 1)",
+            "9 memory slices requested, but the GPU has 8 (3g.40gb: 2 x 4, 1g.10gb: 1 x 1)",
         ),
-        (H100, {"3c.4g.40gb": 1}, "there are 1c.4g.40gb, 2c.4g.40gb, 4g.40gb"),
+        (H100, {"3c.4g.40gb": 1}, "it has 1c.4g.40gb, 2c.4g.40gb, 4g.40gb"),
         (H100, {"1c.3g.40gb": 7}, "3 x 3g.40gb requested, but a GPU has at most 2"),
         (
             "20b7",
             {"1g.6gb+me": 1, "2g.12gb+me": 1},
-            "2 of 1 JPEG engines wanted (1g.6gb+me: 1 x 1, 2g.12gb+me: 1 x 1)",
+            "2 JPEG engines requested, but the GPU has 1 (1g.6gb+me: 1 x 1, 2g.12gb+me: 1 x 1)",
         ),
-        (RTX, {"1g.24gb+me.all": 1, "1g.24gb": 1}, "5 of 4 NVDEC engines wanted"),
-        ("2bb3", {"1g.24gb": 1}, "its profiles are not known (its places are not published"),
-        ("ffff", {"1g.24gb": 1}, "its profiles are not known (it is in no table)"),
+        (RTX, {"1g.24gb+me.all": 1, "1g.24gb": 1}, "5 NVDEC engines requested, but the GPU has 4"),
+        ("2bb3", {"1g.24gb": 1}, "its profiles are unknown (its placements are not published"),
+        ("ffff", {"1g.24gb": 1}, "its profiles are unknown (it is not in the tables)"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_reason(
@@ -245,7 +247,7 @@ def test_a_conflict_of_places_is_told_with_what_stands_in_the_way() -> None:
     why = refute.why_not(ODD, {"4g.40gb": 1, "2g.20gb": 2})
     assert why[0] == "1 x 4g.40gb + 2 x 2g.20gb do not fit together in any arrangement"
     assert why[1:] == [
-        "with 4g.40gb at 0-3, 2g.20gb at 4-5: no room for 2g.20gb, whose only placement is one of "
+        "with 4g.40gb at 0-3, 2g.20gb at 4-5: no room for 2g.20gb, whose placements are "
         "0-1, 2-3, 4-5"
     ]
     assert refute.why_not(ODD, {"4g.40gb": 1, "2g.20gb": 1, "1g.10gb": 1}) == []
@@ -343,7 +345,7 @@ def test_gpus_of_one_fate_are_told_once() -> None:
     )
     text = document.as_text(made)
     assert text.count("+ 1g.10gb at 6") == 1
-    assert text.startswith("GPU 0, 1, 2 (H100 80GB HBM3): costs drain\n")
+    assert text.startswith("GPU 0, 1, 2 (H100 80GB HBM3): disruption: drain\n")
     last = "asked: GPU instances kept=0 destroyed=0 created=3 disruption=drain\n"
     assert text.endswith(last)
 

@@ -91,7 +91,7 @@ def test_headers_with_names_of_their_own_are_read() -> None:
 
 @pytest.mark.parametrize("raw", [b"\x08", b"\x0a\x05ab", b"\x0b", b"\x80" * 12])
 def test_what_is_no_message_is_an_error(raw: bytes) -> None:
-    with pytest.raises(cri.CriError, match="no CRI message"):
+    with pytest.raises(cri.CriError, match="not a CRI message"):
         cri.fields(raw)
 
 

@@ -63,7 +63,7 @@ def test_a_wrong_result_is_no_proof(
     right = cuda_proof.expected
     monkeypatch.setattr(cuda_proof, "expected", lambda nonce, data: b"x" + right(nonce, data)[1:])
     result = cuda_proof.prove(node.uuids)[0]
-    assert (result["ok"], result["text"]) == (False, "the kernel ran and its result is wrong")
+    assert (result["ok"], result["text"]) == (False, "the kernel ran, but its result is wrong")
 
 
 def test_a_device_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:

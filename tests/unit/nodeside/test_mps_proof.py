@@ -74,7 +74,7 @@ def test_two_clients(mps: Mps) -> None:
     assert mps.run("-d").returncode == 0
     done = mps.prove()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert done.stdout.startswith("proven in")
+    assert done.stdout.startswith("validated in")
     assert f"on {mps.node.uuids[1]} in exclusive mode" in done.stdout
     assert mps.run(says="set_default_active_thread_percentage 25").stdout == "25.0\n"
 
@@ -84,7 +84,9 @@ def test_no_daemon(mps: Mps) -> None:
     done = mps.prove()
     assert done.returncode == 1
     # Which of the two comes second is theirs.
-    assert re.match("not proven: client [12]: cuCtxCreate_v2: CUDA error 46", done.stdout)
+    assert re.match(
+        "MPS validation failed: client [12]: cuCtxCreate_v2: CUDA error 46", done.stdout
+    )
 
 
 def test_beside(mps: Mps) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -128,7 +129,7 @@ def test_a_gpu_that_hangs_is_named_and_what_answered_before_is_kept(
     facts = query(stub_node(), tmp_path, HANGING, timeout_s=0.5)
     assert time.monotonic() - began < 10
     assert facts.error == nvml_report.TIMEOUT
-    assert facts.error_text == "NVML did not answer within 0.5 s when asked about GPU 1"
+    assert facts.error_text == "NVML did not answer within 0.5 s in a query of GPU 1"
     assert [(gpu.index, gpu.uuid, gpu.error) for gpu in facts.gpus] == [
         (0, "GPU-0", None),
         (1, "", nvml_report.TIMEOUT),
@@ -141,6 +142,23 @@ def test_a_library_that_crashes_is_an_error_and_no_traceback(
     crash = b"import os\nclass NVMLError(Exception): value = 1\ndef nvmlInit(): os.abort()\n"
     facts = query(stub_node(), tmp_path, crash)
     assert (facts.error, facts.error_text) == (999, "NVML crashed")
+
+
+def test_a_damaged_binding_is_removed_so_that_it_is_sent_again(tmp_path: Path) -> None:
+    whole = b"import no_such_module\n#"
+    for content, damaged in ((whole, False), (b"import no_such_module\n", True)):
+        folder = tmp_path / hashlib.sha256(whole).hexdigest()[:16]
+        folder.mkdir(exist_ok=True)
+        binding = folder / "pynvml.py"
+        binding.write_bytes(content)
+        program = tmp_path / "nvml_facts.py"
+        program.write_bytes(NVML_FACTS.load())
+        words = [sys.executable, "-I", "-S", "-B", str(program), str(binding), "10"]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        report = json.loads(done.stdout)
+        assert report["error"] == 999
+        assert binding.exists() != damaged
+        assert ("was damaged and is removed" in report["error_text"]) == damaged, report
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_what_does_not_start_is_named_in_the_reason(tmp_path: Path) -> None:
     said, active = swap(tmp_path, broken="nvidia-fabricmanager.service")
     assert "nvidia-fabricmanager.service" not in active
     assert still_stopped(said, None) == (
-        "; ran before and is stopped now: nvidia-fabricmanager.service (systemctl status says why)"
+        "; ran before and is stopped now: nvidia-fabricmanager.service; find the reason: systemctl status nvidia-fabricmanager.service"
     )
 
 
@@ -131,5 +131,5 @@ class Kept:
     [("", "a.service, b.service"), ("running again: a.service\n", "b.service")],
 )
 def test_services_that_a_state_keeps_stopped_are_named(said: str, named: str) -> None:
-    assert f"stopped now: {named} (" in still_stopped(said, Kept())
+    assert f"stopped now: {named}; find" in still_stopped(said, Kept())
     assert still_stopped("", StateResult("a", Outcome.FAILED)) == ""

@@ -207,9 +207,12 @@ def test_the_schema_takes_nothing_else(spoil: Any) -> None:
         ({"format": "gpustate.result/1"}, "this is not a gpustate plan"),
         (
             {"format": "gpustate.plan/9"},
-            "it is of format 'gpustate.plan/9', wanted 'gpustate.plan/1'; plan again",
+            "unsupported format 'gpustate.plan/9'; this gpustate reads 'gpustate.plan/1'; make a new plan: gpustate plan POLICY --out FILE",
         ),
-        ({"format": "gpustate.plan/1"}, "the plan is damaged: id: is missing; plan again"),
+        (
+            {"format": "gpustate.plan/1"},
+            "the plan is damaged: id: is missing; make a new plan: gpustate plan POLICY --out FILE",
+        ),
     ],
 )
 def test_what_is_no_plan_is_refused_with_the_place(data: Any, message: str) -> None:
@@ -242,7 +245,9 @@ def test_a_plan_that_was_altered_is_refused(alter: Any, message: str) -> None:
     alter(made)
     with pytest.raises(PolicyError) as caught:
         document.read_plan(made, place="p.json")
-    assert str(caught.value) == f"p.json: {message}; plan again"
+    assert (
+        str(caught.value) == f"p.json: {message}; make a new plan: gpustate plan POLICY --out FILE"
+    )
 
 
 def test_a_run_over_no_nodes_has_documents_too() -> None:

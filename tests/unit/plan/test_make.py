@@ -168,8 +168,8 @@ def test_what_moved_since_the_plan_is_named_with_both_values() -> None:
     now = {"a": {"text": "y" * 80, "mode": 1}, "b": {"text": "x"}, "new": {"text": "x"}}
     assert make.moved(planned, now) == [
         f"a.text was 'x', is '{'y' * 56}...",
-        "gone was seen then, and is not seen now",
-        "new was not seen then, and is seen now",
+        "gone was probed for the plan, and is not probed now",
+        "new was not probed for the plan, and is probed now",
     ]
     assert make.moved(now, now) == []
 
@@ -181,9 +181,9 @@ def test_what_moved_since_the_plan_is_named_with_both_values() -> None:
         ({"a": Disruption.REBOOT}, None),
         (
             {"a": Disruption.RESTART},
-            "it was announced as restart, and would now cost drain (text)",
+            "the plan announced disruption restart, and it is now drain (text)",
         ),
-        ({}, "it was not in the plan, and now text would change"),
+        ({}, "it had no changes in the plan, and now text would change"),
     ],
 )
 def test_a_plan_may_not_go_beyond_what_was_announced(

@@ -271,7 +271,7 @@ def test_a_json_patch_does_what_rfc_6902_says(before: Any, patch: Any, after: An
         ([{"op": "remove", "path": "/l/-"}], "the list has no index -"),
         ([{"op": "test", "path": "/d/a", "value": True}], "the test expects 'True'"),
         ([{"op": "move", "from": "/d", "path": "/d/x"}], "cannot move a value into itself"),
-        ([{"op": "add", "path": "/d/a/b", "value": 1}], "its parent must be a number"),
+        ([{"op": "add", "path": "/d/a/b", "value": 1}], "its parent is a number"),
         (
             [{"op": "add", "path": "/d/a", "value": 2}, {"op": "remove", "path": "/q"}],
             "operation 2 of the patch",
@@ -323,7 +323,7 @@ def test_a_policy_in_python_is_changed_by_the_names_of_its_states() -> None:
     ("given", "start", "said"),
     [
         ({"set_typed": "driver.brnch=5"}, "--set driver.brnch=5: ", "did you mean 'branch'"),
-        ({"set_typed": "drivr.branch=570"}, "--set drivr.branch=570: ", "no state 'drivr'"),
+        ({"set_typed": "drivr.branch=570"}, "--set drivr.branch=570: ", "unknown state 'drivr'"),
         (
             {"set_typed": "driver.branch=x"},
             "--set driver.branch=x: ",

@@ -170,3 +170,46 @@ def test_an_empty_section_of_the_values_is_nothing_to_lose() -> None:
     for section in ("devicePlugin", "migManager", "dcgmExporter", "gfd"):
         assert spec[section].get("enabled", True), section  # the Operator's own default is on
     assert spec["dcgm"]["enabled"] is False  # the chart's
+
+
+OLD = "driver: {useOpenKernelModules: true, repository: registry.example.org/m, version: '550.90.07'}\n"
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_values_of_an_earlier_release_keep_as_much_as_those_of_the_newest(wrapped: bool) -> None:
+    values = OLD + "toolkit: {version: v1.16.1-ubuntu20.04}\n"
+    if wrapped:
+        source = {"chart": "gpu-operator", "targetRevision": "v24.6.2", "helm": {"values": values}}
+        application = {
+            "apiVersion": "argoproj.io/v1alpha1",
+            "kind": "Application",
+            "metadata": {"name": "gpu"},
+            "spec": {"source": source},
+        }
+        Path("old.yaml").write_text(yaml.safe_dump(application))
+        done = run("old.yaml")
+    else:
+        Path("old.yaml").write_text(values)
+        done = run("old.yaml", "--release", "v24.6.2")
+    assert done.stderr == ""
+    spec = documents(done.stdout)[0]["spec"]
+    assert spec["driver"]["repository"] == "registry.example.org/m"
+    assert spec["driver"]["useOpenKernelModules"] is True
+    assert spec["toolkit"]["version"] == "v1.16.1-ubuntu20.04"
+    assert spec["cdi"]["enabled"] is False  # the default of that release's chart
+    for section in ("devicePlugin", "migManager", "dcgmExporter"):
+        assert spec[section].get("enabled", True), section
+
+
+def test_an_object_for_an_earlier_release_stays_as_it_is_and_names_the_release() -> None:
+    Path("cp.yaml").write_text(
+        "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
+        f"  {OLD}  devicePlugin: {{}}\n".replace("version:", "image: driver, version:")
+    )
+    done = run("cp.yaml", "--release", "v24.6.2")
+    assert done.stderr == ""
+    (policy,) = documents(done.stdout)
+    assert policy["spec"]["driver"]["repository"] == "registry.example.org/m"
+    assert policy["spec"]["devicePlugin"] == {}
+    Path("again.yaml").write_text(done.stdout)
+    assert policies.load("again.yaml").states == policies.load("cp.yaml", release="v24.6.2").states

@@ -22,10 +22,12 @@ class Cluster:
     title = "test"
 
     def __init__(self, count: int) -> None:
+        self.lists = 0
         self.all = {f"n{i}": Member(f"n{i}", True, True) for i in range(count)}
 
     def members(self, *, fresh: bool = False) -> Sequence[Member]:
         assert fresh
+        self.lists += 1
         return list(self.all.values())
 
     def cordon(self, name: str, *, schedulable: bool = False) -> None:
@@ -77,6 +79,25 @@ def test_an_interruption_ends_the_wait() -> None:
     turns.take(scheduler, cluster.all["n0"], "n0", print, lambda: False)
     with pytest.raises(NotDrainedError, match="interrupted"):
         turns.take(scheduler, cluster.all["n1"], "n1", print, lambda: True)
+
+
+def test_nodes_that_wait_share_one_list_of_members() -> None:
+    cluster, now = Cluster(30), 0.0
+    turns = Slots("30", sleep=lambda _: None, clock=lambda: now)
+    for name, member in cluster.all.items():
+        turns.take(cast(Scheduler, cluster), member, name, print, lambda: False)
+    assert cluster.lists == 1
+
+
+def test_a_list_from_before_a_release_refuses_nobody() -> None:
+    cluster = Cluster(2)
+    scheduler, first = cast(Scheduler, cluster), cluster.all["n0"]
+    turns = Slots("1", sleep=lambda _: None, clock=lambda: 0.0)
+    cluster.cordon("n0")
+    turns.take(scheduler, first, "n0", print, lambda: False)
+    cluster.cordon("n0", schedulable=True)
+    turns.give(scheduler, first)
+    turns.take(scheduler, cluster.all["n1"], "n1", print, lambda: False)
 
 
 @pytest.mark.parametrize("limit", ["1", "3", "25%"])

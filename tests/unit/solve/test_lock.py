@@ -12,14 +12,15 @@ import jsonschema
 import pytest
 from solveworld import H100, VENDOR, problem, universe, vendor
 
-from gpustate.core.inventory import Inventory, InventoryNode, VarsLayer
-from gpustate.core.policy import Policy, resolve
+from gpustate.core.inventory import InventoryNode, VarsLayer
+from gpustate.core.policy import Policy, layers_of, parameters, resolve
+from gpustate.core.provenance import resolution
 from gpustate.errors import PolicyError, RefusedError
 from gpustate.resolver import lock_layers
 from gpustate.resolver.driver_sets import Survey, resolve_all
 from gpustate.solve import document, keeping, lock
 from gpustate.solve.lock import Lock, LockedSet, Platform, from_text, merge_sets, to_text
-from gpustate.solve.problem import DriverRequest
+from gpustate.solve.request import DriverRequest
 from gpustate.solve.solver import Solution, solve
 from gpustate.states.driver import DriverInstalled
 
@@ -87,7 +88,7 @@ def changed(**keys: object) -> str:
             TEXT.replace('"matrix"', '"format": 1,\n"matrix"', 1),
             "gpustate.lock:3: the key format is",
         ),
-        ('{"format": NaN}', "gpustate.lock:1: NaN is not a number of JSON; solve again"),
+        ('{"format": NaN}', "gpustate.lock:1: NaN is not a JSON number; solve again"),
         ('{"format": ' + "1" * 5000 + "}", "is not a lock file"),
         (TEXT.replace('"sets"', '"set"'), "sets: is missing"),
         (changed(driver="latest"), "sets[0].driver: is 'latest', expected a driver version"),
@@ -217,8 +218,9 @@ def test_what_was_solved_is_of_its_schema() -> None:
 
 
 def locked_driver(policy: Policy, node: InventoryNode, made: Lock) -> Any:
-    inventory = lock_layers.onto(Inventory("x", (node,)), policy, made, "gpustate.lock")
-    (state,) = resolve(policy, inventory.nodes[0]).states
+    whole = lock_layers.onto(policy, (node,), made, "gpustate.lock")
+    assert node.layers == () or [layer.scope for layer in node.layers] == ["node"]
+    (state,) = resolve(whole, node).states
     return state
 
 
@@ -242,7 +244,7 @@ def test_a_lock_for_a_channel_replaces_it() -> None:
     ("state", "node", "said"),
     [
         (DriverInstalled(branch=580), "gpu9", "has no set for node gpu9"),
-        (DriverInstalled(branch=595), "gpu1", "locks node gpu1 for branch 580, and the policy"),
+        (DriverInstalled(branch=595), "gpu1", "locks node gpu1 for branch 580, but the policy"),
         (DriverInstalled(branch=580, packages="full"), "gpu1", "other modules or packages"),
     ],
 )
@@ -271,10 +273,10 @@ def test_a_thousand_nodes_with_twenty_sets_are_locked_in_well_under_a_second() -
     many = {f"node{n}": sets[f"gpu{n % 20}"] for n in range(1000)}
     before = time.process_time()
     made = from_text(to_text(merge_sets(many)), "x")
-    inventory = Inventory("x", tuple(InventoryNode(name) for name in many))
-    policy = Policy(DriverInstalled(branch=580))
-    for node in lock_layers.onto(inventory, policy, made, "x").nodes:
-        resolve(policy, node)
+    nodes = [InventoryNode(name) for name in many]
+    policy = lock_layers.onto(Policy(DriverInstalled(branch=580)), nodes, made, "x")
+    found = {id(resolve(policy, node).states) for node in nodes}
+    assert len(found) == 20, "nodes with one set share their states"
     assert len(made.sets) == 20
     assert time.process_time() - before < 1.0
 
@@ -282,11 +284,37 @@ def test_a_thousand_nodes_with_twenty_sets_are_locked_in_well_under_a_second() -
 # --- images and nodes that left --------------------------------------------------------------
 
 
-def image_driver(made: Lock, **parameters: Any) -> Any:
-    policy = Policy(DriverInstalled(**parameters))
-    node = lock_layers.onto_image(InventoryNode("/mnt"), policy, made, "gpustate.lock")
-    (state,) = resolve(policy, node).states
+def image_driver(made: Lock, **said: Any) -> Any:
+    policy = Policy(DriverInstalled(**said))
+    node = InventoryNode("/mnt")
+    whole = lock_layers.onto_image(policy, node, made, "gpustate.lock")
+    (state,) = resolve(whole, node).states
     return state
+
+
+def test_a_lock_is_a_part_of_the_policy_and_of_what_is_made_from_it() -> None:
+    node = InventoryNode("gpu1")
+    whole = lock_layers.onto(Policy(DriverInstalled(branch=580)), (node,), a_lock(), "site.lock")
+    for policy in (whole, whole.with_ensure("absent"), whole.but(*whole.states)):
+        (state,) = resolve(policy, node).states
+        assert parameters(state)["version"] == "580.65.06"
+    assert whole.layers_data() == {}, "a saved plan has the lock itself"
+    again = lock_layers.onto(whole, (node,), a_lock(), "site.lock")
+    assert resolve(again, node).states == resolve(whole, node).states
+    assert resolve(whole.with_locks({}, ""), node).states == (DriverInstalled(branch=580),)
+
+
+def test_a_value_of_the_lock_file_names_it_and_yields_to_the_command_line() -> None:
+    policy = Policy(
+        DriverInstalled(branch=580, module_type="auto"), last=[("states", "driver", "load")]
+    )
+    whole = lock_layers.onto(policy, (InventoryNode("gpu1"),), a_lock(), "site.lock")
+    found = {one.path: one.said for one in resolution(whole, InventoryNode("gpu1")).values}
+    assert (found["driver", "version"][-1].layer, found["driver", "version"][-1].place) == (
+        "lock file",
+        "site.lock",
+    )
+    assert layers_of(whole, InventoryNode("gpu1"))[-1].scope == "command line"
 
 
 def test_an_image_gets_the_one_set_that_the_lock_has_for_its_policy() -> None:

@@ -12,9 +12,10 @@ from gpustate.resolver.rpm_indexes import OtherRpmsQuery, RpmDriverQuery, with_o
 from gpustate.resolver.rpm_repositories import Repositories, RepositoriesQuery
 from gpustate.solve import modules, repodata, rpmrelations, schemes
 from gpustate.solve.packages import Package, Repository, Universe
-from gpustate.solve.problem import DriverRequest, Problem
+from gpustate.solve.problem import Problem
 from gpustate.solve.relations import clause_text
 from gpustate.solve.repodata import Location, nevra
+from gpustate.solve.request import DriverRequest
 from gpustate.solve.solver import NoSolution, Solution, describe_conflict, solve
 
 CUDA = Repository("cuda", "/", "", "https://vendor.test")

@@ -11,7 +11,7 @@ from solveworld import B200, DEBIAN, H100, V100, VENDOR, debian, problem, stanza
 from gpustate.solve import packages, relations
 from gpustate.solve.closure import Closure
 from gpustate.solve.packages import Package, Repository
-from gpustate.solve.problem import DriverRequest
+from gpustate.solve.request import DriverRequest
 from gpustate.solve.solver import NoSolution, Solution, describe_conflict, solve
 
 NEWEST = universe((vendor("595.91.07") + vendor("580.178.04") + vendor("580.65.06"), VENDOR))

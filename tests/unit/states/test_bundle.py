@@ -22,6 +22,9 @@ from gpustate.states.preflight import PreflightPassed
 from gpustate.states.repository import DriverRepository
 from gpustate.testing import FakeNode, check_contract
 
+STEPLESS = {"bundle": "its default names no bundle"}
+PARTLESS = {"bundle": (("removed",), "no state of a policy: removing the policy removes it")}
+
 FACTS: dict[str, Any] = {
     "os_id": "debian",
     "os_version": "12",

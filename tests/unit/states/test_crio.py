@@ -22,6 +22,8 @@ from gpustate.states.crio.query import CrioQuery, Found
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
+STEPLESS = {"crio": "CRI-O is not on these nodes"}
+
 BINARY = "/usr/bin/nvidia-container-runtime"
 DROP_IN = "/etc/crio/crio.conf.d/99-zz-gpustate.toml"
 PACKAGED = {f"/etc/crio/{name}": text for name, text in CRIO["packaged"].items()}

@@ -11,6 +11,8 @@ from pydantic import ValidationError
 from gpustate.states.cuda_toolkit import LINK_RECORD, CudaToolkitsInstalled
 from gpustate.testing import FakeNode, check_contract, converge
 
+STEPLESS = {"cuda-toolkit": "its default names no version"}
+
 OFFERED = {
     "cuda-toolkit-12-9": [("12.9.1-1", "x"), ("12.9.0-1", "x")],
     "cuda-toolkit-13-0": [("13.0.2-1", "x")],

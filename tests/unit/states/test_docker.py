@@ -21,6 +21,8 @@ from gpustate.states.docker.query import DockerQuery, Found
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
+STEPLESS = {"docker": "docker is not on these nodes"}
+
 PATH = "/etc/docker/daemon.json"
 BINARY = "/usr/bin/nvidia-container-runtime"
 SITE = '{\n  "features": {"buildkit": true},\n  "live-restore": true\n}\n'

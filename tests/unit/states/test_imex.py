@@ -13,6 +13,8 @@ from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.states.imex import CONFIG_PATH, NODES_PATH, UNIT, ImexRunning
 from gpustate.testing import FakeNode, check_contract, converge
 
+STEPLESS = {"imex": "no rack joins these GPUs across nodes"}
+
 CLUSTER = "5e1b0a8e-0000-4000-8000-00000000cafe"
 DOMAIN = f"{CLUSTER}.32766"
 NODES = ("10.0.0.1", "10.0.0.2")

@@ -24,6 +24,8 @@ from gpustate.states.k0s import (
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
+STEPLESS = {"k0s": "k0s is not on these nodes"}
+
 SERVES = CriStatus(SOCKET, "ok", handlers=(CriHandler("runc"), CriHandler("nvidia")))
 
 

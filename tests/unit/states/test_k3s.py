@@ -13,6 +13,9 @@ from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.k3s import SOCKET, Found, K3sHandlerRegistered, K3sQuery, Service
 from gpustate.testing import FakeNode, check_contract
 
+STEPLESS = {"k3s": "k3s and RKE2 are not on these nodes"}
+PARTLESS = {"k3s": (("removed",), "it writes nothing that could be removed")}
+
 BINARY = "/usr/bin/nvidia-container-runtime"
 CRI = "plugins.'io.containerd.cri.v1.runtime'.containerd"
 WITHOUT = f"version = 3\n[{CRI}.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n"

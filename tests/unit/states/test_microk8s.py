@@ -24,6 +24,8 @@ from gpustate.states.microk8s import (
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
+STEPLESS = {"microk8s": "MicroK8s is not on these nodes"}
+
 
 def node_with(template: str | None = MICROK8S_TEMPLATE, **facts: Any) -> FakeNode:
     def found(node: FakeNode) -> RuntimeFacts:

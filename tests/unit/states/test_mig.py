@@ -23,6 +23,8 @@ from gpustate.states.mig import MigLayoutApplied
 from gpustate.states.mig.probing import FILES
 from gpustate.testing import FakeNode, check_contract
 
+STEPLESS = {"mig": "its default, all-disabled, is what these GPUs are"}
+
 H100, A100 = ("2330", "hopper"), ("20b2", "ampere")
 WHOLE = ((0, 3, 0),)
 JOB = Holder(4242, "python3", "alice", "job.scope", "trainer-0", (0,), ((0, 1, -1), (0, 1, 0)))

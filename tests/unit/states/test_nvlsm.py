@@ -12,6 +12,8 @@ from gpustate.formats.nvml_report import NvmlFacts
 from gpustate.states.nvlsm import LOAD_PATH, MODULES, SubnetManagerInstalled
 from gpustate.testing import FakeNode, check_contract, converge
 
+STEPLESS = {"nvlsm": "their NVSwitches are on PCI, and need no subnet manager"}
+
 B200 = tuple(PciGpu(f"0000:{n + 16:02x}:00.0", "2901", "030200", None) for n in range(8))
 OFFERED = {"nvlsm": [("2025.10.14-1", "vendor"), ("2025.06.1-1", "vendor")]}
 

@@ -16,6 +16,8 @@ from gpustate.states.kata import KataHostReady
 from gpustate.states.vfio import PROGRAM_PATH, UNIT, UNIT_PATH, VfioBound
 from gpustate.testing import FakeNode, check_contract, converge
 
+STEPLESS = {"kata": "its default names no runtime", "vfio": "its default names no device"}
+
 GPU = "0000:1b:00.0"
 ON = ("intel_iommu=on", "iommu=pt")
 LINE = CommandLine(

@@ -13,6 +13,8 @@ from gpustate.states.podman import Found, PodmanCdiEnabled, PodmanQuery
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
+STEPLESS = {"podman": "podman and its hooks are not on these nodes"}
+
 HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
 TEXT = json.dumps({"version": "1.0.0", "hook": {"path": "/usr/bin/nvidia-container-runtime-hook"}})
 OTHER = json.dumps(

@@ -12,6 +12,11 @@ from gpustate import NodeFacts, PciGpu, ops
 from gpustate.states.preflight import PreflightPassed
 from gpustate.testing import FakeNode
 
+STEPLESS = {"preflight": "it only looks and refuses"}
+PARTLESS = {
+    "preflight": (("applied", "seen damaged", "fixed", "removed"), "it only looks and refuses"),
+}
+
 NOW_S = 1_790_000_000
 GOOD = f"own=1\nmodules=1\nnow={NOW_S}\nwritten={NOW_S - 90}\nntp=1\n" + "".join(
     f"room={folder} 50000 /\n" for folder in ("/boot", "/usr", "/var")

@@ -24,6 +24,7 @@ from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState
 from gpustate.engine import fleet, journal, verdicts
 from gpustate.engine.probing import probe_states
+from gpustate.errors import GraphError
 from gpustate.formats import masking
 from gpustate.operations.steps import TEMPORARY
 from gpustate.plan import make
@@ -118,6 +119,33 @@ def test_a_policy_in_yaml_names_the_operation_by_its_dotted_name() -> None:
     assert state.needs == ("driver",)
     own = resolve(policy, InventoryNode("n", groups=("lab",))).states[0]
     assert parameters(own)["arguments"] == {"packages": ["curl"], "present": False}
+
+
+@pytest.mark.parametrize(
+    ("parameters_", "said"),
+    [
+        ({"needs": ["pyinfra-jp"]}, "needs 'pyinfra-jp', which the policy does not have"),
+        ({"known_after": ["pyinfra-jp"]}, "known after 'pyinfra-jp', which the policy does not"),
+    ],
+)
+def test_an_operation_that_is_needed_and_not_in_the_policy_is_refused(
+    parameters_: dict[str, Any], said: str
+) -> None:
+    policy = Policy(
+        Operation(apt.packages, packages=["jq"], name="jq"),
+        Operation(apt.packages, packages=["curl"], name="curl", **parameters_),
+    )
+    with pytest.raises(GraphError, match=said) as caught:
+        fleet.ordered(policy.states, registry.names())
+    assert "did you mean 'pyinfra-jq'" in str(caught.value)
+
+
+def test_an_operation_may_need_a_state_that_the_policy_does_not_have() -> None:
+    """As every state may: it holds by other means there, or the policy is part of a larger one."""
+    states = Policy(
+        Operation(apt.packages, packages=["a"], name="a", needs=["driver"], after=["pyinfra-b"])
+    ).states
+    assert [one.name for one in fleet.ordered(states, registry.names())] == ["pyinfra-a"]
 
 
 @pytest.mark.parametrize("write", ["yaml", "python"])

@@ -23,6 +23,8 @@ from gpustate.states.secure_boot.observed import (
 )
 from gpustate.testing import FakeNode, check_contract, converge
 
+STEPLESS = {"secure-boot": "Secure Boot is off there"}
+
 OURS = Certificate(CERTIFICATE_PATH, "aa" * 20, "7c01", "59a7", private=True)
 DKMS = Certificate("/var/lib/dkms/mok.pub", "bb" * 20, "7c02", "59a8", private=True)
 K = "6.1.0-28-amd64"

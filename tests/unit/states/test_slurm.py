@@ -13,6 +13,8 @@ from gpustate.probes.slurm_gpus import Places, SlurmPlacesQuery
 from gpustate.states.slurm import SlurmGresConfigured
 from gpustate.testing import FakeNode, check_contract, converge
 
+STEPLESS = {"slurm-gres": "no slurmd there, and nothing to configure"}
+
 GRES, NODE = "/etc/slurm/gres.conf", "/etc/slurm/gpustate-node.conf"
 TOPO = "GPU0\t X \tNV12\nGPU1\tNV12\t X \n"
 CPUS = tuple(Cpu(n, n % 2, n // 2, n % 2) for n in range(8))

@@ -87,7 +87,7 @@ class Node(FakeNode):
         folder = f"{STATE}/validator/"
         names = [path.removeprefix(folder) for path in self.files if path.startswith(folder)]
         if names:
-            # What sha256sum prints for: validate config.json gpustate/*/*.py
+            # What sha256sum prints for: validate config.json gpustate/*/*.*
             order = ["validate", "config.json", *sorted(name for name in names if "/" in name)]
             lines += [
                 f"program={hashlib.sha256(self.files[folder + name].encode()).hexdigest()}  {name}"

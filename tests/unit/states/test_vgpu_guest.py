@@ -15,6 +15,8 @@ from gpustate.core.encode import plain
 from gpustate.states.vgpu_guest import CONF_PATH, TEMPLATE_PATH, TOKEN_PATH, UNIT, VgpuLicensed
 from gpustate.testing import FakeNode, check_contract, converge
 
+STEPLESS = {"vgpu-guest": "its default names neither token nor server"}
+
 SECRET = "eyJhbGciOi.very-secret.token"
 TEMPLATE = "# FeatureType\nFeatureType=0\n"
 CONF = "# site\nEnableUI=FALSE\nFeatureType=0\n"

@@ -101,7 +101,7 @@ def test_a_test_that_takes_too_long_is_ended_and_the_next_one_runs(tmp_path: Pat
     found = run(tmp_path, 2, test_slow=ON_ONE_NODE)
     assert set(found) == {("test_takes_too_long", "gpu2"), ("test_goes_on_afterwards", "gpu2")}
     assert found["test_takes_too_long", "gpu2"].outcome == "failed"
-    assert "did not end within 2 s" in found["test_takes_too_long", "gpu2"].evidence
+    assert "did not finish within 2 s" in found["test_takes_too_long", "gpu2"].evidence
     assert found["test_goes_on_afterwards", "gpu2"].outcome == "passed"
 
 
@@ -113,7 +113,8 @@ def test_a_test_that_heeds_no_limit_is_ended_with_its_process(
     found = run(tmp_path, 2, test_deaf=text)
     assert found["test_a", ""].outcome == "error"
     assert (
-        found["test_a", ""].evidence == "it did not end within 2 s, and was ended with its process"
+        found["test_a", ""].evidence
+        == "it did not finish within 2 s and was killed with its process"
     )
     assert (found["test_b", ""].outcome, found["test_b", ""].bad) == ("not run", True)
 
@@ -122,7 +123,7 @@ def test_a_test_that_ends_its_process_is_named(tmp_path: Path) -> None:
     found = run(
         tmp_path, test_gone="import os\ndef test_a():\n    os._exit(7)\ndef test_b():\n    pass\n"
     )
-    assert "the process of the tests ended in it" in found["test_a", ""].evidence
+    assert "the test process exited during it" in found["test_a", ""].evidence
     assert found["test_b", ""].outcome == "not run"
 
 
@@ -142,18 +143,16 @@ def test_hosts_that_the_inventory_does_not_have_are_named(tmp_path: Path) -> Non
     text = 'testinfra_hosts = ["ssh://elsewhere"]\ndef test_a(host):\n    pass\n'
     (one,) = run(tmp_path, test_x=text).values()
     assert one.outcome == "error"
-    assert (
-        "testinfra_hosts names 'ssh://elsewhere', which the inventory does not have" in one.evidence
-    )
+    assert "testinfra_hosts names 'ssh://elsewhere', which is not in the inventory" in one.evidence
 
 
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({}, "it holds no tests"),
-        ({"readme": "x = 1\n"}, "it holds no tests"),
-        ({"test_a": "def test_a(:\n"}, "test_a.py:1: is no Python"),
-        ({"test_a": "x = '\x00'\n"}, "is no Python"),
+        ({}, "the directory has no tests"),
+        ({"readme": "x = 1\n"}, "the directory has no tests"),
+        ({"test_a": "def test_a(:\n"}, "test_a.py:1: is not valid Python"),
+        ({"test_a": "x = '\x00'\n"}, "is not valid Python"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is_reached(
@@ -168,7 +167,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_reached(
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no such folder"):
+    with pytest.raises(UsageError, match="no such directory"):
         site_tests.check(str(tmp_path / "nowhere"))
 
 
@@ -200,4 +199,7 @@ def test_a_node_whose_tests_failed_counts_as_failed_and_ends_with_3() -> None:
     made = {"nodes": [node_data(node) for node in nodes], "tests": [one.data() for one in tests]}
     assert "<error" not in as_junit(made).partition("gpu1: tests")[0], "told once, with its test"
     headlines = [_verdict(row, tests[:2] if n == 0 else ()) for n, row in enumerate(made["nodes"])]
-    assert [text for text, _ in headlines] == ["GPUs proven, 2 tests of this site failed", "proven"]
+    assert [text for text, _ in headlines] == [
+        "GPUs validated, 2 tests of this site failed",
+        "validated",
+    ]

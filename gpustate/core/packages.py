@@ -1,0 +1,95 @@
+"""Packages that a state installs, as it declares them to bundles and their checks. Pure.
+
+A bundle is built before any node is changed, from the versions that repositories offer. Before a node is changed,
+the versions in its bundle are compared with what its states still need. Both call
+:meth:`gpustate.core.state.State.required_packages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpustate.core.facts import NodeFacts
+from gpustate.formats import dpkg, driverset
+
+#: A package name, and its version; an empty version is the newest.
+PackageRoot = tuple[str, str]
+#: Offered versions of a package, newest first.
+Versions = Callable[[str], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a state chooses its packages from.
+
+    Args:
+        facts: distribution of the node, and its GPUs where they are known.
+        versions: what repositories, or a bundle, offer.
+        kernels: kernel releases that need headers or modules, where the node was not observed.
+        chosen: facts of the compatibility matrix that follow from the packages of earlier states.
+    """
+
+    facts: NodeFacts
+    versions: Versions
+    kernels: tuple[str, ...] = ()
+    chosen: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    def optional(self, *names: str) -> StatePackages:
+        """Those packages that are offered; whether a node needs them, only its hardware tells."""
+        return StatePackages(tuple((name, "") for name in names if self.versions(name)))
+
+    def at_driver(self, driver: object, *names: str) -> StatePackages:
+        """The first of some names that is offered at a driver version; nothing where that is unknown.
+
+        Args:
+            driver: as :attr:`chosen` has it; anything but a version is unknown.
+            names: of one package; ``{branch}`` is the branch of the driver.
+        """
+        if isinstance(driver, str):
+            branch = driverset.branch_of(driver)
+            for name in (one.replace("{branch}", str(branch)) for one in names):
+                fitting = driverset.at_version(self.versions(name), driver)
+                if fitting is not None:
+                    return StatePackages(((name, fitting),))
+        return StatePackages()
+
+    def one_version(self, names: Sequence[str], version: str | None) -> StatePackages:
+        """All packages at one version: the requested one, else the newest that all of them have.
+
+        Args:
+            names: the packages.
+            version: a package version, or an upstream version.
+        """
+        for name in names:
+            if not self.versions(name):
+                return StatePackages(missing=name)
+        common = set.intersection(*(set(self.versions(name)) for name in names))
+        fitting = [one for one in common if version in (None, one, dpkg.upstream_version(one))]
+        if not fitting:
+            wanted = version or f"in one version with {', '.join(names[1:])}"
+            return StatePackages(missing=f"{names[0]} {wanted}")
+        best = next(one for one in self.versions(names[0]) if one in fitting)  # the newest
+        return StatePackages(tuple((name, best) for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class StatePackages:
+    """What a state installs on a node that has none of it.
+
+    Args:
+        packages: without their dependencies.
+        missing: a package, or set of packages, that is needed and not offered.
+        headers: packages with the headers of kernels.
+        bare: kernel releases whose headers are not offered, with the name of the package.
+        facts: facts of the compatibility matrix that follow from the packages, for later states.
+    """
+
+    packages: tuple[PackageRoot, ...] = ()
+    missing: str = ""
+    headers: tuple[PackageRoot, ...] = ()
+    bare: Mapping[str, str] = field(default_factory=dict[str, str])
+    facts: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+__all__ = ["Offer", "PackageRoot", "StatePackages", "Versions"]

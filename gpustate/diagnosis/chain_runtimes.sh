@@ -1,0 +1,59 @@
+# shellcheck shell=sh
+# Prints device nodes, the toolkit, container runtimes and their handlers. Expects chain_driver.sh and cri_says.
+set --; for f in /dev/nvidia* /dev/nvidia-caps/nvidia-cap[0-9]*; do
+  # Folders belong there too, and not under these names.
+  case $f in */nvidia[0-9]*|*/nvidiactl|*/nvidia-uvm*|*/nvidia-cap[0-9]*) ;; *) [ ! -d "$f" ] || continue ;; esac
+  [ ! -e "$f" ] || set -- "$@" "$f"
+done
+[ $# = 0 ] || stat -L -c 'node=%n|%F|%t|%T' "$@"
+unusable() { # program
+  printf '%s\n' "$PATH" | tr : '\n' | while read -r d; do
+    if [ -e "$d/$1" ]; then stat -L -c "odd=$1|$d/$1 is a %F of mode %a, which nobody can run" "$d/$1"; break
+    elif [ -L "$d/$1" ]; then dangling "$1" "$d/$1"; break; fi
+  done
+}
+version() { # key program
+  p=$(command -v "$2") || { unusable "$2"; return 0; }
+  # Where Kubernetes brings a runc of its own, its containerd finds it, and so has this one to.
+  o=$(PATH=$PATH:/var/lib/rancher/k3s/data/current/bin:/var/lib/rancher/rke2/bin:/var/lib/k0s/bin:/snap/microk8s/current/bin
+    timeout -k 2 ${limit:-15} "$2" --version 2>&1); r=$?
+  # One that says its version first and then fails says why at the end.
+  case $r:${o%%"$nl"*} in 0:*) ;; *" version "*) o=${o##*"$nl"} ;; esac
+  printf '%s=%s|%s|%s\n' "$1" "$p" $r "${o%%"$nl"*}"
+}
+version ctk nvidia-ctk
+version runtime_binary nvidia-container-runtime
+for n in crio dockerd k3s podman; do command -v $n >/dev/null && printf 'other=%s\n' $n; done
+command -v kubelet >/dev/null && echo kubelet=1
+if p=$(command -v containerd); then
+  a=0; x=; f=
+  if [ -d /run/systemd/system ]; then
+    while IFS= read -r l; do
+      case $l in ActiveState=active|ActiveState=reloading) a=1 ;; ExecStart=*) x=${l#*argv\[\]=}; x=${x%% ; *} ;; esac
+    done <<END
+$(systemctl show -p ActiveState,ExecStart containerd)
+END
+    set -f; set -- $x; set +f
+    while [ $# -gt 1 ]; do
+      shift; case $1 in -c|--config) f=${2-} ;; -c=*|--config=*) f=${1#*=} ;; esac
+    done
+    # Of another program -c may mean anything.
+    case $f in /etc/containerd/config.toml) f= ;; /*) printf 'containerd_config=%s\n' "$f" ;; *) f= ;; esac
+  elif [ -S /run/containerd/containerd.sock ]; then a=1; fi
+  o=$(timeout -k 2 ${limit:-15} containerd ${f:+--config "$f"} config dump 2>&1); r=$?; e=; [ $r = 0 ] || e=$(printf '%s' "$o" | tail -n 1)
+  printf 'containerd=%s|%s|%s|%s\n' "$p" $a $r "$e"
+  [ $r != 0 ] || printf '%s\n' "$o" | awk '
+    /^[ \t]*\[/ { s = $0; gsub(/[\047" \t]/, "", s) }
+    /^[ \t]*[Bb]inaryName[ \t]*=/ && s ~ /\.runtimes\.[^.]+\.options\]$/ {
+      sub(/^[^=]*=[ \t]*/, ""); gsub(/["\047]/, ""); sub(/^.*\.runtimes\./, "", s); sub(/\.options\]$/, "", s)
+      if ($0 != "") print s, $0
+    }' | while read -r h w; do
+    t=0; command -v "$w" >/dev/null && t=1
+    printf 'handler=%s|%s|%s\n' "$h" "$w" $t
+  done
+  [ $r != 0 ] || printf '%s\n' "$o" | sed -n 's/^disabled_plugins *= */containerd_disabled=/p'
+  s=$(printf '%s\n' "$o" | sed -n "/^ *\[grpc\]/,/^ *\[[^g]/s/^ *address *= *[\"']\([^\"']*\).*/\1/p" | head -n 1)
+  [ -n "$s" ] || s=/run/containerd/containerd.sock
+  case $a$r in 10) cri_says "$s" ;; esac
+fi
+[ ! -S /var/run/crio/crio.sock ] || ! command -v crio >/dev/null || cri_says /var/run/crio/crio.sock | sed 's/^/crio_/'

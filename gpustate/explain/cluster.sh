@@ -1,0 +1,37 @@
+# shellcheck shell=sh
+# Prints what the kubelet, the device plugin, Slurm and the GPU Operator left on the node. Expects kernel.sh.
+d=/var/lib/kubelet/device-plugins
+[ -d "$d" ] && echo kubelet_folder=1
+set --; for f in "$d"/*.sock; do [ -e "$f" ] && set -- "$@" "$f"; done
+[ $# = 0 ] || stat -c 'socket=%n|%Y' "$@"
+[ -r "$d/kubelet_internal_checkpoint" ] &&
+  { tr -d '\n' <"$d/kubelet_internal_checkpoint"; echo; } | sed -n 's/.*"RegisteredDevices": *\({[^}]*}\).*/registered=\1/p'
+for f in /var/log/pods/*nvidia-device-plugin*; do
+  [ -d "$f" ] || continue
+  printf 'plugin_pod=%s\n' "${f##*/}"
+  for g in "$f"/*/*.log; do [ -f "$g" ] && printf 'plugin_log=%s\n' "$(tail -n 1 "$g" | cut -c 1-300)"; done
+done
+n=; read -r n </proc/sys/kernel/hostname
+for f in /etc/kubernetes/kubelet.conf /var/lib/rancher/k3s/agent/kubelet.kubeconfig /var/lib/rancher/rke2/agent/kubelet.kubeconfig; do
+  [ -r "$f" ] || continue
+  set -- kubectl; have k3s && set -- k3s kubectl; [ -x /var/lib/rancher/rke2/bin/kubectl ] && set -- /var/lib/rancher/rke2/bin/kubectl
+  o=$(try "$@" --kubeconfig="$f" --request-timeout=2s get node "$n" -o json) && printf 'kube_node=%s\n' "$(printf '%s' "$o" | tr '\n' ' ')"
+  break
+done
+have scontrol && try scontrol show node "${n%%.*}" -o | sed 's/^/slurm=/'
+[ -f /etc/slurm/gres.conf ] && grep -Eq '^[^#]*Name=gpu' /etc/slurm/gres.conf && echo slurm_gres=1
+for f in /run/nvidia /run/nvidia/validations; do
+  if [ -e "$f" ]; then [ -d "$f" ] || printf 'no_folder=%s|a %s\n' "$f" "$(stat -c %F "$f")"
+  elif [ -L "$f" ]; then printf 'no_folder=%s|a link to %s, which does not exist\n' "$f" "$(readlink "$f")"; fi
+done
+grep -qs '"status_files": true' "$G/validator/config.json" && echo results_wanted=1
+for f in /run/nvidia/validations/*-ready; do [ -e "$f" ] && printf 'status_file=%s\n' "${f##*/}"; done
+[ -e /run/nvidia/validations/.driver-ctr-ready ] && echo operator_driver=1
+for f in /etc/kubernetes/node-feature-discovery/features.d/*; do
+  [ -f "$f" ] && sed -n 's/^nvidia\.com\/\(gpu\.count\|gpu\.product\)=/label=\1|/p' "$f"
+done
+f=/etc/nvidia-device-plugin/config.yaml
+[ -f "$f" ] && { echo plugin_config=; head -c 65536 "$f" | sed 's/^/plugin_config=/'; echo; }
+grep -hs -E 'systemctl.*(stop|restart).*kubelet|kubelet' /etc/nvidia-mig-manager/hooks.yaml | head -n 2 | sed 's/^ */mig_hook=/'
+for d in "$G"/runs/*; do [ -e "$d/journal" ] && ! grep -qs '"e": *"end"' "$d/journal" && printf 'open_run=%s\n' "${d##*/}"; done
+echo complete=1

@@ -1,0 +1,10 @@
+# shellcheck shell=sh
+# Returns 1 unless the service @UNIT@ runs and works as before and @MORE@, sh, succeeds; then forgets w.
+# shellcheck disable=SC2154 # w: set by the caller
+systemctl is-active --quiet @UNIT@ || return 1
+a=$(working) || return 1
+{ @MORE@; } || return 1
+if [ "$a" != "$(cat "$w/working" 2>/dev/null)" ]; then
+  printf '%s\n' "$a" | while read -r r; do case $r in ''|ok|*' ok') ;; *) exit 1 ;; esac; done || return 1
+fi
+rm -rf "$w" 

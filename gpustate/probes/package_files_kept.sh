@@ -1,0 +1,9 @@
+# shellcheck shell=sh
+# Prints what all prints, kept under @KEPT@ for as long as files and packages are the same. @FOUND@ are patterns of
+# files. Expects all and kept.
+set --; for f in @FOUND@ /var/lib/dpkg/status /var/lib/rpm/rpmdb.sqlite /usr/lib/sysimage/rpm/rpmdb.sqlite /var/lib/rpm/Packages \
+  /usr/lib/sysimage/rpm/Packages.db /var/lib/dpkg/diversions /var/lib/dpkg/statoverride
+do { [ -e "$f" ] || [ -L "$f" ]; } && set -- "$@" "$f"; done
+k=; [ $# = 0 ] || k=$(stat --printf='%i:%s:%.9Z ' "$@")
+kept package-files-@KEPT@ "$k" all 2>/dev/null
+:

@@ -1,0 +1,13 @@
+# shellcheck shell=sh
+# Begins the program of a run. Reads G, RUN, R, PROC, SYS and LOCK, and KEEP_LOCK where the lock outlives the program.
+export G RUN R PROC SYS LOCK
+# Somebody who starts the same run twice gets the one that is there.
+if mkdir "$R/begun" 2>/dev/null; then printf "%s\n" $$ >"$R/begun/pid"; else
+  n=0; until [ -s "$R/journal" ] || [ $n -ge 100 ]; do sleep 0.2; n=$((n + 1)); done
+  [ ! -s "$R/journal" ] && ! { read -r p <"$R/begun/pid" && kill -0 "$p"; } || exit 0
+fi
+printf "%s\n" $$ >"$R/pid.new" && mv "$R/pid.new" "$R/pid"
+. "$R/library"
+[ ! -s "$J" ] || exit 0
+# The start-up of the program is told apart from its end even when it is killed at once.
+now; entry '{"e":"start","t":'"$NOW"'}'

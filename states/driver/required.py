@@ -1,0 +1,117 @@
+"""Packages of the driver, and kernel headers, that a node without any of them needs: for bundles and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpustate.core.packages import Offer, PackageRoot, StatePackages
+from gpustate.formats import driverschemes, driverset, kernelnames
+from gpustate.formats.rpm import is_rpm
+from gpustate.states.driver.choice import Wanted
+from gpustate.states.driver.gpus import module_type
+from gpustate.states.driver.observed import Observed
+from gpustate.states.driver.parameters import DriverParameters
+
+
+def required(state: DriverParameters, offer: Offer, observed: Observed | None) -> StatePackages:
+    """The driver's set and the headers it is built with."""
+    kernels = offer.kernels if observed is None else _kernels(state, observed)
+    target, missing = _target(state, offer, kernels)
+    if target is None:
+        return StatePackages(missing=missing)
+    headers: tuple[PackageRoot, ...] = ()
+    bare: dict[str, str] = {}
+    if not state.precompiled and state.headers == "install":
+        headers, bare = _headers(offer, kernels)
+    packages = tuple(target.packages.items())
+    return StatePackages(packages, "", headers, bare, {"driver": target.version})
+
+
+def _kernels(state: DriverParameters, observed: Observed) -> tuple[str, ...]:
+    """Kernels that need packages: headers where there are none; prebuilt modules of rpm packages, all of them."""
+    every = bool(state.precompiled) and is_rpm(observed.manager)
+    return tuple(sorted(k for k, ready in observed.headers.items() if every or not ready))
+
+
+def _headers(
+    offer: Offer, kernels: Sequence[str]
+) -> tuple[tuple[PackageRoot, ...], dict[str, str]]:
+    """Packages with the headers of kernels, and those that are not offered."""
+    manager, versions = offer.facts.package_manager, offer.versions
+    found: dict[PackageRoot, None] = {}
+    bare: dict[str, str] = {}
+    for kernel in kernels:
+        if not is_rpm(manager):
+            name = f"linux-headers-{kernel}"
+            if versions(name):
+                found[name, ""] = None
+            else:
+                bare[kernel] = name
+            continue
+        names = kernelnames.header_names(manager, kernel)
+        package = kernelnames.headers(manager, kernel, {name: versions(name) for name in names})
+        if package is None:
+            bare[kernel] = f"{names[0]}-{kernelnames.parts(manager, kernel)['e']}"
+            continue
+        found[package] = None
+        if package[1] in versions(kernelnames.MATCHED):
+            found[kernelnames.MATCHED, package[1]] = None
+    return tuple(found), bare
+
+
+def _names(state: DriverParameters, offer: Offer, kernels: Sequence[str]) -> Iterator[str]:
+    """Every name that a package of the driver may have on a distribution."""
+    os_id = offer.facts.os_id
+    if not driverschemes.is_rpm(os_id):
+        yield from (name for one, rows in state.names_to_query() if one == os_id for name in rows)
+        for name in state.per_kernel():
+            yield from (name.replace("{k}", kernel) for kernel in kernels)
+        return
+    yield from state.rpm_names()
+    for scheme in driverschemes.of(os_id) if state.precompiled else ():
+        builds = offer.versions(scheme.compute[0])
+        for version in {driverset.driver_version(one) for one in builds}:
+            for kernel in kernels if scheme.prebuilt and version else ():
+                for kind in (driverset.OPEN, driverset.PROPRIETARY):
+                    yield from scheme.built_for(kernel, version, kind)
+
+
+def _target(
+    state: DriverParameters, offer: Offer, kernels: Sequence[str]
+) -> tuple[driverset.Target, str] | tuple[None, str]:
+    os_id, prebuilt = offer.facts.os_id, bool(state.precompiled)
+    full = state.packages == "full"
+    wanted = Wanted(state.version, state.branch, state.module_type, full, prebuilt)
+    names = dict.fromkeys(_names(state, offer, kernels))
+    available = {name: found for name in names if (found := offer.versions(name))}
+    offered = driverset.choices(os_id, available, full=full, prebuilt=prebuilt)
+    if prebuilt and kernels and driverschemes.is_rpm(os_id):
+        offered = [one for one in offered if driverset.covers(*one, kernels, available)]
+    problem = ""
+    for scheme, version, kind in offered:
+        if not wanted.admits(version):
+            continue
+        branch = driverset.branch_of(version)
+        fitting, why = module_type(offer.facts.gpus, branch, state.module_type)
+        if fitting != kind:
+            problem = problem or why or ""
+            continue
+        target = driverset.target(
+            scheme,
+            version,
+            kind,
+            full=full,
+            installed={},
+            available=available,
+            prebuilt=tuple(kernels),
+            use_prebuilt=prebuilt,
+        )
+        gone = (f"{n} {v}" for n, v in state.locked.items() if v not in offer.versions(n))
+        missing = next(gone, "")
+        if missing:
+            return None, missing
+        target.packages.update(state.locked)
+        return target, ""
+    requested = state.version or (f"branch {state.branch}" if state.branch else "of any version")
+    there = ", ".join(dict.fromkeys(version for _, version, _ in offered)) or "none"
+    return None, problem or f"driver {requested} as a complete set (available: {there})"
