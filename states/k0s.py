@@ -18,35 +18,21 @@ Sources:
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from pydantic import Field
-
-from gpustate import (
-    Change,
-    Conflict,
-    Disruption,
-    Node,
-    NodeFacts,
-    Plan,
-    ProbeError,
-    State,
-    Step,
-    ops,
-)
-from gpustate.core.queries import Answer, Query, ShippedFile
-from gpustate.core.required_programs import HandlerName
+from gpustate import Node, Step, ops, shell
+from gpustate.core.queries import Answer
 from gpustate.core.shared_probes import shown
-from gpustate.core.state import AnyState
-from gpustate.formats.containerd import Handler, effective, handler_problems
+from gpustate.errors import RefusedError
+from gpustate.formats.containerd import Edit, effective, handler_problems
 from gpustate.formats.containerd.marks import DROP_IN
 from gpustate.formats.containerd.place import render_table
 from gpustate.formats.toml_scan import parse, render_value
-from gpustate.ops.daemon_seen import BLOBS, or_refusal, read_rows
-from gpustate.ops.daemons import RUNTIME, missing_programs, missing_runtime, require
-from gpustate.probes import cri_queries, cri_status
+from gpustate.ops.daemon_seen import BLOBS, read_rows
+from gpustate.runtimes.facts import CriQuery, RuntimeFacts, RuntimeObservation
+from gpustate.runtimes.state import RuntimeState, bundled_problems
 
 ROOT_PATH = "/etc/k0s/containerd.toml"
 #: Sorted behind what NVIDIA's tools are told to write there.
@@ -55,94 +41,66 @@ MERGED_PATH = "/run/k0s/containerd-cri.toml"
 SOCKET = "/run/k0s/containerd.sock"
 UNITS = ("k0sworker", "k0scontroller")
 
-_SCRIPT = rf"""
-run=
-one() {{ # unit, what systemd shows of it
-  if [ -d /run/systemd/system ]; then
-    l=; a=; while IFS= read -r r; do case $r in LoadState=*) l=${{r#*=}} ;; ActiveState=*) a=${{r#*=}} ;; esac; done <<END
-$2
-END
-    [ "$l" != loaded ] || {{ echo "unit=$1 $a"; [ "$a" != active ] || run=1; }}
-  else
-    [ ! -e /etc/systemd/system/$1.service ] || echo "unit=$1 "
-  fi
-}}
-{chr(10).join(f'one {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)}
-for f in {ROOT_PATH} {DROP_IN_PATH} {MERGED_PATH}; do [ -f "$f" ] && blob file "$f" "$f"; done
-told
-odd {ROOT_PATH} {DROP_IN_PATH} || exit 0
-[ -z "$run" ] || cri_says {SOCKET}
-"""
-
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """The drop-in, and what k0s has made of it.
+class Found(RuntimeFacts):
+    """k0s as the node has it: our drop-in, and as ``dump`` what k0s has merged, empty where it has not run yet.
 
     Args:
         unit: the service that runs, or the one that is there; empty where there is no k0s.
-        active: it runs.
         managed: k0s manages its containerd's configuration.
-        text: our drop-in.
-        merged: what k0s has merged; ``None`` where it has not run yet.
-        lacks: what the handler lacks in that, or in the running process.
-        dead: why no pod can start with the running containerd; empty where one can.
-        missing_programs: programs of the handler that do not exist.
     """
 
     unit: str = ""
-    active: bool = False
     managed: bool = True
-    text: str | None = None
-    merged: str | None = None
-    lacks: tuple[str, ...] = ()
-    dead: str = ""
-    missing_programs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What the node says: the files, and the running containerd, which is asked where k0s runs."""
-
-    observed: Observed = field(default_factory=Observed)
-    cri: cri_status.CriStatus | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class K0sQuery(Query[Found]):
+class K0sQuery(CriQuery[Found]):
     """Which k0s service is here, its three files, and what its containerd says."""
 
-    @property
-    def ships(self) -> tuple[ShippedFile, ...]:
-        """What asks the running process."""
-        return cri_queries.SHIPS
-
-    def script(self) -> str:
-        return cri_queries.CRI_SAYS + BLOBS + _SCRIPT
+    def fragment(self) -> str:
+        each = "\n".join(f'one {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)
+        script = shell.load(
+            "k0s",
+            "gpustate.states",
+            ROOT=ROOT_PATH,
+            DROP_IN=DROP_IN_PATH,
+            MERGED=MERGED_PATH,
+            SOCKET=SOCKET,
+        )
+        return BLOBS + script.replace("@EACH@", each)
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "k0s' files", ("file",))
         units = rows.pairs("unit")
         if not units:
             return Found()
-        rows.only_files()
         running = [unit for unit, state in units.items() if state == "active"]
         files = rows.blobs["file"]
-        root = files.get(ROOT_PATH)
-        observed = Observed(
+        root = files.get(ROOT_PATH, "k0s_managed=true")
+        return Found.read(
+            rows,
+            program="k0s",
             unit=(running or list(units))[0],
-            active=bool(running),
-            managed=root is None or "k0s_managed=true" in "".join(root.splitlines()[:2]),
-            text=files.get(DROP_IN_PATH),
-            merged=files.get(MERGED_PATH),
+            active="active" if running else "",
+            managed="k0s_managed=true" in "".join(root.splitlines()[:2]),
+            files={path: text for path, text in files.items() if path == DROP_IN_PATH},
+            dump=files.get(MERGED_PATH, ""),
         )
-        return Found(observed, cri_status.read(rows.keys))
 
     def placeholder(self) -> Found:
         return Found()
 
 
-class K0sHandlerRegistered(State[Observed]):
+@dataclass(frozen=True, slots=True)
+class Observed(RuntimeObservation):
+    """The drop-in, and what k0s has made of it."""
+
+    found: Found = field(default_factory=Found)
+
+
+class K0sHandlerRegistered(RuntimeState[Observed]):
     """k0s' containerd serves the NVIDIA runtime handler, and its other settings are what they were.
 
     On a node without k0s there is nothing to do.
@@ -161,50 +119,50 @@ class K0sHandlerRegistered(State[Observed]):
 
     name: ClassVar[str] = "k0s"
     supported_runtime: ClassVar[str] = "k0s"
-    needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
-    worst: ClassVar[Disruption] = Disruption.RESTART
-    stable: ClassVar[tuple[str, ...] | None] = ("unit", "active", "managed", "text", "lacks")
+    label: ClassVar[str] = "k0s"
+    process: ClassVar[str] = "the containerd of k0s"
+    evidence: ClassVar[str] = MERGED_PATH
 
-    handler: HandlerName = "nvidia"
-    binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = RUNTIME
-    default: bool = False
+    def read(self, node: Node) -> Found:
+        return node.query(K0sQuery())
 
-    def conflicts(
-        self, policy: Mapping[str, AnyState], facts: NodeFacts, observed: Observed | None
-    ) -> Iterator[Conflict]:
-        if observed is not None and not self.absent:
-            missing, registered = observed.missing_programs, bool(observed.unit)
-            yield from missing_runtime(self.binary, missing, policy, registered=registered)
+    def service(self, observed: Observed) -> str:
+        return observed.found.unit
 
-    def probe(self, node: Node) -> Observed:
-        found = node.query(K0sQuery())
-        missing = () if self.absent else missing_programs(node, self.binary)
-        observed, cri = replace(found.observed, missing_programs=missing), found.cri
-        if self.absent or not observed.active or observed.merged is None:
-            return observed
-        try:
-            lacks = handler_problems(effective(observed.merged), self._handler())
-        except ProbeError as error:
-            lacks = (str(error),)
-        if cri is None:
-            return replace(observed, lacks=lacks)
-        if not lacks and (unserved := cri.lacks(self.handler)):
-            lacks = (f"the running containerd has {unserved}",)
-        return replace(observed, lacks=lacks, dead=cri.dead("the containerd of k0s"))
+    def restarts(self, observed: Observed) -> bool:
+        return bool(observed.found.active)
 
-    def _handler(self) -> Handler:
-        return Handler(self.handler, self.binary, self.default)
+    def find_problems(self, observed: Observed) -> tuple[str, ...]:
+        found = observed.found
+        if not found.active or not found.dump:
+            return ()
+        lacks = handler_problems(effective(found.dump, MERGED_PATH), self.to_handler())
+        return bundled_problems(found.cri, self.handler, lacks)
 
-    def _text(self, observed: Observed) -> str | None:
-        """The drop-in, in the version of what k0s has merged; ``None`` for none."""
-        if self.absent:
-            ours = (observed.text or DROP_IN).startswith(DROP_IN)
-            return None if ours else observed.text
-        if not observed.unit:
-            return observed.text
-        if observed.text is None and observed.merged is not None and not observed.lacks:
-            return None  # registered by somebody else with the same effect
-        merged: dict[str, Any] = parse(observed.merged or "version = 2\n", MERGED_PATH)
+    def unregister(self, observed: Observed) -> Edit:
+        files = observed.found.files
+        _refuse_foreign(files.get(DROP_IN_PATH))
+        ours = files.get(DROP_IN_PATH, "").startswith(DROP_IN)
+        return Edit({DROP_IN_PATH: None} if ours else {})
+
+    def register(self, observed: Observed) -> Edit:
+        found = observed.found
+        text = found.files.get(DROP_IN_PATH)
+        _refuse_foreign(text)
+        if not found.managed:
+            raise RefusedError(
+                f"{ROOT_PATH} is not managed by k0s, so it reads no drop-ins: remove that file and restart "
+                f"{found.unit}, or register the handler in it yourself"
+            )
+        if text is None and found.dump and not observed.lacks:
+            return Edit({})  # registered by somebody else with the same effect
+        wanted = self._drop_in(found)
+        why = "k0s restarts its containerd when it changes" if found.active else ""
+        return Edit({} if wanted == text else {DROP_IN_PATH: wanted}, why=why)
+
+    def _drop_in(self, found: Found) -> str:
+        """The drop-in, in the version of what k0s has merged."""
+        merged: dict[str, Any] = parse(found.dump or "version = 2\n", MERGED_PATH)
         version = merged.get("version", 2)
         names = {2: "io.containerd.grpc.v1.cri"}
         cri = ("plugins", names.get(version, "io.containerd.cri.v1.runtime"), "containerd")
@@ -221,57 +179,10 @@ class K0sHandlerRegistered(State[Observed]):
         lines += render_table((*cri, "runtimes", self.handler), table)
         return "\n".join(lines) + "\n"
 
-    def desired(self, observed: Observed) -> Observed:
-        if self.refuse(observed) is not None:
-            return observed
-        # What k0s makes of it is a fact of its own: its merged file is not changed by us.
-        return replace(observed, text=self._text(observed), lacks=(), dead="")
-
-    def refuse(self, observed: Observed) -> str | None:
-        if observed.text and observed.text.strip() and not observed.text.startswith(DROP_IN):
-            return f"{DROP_IN_PATH} was not written by gpustate; rename it"
-        if self.absent or not observed.unit:
-            return None
-        if not observed.managed:
-            return (
-                f"{ROOT_PATH} is not managed by k0s, so it reads no drop-ins: remove that file and restart "
-                f"{observed.unit}, or register the handler in it yourself"
-            )
-        try:
-            text = self._text(observed)
-        except ProbeError as error:
-            return str(error)
-        if observed.dead and text == observed.text:
-            return f"{observed.dead}; see journalctl -u {observed.unit}, fix that and restart it"
-        if observed.lacks and text == observed.text:
-            return (
-                f"{DROP_IN_PATH} matches the policy, but k0s has: {'; '.join(observed.lacks)}; "
-                f"see {MERGED_PATH} and journalctl -u {observed.unit}"
-            )
-        return None
-
-    def plan(self, observed: Observed) -> Plan:
-        if self.refuse(observed) is not None:
-            return Plan()
-        text = self._text(observed)
-        if text == observed.text:
-            none = not observed.unit and not self.absent
-            return Plan(notes=("k0s is not installed here: nothing to do",) if none else ())
-        cost = Disruption.RESTART if observed.active else Disruption.NONE
-        why = "k0s restarts its containerd when it changes" if observed.active else ""
-        return Plan((Change("text", observed.text, text, cost, why, path=DROP_IN_PATH),))
-
-    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        if "text" not in plan.fields:
-            return
-        text = self._text(observed)
-        if text is None:
-            yield ops.RemoveOwn(DROP_IN_PATH)
-        else:
-            yield require(self.binary)
-            yield ops.PutText(DROP_IN_PATH, text)
-        if observed.active:
-            yield self._wait(present=text is not None)
+    def apply_edit(self, observed: Observed, edit: Edit) -> Iterator[Step]:
+        yield from self.write_steps(observed, edit)
+        if self.restarts(observed):
+            yield self._wait(present=not self.absent)
 
     def _wait(self, *, present: bool) -> ops.Run:
         found = f"grep -qF {shlex.quote(self.binary)} {MERGED_PATH}"
@@ -289,9 +200,7 @@ class K0sHandlerRegistered(State[Observed]):
             "\n".join(lines), "wait for k0s to restart its containerd", 120, running=True
         )
 
-    def verify(self, observed: Observed) -> Plan:
-        return or_refusal(self.plan(observed), self.refuse(observed))
 
-    def first_boot(self, observed: Observed) -> Iterator[Step]:
-        """Nothing: k0s reads its drop-ins when the machine starts it."""
-        yield from ()
+def _refuse_foreign(text: str | None) -> None:
+    if text and text.strip() and not text.startswith(DROP_IN):
+        raise RefusedError(f"{DROP_IN_PATH} was not written by gpustate; rename it")

@@ -23,17 +23,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
-from gpustate.core.queries import Answer, Query, ShippedFile
+from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops, shell
+from gpustate.core.queries import Answer
 from gpustate.core.shared_probes import shown
+from gpustate.formats.containerd import Handler, effective, handler_problems
 from gpustate.formats.numbers import whole
-from gpustate.formats.toml_scan import parse
 from gpustate.ops.daemon_seen import or_refusal, read_rows
-from gpustate.probes import cri_queries, cri_status
+from gpustate.probes import cri_status
+from gpustate.runtimes.facts import CriQuery
+from gpustate.runtimes.state import AbsolutePath, bundled_problems
 
 #: Where they look, the first one wins.
 SEARCHED = ("/usr/local/nvidia/toolkit", "/usr/bin")
@@ -41,41 +41,6 @@ PROGRAM = "nvidia-container-runtime"
 UNITS = ("k3s", "k3s-agent", "rke2-server", "rke2-agent")
 #: Where the containerd of both answers.
 SOCKET = "/run/k3s/containerd/containerd.sock"
-_CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
-
-_SCRIPT = r"""
-run=
-[ -d /run/systemd/system ] || [ -n "${GPUSTATE_IMAGE-}" ] || exit 0
-one() { # unit, what systemd shows of it
-  u=$1 a=; t=; l=
-  if [ -d /run/systemd/system ]; then
-    while IFS= read -r r; do
-      case $r in LoadState=*) l=${r#*=} ;; ActiveState=*) a=${r#*=} ;; ExecMainStartTimestamp=?*) t=$(date -d "${r#*=}" +%s) ;; esac
-    done <<END
-$2
-END
-  else
-    for f in /etc/systemd/system/$u.service /usr/lib/systemd/system/$u.service /usr/local/lib/systemd/system/$u.service; do [ -e "$f" ] && l=loaded; done
-  fi
-  [ "$l" = loaded ] || return 0
-  echo "unit=$u $a $t"
-  [ "$a" != active ] || run=1
-  n=${u%%-*}; d=
-  [ -f "/etc/rancher/$n/config.yaml" ] && d=$(sed -n 's/^data-dir: *//p' "/etc/rancher/$n/config.yaml" | tr -d "\"'" | tail -n 1)
-  d=${d:-/var/lib/rancher/$n}/agent/etc/containerd
-  echo "folder=$u $d"
-  [ -f "$d/config.toml" ] && { printf 'config=%s %s\n' "$(wc -c <"$d/config.toml")" "$u"; cat "$d/config.toml"; echo; }
-  for f in "$d"/config.toml.tmpl "$d"/config-v3.toml.tmpl; do
-    [ -f "$f" ] || continue
-    k=lost; grep -Eqs 'template "base"|ExtraRuntimes|runtimes\.nvidia' "$f" && k=kept
-    echo "template=$u $k $f"
-  done
-}
-@EACH@
-for d in @SEARCHED@; do [ -f "$d/@PROGRAM@" ] && echo "program=$d/@PROGRAM@ $(stat -c %Z "$d/@PROGRAM@")"; done
-[ -z "$run" ] || cri_says @SOCKET@
-:
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +77,16 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class K3sQuery(Query[Found]):
+class K3sQuery(CriQuery[Found]):
     """Which of k3s and RKE2 is here, what it has generated, what it would find now, and what its containerd says."""
 
-    @property
-    def ships(self) -> tuple[ShippedFile, ...]:
-        """What asks the running process."""
-        return cri_queries.SHIPS
-
-    def script(self) -> str:
+    def fragment(self) -> str:
         each = "\n".join(f'one {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)
-        script = _SCRIPT.replace("@EACH@", each).replace("@PROGRAM@", PROGRAM)
-        script = script.replace("@SEARCHED@", " ".join(SEARCHED)).replace("@SOCKET@", SOCKET)
-        return cri_queries.CRI_SAYS + script
+        folders = " ".join(SEARCHED)
+        script = shell.load(
+            "k3s", "gpustate.states", SEARCHED=folders, PROGRAM=PROGRAM, SOCKET=SOCKET
+        )
+        return script.replace("@EACH@", each)
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "the generated configuration", ("config",))
@@ -207,7 +169,7 @@ class K3sHandlerRegistered(State[Observed]):
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = ("unit", "lacks", "active")
 
-    binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = f"/usr/bin/{PROGRAM}"
+    binary: AbsolutePath = f"/usr/bin/{PROGRAM}"
     default: bool = False
     restart: Literal["systemd", "none"] = "systemd"
 
@@ -224,8 +186,7 @@ class K3sHandlerRegistered(State[Observed]):
         except ProbeError as error:
             problem = str(error)
         cri = found.cri if service.active == "active" and not self.absent else None
-        if cri is not None and not lacks and (missing := cri.lacks("nvidia")):
-            lacks = (f"its running containerd has {missing}",)
+        lacks = bundled_problems(cri, "nvidia", lacks)
         distribution = service.unit.partition("-")[0]
         there = found.programs.get(self.binary, 0)
         return Observed(
@@ -244,20 +205,9 @@ class K3sHandlerRegistered(State[Observed]):
         path = f"{service.folder}/config.toml"
         if service.config is None:
             return (f"{path} is not generated yet",)
-        plugins = parse(service.config, path).get("plugins", {})
-        cri: dict[str, Any] = next((plugins[name] for name in _CRI if name in plugins), {})
-        containerd = cri.get("containerd", {})
-        table = containerd.get("runtimes", {}).get("nvidia")
-        if not isinstance(table, dict):
-            return ("no runtime nvidia",)
-        program = table.get("options", {}).get("BinaryName", "")
-        problems = []
-        if program != self.binary:
-            problems.append(f"runtimes.nvidia runs {program!r}, not {self.binary}")
-        default = containerd.get("default_runtime_name", "runc")
-        if self.default and default != "nvidia":
-            problems.append(f"the default runtime is {default!r}, not nvidia")
-        return tuple(problems)
+        wanted = Handler("nvidia", self.binary, self.default)
+        # Which cgroup driver it gives its handlers is its own affair.
+        return handler_problems(effective(service.config, path), wanted, low_level=wanted.name)
 
     def desired(self, observed: Observed) -> Observed:
         settled = self.absent or not observed.unit or not observed.active or self.restart == "none"

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats.toml_scan import parse
@@ -41,21 +41,6 @@ HOOK_FOLDERS = (
 CONF_PATHS = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf")
 SPEC_FOLDERS = ("/var/run/cdi", "/run/cdi")
 _VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
-
-_SCRIPT = r"""
-p=$(command -v podman) && { v=$(timeout -k 2 20 "$p" --version); echo "version=${v##* }"; }
-for f in @FOLDERS@; do
-  for h in "$f"/*.json; do
-    [ -f "$h" ] && grep -qs nvidia "$h" || continue
-    blob hook "$h" "$h"
-    o=$(dpkg-query -S "$h" 2>/dev/null || rpm -qf "$h" 2>/dev/null) && echo "owner=$h ${o%%:*}"
-  done
-done
-for f in @CONFS@ /etc/containers/containers.conf.d/*.conf; do [ -f "$f" ] && blob conf "$f" "$f"; done
-known @KNOWN@
-told
-:
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +67,14 @@ class PodmanQuery(Query[Found]):
     """podman's version, its hooks that name NVIDIA, and its configuration."""
 
     def script(self) -> str:
-        known = " ".join(f"'{folder}/*'" for folder in HOOK_FOLDERS)
-        script = _SCRIPT.replace("@FOLDERS@", " ".join(HOOK_FOLDERS)).replace("@KNOWN@", known)
-        return BLOBS + script.replace("@CONFS@", " ".join(CONF_PATHS))
+        script = shell.load(
+            "podman",
+            "gpustate.states",
+            FOLDERS=" ".join(HOOK_FOLDERS),
+            CONFS=" ".join(CONF_PATHS),
+            PATTERNS=" ".join(f"{folder}/*" for folder in HOOK_FOLDERS),
+        )
+        return BLOBS + script
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "podman's hooks", ("hook", "conf"))

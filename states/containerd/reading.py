@@ -22,7 +22,10 @@ def disabled_by(dump: str) -> str:
     """The entry by which containerd serves no CRI; a dump that cannot be read has none."""
     if not _DISABLES.search(dump):
         return ""
-    return disabled_cri(toml_scan.parse(dump, "containerd config dump"))
+    try:
+        return disabled_cri(toml_scan.parse(dump, "containerd config dump"))
+    except ProbeError:
+        return ""
 
 
 def address(dump: str) -> str:
@@ -34,7 +37,7 @@ def address(dump: str) -> str:
     return str(grpc.get("address") or SOCKET) if isinstance(grpc, dict) else SOCKET
 
 
-def named(dump: str) -> Mapping[str, object]:
+def list_runtimes(dump: str) -> Mapping[str, object]:
     """The runtimes that its files give it."""
     try:
         return effective(dump).runtimes
@@ -78,10 +81,5 @@ def dump_without_imports(found: Found) -> str:
     return f"printf %s {encoded} | base64 -d | timeout -k 2 20 {line}"
 
 
-def unreadable(files: Mapping[str, str]) -> str:
-    torn = [path for path, text in files.items() if "\ufffd" in text]
-    return f"{torn[0]} is not UTF-8, which TOML requires; fix it first" if torn else ""
-
-
-def masked(text: str | None) -> str | None:
+def mask_secrets(text: str | None) -> str | None:
     return None if text is None else _SECRET.sub(r'\1"(secret)"', text)

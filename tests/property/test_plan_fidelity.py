@@ -6,7 +6,6 @@ engine, with real files on this machine.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import re
@@ -32,6 +31,9 @@ from gpustate.core.policy import build
 from gpustate.core.state import AnyState
 from gpustate.ops.daemon_seen import digest as files_digest
 from gpustate.plan.document import state_data
+from gpustate.states.microk8s import TEMPLATE_PATH
+
+DOCKER_FILE = "/etc/docker/daemon.json"
 
 #: Parameters worth trying beside the defaults.
 PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -77,13 +79,16 @@ _WORDS = (
     "version = 2\n",
     "a line\nand another\n",
 )
-_JSON = st.none() | st.sampled_from(
-    (
-        "{}",
-        '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}',
-        '{\n  "features": {"cdi": false, "x": 1},\n  "default-runtime": "nvidia"\n}\n',
-        "not JSON",
-    )
+_JSON = st.dictionaries(
+    st.just(DOCKER_FILE),
+    st.sampled_from(
+        (
+            "{}",
+            '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}',
+            '{\n  "features": {"cdi": false, "x": 1},\n  "default-runtime": "nvidia"\n}\n',
+            "not JSON",
+        )
+    ),
 )
 _HOOKS = st.lists(st.sampled_from(("/etc/a.json", "/usr/share/b.json")), unique=True).map(tuple)
 _CLASS_IDS = ("030200", "030000", "068000")
@@ -105,8 +110,9 @@ FIELDS: dict[tuple[str, str], st.SearchStrategy[Any]] = {
     # Layouts have a property test of their own, over the simulator: test_mig_simulator.py.
     ("gpustate.states.mig.observed", "gpus"): st.just(()),
     ("gpustate.states.mig.observed", "folder"): st.just("/var/lib/gpustate/mig"),
-    ("gpustate.states.docker", "text"): _JSON,
-    ("gpustate.states.docker.ask", "original"): _JSON,
+    ("gpustate.states.docker", "files"): _JSON,
+    ("gpustate.states.docker.query", "originals"): _JSON,
+    ("gpustate.states.docker.query", "config_path"): st.just(DOCKER_FILE),
     ("gpustate.states.docker", "ours"): st.lists(
         st.sampled_from(("runtimes.nvidia", "default-runtime", "features.cdi")), unique=True
     ).map(lambda keys: tuple(sorted(keys))),
@@ -123,14 +129,11 @@ FIELDS: dict[tuple[str, str], st.SearchStrategy[Any]] = {
     ).map(tuple),
 }
 
+_RUNTIMES = ("containerd", "crio", "docker", "k0s", "microk8s")
 #: Fields that follow from others, which are the ones a plan tells.
 FOLLOWS: dict[str, frozenset[str]] = {
-    "containerd": frozenset({"digest", "trapped", "owed", "dead"}),
-    "crio": frozenset({"digest", "found", "dead"}),
-    "docker": frozenset({"digest", "found"}),
-    "k0s": frozenset({"lacks", "dead"}),
+    **dict.fromkeys(_RUNTIMES, frozenset({"digest", "found", "dead"})),
     "k3s": frozenset({"late"}),
-    "microk8s": frozenset({"found"}),
 }
 
 #: Modules below ``tests/support/observed``, one a state that wants it: more of the tables above, and ``possible``.
@@ -210,16 +213,10 @@ def possible(state: AnyState, seen: Any) -> Any:
         return damaged_files(seen, seen.packages)
     if state.name in ("dcgm-exporter", "fabric-manager"):
         return damaged_files(seen, [seen.package] if seen.package and seen.version else [])
-    if state.name in ("crio", "docker", "microk8s"):
+    if state.name in _RUNTIMES:
         return possible_runtime(state, seen)
-    if state.name in ("k0s", "k3s") and (state.absent or not seen.unit):
+    if state.name == "k3s" and (state.absent or not seen.unit):
         return replace(seen, lacks=(), dead="")
-    if state.name == "containerd":
-        seen = replace(seen, digest=fingerprint(seen.files))
-        if not seen.program or state.absent:
-            seen = replace(seen, lacks=())
-        if not seen.program:
-            seen = replace(seen, active="", dump="", read=True, owed=False)
     return seen
 
 
@@ -232,26 +229,26 @@ def damaged_files(seen: Any, installed: Iterable[str]) -> Any:
 
 def possible_runtime(state: AnyState, seen: Any) -> Any:
     """What a runtime's state says of its files is what was found there."""
-    found = seen.found
-    idle = not getattr(found, "program", found.active)
+    found = replace(seen.found, files=seen.files)
     if state.name == "docker":
-        digest = hashlib.sha256((seen.text or "").encode()).hexdigest()[:16]
-        found = replace(found, text=seen.text, ours=seen.ours, version=seen.version)
-        if idle:
+        found = replace(found, ours=seen.ours, version=seen.version)
+        if not found.program:
             found = replace(found, runtimes={})
-        broken = "it is no JSON" if seen.text == "not JSON" else ""
+        broken = "it is no JSON" if found.text == "not JSON" else ""
         # What cannot be read cannot be compared with what the service has read.
-        seen = replace(seen, digest=digest, problem=broken, read=seen.read or bool(broken))
-    elif state.name == "crio":
-        seen = replace(seen, digest=files_digest(found.files), files=found.files)
-    elif seen.template is None:
-        idle = True
-    if idle:
-        found = replace(found, active="", owed=False)
+        seen = replace(seen, problem=broken, read=seen.read or bool(broken))
+    elif state.name == "microk8s":
+        files = dict.fromkeys((TEMPLATE_PATH,) if seen.files else (), "version = 2\n")
+        found = replace(found, files=files, program=found.program if files else "")
+    if state.name in ("k0s", "microk8s"):  # their services are not started
+        seen = replace(seen, running=True)
+    if state.name == "k0s" or not found.program:
         seen = replace(seen, read=True)
-        if state.name != "docker":
-            seen = replace(seen, lacks=(), dead="")
-    return replace(seen, found=found)
+    if not found.program:
+        found = replace(found, active="", dump="", owed=False)
+    if state.absent or not found.program:
+        seen = replace(seen, lacks=(), dead="")
+    return replace(seen, found=found, files=found.files, digest=files_digest(found.files))
 
 
 @st.composite

@@ -69,13 +69,17 @@ def dump_arguments(root_path: str, root_text: str | None, containerd_version: st
     return ["--config", root_path, "config", verb]
 
 
-def effective(dump_text: str) -> Effective:
+def effective(dump_text: str, place: str = "containerd config dump") -> Effective:
     """Read what ``containerd config dump`` (or ``config default``) printed on standard output.
+
+    Args:
+        dump_text: that, or a whole file that was generated for a containerd.
+        place: where it stands.
 
     Raises:
         ProbeError: not TOML, or there is no CRI plugin in it.
     """
-    data = parse(dump_text, "containerd config dump")
+    data = parse(dump_text, place)
     plugins = data.get("plugins", {})
     for name in _CRI_NAMES:
         cri = plugins.get(name)
@@ -84,7 +88,7 @@ def effective(dump_text: str) -> Effective:
     else:
         raise ProbeError(
             "no CRI plugin with a containerd section in it",
-            place="containerd config dump",
+            place=place,
             fix="check whether disabled_plugins contains cri",
         )
     containerd = cri["containerd"]

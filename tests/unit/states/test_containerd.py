@@ -15,12 +15,18 @@ from gpustate import Disruption, PolicyError, ProbeError, ops
 from gpustate.core.policy import build
 from gpustate.core.queries import Answer
 from gpustate.errors import RefusedError
-from gpustate.formats.containerd import Files, Handler, plan_edit, plan_removal
+from gpustate.formats.containerd import (
+    Files,
+    Handler,
+    dump_arguments,
+    plan_edit,
+    plan_removal,
+)
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.containerd import ContainerdHandlerRegistered
 from gpustate.states.containerd.query import ContainerdQuery, Found
-from gpustate.states.containerd.scripts import Target
+from gpustate.states.containerd.scripts import functions
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
@@ -343,7 +349,7 @@ def test_with_an_import_newer_than_the_root_the_root_alone_is_asked() -> None:
     node.shells["| base64 -d | timeout"] = (0, dump_of("1.7.24"))
     state = ContainerdHandlerRegistered()
     observed = state.probe(node)
-    assert observed.trapped
+    assert observed.found.trapped
     assert state.refuse(observed) is None
     assert any("version 3" in note for note in state.plan(observed).notes)
 
@@ -396,8 +402,8 @@ def test_the_answer_of_a_node_is_read() -> None:
 
 def in_sh(function: str, text: str, **more: Any) -> tuple[int, str]:
     """Run one of the functions that steps have, on a dump."""
-    target = Target("/nowhere/containerd", "1.7.24", ROOT, "/s", "nvidia", BINARY, False)
-    script = replace(target, **more).functions() + function
+    ours: dict[str, Any] = {"handler": "nvidia", "binary": BINARY, "own_default": False, **more}
+    script = functions("/nowhere/containerd", "1.7.24", ROOT, "/s", **ours) + function
     done = subprocess.run(["sh", "-ec", script], input=text, text=True, capture_output=True)
     assert done.stderr == ""
     return done.returncode, done.stdout
@@ -423,6 +429,23 @@ def test_the_node_tells_what_is_ours_in_a_dump_from_what_is_not(version: str, ta
     size = "max_container_log_line_size = 16384"
     assert size in new
     assert in_sh("others", new.replace(size, size + "0")) != in_sh("others", old)
+
+
+@pytest.mark.parametrize("version", ["1.6.20", "1.7.24~ds1", "2.0.5", "2.1.9", "2.3.4"])
+@pytest.mark.parametrize("exists", [False, True])
+def test_the_node_asks_for_a_dump_as_the_formats_say(
+    version: str, exists: bool, tmp_path: Path
+) -> None:
+    root = tmp_path / "config.toml"
+    if exists:
+        root.touch()
+    asks = tmp_path / "containerd"
+    asks.write_text('#!/bin/sh\necho "$@"\n')
+    asks.chmod(0o755)
+    ours: dict[str, Any] = {"handler": "nvidia", "binary": BINARY, "own_default": False}
+    script = functions(str(asks), version, str(root), "/s", **ours) + "dump"
+    done = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == dump_arguments(str(root), "" if exists else None, version)
 
 
 SOCKET = "/run/containerd/containerd.sock"

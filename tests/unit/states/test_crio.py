@@ -212,7 +212,7 @@ def in_sh(text: str, dump: str) -> tuple[int, str]:
     """Run one of the functions that steps have, on a dump."""
     state = CrioHandlerRegistered()
     observed = state.probe(node_with())
-    script = state._daemon(observed).prelude() + text
+    script = state.daemon(observed).prelude() + text
     done = subprocess.run(["sh", "-ec", script], input=dump, text=True, capture_output=True)
     assert done.stderr == ""
     return done.returncode, done.stdout
@@ -247,8 +247,8 @@ def test_only_the_handler_counts_as_changed_although_it_uncomments_the_built_in_
     state = CrioHandlerRegistered(default=default)
     files = {f"/etc/crio/{name}": text for name, text in CRIO[case].items()}
     observed = state.probe(node_with(files, dump=before))
-    daemon = state._daemon(observed)
-    (tmp_path / "99-zz-gpustate.toml").write_text(state._edit(observed).files[DROP_IN] or "")
+    daemon = state.daemon(observed)
+    (tmp_path / "99-zz-gpustate.toml").write_text(state.edit(observed).files[DROP_IN] or "")
     after = crio_config(tmp_path)
     assert ("# [crio.runtime.runtimes.crun]" in before) == (case == "nothing")
     assert "# [crio.runtime.runtimes.crun]" not in after
@@ -275,7 +275,7 @@ def test_in_crios_own_print_only_the_handler_counts_as_changed(tmp_path: Path) -
     observed = state.probe(node_with({}, dump=(RECORDED / "nothing.txt").read_text()))
     assert observed.problem == ""
     script = (
-        f"{state._daemon(observed).functions}\nothers <{RECORDED}/nothing.txt | sort >{tmp_path}/1\n"
+        f"{state.daemon(observed).functions}\nothers <{RECORDED}/nothing.txt | sort >{tmp_path}/1\n"
         f"others <{RECORDED}/handler.txt | sort >{tmp_path}/2; comm -3 {tmp_path}/1 {tmp_path}/2\n"
         f"wc -l <{tmp_path}/1; serves <{RECORDED}/handler.txt && echo serves; serves <{RECORDED}/nothing.txt || echo none"
     )

@@ -45,10 +45,9 @@ class Docker:
             version="26.1.5",
             active="active",
             arguments=("/usr/sbin/dockerd", "-H", "fd://"),
-            text=node.files.get(PATH),
+            files=dict(node.files),
             ours=self.ours,
-            original=node.originals.get(PATH),
-            kept=PATH in node.originals,
+            originals=dict(node.originals),
             runtimes={"runc": "runc", **self.runtimes},
             default_runtime=self.default,
             cdi=self.cdi,
@@ -101,7 +100,7 @@ def test_it_converges_in_one_round_and_gives_the_bytes_back(
 ) -> None:
     node = Node(files)
     first, last = converge(DockerRuntimeRegistered(default=default), node)
-    assert first.fields == {"text", "ours"}
+    assert first.fields == {"files", "ours"}
     assert first.disruption is Disruption.RELOAD
     assert not last
     assert node.docker.runtimes == {"nvidia": BINARY}

@@ -20,7 +20,6 @@ from gpustate.states.k0s import (
     Found,
     K0sHandlerRegistered,
     K0sQuery,
-    Observed,
 )
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
@@ -36,14 +35,21 @@ def node_with(
     cri: CriStatus | None = None,
     **facts: Any,
 ) -> FakeNode:
-    def observed(node: FakeNode) -> Found:
+    def found(node: FakeNode) -> Found:
         text = node.files.get(DROP_IN_PATH)
-        merged = merge_k0s(version, [text] if text else [])
-        return Found(replace(Observed("k0sworker", True, True, text, merged), **facts), cri)
+        base = Found(
+            program="k0s",
+            unit="k0sworker",
+            active="active",
+            files={DROP_IN_PATH: text} if text else {},
+            dump=merge_k0s(version, [text] if text else []),
+            cri=cri,
+        )
+        return replace(base, **facts)
 
     return FakeNode(
         files=files,
-        answers={"K0sQuery": observed},
+        answers={"K0sQuery": found},
         runs=dict.fromkeys(("check that", "wait for k0s"), lambda node: None),
     )
 
@@ -55,7 +61,7 @@ def test_one_file_comes_and_goes_and_k0s_restarts_its_containerd_itself(
 ) -> None:
     node = node_with(version)
     first, last = converge(K0sHandlerRegistered(default=default), node)
-    assert first.fields == {"text"}
+    assert first.fields == {"files", "lacks"}
     assert first.disruption is Disruption.RESTART
     assert not last
     data = tomllib.loads(node.files[DROP_IN_PATH])
@@ -72,7 +78,7 @@ def test_one_file_comes_and_goes_and_k0s_restarts_its_containerd_itself(
     [
         ({}, {"managed": False}, "is not managed by k0s"),
         ({DROP_IN_PATH: "# mine\n"}, {}, "was not written by gpustate"),
-        ({}, {"merged": "[x\n"}, "not valid TOML"),
+        ({}, {"dump": "[x\n"}, "not valid TOML"),
     ],
 )
 def test_what_k0s_would_not_follow_is_refused(
@@ -87,7 +93,7 @@ def test_what_k0s_would_not_follow_is_refused(
 def test_a_drop_in_that_k0s_does_not_take_up_is_no_success() -> None:
     node = node_with()
     list(converge(K0sHandlerRegistered(), node))
-    stuck = node_with(files=dict(node.files), merged=merge_k0s(2, []))
+    stuck = node_with(files=dict(node.files), dump=merge_k0s(2, []))
     state = K0sHandlerRegistered()
     assert "runtime nvidia is not defined" in (state.refuse(state.probe(stuck)) or "")
 
@@ -128,11 +134,10 @@ def test_the_answer_of_a_node_is_read() -> None:
     out = f"unit=k0sworker active\nfile={len(root)} {ROOT_PATH}\n{root}\nfile=1 {MERGED_PATH}\n#\n"
     out += f"cri_socket={SOCKET}\ncri=unserved|no such default runtime\n"
     found = K0sQuery().parse(Answer(0, out.encode()))
-    observed = found.observed
     assert found.cri == CriStatus(SOCKET, "unserved", "no such default runtime")
-    assert (observed.unit, observed.active, observed.managed, observed.merged) == (
+    assert (found.unit, found.active, found.managed, found.dump) == (
         "k0sworker",
-        True,
+        "active",
         True,
         "#",
     )

@@ -88,7 +88,7 @@ RUNC_ALONE = CriStatus(SOCKET, "ok", handlers=(CriHandler("runc"),))
     [
         (DEAD, "the containerd of k3s runs without its CRI service, so that no pod can start"),
         (CriStatus(SOCKET, "silent", "timed out"), "does not answer: timed out"),
-        (RUNC_ALONE, "its running containerd has no nvidia; it has runc"),
+        (RUNC_ALONE, "the running containerd has no nvidia; it has runc"),
     ],
 )
 def test_a_containerd_that_does_not_serve_pods_is_not_called_good(

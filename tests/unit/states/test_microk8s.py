@@ -12,11 +12,12 @@ from gpustate import Disruption, ops
 from gpustate.core.queries import Answer
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.probes.cri_status import CriHandler, CriStatus
+from gpustate.runtimes.facts import RuntimeFacts
 from gpustate.states.microk8s import (
+    PROGRAM,
     RENDERED_PATH,
     SOCKET,
     TEMPLATE_PATH,
-    Found,
     Microk8sHandlerRegistered,
     Microk8sQuery,
 )
@@ -27,12 +28,18 @@ STEPLESS = {"microk8s": "MicroK8s is not on these nodes"}
 
 
 def node_with(template: str | None = MICROK8S_TEMPLATE, **facts: Any) -> FakeNode:
-    def found(node: FakeNode) -> Found:
+    def found(node: FakeNode) -> RuntimeFacts:
         text = node.files.get(TEMPLATE_PATH)
         if text is None:
-            return Found()
-        files = {TEMPLATE_PATH: text, RENDERED_PATH: render_microk8s(text)}
-        base = Found("active", "1.6.28", files, dict(node.originals))
+            return RuntimeFacts()
+        base = RuntimeFacts(
+            program=PROGRAM,
+            version="1.6.28",
+            active="active",
+            files={TEMPLATE_PATH: text},
+            originals=dict(node.originals),
+            dump=render_microk8s(text),
+        )
         return replace(base, **facts)
 
     labels = ("check that", "snapshot", "validate microk8s", "discard the snapshot of")
@@ -48,7 +55,7 @@ def node_with(template: str | None = MICROK8S_TEMPLATE, **facts: Any) -> FakeNod
 def test_it_converges_in_one_round_and_gives_the_bytes_back(version: str, default: bool) -> None:
     node = node_with(version=version)
     first, last = converge(Microk8sHandlerRegistered(default=default), node)
-    assert first.fields == {"template", "lacks"}
+    assert first.fields == {"files", "lacks"}
     assert first.disruption is Disruption.RESTART
     assert not last
     assert isinstance(node.done[-1], RestartDaemon)
@@ -101,5 +108,13 @@ def test_the_contract_holds() -> None:
 
 def test_the_answer_of_a_node_is_read() -> None:
     out = f"unit=1\nactive=active\nfile=1 {TEMPLATE_PATH}\n#\nmissing=/x\nowed=1\nversion=1.6.28\n"
-    found = Microk8sQuery().parse(Answer(0, out.encode()))
-    assert found == Found("active", "1.6.28", {TEMPLATE_PATH: "#"}, {"/x": None}, True)
+    out += f"enabled=enabled\nfile=1 {RENDERED_PATH}\n!\n"
+    assert Microk8sQuery().parse(Answer(0, out.encode())) == RuntimeFacts(
+        program=PROGRAM,
+        version="1.6.28",
+        active="active",
+        files={TEMPLATE_PATH: "#"},
+        originals={"/x": None},
+        owed=True,
+        dump="!",
+    )

@@ -1,0 +1,417 @@
+"""The base of states that register NVIDIA's runtime as a handler of a container runtime.
+
+A subclass says which files decide, edits them with a pure editor of :mod:`gpustate.formats`, and brings the sh
+functions of a :class:`gpustate.ops.daemons.Daemon`. The rest is here, once: what is observed, refused, planned, in which
+order files are written, checked by the runtime's own program, read by its service and rolled back, and how the
+original files come back.
+
+``config dump`` and its like speak of files, not of the process. That a restart is owed is known from a note on tmpfs
+that is older than the first changed byte; and where somebody else registered the handler, from a file that is newer
+than the service. A process that was asked over CRI has the last word.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from gpustate.core.change import Change, Disruption, Plan
+from gpustate.core.facts import NodeFacts
+from gpustate.core.node import Node
+from gpustate.core.required_programs import HandlerName
+from gpustate.core.state import AnyState, Conflict, State
+from gpustate.core.step import Step
+from gpustate.errors import GpustateError, ProbeError, RefusedError
+from gpustate.formats.containerd import Edit, Handler
+from gpustate.ops.daemon_seen import (
+    RUNNING,
+    and_kept,
+    digest,
+    no_service,
+    or_refusal,
+    plain_files,
+    silent,
+    stopped,
+)
+from gpustate.ops.daemons import (
+    RUNTIME,
+    Daemon,
+    left_kept,
+    missing_programs,
+    missing_runtime,
+    require,
+    start,
+    writes,
+)
+from gpustate.ops.steps import ForgetOriginal
+from gpustate.probes.cri_status import CriStatus
+from gpustate.runtimes.facts import RuntimeFacts, RuntimeObservation
+
+AbsolutePath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")]
+ServiceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")]
+
+R = TypeVar("R", bound=RuntimeObservation)
+
+
+class RuntimeState(State[R], Generic[R]):
+    """A container runtime serves the NVIDIA runtime handler, and its other settings are what they were.
+
+    Class attributes:
+        label: how messages call the runtime. MUST be set.
+        process: how they call the process that serves pods, where that is not the runtime itself.
+        evidence: where what it makes of its files can be read.
+        file_format: what these are written in.
+
+    Args:
+        handler: its name, which a RuntimeClass refers to.
+        binary: absolute path of ``nvidia-container-runtime``.
+        default: containers that name no handler get this one.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
+    worst: ClassVar[Disruption] = Disruption.RESTART
+    stable: ClassVar[tuple[str, ...] | None] = ("digest", "lacks", "read", "running", "version")
+    label: ClassVar[str] = ""
+    process: ClassVar[str] = ""
+    evidence: ClassVar[str] = ""
+    file_format: ClassVar[str] = "TOML"
+
+    handler: HandlerName = "nvidia"
+    binary: AbsolutePath = RUNTIME
+    default: bool = False
+
+    # --- what a runtime brings -------------------------------------------------------------
+
+    @abstractmethod
+    def read(self, node: Node) -> RuntimeFacts:
+        """MUST: ask the node; gives what ``found`` of the observation holds."""
+
+    @abstractmethod
+    def find_problems(self, observed: R) -> tuple[str, ...]:
+        """MUST: what the handler lacks in what the runtime makes of its files. Not called where it is absent.
+
+        Raises:
+            GpustateError: that cannot be judged.
+        """
+
+    @abstractmethod
+    def register(self, observed: R) -> Edit:
+        """MUST: the files that make the runtime serve the handler.
+
+        Raises:
+            ProbeError, RefusedError: they cannot be edited.
+        """
+
+    @abstractmethod
+    def unregister(self, observed: R) -> Edit:
+        """MUST: the files without the handler. Called where the runtime is not installed as well."""
+
+    def daemon(self, observed: R) -> Daemon:
+        """MUST, unless :meth:`apply_edit` is its own: what asks the runtime's program on the node."""
+        raise NotImplementedError(f"{type(self).__name__} has no daemon")
+
+    @property
+    def supervised(self) -> bool:
+        """MAY: gpustate restarts the service."""
+        return False
+
+    def service(self, observed: R) -> str:
+        """MAY: the unit that is restarted, or has the log."""
+        return ""
+
+    def rollback_paths(self, observed: R) -> tuple[str, ...]:
+        """MAY: files to roll back beside those that are written."""
+        return ()
+
+    def lists_handler(self, observed: R) -> bool:
+        """MAY: the runtime's effective configuration has a handler of this name."""
+        return self.handler in observed.found.dump
+
+    def mask(self, text: str | None) -> str | None:
+        """MAY: a file's text as a plan shows it."""
+        return text
+
+    def check_paths(self, observed: R) -> str | None:
+        """MAY: why the files are not to be edited, before an edit is tried."""
+        return None
+
+    def explain_dead(self, observed: R, edit: Edit) -> str:
+        """MAY: why what is to be done here does not bring a dead process back; empty where it may."""
+        if not observed.read or edit.files:
+            return ""
+        log = f"journalctl -u {self.service(observed)}"
+        return f"{observed.dead}; {log} has more: fix that, and restart it"
+
+    def cost(self, observed: R, edit: Edit) -> Disruption:
+        """MAY: what it costs that the runtime reads its files."""
+        return Disruption.RESTART if self.restarts(observed) else Disruption.NONE
+
+    def explain_unread(self, observed: R) -> str:
+        """MAY: why the service has to read its files."""
+        return "its new configuration is not loaded yet"
+
+    def notes(self, observed: R, edit: Edit) -> Iterator[str]:
+        """MAY: notes of a plan beside those of the edit."""
+        return iter(())
+
+    def prerequisites(self) -> Iterator[Step]:
+        """MAY: checks before the first file is written."""
+        return iter(())
+
+    def compares_dumps(self, observed: R) -> bool:
+        """MAY: two dumps of the runtime's program tell whether more than the handler changes."""
+        return True
+
+    # --- judging what was observed ---------------------------------------------------------
+
+    def to_handler(self) -> Handler:
+        """The handler, for the editors."""
+        return Handler(self.handler, self.binary, self.default)
+
+    def assess(self, observed: R) -> tuple[tuple[str, ...], str]:
+        """What the handler lacks, and why that cannot be judged."""
+        found = observed.found
+        lacks: tuple[str, ...] = ()
+        problem = next((path for path, text in found.files.items() if "\ufffd" in text), "")
+        if problem:
+            problem = f"{problem} is not UTF-8, which {self.file_format} requires; fix it first"
+        try:
+            lacks = self.find_problems(observed)
+        except GpustateError as error:
+            problem = str(error)
+        if found.error and not found.dump:
+            problem = f"{self.label} cannot read its configuration: {found.error}; fix it first"
+        return lacks, problem
+
+    def is_read(self, observed: R) -> bool:
+        """Whether the service has read what is on disk."""
+        found = observed.found
+        if not self.supervised or found.active not in RUNNING:
+            return True
+        return not found.owed and self.is_loaded(observed)
+
+    def is_loaded(self, observed: R) -> bool:
+        """Whether the running process has the handler of the files; where no restart of ours is owed."""
+        found = observed.found
+        if self.absent or found.active != "active":
+            return True
+        if found.cri is not None and found.cri.handlers:
+            return not found.cri.lacks(self.handler) or not self.lists_handler(observed)
+        if found.cri is not None and found.cri.outcome == "unserved":
+            return not found.newer
+        return found.served or not any(self.handler in found.files.get(p, "") for p in found.newer)
+
+    def dead(self, observed: R) -> str:
+        """Why no pod can start with the running process; empty where one can."""
+        cri = observed.found.cri
+        return "" if self.absent or cri is None else cri.dead(self.process or self.label)
+
+    def edit(self, observed: R) -> Edit:
+        """The files to write.
+
+        Raises:
+            ProbeError, RefusedError: they cannot be edited.
+        """
+        if self.absent:
+            edit = self.unregister(observed)
+        elif not observed.found.program:
+            edit = Edit({}, (f"{self.label} is not installed here: nothing to do",))
+        elif observed.problem:
+            raise ProbeError(observed.problem)
+        else:
+            edit = self.register(observed)
+        return plain_files(edit, observed.found.links)
+
+    def restarts(self, observed: R) -> bool:
+        """The service has to read what is written."""
+        runs = observed.found.active in RUNNING or not observed.running
+        return self.supervised and bool(observed.found.program) and runs
+
+    def originals(self, observed: R) -> Mapping[str, str | None]:
+        """Files as they were before gpustate, where they may come back."""
+        return observed.found.originals
+
+    def _kept(self, observed: R) -> tuple[str, ...]:
+        try:
+            return left_kept(self.edit(observed).files, observed.found.originals)
+        except GpustateError:
+            return ()
+
+    # --- the contract ----------------------------------------------------------------------
+
+    def conflicts(
+        self, policy: Mapping[str, AnyState], facts: NodeFacts, observed: R | None
+    ) -> Iterator[Conflict]:
+        if observed is not None and not self.absent:
+            missing, registered = observed.missing_programs, bool(observed.found.program)
+            yield from missing_runtime(self.binary, missing, policy, registered=registered)
+
+    def probe(self, node: Node) -> R:
+        missing = () if self.absent else missing_programs(node, self.binary)
+        found = self.read(node)
+        observed: Any = self.observation_type()(
+            found=found,
+            digest=digest(found.files),
+            files=found.files,
+            version=found.version,
+            missing_programs=missing,
+        )
+        if found.program and not self.absent:
+            lacks, problem = self.assess(observed)
+            observed = replace(observed, lacks=lacks, problem=problem)
+        restart = "systemd" if self.supervised else "none"
+        observed = replace(
+            observed,
+            read=self.is_read(observed),
+            running=self.absent or not stopped(found, restart),
+            dead=self.dead(observed),
+        )
+        settled: R = replace(observed, kept=self._kept(observed)) if self.absent else observed
+        return settled
+
+    def desired(self, observed: R) -> R:
+        try:
+            edit = self.edit(observed)
+        except (ProbeError, RefusedError):
+            return observed
+        found = observed.found
+        files = {p: t for p, t in {**found.files, **edit.files}.items() if t is not None}
+        found = replace(found, files=files, owed=False, newer=())
+        settled = replace(observed, lacks=(), read=True, running=True, kept=(), dead="")
+        return replace(settled, digest=digest(files), files=files, found=found)
+
+    def refuse(self, observed: R) -> str | None:
+        restart = "systemd" if self.supervised else "none"
+        reason = silent(observed.found, self.service(observed), restart)
+        if reason is not None or (reason := self.check_paths(observed)) is not None:
+            return reason
+        try:
+            edit = self.edit(observed)
+        except (ProbeError, RefusedError) as error:
+            return and_kept(str(error), self.originals(observed))
+        if observed.dead and (reason := self.explain_dead(observed, edit)):
+            return and_kept(reason, self.originals(observed))
+        if observed.lacks and not edit.files and not self.absent:
+            return (
+                f"the files match the policy, but {self.label} reports: {'; '.join(observed.lacks)}; "
+                f"see {self.evidence}"
+            )
+        return None
+
+    def plan(self, observed: R) -> Plan:
+        try:
+            edit = self.edit(observed)
+        except (ProbeError, RefusedError):
+            return Plan()
+        found, cost = observed.found, self.cost(observed, edit)
+        changes = [
+            Change("files", before, self.mask(text), cost, edit.why, path=path)
+            for path, text in edit.files.items()
+            for before in (self.mask(found.files.get(path)),)
+        ]
+        if observed.lacks:
+            changes.append(Change("lacks", list(observed.lacks), [], cost))
+        if observed.kept:
+            changes.append(Change("kept", list(observed.kept), []))
+        if not observed.read:
+            changes.append(Change("read", False, True, cost, self.explain_unread(observed)))
+        service = self.service(observed)
+        if not observed.running:
+            changes.append(Change("running", False, True, why=f"{service} should be running"))
+        notes = [*edit.notes, *([observed.dead] if observed.dead else [])]
+        notes += self.notes(observed, edit)
+        if edit.files and found.program and not self.restarts(observed):
+            notes.append(f"{service} is not restarted: it reads the files when it starts")
+        return Plan(tuple(changes), tuple(notes))
+
+    def apply(self, observed: R, plan: Plan) -> Iterator[Step]:
+        settles = bool(plan.fields & {"files", "read"})
+        if "running" in plan.fields:
+            yield from start(self.service(observed), observed.found.active, changes=settles)
+        if settles:
+            edit = self.edit(observed) if "files" in plan.fields else Edit({})
+            if edit.files and not self.absent:
+                yield require(self.binary)
+                yield from self.prerequisites()
+            yield from self.apply_edit(observed, edit)
+        if "kept" in plan.fields:
+            yield from (ForgetOriginal(path) for path in observed.kept)
+
+    def apply_edit(self, observed: R, edit: Edit) -> Iterator[Step]:
+        """Write the files, have the runtime's program judge them and its service read them, or roll back."""
+        if not observed.found.program:
+            yield from self.write_steps(observed, edit)
+            return
+        daemon, present = self.daemon(observed), not self.absent
+        yield daemon.remember(edit.files, unread=not observed.read and not observed.found.owed)
+        yield from self.write_steps(observed, edit)
+        paths = tuple(dict.fromkeys((*edit.files, *self.rollback_paths(observed))))
+        yield daemon.prove(paths, present=present, compare=self.compares_dumps(observed))
+        if self.restarts(observed):
+            yield from self.restart_steps(observed, edit, daemon, paths)
+        else:
+            yield daemon.settle(present=present)
+
+    def write_steps(self, observed: R, edit: Edit) -> Iterator[Step]:
+        """The steps that write the files."""
+        # What refers to another file comes after it.
+        files = dict(reversed(list(edit.files.items())))
+        yield from writes(files, self.originals(observed))
+
+    def restart_steps(
+        self, observed: R, edit: Edit, daemon: Daemon, paths: tuple[str, ...]
+    ) -> Iterator[Step]:
+        """MAY: the steps by which the service reads its files."""
+        yield daemon.restart(paths, present=not self.absent)
+
+    def first_boot(self, observed: R) -> Iterator[Step]:
+        if self.supervised and observed.found.program and not self.absent:
+            yield self.daemon(observed).first_start()
+
+    def verify(self, observed: R) -> Plan:
+        return or_refusal(self.plan(observed), self.refuse(observed))
+
+
+class RuntimeServiceState(RuntimeState[R], Generic[R]):
+    """A runtime with a service of its own, which policies may name.
+
+    Args:
+        unit: the runtime's service.
+        restart: ``systemd`` has the unit read its files when its effective configuration changes, rolls them back when
+            it does not come up, and starts it where it is enabled and stopped; ``none`` leaves that to somebody else.
+    """
+
+    unit: ServiceName
+    restart: Literal["systemd", "none"] = "systemd"
+
+    @property
+    def supervised(self) -> bool:
+        return self.restart == "systemd"
+
+    def service(self, observed: R) -> str:
+        return self.unit
+
+    def refuse(self, observed: R) -> str | None:
+        usual = type(self).model_fields["unit"].default
+        if not self.absent and (unknown := no_service(observed.found, self.unit, usual)):
+            return unknown
+        return super().refuse(observed)
+
+
+def bundled_problems(
+    cri: CriStatus | None, handler: str, lacks: tuple[str, ...]
+) -> tuple[str, ...]:
+    """What a distribution's containerd lacks: in its files, else in the running process.
+
+    Args:
+        cri: what the process says; ``None`` where it was not asked.
+        handler: the handler.
+        lacks: what it lacks in the files.
+    """
+    if cri is None or lacks or not (unserved := cri.lacks(handler)):
+        return lacks
+    return (f"the running containerd has {unserved}",)

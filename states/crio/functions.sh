@@ -1,0 +1,38 @@
+# shellcheck shell=sh
+# Defines dump, others, serves and working for CRI-O, as gpustate.ops.daemons has them. Reads CRIO (its program), CRIO_MAIN
+# and CRIO_FOLDER (its places), CRIO_SOCKET, HANDLER, BINARY and OWN_DEFAULT (how a row begins that may change).
+dump() {
+  set --; [ -e "$CRIO_MAIN" ] && set -- --config "$CRIO_MAIN"
+  timeout -k 2 20 "$CRIO" "$@" --config-dir "$CRIO_FOLDER" config
+}
+others() { # a dump on standard input, a line for each value that is not ours
+  t=
+  while IFS= read -r l; do
+    l=${l#"${l%%[! ]*}"}
+    # What has its default value is a comment; all runtimes are, or none, so ours uncomments the built-in one.
+    case $l in '# ['*|'# '*' = '*) l=${l#'# '} ;; '# '*\",) l=${l#'# '} ;; esac
+    case $l in '['[a-z]*) t=$l; continue ;; ''|'#'*|']') continue ;; esac
+    case ${l%%' = '*} in *[!a-z0-9_]*) case $l in *\",) ;; *) continue ;; esac ;; esac
+    case $t in "[crio.runtime.runtimes.$HANDLER]") continue ;; esac
+    case $l in "$OWN_DEFAULT"*) [ "$t" = '[crio.runtime]' ] && continue ;; esac
+    printf '%s %s\n' "$t" "$l"
+  done
+}
+serves() {
+  t=; b=$BINARY
+  while IFS= read -r l; do
+    l=${l#"${l%%[! ]*}"}
+    case $l in
+      '['*) t=$l ;;
+      "runtime_path = \"$b\"") [ "$t" = "[crio.runtime.runtimes.$HANDLER]" ] && return 0 ;;
+    esac
+  done
+  return 1
+}
+working() {
+  [ -S "$CRIO_SOCKET" ] || return 1
+  if timeout -k 2 5 "$CRIO" status --help >/dev/null 2>&1; then
+    timeout -k 2 5 "$CRIO" status --socket "$CRIO_SOCKET" info >/dev/null 2>&1 || return 1
+  fi
+  echo 'crio ok'
+}

@@ -1,0 +1,19 @@
+# shellcheck shell=sh
+# Prints which k0s service is here, its files and what its containerd says, as rows. Reads ROOT, DROP_IN and MERGED (the
+# files) and SOCKET. @EACH@ is a call of one for each of its units. It comes after the functions blob, told, odd and cri_says.
+run=
+one() { # unit, what systemd shows of it
+  if [ -d /run/systemd/system ]; then
+    l=; a=; while IFS= read -r r; do case $r in LoadState=*) l=${r#*=} ;; ActiveState=*) a=${r#*=} ;; esac; done <<END
+$2
+END
+    [ "$l" != loaded ] || { echo "unit=$1 $a"; [ "$a" != active ] || run=1; }
+  else
+    [ ! -e "/etc/systemd/system/$1.service" ] || echo "unit=$1 "
+  fi
+}
+@EACH@
+for f in "$ROOT" "$DROP_IN" "$MERGED"; do [ -f "$f" ] && blob file "$f" "$f"; done
+told
+odd "$ROOT" "$DROP_IN" || exit 0
+[ -z "$run" ] || cri_says "$SOCKET"
