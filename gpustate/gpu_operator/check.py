@@ -270,9 +270,10 @@ def rendered(item: Item, branch: Branch) -> Item:
         known = branch.children.get(key)
         if isinstance(known, Field):
             made[key] = _parsed_again(child, known)
+        elif isinstance(known, Branch) and not known.listed:
+            made[key] = rendered(child, known)
         else:
-            nested = isinstance(known, Branch) and not known.listed
-            made[key] = rendered(child, known) if nested else child
+            made[key] = child
     same = all(made[key] is child for key, child in item.value.items())
     return item if same else Item(made, item.line)
 
