@@ -15,7 +15,7 @@ from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, shown
 from gpustate.gpu_operator import former, history, nearest
 from gpustate.gpu_operator.blocks import Field, Fields
-from gpustate.gpu_operator.documents import Item, plain
+from gpustate.gpu_operator.documents import Item, placeholder, plain
 from gpustate.gpu_operator.nearest import Suggestion
 
 #: Common misspellings, read as the correct key.
@@ -201,9 +201,14 @@ class Checker:
             if item.value is None:
                 return
         wrong = _misfit(item, spec.type, path)
-        if wrong is not None:
+        chosen = not spec.choices or item.value in spec.choices
+        unfilled = placeholder(item.value, self.file) if wrong is not None or not chosen else None
+        if unfilled is not None:
+            message = f"{path} is {shown(item.value)}, a placeholder of another program"
+            yield Problem("type", path, item, message, unfilled)
+        elif wrong is not None:
             yield wrong
-        elif spec.choices and item.value not in spec.choices:
+        elif not chosen:
             wanted = " or ".join(map(repr, spec.choices))
             yield Problem("value", path, item, f"{path} is {shown(item.value)}, wanted {wanted}")
         elif self._newer(path):

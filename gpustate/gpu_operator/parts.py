@@ -56,7 +56,15 @@ def parts(
     Raises:
         PolicyError: there are none, or one of them only resembles one of the Operator's.
     """
-    found = documents.read(documents.filled_in(text), file)
+    try:
+        found = documents.read(documents.filled_in(text), file)
+        first = found[0].value if found else {}
+        csv = not isinstance(first, dict) or any(key.startswith("DCGM_") for key in first)
+    except PolicyError as error:
+        raise shape.counters_file(text, file) or error from None
+    other = shape.counters_file(text, file) if csv else None
+    if other is not None:
+        raise other
     if not found:
         raise PolicyError("is empty, wanted a policy", place=file)
     resolver = ReferenceResolver(file, tuple(found))

@@ -53,7 +53,6 @@ from gpustate.gpu_operator.runtime import desired_links, desired_runtime, desire
 #: Enabled by default, and without effect on a node or without a state yet.
 _ON_BY_DEFAULT = ("devicePlugin", "dcgm", "dcgmExporter")
 _OF_DRIVER = ("driver.", "gds.", "gdrcopy.")
-_FLUX_RENDERS = "render it first: flux envsubst --strict < FILE > rendered.yaml"
 #: Allowed top-level keys of an object.
 _HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
 _SWITCHES = ("driver.enabled", "driver.useNvidiaDriverCRD")
@@ -362,12 +361,12 @@ class _Reader:
         settings = checker.settings(spec)
         for one in settings:
             value = one.item.value
-            unfilled = documents.UNFILLED.search(value) if isinstance(value, str) else None
+            unfilled = documents.placeholder(value, self.file)
             if unfilled is not None and one.field.support is Support.HONOURED:
                 raise PolicyError(
                     f"{one.path} is {shown(value)}, a placeholder of another program",
                     place=f"{file}:{one.item.line}",
-                    fix=_FLUX_RENDERS if unfilled[0][0] == "$" else documents.rendering(self.file),
+                    fix=unfilled,
                 )
         spec = checker.known(spec)
         self.companions.extend(find_companions(self.store, spec, kind))
