@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from gpustate.formats.dcgm import Checked, Counter
 
 _FORMAT = "gpustate.dcgm-check/1"
+#: No line of a counters file begins like these.
+_OBJECT = re.compile(r"^\s*[{\"]*(apiVersion|kind)\"?:\s", re.MULTILINE)
+_YAML = re.compile(r"^[A-Za-z][\w-]*:(\s|$)", re.MULTILINE)
 _OUT = click.option("--out", metavar="FILE", help="Write to a file instead of standard output.")
 
 
@@ -144,6 +148,16 @@ def _checked(file: str | None) -> Checked:
     if file is None:
         return dcgm.Checked(shipped.counters())
     text = TextFiles("counters file", UsageError, 1, keep_mark=True).text(file)
+    if _OBJECT.search(text):
+        from gpustate.gpu_operator.companions import counters_text
+
+        text = counters_text(text, file) or text
+    elif _YAML.search(text):
+        raise UsageError(
+            "is YAML, wanted a counters file with lines FIELD, type, help",
+            place=file,
+            fix="pass that file, or a ConfigMap that contains one",
+        )
     return dcgm.check(text, file)
 
 

@@ -211,7 +211,7 @@ def _config_file(source: str) -> ConfigFile:
         return builtin.config_file()
     path = "/dev/stdin" if source == "-" else source
     text = TextFiles("mig-parted file", PolicyError, 4).text(path)
-    if "ConfigMap" in text:
+    if "apiVersion" in text:
         from gpustate.gpu_operator.companions import mig_text
 
         text = mig_text(text, source) or text

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from gpustate.diagnosis import chain
+from gpustate.diagnosis import chain, health
 from gpustate.diagnosis import remedies as remedies
 from gpustate.errors import GpustateError
 from gpustate.explain import services
@@ -141,15 +141,36 @@ def _physical(ids: tuple[str, ...]) -> set[str]:
     return {one.partition("::")[0] for one in ids}
 
 
-def _too_few(view: View) -> str:
+def _missing(view: View) -> list[str]:
+    """UUIDs of whole GPUs that NVML lists and the device plugin does not offer, where it offers some."""
     ids = (view.clues.registered or {}).get(_GPU, ())
+    if not ids or not all(one.startswith("GPU-") for one in ids):
+        return []
     whole_gpus = {
         gpu.uuid
         for gpu in view.observed.nvml.gpus
         if not gpu.mig_current and gpu.error is None and not view.observed.held(gpu)
     }
-    missing = sorted(whole_gpus - _physical(ids))
-    if not ids or not missing or not all(one.startswith("GPU-") for one in ids):
+    return sorted(whole_gpus - _physical(ids))
+
+
+def _withdrawn(view: View) -> str:
+    """The device plugin withdrew GPUs for an Xid, as it should."""
+    missing = set(_missing(view))
+    indexes = {gpu.index for gpu in view.observed.nvml.gpus if gpu.uuid in missing}
+    found = [
+        one.text
+        for one in health.judge(view.observed.nvml, view.observed.log)
+        if one.gpu in indexes and one.what == "xid"
+    ]
+    if not found or {one.partition(" (")[0] for one in found} != {f"GPU {i}" for i in indexes}:
+        return ""
+    return f"the device plugin withdrew what reported an Xid: {some(found)}"
+
+
+def _too_few(view: View) -> str:
+    missing = _missing(view)
+    if not missing:
         return ""
     return f"NVML lists {some(missing)}, but the device plugin did not register it with the kubelet"
 
@@ -347,6 +368,9 @@ CAUSES = (
          "NVIDIA/k8s-device-plugin#1433", "NVIDIA/k8s-device-plugin#364", state="device-plugin-config"),
     _own("sharing-not-applied", _PLUGIN, _sharing, "restart the plugin's pod, which reads its file only at the start: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/gpu-operator#1144"),
+    _own("device-plugin-withdrew-gpus", _PLUGIN, _withdrawn,
+         "follow the Xid's action: gpustate health -i INVENTORY -l NODE; restart the plugin's pod only when the GPU is well again, for the plugin offers all GPUs after a restart",
+         "NVIDIA/k8s-device-plugin#111"),
     _own("device-plugin-lacks-gpus", _PLUGIN, _too_few, "restart the plugin's pod, which detects GPUs only at the start: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/k8s-device-plugin#82"),
     _own("mig-manager-stuck", _SCHEDULER, _mig_manager,

@@ -38,6 +38,7 @@ class Field:
         minimum: the lowest allowed integer.
         instead: the path to use, for a deprecated or dead field.
         until: the last release that read it, for a dead field; empty if none did.
+        parsed_again: the chart writes it without quotes, so that a string becomes what YAML reads in it.
     """
 
     type: str
@@ -48,6 +49,7 @@ class Field:
     minimum: int | None = None
     instead: str = ""
     until: str = ""
+    parsed_again: bool = False
 
 
 Fields = Mapping[str, Field]

@@ -6,6 +6,7 @@ first one that makes the rest unreliable.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -14,7 +15,7 @@ from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, shown
 from gpustate.gpu_operator import former, history, nearest
 from gpustate.gpu_operator.blocks import Field, Fields
-from gpustate.gpu_operator.documents import Item, plain
+from gpustate.gpu_operator.documents import Item, placeholder, plain
 from gpustate.gpu_operator.nearest import Suggestion
 
 #: Common misspellings, read as the correct key.
@@ -59,7 +60,8 @@ class Problem:
 
     Args:
         rule: ``unknown``, ``newer`` (than the release), ``former`` (in the release, not in the newest),
-            ``misnamed`` (read under the correct name), ``type``, ``value`` or ``nameless``.
+            ``misnamed`` (read under the correct name), ``rendered`` (read as the chart renders it),
+            ``type``, ``value`` or ``nameless``.
         path: where, ``[]`` for the elements of lists.
         item: the value.
         message: observed and expected value.
@@ -121,6 +123,8 @@ class Checker:
                 found.append(one)
             elif one.rule == "misnamed":
                 self.notes.append(f"{self.file}:{one.item.line}: {one.message}")
+            elif one.rule == "rendered":
+                self.notes.append(f"{self.file}:{one.item.line}: warning: {one.message}; {one.fix}")
             elif one.rule == "former":
                 self.notes.append(
                     f"{self.file}:{one.item.line}: {one.path} is about Kubernetes objects, not nodes"
@@ -133,11 +137,16 @@ class Checker:
         return tuple(found)
 
     def known(self, spec: Item) -> Item:
-        """The document without keys of later releases, as the document's release sees it."""
+        """The document as its release sees it: as the chart renders it, without keys of later releases."""
+        spec = self.as_rendered(spec)
         if not self.release or self.release == history.newest():
             return spec
         newer = {id(one.item) for one in self.walk(spec) if getattr(one, "rule", "") == "newer"}
         return _without(spec, newer) if newer else spec
+
+    def as_rendered(self, spec: Item) -> Item:
+        """The document as the chart's template renders it."""
+        return rendered(spec, tree(tuple(self.fields.items())))
 
     def walk(self, spec: Item) -> Iterator[Setting | Problem]:
         """Yield all settings of a document and all problems in it."""
@@ -185,10 +194,21 @@ class Checker:
     def _field(self, item: Item, spec: Field, path: str) -> Iterator[Setting | Problem]:
         if item.value is None:
             return
+        parsed = _parsed_again(item, spec)
+        if parsed is not item:
+            yield _rendered(path, item, parsed)
+            item = parsed
+            if item.value is None:
+                return
         wrong = _misfit(item, spec.type, path)
-        if wrong is not None:
+        chosen = not spec.choices or item.value in spec.choices
+        unfilled = placeholder(item.value, self.file) if wrong is not None or not chosen else None
+        if unfilled is not None:
+            message = f"{path} is {shown(item.value)}, a placeholder of another program"
+            yield Problem("type", path, item, message, unfilled)
+        elif wrong is not None:
             yield wrong
-        elif spec.choices and item.value not in spec.choices:
+        elif not chosen:
             wanted = " or ".join(map(repr, spec.choices))
             yield Problem("value", path, item, f"{path} is {shown(item.value)}, wanted {wanted}")
         elif self._newer(path):
@@ -231,6 +251,56 @@ class Checker:
             meant.hint if meant is not None else f"supported keys: {listed}",
             meant,
         )
+
+
+#: Texts that YAML parses as booleans where the template writes them without quotes.
+_BOOLEANS = {
+    **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
+    **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
+}
+_INTEGER = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
+def rendered(item: Item, branch: Branch) -> Item:
+    """Values as the chart's template renders them; the same item where nothing changes."""
+    if not isinstance(item.value, dict):
+        return item
+    made: dict[str, Item] = {}
+    for key, child in item.value.items():
+        known = branch.children.get(key)
+        if isinstance(known, Field):
+            made[key] = _parsed_again(child, known)
+        else:
+            nested = isinstance(known, Branch) and not known.listed
+            made[key] = rendered(child, known) if nested else child
+    same = all(made[key] is child for key, child in item.value.items())
+    return item if same else Item(made, item.line)
+
+
+def _parsed_again(item: Item, spec: Field) -> Item:
+    """A string in the type that it has once the template wrote it without quotes."""
+    value = item.value
+    if not spec.parsed_again or not isinstance(value, str):
+        return item
+    bare = value.strip()
+    if not bare and (spec.type != "string" or (spec.choices and value not in spec.choices)):
+        return Item(None, item.line)
+    if spec.type == "boolean" and bare in _BOOLEANS:
+        return Item(_BOOLEANS[bare], item.line)
+    if spec.type == "integer" and _INTEGER.fullmatch(bare):
+        return Item(int(bare), item.line)
+    return item
+
+
+def _rendered(path: str, item: Item, parsed: Item) -> Problem:
+    if parsed.value is None:
+        message, fix = "which the chart renders as null: the default applies", "remove the key"
+    else:
+        shows = str(parsed.value).lower()
+        message, fix = f"which the chart renders as {shows}", f"write {shows}, without quotes"
+    return Problem(
+        "rendered", path, item, f"{path} is the string {shown(item.value)}, {message}", fix
+    )
 
 
 def _without(item: Item, left_out: set[int]) -> Item:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpustate.errors import PolicyError
 from gpustate.files import TextFiles
-from gpustate.formats.words import shown
+from gpustate.formats.words import named, shown
 from gpustate.gpu_operator import documents
 from gpustate.gpu_operator.documents import Item
 
@@ -116,6 +116,7 @@ class CompanionStore:
         used: kind and name of those looked up.
         own_nodes: Nodes of the same file.
         workloads: whether Node labels select the workload; set while reading.
+        elsewhere: places of objects that were looked up and are in another namespace.
     """
 
     file: str
@@ -123,6 +124,7 @@ class CompanionStore:
     used: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     own_nodes: tuple[Item, ...] = ()
     workloads: bool = False
+    elsewhere: list[str] = field(default_factory=list[str])
     _folder: list[tuple[str, Item]] | None = None
 
     @property
@@ -141,18 +143,23 @@ class CompanionStore:
         """Every object of a kind in the folder, with its file."""
         return tuple((file, item) for file, item in self._objects() if item.text("kind") == kind)
 
-    def find(self, kind: str, name: str) -> Companion | None:
+    def find(self, kind: str, name: str, namespace: str = "") -> Companion | None:
         """Return the object of a kind and name.
+
+        Args:
+            kind, name: of the object.
+            namespace: that it must be in, if it has one.
 
         Raises:
             PolicyError: it is invalid.
         """
         self.used.add((kind, name))
-        for item in self.objects:
+        here = ((self.file, item) for item in self.objects)
+        for file, item in (*here, *self._objects()):
             if item.text("kind") == kind and item.text("metadata", "name") == name:
-                return _of_object(item, self.file)
-        for file, item in self._objects():
-            if item.text("kind") == kind and item.text("metadata", "name") == name:
+                if namespace and item.text("metadata", "namespace") not in ("", namespace):
+                    self.elsewhere.append(f"{file}:{item.line}")
+                    continue
                 return _of_object(item, file)
         return self._of_files(kind, name)
 
@@ -209,22 +216,53 @@ class CompanionStore:
 
 
 def mig_text(text: str, file: str) -> str:
-    """The mig-parted file in a ConfigMap, with the line numbers of the file; empty if there is none.
+    """The mig-parted file in a ConfigMap, with the line numbers of the file; empty if there is no object.
 
     Raises:
-        PolicyError: the text is not YAML, or there are several.
+        PolicyError: the text is not YAML, or its objects contain none or several.
     """
+    return _embedded(
+        text, file, "mig-parted file", "config.yaml", lambda _, value: "mig-configs:" in value
+    )
+
+
+def counters_text(text: str, file: str) -> str:
+    """The counters file in a ConfigMap, as :func:`mig_text`."""
+    key = "dcgm-metrics.csv"
+    return _embedded(
+        text, file, "counters file", key, lambda name, value: name == key or "DCGM_FI_" in value
+    )
+
+
+def _embedded(
+    text: str, file: str, what: str, usual: str, belongs: Callable[[str, str], bool]
+) -> str:
     found: list[Entry] = []
+    others: list[Item] = []
     for item in documents.read(text, file):
         data = item.get("data") if item.text("kind") == CONFIG_MAP else None
-        for value in data.value.values() if data is not None else ():
-            if isinstance(value.value, str) and "mig-configs:" in value.value:
-                found.append(entry_of(value, file))
+        given = data.value if data is not None and isinstance(data.value, dict) else {}
+        mine = [
+            value
+            for key, value in given.items()
+            if isinstance(value.value, str) and belongs(key, value.value)
+        ]
+        found.extend(entry_of(value, file) for value in mine)
+        if not mine and item.text("kind") and item.text("apiVersion"):
+            others.append(item)
     if len(found) > 1:
         raise PolicyError(
-            "contains several mig-parted files",
+            f"contains several {what}s",
             place=found[1].place(0),
             fix="pass a file with one of them",
+        )
+    if others and not found:
+        first = others[0]
+        name = first.text("metadata", "name")
+        raise PolicyError(
+            f"the {named(first.text('kind'))} {shown(name)} contains no {what}",
+            place=f"{file}:{first.line}",
+            fix=f"wanted a {what}, or a ConfigMap with one, usually at the key {usual}",
         )
     return pad(found[0]) if found else ""
 

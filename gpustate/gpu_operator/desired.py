@@ -137,11 +137,14 @@ class Source:
         return self.store.require(CONFIG_MAP, name, path)
 
 
-#: Read only by earlier releases, and read here for files of those.
-_READ_THEN = (
-    *("cdi.default", "driver.useOpenKernelModules", "useOpenKernelModules"),
-    *("operator.defaultRuntime", "driver.nvidiaDriverCRD.nodeSelector"),
-)
+#: Read only by earlier releases, and read here for files of those, with what carries them out.
+READ_THEN = {
+    "cdi.default": "container-toolkit, its mode",
+    "driver.useOpenKernelModules": "driver.module_type",
+    "useOpenKernelModules": "driver.module_type",
+    "operator.defaultRuntime": "the states of the runtime",
+    "driver.nvidiaDriverCRD.nodeSelector": "driver, on the nodes with these labels",
+}
 
 
 def read_then(path: str, until: str, release: str) -> bool:
@@ -152,7 +155,7 @@ def read_then(path: str, until: str, release: str) -> bool:
         until: the last release that reads it.
         release: of the Operator; empty for the newest.
     """
-    read = path in _READ_THEN and bool(release and until)
+    read = path in READ_THEN and bool(release and until)
     return read and not history.before(until, release)
 
 
@@ -186,7 +189,7 @@ def notes_on(source: Source) -> Iterator[str]:
         s for s in left if s.field.until and not history.before(s.field.until, source.release)
     ]
     left = [s for s in left if s not in read_then]
-    asking = [s for s in read_then if s.path not in _READ_THEN and s.has_effect]
+    asking = [s for s in read_then if s.path not in READ_THEN and s.has_effect]
     yield from _note(source, asking, f"specific to {source.release}, not carried out")
     sandbox = source.spec.get("sandboxWorkloads", "enabled")
     if sandbox is None or not sandbox.value:

@@ -34,6 +34,7 @@ _NO_VALUES = ("", "null", "{}")
 _WITH_DEFAULT = re.compile(r"(?<!\$)\$\{[A-Za-z_][A-Za-z0-9_]*:?[=-]([^{}\n]*)\}")
 #: Template placeholders of other programs.
 UNFILLED = re.compile(r"(?<!\$)\$\{[A-Za-z_][A-Za-z0-9_]*\}|\{\{.*\}\}", re.DOTALL)
+_FLUX_RENDERS = "render it first: flux envsubst --strict < FILE > rendered.yaml"
 _RENDERERS = (
     (".gotmpl", "helmfile template > rendered.yaml"),
     (".j2", "ansible localhost -m template -a 'src=FILE dest=rendered.yaml'"),
@@ -97,6 +98,14 @@ def rendering(path: str) -> str:
     """The command that renders a template."""
     command = next((one for ending, one in _RENDERERS if path.endswith(ending)), "")
     return f"render it first: {command or 'helm template gpu-operator CHART > rendered.yaml'}"
+
+
+def placeholder(value: object, path: str) -> str | None:
+    """How to fill in the placeholder of another program in a value; ``None`` if it has none."""
+    found = UNFILLED.search(value) if isinstance(value, str) else None
+    if found is None:
+        return None
+    return _FLUX_RENDERS if found[0][0] == "$" else rendering(path)
 
 
 def read(text: str, path: str) -> list[Item]:

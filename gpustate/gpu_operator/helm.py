@@ -113,13 +113,57 @@ _QUOTED = re.compile(
 _RENAMED = {"driver.upgradePolicy.podDeletion.": "driver.upgradePolicy.gpuPodDeletion."}
 
 
+#: Written without quotes by the template, which YAML then parses again: "true" is true, "" is null. Not those
+#: that the chart compares with a boolean (cdi.*), or tests before (driver.nvidiaDriverCRD.enabled).
+_PARSED_AGAIN = frozenset(
+    {
+        *(
+            f"{section}.{key}"
+            for section in (
+                *(
+                    "ccManager",
+                    "dcgm",
+                    "dcgmExporter",
+                    "devicePlugin",
+                    "driver",
+                    "gfd",
+                    "kataManager",
+                ),
+                *(
+                    "kataSandboxDevicePlugin",
+                    "migManager",
+                    "nodeStatusExporter",
+                    "sandboxDevicePlugin",
+                ),
+                *("toolkit", "validator", "vfioManager", "vgpuDeviceManager", "vgpuManager"),
+                *("gds", "gdrcopy", "psa", "sandboxWorkloads", "driver.rdma"),
+            )
+            for key in ("enabled", "hostNetwork")
+        ),
+        *("daemonsets.updateStrategy", "dcgmExporter.enablePodLabels"),
+        *("dcgmExporter.enablePodUID", "dcgmExporter.hostPID", "driver.kernelModuleType"),
+        *("driver.rdma.useHostMofed", "driver.usePrecompiled", "mig.strategy"),
+        *("operator.use_ocp_driver_toolkit", "sandboxWorkloads.defaultWorkload"),
+        *("driver.upgradePolicy.autoUpgrade", "driver.upgradePolicy.maxParallelUpgrades"),
+        *(
+            f"driver.upgradePolicy.{key}"
+            for key in (
+                *("drain.deleteEmptyDir", "drain.enable", "drain.force", "drain.timeoutSeconds"),
+                *("podDeletion.deleteEmptyDir", "podDeletion.force", "podDeletion.timeoutSeconds"),
+                "waitForCompletion.timeoutSeconds",
+            )
+        ),
+    }
+)
+
+
 def _as_in_chart(path: str, field: Field) -> Field:
     """A field of ClusterPolicy as the chart's template passes it on."""
     if path.startswith(_NOT_PASSED_ON) and field.support is not Support.DEAD:
         field = replace(field, support=Support.DEAD, detail=_DROPPED, until="")
     if _QUOTED.fullmatch(path) and field.type == "string":
         field = replace(field, type="quoted")
-    return field
+    return replace(field, parsed_again=True) if path in _PARSED_AGAIN else field
 
 
 def _renamed(path: str) -> str:

@@ -7,12 +7,13 @@ values, as used by Flux, counts as values if the file has no other policy.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from gpustate.errors import PolicyError
 from gpustate.gpu_operator import documents, history, shape, umbrella
 from gpustate.gpu_operator.chart_values import ChartValues
 from gpustate.gpu_operator.documents import Item
+from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.references import ReferenceResolver
 from gpustate.gpu_operator.wrappers import OTHER_CHART, unwrap
 
@@ -32,12 +33,14 @@ class Part:
         item: the object; of Helm values the values alone.
         held: the wrapper of the values, if any.
         release: of the Operator, if the document sets it.
+        others: other files that the values come from.
     """
 
     kind: str
     item: Item
     held: ChartValues | None = None
     release: str = ""
+    others: OtherFiles = field(default_factory=lambda: OtherFiles(""))
 
 
 def parts(
@@ -53,7 +56,15 @@ def parts(
     Raises:
         PolicyError: there are none, or one of them only resembles one of the Operator's.
     """
-    found = documents.read(documents.filled_in(text), file)
+    try:
+        found = documents.read(documents.filled_in(text), file)
+        first = found[0].value if found else {}
+        csv = not isinstance(first, dict) or any(key.startswith("DCGM_") for key in first)
+    except PolicyError as error:
+        raise shape.counters_file(text, file) or error from None
+    other = shape.counters_file(text, file) if csv else None
+    if other is not None:
+        raise other
     if not found:
         raise PolicyError("is empty, wanted a policy", place=file)
     resolver = ReferenceResolver(file, tuple(found))
@@ -62,12 +73,13 @@ def parts(
         try:
             made.append(part(item, resolver))
         except PolicyError as error:
+            error = resolver.others.error(error)
             if failed is None or not item.text("kind") or not item.text("apiVersion"):
-                raise
+                raise error from None
             failed(error, item)
     if not any(one.kind in POLICIES for one in made):
         made.extend(_values_in_config_maps(made, resolver))
-    return made
+    return [replace(one, others=resolver.others) for one in made]
 
 
 def part(item: Item, resolver: ReferenceResolver) -> Part:

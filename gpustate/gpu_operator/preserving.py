@@ -19,6 +19,7 @@ from typing import Any
 
 from gpustate.gpu_operator import documents
 from gpustate.gpu_operator.blocks import Field, Fields, Support
+from gpustate.gpu_operator.check import Checker
 from gpustate.gpu_operator.companions import CONFIG_MAP, SECRET
 from gpustate.gpu_operator.desired import read_then
 from gpustate.gpu_operator.fields import CLUSTER_POLICY
@@ -175,7 +176,7 @@ def _values(text: str) -> dict[str, Any] | None:
         if one.kind == "nvidiadriver":
             return None
         if one.kind == "helm":
-            found = documents.plain(one.item)
+            found = documents.plain(Checker("", HELM, "helm").as_rendered(one.item))
     return found
 
 

@@ -38,6 +38,7 @@ from gpustate.gpu_operator.helm import (
 from gpustate.gpu_operator.machines import with_machines
 from gpustate.gpu_operator.metrics import desired_metrics
 from gpustate.gpu_operator.operands import desired_operands
+from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import parts
 from gpustate.gpu_operator.pools import (
     Pool,
@@ -52,7 +53,6 @@ from gpustate.gpu_operator.runtime import desired_links, desired_runtime, desire
 #: Enabled by default, and without effect on a node or without a state yet.
 _ON_BY_DEFAULT = ("devicePlugin", "dcgm", "dcgmExporter")
 _OF_DRIVER = ("driver.", "gds.", "gdrcopy.")
-_FLUX_RENDERS = "render it first: flux envsubst --strict < FILE > rendered.yaml"
 #: Allowed top-level keys of an object.
 _HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
 _SWITCHES = ("driver.enabled", "driver.useNvidiaDriverCRD")
@@ -115,16 +115,31 @@ def read(text: str, file: str, *, strict: Strict = never_strict, release: str = 
     wrapped = [one.held for one in found if one.held is not None]
     reader = _Reader(file, strict, by_kind, release or said or history.newest(), bool(wrapped))
     reader.store.used.update(one for held in wrapped for one in held.used)
-    reading = reader.read()
+    others = found[0].others
+    try:
+        reading = reader.read()
+        notes = (*reading.notes, *reader.unused_objects())
+    except PolicyError as error:
+        raise others.error(error) from None
     above = [note for held in wrapped for note in held.notes]
     if said and not release and said != history.newest():
         above.append(
             f"{file}: read for release {said} of the Operator, as set in the file; override it with --release"
         )
-    notes = (*above, *reading.notes, *reader.unused_objects())
-    return replace(
+    notes = tuple(map(others.text, (*above, *notes)))
+    reading = replace(
         reading, notes=notes, companions=tuple(reader.companions), release=reader.release
     )
+    return _placed(reading, others) if others.paths else reading
+
+
+def _placed(reading: Reading, others: OtherFiles) -> Reading:
+    """The reading with the real places of values from other files."""
+    for state in reading.states:
+        state.places = {name: others.place(place) for name, place in state.places.items()}
+    nodes = (replace(one, place=others.place(one.place)) for one in reading.for_nodes)
+    labels = (replace(one, place=others.place(one.place)) for one in reading.for_labels)
+    return replace(reading, for_nodes=tuple(nodes), for_labels=tuple(labels))
 
 
 @dataclass(slots=True)
@@ -264,7 +279,9 @@ class _Reader:
         # The chart disables dcgm, unless null removes its default.
         of_chart = bool(source.chart_default("dcgm.enabled"))
         on = tuple(
-            n for n in _ON_BY_DEFAULT if n != "dcgm" or of_chart or is_null(item, "dcgm.enabled")
+            n
+            for n in _ON_BY_DEFAULT
+            if n != "dcgm" or of_chart or is_null(source.spec, "dcgm.enabled")
         )
         return self._reading("helm", item, source, states, on)
 
@@ -344,12 +361,12 @@ class _Reader:
         settings = checker.settings(spec)
         for one in settings:
             value = one.item.value
-            unfilled = documents.UNFILLED.search(value) if isinstance(value, str) else None
+            unfilled = documents.placeholder(value, self.file)
             if unfilled is not None and one.field.support is Support.HONOURED:
                 raise PolicyError(
                     f"{one.path} is {shown(value)}, a placeholder of another program",
                     place=f"{file}:{one.item.line}",
-                    fix=_FLUX_RENDERS if unfilled[0][0] == "$" else documents.rendering(self.file),
+                    fix=unfilled,
                 )
         spec = checker.known(spec)
         self.companions.extend(find_companions(self.store, spec, kind))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable
 
 from gpustate.errors import PolicyError
@@ -114,7 +115,41 @@ def kind(item: Item, file: str) -> str:
     return "other"
 
 
+#: The beginning of a counters file's line: field, type.
+_COUNTER = re.compile(r"^DCGM_(FI|EXP)_\w+[ \t]*,[ \t]*\w+[ \t]*,", re.MULTILINE)
+
+
+def counters_file(text: str, file: str) -> PolicyError | None:
+    """The error for a counters file of dcgm-exporter in place of a policy; ``None`` for other texts."""
+    if _COUNTER.search(text) is None:
+        return None
+    return PolicyError(
+        "is a counters file of dcgm-exporter, not a policy",
+        place=file,
+        fix=f"check it: gpustate dcgm check {shlex.quote(file)}",
+    )
+
+
+def _part_of_config_map(item: Item, place: str) -> PolicyError | None:
+    """The error for a file that belongs into a ConfigMap of a policy; ``None`` for others."""
+    file = shlex.quote(place.rpartition(":")[0])
+    if "mig-configs" in item.value:
+        what, fix = "a mig-parted file", f"plan a layout of it: gpustate mig plan {file} NAME"
+    elif item.text("version") == "v1" and _OF_PLUGIN & set(item.value):
+        what = "a configuration of the device plugin"
+        fix = "put it into the ConfigMap named by devicePlugin.config.name, where lint checks it"
+    else:
+        return None
+    return PolicyError(f"is {what}, not a policy", place=place, fix=fix)
+
+
+_OF_PLUGIN = frozenset(("flags", "resources", "sharing", "imex"))
+
+
 def _values(item: Item, place: str) -> str:
+    other = _part_of_config_map(item, place)
+    if other is not None:
+        raise other
     if SECTIONS & set(item.value):
         return "helm"
     key = next(iter(item.value), "")

@@ -178,17 +178,22 @@ def _values_from(wrapper: _Wrapper, one: Item) -> Item | str:
     """The values of one entry of ``valuesFrom``, or the note that it is optional and missing."""
     kind, name = one.text("kind"), one.text("name")
     key, target = one.text("valuesKey") or "values.yaml", one.text("targetPath")
-    entry = wrapper.resolver.entry(kind, name, key)
+    namespace = wrapper.item.text("metadata", "namespace")
+    entry = wrapper.resolver.entry(kind, name, key, namespace)
     if entry is None:
         optional = one.get("optional")
         what = f"valuesFrom names the {kind} {shown(name)}, which was not found"
+        if wrapper.resolver.elsewhere:
+            what += (
+                f" in namespace {shown(namespace)}, the only one that Flux reads; there is one of another "
+                f"namespace at {wrapper.resolver.elsewhere[0]}"
+            )
         if optional is not None and optional.value is True:
             return f"{wrapper.place(one)}: warning: {what}; it is optional"
-        namespace = wrapper.item.text("metadata", "namespace") or "default"
         raise PolicyError(
             f"{wrapper.title}: {what}",
             place=wrapper.place(one),
-            fix=f"save it: kubectl get {kind.lower()} {name} -n {namespace} -o yaml > "
+            fix=f"save it: kubectl get {kind.lower()} {name} -n {namespace or 'default'} -o yaml > "
             f"{wrapper.resolver.folder}/{name}.yaml",
         )
     if target:

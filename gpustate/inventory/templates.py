@@ -222,9 +222,11 @@ class Scope:
         try:
             clear = self._vault.decrypt(str(value), found.origin)
         except InventoryError as error:
-            raise self._error(
-                found, names[-1], f"the value{needed} {error.message}", error.fix
-            ) from None
+            why = error.message
+            if error.place != found.origin:  # the password is the problem, not the value
+                source = f"{error.place}: " if error.place else ""
+                why = f"cannot be decrypted: {source}{why}"
+            raise self._error(found, names[-1], f"the value{needed} {why}", error.fix) from None
         remember(clear)
         return clear
 

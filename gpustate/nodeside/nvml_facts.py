@@ -389,8 +389,7 @@ def _child(pynvml_path: str, pipe: int, health_path: str) -> None:
         query(pynvml_path, tell, health_path)
         tell({"done": True})
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent says it in one line
-        words = _damaged(pynvml_path) or type(error).__name__ + ": " + str(error)
-        tell({"error": 999, "error_text": words})
+        tell({"error": 999, "error_text": type(error).__name__ + ": " + str(error)})
     os._exit(0)
 
 
@@ -464,6 +463,8 @@ def collect(pynvml_path: str, timeout_s: float = 20.0, health_path: str = "") ->
             what += f" in a query of GPU {asking}"
             report["gpus"].append({"index": asking, "error": report["error"]})
         report["error_text"] = what
+    if report["error"] == 999:
+        report["error_text"] = _damaged(pynvml_path) or report["error_text"]
     return report
 
 

@@ -19,6 +19,7 @@ from gpustate.errors import PolicyError
 from gpustate.gpu_operator import DesiredState, history, preserving
 from gpustate.gpu_operator.check import always_strict, never_strict
 from gpustate.gpu_operator.documents import OBJECTS, Item, filled_in, plain, without_heading
+from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import parts
 from gpustate.gpu_operator.writing import dump
 from gpustate.policies import trees
@@ -63,12 +64,12 @@ def read(
     how = _How(strict, history.release(release) if release is not None else "")
     if not changes:
         return _read(text, path, how, None)
-    documents, said = _documents(text, path)
+    documents, said, others = _documents(text, path)
     which = _which(documents)
     helm = documents[which].get("kind") is None
     how = replace(how, release=how.release or said)
     changed = changes.on(documents[which], at_top if helm else _home)
-    rewritten = Rewritten(path)
+    rewritten = Rewritten(path, others)
     for number, tree in enumerate(documents):
         rewritten.add(changed.tree if number == which else tree)
     try:
@@ -79,7 +80,7 @@ def read(
         before: Policy | None = _read(text, path, how, None)
     except PolicyError:
         before = None  # the change repairs it
-    made = policy.but(*policy.states, last=_last(policy, before, path))
+    made = policy.but(*policy.states, last=_last(policy, before, path, others))
     old = _given(before) if before is not None else {}
     for full in made.last:
         value = value_at(old, full[1:])
@@ -152,8 +153,8 @@ def _home(key: str) -> Path:
     return () if key in _OBJECT_KEYS else ("spec",)
 
 
-def _documents(text: str, path: str) -> tuple[list[Tree], str]:
-    """The objects of a file, those of a ``List`` one by one, and the release set by one of them.
+def _documents(text: str, path: str) -> tuple[list[Tree], str, tuple[str, ...]]:
+    """The objects of a file, those of a ``List`` one by one, the release set by one of them, other files.
 
     Values are without their wrapper.
     """
@@ -161,18 +162,24 @@ def _documents(text: str, path: str) -> tuple[list[Tree], str]:
     if any(one.held is not None for one in there):
         kept = [one for one in there if one.held is not None or one.kind != "other"]
         release = next((one.release for one in kept if one.release), "")
-        return [_tree(one.item, path) for one in kept], release
-    return _own_documents(filled_in(text), path), next((o.release for o in there if o.release), "")
+        return (
+            [_tree(one.item, path, one.others) for one in kept],
+            release,
+            tuple(there[0].others.paths),
+        )
+    release = next((one.release for one in there if one.release), "")
+    return _own_documents(filled_in(text), path), release, ()
 
 
-def _tree(item: Item, path: str) -> Tree:
+def _tree(item: Item, path: str, others: OtherFiles) -> Tree:
     """An item as a tree with places in the file."""
     value: Any = item.value
     if isinstance(value, dict):
-        value = {key: _tree(child, path) for key, child in value.items()}
+        value = {key: _tree(child, path, others) for key, child in value.items()}
     elif isinstance(value, list):
-        value = [_tree(child, path) for child in value]
-    return Tree(value, f"{path}:{item.line}")
+        value = [_tree(child, path, others) for child in value]
+    file, line = others.resolved(path, item.line)
+    return Tree(value, f"{file}:{line}")
 
 
 def _own_documents(text: str, path: str) -> list[Tree]:
@@ -199,13 +206,13 @@ def _which(documents: list[Tree]) -> int:
     return next((kinds.index(kind) for kind in _CHANGED if kind in kinds), 0)
 
 
-def _last(policy: Policy, before: Policy | None, path: str) -> list[Path]:
+def _last(policy: Policy, before: Policy | None, path: str, others: tuple[str, ...]) -> list[Path]:
     """Paths of parameters set by the command line."""
     now, old = _given(policy), _given(before) if before is not None else None
     found: set[Path] = set()
     for leaf, value in leaves(now):
         place = policy.places.get(("states", *leaf[:2]), path)
-        by_change = place != path and not place.startswith(f"{path}:")
+        by_change = place != path and place.rpartition(":")[0] not in (path, *others)
         if by_change or (old is not None and value_at(old, leaf) != value):
             found.add(("states", *leaf))
     for leaf, _ in leaves(old or {}):

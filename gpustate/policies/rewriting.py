@@ -28,11 +28,13 @@ class Rewritten:
 
     Args:
         path: of the file they come from.
+        others: other files that its values come from.
         lines: the text, line by line.
         origins: the place of each line.
     """
 
     path: str
+    others: tuple[str, ...] = ()
     lines: list[str] = field(default_factory=list[str])
     origins: list[str] = field(default_factory=list[str])
 
@@ -55,7 +57,8 @@ class Rewritten:
 
     def is_foreign(self, line: int) -> bool:
         """Whether a line comes from the command line and not from the file."""
-        return not self._number(self._origin(line))
+        found = _LINE.fullmatch(self._origin(line))
+        return found is None or found[1] not in (self.path, *self.others)
 
     def note(self, text: str) -> str:
         """Translate every line in a message: ``path:3``, ``(line 3)``, ``lines 3-7``."""

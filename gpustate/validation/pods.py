@@ -110,7 +110,11 @@ def _prove(
 ) -> Check:
     machine = read_machine(session.shell(_MACHINE).text)
     if not machine.kubelet:
-        return pods.not_applicable("no kubelet runs on this node")
+        try:
+            node = pods.NodeIndex(nodes).match(machine, any_boot=True)
+        except pods.Verdict:
+            return pods.not_applicable("no kubelet runs on this node")
+        return pods.failed("kubelet-down", f"Node {node['metadata']['name']}")
     name = str(pods.match(machine, nodes)["metadata"]["name"])
     node = api.node(name)
     pods.check_ready(node)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,13 +34,18 @@ def repository_dir() -> Path:
     return cache_dir() / "repository"
 
 
+#: Seconds that a wait for a lock goes unmentioned.
+_SILENT_S = 3.0
+
+
 @contextmanager
 def locked(path: Path, *, wait_s: float, what: str) -> Iterator[None]:
     """Hold an exclusive lock on ``path``; the kernel releases it when the process dies.
 
     The file is removed with the lock. A killed process leaves an empty file, which the next one locks.
     """
-    deadline = time.monotonic() + wait_s
+    began = time.monotonic()
+    deadline, told = began + wait_s, False
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as handle:
@@ -52,6 +58,9 @@ def locked(path: Path, *, wait_s: float, what: str) -> Iterator[None]:
                         place=str(path),
                         fix="wait until it ends, or stop it",
                     ) from None
+                if not told and time.monotonic() > began + _SILENT_S:
+                    print(f"waiting for another process that has locked {what}", file=sys.stderr)
+                    told = True
                 time.sleep(0.2)
                 continue
             if not _leads_to(path, handle.fileno()):

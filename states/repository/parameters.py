@@ -146,6 +146,10 @@ class RepositoryParameters(State[Observed]):
                     value = file.read()
             except (OSError, UnicodeDecodeError) as error:
                 raise ValueError(f"the key file cannot be read ({error})") from None
+        elif re.fullmatch(r"[^\s:]*[./][^\s:]*", value):
+            raise ValueError(
+                f"{value} is a relative path; wanted an absolute one, the key's text, or an http(s) address"
+            )
         openpgp.fingerprints(value)
         return value
 

@@ -441,7 +441,7 @@ VALIDATOR = "var/lib/gpustate/validator/config.json"
 FABRIC = "nvidia-fabricmanager"
 GPUS = (
     Scenario("gpu-lost", (25,), lambda w: w.one_gpu(1, error=15), ("GPU is lost (NVML 15)",)),
-    Scenario("gpu-hangs", (25,), lambda w: w.one_gpu(1, error=10), ("no answer in time",)),
+    Scenario("gpu-hangs", (25,), lambda w: w.one_gpu(1, error=10), ("timeout (NVML 10)",)),
     Scenario("driver-library-missing", (1,), lambda w: w.libraries.pop("libcuda.so.1"), ("libcuda.so.1 is not installed",)),
     Scenario("driver-library-dangling", (1,), lambda w: w.dangling.add("libcuda.so.1"), ("libcuda.so.1 leads to libcuda.so.580.65.06, which",)),
     Scenario("driver-library-damaged", (1,), lambda w: setattr(w, "elf", w.elf[:60]), ("libnvidia-ml.so.580.65.06 is truncated",)),
@@ -832,6 +832,9 @@ CLUSTER = (
     Scenario("sharing-in-the-wrong-place", (34,), file(PLUGIN_FILE, WRONG), ("renameByDefault", "2 of nvidia.com/gpu"),
              both(shared, file(PLUGIN_FILE, RIGHT))),
     Scenario("sharing-not-applied", (34,), file(PLUGIN_FILE, RIGHT), ("shares each GPU 2 times",), file(PLUGIN_FILE, "version: v1\n")),
+    Scenario("device-plugin-withdrew-gpus", (31,), both(lambda w: setattr(w, "registered", {"nvidia.com/gpu": [UUIDS[0]]}),
+             programs(dmesg=f"[ 99.1] NVRM: Xid (PCI:{ADDRESSES[1]}): 74, pid=0, NVLink: fatal error detected on link 1\n")),
+             ("withdrew", "Xid 74"), shared),
     Scenario("device-plugin-lacks-gpus", (31,), lambda w: setattr(w, "registered", {"nvidia.com/gpu": [UUIDS[0]]}), (UUIDS[1],), shared),
     Scenario("mig-manager-stuck", (6,), both(
              lambda w: kube_labels(w, {"mig.config": "all-1g.10gb", "mig.config.state": "pending",

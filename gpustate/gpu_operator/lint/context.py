@@ -78,7 +78,7 @@ class Context:
         repository = self.value(f"{prefix}repository")
         if repository and not str(repository).startswith("nvcr.io/nvidia"):
             return False
-        usual = history.chart_defaults().get(f"{prefix or 'driver.'}image")
+        usual = history.chart_defaults(self.release).get(f"{prefix or 'driver.'}image")
         return self.own_value(f"{prefix}image") in (None, "", usual)
 
     def line(self, path: str) -> int:

@@ -49,6 +49,7 @@ def _file(report: Report) -> dict[str, Any]:
                 "detail": use.detail,
                 "since": use.since,
                 "document": use.document,
+                **({"file": use.file} if use.file else {}),
             }
             for use in report.uses
         ],
@@ -86,7 +87,7 @@ def _lines(reports: Sequence[Report], *, leaves: bool, notes: bool) -> Iterator[
             for use in report.uses:
                 since = f" (since {use.since})" if use.since else ""
                 what = f"{_SUPPORT[use.support]}: {use.detail}"
-                yield f"{report.file}:{use.line}: {use.path}: {what}{since}"
+                yield f"{use.file or report.file}:{use.line}: {use.path}: {what}{since}"
         counts = Counter(use.support for use in report.uses)
         summary = ", ".join(f"{counts[one]} {_SUPPORT[one]}" for one in Support if counts[one])
         number = len(report.uses)

@@ -49,8 +49,10 @@ RULES = {
             _WARNING,
             "An environment variable that is not read, or not with this value.",
         ),
+        Rule("rendered", _WARNING, "A string that the chart renders as a value of another type."),
         Rule("overlap", _WARNING, "NVIDIADrivers that can select the same node."),
         Rule("tag", _WARNING, "A version for which no image tag is published."),
+        Rule("wrapper", _WARNING, "A part of the file around Helm values that has no effect here."),
         Rule("wrapped", _NOTE, "Helm values inside another file."),
         Rule(
             "idle",
@@ -93,7 +95,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One field that a file sets, and how gpustate supports it."""
+    """One field that a file sets, and how gpustate supports it; ``file``: another that it comes from."""
 
     path: str
     line: int
@@ -101,6 +103,7 @@ class Use:
     detail: str
     since: str
     document: str
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,12 @@ from gpustate.gpu_operator import former, history, shape, umbrella
 from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.check import Checker, Problem, Setting
 from gpustate.gpu_operator.companions import CompanionStore
+from gpustate.gpu_operator.desired import READ_THEN
 from gpustate.gpu_operator.documents import Item, plain
 from gpustate.gpu_operator.lint import between, contradictions, idle, settings, variables
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding, Report, Use
+from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import Part, parts
 from gpustate.gpu_operator.reading import read
 from gpustate.gpu_operator.records import TABLES, TITLES, Record, records
@@ -23,6 +25,7 @@ _RULES = {
     "unknown": "unknown-key",
     "newer": "newer-key",
     "misnamed": "misnamed-key",
+    "rendered": "rendered",
     "type": "wrong-type",
     "value": "wrong-value",
     "nameless": "wrong-value",
@@ -77,13 +80,29 @@ def lint(text: str, file: str, *, release: str | None = None) -> Report:
             f"contains no policy, only {', '.join(kinds)}", place=file, fix=shape.WANTED
         )
     findings.extend(_together(contexts, CompanionStore(file, tuple(companions))))
+    others = found[0].others if found else OtherFiles(file)
+    findings = [_placed(one, others) for one in findings]
     if not any(one.level == "error" for one in findings):
         # A missing object has a finding already; the cluster may well have it.
         lacking = {(one.file, one.line) for one in findings if one.rule == "not-found"}
         refused = _refused(text, file, against)
         findings.extend(one for one in refused if (one.file, one.line) not in lacking)
-    uses = tuple(use for context in contexts for use in _uses(context))
-    return Report(file, against, tuple(sorted(findings, key=_order)), uses)
+    uses = (_use_placed(use, file, others) for context in contexts for use in _uses(context))
+    return Report(file, against, tuple(sorted(findings, key=_order)), tuple(uses))
+
+
+def _placed(finding: Finding, others: OtherFiles) -> Finding:
+    """The finding at its real place, where values come from another file."""
+    if not others.paths:
+        return finding
+    file, line = others.resolved(finding.file, finding.line)
+    fix = others.text(finding.fix) if finding.fix else finding.fix
+    return replace(finding, file=file, line=line, message=others.text(finding.message), fix=fix)
+
+
+def _use_placed(use: Use, file: str, others: OtherFiles) -> Use:
+    real, line = others.resolved(file, use.line)
+    return replace(use, file=real, line=line) if real != file else use
 
 
 def _order(finding: Finding) -> tuple[str, int, str]:
@@ -102,6 +121,7 @@ def _document(part: Part, file: str, release: str) -> tuple[Context, list[Findin
         if part.release:
             what = f"{what}, for {part.release}"
         found.append(Finding("wrapped", "", what, file, item.line, None, title))
+        found.extend(_of_note(note, file, item.line, title) for note in part.held.notes)
     elif of_kind != "helm":
         found.extend(_head(item, file, title))
     if spec is None:
@@ -109,14 +129,24 @@ def _document(part: Part, file: str, release: str) -> tuple[Context, list[Findin
         found.append(Finding("contradiction", "", what, file, item.line, None, title))
         spec = Item({}, item.line)
     good: list[Setting] = []
-    for one in Checker(file, TABLES[of_kind], of_kind, release=release).walk(spec):
+    checker = Checker(file, TABLES[of_kind], of_kind, release=release)
+    for one in checker.walk(spec):
         if isinstance(one, Setting):
             good.append(one)
         else:
             found.extend(_problem(one, of_kind, file, title, release))
+    spec = checker.as_rendered(spec)
     context = Context(of_kind, file, title, spec, tuple(good), item, release)
     found.extend(one for setting in good for one in _field(setting, context))
     return context, found
+
+
+def _of_note(note: str, file: str, line: int, title: str) -> Finding:
+    """A warning of the reader about the wrapper: ``file:3: warning: ...``."""
+    place, _, message = note.partition(": warning: ")
+    number = place.rpartition(":")[2]
+    line = int(number) if number.isdigit() else line
+    return Finding("wrapper", "", message or note, file, line, None, title)
 
 
 def _head(item: Item, file: str, title: str) -> Iterator[Finding]:
@@ -206,10 +236,18 @@ def _uses(context: Context) -> Iterator[Use]:
     unread = variables.unsupported_variables(context)
     for setting in context.settings:
         record = records(context.kind)[setting.path]
-        support, detail = unread.get(
-            id(setting.item), (setting.field.support, setting.field.detail)
-        )
+        support, detail = unread.get(id(setting.item), _support(setting, context.release))
         yield Use(setting.path, setting.item.line, support, detail, record.since, context.title)
+
+
+def _support(setting: Setting, release: str) -> tuple[Support, str]:
+    """The support of a field, for the release that the file is for."""
+    field = setting.field
+    if not field.until or history.before(field.until, release):
+        return field.support, field.detail
+    if setting.path in READ_THEN:
+        return Support.HONOURED, READ_THEN[setting.path]
+    return Support.LATER, f"read by {release}; later releases ignore it"
 
 
 def _together(contexts: list[Context], store: CompanionStore) -> Iterator[Finding]:

@@ -181,8 +181,8 @@ def _unpublished(context: Context, section: str, path: str, version: str) -> Ite
         return
     bare = version.removeprefix("v")
     meant = next((one for one in (bare, f"v{bare}") if re.fullmatch(_TAGS[section], one)), "")
-    usual = history.chart_defaults().get(f"{section}.version")
-    example = f"the default of this release is {usual}" if usual else "see NVIDIA's catalogue"
+    usual = history.chart_defaults(context.release).get(f"{section}.version")
+    example = f"the default of {context.release} is {usual}" if usual else "see NVIDIA's catalogue"
     yield context.find(
         "tag",
         path,

@@ -153,7 +153,11 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     ),
     (("plan", "good.py", *ON, "-l", "~["), "the limit's '~[' is not a valid pattern", ()),
     (("plan", "good.py", *ON, "-l", "gpu2"), "the limit's 'gpu2' is neither", ()),
-    (("plan", "good.py", *ON, "--exclude", "all"), "--exclude 'all' excludes all", ("exclude fewer",)),
+    (
+        ("plan", "good.py", *ON, "--exclude", "all"),
+        "--exclude 'all' excludes all",
+        ("exclude fewer",),
+    ),
     (
         ("plan", "good.py", *ON, "--private-key", "no-key"),
         "no-key: cannot read the private key",

@@ -185,3 +185,45 @@ def test_a_node_that_cannot_be_asked_ends_in_an_error(gpustate: Cli, project: Pa
 def _list(value: object) -> list[object]:
     assert isinstance(value, list)
     return list(value)
+
+
+MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  %s: |\n    # a\n    %s\n"
+
+
+def test_a_counters_file_in_a_config_map_is_checked_with_its_lines(
+    gpustate: Cli, project: Path
+) -> None:
+    (project / "map.yaml").write_text(MAP % ("dcgm-metrics.csv", "DCGM_FI_DEV_GPU_TEMP, gauge, x"))
+    done = gpustate("dcgm", "check", "map.yaml")
+    assert (done.status, done.out, done.err) == (0, "map.yaml: 1 fields, nothing wrong\n", "")
+    (project / "map.yaml").write_text(MAP % ("dcgm-metrics.csv", "DCGM_FI_DEV_GPU_TMP, gauge, x"))
+    done = gpustate("dcgm", "check", "map.yaml")
+    assert done.status == 1
+    assert "map.yaml:7: DCGM_FI_DEV_GPU_TMP is not a" in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MAP % ("x", "y"), "map.yaml:1: the ConfigMap 'm' contains no counters file; wanted a"),
+        ("version: v1\nmig-configs:\n  a: []\n", "map.yaml: is YAML, wanted a counters file"),
+        ('{"kind": "Secret", "apiVersion": "v1"}', "the Secret '' contains no counters file"),
+    ],
+)
+def test_yaml_in_place_of_a_counters_file_is_one_line(
+    gpustate: Cli, project: Path, text: str, said: str
+) -> None:
+    (project / "map.yaml").write_text(text)
+    done = gpustate("dcgm", "check", "map.yaml")
+    assert done.status == 1
+    assert said in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_lint_names_the_verb_for_a_counters_file(gpustate: Cli, project: Path) -> None:
+    for text in ("DCGM_FI_DEV_GPU_TEMP, gauge, x: y\n", "# a\n\nDCGM_FI_DEV_GPU_TEMP, gauge, x\n"):
+        (project / "my.csv").write_text(text)
+        done = gpustate("lint", "my.csv")
+        assert done.status == 1
+        assert "is a counters file of dcgm-exporter, not a policy" in done.err
+        assert "gpustate dcgm check my.csv" in done.err

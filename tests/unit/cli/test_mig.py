@@ -68,7 +68,11 @@ def test_an_exported_layout_needs_no_change(gpustate: Cli, project: Path, layout
             1,
             "'0xH200': the number of GPUs is 0",
         ),
-        (["plan", "builtin", "all-balanced", "--gpu", "H100"], 1, "H100 is ambiguous: 'H100 80GB HBM3'"),
+        (
+            ["plan", "builtin", "all-balanced", "--gpu", "H100"],
+            1,
+            "H100 is ambiguous: 'H100 80GB HBM3'",
+        ),
         (
             ["plan", "builtin", "all-1g.5gb", "--gpu", "H200"],
             5,
@@ -93,3 +97,29 @@ def test_a_mistake_is_one_line(gpustate: Cli, words: list[str], status: int, sai
     assert said in done.err
     assert done.err.count("\n") == 1
     assert done.out == ""
+
+
+CONFIG = "version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: false}]\n"
+MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  %s: |\n%s"
+
+
+def test_an_object_without_a_mig_parted_file_is_named_as_such(gpustate: Cli, project: Path) -> None:
+    inside = "".join(f"    {line}\n" for line in CONFIG.splitlines())
+    (project / "map.yaml").write_text(MAP % ("config.yaml", inside))
+    assert gpustate("mig", "plan", "map.yaml", "a", "--gpu", "2xH200").status == 0
+    (project / "map.yaml").write_text(MAP % ("other", "    x: 1\n"))
+    done = gpustate("mig", "plan", "map.yaml", "a", "--gpu", "2xH200")
+    assert done.status == 1
+    assert "map.yaml:1: the ConfigMap 'm' contains no mig-parted file; wanted a" in done.err
+
+
+def test_lint_names_the_verb_for_a_mig_parted_file(gpustate: Cli, project: Path) -> None:
+    (project / "mig.yaml").write_text(CONFIG)
+    for verb in ("lint", "plan"):
+        done = gpustate(verb, "mig.yaml")
+        assert done.status == 1
+        assert "mig.yaml:1: is a mig-parted file, not a policy" in done.err
+        assert "gpustate mig plan mig.yaml" in done.err
+    (project / "plugin.yaml").write_text("version: v1\nsharing: {}\n")
+    done = gpustate("lint", "plugin.yaml")
+    assert "is a configuration of the device plugin, not a policy" in done.err

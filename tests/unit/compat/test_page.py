@@ -25,7 +25,7 @@ def row(fact: Fact) -> str:
 
 
 def test_the_table_of_facts_is_the_one_of_the_code() -> None:
-    told = [line for line in PAGE.splitlines() if line.startswith("| `")]
+    told = [line for line in PAGE.splitlines() if line.startswith("| `") and line.count(" | ") == 3]
     assert told == [row(fact) for fact in FACTS.values()]
 
 

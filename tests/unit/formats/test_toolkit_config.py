@@ -123,7 +123,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
         ("disable-require", "yes", "true or false"),
         ("nvidia-container-runtime.runtimes", "runc", "a list of strings"),
         ("nvidia-container-runtime.log-level", True, "a string"),
-        ("nvidia-container-runtime.mode", "CDI", "auto, legacy, cdi, jit-cdi, csv"),
+        ("nvidia-container-runtime.mode", "CDI", "one of auto, legacy, cdi, jit-cdi, csv"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused(key: str, value: bool | str, wanted: str) -> None:

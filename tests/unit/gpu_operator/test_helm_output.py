@@ -58,3 +58,53 @@ def test_convert_denies_no_key_that_a_cluster_policy_has() -> None:
         "dropped by the chart's template"
     ) in lost
     assert not [line for line in lost if "no such key" in line]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value"),
+    [
+        ('driver: {enabled: "false"}', "driver.enabled", False),
+        ('gds: {enabled: "yes"}', "gds.enabled", True),
+        ('driver: {kernelModuleType: ""}', "driver.kernelModuleType", None),
+        ('driver: {rdma: {enabled: "true"}}', "driver.rdma.enabled", True),
+        ('dcgm: {enabled: ""}', "dcgm.enabled", None),
+        ('driver: {upgradePolicy: {maxParallelUpgrades: "2"}}', "maxParallelUpgrades", 2),
+        ('mig: {strategy: ""}', "mig.strategy", None),
+    ],
+)
+def test_a_string_that_the_chart_writes_without_quotes_is_read_as_it_renders(
+    text: str, path: str, value: object
+) -> None:
+    plain = text.replace('"', "") if value is not None else text.replace('""', "null")
+    got, wanted = operator.read(text, "v.yaml"), operator.read(plain, "v.yaml")
+    assert (got.states, got.pace) == (wanted.states, wanted.pace)
+    assert any("v.yaml:1: warning: " in note and path in note for note in got.notes)
+    (finding,) = (one for one in lint(text, "v.yaml").findings if one.level != "note")
+    assert (finding.rule, finding.level) == ("rendered", "warning")
+    shows = "null" if value is None else str(value).lower()
+    assert f"renders as {shows}" in finding.message
+    fresh, again = convert(got, "clusterpolicy").text, convert(wanted, "clusterpolicy").text
+    assert fresh == again
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'cdi: {enabled: "true"}',  # the chart compares it with a boolean
+        'driver: {nvidiaDriverCRD: {enabled: "false"}}',  # a string is true to the template
+        'driver: {enabled: "maybe"}',
+        'driver: {kernelModuleType: "closed"}',
+        'dcgmExporter: {hpcJobMapping: {enabled: "true"}}',  # passed on as it is
+        'ccManager: {defaultMode: ""}',  # with quotes
+    ],
+)
+def test_other_strings_in_place_of_another_type_are_refused(text: str) -> None:
+    with pytest.raises(PolicyError):
+        operator.read(text, "v.yaml")
+    assert [one.rule for one in lint(text, "v.yaml").findings if one.level == "error"]
+
+
+def test_an_object_is_not_rendered_by_the_chart() -> None:
+    text = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
+    with pytest.raises(PolicyError, match="wanted a boolean"):
+        operator.read(f"{text}  driver: {{enabled: 'true'}}\n", "cp.yaml")

@@ -473,6 +473,17 @@ def test_every_rule_is_found_by_some_test_of_this_file() -> None:
     assert {rule for rule in RULES if rule not in source} == set()
 
 
+def test_a_rendered_string_and_an_overlap_of_selectors_are_warnings() -> None:
+    assert found("driver: {enabled: 'true'}\n") == [("rendered", 1, "driver.enabled")]
+    two = DRIVER + "  nodeSelector: {a: b}\n---\n" + DRIVER + "  nodeSelector: {c: d}\n"
+    assert found(two) == [("overlap", 11, "nodeSelector")]
+
+
+def test_what_the_reader_ignores_in_a_wrapper_is_a_warning() -> None:
+    fleet = "helm:\n  chart: gpu-operator\n  values: {gfd: {enabled: true}}\n"
+    assert found(fleet + "targetCustomizations: []\n") == [("wrapper", 4, "")]
+
+
 def test_what_the_reader_would_refuse_is_told_too() -> None:
     text = HEAD + (
         "  sandboxWorkloads: {enabled: true, defaultWorkload: vm-vgpu}\n"

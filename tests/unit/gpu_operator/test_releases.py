@@ -173,3 +173,34 @@ def test_since_and_until_when_keys_are_there_is_counted_from_the_releases() -> N
         "operator: {defaultGPUMode: vgpu}\ndriver: {}\n", "v.yaml", release="1.5.0"
     ).findings
     assert not [one for one in found if one.path == "operator.defaultGPUMode"]
+
+
+@pytest.mark.parametrize("head", [HEAD, ""])
+def test_lint_lists_what_the_release_reads_as_read(head: str) -> None:
+    text = (
+        "  driver: {useOpenKernelModules: true}\n"
+        "  cdi: {enabled: true, default: true}\n  psp: {enabled: true}\n"
+    )
+    text = head + text if head else "\n".join(line[2:] for line in text.split("\n"))
+
+    def supports(release: str) -> dict[str, Support]:
+        return {use.path: use.support for use in lint(text, "f.yaml", release=release).uses}
+
+    ignored = dict.fromkeys(("driver.useOpenKernelModules", "cdi.default"), Support.DEAD)
+    read = dict.fromkeys(ignored, Support.HONOURED)
+    assert supports("v26.7.0").items() >= ignored.items()
+    assert supports("v24.6.2").items() >= read.items()
+    if head:
+        assert supports("v23.9.1")["psp.enabled"] is Support.LATER
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [("v24.6.2", "550.90.07"), ("v25.3.0", "570.124.06"), ("v26.7.0", "595.91.07")],
+)
+def test_a_wrong_tag_is_answered_with_the_default_of_the_release(
+    release: str, version: str
+) -> None:
+    report = lint("driver: {version: 580-latest}\n", "f.yaml", release=release)
+    (finding,) = [one for one in report.findings if one.rule == "tag"]
+    assert f"the default of {release} is {version}" in str(finding.fix)

@@ -257,3 +257,137 @@ def test_a_config_map_alone_is_linted_and_is_no_policy() -> None:
 def test_a_part_of_the_wrong_kind_is_refused_in_one_line_or_left_out(text: str, wrong: str) -> None:
     for pair in ((wrong, "{}"), ("{}", wrong), (wrong, wrong)):
         assert "\n" not in outcome(text % pair)
+
+
+FROM_FILES = {
+    "helmfile.yaml": "releases:\n- name: g\n  chart: nvidia/gpu-operator\n  values: [own.yaml]\n",
+    "fleet.yaml": "helm:\n  chart: gpu-operator\n  valuesFiles: [own.yaml]\n",
+    "app.yaml": (
+        "apiVersion: argoproj.io/v1alpha1\nkind: Application\nmetadata: {name: a}\nspec:\n  sources:\n"
+        "  - chart: gpu-operator\n    targetRevision: v26.7.0\n    helm: {valueFiles: [$v/own.yaml]}\n"
+    ),
+    "kustomization.yaml": "helmCharts:\n- name: gpu-operator\n  valuesFile: own.yaml\n",
+    "flux.yaml": (FLUX % ("gpu-operator", "v26.7.0"))
+    + "  valuesFrom: [{kind: ConfigMap, name: own}]\n",
+}
+OTHER = "# mine\ndriver:\n  version: 580.95.05\n%s"
+
+
+def _place(folder: Path, name: str, more: str) -> tuple[str, str, int]:
+    """The wrapper beside the values that it takes, their file, and the lines above them in it."""
+    file = folder / name
+    file.write_text(FROM_FILES[name])
+    if name != "flux.yaml":
+        (folder / "own.yaml").write_text(OTHER % more)
+        return str(file), str(folder / "own.yaml"), 0
+    own = (OTHER % more).replace("\n", "\n    ")
+    (folder / "map.yaml").write_text((CONFIG_MAP % ("own", f"    {own}\n")).removeprefix("---\n"))
+    return str(file), str(folder / "map.yaml"), 5
+
+
+@pytest.mark.parametrize("name", FROM_FILES)
+def test_a_value_of_another_file_has_its_place_there(tmp_path: Path, name: str) -> None:
+    file, other, above = _place(tmp_path, name, "  verison: 1\n")
+    text = Path(file).read_text()
+    wrong = [one for one in lint(text, file).findings if one.rule == "unknown-key"]
+    assert [(one.file, one.line) for one in wrong] == [(other, above + 4)]
+    uses = {(use.path, use.file, use.line) for use in lint(text, file).uses}
+    assert ("driver.version", other, above + 3) in uses
+    policy = operator.read(text, file)
+    assert policy.places["states", "driver", "version"] == f"{other}:{above + 3}"
+    assert any(
+        note.startswith(f"{other}:{above + 4}: warning: unknown key") for note in policy.notes
+    )
+    with pytest.raises(PolicyError) as caught:
+        operator.read(text, file, strict=True)
+    assert caught.value.place == f"{other}:{above + 4}"
+
+
+def test_a_change_on_the_command_line_leaves_places_in_another_file(tmp_path: Path) -> None:
+    file, other, _ = _place(
+        tmp_path, "fleet.yaml", "  verison: 1\ndcgm: {hostPort: 1, enabled: 5}\n"
+    )
+    text = Path(file).read_text()
+    with pytest.raises(PolicyError) as caught:
+        operator.read(text, file)
+    assert caught.value.place == f"{other}:5"
+    policy = operator.read(text, file, changes=Changes(set_typed=("dcgm.enabled=false",)))
+    assert policy.places["states", "driver", "version"] == f"{other}:3"
+    assert [path for path in policy.last if path[1] == "driver"] == []
+    notes = " ".join(policy.notes)
+    assert f"{other}:4: warning: unknown key" in notes
+    assert "10000" not in notes
+
+
+def test_flux_reads_values_from_its_own_namespace_alone(tmp_path: Path) -> None:
+    file = str(tmp_path / "flux.yaml")
+    release = FLUX % ("gpu-operator", "v26.7.0")
+    values = "    driver: {version: %s}\n"
+
+    def text(optional: str, *namespaces: str) -> str:
+        maps = [
+            (CONFIG_MAP % ("own", values % f"580.95.0{number}")).replace(
+                "{name: own}", f"{{name: own{f', namespace: {one}' if one else ''}}}"
+            )
+            for number, one in enumerate(namespaces, 1)
+        ]
+        named = f"  valuesFrom: [{{kind: ConfigMap, name: own{optional}}}]\n"
+        return release + named + "  values: {toolkit: {enabled: false}}\n" + "".join(maps)
+
+    with pytest.raises(PolicyError, match="not found in namespace 'g', the only one") as caught:
+        read(text("", "other"), file)
+    assert "another namespace at " in caught.value.message
+    assert f"{file}:9" in caught.value.message
+    assert "-n g -o yaml" in str(caught.value.fix)
+    optional = read(text(", optional: true", "other"), file)
+    assert "version" not in states(optional)["driver"]
+    assert any("warning: valuesFrom names" in note for note in optional.notes)
+    assert states(read(text("", "other", "g"), file))["driver"]["version"] == "580.95.02"
+    assert states(read(text("", ""), file))["driver"]["version"] == "580.95.01"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        (
+            WRAPPED["fleet"] + "targetCustomizations:\n- {name: a, helm: {}}\n",
+            8,
+            "targetCustomizations are ignored",
+        ),
+        (FLUX % ("gpu-operator", "v99.1.0") + "  values:\n" + INSIDE, 5, "not a supported release"),
+        (
+            FLUX % ("gpu-operator", "v26.7.0")
+            + "  valuesFrom: [{kind: Secret, name: s, optional: true}]\n  values:\n"
+            + INSIDE,
+            6,
+            "it is optional",
+        ),
+    ],
+)
+def test_lint_warns_of_what_the_reader_ignores_in_the_wrapper(
+    text: str, line: int, said: str
+) -> None:
+    report = lint(text, "f.yaml")
+    warned = [(one.line, one.message) for one in report.findings if one.level == "warning"]
+    assert [number for number, _ in warned] == [line]
+    assert said in warned[0][1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "fix"),
+    [
+        ("migManager: {enabled: '${MIG}'}", "flux envsubst --strict"),
+        ("driver: {kernelModuleType: '${TYPE}'}", "flux envsubst --strict"),
+        ("driver: {imagePullSecrets: '${SECRETS}'}", "flux envsubst --strict"),
+        ("driver: {upgradePolicy: {maxParallelUpgrades: '{{ n }}'}}", "helm template"),
+        ("driver: {version: '${VERSION}'}", "flux envsubst --strict"),
+    ],
+)
+def test_a_placeholder_in_place_of_any_type_is_named_as_such(setting: str, fix: str) -> None:
+    text = f"{FLUX % ('gpu-operator', 'v26.7.0')}  values:\n    {setting}\n"
+    with pytest.raises(PolicyError, match="a placeholder of another program") as caught:
+        read(text)
+    assert fix in str(caught.value.fix)
+    (wrong,) = [one for one in lint(text, "f.yaml").findings if one.level == "error"]
+    assert "a placeholder of another program" in wrong.message
+    assert fix in str(wrong.fix)

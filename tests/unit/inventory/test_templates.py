@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from gpustate.core.inventory import InventoryNode
 from gpustate.errors import InventoryError
 from gpustate.inventory import load
 from gpustate.inventory.documents import EncryptedText
+from gpustate.inventory.vault import Source, Vault
 
 from .conftest import Write
+
+DATA = Path(__file__).parents[2] / "data"
 
 
 def node(write: Write, variables: str) -> InventoryNode:
@@ -106,6 +112,19 @@ def test_an_encrypted_value_is_opaque_until_it_is_needed(write: Write) -> None:
         list(found.layers)
     with pytest.raises(InventoryError, match="gpustate: the value is encrypted"):
         _ = found.vars["gpustate"]
+
+
+def test_a_password_source_that_cannot_be_read_is_named(write: Write) -> None:
+    whole = json.dumps((DATA / "ansible-vault/value-1.1.txt").read_text("utf-8"))
+    text = f"    secret: !vault {whole}\n    ansible_password: '{{{{ secret }}}}'\n"
+    hosts = write("hosts.yml", f"all:\n  hosts:\n    n1:\n  vars:\n{text}")
+    (found,) = load(hosts, vault=Vault((Source("default", "no/such"),)))
+    with pytest.raises(InventoryError) as caught:
+        _ = found.connection.login_password
+    assert str(caught.value) == (
+        "hosts.yml:5: n1: secret: the value, which ansible_password needs, cannot be decrypted: no/such: "
+        "the vault password cannot be read: No such file or directory"
+    )
 
 
 def test_a_long_chain_of_references_is_an_error_not_a_crash(write: Write) -> None:

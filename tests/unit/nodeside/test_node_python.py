@@ -13,8 +13,10 @@ from gpustate.states.cdi import leave_out
 from gpustate.states.validator import PROGRAM
 
 FILES = sorted({*PROGRAM, *leave_out.MODULES})
-SHIPPED = [ShippedFile(file, package, file) for package, file in FILES]
-OURS = {package + "." + file.removesuffix(".py") for package, file in FILES}
+SHIPPED = [ShippedFile(file, package, file) for package, file in FILES if file.endswith(".py")]
+OURS = {
+    f"{package}.{file.removesuffix('.py')}".removesuffix(".__init__") for package, file in FILES
+}
 
 
 def test_the_probe_and_the_validator_ship_the_same_nvml_program() -> None:

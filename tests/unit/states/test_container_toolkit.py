@@ -242,7 +242,7 @@ def test_a_file_that_is_no_toml_is_refused_with_its_place() -> None:
         ({"nvidia-container-runtime.moode": "cdi"}, "did you mean nvidia-container-runtime.mode"),
         ({"nvidia-container-runtime.mode": "turbo"}, "one of auto, legacy, cdi"),
         ({"disable-require": "yes"}, "wanted true or false"),
-        ({"nvidia-container-runtime.runtimes": "runc"}, "a list of strings was expected"),
+        ({"nvidia-container-runtime.runtimes": "runc"}, "wanted a list of strings"),
     ],
 )
 def test_a_key_the_toolkit_would_ignore_is_an_error_at_once(

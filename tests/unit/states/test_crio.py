@@ -167,7 +167,9 @@ def test_files_that_crio_does_not_follow_are_no_success() -> None:
     node = node_with()
     list(converge(CrioHandlerRegistered(), node))
     observed = CrioHandlerRegistered().probe(node_with(node.files, dump=DUMP))
-    assert "CRI-O reports: runtime nvidia is not defined" in (CrioHandlerRegistered().refuse(observed) or "")
+    assert "CRI-O reports: runtime nvidia is not defined" in (
+        CrioHandlerRegistered().refuse(observed) or ""
+    )
     assert CrioHandlerRegistered().verify(observed).fields == {"lacks"}
 
 

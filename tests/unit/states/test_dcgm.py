@@ -193,4 +193,4 @@ def test_a_drop_in_with_the_last_word_is_refused_unless_it_says_the_same() -> No
     for text, refused in ((same, False), ("[Service]\nExecStart=\nExecStart=/bin/false\n", True)):
         one = node(files={**version_file("580.65.06"), theirs: text})
         reason = DcgmRunning().refuse(DcgmRunning().probe(one)) or ""
-        assert (f"{theirs} has {UNIT} run '/bin/false'" in reason) is refused
+        assert (f"{theirs} sets the command of {UNIT} to '/bin/false'" in reason) is refused

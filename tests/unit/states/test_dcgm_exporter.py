@@ -302,7 +302,7 @@ def test_a_drop_in_that_is_read_after_ours_is_refused_and_one_before_it_is_not()
         theirs = f"/etc/systemd/system/{UNIT}.d/{name}"
         world, state = World(files={theirs: text}), build(DcgmExporterRunning, {})
         reason = state.refuse(state.probe(world.node)) or ""
-        assert (f"{theirs} has {UNIT} run '/bin/false'" in reason) is refused
+        assert (f"{theirs} sets the command of {UNIT} to '/bin/false'" in reason) is refused
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_drop_in_that_runs_nothing_is_named_before_anything_is_done(
         one, state = node(switch=switch), FabricManagerRunning()
         one.files[path] = f"[Service]\nExecStart=\nExecStart={command}\n"
         said = state.refuse(state.probe(one)) or ""
-        assert (f"{path} has {UNIT} run" in said) == (refused and switch)
+        assert (f"{path} sets the command of {UNIT}" in said) == (refused and switch)
 
 
 def test_nothing_is_done_without_nvswitches() -> None:

@@ -132,7 +132,7 @@ def test_a_drop_in_that_runs_nothing_is_named_where_the_service_is_to_run(manage
     path = f"/etc/systemd/system/{UNIT}.d/x.conf"
     one.files[path] = "[Service]\nExecStart=\nExecStart=/bin/false\n"
     refused = state.refuse(state.probe(one)) or ""
-    assert (f"{path} has {UNIT} run /bin/false" in refused) == (managed_by == "host")
+    assert (f"{path} sets the command of {UNIT} to /bin/false" in refused) == (managed_by == "host")
 
 
 def test_another_list_costs_a_drain_and_the_same_list_with_comments_nothing() -> None:

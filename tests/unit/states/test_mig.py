@@ -153,7 +153,7 @@ def test_who_uses_what_would_go_is_named_and_is_a_refusal() -> None:
     assert "pid 4242 (python3, user alice, pod trainer-0)" in refusal
     assert "GPU instance 1 of GPU 0" in refusal
     notes = state.plan(state.probe(node(halves(), holders=(JOB,)))).notes
-    assert any("in use by pid 4242" in note for note in notes)
+    assert any("used by pid 4242" in note for note in notes)
 
 
 def test_what_is_in_use_is_kept_and_its_user_is_in_nobodys_way() -> None:
@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_refused_before_anything(tmp_path: Path) -> None:
     state = MigLayoutApplied("big", file=str(path))
     refusal = told(state, node(gpu()))[1]
     assert refusal is not None
-    assert "9 of 8 memory slices wanted" in refusal
+    assert "9 memory slices requested, but the GPU has 8" in refusal
     assert f"{path}:4" in refusal
 
 

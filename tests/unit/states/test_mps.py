@@ -292,7 +292,10 @@ def test_it_keeps_the_contract() -> None:
     [
         ("Environment=CUDA_MPS_PIPE_DIRECTORY=/run/other", "PIPE_DIRECTORY=/run/other, and jobs"),
         ('Environment="A=b" "CUDA_MPS_PIPE_DIRECTORY=/run/other"', "x.conf has gpustate-mps"),
-        ("ExecStart=\nExecStart=-/bin/false", "x.conf has gpustate-mps.service run -/bin/false"),
+        (
+            "ExecStart=\nExecStart=-/bin/false",
+            "x.conf sets the command of gpustate-mps.service to -/bin/false",
+        ),
         ("Environment=CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps", ""),
         ("Environment=MY_CUDA_MPS_PIPE_DIRECTORY=/run/other", ""),
         ("# Environment=CUDA_MPS_PIPE_DIRECTORY=/run/other", ""),

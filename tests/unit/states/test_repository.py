@@ -235,6 +235,8 @@ def test_a_node_it_does_not_fit_is_refused(facts: dict[str, Any], says: str) -> 
         ({"origin": "distribution", "key": KEY}, "remove key"),
         ({**MIRROR, "key": "/no/such/key.asc"}, "cannot be read"),
         ({**MIRROR, "key": "nonsense"}, "no public key"),
+        ({**MIRROR, "key": "key.asc"}, "key.asc is a relative path; wanted an absolute one"),
+        ({**MIRROR, "key": "./keys/k"}, "./keys/k is a relative path; wanted an absolute one"),
         ({**MIRROR, "key": "http://mirror.example.com/key.asc"}, "needs fingerprint"),
         ({**MIRROR, "fingerprint": "0" * 40}, f"has fingerprint {ONE}"),
         ({**MIRROR, "fingerprint": "9AD30799"}, "short key id"),

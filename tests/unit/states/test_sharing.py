@@ -65,10 +65,10 @@ def test_the_one_of_several_is_chosen_for_the_node() -> None:
     ("parameters", "words"),
     [
         ({"config": {"sharin": {}}}, "did you mean sharing"),
-        ({"config": {"sharing": {"renameByDefault": True}}}, "belongs under sharing.timeSlicing"),
+        ({"config": {"sharing": {"renameByDefault": True}}}, "to sharing.timeSlicing"),
         ({"config": "x"}, "wanted a configuration"),
         ({"config": {}, "configs": {}}, "not both"),
-        ({"configs": {"a": {}, "b": {}}}, "name one of a, b"),
+        ({"configs": {"a": {}, "b": {}}}, "select one of a, b"),
         ({"configs": {"a": {}}, "selected": "b"}, "no configuration b"),
         ({"selected": "b"}, "which is not set"),
         ({"path": "x"}, "not an absolute path"),

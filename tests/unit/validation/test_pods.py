@@ -86,9 +86,20 @@ def test_a_pod_runs_with_the_nodes_own_image_which_is_removed(shell: Answers) ->
 
 
 def test_a_node_without_a_kubelet_needs_no_pod(shell: Answers) -> None:
-    shell["boot_id"] = Answer(0, MACHINE.replace("kubelet=1\n", "").encode())
+    text = MACHINE.replace("kubelet=1\n", "")
+    shell["boot_id"] = Answer(0, text.replace("gpu1", "gpu9").encode())
     check = run(FakeApi())
     assert (check.outcome, check.evidence) == ("not applicable", "no kubelet runs on this node")
+
+
+def test_a_node_of_the_cluster_whose_kubelet_is_stopped_is_broken(shell: Answers) -> None:
+    shell["boot_id"] = Answer(0, MACHINE.replace("kubelet=1\n", "").encode())
+    check = run(FakeApi())
+    assert check.failed
+    assert (
+        check.evidence == "no kubelet runs on the node, which is a Node of the cluster: Node gpu1"
+    )
+    assert "journalctl -u kubelet" in check.remedy
 
 
 def test_nothing_is_imported_while_all_gpus_are_in_use(shell: Answers) -> None:
