@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpustate.cli import notes
-from gpustate.errors import EXIT_ERROR, UsageError, worst_exit_code
+from gpustate.errors import EXIT_ERROR, GpustateError, UsageError, worst_exit_code
 from gpustate.files import write_private
 
 if TYPE_CHECKING:
@@ -404,6 +404,16 @@ def check_out(path: str) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         why = "is not writable" if folder.is_dir() else "is not a directory"
         raise UsageError(f"{folder} {why}", place=path, fix="name another file with --out")
+
+
+def raise_all(errors: Sequence[GpustateError]) -> None:
+    """Print all errors but the last, and raise that."""
+    from gpustate.formats.words import printable
+
+    for error in errors[:-1]:
+        click.echo(f"gpustate: {printable(str(error))}", err=True)
+    if errors:
+        raise errors[-1]
 
 
 def write_out(text: str, path: str | None = None) -> None:

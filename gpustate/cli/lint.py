@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gpustate.cli import common
-from gpustate.errors import EXIT_REFUSED
+from gpustate.errors import EXIT_REFUSED, PolicyError
 
 _FORMATS = click.Choice(["text", "json", "sarif"])
 
@@ -42,7 +42,6 @@ def lint(
     --strict the exit code is 0 whatever is found.
     """
     from gpustate import __version__
-    from gpustate.errors import PolicyError
     from gpustate.files import TextFiles
     from gpustate.gpu_operator.lint import document, sarif
     from gpustate.gpu_operator.lint import lint as linted
@@ -51,18 +50,16 @@ def lint(
 
     reader = TextFiles("policy", PolicyError, limit_mib=5)
     reports: list[Report] = []
+    errors: list[PolicyError] = []
     for file in files:
-        text = reader.text("/dev/stdin" if file == "-" else file)
+        text = ""
         try:
+            text = reader.text("/dev/stdin" if file == "-" else file)
             reports.append(linted(text, file, release=release))
-        except PolicyError:
-            if not own_policy(text, file):
-                raise
-            raise PolicyError(
-                "is a gpustate policy; lint checks files of the GPU Operator",
-                place=file,
-                fix=f"check it with: gpustate plan {file} -i INVENTORY",
-            ) from None
+        except PolicyError as error:
+            errors.append(_own(file) if text and own_policy(text, file) else error)
+    if not reports:
+        common.raise_all(errors)
     failed = strict and strict_failure(reports)
     if output == "json":
         text = common.as_json(document.as_data(reports, strict=strict, failed=failed))
@@ -71,5 +68,14 @@ def lint(
     else:
         text = document.as_text(reports, leaves=leaves, notes=not no_notes)
     common.write_out(text, out)
+    common.raise_all(errors)
     if failed:
         common.finish(EXIT_REFUSED)
+
+
+def _own(file: str) -> PolicyError:
+    return PolicyError(
+        "is a gpustate policy; lint checks files of the GPU Operator",
+        place=file,
+        fix=f"check it with: gpustate plan {file} -i INVENTORY",
+    )

@@ -33,8 +33,10 @@ def resolve(
     (variable `gpustate`); then the lock file; the command line wins over all. NODE is not contacted.
     """
     from gpustate import compat
+    from gpustate.cli.notes import print_notes
     from gpustate.cli.show import show
     from gpustate.core import provenance
+    from gpustate.core.policy import unselected
     from gpustate.engine import gate
 
     made = common.load_policy(policy, options, origins=True)
@@ -47,6 +49,9 @@ def resolve(
         rows = _values_at(found, why)
     else:
         rows = [value for value in found.values if whole or value.said]
+    objects = unselected(made, inventory.nodes[0])
+    if objects:
+        print_notes([f"{found.node}: no driver is for this node, and its own is kept ({objects})"])
     if output == "json":
         common.write_out(common.as_json(provenance.as_data(found, rows, policy)))
     elif why is not None:

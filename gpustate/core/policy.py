@@ -36,6 +36,7 @@ from gpustate.core.layers import (
 )
 from gpustate.core.parameter_errors import given
 from gpustate.core.state import AnyState, State
+from gpustate.core.where import NOWHERE
 from gpustate.errors import PolicyError
 from gpustate.formats.words import named, shown
 
@@ -48,6 +49,7 @@ __all__ = [
     "layers_of",
     "parameters",
     "resolve",
+    "unselected",
 ]
 
 #: For groups or nodes, by name: parameters by state, and ``allow``.
@@ -371,6 +373,18 @@ def _check_exclusive(policy: Policy, node: InventoryNode) -> None:
             place=policy.places.get(("groups", mine[-1])),
             fix=f"remove a label of the node, or change a selector: {', '.join(mine)}",
         )
+
+
+def unselected(policy: Policy, node: InventoryNode) -> str:
+    """The objects of another program's file if none of them selects a node; empty otherwise."""
+    exclusive = policy.original.exclusive if policy.original is not None else {}
+    if not exclusive or any(group in exclusive for group in groups_of(policy, node)):
+        return ""
+    narrow = {name for group in exclusive for name in policy.groups.get(group, {})}
+    mine = [state.only for state in policy.states if state.name in narrow]
+    if not all(only is not None and only.text == NOWHERE for only in mine):
+        return ""  # one is for all other nodes
+    return ", ".join(f"{title}: {group}" for group, title in exclusive.items())
 
 
 def _key(policy: Policy, node: InventoryNode) -> tuple[object, ...]:

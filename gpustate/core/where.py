@@ -16,6 +16,9 @@ from gpustate.core.inventory import labels_of
 from gpustate.errors import PolicyError
 from gpustate.formats.words import shown
 
+#: On no node, unless a narrower layer overrides it.
+NOWHERE = "~node('*')"
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:

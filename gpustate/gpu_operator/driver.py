@@ -24,6 +24,8 @@ SYSTEM = re.compile(
 )
 _VERSION = re.compile(r"\d{3,4}(\.\d{1,4}){1,2}")
 _BRANCH = re.compile(r"\d{3,4}")
+#: The branch before a kernel's version.
+_OF_KERNEL = re.compile(r"\s*(\d{3,4})(?:\.\d+)*-\d+\.\d+\.\d+-")
 _PARAMETER = re.compile(r"([A-Za-z_]\w*)=(.*)")
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 #: The release that added ``kernelModuleType``, and the first branch whose driver containers choose
@@ -55,6 +57,19 @@ def software_version(source: Source, item: Item, path: str) -> str:
     return SYSTEM.sub("", tag).removeprefix("v")
 
 
+def precompiled_advice(tag: str, prefix: str) -> str:
+    """What to write for the tag of a precompiled driver, which names a kernel; empty for other tags.
+
+    Args:
+        tag: of the image: ``580-5.15.0-1050-generic-ubuntu22.04``.
+        prefix: of the keys: ``driver.``, or empty in an NVIDIADriver.
+    """
+    found = _OF_KERNEL.match(tag)
+    if found is None:
+        return ""
+    return f'write {prefix}version: "{found[1]}" and {prefix}usePrecompiled: true'
+
+
 def desired_driver(source: Source, spec: Item, prefix: str) -> DesiredState:
     """Return the driver state of a ``driver`` section (or of an NVIDIADriver's whole spec)."""
     driver = DesiredState("driver")
@@ -71,6 +86,7 @@ def desired_driver(source: Source, spec: Item, prefix: str) -> DesiredState:
                 f"{path} is {shown(version.value)}, wanted a driver version such as 580.95.05 or a "
                 "branch such as 580",
                 place=source.place(version),
+                fix=precompiled_advice(str(version.value), prefix) or None,
             )
     else:
         source.notes.append(

@@ -120,7 +120,8 @@ def release(name: str) -> str:
     """
     found = release_of_chart(name)
     if not found:
-        near = difflib.get_close_matches(name, releases(), 1, 0.5)
+        later = before(newest(), name)
+        near = [] if later else difflib.get_close_matches(name, releases(), 1, 0.5)
         raise UsageError(
             f"no GPU Operator release {shown(name)}",
             fix=f"did you mean {near[0]}"

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from gpustate.core.where import NOWHERE
 from gpustate.errors import PolicyError
 from gpustate.formats.words import shown
 from gpustate.gpu_operator import nodelabels
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.helm import is_null
 from gpustate.gpu_operator.nodelabels import Label
-from gpustate.gpu_operator.operands import NOWHERE
 
 CONTAINER, PASSTHROUGH, VGPU = "container", "vm-passthrough", "vm-vgpu"
 #: Sections for nodes that run containers.

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from gpustate.core.where import NOWHERE
 from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin
 from gpustate.formats.words import shown
@@ -44,8 +45,6 @@ EMPTY, EMPTY_NAME = {"version": "v1"}, "empty"
 #: The ConfigMap that the Operator creates itself, with mig-parted's own layouts.
 _MIG_MADE = "default-mig-parted-config"
 _MIG_KEY = "config.yaml"
-#: On no node, unless a narrower layer overrides it.
-NOWHERE = "~node('*')"
 _NEXT = (
     f"set a layout with the label {nodelabels.MIG} of a Node next to the file, or with the state mig in "
     "another policy"

@@ -19,13 +19,12 @@ from dataclasses import dataclass
 
 from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.inventory import LABELS
-from gpustate.core.where import parse
+from gpustate.core.where import NOWHERE, parse
 from gpustate.errors import PolicyError
 from gpustate.formats.words import named, shown
 from gpustate.gpu_operator.companions import CompanionStore
 from gpustate.gpu_operator.desired import DesiredState, ForLabels, ForNode, Source
 from gpustate.gpu_operator.documents import Item, plain
-from gpustate.gpu_operator.operands import NOWHERE
 
 #: Labels of every node with a GPU; a selector of these selects all.
 _EVERY_NODE = {

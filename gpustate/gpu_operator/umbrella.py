@@ -74,7 +74,20 @@ def find_values(item: Item, resolver: ReferenceResolver) -> ChartValues | None:
     if found is None:
         return None
     key = next(key for key, one in item.value.items() if one.line == found.line)
-    return ChartValues(found, f"the umbrella chart's values, at {key}", release)
+    notes = () if release else tuple(_unknown_versions(resolver))
+    return ChartValues(found, f"the umbrella chart's values, at {key}", release, notes)
+
+
+def _unknown_versions(resolver: ReferenceResolver) -> Iterator[str]:
+    """A warning for a version of the dependency that is not one release."""
+    for one in _listed(resolver):
+        version = one.get("version")
+        if one.text("name") == _NAME and version is not None:
+            yield (
+                f"{resolver.directory / 'Chart.yaml'}:{version.line}: warning: chart version "
+                f"{shown(version.value)} is not one supported release; read for {history.newest()}; override "
+                "it with --release"
+            )
 
 
 def inner_values(values: Item, resolver: ReferenceResolver, *, named_chart: bool) -> Item | None:
@@ -118,11 +131,15 @@ def _sections(values: Item, key: str) -> frozenset[str]:
     return frozenset(one for one in TELLING & set(value) if isinstance(value[one].value, dict))
 
 
-def _dependencies(resolver: ReferenceResolver) -> Iterator[tuple[str, str, str]]:
-    """Name, key of the values, and release of every dependency of the chart in the folder."""
+def _listed(resolver: ReferenceResolver) -> list[Item]:
     chart = resolver.chart
     found = chart.get("dependencies") if chart is not None else None
-    for one in found.value if found is not None and isinstance(found.value, list) else ():
+    return found.value if found is not None and isinstance(found.value, list) else []
+
+
+def _dependencies(resolver: ReferenceResolver) -> Iterator[tuple[str, str, str]]:
+    """Name, key of the values, and release of every dependency of the chart in the folder."""
+    for one in _listed(resolver):
         name = one.text("name")
         version = one.get("version")
         release = history.release_of_chart(str(version.value)) if version is not None else ""

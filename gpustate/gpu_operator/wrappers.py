@@ -102,7 +102,7 @@ class _Wrapper:
         release = history.release_of_chart(text)
         if text and not release:
             notes.append(
-                f"{self.place(version)}: warning: chart version {shown(text)} is not a supported release; "
+                f"{self.place(version)}: warning: chart version {shown(text)} is not one supported release; "
                 f"read for {history.newest()}; override it with --release"
             )
         return ChartValues(inner or values, self.title, release, tuple(notes))

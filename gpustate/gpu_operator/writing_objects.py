@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpustate.core.where import NOWHERE
 from gpustate.formats import deviceplugin
 from gpustate.gpu_operator.companions import CONFIG_MAP, SECRET
 from gpustate.gpu_operator.contents import CLIENTS_KEY
 from gpustate.gpu_operator.licensing import CONF, KEYS
 from gpustate.gpu_operator.machines import CONTAINER, PASSTHROUGH
 from gpustate.gpu_operator.metrics import COUNTERS_KEY
-from gpustate.gpu_operator.operands import EMPTY, EMPTY_NAME, NOWHERE
+from gpustate.gpu_operator.operands import EMPTY, EMPTY_NAME
 
 Parameters = Mapping[str, Any]
 

@@ -144,8 +144,9 @@ def _document(part: Part, file: str, release: str) -> tuple[Context, list[Findin
 def _of_note(note: str, file: str, line: int, title: str) -> Finding:
     """A warning of the reader about the wrapper: ``file:3: warning: ...``."""
     place, _, message = note.partition(": warning: ")
-    number = place.rpartition(":")[2]
-    line = int(number) if number.isdigit() else line
+    where, _, number = place.rpartition(":")
+    if where and number.isdigit():
+        file, line = where, int(number)
     return Finding("wrapper", "", message or note, file, line, None, title)
 
 

@@ -1,7 +1,7 @@
 """Checks of single settings: variables, image tags, configuration names.
 
 Sources:
-    NVIDIA/gpu-operator v26.7: internal/image/image.go, controllers/object_controls.go,
+    NVIDIA/gpu-operator v26.3.3 and v26.7: internal/image/image.go, controllers/object_controls.go,
     deployments/gpu-operator/templates. NVIDIA/nvidia-container-toolkit v1.10 to v1.20: cmd/nvidia-ctk-installer, tools/container.
     NVIDIA/gpu-operator issues 219, 270, 861, 1200; ibm-mas/ansible-devops issue 1651.
     kubernetes-sigs/node-feature-discovery v0.19, worker and master configuration reference.
@@ -16,6 +16,7 @@ from typing import Any
 
 from gpustate.formats.words import shown
 from gpustate.gpu_operator import history
+from gpustate.gpu_operator.driver import precompiled_advice
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding
 from gpustate.gpu_operator.runtime import ENVIRONMENT
@@ -58,6 +59,8 @@ _IMAGES = (
     *("sandboxDevicePlugin", "kataSandboxDevicePlugin", "ccManager"),
 )
 _SANDBOX = frozenset(_IMAGES[10:])
+#: The release that refuses an image with only some of its parts.
+_REFUSED_SINCE = "v26.7.0"
 _PARTS = ("repository", "image", "version")
 _SYSTEM = re.compile(r"-(ubuntu|rhel|rhcos|rocky|ol|sles|sl-micro|debian|amzn)\d[\w.]*$")
 #: The Operator appends the node's system to the tag of these.
@@ -127,12 +130,19 @@ def images(context: Context) -> Iterator[Finding]:
             or missing == ["repository", "version"]
         ):
             continue
+        outcome = "which the Operator refuses"
+        if context.before(_REFUSED_SINCE):
+            name = "{repository}/{image}:{version}".format(
+                **{part: value or "" for part, value in parts.items()}
+            )
+            outcome = f"of which {context.release} makes {shown(name)}, no valid image"
         yield context.find(
             "image",
             f"{section}.{given[0]}",
             f"{section} has {' and '.join(p for p in _PARTS if p not in missing)} and no "
-            f"{' and no '.join(missing)}, which the Operator refuses",
-            f"set {section}.{missing[0]} too, or none of {', '.join(_PARTS)}",
+            f"{' and no '.join(missing)}, {outcome}",
+            f"set {' and '.join(f'{section}.{part}' for part in missing)} too, or none of "
+            f"{', '.join(_PARTS)}",
         )
 
 
@@ -158,6 +168,20 @@ def tags(context: Context) -> Iterator[Finding]:
         if not of_driver and not _matters(context, section):
             continue
         version = str(version)
+        if version != version.strip():
+            what = f"{path} is {shown(version)}, with blanks around it, and no image has such a tag"
+            yield context.find("tag", path, what, f"write {version.strip()}")
+            continue
+        advice = precompiled_advice(version, prefix) if section == "driver" else ""
+        if advice:
+            yield context.find(
+                "tag",
+                path,
+                f"{path} is {shown(version)}, and the Operator appends the node's kernel and system to the "
+                "branch of a precompiled driver itself",
+                advice,
+            )
+            continue
         system = _SYSTEM.search(version) if section in _GET_SYSTEM else None
         if system is not None:
             yield context.find(

@@ -13,9 +13,11 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpustate.cli.main import cli
 from gpustate.errors import PolicyError, UsageError
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.blocks import Support
@@ -694,3 +696,42 @@ def test_a_tag_that_nobody_publishes_is_named(text: str, path: str, fix: str) ->
 def test_a_number_is_shown_as_it_was_written() -> None:
     finding = lint("driver: {version: 580.10}\n", "f.yaml").findings[0]
     assert finding.message == "driver.version is a number ('580.10'), wanted a string"
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("driver: {version: ' 580.95.05'}\n", "driver.version"),
+        ("toolkit: {version: 'v1.18.0 '}\n", "toolkit.version"),
+        (DRIVER + "  repository: r.example\n  image: d\n  version: ' 580'\n", "version"),
+    ],
+)
+def test_blanks_around_a_tag_are_a_warning(text: str, path: str) -> None:
+    assert [(rule, where) for rule, _, where in found(text)] == [("tag", path)]
+
+
+def test_lint_reports_the_other_files_when_one_is_unreadable(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("driver: {versoin: 1}\n")
+    (tmp_path / "bad.yaml").write_text("a: [\n")
+    files = [str(tmp_path / name) for name in ("bad.yaml", "missing.yaml", "a.yaml")]
+    done = CliRunner().invoke(cli, ["lint", *files])
+    assert done.exit_code == 1
+    assert "a.yaml:1: error: unknown key 'driver.versoin'" in done.output
+    assert "bad.yaml:2: is not YAML" in done.output
+    assert "missing.yaml" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["580-5.15.0-generic-ubuntu22.04", "580-5.15.0-1050-generic", "580-5.14.0-503.el9.x86_64"],
+)
+def test_the_tag_of_a_precompiled_driver_is_answered_with_what_is_accepted(version: str) -> None:
+    for text, prefix in (
+        (f"driver: {{version: {version}}}\n", "driver."),
+        (DRIVER + f"  repository: r.example\n  image: d\n  version: {version}\n", ""),
+    ):
+        advice = f'write {prefix}version: "580" and {prefix}usePrecompiled: true'
+        findings = [one for one in lint(text, "f.yaml").findings if one.rule in ("tag", "refused")]
+        assert {one.fix for one in findings} == {advice}
+        assert len(findings) == 2
+    assert found("driver: {version: '580', usePrecompiled: true}\n") == []

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from gpustate.cli.main import cli
 from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.policy import Policy, parameters, resolve
@@ -185,3 +187,21 @@ def test_lint_warns_of_selectors_that_a_node_can_match_together(
     assert ("overlap" in [rule for rule, _ in rules]) is both
     if both:
         assert ("overlap", 9) in rules
+
+
+def test_resolve_notes_that_no_driver_is_for_a_node(tmp_path: Path) -> None:
+    file = tmp_path / "nd.yaml"
+
+    def said(text: str, labels: str = "{}") -> str:
+        file.write_text(text)
+        hosts = tmp_path / "hosts.yml"
+        hosts.write_text(f"all: {{hosts: {{gpu1: {{gpustate_labels: {labels}}}}}}}\n")
+        done = CliRunner().invoke(cli, ["resolve", "gpu1", str(file), "-i", str(hosts)])
+        assert done.exit_code == 0, done.exception
+        return done.output
+
+    two = said(f"{GOLD}---\n{SILVER}")
+    assert "gpustate: note: gpu1: no driver is for this node, and its own is kept" in two
+    assert f"NVIDIADriver gold ({file}:1): label('pool', 'gold')" in two
+    assert "no driver is for" not in said(f"{GOLD}---\n{SILVER}", "{pool: gold}")
+    assert "no driver is for" not in said(f"{REST}---\n{GOLD}")

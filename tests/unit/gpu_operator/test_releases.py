@@ -204,3 +204,37 @@ def test_a_wrong_tag_is_answered_with_the_default_of_the_release(
     report = lint("driver: {version: 580-latest}\n", "f.yaml", release=release)
     (finding,) = [one for one in report.findings if one.rule == "tag"]
     assert f"the default of {release} is {version}" in str(finding.fix)
+
+
+def test_a_partial_image_is_refused_by_the_release_that_checks_it_alone() -> None:
+    text = HEAD + "  driver: {version: 580.95.05}\n"
+
+    def finding(release: str) -> tuple[str, str]:
+        found = lint(text, "f.yaml", release=release).findings
+        (one,) = [one for one in found if one.rule == "image"]
+        return one.message, str(one.fix)
+
+    message, fix = finding("v26.7.0")
+    assert (
+        message == "driver has version and no repository and no image, which the Operator refuses"
+    )
+    assert fix.startswith("set driver.repository and driver.image too, or none of")
+    message, fix = finding("v24.6.2")
+    assert "refuses" not in message
+    assert "of which v24.6.2 makes '/:580.95.05', no valid image" in message
+    assert fix.startswith("set driver.repository and driver.image too")
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("v99.1.0", "the newest supported release is v26.7.0"),
+        ("26.11.0", "the newest supported release is v26.7.0"),
+        ("v24.9.7", "did you mean v24.9.2"),
+        ("main", "the newest supported release is v26.7.0"),
+    ],
+)
+def test_an_unknown_release_is_answered_with_one_that_helps(name: str, fix: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        history.release(name)
+    assert caught.value.fix == fix

@@ -354,7 +354,12 @@ def test_flux_reads_values_from_its_own_namespace_alone(tmp_path: Path) -> None:
             8,
             "targetCustomizations are ignored",
         ),
-        (FLUX % ("gpu-operator", "v99.1.0") + "  values:\n" + INSIDE, 5, "not a supported release"),
+        (
+            FLUX % ("gpu-operator", "v99.1.0") + "  values:\n" + INSIDE,
+            5,
+            "not one supported release",
+        ),
+        (FLUX % ("gpu-operator", "'>=24.6'") + "  values:\n" + INSIDE, 5, "'>=24.6' is not one"),
         (
             FLUX % ("gpu-operator", "v26.7.0")
             + "  valuesFrom: [{kind: Secret, name: s, optional: true}]\n  values:\n"
@@ -391,3 +396,16 @@ def test_a_placeholder_in_place_of_any_type_is_named_as_such(setting: str, fix: 
     (wrong,) = [one for one in lint(text, "f.yaml").findings if one.level == "error"]
     assert "a placeholder of another program" in wrong.message
     assert fix in str(wrong.fix)
+
+
+def test_a_range_of_a_dependency_is_a_warning(tmp_path: Path) -> None:
+    chart = "name: all\ndependencies:\n- {name: gpu-operator, version: '%s'}\n"
+    (tmp_path / "Chart.yaml").write_text(chart % ">=24.6")
+    file = str(tmp_path / "values.yaml")
+    text = f"gpu-operator:\n{INSIDE}"
+    said = f"{tmp_path}/Chart.yaml:3: warning: chart version '>=24.6' is not one supported release"
+    assert any(note.startswith(said) for note in read(text, file).notes)
+    (warned,) = [one for one in lint(text, file).findings if one.rule == "wrapper"]
+    assert (warned.file, warned.line) == (f"{tmp_path}/Chart.yaml", 3)
+    (tmp_path / "Chart.yaml").write_text(chart % "24.6.x")
+    assert not [note for note in read(text, file).notes if "one supported release" in note]
