@@ -271,8 +271,7 @@ def rendered(item: Item, branch: Branch) -> Item:
         if isinstance(known, Field):
             made[key] = _parsed_again(child, known)
         else:
-            nested = isinstance(known, Branch) and not known.listed
-            made[key] = rendered(child, known) if nested else child
+            made[key] = child if known is None or known.listed else rendered(child, known)
     same = all(made[key] is child for key, child in item.value.items())
     return item if same else Item(made, item.line)
 
