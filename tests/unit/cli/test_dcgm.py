@@ -195,7 +195,7 @@ def test_a_counters_file_in_a_config_map_is_checked_with_its_lines(
 ) -> None:
     (project / "map.yaml").write_text(MAP % ("dcgm-metrics.csv", "DCGM_FI_DEV_GPU_TEMP, gauge, x"))
     done = gpustate("dcgm", "check", "map.yaml")
-    assert (done.status, done.out, done.err) == (0, "map.yaml: 1 fields, nothing wrong\n", "")
+    assert (done.status, done.out, done.err) == (0, "map.yaml: 1 fields, no errors\n", "")
     (project / "map.yaml").write_text(MAP % ("dcgm-metrics.csv", "DCGM_FI_DEV_GPU_TMP, gauge, x"))
     done = gpustate("dcgm", "check", "map.yaml")
     assert done.status == 1
