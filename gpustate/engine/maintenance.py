@@ -36,6 +36,7 @@ class Maintenance(Protocol):
 
     def preview(self, subject: Subject) -> tuple[str, ...]:
         """What an apply would do with the node's workloads, as notes of the plan."""
+        ...
 
     def begin(self, subject: Subject, say: Callable[[str], None], stop: Callable[[], bool]) -> None:
         """Take it out of service, if the change needs it.
@@ -55,6 +56,7 @@ class Maintenance(Protocol):
         Raises:
             GpustateError: it was changed, and cannot go back to service.
         """
+        ...
 
 
 class _NoMaintenance:

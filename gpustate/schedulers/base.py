@@ -142,9 +142,11 @@ class Scheduler(Protocol):
     @property
     def title(self) -> str:
         """As messages name it: ``Kubernetes at https://...``."""
+        ...
 
     def members(self, *, fresh: bool = False) -> Sequence[Member]:
         """Every node it knows, as this run has listed them, or as they are now."""
+        ...
 
     def member(self, facts: NodeFacts, name: str) -> Member:
         """The member that is this machine, as it is now.
@@ -152,9 +154,11 @@ class Scheduler(Protocol):
         Raises:
             RefusedError: there is none, or more than one may be it.
         """
+        ...
 
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
         """What would have to leave."""
+        ...
 
     def enter(self, why: Why, say: Say, stop: Stop) -> None:
         """Be the only run that takes its members out of service, from now on until :meth:`leave`.
@@ -173,9 +177,11 @@ class Scheduler(Protocol):
         Raises:
             HeldElsewhereError: someone else did already.
         """
+        ...
 
     def note(self, member: Member, phase: str) -> Member:
         """Record the phase of a held member."""
+        ...
 
     def drain(
         self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
@@ -200,3 +206,4 @@ class Scheduler(Protocol):
 
     def release(self, member: Member) -> str:
         """Undo this tool's own hold, and nothing else; why it stays out of service, empty where it does not."""
+        ...

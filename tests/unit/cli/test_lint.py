@@ -72,7 +72,7 @@ def test_a_file_that_is_none_ends_with_1_and_one_line(
 def test_a_release_that_is_none_is_told_with_the_nearest(gpustate: Cli, files: Path) -> None:
     done = gpustate("lint", "--release", "v26.7.9", "good.yaml")
     assert done.status == 1
-    assert "no GPU Operator release 'v26.7.9'; did you mean v26.7.0" in done.err
+    assert "no GPU Operator release 'v26.7.9'; the newest supported release is v26.7.0" in done.err
     assert gpustate("lint", "nothing.yaml").status == 1
 
 

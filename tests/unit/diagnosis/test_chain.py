@@ -104,7 +104,7 @@ CASES = [
         remedies.FOREIGN_DRIVER,
     ),
     (
-        {"kubelet": True, "containerd": replace(GOOD.containerd, disabled="cri", handlers=())},
+        {"kubelet": True, "containerd": replace(CONTAINERD, disabled="cri", handlers=())},
         "runtime",
         "containerd serves no pods: disabled_plugins lists cri",
         remedies.CRI_DISABLED,
@@ -646,7 +646,7 @@ def test_a_disabled_cri_plugin_is_enabled_before_an_apply_is_recommended() -> No
 
 def test_a_disabled_cri_plugin_is_no_fault_where_no_kubelet_asks() -> None:
     """Docker's package ships containerd that way."""
-    assert GOOD.containerd is not None
-    observed = replace(GOOD, containerd=replace(GOOD.containerd, disabled="cri", handlers=()))
+    assert CONTAINERD is not None
+    observed = replace(GOOD, containerd=replace(CONTAINERD, disabled="cri", handlers=()))
     check = next(one for one in chain.evaluate(observed, chain.Wanted()) if one.name == "runtime")
     assert check.outcome != chain.FAILED, check
