@@ -270,8 +270,10 @@ def rendered(item: Item, branch: Branch) -> Item:
         known = branch.children.get(key)
         if isinstance(known, Field):
             made[key] = _parsed_again(child, known)
+        elif isinstance(known, Branch) and not known.listed:
+            made[key] = rendered(child, known)
         else:
-            made[key] = child if known is None or known.listed else rendered(child, known)
+            made[key] = child
     same = all(made[key] is child for key, child in item.value.items())
     return item if same else Item(made, item.line)
 

@@ -27,7 +27,9 @@ DUMPS = {v: (DATA / f"{v}-config-default.toml").read_text() for v in ("1.6.20", 
 DUMPS["2.3.4"] = (DATA / "2.3.4-config-default.toml").read_text()
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=12)
-comments = st.one_of(st.just(""), words.map(lambda word: f"# {word}"))
+#: A comment with our own mark makes a line ours.
+foreign_words = words.filter(lambda word: not word.strip().startswith("gpustate"))
+comments = st.one_of(st.just(""), foreign_words.map(lambda word: f"# {word}"))
 plain = st.one_of(
     st.integers(-9, 99).map(str),
     st.booleans().map(lambda yes: "true" if yes else "false"),

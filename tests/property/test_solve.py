@@ -193,7 +193,7 @@ def test_the_set_is_the_newest_of_all_combinations_and_never_mixed(
     wholes = [(*found.packages, *more) for more in some]
     fitting = [w for w in wholes if is_set(w, best[0], candidate.origin, candidate.required)]
     assert fitting
-    whole = fitting[-1]
+    whole = fitting[0]
     assert len({package.name for package in found.packages}) == len(found.packages)
     for one in found.packages:  # none is there for nothing
         rest = tuple(other for other in whole if other is not one)

@@ -154,7 +154,7 @@ def walk(states: Any, node: InventoryNode, answerer: ri.BentNode) -> dict[str, s
         render_error(ledger.lock.describe())
     results = make.make(ordered, observations)
     for name, result in results.items():
-        assert "this is a mistake in the state" not in result.reason, (name, result.reason)
+        assert "this is a bug in the state" not in result.reason, (name, result.reason)
         if result.reason:
             check_line(result.reason)
     verdicts.reboot_blocker(ordered, observations)

@@ -191,7 +191,7 @@ class TooBigForTheDisk(_Index):
     """The packages need more room than /usr has."""
 
     says = r"/usr has \d+ MiB free, and the packages need \d+ MiB"
-    move = "make room"
+    move = "free disk space"
 
     def spoil(self, target: Target) -> None:
         def edit(index: str) -> str:
@@ -301,7 +301,7 @@ class _Disk(Fault):
 
     group = "disk"
     says = r"No space left on device|enough free space|cannot be kept"
-    move = "make room"
+    move = "free disk space"
     folder: ClassVar[str]
     size: ClassVar[str] = "64k"
     copied: ClassVar[bool] = False

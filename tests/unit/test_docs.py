@@ -158,6 +158,24 @@ def test_rows_of_the_source_are_those_that_the_import_checks_have() -> None:
     assert told == checked
 
 
+def test_sizes_of_packages_are_about_what_the_page_says() -> None:
+    folders = {path.name: path for path in (TOP / "gpustate").iterdir() if path.is_dir()}
+    found = {name: _lines(path) for name, path in folders.items() if name != "__pycache__"}
+    rows = {
+        row[0].strip("`"): (int(row[1].replace(",", "")), row[2].strip())
+        for row in table("docs/understand.md", "package")
+    }
+    assert set(rows) == {name for name, lines in found.items() if lines}
+    for name, (told, reason) in rows.items():
+        assert abs(found[name] - told) <= max(200, told // 10), (name, found[name])
+        assert reason or told <= 4000, name
+
+
+def _lines(folder: Path) -> int:
+    files = (path for path in folder.resolve().rglob("*") if path.suffix in (".py", ".sh"))
+    return sum(len(path.read_text("utf-8").splitlines()) for path in files)
+
+
 def test_steps_that_the_page_names_are_steps_there_are() -> None:
     text = (TOP / "docs/write-a-state.md").read_text("utf-8").partition("Steps there are:")[2]
     told = set(re.findall(r"`([A-Z]\w+)`", text))

@@ -22,9 +22,7 @@ SH = re.compile(
 )
 LINES = 6
 #: Constants that look like sh of more than :data:`LINES` lines. Lower a number when it sinks.
-LIMITS: dict[str, int] = {
-    "states": 3,
-}
+LIMITS: dict[str, int] = {}
 
 
 def long_shell() -> Counter[str]:

@@ -485,7 +485,7 @@ def test_a_slip_in_a_parameters_name_is_refused_with_the_nearest() -> None:
 def test_a_parameter_of_another_branch_or_without_a_number_is_refused_on_a_fresh_node() -> None:
     node = World(gpu())
     later = DriverInstalled(branch=570, parameters={"NVreg_CoherentGPUMemoryMode": "driver"})
-    assert "came with 580" in refusal(later, node)
+    assert "added in 580" in refusal(later, node)
     wrong = DriverInstalled(branch=580, parameters={"NVreg_EnableMSI": "on"})
     assert "the module would not load" in refusal(wrong, node)
 

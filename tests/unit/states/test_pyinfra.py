@@ -301,7 +301,7 @@ def test_a_command_that_comes_again_fails_the_state(machine: Machine) -> None:
     planned = machine.plan(state)[state.name]
     again = verdicts.after_steps(state, planned, journal.Record(), machine.observations(state))
     assert again.outcome is Outcome.FAILED
-    assert "still differs: command-1" in again.reason
+    assert "still differs after its steps: command-1" in again.reason
 
 
 def test_what_acts_on_every_apply_wants_a_condition(machine: Machine) -> None:
