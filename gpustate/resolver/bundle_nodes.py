@@ -91,10 +91,11 @@ def _case(node: Node, states: Sequence[AnyState]) -> AnyCase:
     trusted = b"".join(_plain(key) for path, key in keys.items() if "/trusted.gpg" in path)
     if trusted:
         keys[""] = trusted
+    own = tuple(f"gpustate-{name}" for name in _repository_names())
     sources = tuple(
         source
         for source in aptsources.parse_sources(texts)
-        if not os.path.basename(source.file).startswith("gpustate-")
+        if not os.path.basename(source.file).startswith(own)
         and not source.uri.startswith((f"file:{BUNDLE_FOLDER}", "cdrom:"))
     )
     return Case(
@@ -105,6 +106,11 @@ def _case(node: Node, states: Sequence[AnyState]) -> AnyCase:
         releases,
         (Universe(tuple(parse(installed, Repository("installed"), leaf=True))),),
     )
+
+
+def _repository_names() -> list[str]:
+    """Names of all states that add a repository: their sources are taken from the policy, not from the node."""
+    return [name for name in registry.states() if issubclass(registry.get(name), RepositoryState)]
 
 
 def _plain(key: bytes) -> bytes:

@@ -170,7 +170,7 @@ def test_an_unwell_gpu_fails_validation_and_in_quarantine_the_others_go_on(
     check = next(one for one in broken["checks"] if one["outcome"] == "failed")
     assert check["name"] == "health"
     assert "GPU 3" in check["evidence"]
-    assert "replaced" in check["remedy"]
+    assert "replace the GPU" in check["remedy"]
     told = site.run("health", "-o", "json", code=3).document["nodes"][0]["gpus"]
     assert [gpu["state"] for gpu in told] == ["well", "warning", "well", "failed", *["well"] * 4]
 

@@ -170,7 +170,9 @@ def test_nodes_are_locked_applied_and_stay_where_they_are(fresh_lab: Lab, tmp_pa
 
     # Somebody wants another branch: nothing is planned until it is solved again.
     stale = gpustate("plan", wanted("branch=580"), *rest, code=1)
-    assert "locks node gpu1 for driver 580.65.06, and the policy wants branch 580" in stale.err
+    assert (
+        "locks node gpu1 for driver 580.65.06, but the policy now requests branch 580" in stale.err
+    )
     data = json.loads(text)
     for one in data["sets"]:
         one["wanted"] = {"branch": 580, "fabric_manager": True}

@@ -80,7 +80,7 @@ BREAKS = (
         "driver-library-damaged",
         "driver",
         sh("truncate -s 100 /usr/lib/x86_64-linux-gnu/libcuda.so.[0-9][0-9]*.*"),
-        "is cut off",
+        "is truncated",
     ),
     Break(
         "driver-library-missing",
