@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpustate.core.inventory import InventoryNode
-from gpustate.errors import InventoryError
 
 #: Inventory variable with the path of a kubeconfig.
 VARIABLE = "gpustate_kubeconfig"
@@ -19,11 +16,4 @@ def kubeconfig_of(node: InventoryNode, option: str) -> str:
     """
     if option:
         return option
-    value: Any = node.vars.get(VARIABLE, "")
-    if not isinstance(value, str):
-        raise InventoryError(
-            f"{VARIABLE} of {node.name} is not a path",
-            place=node.origins.get(VARIABLE),
-            fix="set it to the path of a kubeconfig",
-        )
-    return value
+    return node.text(VARIABLE, "a path", "set it to the path of a kubeconfig")

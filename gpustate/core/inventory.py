@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from gpustate.errors import InventoryError
+
 #: A path of the kind that needs no quoting anywhere: in scripts, units, configuration files.
 PLAIN_PATH = r"(/[A-Za-z0-9_.+@:-]+)+"
 DEFAULT_STATE_FOLDER = "/var/lib/gpustate"
@@ -168,6 +170,19 @@ class InventoryNode:
     connection: Connection = field(default_factory=Connection)
     groups_by_strength: tuple[str, ...] = ()
     layers: Sequence[VarsLayer] = ()
+
+    def text(self, name: str, meaning: str, fix: str) -> str:
+        """A variable that is a text; empty where it is not set.
+
+        Raises:
+            InventoryError: it is something else; ``meaning`` says what is wanted, ``fix`` what to do.
+        """
+        value = self.vars.get(name, "")
+        if not isinstance(value, str):
+            raise InventoryError(
+                f"{name} of {self.name} is not {meaning}", place=self.origins.get(name), fix=fix
+            )
+        return value
 
     @property
     def labels(self) -> dict[str, str]:

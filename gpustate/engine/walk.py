@@ -341,9 +341,7 @@ class Walk:
         """Take the node out of service if the change needs it, and back if it went well."""
         subject = self._subject(observations, results)
         maintenance = self.options.maintenance
-
-        def say(text: str) -> None:
-            self._say("draining", text)
+        say = partial(self._say, "draining")
 
         try:
             maintenance.begin(subject, say, self.stop)

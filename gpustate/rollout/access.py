@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpustate.cluster.kubeconfig import kubeconfig_of
 from gpustate.core.inventory import InventoryNode
-from gpustate.errors import ConnectionFailed, InventoryError
+from gpustate.errors import ConnectionFailed
 from gpustate.remote.session import Session
 from gpustate.schedulers.slurm import Slurm
 
@@ -130,11 +130,4 @@ def slurm_host_of(node: InventoryNode) -> str:
     Raises:
         InventoryError: the variable is not a name or an address.
     """
-    value: Any = node.vars.get(SLURM_HOST, "")
-    if not isinstance(value, str):
-        raise InventoryError(
-            f"{SLURM_HOST} of {node.name} is not a host name",
-            place=node.origins.get(SLURM_HOST),
-            fix="name the host on which scontrol runs",
-        )
-    return value
+    return node.text(SLURM_HOST, "a host name", "name the host on which scontrol runs")

@@ -22,13 +22,13 @@ from gpustate.schedulers.base import (
     Member,
     NotDrainedError,
     NotRefreshedError,
+    Say,
     Scheduler,
     Scope,
+    Stop,
     Why,
     Workload,
 )
-
-Say = Callable[[str], None]
 
 #: How a scheduler is named in an inventory and on the command line.
 _ACCESS = {
@@ -56,7 +56,6 @@ class _Held:
     """What was held for one node, in order, and the slots that it has."""
 
     slots: list[tuple[Scheduler, Member]] = field(default_factory=list[tuple[Scheduler, Member]])
-
     holds: list[tuple[Scheduler, Member]] = field(default_factory=list[tuple[Scheduler, Member]])
 
 
@@ -96,14 +95,16 @@ class ScheduledMaintenance:
     def preview(self, subject: Subject) -> tuple[str, ...]:
         """What an apply would do with its workloads."""
         scope = scope_of(subject.worst)
+        if scope is None:
+            return ()
         notes: list[str] = []
-        for kind in kinds_of(subject.facts) if scope is not None else ():
+        for kind in kinds_of(subject.facts):
             scheduler = self._access(subject.node, kind)
             if scheduler is None:
                 notes.append(f"apply would refuse: {self._no_access(subject, kind)}")
                 continue
             try:
-                notes += self._preview_of(scheduler, subject, scope or Scope.ALL)
+                notes += self._preview_of(scheduler, subject, scope)
             except GpustateError as error:
                 notes.append(f"apply would refuse: {error}")
         return tuple(notes)
@@ -132,7 +133,7 @@ class ScheduledMaintenance:
 
     # --- apply -------------------------------------------------------------------------
 
-    def begin(self, subject: Subject, say: Say, stop: Callable[[], bool]) -> None:
+    def begin(self, subject: Subject, say: Say, stop: Stop) -> None:
         """Hold it and make its workloads leave."""
         scope = scope_of(subject.worst)
         if scope is None:
@@ -187,7 +188,7 @@ class ScheduledMaintenance:
         held = self._take(subject)
         notes: list[str] = []
         for scheduler, member in held.holds:
-            notes.append(f"{scheduler.title}: {member.name} stays out of service: {failed}")
+            notes.append(_stays_out(scheduler, member, failed))
             try:
                 scheduler.note(member, "failed")
             except GpustateError as error:
@@ -212,7 +213,7 @@ class ScheduledMaintenance:
                 notes.append(str(error))
                 continue
             if reason:
-                notes.append(f"{scheduler.title}: {member.name} stays out of service: {reason}")
+                notes.append(_stays_out(scheduler, member, reason))
         return tuple(notes)
 
     def _take(self, subject: Subject) -> _Held:
@@ -234,11 +235,15 @@ class ScheduledMaintenance:
                 notes.append(f"{scheduler.title}: {member.name} was not released: {error}")
                 continue
             if reason:
-                notes.append(f"{scheduler.title}: {member.name} stays out of service: {reason}")
+                notes.append(_stays_out(scheduler, member, reason))
             else:
                 say(f"released {member.name} in {scheduler.title}")
         self._give(held)
         return tuple(notes)
+
+
+def _stays_out(scheduler: Scheduler, member: Member, why: str) -> str:
+    return f"{scheduler.title}: {member.name} stays out of service: {why}"
 
 
 def _names(workloads: list[Workload], limit: int = 5) -> str:

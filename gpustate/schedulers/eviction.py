@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpustate.cluster.pods import requested
 from gpustate.schedulers import selectors
 from gpustate.schedulers.base import DrainPolicy, Scope
 
@@ -113,10 +112,10 @@ def uses_gpu(pod: Json, claims: Mapping[str, Json]) -> bool:
     """Whether it holds a GPU or a part of one."""
     if finished(pod):
         return False
-    return bool(requested(pod)) or _renamed(pod) or _claims_gpu(pod, claims)
+    return _requests_gpu(pod) or _claims_gpu(pod, claims)
 
 
-def _renamed(pod: Json) -> bool:
+def _requests_gpu(pod: Json) -> bool:
     spec = pod.get("spec") or {}
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
         resources = container.get("resources") or {}
@@ -217,11 +216,11 @@ def is_operand(pod: Json) -> bool:
     return any(name in _OPERANDS for name in names)
 
 
-def is_ready(pod: Json) -> bool:
-    """Its condition Ready is True."""
+def is_ready(thing: Json) -> bool:
+    """The condition Ready of a pod or Node is True."""
     return any(
         one["type"] == "Ready" and one["status"] == "True"
-        for one in (pod.get("status") or {}).get("conditions") or ()
+        for one in (thing.get("status") or {}).get("conditions") or ()
     )
 
 

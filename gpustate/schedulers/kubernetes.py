@@ -138,7 +138,7 @@ class Kubernetes:
         hold = read_hold(node)
         return Member(
             node["metadata"]["name"],
-            ready=_is_ready(node),
+            ready=eviction.is_ready(node),
             schedulable=not (node.get("spec") or {}).get("unschedulable"),
             hold=hold,
             foreign=foreign.holders(
@@ -288,7 +288,7 @@ class Kubernetes:
                 return f"{eviction.name(pod)} is not ready"
         if old and not pods:
             return "its DaemonSets have not created their pods again"
-        if member.gpus and not self._member(self._api.node(member.name)).gpus:
+        if member.gpus and not cluster_pods.allocatable(self._api.node(member.name)):
             return "allocatable has none"
         return ""
 
@@ -314,9 +314,10 @@ class Kubernetes:
     def _write(self, name: str, change: Callable[[Json, Member], Json | None]) -> Member:
         for _ in range(_CONFLICTS):
             node = self._api.node(name)
-            patch = change(node, self._member(node))
+            current = self._member(node)
+            patch = change(node, current)
             if patch is None:
-                return self._member(node)
+                return current
             try:
                 return self._member(self._api.patch_node(name, patch))
             except RefusedRequest as error:
@@ -467,13 +468,6 @@ def _patch(node: Json, hold: Hold | None, *, unschedulable: bool | None = None) 
     if unschedulable is not None:
         patch["spec"] = {"unschedulable": unschedulable or None}
     return patch
-
-
-def _is_ready(node: Json) -> bool:
-    return any(
-        one["type"] == "Ready" and one["status"] == "True"
-        for one in (node.get("status") or {}).get("conditions") or ()
-    )
 
 
 def _some(names: Iterable[str], limit: int = 4) -> str:
