@@ -8,7 +8,7 @@ summed() { if [ -e "$1" ]; then sha256sum <"$1" | cut -c1-64; else echo -; fi; }
 remembered() { # path, digest of the text it will have: what the daemon has read stays kept
   k=$(sha "$1"); now=$(summed "$1")
   if [ -e "$w/$k.path" ] && [ "$now" != "$(cat "$w/$k.sum")" ] && [ "$now" != "$(summed "$w/$k")" ]; then
-    rm -f "$w/$k.path" "$w/$k" # somebody else's since: theirs is what must not be lost
+    rm -f "$w/$k.path" "$w/$k" # changed by someone else since: that must not be lost
   fi
   printf %s "$2" >"$w/$k.sum"
   d=$(dirname "$1"); [ -d "$d" ] || printf %s "$d" >"$G/$n.folder"

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Stops the unit @UNIT@ and keeps it from starting at boot.
-# Without systemd at work (an image), units cannot be shown, but their state can be told.
+# Without systemd at work (an image), units cannot be shown, but their enablement can be queried.
 s=$(systemctl is-enabled @UNIT@ 2>/dev/null || :)
 case $s in masked*) for f in /etc/systemd/system/*.wants/@UNIT@ /etc/systemd/system/*.requires/@UNIT@; do
   # systemctl disables no unit that is masked, and the link would lead to nothing once it is gone.

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Defines build_anew SOURCES VERSION KERNEL MODULE and sign_made. @CAUSE@ is a regular expression. Expects library.sh,
+# Defines rebuild_module SOURCES VERSION KERNEL MODULE and sign_made. @CAUSE@ is a regular expression. Expects library.sh,
 # modsign_built.sh and unlinked.
 sign_made() { # kernel, folder of what DKMS made, the module that goes last
   k=$1; set -- "$2"/*/module/*.ko* "$3"
@@ -14,7 +14,7 @@ complain() { # make.log of a source and version
   c=$(grep -m 1 -E '@CAUSE@' "$l") || return 0
   echo "DKMS build error for kernel $3: ${c##*/build/} (whole log: $l)"
 }
-build_anew() { # pattern of the source's name, version, kernel, module
+rebuild_module() { # pattern of the source's name, version, kernel, module
   n=; for d in /usr/src/$1-"$2"; do [ -e "$d/dkms.conf" ] && n=${d##*/} && n=${n%-"$2"} && break; done
   [ -n "$n" ] || fail "no DKMS source of $4 $2 below /usr/src: install the package that brings it"
   dkms remove "$n/$2" -k "$3" >"$R/dkms.log" 2>&1 || :

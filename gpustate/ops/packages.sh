@@ -19,7 +19,7 @@ $nf
   done
   return $ns
 }
-apt() { # a shut package manager, no questions, conffiles kept, waits for somebody else's lock
+apt() { # a shut package manager, no questions, conffiles kept, waits for a lock of another process
   apt_patience
   apt-get -y -q -o DPkg::Lock::Timeout="$APT_WAIT_S" -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold \
     -o Dpkg::Use-Pty=0 -o APT::Install-Recommends=false -o Acquire::Retries=2 "$@"
