@@ -67,7 +67,9 @@ def rebuild(source: str, version: str, kernel: str, module: str) -> Run:
     # The pattern must reach the function unexpanded.
     words = f"'{source}'" + words[len(source) :]
     return Run(
-        f"{_BUILD}rebuild_module {words}\neffect built", f"build {module} for {kernel}", timeout=3600
+        f"{_BUILD}rebuild_module {words}\neffect built",
+        f"build {module} for {kernel}",
+        timeout=3600,
     )
 
 
