@@ -82,4 +82,4 @@ def deploy(lab: Lab) -> None:
     for node in lab.nodes:
         import_image(node)
         node.run(["systemctl", "disable", "--now", PLUGIN_UNIT])
-    create(lab, daemon_set())
+    create(lab, daemon_set(), namespace=NAMESPACE)
