@@ -366,6 +366,9 @@ class StubCluster:
             full = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
             denied = (asked["verb"], asked.get("group") or "", full) in self.denied
             return Answer(201, {**request.body, "status": {"allowed": not denied}})
+        if request.method == "GET" and name is None:
+            selector = request.query.get("fieldSelector")
+            self.lists.append(f"{resource}?{selector}" if selector else resource)
         self._check_rights(request)
         if resource not in self.objects:
             raise Refused(404, "NotFound", "the server could not find the requested resource")
@@ -402,7 +405,6 @@ class StubCluster:
     def _list(self, request: Request) -> Answer:
         kind = str(request.place["resource"])
         field_selector = request.query.get("fieldSelector", "")
-        self.lists.append(f"{kind}?{field_selector}" if field_selector else kind)
         items = list(self.objects[kind].values())
         for term in filter(None, field_selector.split(",")):
             key, _, value = term.partition("=")
