@@ -20,10 +20,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
 from gpustate.schedulers.base import (
-    DrainPolicy,
     HeldElsewhereError,
     Hold,
     Member,
@@ -33,6 +33,7 @@ from gpustate.schedulers.base import (
     Stop,
     Why,
     Workload,
+    rules_of,
 )
 
 #: What a reason of ours begins with; a run's id follows.
@@ -253,7 +254,7 @@ class Slurm:
         self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
     ) -> None:
         """Wait for its jobs; those that are still there at the limit are requeued."""
-        began = self._clock()
+        began, limit_s = self._clock(), rules_of(policy, scope).timeout_s
         told: set[str] = set()
         requeued = False
         while jobs := self._jobs(member.name):
@@ -264,10 +265,10 @@ class Slurm:
                 say(f"waiting for {', '.join(sorted(names))}")
                 told |= names
             elapsed = self._clock() - began
-            if policy.timeout_s and elapsed > policy.timeout_s and not requeued:
+            if limit_s and elapsed > limit_s and not requeued:
                 self._requeue(member.name, jobs, say)
                 requeued = True
-            elif policy.timeout_s and elapsed > policy.timeout_s + 120:
+            elif limit_s and elapsed > limit_s + 120:
                 raise NotDrainedError(
                     f"{self.title}: node {member.name} still runs {', '.join(sorted(names))} two minutes after they were requeued"
                 )

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
-from gpustate.schedulers.base import DrainPolicy, HeldElsewhereError, NotDrainedError, Scope, Why
+from gpustate.schedulers.base import HeldElsewhereError, NotDrainedError, Scope, Why
 from gpustate.schedulers.slurm import Slurm, read_nodes
 
 WHY = Why("20261124-1", "ann@ops1", 'driver "580"')
@@ -99,7 +100,13 @@ FACTS = NodeFacts(hostname="gpu1.example.net")
 def drain(scheduler: Slurm, timeout_s: float = 300.0) -> list[str]:
     told: list[str] = []
     member = scheduler.member(FACTS, "gpu1")
-    scheduler.drain(member, Scope.GPU, DrainPolicy(timeout_s=timeout_s), told.append, lambda: False)
+    scheduler.drain(
+        member,
+        Scope.GPU,
+        DrainPolicy(gpu_pods=EvictionRules(timeout_s=timeout_s)),
+        told.append,
+        lambda: False,
+    )
     return told
 
 
