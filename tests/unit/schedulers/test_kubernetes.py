@@ -511,7 +511,7 @@ def test_without_a_limit_a_budget_that_never_allows_it_is_told_and_told_again(
     ],
 )  # fmt: skip
 def test_a_pod_that_stays_terminating_is_explained(
-    api: FakeApi, meta: Json, spec: Json, ready: bool, words: str
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, meta: Json, spec: Json, ready: bool, words: str
 ) -> None:
     api.pods_ = [pod("a", gpus=1, **spec)]
     terminating = {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
@@ -521,7 +521,7 @@ def test_a_pod_that_stays_terminating_is_explained(
         if not ready:
             api.node_["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
 
-    api.evict = evict  # type: ignore[method-assign]
+    monkeypatch.setattr(api, "evict", evict)
     with pytest.raises(NotDrainedError) as caught:
         drain(api, Scope.GPU)
     assert words in str(caught.value)
