@@ -234,6 +234,12 @@ def served_elsewhere(observed: ChainObservation, wanted: Wanted) -> str:
     return others[0] if others else ""
 
 
+def runs_instead(observed: ChainObservation) -> bool:
+    """Whether CRI-O or the containerd of a distribution answers over CRI."""
+    crio = observed.crio if "crio" in observed.other_runtimes else None
+    return any(one is not None and one.outcome for one in (crio, observed.bundled))
+
+
 def _no_containers(name: str, observed: ChainObservation, wanted: Wanted) -> Check:
     why = (
         "disabled by containers: none"
@@ -281,7 +287,8 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     if found.disabled and (other or not observed.kubelet):
         evidence = f"containerd serves no CRI: disabled_plugins lists {found.disabled}"
         return _instead(observed, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
-    if other and wanted.handler not in handlers:
+    elsewhere = not found.active and runs_instead(observed)
+    if other and (elsewhere or wanted.handler not in handlers):
         evidence = f"{other} serves containers; its runtime is not checked"
         return _instead(observed, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
     if wanted.handler not in handlers and (judged := _bundled(observed, wanted)) is not None:
