@@ -13,6 +13,7 @@ Sources:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from gpustate.diagnosis import container_checks, health
@@ -394,8 +395,18 @@ def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:
         return Check("cdi", FAILED, found, remedies.CDI_STALE)
     return _ok(
         "cdi",
-        f"{', '.join(spec.path for spec in observed.cdi)}: {_count(len(have), 'device')}, every file exists",
+        f"{', '.join(spec.path for spec in observed.cdi)}: {_count(len(have), 'device')}, every file exists"
+        + _only_handler(observed),
     )
+
+
+def _only_handler(observed: ChainObservation) -> str:
+    """That containers get CDI devices from NVIDIA's runtime alone, where containerd is too old to inject them."""
+    found = observed.containerd.cri if observed.containerd is not None else None
+    match = re.match(r"v?(1\.[0-6])\.", found.version) if found is not None else None
+    if match is None:
+        return ""
+    return f"; containerd {match[1]} does not inject CDI devices itself, NVIDIA's runtime does"
 
 
 def _all_held(observed: ChainObservation) -> str:
