@@ -116,9 +116,7 @@ class LedgerQuery(Query[Ledger]):
     """Query both in one fragment."""
 
     def script(self) -> str:
-        return ODD + shell.load("ledger", "gpustate.engine").replace("@ONCE@", ONCE).replace(
-            "@NOW@", NOW
-        )
+        return ODD + shell.fill(shell.load("ledger", "gpustate.engine"), ONCE=ONCE, NOW=NOW)
 
     def parse(self, answer: Answer) -> Ledger:
         lock: Lock | None = None

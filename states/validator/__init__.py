@@ -370,9 +370,10 @@ class NodeValidated(State[Observed]):
         return files
 
     def _unit(self, observed: Observed) -> str:
-        limit = str(6 * self.timeout_s + 120)
-        return _UNIT.replace("@FOLDER@", f"{observed.state_folder}/validator").replace(
-            "@LIMIT@", limit
+        return shell.fill(
+            _UNIT,
+            FOLDER=f"{observed.state_folder}/validator",
+            LIMIT=str(6 * self.timeout_s + 120),
         )
 
 
