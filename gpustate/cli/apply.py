@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpustate import clock
 from gpustate.cli import common, notes, rules
 from gpustate.cli.context import context
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
@@ -217,7 +218,7 @@ def execute(
         nonlocal record
         person, born = fleet.person(), fleet.born(os.getpid())
         record = records.begin(
-            run, verb, source, options, person=person, born=born, created=common.now()
+            run, verb, source, options, person=person, born=born, created=clock.now()
         )
 
     quiet, resume = options["output"] == "json", f"gpustate resume {run}"
@@ -252,7 +253,7 @@ def execute(
             "summary": result.summary,
             "nodes": {node.name: node.status.value for node in result.nodes},
             "skipped": list(result.skipped),
-            "ended": common.now(),
+            "ended": clock.now(),
         },
     )
     if options["output"] == "json":

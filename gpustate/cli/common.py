@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -329,11 +328,6 @@ def known_states() -> Collection[str]:
     from gpustate import registry
 
     return registry.names()
-
-
-def now() -> str:
-    """The present time in UTC, for documents."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Interrupt:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import click
 
+from gpustate import clock
 from gpustate.cli import common
 from gpustate.cli.context import context
 from gpustate.errors import EXIT_VALIDATION, UsageError, worst_exit_code
@@ -136,7 +137,7 @@ def validate(
     made = document.result_document(
         result.nodes,
         run=result.run,
-        created=common.now(),
+        created=clock.now(),
         verb="validate",
         summary=result.summary(),
         exit_code=exit_code,

@@ -16,9 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
+from gpustate import clock
 from gpustate.cluster import pods as cluster_pods
 from gpustate.cluster.api import FIELD_MANAGER, Api, RefusedRequest
 from gpustate.core.facts import NodeFacts
@@ -62,11 +62,6 @@ _RIGHTS = (
 )
 _CONFLICTS = 5
 _REFRESH_S = 180.0
-
-
-def now() -> str:
-    """The time in UTC, as records have it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(slots=True)
@@ -218,7 +213,7 @@ class Kubernetes:
                 why.person,
                 why.text,
                 "held",
-                now(),
+                clock.now(),
                 before.schedulable_before if before else current.schedulable,
             )
             return _patch(node, record, unschedulable=True)
@@ -247,7 +242,7 @@ class Kubernetes:
         def change(node: Json, current: Member) -> Json | None:
             if current.hold is None or current.hold.phase == phase:
                 return None
-            return _patch(node, replace(current.hold, phase=phase, since=now()))
+            return _patch(node, replace(current.hold, phase=phase, since=clock.now()))
 
         return self._write(member.name, change)
 
