@@ -19,7 +19,8 @@ from typing import Any, TypeVar, cast
 
 import httpx2
 import yaml
-from lightkube import ApiError, Client, KubeConfig
+from lightkube import ApiError, Client, KubeConfig, SingleConfig
+from lightkube.config.kubeconfig import SERVICE_ACCOUNT
 from lightkube.core import decoders
 from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_global_resource
@@ -41,6 +42,8 @@ T = TypeVar("T")
 Json = dict[str, Any]
 Fields = dict[str, str | BinaryOperator | SequenceOperator]
 
+#: Instead of a kubeconfig's path: the service account of the pod that gpustate runs in.
+IN_CLUSTER = "in-cluster"
 TIMEOUT_S = 20.0
 #: A kubeconfig with embedded certificates is some ten KiB.
 _MAX_BYTES = 4 << 20
@@ -349,25 +352,15 @@ def connect(path: str) -> Api:
     """Read a kubeconfig. The server is not contacted yet.
 
     Args:
-        path: the file; ``~`` is expanded. Its current context is used, with its namespace.
+        path: the file; ``~`` is expanded. Its current context is used, with its namespace. ``in-cluster``: the
+            service account of the pod that gpustate runs in; its token may rotate.
 
     Raises:
-        UsageError: the file cannot be read, or is not a kubeconfig.
+        UsageError: the file cannot be read, or is not a kubeconfig; gpustate does not run in a pod.
     """
-    file = Path(path).expanduser()
     fix = "set --kubeconfig FILE or the inventory variable gpustate_kubeconfig"
     try:
-        with file.open("rb") as opened:
-            data = opened.read(_MAX_BYTES + 1)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError(f"cannot read the kubeconfig ({reason})", place=path, fix=fix) from error
-    if len(data) > _MAX_BYTES:
-        raise UsageError("not a kubeconfig: larger than 4 MiB", place=path, fix=fix)
-    try:
-        config = KubeConfig.from_dict(yaml.safe_load(data), fname=file).get()
-        if config is None or config.user is None:
-            raise ConfigError("the current context has no user")
+        config = _of_the_pod(path) if path == IN_CLUSTER else _of_the_file(path, fix)
         client = Client(config=config, timeout=httpx2.Timeout(TIMEOUT_S))
     except (ConfigError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         missing = isinstance(error, KeyError)
@@ -378,3 +371,34 @@ def connect(path: str) -> Api:
             f"cannot read a file that the kubeconfig refers to: {error}", place=path, fix=fix
         ) from error
     return Api(client, config.cluster.server)
+
+
+def _of_the_file(path: str, fix: str) -> SingleConfig:
+    file = Path(path).expanduser()
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_MAX_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"cannot read the kubeconfig ({reason})", place=path, fix=fix) from error
+    if len(data) > _MAX_BYTES:
+        raise UsageError("not a kubeconfig: larger than 4 MiB", place=path, fix=fix)
+    config = KubeConfig.from_dict(yaml.safe_load(data), fname=file).get()
+    if config is None or config.user is None:
+        raise ConfigError("the current context has no user")
+    return config
+
+
+def _of_the_pod(path: str) -> SingleConfig:
+    try:
+        config = KubeConfig.from_service_account(SERVICE_ACCOUNT).get()
+    except (ConfigError, KeyError, OSError):
+        config = None
+    if config is None:
+        raise UsageError(
+            f"gpustate does not run in a pod with a service account: there is no {SERVICE_ACCOUNT}/token, "
+            "or KUBERNETES_SERVICE_HOST is not set",
+            place=path,
+            fix="name a kubeconfig file",
+        )
+    return config
