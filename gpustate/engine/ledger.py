@@ -134,7 +134,7 @@ class LedgerQuery(Query[Ledger]):
                 lock = read_lock(rest)
             elif word == "machine":
                 machine = rest
-            elif word == "told" and _RUN.fullmatch(rest):
+            elif word == "noted" and _RUN.fullmatch(rest):
                 secrets.append(rest)
             elif word == "newest" and _RUN.fullmatch(rest):
                 newest = rest

@@ -178,7 +178,7 @@ HALTED = (
 #: Makes ``t`` of :func:`unit_command` a number of seconds, for comparing with those of files.
 SECOND = '[ -z "$t" ] || t=$(date -d "$t" +%s)'
 
-#: Defines ``odd``; ``blob KIND PATH FILE``, which puts a file among those that ``told`` prints; and ``known FOLDER...``,
+#: Defines ``odd``; ``blob KIND PATH FILE``, which puts a file among those that ``print_blobs`` prints; and ``known FOLDER...``,
 #: which does so with kept originals.
 BLOBS = ODD + shell.fill(shell.load("blobs", "gpustate.ops"), ORIGINALS=ORIGINALS)
 
@@ -187,7 +187,7 @@ BLOBS = ODD + shell.fill(shell.load("blobs", "gpustate.ops"), ORIGINALS=ORIGINAL
 class Rows:
     """What an ask printed: rows of ``key=value``, and whole files.
 
-    A file stands behind its row ``kind=SIZE PATH``. Those that ``told`` printed have rows ``several=KIND PATH``, and
+    A file stands behind its row ``kind=SIZE PATH``. Those that ``print_blobs`` printed have rows ``several=KIND PATH``, and
     stand, after a line with the size of each, all behind ``contents=``.
     """
 
