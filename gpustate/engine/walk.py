@@ -310,7 +310,7 @@ class Walk:
         self.result.states = list(results.values())
         self.result.observed = make.observed_data(self.states, observations)
         for state in self.states:
-            if state.proof and state.name in observations.observed:
+            if state.validating and state.name in observations.observed:
                 self.result.checks = plain(getattr(observations.observed[state.name], "checks", ()))
 
     def _wait_for_earlier(self, ledger: Ledger) -> tuple[Observations, Ledger]:

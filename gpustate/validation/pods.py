@@ -183,6 +183,6 @@ def add(result: NodeResult, check: Check) -> None:
     reason = f"{check.name}: {check.evidence}; {check.remedy}"
     result.status, result.reason = NodeStatus.FAILED, reason
     result.states = [
-        replace(one, outcome=Outcome.FAILED, reason=reason) if one.proof else one
+        replace(one, outcome=Outcome.FAILED, reason=reason) if one.validating else one
         for one in result.states
     ]

@@ -193,7 +193,7 @@ class NodeValidated(State[Observed]):
         "status_missing",
         "key",
     )
-    proof: ClassVar[bool] = True
+    validating: ClassVar[bool] = True
     needs_gpu: ClassVar[bool] = True
 
     cuda: bool = True
