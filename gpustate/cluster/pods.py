@@ -20,7 +20,7 @@ from gpustate.diagnosis import container_checks
 from gpustate.diagnosis.chain import FAILED, NOT_APPLICABLE, OK, Check
 from gpustate.diagnosis.container_checks import Kind
 from gpustate.formats.numbers import whole
-from gpustate.nodeside import container_proof
+from gpustate.nodeside import container_validation
 
 Json = dict[str, Any]
 
@@ -487,7 +487,7 @@ def evaluate_report(
         began: monotonic time at which the pod was created.
         count: GPUs that the pod requested.
     """
-    result = container_proof.reported(context, report, began)
+    result = container_validation.reported(context, report, began)
     # With the strategy volume-mounts these mounts are the request, not an injection by the runtime.
     files = tuple(path for path in result.files if _REQUEST not in path)
     result = replace(result, files=files)

@@ -21,7 +21,7 @@ from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.diagnosis.chain import Check
 from gpustate.engine import fleet
 from gpustate.errors import ClusterError, GpustateError
-from gpustate.nodeside.container_proof import CONTAINERD_SOCKET
+from gpustate.nodeside.container_validation import CONTAINERD_SOCKET
 from gpustate.nodeside.pod_image import MARK
 from gpustate.remote.session import Session
 
