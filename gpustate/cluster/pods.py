@@ -111,12 +111,12 @@ class Verdict(Exception):
 def failed(kind: str, evidence: str) -> Check:
     """Return a failed check."""
     cause = _BY_NAME[kind]
-    return Check(LINK, FAILED, f"{cause.says}: {container_checks.short(evidence)}", cause.remedy)
+    return Check(LINK, FAILED, f"{cause.summary}: {container_checks.short(evidence)}", cause.remedy)
 
 
 def lacks_driver(check: Check) -> bool:
     """Whether the pod ran without any device or library of the driver."""
-    return check.failed and check.evidence.startswith(_BY_NAME["nothing"].says)
+    return check.failed and check.evidence.startswith(_BY_NAME["nothing"].summary)
 
 
 def not_applicable(reason: str) -> Check:
@@ -424,7 +424,7 @@ def _started_wrong(reason: str, message: str) -> Check:
     if kind.name in ("not-started", "refused"):
         return failed("create", words)
     found = failed("create", words)
-    return Check(LINK, FAILED, f"{kind.says}: {found.evidence}", kind.remedy)
+    return Check(LINK, FAILED, f"{kind.summary}: {found.evidence}", kind.remedy)
 
 
 def progress(pod: Json) -> Progress:
