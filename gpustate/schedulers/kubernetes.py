@@ -16,9 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
+from gpustate import clock
 from gpustate.cluster import pods as cluster_pods
 from gpustate.cluster.api import FIELD_MANAGER, Api, RefusedRequest
 from gpustate.core.facts import NodeFacts
@@ -63,11 +63,6 @@ _RIGHTS = (
 )
 _CONFLICTS = 5
 _REFRESH_S = 180.0
-
-
-def now() -> str:
-    """The time in UTC, as records have it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(slots=True)
@@ -223,7 +218,7 @@ class Kubernetes:
                 why.person,
                 why.text,
                 "held",
-                now(),
+                clock.now(),
                 before.schedulable_before if before else current.schedulable,
                 before.gpus_before if before else current.gpus,
             )
@@ -255,7 +250,7 @@ class Kubernetes:
                 return None
             if other := _taken_over(member, current):
                 raise HeldElsewhereError(f"{self.title}: Node {member.name}: {other}")
-            return _patch(node, replace(current.hold, phase=phase, since=now()))
+            return _patch(node, replace(current.hold, phase=phase, since=clock.now()))
 
         return self._write(member.name, change)
 
