@@ -61,8 +61,8 @@ def remove(reference: str) -> None:
 
 def name_hook(message: str) -> str:
     """Add the program of a failed hook to the message about a pod; the device plugin's request is unknown."""
-    ways = ("device", container_proof.request())
-    named = (container_proof.with_hook(message, "", how) for how in ways)
+    ways = ("device", container_validation.request())
+    named = (container_validation.with_hook(message, "", how) for how in ways)
     return next((text for text in named if text != message), message)
 
 
