@@ -90,7 +90,7 @@ class K3sQuery(CriQuery[Found]):
         script = shell.load(
             "k3s", "gpustate.states", SEARCHED=folders, PROGRAM=PROGRAM, SOCKET=SOCKET
         )
-        return script.replace("@EACH@", each)
+        return shell.fill(script, EACH=each)
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "the generated configuration", ("config",))

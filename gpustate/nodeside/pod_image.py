@@ -25,11 +25,11 @@ import sys
 
 sys.path.insert(0, os.path.abspath(__file__).rpartition("/gpustate/")[0] or "/")
 
-from gpustate.nodeside import container_image, container_proof
+from gpustate.nodeside import container_image, container_validation
 
 MARK = "gpustate-pod-image="
 #: The containerd namespace of a kubelet's images.
-CTR = ("ctr", "--address", container_proof.CONTAINERD_SOCKET, "--namespace", "k8s.io")
+CTR = ("ctr", "--address", container_validation.CONTAINERD_SOCKET, "--namespace", "k8s.io")
 _IMPORT_S = 60.0
 
 
@@ -38,10 +38,10 @@ def bring(reference: str) -> list[str]:
 
     Raises:
         container_image.ImageError: it cannot be made.
-        container_proof.CommandError: it cannot be imported.
+        container_validation.CommandError: it cannot be imported.
     """
     image, command = container_image.make(reference)
-    container_proof.run([*CTR, "images", "import", "-"], _IMPORT_S, image)
+    container_validation.run([*CTR, "images", "import", "-"], _IMPORT_S, image)
     return command
 
 
@@ -54,15 +54,15 @@ def references(listing: str, reference: str) -> list[str]:
 
 def remove(reference: str) -> None:
     """Remove the image with all its references."""
-    found = references(container_proof.attempt([*CTR, "images", "ls"]), reference)
+    found = references(container_validation.attempt([*CTR, "images", "ls"]), reference)
     if found:
-        container_proof.attempt([*CTR, "images", "rm", "--sync", *found])
+        container_validation.attempt([*CTR, "images", "rm", "--sync", *found])
 
 
 def name_hook(message: str) -> str:
     """Add the program of a failed hook to the message about a pod; the device plugin's request is unknown."""
-    ways = ("device", container_proof.request())
-    named = (container_proof.with_hook(message, "", how) for how in ways)
+    ways = ("device", container_validation.request())
+    named = (container_validation.with_hook(message, "", how) for how in ways)
     return next((text for text in named if text != message), message)
 
 
@@ -77,7 +77,7 @@ def main() -> int:
         return 0
     try:
         answer: dict[str, object] = {"command": bring(reference)}
-    except (container_image.ImageError, container_proof.CommandError) as error:
+    except (container_image.ImageError, container_validation.CommandError) as error:
         answer = {"error": str(error)}
     sys.stdout.write(f"\n{MARK}{json.dumps(answer)}\n")
     return 0

@@ -170,8 +170,9 @@ def unit_command(unit: str) -> str:
     ``t`` is when the service started, empty when it does not run (:data:`SECOND`); ``m`` its process.
     In an image, ``x`` is what systemd will run when it boots: the last of the unit's command lines.
     """
-    text = _UNIT_COMMAND.replace("@UNIT@", _q(unit)).replace("@SHOWN@", shown(unit))
-    return text.replace("@PATIENCE@", str(PATIENCE_S)).replace("@HALTED@", HALTED)
+    return shell.fill(
+        _UNIT_COMMAND, UNIT=_q(unit), SHOWN=shown(unit), PATIENCE=str(PATIENCE_S), HALTED=HALTED
+    )
 
 
 #: Says ``halted=`` and sets ``hl`` where a signal has stopped the process ``m``, which may be empty; changes ``l``.
@@ -183,16 +184,16 @@ HALTED = (
 #: Makes ``t`` of :func:`unit_command` a number of seconds, for comparing with those of files.
 SECOND = '[ -z "$t" ] || t=$(date -d "$t" +%s)'
 
-#: Defines ``odd``; ``blob KIND PATH FILE``, which puts a file among those that ``told`` prints; and ``known FOLDER...``,
+#: Defines ``odd``; ``blob KIND PATH FILE``, which puts a file among those that ``print_blobs`` prints; and ``known FOLDER...``,
 #: which does so with kept originals.
-BLOBS = ODD + shell.load("blobs", "gpustate.ops").replace("@ORIGINALS@", ORIGINALS)
+BLOBS = ODD + shell.fill(shell.load("blobs", "gpustate.ops"), ORIGINALS=ORIGINALS)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """What an ask printed: rows of ``key=value``, and whole files.
 
-    A file stands behind its row ``kind=SIZE PATH``. Those that ``told`` printed have rows ``several=KIND PATH``, and
+    A file stands behind its row ``kind=SIZE PATH``. Those that ``print_blobs`` printed have rows ``several=KIND PATH``, and
     stand, after a line with the size of each, all behind ``contents=``.
     """
 

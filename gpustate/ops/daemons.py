@@ -129,7 +129,7 @@ class Daemon:
             verb: ``reload`` where that is enough for it to read its files.
         """
         more = f'[ -n "${{BACK-}}" ] || {{ {healthy}; }}' if healthy else ":"
-        check = _HEALTHY.replace("@UNIT@", _q(self.unit)).replace("@MORE@", more)
+        check = shell.fill(_HEALTHY, UNIT=_q(self.unit), MORE=more)
         return RestartDaemon(self.unit, check, paths, verb=verb, daemon=self, present=present)
 
     def settle(self, *, present: bool) -> Run:

@@ -22,7 +22,7 @@ from gpustate.diagnosis.chain import Check
 from gpustate.engine import fleet
 from gpustate.errors import ClusterError, GpustateError
 from gpustate.nodeside import container_hooks
-from gpustate.nodeside.container_proof import CONTAINERD_SOCKET
+from gpustate.nodeside.container_validation import CONTAINERD_SOCKET
 from gpustate.nodeside.pod_image import MARK
 from gpustate.remote.session import Session
 
@@ -200,6 +200,6 @@ def add(result: NodeResult, check: Check) -> None:
     reason = f"{check.name}: {check.evidence}; {check.remedy}"
     result.status, result.reason = NodeStatus.FAILED, reason
     result.states = [
-        replace(one, outcome=Outcome.FAILED, reason=reason) if one.proof else one
+        replace(one, outcome=Outcome.FAILED, reason=reason) if one.validating else one
         for one in result.states
     ]

@@ -7,19 +7,24 @@ a drain is about, and their pods are gone as soon as they are deleted.
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import draincases
 import pytest
 import shares
+import yaml
 from draincases import Case
 from labkubernetes import kubectl, wait_for
 
+from gpustate.cluster import api as api_module
 from gpustate.cluster.api import connect
 from gpustate.errors import GpustateError
 from gpustate.schedulers.base import Member, Scope
@@ -194,3 +199,25 @@ def test_the_same_pods_stay_as_with_kubectl(
         client.request("PATCH", f"/api/v1/nodes/{KUBECTL}", uncordon, "merge-patch+json")
         for space in spaces.values():
             remove(client, space)
+
+
+def test_the_service_account_of_a_pod_reaches_its_cluster(
+    cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubectl(cluster, "create", "serviceaccount", "gpustate")
+    bind = ("create", "clusterrolebinding", "gpustate", "--clusterrole=view")
+    kubectl(cluster, *bind, "--serviceaccount=default:gpustate")
+    token = kubectl(cluster, "create", "token", "gpustate").stdout
+    config = yaml.safe_load(LabKubernetes(cluster).layout.user_file("admin").read_text())
+    (named,) = config["clusters"]
+    authority = base64.b64decode(named["cluster"]["certificate-authority-data"])
+    for name, data in (("token", token.encode()), ("namespace", b"default"), ("ca.crt", authority)):
+        (tmp_path / name).write_bytes(data)
+    address = urlsplit(named["cluster"]["server"])
+    monkeypatch.setattr(api_module, "SERVICE_ACCOUNT", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", str(address.hostname))
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(address.port))
+    api = connect("in-cluster")
+    assert not api.may("patch", "", "nodes")
+    assert api.may("list", "", "pods")
+    api.close()

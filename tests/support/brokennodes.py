@@ -939,7 +939,7 @@ def showed(kind: str) -> Change:
 
 
 STARTED = tuple(
-    Scenario(f"container-{kind.name}", (35,), showed(kind.name), (kind.says,))
+    Scenario(f"container-{kind.name}", (35,), showed(kind.name), (kind.summary,))
     for kind in container_checks.KINDS
 )
 

@@ -193,7 +193,7 @@ def test_a_failed_pod_fails_the_proving_state_and_the_node() -> None:
         "gpu1",
         states=[
             StateResult("containerd", Outcome.UNCHANGED),
-            StateResult("validator", Outcome.CHANGED, proof=True),
+            StateResult("validator", Outcome.CHANGED, validating=True),
         ],
     )
     pods.add(result, judging.not_applicable("all GPUs are in use"))
