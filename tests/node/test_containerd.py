@@ -236,7 +236,7 @@ def test_a_containerd_that_somebody_disabled_is_drift_and_runs_again_after_an_ap
     assert node12.run("systemctl is-enabled containerd").stdout == "enabled\n"
     assert "ActiveState=active" in process(node12)
     assert disk(node12) == before
-    assert not gpustate("drift", lab, node12, tmp_path)["changes"]
+    assert gpustate("drift", lab, node12, tmp_path)["outcome"] == "unchanged"
 
     node12.run("systemctl disable --now containerd; systemctl mask containerd")
     reason = gpustate("apply", lab, node12, tmp_path, code=5)["reason"]
