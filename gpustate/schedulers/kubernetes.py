@@ -36,6 +36,7 @@ from gpustate.schedulers.base import (
     Stop,
     Why,
     Workload,
+    taken_over,
 )
 from gpustate.schedulers.lease import ClusterLease
 
@@ -277,7 +278,7 @@ class Kubernetes:
         def change(node: Json, current: Member) -> Json | None:
             if current.hold is None or current.hold.phase == phase:
                 return None
-            if other := _taken_over(member, current):
+            if other := taken_over(member, current.hold):
                 raise HeldElsewhereError(f"{self.title}: Node {member.name}: {other}")
             return _patch(node, replace(current.hold, phase=phase, since=now()))
 
@@ -334,7 +335,7 @@ class Kubernetes:
             reason = ""
             if current.hold is None:
                 return None
-            if reason := _taken_over(member, current):
+            if reason := taken_over(member, current.hold):
                 return None
             if current.foreign:
                 reason = "; ".join(current.foreign)
@@ -505,14 +506,6 @@ def read_hold(node: Json) -> Hold | None:
         return Hold(**{key: data[key] for key in Hold.__slots__ if key in data})
     except (ValueError, KeyError, TypeError):
         return Hold("", "", "an unreadable record", "held", "")
-
-
-def _taken_over(member: Member, current: Member) -> str:
-    """Which other run holds a member that this one held; empty: none does."""
-    was, held = member.hold, current.hold
-    if was is None or held is None or was.run == held.run:
-        return ""
-    return f"run {held.run} of {held.person} has taken it over"
 
 
 def _patch(node: Json, hold: Hold | None, *, unschedulable: bool | None = None) -> Json:
