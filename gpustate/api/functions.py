@@ -79,7 +79,7 @@ def plan(
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
     effective = inputs.policy.with_ensure("absent") if remove else inputs.policy
-    with schedulers.maintenance(inputs.inventory.nodes) as maintenance:
+    with schedulers.maintenance(inputs.inventory.nodes, effective.drain) as maintenance:
         result, sizes = _probe(
             inputs,
             effective,
@@ -223,7 +223,7 @@ def apply(
     fleet.resolve_all(request)
     fleet.batches((), request.serial)
     why = {"run": request.run, "person": fleet.controller().name, "text": request.ticket}
-    with schedulers.maintenance(inputs.inventory.nodes, **why) as maintenance:
+    with schedulers.maintenance(inputs.inventory.nodes, effective.drain, **why) as maintenance:
         request.maintenance = maintenance
         if started is not None:
             started(request.run)

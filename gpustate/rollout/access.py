@@ -113,7 +113,8 @@ class Accesses:
             )
             commands = SlurmHost(target)
             self._closed.append(commands)
-            self._found[key] = Slurm(commands.run, host)
+            hosts = {one.name: one.connection.host or one.name for one in self._by_name.values()}
+            self._found[key] = Slurm(commands.run, host, hosts)
         return self._found[key]
 
     def close(self) -> None:

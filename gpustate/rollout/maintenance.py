@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpustate.core.change import Disruption
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import AGENTS, NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError
 from gpustate.rollout.slots import Slots
 from gpustate.schedulers.base import (
-    DrainPolicy,
     HeldElsewhereError,
     Member,
     NotDrainedError,
@@ -117,12 +117,22 @@ class ScheduledMaintenance:
                 f"apply would refuse: {scheduler.title}: {member.name} is out of service: {'; '.join(member.foreign)}"
             ]
         workloads = scheduler.workloads(member, scope, self._policy)
-        stuck = [one for one in workloads if one.problem]
-        gone = [one for one in workloads if not one.problem]
+        waited = [one for one in workloads if one.waited]
+        forever = waited if not self._policy.wait_timeout_s else []
+        stuck = [one for one in workloads if one.problem and one not in forever]
+        gone = [one for one in workloads if not one.problem and not one.waited]
         which = "GPU workloads" if scope is Scope.GPU else "workloads"
-        notes = [f"{scheduler.title}: holds {member.name}; {which} that leave: {_names(gone)}"]
+        words = f"; waits for {_names(waited)} to complete, {self._waiting_time}" if waited else ""
+        notes = [
+            f"{scheduler.title}: holds {member.name}{words}; {which} that leave: {_names(gone)}"
+        ]
         notes += [f"cannot be drained: {one.name}: {one.problem}" for one in stuck]
         return notes
+
+    @property
+    def _waiting_time(self) -> str:
+        seconds = self._policy.wait_timeout_s
+        return f"{seconds:g} s at most" if seconds else "without a time limit"
 
     def _no_access(self, subject: Subject, kind: str) -> str:
         agent = next(one for one in subject.facts.agents if AGENTS.get(one) == kind)
