@@ -16,9 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
+from gpustate import clock
 from gpustate.cluster import pods as cluster_pods
 from gpustate.cluster.api import FIELD_MANAGER, Api, RefusedRequest
 from gpustate.core.drain import DrainPolicy
@@ -37,6 +37,7 @@ from gpustate.schedulers.base import (
     Why,
     Workload,
     rules_of,
+    taken_over,
 )
 from gpustate.schedulers.lease import ClusterLease
 
@@ -68,12 +69,9 @@ _RIGHTS = (
 #: Labels by which the GPU Operator's tools let pods of NVIDIA's run on a Node.
 _DEPLOY = "nvidia.com/gpu.deploy."
 _CONFLICTS = 5
+#: Clocks that differ by more are wrong.
+_SKEW_S = 60.0
 _REFRESH_S = 180.0
-
-
-def now() -> str:
-    """The time in UTC, as records have it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(slots=True)
@@ -105,6 +103,7 @@ class Kubernetes:
         self._sleep = sleep
         self._clock = clock
         self._lock = threading.Lock()
+        self._reviewing = threading.Lock()
         self._lease = ClusterLease(api, sleep=sleep, clock=clock)
         self._lists: _Lists | None = None
         self._may: list[str] | None = None
@@ -125,6 +124,8 @@ class Kubernetes:
                     nodes = self._api.nodes()
                     maintenances = self._api.maintenances()
                 except RefusedRequest as error:
+                    if error.status == 403:
+                        self._check_rights()
                     raise with_rule(error) from None
                 self._lists = _Lists(nodes, cluster_pods.NodeIndex(nodes), maintenances)
             return self._lists
@@ -167,21 +168,30 @@ class Kubernetes:
     def _of_cluster(self, *, fresh: bool = False) -> eviction.Cluster:
         with self._lock:
             if self._cluster is None or fresh:
-                self._cluster = eviction.Cluster.of(
-                    self._api.daemon_sets(), self._api.claims(), self._api.budgets()
-                )
+                try:
+                    self._cluster = eviction.Cluster.of(
+                        self._api.daemon_sets(), self._api.claims(), self._api.budgets()
+                    )
+                except RefusedRequest as error:
+                    raise with_rule(error) from None
             return self._cluster
 
     def _all_pods(self) -> dict[str, list[Json]]:
         with self._lock:
             if self._pods is None:
                 found: dict[str, list[Json]] = {}
-                for pod in self._api.pods():
+                for pod in self._listed_pods():
                     node = (pod.get("spec") or {}).get("nodeName")
                     if node:
                         found.setdefault(node, []).append(pod)
                 self._pods = found
             return self._pods
+
+    def _listed_pods(self) -> list[Json]:
+        try:
+            return self._api.pods()
+        except RefusedRequest as error:
+            raise with_rule(error) from None
 
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
         """The pods that would have to leave."""
@@ -208,8 +218,9 @@ class Kubernetes:
     # --- hold and release --------------------------------------------------------------
 
     def enter(self, why: Why, say: Say, stop: Stop) -> None:
-        """Check the rights, and take the cluster's Lease."""
+        """Check the rights and the clock, and take the cluster's Lease."""
         self._check_rights()
+        self._check_clock()
         self._lease.hold(why, say, stop)
 
     def leave(self) -> None:
@@ -232,7 +243,7 @@ class Kubernetes:
                 why.person,
                 why.text,
                 "held",
-                now(),
+                clock.now(),
                 before.schedulable_before if before else current.schedulable,
                 before.gpus_before if before else current.gpus,
             )
@@ -242,7 +253,7 @@ class Kubernetes:
 
     def _check_rights(self) -> None:
         """Refuse before anything is written, with every rule that is missing."""
-        with self._lock:
+        with self._reviewing:
             if self._may is None:
                 self._may = [
                     rule(verb, group, resource)
@@ -256,15 +267,24 @@ class Kubernetes:
                 fix=f"add to a ClusterRole of its user: {'; '.join(missing)}",
             )
 
+    def _check_clock(self) -> None:
+        """Refuse to write times of a clock that is off; a Lease and the records on Nodes are read elsewhere."""
+        skew_s = self._api.skew_s
+        if abs(skew_s) > _SKEW_S:
+            raise ClusterError(
+                f"{self.title}: this machine's clock is {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the API server's",
+                fix="synchronize both clocks, then run again",
+            )
+
     def note(self, member: Member, phase: str) -> Member:
         """Record the phase."""
 
         def change(node: Json, current: Member) -> Json | None:
             if current.hold is None or current.hold.phase == phase:
                 return None
-            if other := _taken_over(member, current):
+            if other := taken_over(member, current.hold):
                 raise HeldElsewhereError(f"{self.title}: Node {member.name}: {other}")
-            return _patch(node, replace(current.hold, phase=phase, since=now()))
+            return _patch(node, replace(current.hold, phase=phase, since=clock.now()))
 
         return self._write(member.name, change)
 
@@ -335,7 +355,7 @@ class Kubernetes:
             reason = ""
             if current.hold is None:
                 return None
-            if reason := _taken_over(member, current):
+            if reason := taken_over(member, current.hold):
                 return None
             if current.foreign:
                 reason = "; ".join(current.foreign)
@@ -552,14 +572,6 @@ def read_hold(node: Json) -> Hold | None:
         return Hold(**{key: data[key] for key in Hold.__slots__ if key in data})
     except (ValueError, KeyError, TypeError):
         return Hold("", "", "an unreadable record", "held", "")
-
-
-def _taken_over(member: Member, current: Member) -> str:
-    """Which other run holds a member that this one held; empty: none does."""
-    was, held = member.hold, current.hold
-    if was is None or held is None or was.run == held.run:
-        return ""
-    return f"run {held.run} of {held.person} has taken it over"
 
 
 def _patch(node: Json, hold: Hold | None, *, unschedulable: bool | None = None) -> Json:
