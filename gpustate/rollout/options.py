@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.rollout.access import Accesses
+from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance
 from gpustate.schedulers.base import DrainPolicy
 
@@ -33,7 +34,13 @@ class Schedulers:
 
     @contextmanager
     def maintenance(
-        self, nodes: Sequence[InventoryNode], *, run: str = "", person: str = "", text: str = ""
+        self,
+        nodes: Sequence[InventoryNode],
+        *,
+        run: str = "",
+        person: str = "",
+        text: str = "",
+        gate: Gate | None = None,
     ) -> Iterator[Maintenance]:
         """Maintenance of these nodes; its connections are closed at the end.
 
@@ -42,6 +49,7 @@ class Schedulers:
             run: id of the run that changes them; empty: they are only planned.
             person: who runs it.
             text: the ticket or reason.
+            gate: shared with the rollout of these nodes.
 
         Raises:
             UsageError: a kubeconfig, or a variable that names a scheduler, cannot be used.
@@ -51,7 +59,9 @@ class Schedulers:
             return
         access = Accesses(nodes, self.kubeconfig, read=bool(run))
         try:
-            yield ScheduledMaintenance(access, run, person, self.drain, text, self.max_unavailable)
+            yield ScheduledMaintenance(
+                access, run, person, self.drain, text, self.max_unavailable, gate
+            )
         finally:
             access.close()
 

@@ -1,4 +1,4 @@
-"""How far a run goes on after nodes have failed: by batches, or up to a number."""
+"""Waves of a run: their nodes, how far it goes on after failures, pause, abort and soak time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy
 from gpustate.engine import fleet
+from gpustate.rollout.strategy import Strategy
+from gpustate.rollout.waves import Waves
 
 NAMES = [f"n{number}" for number in range(10)]
 
@@ -33,10 +35,9 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def run(*, serial: tuple[str, ...] = (), max_failures: int = 0) -> fleet.FleetResult:
     inventory = Inventory("test", tuple(InventoryNode(name) for name in NAMES))
-    request = fleet.Request(
-        Policy(), inventory, apply=True, forks=1, serial=serial, max_failures=max_failures
-    )
-    return fleet.run(request)
+    strategy = Strategy(serial, max_failures)
+    turns = Waves(strategy.rollout(inventory, 1, 0.0))
+    return fleet.run(fleet.Request(Policy(), inventory, apply=True, forks=1, turns=turns))
 
 
 def test_the_batch_of_the_first_failure_is_the_last(broken: set[str]) -> None:
