@@ -208,6 +208,11 @@ def born(pid: int) -> str:
     return f"{stat.rpartition(')')[2].split()[19]}@{boot}"
 
 
+def process_runs(pid: int, since: str) -> bool:
+    """A process with this id and start time still runs."""
+    return bool(since) and pid > 0 and born(pid) == since
+
+
 def ordered(states: Sequence[AnyState], known: Collection[str] = frozenset()) -> list[AnyState]:
     """States in dependency order; raise ``GraphError`` if there is a dependency cycle."""
     by_name = {state.name: state for state in states}
