@@ -72,10 +72,10 @@ def roll_out(
 
 def validation(policy: Policy) -> Policy | None:
     """The validators of a policy, made to run again; ``None``: it has none."""
-    proofs = [state for state in policy.states if state.proof]
+    validators = [state for state in policy.states if state.validating]
     forced = [
         build(type(s), {**parameters(s), "force": True}) if "force" in type(s).model_fields else s
-        for s in proofs
+        for s in validators
     ]
     return policy.but(*forced) if forced else None
 

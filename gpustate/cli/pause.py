@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpustate import clock
 from gpustate.cli import common
 from gpustate.errors import UsageError
 
@@ -62,7 +63,7 @@ def _ask(action: str, run: str | None, inventory: str | None, kubeconfig: str | 
     from gpustate.rollout.board import Control
 
     def ask(found: Running) -> None:
-        found.ask(Control(found.run, action, fleet.controller().name, common.now()).text())
+        found.ask(Control(found.run, action, fleet.controller().name, clock.now()).text())
         what = "no further node begins" if action == "pause" else "it ends after the running nodes"
         click.echo(f"run {found.run} of {found.person}: {what}")
 

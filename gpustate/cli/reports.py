@@ -16,25 +16,22 @@ FORMATS = click.Choice(["text", "json", "markdown", "html"])
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "markdown", ".json": "json", ".txt": "text"}
 
 
-def report_options(function: common.F) -> common.F:
-    """``--report`` and ``--serial``."""
-    for option in (
-        click.option(
-            "--serial",
-            metavar="SIZES",
-            help="Estimate the time for batches like those of apply --serial: 1,10%,50%.",
-        ),
-        click.option(
-            "--report",
-            "reports",
-            multiple=True,
-            metavar="FILE",
-            type=click.Path(dir_okay=False),
-            help="Also write a report; its suffix sets the format: .html, .md, .json, .txt; repeatable.",
-        ),
-    ):
-        function = option(function)
-    return function
+#: ``--report`` and ``--serial``.
+report_options = common.options(
+    click.option(
+        "--report",
+        "reports",
+        multiple=True,
+        metavar="FILE",
+        type=click.Path(dir_okay=False),
+        help="Also write a report; its suffix sets the format: .html, .md, .json, .txt; repeatable.",
+    ),
+    click.option(
+        "--serial",
+        metavar="SIZES",
+        help="Estimate the time for batches like those of apply --serial: 1,10%,50%.",
+    ),
+)
 
 
 def check(reports: Sequence[str], serial: str | None) -> None:
