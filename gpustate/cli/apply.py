@@ -11,6 +11,7 @@ import click
 from gpustate import clock
 from gpustate.cli import common, notes, rules
 from gpustate.cli.context import context
+from gpustate.cli.rollout import rollout_options, strategy_of
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import UsageError
 
@@ -59,15 +60,16 @@ apply_options = common.options(
     click.option(
         "--serial",
         metavar="SIZES",
-        help="Process nodes in batches, one after the other: 1,10%,50%.",
+        help="Process nodes in waves, one after the other: 1,10%,50%.",
     ),
     click.option(
         "--max-failures",
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Begin no further node once N have failed [default: the batch of the first is the last].",
+        help="Begin no further node once N have failed [default: the wave of the first is the last].",
     ),
+    *rollout_options,
     click.option(
         "--reason",
         metavar="TEXT",
@@ -233,6 +235,7 @@ def execute(
             all_or_nothing=bool(options.get("all_or_nothing")),
             serial=common.serial(options["serial"]),
             max_failures=int(options.get("max_failures") or 0),
+            **strategy_of(options),
             reason=options.get("reason") or "",
             schedulers=schedulers_of(options),
             events=listen,
@@ -247,7 +250,7 @@ def execute(
     document = result.document
     records.end(
         record,
-        interrupted=result.interrupted or bool(result.skipped),
+        interrupted=result.interrupted or bool(result.skipped or result.stopped),
         outcome={
             "exit_code": result.exit_code,
             "summary": result.summary,
@@ -261,6 +264,8 @@ def execute(
     else:
         show(render.nodes_page(document, diff=options["diff"]))
         show(render.troubles_page(document, diff=options["diff"]))
+        if result.stopped:
+            click.echo(f"Stopped: {result.stopped}")
         if result.skipped:
             click.echo(f"Not started: {render.names_line(result.skipped)}")
         if result.interrupted:

@@ -39,7 +39,7 @@ from gpustate.schedulers.base import (
     rules_of,
     taken_over,
 )
-from gpustate.schedulers.lease import ClusterLease
+from gpustate.schedulers.lease import NAME, NAMESPACE, ClusterLease, Standing, ask, standing
 
 Json = dict[str, Any]
 
@@ -160,6 +160,46 @@ class Kubernetes:
             gpus=sum(cluster_pods.allocatable(node).values()),
             counts=cluster_pods.has_gpus(node),
         )
+
+    def labels(self, key: str) -> dict[str, str]:
+        """A label's value, by every name and address of the Nodes that have it."""
+        found: dict[str, str] = {}
+        for node in self._listed().nodes:
+            labels = node["metadata"].get("labels") or {}
+            if not labels.get(key):
+                continue
+            addresses = (node.get("status") or {}).get("addresses") or []
+            names = [node["metadata"]["name"], labels.get("kubernetes.io/hostname")]
+            for name in (*names, *(one.get("address") for one in addresses)):
+                if name:
+                    found[str(name)] = str(labels[key])
+        return found
+
+    # --- the rollout of the cluster ------------------------------------------------------
+
+    def publish(self, progress: str) -> None:
+        """Show how far the rollout of this run is; empty: it is over."""
+        self._lease.publish(progress)
+
+    def control(self) -> str | None:
+        """The request to this run; ``None``: the server does not answer."""
+        return self._lease.control()
+
+    def standing(self) -> Standing:
+        """Which run changes nodes of this cluster, how far it is, and what it is asked for.
+
+        Raises:
+            ClusterError: the server does not answer.
+        """
+        return standing(self._api.lease(NAMESPACE, NAME))
+
+    def ask(self, run: str, control: str) -> None:
+        """Leave a request to a run; empty: take it back.
+
+        Raises:
+            ClusterError: the run does not hold the Lease, or the server does not answer.
+        """
+        ask(self._api, run, control)
 
     # --- workloads ---------------------------------------------------------------------
 
