@@ -87,6 +87,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "Build an offline bundle for air-gapped nodes.",
     ),
     "resume": ("resume", "resume", "Resume an interrupted run."),
+    "history": (
+        "history",
+        "history",
+        "Show the last runs from this controller: person, policy, reason, outcome.",
+    ),
     "status": (
         "status",
         "status",

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from gpustate.cli import reports, watching
 from gpustate.errors import UsageError
 
 
@@ -22,7 +23,9 @@ from gpustate.errors import UsageError
 )
 @click.option("--list", "listed", is_flag=True, help="List everyone's unfinished runs and exit.")
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
-def resume(run: str | None, inventory: str | None, listed: bool, yes: bool) -> None:
+@reports.report_option
+@watching.watch_options
+def resume(run: str | None, inventory: str | None, listed: bool, yes: bool, **own: Any) -> None:
     """Resume RUN with the same policy, nodes and options; without RUN, your own last interrupted run.
 
     Node programs that are still running are followed to their end; then the nodes are probed again and
@@ -30,7 +33,7 @@ def resume(run: str | None, inventory: str | None, listed: bool, yes: bool) -> N
     """
     from gpustate.engine import fleet, records
 
-    waiting = records.unfinished(_at_work)
+    waiting = records.unfinished(at_work)
     if listed:
         _show(waiting)
         return
@@ -46,10 +49,10 @@ def resume(run: str | None, inventory: str | None, listed: bool, yes: bool) -> N
                 run,
                 yes=yes,
             )
-    _resume(record)
+    _resume(record, own)
 
 
-def _at_work(pid: int, since: str) -> bool:
+def at_work(pid: int, since: str) -> bool:
     """The controller of a run is still running."""
     from gpustate.engine import fleet
 
@@ -142,7 +145,7 @@ def _show(found: list[dict[str, Any]]) -> None:
         click.echo(printable("  ".join(parts)))
 
 
-def _resume(record: dict[str, Any]) -> None:
+def _resume(record: dict[str, Any], own: dict[str, Any]) -> None:
     from gpustate import policies
     from gpustate.cli.apply import LEVEL, apply_policy, resume_plan
     from gpustate.engine import records
@@ -157,6 +160,7 @@ def _resume(record: dict[str, Any]) -> None:
         )
     options["max_disruption"] = LEVEL.convert(options.get("max_disruption", "reboot"), None, None)
     options["yes"] = True
+    options |= own  # records do not contain them
     prompts = options.get("ask_become_pass") or options.get("ask_vault_pass")
     if prompts and not os.isatty(0):
         raise UsageError(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from gpustate.core.change import Disruption
 from gpustate.core.facts import AGENTS, NodeFacts
 from gpustate.core.inventory import InventoryNode
-from gpustate.engine.maintenance import Subject
+from gpustate.engine.maintenance import STAYS_OUT, Subject
 from gpustate.errors import GpustateError, RefusedError
 from gpustate.rollout.slots import Slots
 from gpustate.schedulers.base import (
@@ -243,7 +243,7 @@ class ScheduledMaintenance:
 
 
 def _stays_out(scheduler: Scheduler, member: Member, why: str) -> str:
-    return f"{scheduler.title}: {member.name} stays out of service: {why}"
+    return f"{scheduler.title}: {member.name} {STAYS_OUT}: {why}"
 
 
 def _names(workloads: list[Workload], limit: int = 5) -> str:
