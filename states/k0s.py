@@ -69,7 +69,7 @@ class K0sQuery(CriQuery[Found]):
             MERGED=MERGED_PATH,
             SOCKET=SOCKET,
         )
-        return BLOBS + script.replace("@EACH@", each)
+        return BLOBS + shell.fill(script, EACH=each)
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "k0s' files", ("file",))

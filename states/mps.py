@@ -54,7 +54,7 @@ _SMI = '[ -r "$PROC/driver/nvidia/version" ] && timeout -k 2 20 nvidia-smi --for
 #: Asked where NVML was not, and where something is to change: nvidia-smi wakes every GPU.
 _MODES = f"{_SMI} --query-gpu=uuid,compute_mode"
 _HOLDERS = f"{_SMI} --query-compute-apps=pid,process_name"
-_PROGRAM = ShippedFile("mps_proof.py", "gpustate.nodeside", "mps_proof.py")
+_PROGRAM = ShippedFile("mps_validation.py", "gpustate.nodeside", "mps_validation.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +382,7 @@ class MpsRunning(State[Observed]):
             for code in (802, 803, 804)
         )
         return (
-            f"cat >\"$R/mps_proof.py\" <<'PROGRAM'\n{_PROGRAM.load().decode()}PROGRAM\n"
+            f"cat >\"$R/mps_validation.py\" <<'PROGRAM'\n{_PROGRAM.load().decode()}PROGRAM\n"
             f"remedy_for() {{ case $1 in {moves} esac; }}\nset -- {words}\n"
         ) + shell.load(
             "mps_validate", "gpustate.states", PIPES=self.pipe_folder, PROOF=self._proof(observed)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from gpustate import compat, policies, registry
+from gpustate import clock, compat, policies, registry
 from gpustate.api import saved
 from gpustate.api.results import ApplyResult, DriftResult, PlanResult
 from gpustate.api.sources import load_inventory, load_policy, lock_file
@@ -101,7 +100,7 @@ def plan(
         inputs.source,
         result.nodes,
         run=result.run,
-        created=_now(),
+        created=clock.now(),
         schedule=schedule(result, forks, sizes) if estimate else None,
         context=context,
     )
@@ -139,7 +138,12 @@ def drift(
     )
     result.drift = True
     document = documents.plan_document(
-        inputs.policy, inputs.source, result.nodes, run=result.run, created=_now(), context=context
+        inputs.policy,
+        inputs.source,
+        result.nodes,
+        run=result.run,
+        created=clock.now(),
+        context=context,
     )
     _add_lock(document, inputs)
     return DriftResult(**_common(inputs, result), document=document)
@@ -233,7 +237,7 @@ def apply(
     outcome = documents.result_document(
         result.nodes,
         run=result.run,
-        created=_now(),
+        created=clock.now(),
         verb="remove" if remove else "apply",
         summary=result.summary(),
         exit_code=result.exit_code,
@@ -408,8 +412,3 @@ def _retried(
         return context
     before = document.get("context") or context
     return {**context, "retry": before.get("retry", context.get("retry"))}
-
-
-def _now() -> str:
-    """The present time in UTC, for documents."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -124,7 +124,7 @@ class FirstBoot(State[Observed]):
             observed,
             work=observed.wanted_work,
             program=_digest(observed.wanted_files),
-            unit=_UNIT.replace("@FOLDER@", self._folder) if needed else None,
+            unit=shell.fill(_UNIT, FOLDER=self._folder) if needed else None,
             enabled=needed,
             result="",
         )
@@ -183,16 +183,14 @@ def compiled(
         return {}, ()
     folder = f"{node.state_folder}/firstboot"
     words = {
-        "@G@": shlex.quote(node.state_folder),
-        "@PROC@": shlex.quote(node.proc_root),
-        "@SYS@": shlex.quote(node.sys_root),
-        "@UNIT@": UNIT,
-        "@LINK@": UNIT_LINK,
-        "@LINK_FOLDER@": UNIT_LINK.rpartition("/")[0],
+        "G": shlex.quote(node.state_folder),
+        "PROC": shlex.quote(node.proc_root),
+        "SYS": shlex.quote(node.sys_root),
+        "UNIT": UNIT,
+        "LINK": UNIT_LINK,
+        "LINK_FOLDER": UNIT_LINK.rpartition("/")[0],
     }
-    run, head = _RUN, _PROGRAM
-    for word, value in words.items():
-        run, head = run.replace(word, value), head.replace(word, value)
+    run, head = shell.fill(_RUN, **words), shell.fill(_PROGRAM, **words)
     labels = [(state, masked(step.label)) for state, step in program.steps]
     work = tuple(f"{state}: {' '.join(label.split())}" for state, label in labels)
     listed = [{"state": state, "label": label} for state, label in labels]

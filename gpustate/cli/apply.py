@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpustate import clock
 from gpustate.cli import common, notes, reports, rules, watching
 from gpustate.cli.context import context
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
@@ -38,52 +39,47 @@ class _Level(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 LEVEL = _Level()
 
 
-def apply_options(function: common.F) -> common.F:
-    """Options of verbs that change nodes."""
-    for option in reversed(
-        (
-            click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),
-            click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation."),
-            click.option(
-                "--max-disruption",
-                type=LEVEL,
-                default="reboot",
-                show_default=True,
-                metavar="LEVEL",
-                help="Refuse nodes whose plan may exceed this disruption: none, reload, restart, drain, reset, reboot.",
-            ),
-            click.option(
-                "--all-or-nothing",
-                is_flag=True,
-                help="Do not change a node if any of its states is refused or fails to plan.",
-            ),
-            click.option(
-                "--serial",
-                metavar="SIZES",
-                help="Process nodes in batches, one after the other: 1,10%,50%.",
-            ),
-            click.option(
-                "--max-failures",
-                type=click.IntRange(min=0),
-                default=0,
-                metavar="N",
-                help="Begin no further node once N have failed [default: the batch of the first is the last].",
-            ),
-            click.option(
-                "--reason",
-                metavar="TEXT",
-                help="Ticket or reason, recorded in the nodes' locks and in the run's records.",
-            ),
-            click.option(
-                "--diff",
-                is_flag=True,
-                help="Show the content of files that change; secrets stay masked.",
-            ),
-            reports.report_option,
-        )
-    ):
-        function = option(function)
-    return function
+#: Options of verbs that change nodes.
+apply_options = common.options(
+    click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),
+    click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation."),
+    click.option(
+        "--max-disruption",
+        type=LEVEL,
+        default="reboot",
+        show_default=True,
+        metavar="LEVEL",
+        help="Refuse nodes whose plan may exceed this disruption: none, reload, restart, drain, reset, reboot.",
+    ),
+    click.option(
+        "--all-or-nothing",
+        is_flag=True,
+        help="Do not change a node if any of its states is refused or fails to plan.",
+    ),
+    click.option(
+        "--serial",
+        metavar="SIZES",
+        help="Process nodes in batches, one after the other: 1,10%,50%.",
+    ),
+    click.option(
+        "--max-failures",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="N",
+        help="Begin no further node once N have failed [default: the batch of the first is the last].",
+    ),
+    click.option(
+        "--reason",
+        metavar="TEXT",
+        help="Ticket or reason, recorded in the nodes' locks and in the run's records.",
+    ),
+    click.option(
+        "--diff",
+        is_flag=True,
+        help="Show the content of files that change; secrets stay masked.",
+    ),
+    reports.report_option,
+)
 
 
 @click.command()
@@ -240,7 +236,7 @@ def execute(
             person, born = fleet.person(), fleet.born(os.getpid())
             kept = watching.recorded(options)
             record = records.begin(
-                run, verb, source, kept, person=person, born=born, created=common.now()
+                run, verb, source, kept, person=person, born=born, created=clock.now()
             )
             watchers.begin()
 
@@ -275,7 +271,7 @@ def execute(
                 "summary": result.summary,
                 "nodes": {node.name: node.status.value for node in result.nodes},
                 "skipped": list(result.skipped),
-                "ended": common.now(),
+                "ended": clock.now(),
             },
         )
         outcome = Outcome(

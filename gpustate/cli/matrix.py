@@ -25,26 +25,23 @@ _RULES = click.option(
 )
 
 
-def _facts(function: F) -> F:
-    """``--set FACT=VALUE ...`` and ``--allow RULE=REASON``."""
-    for option in (
-        click.argument("more", nargs=-1, metavar="[FACT=VALUE]..."),
-        click.option(
-            "--allow",
-            multiple=True,
-            metavar="RULE=REASON",
-            help="Allow a compatibility rule to be violated: RULE=REASON.",
-        ),
-        click.option(
-            "--set",
-            "given",
-            multiple=True,
-            metavar="FACT=VALUE",
-            help="A known fact, NAME=VALUE; repeatable.",
-        ),
-    ):
-        function = option(function)
-    return function
+#: ``--set FACT=VALUE ...`` and ``--allow RULE=REASON``.
+_facts = common.options(
+    click.option(
+        "--set",
+        "given",
+        multiple=True,
+        metavar="FACT=VALUE",
+        help="A known fact, NAME=VALUE; repeatable.",
+    ),
+    click.option(
+        "--allow",
+        multiple=True,
+        metavar="RULE=REASON",
+        help="Allow a compatibility rule to be violated: RULE=REASON.",
+    ),
+    click.argument("more", nargs=-1, metavar="[FACT=VALUE]..."),
+)
 
 
 @click.group()

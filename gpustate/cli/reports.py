@@ -29,19 +29,15 @@ report_option = click.option(
     help="Also write a report; its suffix sets the format: .html, .md, .json, .txt; repeatable.",
 )
 
-
-def report_options(function: common.F) -> common.F:
-    """``--report`` and ``--serial``."""
-    for option in (
-        click.option(
-            "--serial",
-            metavar="SIZES",
-            help="Estimate the time for batches like those of apply --serial: 1,10%,50%.",
-        ),
-        report_option,
-    ):
-        function = option(function)
-    return function
+#: ``--report`` and ``--serial``.
+report_options = common.options(
+    report_option,
+    click.option(
+        "--serial",
+        metavar="SIZES",
+        help="Estimate the time for batches like those of apply --serial: 1,10%,50%.",
+    ),
+)
 
 
 def check(reports: Sequence[str], serial: str | None) -> None:

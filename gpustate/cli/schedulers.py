@@ -15,54 +15,49 @@ if TYPE_CHECKING:
 _DRAIN_S = 300
 
 
-def scheduler_options(function: common.F) -> common.F:
-    """Options of everything that may take nodes out of service."""
-    for option in reversed(
-        (
-            click.option(
-                "--kubeconfig",
-                metavar="FILE",
-                help="Cordon, drain and uncordon nodes with a kubelet by this file's current context [default: the variable gpustate_kubeconfig].",
-            ),
-            click.option(
-                "--ignore-scheduler",
-                is_flag=True,
-                help="Change nodes without draining them, whatever runs there.",
-            ),
-            click.option(
-                "--max-unavailable",
-                metavar="N|N%",
-                default="",
-                help="Nodes of a cluster that may be out of service at a time, whoever took them out [default: no limit].",
-            ),
-            click.option(
-                "--drain-timeout",
-                type=click.IntRange(min=0),
-                default=_DRAIN_S,
-                show_default=True,
-                metavar="SECONDS",
-                help="Give up draining a node after this time; 0 waits forever.",
-            ),
-            click.option(
-                "--grace-period",
-                type=click.IntRange(min=0),
-                metavar="SECONDS",
-                help="Time a pod has to terminate [default: its own].",
-            ),
-            click.option(
-                "--delete-emptydir-data",
-                is_flag=True,
-                help="Also evict pods with emptyDir volumes; their data is deleted.",
-            ),
-            click.option(
-                "--drain-force",
-                is_flag=True,
-                help="Also evict pods that no controller would create again.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+#: Options of everything that may take nodes out of service.
+scheduler_options = common.options(
+    click.option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="Cordon, drain and uncordon nodes with a kubelet by this file's current context [default: the variable gpustate_kubeconfig].",
+    ),
+    click.option(
+        "--ignore-scheduler",
+        is_flag=True,
+        help="Change nodes without draining them, whatever runs there.",
+    ),
+    click.option(
+        "--max-unavailable",
+        metavar="N|N%",
+        default="",
+        help="Nodes of a cluster that may be out of service at a time, whoever took them out [default: no limit].",
+    ),
+    click.option(
+        "--drain-timeout",
+        type=click.IntRange(min=0),
+        default=_DRAIN_S,
+        show_default=True,
+        metavar="SECONDS",
+        help="Give up draining a node after this time; 0 waits forever.",
+    ),
+    click.option(
+        "--grace-period",
+        type=click.IntRange(min=0),
+        metavar="SECONDS",
+        help="Time a pod has to terminate [default: its own].",
+    ),
+    click.option(
+        "--delete-emptydir-data",
+        is_flag=True,
+        help="Also evict pods with emptyDir volumes; their data is deleted.",
+    ),
+    click.option(
+        "--drain-force",
+        is_flag=True,
+        help="Also evict pods that no controller would create again.",
+    ),
+)
 
 
 def schedulers_of(options: Mapping[str, Any]) -> Schedulers:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import click
 
+from gpustate import clock
 from gpustate.cli import common, watching
 from gpustate.cli.context import context
 from gpustate.errors import EXIT_VALIDATION, UsageError, worst_exit_code
@@ -94,18 +95,18 @@ def validate(
     own |= {"tests_limit": tests_limit, "pod_timeout": pod_timeout}
     path = _checked(folder)
     whole = common.load_policy(policy, options)
-    proofs = [state for state in whole.states if state.proof]
-    if not proofs:
+    validators = [state for state in whole.states if state.validating]
+    if not validators:
         raise UsageError(
             f"{policy} has no validator",
             fix="add the state validator to it (in Python NodeValidated()), or run: gpustate validate validator",
         )
     forced = [
         build(type(s), {**parameters(s), "force": True}) if "force" in type(s).model_fields else s
-        for s in proofs
+        for s in validators
     ]
     inventory = common.load_inventory(options)
-    pod_request = _pod_request(inventory.nodes, proofs, kubeconfig or "", pod_timeout)
+    pod_request = _pod_request(inventory.nodes, validators, kubeconfig or "", pod_timeout)
     resolved = fleet.resolve_all(fleet.Request(whole, inventory, known=common.known_states()))
     request = run_request(
         whole.but(*forced),
@@ -153,7 +154,7 @@ def validate(
         made = document.result_document(
             result.nodes,
             run=result.run,
-            created=common.now(),
+            created=clock.now(),
             verb="validate",
             summary=result.summary(),
             exit_code=exit_code,
@@ -220,12 +221,15 @@ def _verdict(node: Mapping[str, Any], tests: Sequence[SiteTest]) -> tuple[str, s
 
 
 def _pod_request(
-    nodes: Sequence[InventoryNode], proofs: Sequence[AnyState], kubeconfig: str, timeout_s: float
+    nodes: Sequence[InventoryNode],
+    validators: Sequence[AnyState],
+    kubeconfig: str,
+    timeout_s: float,
 ) -> pods.Request | None:
     """The request for pods, with its kubeconfigs read before any node is reached; ``None``: no pods."""
     from gpustate.core.policy import parameters
 
-    values = [parameters(state) for state in proofs]
+    values = [parameters(state) for state in validators]
     if all(one.get("containers") == "none" for one in values):
         return None
     if not kubeconfig and not any("gpustate_kubeconfig" in node.vars for node in nodes):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpustate.cli import common
 from gpustate.errors import EXIT_ERROR, EXIT_INTERRUPTED, GpustateError, UsageError
 
 if TYPE_CHECKING:
-    from gpustate.cli import common
     from gpustate.core.inventory import Inventory
     from gpustate.engine.events import Event, Listener
     from gpustate.reporting.runs import Run
@@ -52,9 +52,8 @@ webhook_option = click.option(
 )
 
 
-def watch_options(function: common.F) -> common.F:
-    """``--events`` and ``--webhook``."""
-    return events_option(webhook_option(function))
+#: ``--events`` and ``--webhook``.
+watch_options = common.options(events_option, webhook_option)
 
 
 def warn(text: str) -> None:

@@ -145,7 +145,7 @@ class NodeFacts:
         return self.os_id + version.partition(".")[0]
 
 
-_SCRIPT = shell.load("facts", "gpustate.core").replace("@FAMILY@", rpm.FAMILY)
+_SCRIPT = shell.fill(shell.load("facts", "gpustate.core"), FAMILY=rpm.FAMILY)
 
 _ID = re.compile("0x[0-9A-Fa-f]{4,6}")
 

@@ -43,7 +43,7 @@ class StateResult:
         inspect: of a failed step: a read-only command that shows why, for the same shell.
         known_after: names of the states it waits for.
         worst: what a plan not known yet may cost.
-        proof: it is a proving state.
+        validating: of a state that only validates others.
     """
 
     state: str
@@ -55,7 +55,7 @@ class StateResult:
     inspect: str = ""
     known_after: tuple[str, ...] = ()
     worst: Disruption = Disruption.NONE
-    proof: bool = False
+    validating: bool = False
 
     def masked(self) -> StateResult:
         """The same without secrets."""
@@ -170,8 +170,8 @@ class NodeResult:
         """What this node alone would make the run end with, pending changes not counted."""
         failed = self.outcomes(Outcome.FAILED)
         if self.status is NodeStatus.FAILED:
-            only_proofs = bool(failed) and all(result.proof for result in failed)
-            return errors.EXIT_VALIDATION if only_proofs else errors.EXIT_ERROR
+            only_validation = bool(failed) and all(result.validating for result in failed)
+            return errors.EXIT_VALIDATION if only_validation else errors.EXIT_ERROR
         return {
             NodeStatus.OK: errors.EXIT_OK,
             NodeStatus.UNREACHABLE: errors.EXIT_UNREACHABLE,

@@ -73,6 +73,7 @@ class Options:
         forecast: predict the changes of states whose plan depends on other states.
         checks: further reasons not to change a node.
         maintenance: takes nodes out of service for a change, and back.
+        shared: what probes keep for the other nodes of the run.
     """
 
     run: str
@@ -90,6 +91,7 @@ class Options:
     forecast: bool = False
     checks: Sequence[gate.NodeCheck] = ()
     maintenance: Maintenance = NO_MAINTENANCE
+    shared: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
 
 class _InterruptedError(Exception):
@@ -290,7 +292,8 @@ class Walk:
 
         def once() -> Any:
             lead[:] = [before]
-            return probe_states(self.resolved.node, self.states, answer, (ledger, *timings))
+            shared = self.options.shared
+            return probe_states(self.resolved.node, self.states, answer, (ledger, *timings), shared)
 
         # Probes change nothing, and the sh before them may run twice.
         observations, facts, known = self._link.repeat(once)
@@ -307,7 +310,7 @@ class Walk:
         self.result.states = list(results.values())
         self.result.observed = make.observed_data(self.states, observations)
         for state in self.states:
-            if state.proof and state.name in observations.observed:
+            if state.validating and state.name in observations.observed:
                 self.result.checks = plain(getattr(observations.observed[state.name], "checks", ()))
 
     def _wait_for_earlier(self, ledger: Ledger) -> tuple[Observations, Ledger]:

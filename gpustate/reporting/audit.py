@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from gpustate import __version__
+from gpustate.clock import timestamp
 from gpustate.engine import records
-from gpustate.reporting.runs import Outcome, Run, one_line, timestamp
+from gpustate.reporting.runs import Outcome, Run, one_line
 
 FORMAT = "gpustate.audit/1"
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,6 @@ from gpustate.formats.words import json_text
 from gpustate.plan.ranges import fold
 
 _HASHED_MIB = 64
-
-
-def timestamp() -> str:
-    """The time in UTC as RFC 3339 has it, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)

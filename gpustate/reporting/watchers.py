@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpustate.clock import timestamp
 from gpustate.engine import fleet
 from gpustate.engine.events import Event
 from gpustate.reporting import audit, webhook
-from gpustate.reporting.runs import Outcome, Run, one_line, timestamp
+from gpustate.reporting.runs import Outcome, Run, one_line
 from gpustate.reporting.stream import EventStream
 
 EVENT_FORMAT = "gpustate.event/1"

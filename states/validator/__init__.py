@@ -56,10 +56,10 @@ PROGRAM = (
     ("gpustate.nodeside", "container_hooks.py"),
     ("gpustate.nodeside", "container_image.py"),
     ("gpustate.nodeside", "container_inside.py"),
-    ("gpustate.nodeside", "container_proof.py"),
+    ("gpustate.nodeside", "container_validation.py"),
     ("gpustate.nodeside", "cri.py"),
     ("gpustate.nodeside", "cri_rows.py"),
-    ("gpustate.nodeside", "cuda_proof.py"),
+    ("gpustate.nodeside", "cuda_validation.py"),
     ("gpustate.nodeside", "nvml_facts.py"),
     ("gpustate.nodeside", "nvml_health.py"),
     ("gpustate.nodeside", "pod_image.py"),
@@ -193,7 +193,7 @@ class NodeValidated(State[Observed]):
         "status_missing",
         "key",
     )
-    proof: ClassVar[bool] = True
+    validating: ClassVar[bool] = True
     needs_gpu: ClassVar[bool] = True
 
     cuda: bool = True
@@ -370,9 +370,10 @@ class NodeValidated(State[Observed]):
         return files
 
     def _unit(self, observed: Observed) -> str:
-        limit = str(6 * self.timeout_s + 120)
-        return _UNIT.replace("@FOLDER@", f"{observed.state_folder}/validator").replace(
-            "@LIMIT@", limit
+        return shell.fill(
+            _UNIT,
+            FOLDER=f"{observed.state_folder}/validator",
+            LIMIT=str(6 * self.timeout_s + 120),
         )
 
 

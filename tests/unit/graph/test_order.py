@@ -127,7 +127,7 @@ def test_two_states_have_one_edge_and_the_strongest_reason() -> None:
 
 def test_proofs_come_after_everything_that_is_no_proof() -> None:
     proof = file_state("a-proof")
-    proof.proof = True
+    proof.validating = True
     graph = build([proof(), *states(("z-last", {}))])
     assert order(graph) == ["z-last", "a-proof"]
 
