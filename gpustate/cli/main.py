@@ -89,6 +89,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "pause": ("pause", "pause", "Pause a running rollout: no further node begins."),
     "resume": ("resume", "resume", "Lift a pause, or resume an interrupted run."),
     "abort": ("pause", "abort", "End a running rollout after the nodes under way."),
+    "history": (
+        "history",
+        "history",
+        "Show the last runs from this controller: person, policy, reason, outcome.",
+    ),
     "status": (
         "status",
         "status",

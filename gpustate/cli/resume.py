@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpustate.cli import reports, watching
 from gpustate.cli.pause import with_running
 from gpustate.errors import UsageError
 
@@ -31,8 +32,15 @@ if TYPE_CHECKING:
 )
 @click.option("--list", "listed", is_flag=True, help="List everyone's unfinished runs and exit.")
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
+@reports.report_option
+@watching.watch_options
 def resume(
-    run: str | None, inventory: str | None, kubeconfig: str | None, listed: bool, yes: bool
+    run: str | None,
+    inventory: str | None,
+    kubeconfig: str | None,
+    listed: bool,
+    yes: bool,
+    **own: Any,
 ) -> None:
     """Lift the pause of RUN; or resume an interrupted RUN with the same policy, nodes and options.
 
@@ -43,7 +51,7 @@ def resume(
     """
     from gpustate.engine import fleet, records
 
-    waiting = records.unfinished(_at_work)
+    waiting = records.unfinished(at_work)
     if listed:
         _show(waiting)
         return
@@ -64,7 +72,7 @@ def resume(
                 run,
                 yes=yes,
             )
-    _resume(record)
+    _resume(record, own)
 
 
 def _lift(found: Running) -> None:
@@ -72,7 +80,7 @@ def _lift(found: Running) -> None:
     click.echo(f"run {found.run} of {found.person} goes on; it was {found.control}")
 
 
-def _at_work(pid: int, since: str) -> bool:
+def at_work(pid: int, since: str) -> bool:
     """The controller of a run is still running."""
     from gpustate.engine import fleet
 
@@ -165,7 +173,7 @@ def _show(found: list[dict[str, Any]]) -> None:
         click.echo(printable("  ".join(parts)))
 
 
-def _resume(record: dict[str, Any]) -> None:
+def _resume(record: dict[str, Any], own: dict[str, Any]) -> None:
     from gpustate import policies
     from gpustate.cli.apply import LEVEL, apply_policy, resume_plan
     from gpustate.engine import records
@@ -180,6 +188,7 @@ def _resume(record: dict[str, Any]) -> None:
         )
     options["max_disruption"] = LEVEL.convert(options.get("max_disruption", "reboot"), None, None)
     options["yes"] = True
+    options |= own  # records do not contain them
     prompts = options.get("ask_become_pass") or options.get("ask_vault_pass")
     if prompts and not os.isatty(0):
         raise UsageError(

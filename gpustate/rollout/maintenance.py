@@ -15,7 +15,7 @@ from gpustate.core.change import Disruption
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import AGENTS, NodeFacts
 from gpustate.core.inventory import InventoryNode
-from gpustate.engine.maintenance import Subject
+from gpustate.engine.maintenance import STAYS_OUT, Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.gate import Gate
@@ -329,7 +329,7 @@ def _never() -> bool:
 
 
 def _stays_out(scheduler: Scheduler, member: Member, why: str) -> str:
-    return f"{scheduler.title}: {member.name} stays out of service: {why}"
+    return f"{scheduler.title}: {member.name} {STAYS_OUT}: {why}"
 
 
 def _names(workloads: list[Workload], limit: int = 5) -> str:

@@ -24,7 +24,7 @@ from gpustate.cluster.api import FIELD_MANAGER, Api, RefusedRequest
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
-from gpustate.schedulers import eviction, foreign
+from gpustate.schedulers import eviction, foreign, node_events
 from gpustate.schedulers.base import (
     HeldElsewhereError,
     Hold,
@@ -103,6 +103,7 @@ class Kubernetes:
         self._lock = threading.Lock()
         self._reviewing = threading.Lock()
         self._lease = ClusterLease(api, sleep=sleep, clock=clock)
+        self._events = node_events.NodeEvents(api)
         self._lists: _Lists | None = None
         self._may: list[str] | None = None
         self._cluster: eviction.Cluster | None = None
@@ -260,6 +261,9 @@ class Kubernetes:
         self._check_rights()
         self._check_clock()
         self._lease.hold(why, say, stop)
+        self._events.begin(
+            why, say, f"add to a ClusterRole of its user: {rule(*node_events.RIGHT)}"
+        )
 
     def leave(self) -> None:
         """Let go of the Lease."""
@@ -287,7 +291,9 @@ class Kubernetes:
             )
             return _patch(node, record, unschedulable=True)
 
-        return self._write(member.name, change)
+        held = self._write(member.name, change)
+        self._report(member, node_events.HELD, "cordoned")
+        return held
 
     def _check_rights(self) -> None:
         """Refuse before anything is written, with every rule that is missing."""
@@ -324,10 +330,20 @@ class Kubernetes:
                 raise HeldElsewhereError(f"{self.title}: Node {member.name}: {other}")
             return _patch(node, replace(current.hold, phase=phase, since=clock.now()))
 
-        return self._write(member.name, change)
+        noted = self._write(member.name, change)
+        if phase == "failed":
+            self._report(member, node_events.FAILED, "the change failed, the Node stays cordoned")
+        return noted
+
+    def _report(self, member: Member, reason: str, text: str) -> None:
+        """Record an Event on a Node."""
+        for node in self._listed().nodes:
+            if node["metadata"]["name"] == member.name:
+                self._events.record(node, reason, text)
 
     def refresh(self, member: Member, say: Say, stop: Stop) -> None:
         """Delete the pods of NVIDIA's DaemonSets on it, which are created again, and wait for GPUs."""
+        self._report(member, node_events.CHANGED, "changed and validated")
         old = {
             str(pod["metadata"]["uid"]): pod
             for pod in self._api.pods_on(member.name)
@@ -370,11 +386,11 @@ class Kubernetes:
 
     def release(self, member: Member) -> str:
         """Uncordon it, where the cordon is ours and nobody else has a claim on it."""
-        reason = ""
+        reason, result = "", ""
 
         def change(node: Json, current: Member) -> Json | None:
-            nonlocal reason
-            reason = ""
+            nonlocal reason, result
+            reason, result = "", ""
             if current.hold is None:
                 return None
             if reason := taken_over(member, current.hold):
@@ -383,12 +399,15 @@ class Kubernetes:
                 reason = "; ".join(current.foreign)
                 if current.hold.phase == "left":
                     return None
-                record = replace(current.hold, phase="left", text=f"left cordoned: {reason}")
-                return _patch(node, record)
+                result = f"left cordoned: {reason}"
+                return _patch(node, replace(current.hold, phase="left", text=result))
             stays = not current.hold.schedulable_before
+            result = "released, it stays cordoned as it was before" if stays else "uncordoned"
             return _patch(node, None, unschedulable=None if stays else False)
 
         self._write(member.name, change)
+        if result:
+            self._report(member, node_events.RELEASED, result)
         return reason
 
     def _write(self, name: str, change: Callable[[Json, Member], Json | None]) -> Member:
@@ -439,6 +458,8 @@ class Kubernetes:
                 raise
             say(f"{error}; draining the whole node")
             evict(Scope.ALL, after_gpu_pods=True)
+        which = "pods that use a GPU" if scope is Scope.GPU else "pods"
+        self._report(member, node_events.DRAINED, f"{which} have left")
 
     def _leaving(
         self,
