@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator.desired import Source
 from gpustate.gpu_operator.documents import Item
 
@@ -55,7 +55,7 @@ def _unavailable(source: Source, item: Item, prefix: str) -> list[str]:
     match = _PERCENT.fullmatch(text)
     if match is None and not text.isdecimal():
         raise PolicyError(
-            f"{prefix}upgradePolicy.maxUnavailable is {shown(item.value)}, wanted a number or a "
+            f"{prefix}upgradePolicy.maxUnavailable is {quote(item.value)}, wanted a number or a "
             "percentage such as 25%",
             place=source.place(item),
         )
@@ -63,7 +63,7 @@ def _unavailable(source: Source, item: Item, prefix: str) -> list[str]:
     if int(size.rstrip("%")) == 0:
         source.notes.append(
             f"{source.place(item)}: not carried out: {prefix}upgradePolicy.maxUnavailable "
-            f"{shown(item.value)}: under the Operator no node would ever be upgraded"
+            f"{quote(item.value)}: under the Operator no node would ever be upgraded"
         )
         return []
     return [] if size == "100%" else [size]

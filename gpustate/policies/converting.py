@@ -17,8 +17,8 @@ from gpustate.core.layers import REMOVED, Path, dotted, leaves, value_at
 from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError, PolicyError
-from gpustate.formats.masking import masked, without_secrets
-from gpustate.formats.words import shown
+from gpustate.formats.masking import mask, without_secrets
+from gpustate.formats.words import quote
 from gpustate.policies import document, python, writing
 
 Parameters = Callable[[AnyState], dict[str, Any]]
@@ -75,7 +75,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
         "inventory, in the variable gpustate"
         for path in hidden
     )
-    lost = [*left_out, *map(masked, lost)]
+    lost = [*left_out, *map(mask, lost)]
     comments = [f"Written by gpustate convert{f' from {source}' if source else ''}."]
     if lost:
         comments.append("Not expressed here:")
@@ -95,7 +95,7 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
         {key: data.get(key, {}) for key in ("states", "groups", "nodes")}, removed
     )
     original = policy.original
-    if original is not None and masked(original.text) != original.text:
+    if original is not None and mask(original.text) != original.text:
         from gpustate.gpu_operator import preserving
         from gpustate.gpu_operator import writing as operator
 
@@ -272,7 +272,7 @@ def differences(
     if wanted.pace != got.pace:
         yield f"pace {' and '.join(wanted.pace)}: set the number of nodes at a time with apply --serial"
     if wanted.name != got.name:
-        yield f"name: {shown(wanted.name)} is {shown(got.name)}"
+        yield f"name: {quote(wanted.name)} is {quote(got.name)}"
 
 
 def _besides(given: Mapping[str, Any]) -> str:
