@@ -32,6 +32,7 @@ UNITS = (
     "nvidia-persistenced.service",
     "containerd.service",
     "docker.service",
+    "docker.socket",
     "crio.service",
     "k3s.service",
     "k3s-agent.service",

@@ -2,8 +2,10 @@
 
     python3 -I -S -B pod_image.py import REFERENCE
     python3 -I -S -B pod_image.py remove REFERENCE
+    python3 -I -S -B pod_image.py hook MESSAGE
 
 ``import`` prints one line ``gpustate-pod-image=`` with a JSON object: the command line to run in it, or ``error``.
+``hook`` prints such a line with ``message``: the runtime's message with the program of the hook that failed in a pod.
 
 Surprising: removing the reference alone leaves the image. containerd's CRI plugin adds a reference by digest
 and one by image id, so every reference of that digest is removed.
@@ -57,11 +59,21 @@ def remove(reference: str) -> None:
         container_validation.attempt([*CTR, "images", "rm", "--sync", *found])
 
 
+def name_hook(message: str) -> str:
+    """Add the program of a failed hook to the message about a pod; the device plugin's request is unknown."""
+    ways = ("device", container_validation.request())
+    named = (container_validation.with_hook(message, "", how) for how in ways)
+    return next((text for text in named if text != message), message)
+
+
 def main() -> int:
     """Entry point on the node."""
     verb, reference = sys.argv[1:]
     if verb == "remove":
         remove(reference)
+        return 0
+    if verb == "hook":
+        sys.stdout.write(f"\n{MARK}{json.dumps({'message': name_hook(reference)})}\n")
         return 0
     try:
         answer: dict[str, object] = {"command": bring(reference)}

@@ -44,18 +44,24 @@ class Service(Protocol):
     def starting_s(self) -> int: ...
 
 
-def stopped(found: Service, restart: str) -> bool:
-    """A service that is meant to run and does not; one that nobody has enabled is not missed.
+def stopped(found: Service, restart: str, *, needed: bool) -> bool:
+    """Whether a service is meant to run and does not.
 
     Args:
         found: its program, ``ActiveState`` and ``UnitFileState``. A masked one is missed: its state says that
             it is to serve.
         restart: the state's parameter; whoever restarts a service is also the one to start it.
+        needed: it is missed where it is disabled, too.
     """
     if restart != "systemd" or not found.program:
         return False
-    enabled = found.enabled in ("enabled", "enabled-runtime")
-    return found.enabled == "masked" or (found.active in ("inactive", "failed") and enabled)
+    to_run = found.enabled in ("enabled", "enabled-runtime") or (needed and disabled(found))
+    return found.enabled == "masked" or (found.active in ("inactive", "failed") and to_run)
+
+
+def disabled(found: Service) -> bool:
+    """Whether nothing starts a service at the next boot."""
+    return found.enabled == "disabled"
 
 
 #: ``UnitFileState`` of a service that systemd does not know.

@@ -35,6 +35,7 @@ from gpustate.core.state import AnyState, Conflict
 from gpustate.core.step import Step
 from gpustate.ops.daemon_seen import owed, served
 from gpustate.ops.steps import (
+    EnableUnit,
     PutText,
     RemoveOwn,
     RestartUnit,
@@ -171,11 +172,13 @@ class RestartDaemon(RestartUnit):
         return "\n".join([*lines, RestartUnit.script(self)])
 
 
-def start(unit: str, active: str, *, changes: bool) -> Iterator[Step]:
-    """Yield the step that starts a service that is :func:`stopped`, ahead of what has to be read.
+def start(unit: str, active: str, *, enable: bool, changes: bool) -> Iterator[Step]:
+    """Yield the steps that start a service that is :func:`stopped`, ahead of what has to be read.
 
     One that failed may have done so over what is about to change: it is started by its restart then.
     """
+    if enable:
+        yield EnableUnit(unit, now=False)
     if active != "failed" or not changes:
         yield StartUnit(unit)
 

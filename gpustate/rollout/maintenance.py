@@ -15,10 +15,11 @@ from gpustate.core.change import Disruption
 from gpustate.core.facts import AGENTS, NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Subject
-from gpustate.errors import GpustateError, RefusedError
+from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError
 from gpustate.rollout.slots import Slots
 from gpustate.schedulers.base import (
     DrainPolicy,
+    HeldElsewhereError,
     Member,
     NotDrainedError,
     NotRefreshedError,
@@ -161,7 +162,8 @@ class ScheduledMaintenance:
                 scheduler.note(member, "changing")
         except GpustateError as error:
             # Nothing was changed yet, so there is no reason to keep it out of service.
-            left = self._release(subject, say)
+            left, stuck = self._release(subject, say)
+            left += stuck
             if left and isinstance(error, NotDrainedError):
                 raise NotDrainedError(f"{error}; {'; '.join(left)}") from error
             raise
@@ -175,13 +177,16 @@ class ScheduledMaintenance:
         except GpustateError as error:
             notes = self._leave(subject, str(error))
             raise NotRefreshedError("; ".join((str(error), *notes))) from error
-        return (*self._release(subject, say), *self._leftovers(subject, say))
+        notes, stuck = self._release(subject, say)
+        if stuck:
+            raise ClusterError("; ".join((*stuck, *notes)), fix="run gpustate apply again")
+        return (*notes, *self._leftovers(subject, say))
 
     def _refresh(self, subject: Subject, say: Say) -> None:
         with self._lock:
             holds = list(self._held.get(subject.node.name, _Held()).holds)
         for scheduler, member in holds:
-            scheduler.refresh(member, say, lambda: False)
+            scheduler.refresh(member, say, _never)
 
     def _leave(self, subject: Subject, failed: str) -> tuple[str, ...]:
         """Record that it stays out of service, and why."""
@@ -197,24 +202,52 @@ class ScheduledMaintenance:
         return tuple(notes)
 
     def _leftovers(self, subject: Subject, say: Say) -> tuple[str, ...]:
-        """Release what an earlier run left held, now that the node is as it should be."""
+        """Release what an earlier run left held, now that the node is as it should be.
+
+        The earlier run may have died before it restarted what used the old driver, so that is done first. Its
+        kubelet or slurmd may not have started yet after a boot, so every scheduler that is named counts.
+        """
         notes: list[str] = []
-        for kind in kinds_of(subject.facts):
+        running = kinds_of(subject.facts)
+        for kind in dict.fromkeys((*running, *AGENTS.values())):
             try:
-                scheduler = self._access(subject.node, kind)
-                if scheduler is None:
-                    continue
-                member = scheduler.member(subject.facts, subject.node.name)
-                if member.hold is None or member.hold.run == self._run:
-                    continue
-                say(f"releasing {member.name}, which run {member.hold.run} left out of service")
-                reason = scheduler.release(member)
+                reason = self._leftover(subject, kind, say)
+            except NotRefreshedError:
+                raise
             except GpustateError as error:
-                notes.append(str(error))
+                if kind in running:
+                    notes.append(str(error))
                 continue
             if reason:
-                notes.append(_stays_out(scheduler, member, reason))
+                notes.append(reason)
         return tuple(notes)
+
+    def _leftover(self, subject: Subject, kind: str, say: Say) -> str:
+        """Release it in one scheduler; why it stays out of service, empty where it does not."""
+        scheduler = self._access(subject.node, kind)
+        if scheduler is None:
+            return ""
+        member = scheduler.member(subject.facts, subject.node.name)
+        hold = member.hold
+        if hold is None or hold.run == self._run:
+            return ""
+        if hold.phase != "left":
+            why = Why(self._run, self._person, self._text or "releases what a run left held")
+            try:
+                scheduler.enter(why, say, _never)
+                member = scheduler.note(member, "validating")
+            except (LockHeld, HeldElsewhereError) as error:
+                return _stays_out(scheduler, member, str(error))
+            if member.hold is None:
+                return ""
+            try:
+                scheduler.refresh(member, say, _never)
+            except NotRefreshedError:
+                scheduler.note(member, "failed")
+                raise
+        say(f"releasing {member.name}, which run {hold.run} left out of service")
+        reason = scheduler.release(member)
+        return _stays_out(scheduler, member, reason) if reason else ""
 
     def _take(self, subject: Subject) -> _Held:
         """What was held for a node; nothing more is done with it."""
@@ -225,21 +258,27 @@ class ScheduledMaintenance:
         for scheduler, member in held.slots:
             self._slots.give(scheduler, member)
 
-    def _release(self, subject: Subject, say: Say) -> tuple[str, ...]:
+    def _release(self, subject: Subject, say: Say) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Release it; why it stays out of service, and what could not be released."""
         held = self._take(subject)
         notes: list[str] = []
+        stuck: list[str] = []
         for scheduler, member in reversed(held.holds):
             try:
                 reason = scheduler.release(member)
             except GpustateError as error:
-                notes.append(f"{scheduler.title}: {member.name} was not released: {error}")
+                stuck.append(f"{scheduler.title}: {member.name} was not released: {error}")
                 continue
             if reason:
                 notes.append(_stays_out(scheduler, member, reason))
             else:
                 say(f"released {member.name} in {scheduler.title}")
         self._give(held)
-        return tuple(notes)
+        return tuple(notes), tuple(stuck)
+
+
+def _never() -> bool:
+    return False
 
 
 def _stays_out(scheduler: Scheduler, member: Member, why: str) -> str:

@@ -60,6 +60,7 @@ class Hold:
         phase: ``held``, ``drained``, ``changing``, ``validating`` or ``failed``.
         since: time of the phase, in UTC.
         schedulable_before: new work was allowed before the hold.
+        gpus_before: GPUs and MIG devices that it offered before the hold.
     """
 
     run: str
@@ -68,6 +69,7 @@ class Hold:
     phase: str
     since: str
     schedulable_before: bool = True
+    gpus_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,11 @@ class Scheduler(Protocol):
         ...
 
     def note(self, member: Member, phase: str) -> Member:
-        """Record the phase of a held member."""
+        """Record the phase of a member that is held; as it is now.
+
+        Raises:
+            HeldElsewhereError: another run holds it now.
+        """
         ...
 
     def drain(

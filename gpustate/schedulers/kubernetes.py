@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gpustate import clock
@@ -59,6 +59,7 @@ _RIGHTS = (
     ("get", "coordination.k8s.io", "leases"),
     ("create", "coordination.k8s.io", "leases"),
     ("update", "coordination.k8s.io", "leases"),
+    ("list", "maintenance.nvidia.com", "nodemaintenances"),
 )
 _CONFLICTS = 5
 _REFRESH_S = 180.0
@@ -109,8 +110,12 @@ class Kubernetes:
     def _listed(self) -> _Lists:
         with self._lock:
             if self._lists is None:
-                nodes = self._api.nodes()
-                self._lists = _Lists(nodes, cluster_pods.NodeIndex(nodes), self._api.maintenances())
+                try:
+                    nodes = self._api.nodes()
+                    maintenances = self._api.maintenances()
+                except RefusedRequest as error:
+                    raise with_rule(error) from None
+                self._lists = _Lists(nodes, cluster_pods.NodeIndex(nodes), maintenances)
             return self._lists
 
     def members(self, *, fresh: bool = False) -> Sequence[Member]:
@@ -215,6 +220,7 @@ class Kubernetes:
                 "held",
                 clock.now(),
                 before.schedulable_before if before else current.schedulable,
+                before.gpus_before if before else current.gpus,
             )
             return _patch(node, record, unschedulable=True)
 
@@ -242,6 +248,8 @@ class Kubernetes:
         def change(node: Json, current: Member) -> Json | None:
             if current.hold is None or current.hold.phase == phase:
                 return None
+            if other := _taken_over(member, current):
+                raise HeldElsewhereError(f"{self.title}: Node {member.name}: {other}")
             return _patch(node, replace(current.hold, phase=phase, since=clock.now()))
 
         return self._write(member.name, change)
@@ -283,7 +291,8 @@ class Kubernetes:
                 return f"{eviction.name(pod)} is not ready"
         if old and not pods:
             return "its DaemonSets have not created their pods again"
-        if member.gpus and not cluster_pods.allocatable(self._api.node(member.name)):
+        offered = member.gpus or (member.hold.gpus_before if member.hold else 0)
+        if offered and not cluster_pods.allocatable(self._api.node(member.name)):
             return "allocatable has none"
         return ""
 
@@ -296,8 +305,12 @@ class Kubernetes:
             reason = ""
             if current.hold is None:
                 return None
+            if reason := _taken_over(member, current):
+                return None
             if current.foreign:
                 reason = "; ".join(current.foreign)
+                if current.hold.phase == "left":
+                    return None
                 record = replace(current.hold, phase="left", text=f"left cordoned: {reason}")
                 return _patch(node, record)
             stays = not current.hold.schedulable_before
@@ -328,6 +341,19 @@ class Kubernetes:
         """Evict the pods that have to leave, and wait until they have."""
         self._wait_for(member, policy, say, stop)
         cluster = self._of_cluster(fresh=True)
+        going = _Eviction(self._api, member.name, policy, say, stop, self._sleep, self._clock)
+        # A pod that was bound before the cordon may show only now.
+        while pods := self._leaving(member, scope, policy, cluster):
+            going.run(pods)
+
+    def _leaving(
+        self, member: Member, scope: Scope, policy: DrainPolicy, cluster: eviction.Cluster
+    ) -> list[Json]:
+        """The pods that have to leave, as they are now.
+
+        Raises:
+            NotDrainedError: one of them cannot.
+        """
         selection = eviction.select(self._api.pods_on(member.name), scope, policy, cluster)
         if selection.refused:
             words = "; ".join(f"{eviction.name(pod)}: {why}" for pod, why in selection.refused[:4])
@@ -336,9 +362,7 @@ class Kubernetes:
                 f"{self.title}: Node {member.name} cannot be drained: {words}"
                 + (f"; and {more} more pods" if more > 0 else "")
             )
-        _Eviction(self._api, member.name, policy, say, stop, self._sleep, self._clock).run(
-            selection.leave
-        )
+        return selection.leave
 
     def _wait_for(self, member: Member, policy: DrainPolicy, say: Say, stop: Stop) -> None:
         """Wait for pods that are to complete by themselves."""
@@ -375,6 +399,10 @@ class _Eviction:
     stop: Stop
     sleep: Callable[[float], None]
     clock: Callable[[], float]
+    began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
 
     def run(self, pods: Sequence[Json]) -> None:
         """Evict all, then again those whose budget said no, until all are gone."""
@@ -383,7 +411,6 @@ class _Eviction:
         next_try: dict[str, float] = {}
         blocked: dict[str, str] = {}
         failed: dict[str, str] = {}
-        began = self.clock()
         if waiting:
             self.say(f"evicting {_some(map(eviction.name, waiting.values()))}")
         while waiting:
@@ -405,7 +432,7 @@ class _Eviction:
             waiting = {u: pod for u, pod in waiting.items() if u in there and u not in failed}
             if not waiting:
                 break
-            if self.policy.timeout_s and self.clock() - began > self.policy.timeout_s:
+            if self.policy.timeout_s and self.clock() - self.began > self.policy.timeout_s:
                 raise self._late(waiting, blocked)
             self.sleep(_POLL_S)
         if failed:
@@ -446,9 +473,17 @@ def read_hold(node: Json) -> Hold | None:
         return None
     try:
         data = json.loads(text)
-        return Hold(**{key: data[key] for key in Hold.__slots__})
+        return Hold(**{key: data[key] for key in Hold.__slots__ if key in data})
     except (ValueError, KeyError, TypeError):
         return Hold("", "", "an unreadable record", "held", "")
+
+
+def _taken_over(member: Member, current: Member) -> str:
+    """Which other run holds a member that this one held; empty: none does."""
+    was, held = member.hold, current.hold
+    if was is None or held is None or was.run == held.run:
+        return ""
+    return f"run {held.run} of {held.person} has taken it over"
 
 
 def _patch(node: Json, hold: Hold | None, *, unschedulable: bool | None = None) -> Json:

@@ -25,6 +25,7 @@ NAMESPACE, NAME = "kube-system", "gpustate"
 VALID_S = 60.0
 RENEW_S = 15.0
 _POLL_S = 2.0
+_CONFLICTS = 5
 
 
 def _now() -> str:
@@ -152,11 +153,13 @@ class ClusterLease:
         with self._lock:
             if not self._identity:
                 return
+            identity, self._identity = self._identity, ""
             try:
-                lease = self._api.lease(NAMESPACE, NAME)
-                if lease and (lease.get("spec") or {}).get("holderIdentity") == self._identity:
-                    self._write(lease, "")
+                for _ in range(_CONFLICTS):
+                    lease = self._api.lease(NAMESPACE, NAME)
+                    if lease is None or (lease.get("spec") or {}).get("holderIdentity") != identity:
+                        return
+                    if self._write(lease, ""):
+                        return
             except ClusterError:
                 return
-            finally:
-                self._identity = ""

@@ -18,7 +18,7 @@ from gpustate.core.queries import Answer, Query
 from gpustate.formats.docker import CONFIG_PATH, File
 from gpustate.formats.numbers import whole
 from gpustate.formats.words import quote
-from gpustate.ops.daemon_seen import BLOBS, owed, read_rows, unit_command
+from gpustate.ops.daemon_seen import BLOBS, owed, read_rows, served, unit_command
 from gpustate.runtimes.facts import RuntimeFacts
 
 #: Keys of ``daemon.json`` that gpustate has set, a line each; below ``$G``.
@@ -83,7 +83,12 @@ class DockerQuery(Query[Found]):
 
     def script(self) -> str:
         script = shell.load(
-            "query", "gpustate.states.docker", CONFIG=CONFIG_PATH, OWED=owed("docker"), OURS=OURS
+            "query",
+            "gpustate.states.docker",
+            CONFIG=CONFIG_PATH,
+            OWED=owed("docker"),
+            SERVED=served("docker"),
+            OURS=OURS,
         )
         return unit_command(self.unit) + BLOBS + script
 

@@ -20,6 +20,7 @@ from gpustate.schedulers.base import (
     DrainPolicy,
     HeldElsewhereError,
     NotDrainedError,
+    NotRefreshedError,
     Scope,
     Why,
 )
@@ -240,6 +241,57 @@ def test_a_hold_of_a_dead_run_is_taken_over_with_how_it_was_before(api: FakeApi)
     taken = found.hold(member, WHY).hold
     assert taken is not None
     assert (taken.run, taken.schedulable_before) == ("20261124-1", True)
+
+
+def test_what_another_run_took_over_is_neither_changed_nor_released(api: FakeApi) -> None:
+    found = scheduler(api)
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    found.hold(member, Why("other", "bob@ops2", "x"))
+    writes = list(api.writes)
+    with pytest.raises(HeldElsewhereError, match="run other of bob@ops2 has taken it over"):
+        found.note(member, "changing")
+    assert found.release(member) == "run other of bob@ops2 has taken it over"
+    assert api.writes == writes
+
+
+def test_a_foreign_cordon_is_recorded_once(api: FakeApi) -> None:
+    found = scheduler(api)
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    api.cordoned_by("kubectl-cordon")
+    found.release(member)
+    writes = list(api.writes)
+    assert found.release(member) == "cordoned by kubectl-cordon"
+    assert api.writes == writes
+
+
+def test_a_pod_that_shows_after_the_others_have_left_is_evicted_too(api: FakeApi) -> None:
+    api.pods_ = [pod("a", gpus=1)]
+    late = [pod("late", gpus=1)]
+    clock = Clock()
+    list_pods = api.pods_on
+
+    def pods_on(node: str) -> list[Json]:
+        if not api.pods_ and late:
+            api.pods_.append(late.pop())
+            return []
+        return list_pods(node)
+
+    api.pods_on = pods_on  # type: ignore[method-assign]
+    drain(api, Scope.GPU, clock=clock)
+    assert api.writes == ["evict a", "evict late"]
+
+
+def test_gpus_that_a_dead_run_saw_are_waited_for(api: FakeApi) -> None:
+    api.node_["status"]["allocatable"] = {"nvidia.com/gpu": "8"}
+    found = scheduler(api)
+    found.hold(found.member(facts(), "gpu1"), WHY)
+    api.node_["status"]["allocatable"] = {}
+    again = scheduler(api)
+    member = again.note(again.member(facts(), "gpu1"), "validating")
+    assert member.hold is not None
+    assert (member.gpus, member.hold.gpus_before) == (0, 8)
+    with pytest.raises(NotRefreshedError, match="allocatable has none"):
+        again.refresh(member, print, lambda: False)
 
 
 def test_a_conflicting_write_is_tried_again_and_given_up_after_five(api: FakeApi) -> None:

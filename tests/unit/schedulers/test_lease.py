@@ -125,6 +125,25 @@ def test_who_was_taken_over_takes_it_again_or_is_refused() -> None:
     assert server.holder == "bob@b run r2", "what is not ours is not let go"
 
 
+def test_someone_who_writes_it_at_the_same_time_does_not_keep_it_from_being_let_go() -> None:
+    server, clock = Server(), Clock()
+    first = lease(server, clock)
+    first.hold(ANN, print, never)
+    read = server.lease
+
+    def overtaken(namespace: str, name: str) -> Json | None:
+        found = read(namespace, name)
+        if server.version == 1:
+            server.version += 1
+            assert server.stored is not None
+            server.stored["metadata"]["resourceVersion"] = str(server.version)
+        return found
+
+    server.lease = overtaken  # type: ignore[method-assign]
+    first.release()
+    assert server.holder is None
+
+
 def test_a_server_that_is_away_for_a_while_does_no_harm() -> None:
     server, clock = Server(), Clock()
     first = lease(server, clock)

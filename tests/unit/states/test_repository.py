@@ -310,7 +310,7 @@ def test_a_key_that_apt_cannot_read_is_given_back_to_root_for_all_to_read(
     assert plan.fields == {"key_access"}
     assert plan.changes[0].before == "owner 1:1, mode 0000"
     (only,) = state.apply(observed, plan)
-    assert only.script() == f"chown 0:0 {state.key_path}; chmod 0644 {state.key_path}"
+    assert only.script() == f"chown 0:0 {state.key_path}; chmod u+w,a+rX,go-w {state.key_path}"
     fake.answers[query] = {state.key_path: replace(there, mode=0o644, uid=0, gid=0)}
     assert not state.plan(state.probe(fake))
 
