@@ -374,7 +374,7 @@ class RuntimeState(State[R], Generic[R]):
         yield daemon.remember(edit.files, unread=not observed.read and not observed.found.owed)
         yield from self.write_steps(observed, edit)
         paths = tuple(dict.fromkeys((*edit.files, *self.rollback_paths(observed))))
-        yield daemon.prove(paths, present=present, compare=self.compares_dumps(observed))
+        yield daemon.validate(paths, present=present, compare=self.compares_dumps(observed))
         if self.restarts(observed):
             yield from self.restart_steps(observed, edit, daemon, paths)
         else:
