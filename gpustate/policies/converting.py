@@ -23,7 +23,6 @@ from gpustate.policies import document, python, writing
 
 Parameters = Callable[[AnyState], dict[str, Any]]
 
-SHAPES = ("yaml", "python", "clusterpolicy")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -40,7 +39,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
 
     Args:
         policy: the policy.
-        to: one of :data:`SHAPES`.
+        to: ``yaml``, ``python`` or ``clusterpolicy``.
         source: its origin, for the comment at the top.
 
     Raises:
