@@ -159,7 +159,11 @@ class ScheduledMaintenance:
                 held.holds.append((scheduler, scheduler.hold(member, why)))
             for scheduler, member in held.holds:
                 scheduler.drain(member, scope, self._policy, say, stop)
-                scheduler.note(member, "changing")
+                noted = scheduler.note(member, "changing")
+                if member.hold is not None and (noted.hold is None or noted.schedulable):
+                    raise HeldElsewhereError(
+                        f"{scheduler.title}: {member.name} was returned to service by someone else"
+                    )
         except GpustateError as error:
             # Nothing was changed yet, so there is no reason to keep it out of service.
             left, stuck = self._release(subject, say)

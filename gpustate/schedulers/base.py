@@ -100,6 +100,19 @@ class Member:
         return self.ready and self.schedulable
 
 
+def taken_over(member: Member, hold: Hold | None) -> str:
+    """Which other run holds a member that this one held; empty: none does.
+
+    Args:
+        member: as it was when this run held it.
+        hold: as it is now.
+    """
+    was = member.hold
+    if was is None or hold is None or was.run == hold.run:
+        return ""
+    return f"run {hold.run} of {hold.person} has taken it over"
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Something that runs on a member and has to leave.

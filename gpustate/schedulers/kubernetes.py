@@ -36,6 +36,7 @@ from gpustate.schedulers.base import (
     Stop,
     Why,
     Workload,
+    taken_over,
 )
 from gpustate.schedulers.lease import ClusterLease
 
@@ -62,6 +63,8 @@ _RIGHTS = (
     ("list", "maintenance.nvidia.com", "nodemaintenances"),
 )
 _CONFLICTS = 5
+#: Clocks that differ by more are wrong.
+_SKEW_S = 60.0
 _REFRESH_S = 180.0
 
 
@@ -94,6 +97,7 @@ class Kubernetes:
         self._sleep = sleep
         self._clock = clock
         self._lock = threading.Lock()
+        self._reviewing = threading.Lock()
         self._lease = ClusterLease(api, sleep=sleep, clock=clock)
         self._lists: _Lists | None = None
         self._may: list[str] | None = None
@@ -114,6 +118,8 @@ class Kubernetes:
                     nodes = self._api.nodes()
                     maintenances = self._api.maintenances()
                 except RefusedRequest as error:
+                    if error.status == 403:
+                        self._check_rights()
                     raise with_rule(error) from None
                 self._lists = _Lists(nodes, cluster_pods.NodeIndex(nodes), maintenances)
             return self._lists
@@ -156,21 +162,30 @@ class Kubernetes:
     def _of_cluster(self, *, fresh: bool = False) -> eviction.Cluster:
         with self._lock:
             if self._cluster is None or fresh:
-                self._cluster = eviction.Cluster.of(
-                    self._api.daemon_sets(), self._api.claims(), self._api.budgets()
-                )
+                try:
+                    self._cluster = eviction.Cluster.of(
+                        self._api.daemon_sets(), self._api.claims(), self._api.budgets()
+                    )
+                except RefusedRequest as error:
+                    raise with_rule(error) from None
             return self._cluster
 
     def _all_pods(self) -> dict[str, list[Json]]:
         with self._lock:
             if self._pods is None:
                 found: dict[str, list[Json]] = {}
-                for pod in self._api.pods():
+                for pod in self._listed_pods():
                     node = (pod.get("spec") or {}).get("nodeName")
                     if node:
                         found.setdefault(node, []).append(pod)
                 self._pods = found
             return self._pods
+
+    def _listed_pods(self) -> list[Json]:
+        try:
+            return self._api.pods()
+        except RefusedRequest as error:
+            raise with_rule(error) from None
 
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
         """The pods that would have to leave."""
@@ -194,8 +209,9 @@ class Kubernetes:
     # --- hold and release --------------------------------------------------------------
 
     def enter(self, why: Why, say: Say, stop: Stop) -> None:
-        """Check the rights, and take the cluster's Lease."""
+        """Check the rights and the clock, and take the cluster's Lease."""
         self._check_rights()
+        self._check_clock()
         self._lease.hold(why, say, stop)
 
     def leave(self) -> None:
@@ -228,7 +244,7 @@ class Kubernetes:
 
     def _check_rights(self) -> None:
         """Refuse before anything is written, with every rule that is missing."""
-        with self._lock:
+        with self._reviewing:
             if self._may is None:
                 self._may = [
                     rule(verb, group, resource)
@@ -242,13 +258,22 @@ class Kubernetes:
                 fix=f"add to a ClusterRole of its user: {'; '.join(missing)}",
             )
 
+    def _check_clock(self) -> None:
+        """Refuse to write times of a clock that is off; a Lease and the records on Nodes are read elsewhere."""
+        skew_s = self._api.skew_s
+        if abs(skew_s) > _SKEW_S:
+            raise ClusterError(
+                f"{self.title}: this machine's clock is {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the API server's",
+                fix="synchronize both clocks, then run again",
+            )
+
     def note(self, member: Member, phase: str) -> Member:
         """Record the phase."""
 
         def change(node: Json, current: Member) -> Json | None:
             if current.hold is None or current.hold.phase == phase:
                 return None
-            if other := _taken_over(member, current):
+            if other := taken_over(member, current.hold):
                 raise HeldElsewhereError(f"{self.title}: Node {member.name}: {other}")
             return _patch(node, replace(current.hold, phase=phase, since=clock.now()))
 
@@ -305,7 +330,7 @@ class Kubernetes:
             reason = ""
             if current.hold is None:
                 return None
-            if reason := _taken_over(member, current):
+            if reason := taken_over(member, current.hold):
                 return None
             if current.foreign:
                 reason = "; ".join(current.foreign)
@@ -476,14 +501,6 @@ def read_hold(node: Json) -> Hold | None:
         return Hold(**{key: data[key] for key in Hold.__slots__ if key in data})
     except (ValueError, KeyError, TypeError):
         return Hold("", "", "an unreadable record", "held", "")
-
-
-def _taken_over(member: Member, current: Member) -> str:
-    """Which other run holds a member that this one held; empty: none does."""
-    was, held = member.hold, current.hold
-    if was is None or held is None or was.run == held.run:
-        return ""
-    return f"run {held.run} of {held.person} has taken it over"
 
 
 def _patch(node: Json, hold: Hold | None, *, unschedulable: bool | None = None) -> Json:

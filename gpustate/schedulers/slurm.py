@@ -33,6 +33,7 @@ from gpustate.schedulers.base import (
     Stop,
     Why,
     Workload,
+    taken_over,
 )
 
 #: What a reason of ours begins with; a run's id follows.
@@ -236,6 +237,8 @@ class Slurm:
         hold = _hold(node)
         if hold is None or hold.phase == phase:
             return _member(node)
+        if other := taken_over(member, hold):
+            raise HeldElsewhereError(f"{self.title}: node {node.name}: {other}")
         return self._set(node.name, hold.run, hold.text, hold.person, phase)
 
     def _set(self, name: str, run: str, text: str, person: str, phase: str) -> Member:
@@ -302,14 +305,17 @@ class Slurm:
             )
         if not node.ours:
             return ""
+        if other := taken_over(member, _hold(node)):
+            return other
         deadline = self._clock() + _REGISTER_S
         down = node.base.startswith("down")
         while down and "*" in node.state and self._clock() < deadline:
             self._sleep(_POLL_S)  # slurmd registers again after a boot
             node = self._one(member.name)
-        state = "RESUME" if node.base.startswith("down") else "UNDRAIN"
-        self._run("scontrol", "update", f"NodeName={node.name}", f"State={state}")
-        node = self._one(member.name)
+        if node.drained_or_down:  # a run that died in between has left only the reason
+            state = "RESUME" if node.base.startswith("down") else "UNDRAIN"
+            self._run("scontrol", "update", f"NodeName={node.name}", f"State={state}")
+            node = self._one(member.name)
         if node.ours and not node.drained_or_down:
             self._run("scontrol", "update", f"NodeName={node.name}", "Reason=")
             node = self._one(member.name)

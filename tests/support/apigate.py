@@ -57,10 +57,12 @@ class Gate:
     Args:
         answer: of the cluster behind it.
         port: 0: any.
+        skew_s: its clock is so much behind.
     """
 
     answer: Callable[[Request], Answer]
     port: int = 0
+    skew_s: float = 0.0
     writes: list[str] = field(default_factory=list[str])
     statuses: list[int] = field(default_factory=list[int])
     trap: Trap | None = None
@@ -222,6 +224,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(text.encode())
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _any  # noqa: N815
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        skew_s = cast(_Server, self.server).gate.skew_s
+        return super().date_time_string((timestamp or time.time()) - skew_s)
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

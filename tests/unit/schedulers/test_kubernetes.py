@@ -34,6 +34,7 @@ class FakeApi:
     """One cluster in memory. ``refusals``: answers to the next evictions of a pod."""
 
     server = "https://api.test"
+    skew_s = 0.0
 
     def __init__(self) -> None:
         self.node_: Json = {
@@ -209,6 +210,16 @@ def test_every_missing_right_is_named_before_anything_is_written(api: FakeApi) -
         '{apiGroups: [""], resources: ["nodes"], verbs: ["patch"]}; {apiGroups: ["policy"]'
         in str(caught.value)
     )
+    assert api.writes == []
+
+
+@pytest.mark.parametrize(("skew_s", "words"), [(3600.0, "3600 s ahead of"), (-90.0, "90 s behind")])
+def test_a_clock_that_is_off_is_named_before_anything_is_written(
+    api: FakeApi, skew_s: float, words: str
+) -> None:
+    api.skew_s = skew_s
+    with pytest.raises(ClusterError, match=f"clock is {words} the API server's"):
+        scheduler(api).enter(WHY, print, lambda: False)
     assert api.writes == []
 
 

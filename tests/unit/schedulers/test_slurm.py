@@ -155,6 +155,25 @@ def test_a_node_that_booted_during_the_hold_is_resumed() -> None:
     assert any("State=RESUME" in one for one in controller.commands)
 
 
+def test_a_reason_that_a_dead_run_left_is_emptied() -> None:
+    controller = Controller("idle", "gpustate:r: x (validating) by ann@ops1")
+    scheduler = slurm(controller)
+    assert scheduler.release(scheduler.member(FACTS, "gpu1")) == ""
+    assert (controller.state, controller.reason) == ("idle", "")
+    assert not any("State=" in one for one in controller.commands)
+
+
+def test_what_another_run_took_over_is_neither_changed_nor_released() -> None:
+    controller = Controller()
+    scheduler = slurm(controller)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    scheduler.hold(member, Why("other", "bob@ops2", "x"))
+    with pytest.raises(HeldElsewhereError, match="run other of bob@ops2 has taken it over"):
+        scheduler.note(member, "changing")
+    assert scheduler.release(member) == "run other of bob@ops2 has taken it over"
+    assert controller.state == "drained"
+
+
 def test_jobs_are_waited_for() -> None:
     controller = Controller(jobs=["17"])
     assert drain(slurm(controller, ends_at=60.0)) == ["waiting for job 17 of ann"]
