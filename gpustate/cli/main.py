@@ -251,7 +251,7 @@ def _with_place(error: click.UsageError) -> str:
 
 
 def _print_error(text: str) -> None:
-    from gpustate.formats.masking import masked
+    from gpustate.formats.masking import mask
     from gpustate.formats.words import printable
 
-    print(f"gpustate: {printable(masked(' '.join(text.splitlines())))}", file=sys.stderr)
+    print(f"gpustate: {printable(mask(' '.join(text.splitlines())))}", file=sys.stderr)

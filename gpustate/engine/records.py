@@ -15,7 +15,7 @@ from typing import Any
 from gpustate.core.change import Disruption
 from gpustate.errors import UsageError
 from gpustate.files import write_private
-from gpustate.formats.masking import masked_data
+from gpustate.formats.masking import mask_data
 
 _FORMAT = "gpustate.run/1"
 _KEPT = 50
@@ -94,7 +94,7 @@ def begin(
 
 def _write(path: Path, data: Mapping[str, Any]) -> None:
     """Write a record atomically."""
-    write_private(path, (json.dumps(masked_data(data), indent=2) + "\n").encode())
+    write_private(path, (json.dumps(mask_data(data), indent=2) + "\n").encode())
 
 
 def inventory_of(source: str) -> str:
