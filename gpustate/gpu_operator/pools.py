@@ -21,7 +21,7 @@ from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.inventory import LABELS
 from gpustate.core.where import NOWHERE, parse
 from gpustate.errors import PolicyError
-from gpustate.formats.words import named, shown
+from gpustate.formats.words import quote, quote_name
 from gpustate.gpu_operator.companions import CompanionStore
 from gpustate.gpu_operator.desired import DesiredState, ForLabels, ForNode, Source
 from gpustate.gpu_operator.documents import Item, plain
@@ -93,7 +93,7 @@ def _term(source: Source, term: Item) -> Iterator[str]:
         values = [str(value.value) for value in given.value] if given is not None else []
         if operator not in ("In", "NotIn"):
             raise PolicyError(
-                f"nodeAffinity uses operator {shown(operator)} for {shown(name)}, which is unsupported",
+                f"nodeAffinity uses operator {quote(operator)} for {quote(name)}, which is unsupported",
                 place=source.place(one),
                 fix="list the values with operator In",
             )
@@ -192,7 +192,7 @@ def combine(
             if other is not pool:
                 raise PolicyError(
                     f"{other.title} ({other.place}) and {pool.title} ({pool.place}) select the same node "
-                    f"{named(node)}",
+                    f"{quote_name(node)}",
                     place=place,
                     fix=f"remove a label of the node, or change a selector: {other.condition}, "
                     f"{pool.condition}",

@@ -23,7 +23,7 @@ from typing import Any
 from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.errors import PolicyError, UsageError
 from gpustate.formats.labels import selectors
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator.desired import Source
 from gpustate.gpu_operator.documents import Item
 
@@ -191,7 +191,7 @@ def _unavailable(source: Source, item: Item, prefix: str) -> list[str]:
     match = _PERCENT.fullmatch(text)
     if match is None and not text.isdecimal():
         raise PolicyError(
-            f"{prefix}upgradePolicy.maxUnavailable is {shown(item.value)}, wanted a number or a "
+            f"{prefix}upgradePolicy.maxUnavailable is {quote(item.value)}, wanted a number or a "
             "percentage such as 25%",
             place=source.place(item),
         )
@@ -199,7 +199,7 @@ def _unavailable(source: Source, item: Item, prefix: str) -> list[str]:
     if int(size.rstrip("%")) == 0:
         source.notes.append(
             f"{source.place(item)}: not carried out: {prefix}upgradePolicy.maxUnavailable "
-            f"{shown(item.value)}: under the Operator no node would ever be upgraded"
+            f"{quote(item.value)}: under the Operator no node would ever be upgraded"
         )
         return []
     return [] if size == "100%" else [size]

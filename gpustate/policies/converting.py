@@ -17,13 +17,12 @@ from gpustate.core.layers import REMOVED, Path, dotted, leaves, value_at
 from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError, PolicyError
-from gpustate.formats.masking import masked, without_secrets
-from gpustate.formats.words import shown
+from gpustate.formats.masking import mask, without_secrets
+from gpustate.formats.words import quote
 from gpustate.policies import document, python, writing
 
 Parameters = Callable[[AnyState], dict[str, Any]]
 
-SHAPES = ("yaml", "python", "clusterpolicy")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -40,7 +39,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
 
     Args:
         policy: the policy.
-        to: one of :data:`SHAPES`.
+        to: ``yaml``, ``python`` or ``clusterpolicy``.
         source: its origin, for the comment at the top.
 
     Raises:
@@ -75,7 +74,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
         "inventory, in the variable gpustate"
         for path in hidden
     )
-    lost = [*left_out, *map(masked, lost)]
+    lost = [*left_out, *map(mask, lost)]
     comments = [f"Written by gpustate convert{f' from {source}' if source else ''}."]
     if lost:
         comments.append("Not expressed here:")
@@ -95,7 +94,7 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
         {key: data.get(key, {}) for key in ("states", "groups", "nodes")}, removed
     )
     original = policy.original
-    if original is not None and masked(original.text) != original.text:
+    if original is not None and mask(original.text) != original.text:
         from gpustate.gpu_operator import preserving
         from gpustate.gpu_operator import writing as operator
 
@@ -283,7 +282,7 @@ def differences(
         yield f"pace {' and '.join(wanted.pace)}: set the number of nodes at a time with apply --serial"
     yield from _values(_drain(wanted), _drain(got), ("drain",))
     if wanted.name != got.name:
-        yield f"name: {shown(wanted.name)} is {shown(got.name)}"
+        yield f"name: {quote(wanted.name)} is {quote(got.name)}"
 
 
 def _drain(policy: Policy) -> dict[str, Any]:

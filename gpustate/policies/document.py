@@ -33,7 +33,7 @@ from gpustate.core.layers import Path
 from gpustate.core.policy import Policy, build, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.formats.words import kind_of, named, shown
+from gpustate.formats.words import kind_of, quote, quote_name
 from gpustate.policies import trees
 from gpustate.policies.rewriting import quoting
 from gpustate.policies.trees import Tree
@@ -168,14 +168,14 @@ class _Maker:
                 "lacks 'format'", place=self.tree.place, fix=f"write: format: {FORMAT}"
             )
         if mark.value != FORMAT:
-            raise PolicyError(f"format is {shown(mark.value)}, wanted {FORMAT!r}", place=mark.place)
+            raise PolicyError(f"format is {quote(mark.value)}, wanted {FORMAT!r}", place=mark.place)
         for key, value in self.tree.value.items():
             if key not in KEYS:
                 near = difflib.get_close_matches(key, KEYS, 1)
                 hint = f"did you mean {near[0]!r}" if near else f"supported keys: {', '.join(KEYS)}"
                 if not near and registry.find(key) is not None:
                     hint = "move it below 'states'"
-                raise PolicyError(f"unknown key {shown(key)}", place=value.place, fix=hint)
+                raise PolicyError(f"unknown key {quote(key)}", place=value.place, fix=hint)
         if self.tree.get("states") is None:
             raise PolicyError(
                 "lacks 'states'", place=self.tree.place, fix="list the states under 'states:'"
@@ -187,7 +187,7 @@ class _Maker:
             return {}
         if not isinstance(tree.value, dict):
             raise PolicyError(
-                f"{'.'.join(map(named, keys))} is {kind_of(tree.value)}, wanted a mapping of {wanted}",
+                f"{'.'.join(map(quote_name, keys))} is {kind_of(tree.value)}, wanted a mapping of {wanted}",
                 place=tree.place,
                 fix="write 'name:' entries, without '- '" if isinstance(tree.value, list) else None,
             )
@@ -198,7 +198,7 @@ class _Maker:
         cls = self.classes.get(name) or registry.find(name)
         if cls is None:
             raise PolicyError(
-                f"states: unknown state {shown(name)}",
+                f"states: unknown state {quote(name)}",
                 place=tree.place,
                 fix=registry.hint(name),
             )
@@ -299,7 +299,7 @@ def _check_values(tree: Tree, path: Path) -> None:
             _check_values(value, path)
     elif isinstance(tree.value, float) and not math.isfinite(tree.value):
         raise PolicyError(
-            f"{'.'.join(map(named, path))} is {tree.value}, wanted a number", place=tree.place
+            f"{'.'.join(map(quote_name, path))} is {tree.value}, wanted a number", place=tree.place
         )
 
 

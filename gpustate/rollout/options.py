@@ -10,6 +10,7 @@ from gpustate.core.drain import DrainOverrides, DrainPolicy
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.rollout.access import Accesses
+from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance
 
 
@@ -42,6 +43,7 @@ class Schedulers:
         run: str = "",
         person: str = "",
         text: str = "",
+        gate: Gate | None = None,
     ) -> Iterator[Maintenance]:
         """Maintenance of these nodes; its connections are closed at the end.
 
@@ -51,6 +53,7 @@ class Schedulers:
             run: id of the run that changes them; empty: they are only planned.
             person: who runs it.
             text: the ticket or reason.
+            gate: shared with the rollout of these nodes.
 
         Raises:
             UsageError: a label selector, a kubeconfig, or a variable that names a scheduler, cannot be used.
@@ -61,7 +64,9 @@ class Schedulers:
         leaving = self.overrides.on(self.drain or drain or DrainPolicy())
         access = Accesses(nodes, self.kubeconfig, read=bool(run))
         try:
-            yield ScheduledMaintenance(access, run, person, leaving, text, self.max_unavailable)
+            yield ScheduledMaintenance(
+                access, run, person, leaving, text, self.max_unavailable, gate
+            )
         finally:
             access.close()
 

@@ -24,7 +24,7 @@ from gpustate.cluster.api import FIELD_MANAGER, Api, RefusedRequest
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
-from gpustate.schedulers import eviction, foreign
+from gpustate.schedulers import eviction, foreign, node_events
 from gpustate.schedulers.base import (
     HeldElsewhereError,
     Hold,
@@ -39,7 +39,7 @@ from gpustate.schedulers.base import (
     rules_of,
     taken_over,
 )
-from gpustate.schedulers.lease import ClusterLease
+from gpustate.schedulers.lease import NAME, NAMESPACE, ClusterLease, Standing, ask, standing
 
 Json = dict[str, Any]
 
@@ -104,6 +104,7 @@ class Kubernetes:
         self._lock = threading.Lock()
         self._reviewing = threading.Lock()
         self._lease = ClusterLease(api, sleep=sleep, clock=clock)
+        self._events = node_events.NodeEvents(api)
         self._lists: _Lists | None = None
         self._failed = (float("-inf"), ClusterError(""))
         self._may: list[str] | None = None
@@ -169,6 +170,46 @@ class Kubernetes:
             counts=cluster_pods.has_gpus(node),
         )
 
+    def labels(self, key: str) -> dict[str, str]:
+        """A label's value, by every name and address of the Nodes that have it."""
+        found: dict[str, str] = {}
+        for node in self._listed().nodes:
+            labels = node["metadata"].get("labels") or {}
+            if not labels.get(key):
+                continue
+            addresses = (node.get("status") or {}).get("addresses") or []
+            names = [node["metadata"]["name"], labels.get("kubernetes.io/hostname")]
+            for name in (*names, *(one.get("address") for one in addresses)):
+                if name:
+                    found[str(name)] = str(labels[key])
+        return found
+
+    # --- the rollout of the cluster ------------------------------------------------------
+
+    def publish(self, progress: str) -> None:
+        """Show how far the rollout of this run is; empty: it is over."""
+        self._lease.publish(progress)
+
+    def control(self) -> str | None:
+        """The request to this run; ``None``: the server does not answer."""
+        return self._lease.control()
+
+    def standing(self) -> Standing:
+        """Which run changes nodes of this cluster, how far it is, and what it is asked for.
+
+        Raises:
+            ClusterError: the server does not answer.
+        """
+        return standing(self._api.lease(NAMESPACE, NAME))
+
+    def ask(self, run: str, control: str) -> None:
+        """Leave a request to a run; empty: take it back.
+
+        Raises:
+            ClusterError: the run does not hold the Lease, or the server does not answer.
+        """
+        ask(self._api, run, control)
+
     # --- workloads ---------------------------------------------------------------------
 
     def _of_cluster(self, *, fresh: bool = False) -> eviction.Cluster:
@@ -228,6 +269,9 @@ class Kubernetes:
         self._check_rights()
         self._check_clock()
         self._lease.hold(why, say, stop)
+        self._events.begin(
+            why, say, f"add to a ClusterRole of its user: {rule(*node_events.RIGHT)}"
+        )
 
     def leave(self) -> None:
         """Let go of the Lease."""
@@ -255,7 +299,9 @@ class Kubernetes:
             )
             return _patch(node, record, unschedulable=True)
 
-        return self._write(member.name, change)
+        held = self._write(member.name, change)
+        self._report(member, node_events.HELD, "cordoned")
+        return held
 
     def _check_rights(self) -> None:
         """Refuse before anything is written, with every rule that is missing."""
@@ -292,10 +338,20 @@ class Kubernetes:
                 raise HeldElsewhereError(f"{self.title}: Node {member.name}: {other}")
             return _patch(node, replace(current.hold, phase=phase, since=clock.now()))
 
-        return self._write(member.name, change)
+        noted = self._write(member.name, change)
+        if phase == "failed":
+            self._report(member, node_events.FAILED, "the change failed, the Node stays cordoned")
+        return noted
+
+    def _report(self, member: Member, reason: str, text: str) -> None:
+        """Record an Event on a Node."""
+        for node in self._listed().nodes:
+            if node["metadata"]["name"] == member.name:
+                self._events.record(node, reason, text)
 
     def refresh(self, member: Member, say: Say, stop: Stop) -> None:
         """Delete the pods of NVIDIA's DaemonSets on it, which are created again, and wait for GPUs."""
+        self._report(member, node_events.CHANGED, "changed and validated")
         old = {
             str(pod["metadata"]["uid"]): pod
             for pod in self._api.pods_on(member.name)
@@ -338,11 +394,11 @@ class Kubernetes:
 
     def release(self, member: Member) -> str:
         """Uncordon it, where the cordon is ours and nobody else has a claim on it."""
-        reason = ""
+        reason, result = "", ""
 
         def change(node: Json, current: Member) -> Json | None:
-            nonlocal reason
-            reason = ""
+            nonlocal reason, result
+            reason, result = "", ""
             if current.hold is None:
                 return None
             if reason := taken_over(member, current.hold):
@@ -351,12 +407,15 @@ class Kubernetes:
                 reason = "; ".join(current.foreign)
                 if current.hold.phase == "left":
                     return None
-                record = replace(current.hold, phase="left", text=f"left cordoned: {reason}")
-                return _patch(node, record)
+                result = f"left cordoned: {reason}"
+                return _patch(node, replace(current.hold, phase="left", text=result))
             stays = not current.hold.schedulable_before
+            result = "released, it stays cordoned as it was before" if stays else "uncordoned"
             return _patch(node, None, unschedulable=None if stays else False)
 
         self._write(member.name, change)
+        if result:
+            self._report(member, node_events.RELEASED, result)
         return reason
 
     def _write(self, name: str, change: Callable[[Json, Member], Json | None]) -> Member:
@@ -407,6 +466,8 @@ class Kubernetes:
                 raise
             say(f"{error}; draining the whole node")
             evict(Scope.ALL, after_gpu_pods=True)
+        which = "pods that use a GPU" if scope is Scope.GPU else "pods"
+        self._report(member, node_events.DRAINED, f"{which} have left")
 
     def _leaving(
         self,

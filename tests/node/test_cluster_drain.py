@@ -29,7 +29,7 @@ from gpustate.cluster import api as api_module
 from gpustate.cluster.api import connect
 from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.errors import GpustateError
-from gpustate.schedulers.base import Member, NotDrainedError, Scope
+from gpustate.schedulers.base import Member, NotDrainedError, Scope, Why
 from gpustate.schedulers.kubernetes import Kubernetes
 from gpustate_lab.api import Lab
 from gpustate_lab.kubernetes.client import Client, Refused
@@ -346,3 +346,23 @@ def test_the_service_account_of_a_pod_reaches_its_cluster(
     assert not api.may("patch", "", "nodes")
     assert api.may("list", "", "pods")
     api.close()
+
+
+def test_kubectl_describe_shows_what_happened_to_a_node(
+    cluster: Lab, scheduler: Kubernetes
+) -> None:
+    why = Why("20261124-1", "ann@ops1", "driver 580")
+    told: list[str] = []
+    scheduler.enter(why, told.append, lambda: False)
+    (member,) = (one for one in scheduler.members(fresh=True) if one.name == OURS)
+    held = scheduler.hold(member, why)
+    scheduler.note(held, "changing")
+    scheduler.refresh(member, told.append, lambda: False)
+    scheduler.note(held, "failed")
+    scheduler.release(held)
+    scheduler.leave()
+    text = kubectl(cluster, "describe", "node", OURS).stdout
+    for reason in ("GpustateHold", "GpustateChanged", "GpustateFailed", "GpustateReleased"):
+        assert reason in text, text
+    assert "cordoned (run 20261124-1 of ann@ops1: driver 580)" in text
+    assert told == []

@@ -16,6 +16,7 @@ from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
+from gpustate.formats import masking
 from gpustate.schedulers import kubernetes
 from gpustate.schedulers.base import (
     HeldElsewhereError,
@@ -55,6 +56,13 @@ class FakeApi:
         self.conflicts = 0
         self.denied: set[str] = set()
         self.writes: list[str] = []
+        self.events: list[Json] = []
+        self.event_error: ClusterError | None = None
+
+    def create_event(self, event: Json) -> None:
+        if self.event_error is not None:
+            raise self.event_error
+        self.events.append(event)
 
     def nodes(self) -> list[Json]:
         return [copy.deepcopy(self.node_)]
@@ -572,3 +580,78 @@ def test_a_record_that_cannot_be_read_is_still_a_hold() -> None:
     found = kubernetes.read_hold(node)
     assert found is not None
     assert found.text == "an unreadable record"
+
+
+def reasons(api: FakeApi) -> list[str]:
+    return [one["reason"] for one in api.events]
+
+
+def entered(api: FakeApi, told: list[str]) -> kubernetes.Kubernetes:
+    """A run that has begun; the Lease is not what these tests are about."""
+    found = scheduler(api)
+    found._events.begin(WHY, told.append, "add the rule")
+    return found
+
+
+def test_events_say_what_happens_to_a_node(api: FakeApi) -> None:
+    told: list[str] = []
+    found = entered(api, told)
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    found.drain(member, Scope.GPU, PLAIN, told.append, lambda: False)
+    found.refresh(member, told.append, lambda: False)
+    found.release(member)
+    assert reasons(api) == [
+        "GpustateHold",
+        "GpustateDrained",
+        "GpustateChanged",
+        "GpustateReleased",
+    ]
+    assert told == []
+    event = api.events[0]
+    assert event["involvedObject"]["name"] == "n1"
+    assert event["message"] == "cordoned (run 20261124-1 of ann@ops1: driver 580)"
+    assert (event["type"], event["reportingComponent"]) == ("Normal", "gpustate")
+    assert len({one["metadata"]["name"] for one in api.events}) == 4
+
+
+def test_a_failure_and_a_foreign_cordon_are_events_too(api: FakeApi) -> None:
+    found = entered(api, [])
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    found.note(member, "changing")
+    found.note(member, "failed")
+    api.cordoned_by("kubectl-cordon")
+    found.release(member)
+    assert reasons(api) == ["GpustateHold", "GpustateFailed", "GpustateReleased"]
+    assert [one["type"] for one in api.events] == ["Normal", "Warning", "Normal"]
+    assert "left cordoned: cordoned by kubectl-cordon" in api.events[-1]["message"]
+
+
+def test_without_the_right_to_create_events_there_is_one_note(api: FakeApi) -> None:
+    api.denied = {"create events"}
+    told: list[str] = []
+    found = entered(api, told)
+    found._events.begin(WHY, told.append, "add the rule")
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    assert found.release(member) == ""
+    assert told == ["note: no Events are recorded on Nodes: add the rule"]
+    assert api.events == []
+
+
+def test_a_refused_event_is_noted_once_and_fails_nothing(api: FakeApi) -> None:
+    api.event_error = RefusedRequest("create event: quota exceeded", 403)
+    told: list[str] = []
+    found = entered(api, told)
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    assert found.release(member) == ""
+    assert told == ["note: no more Events are recorded on Nodes: create event: quota exceeded"]
+
+
+def test_an_event_has_no_secret_and_is_short_enough(api: FakeApi) -> None:
+    masking.remember("S3cr3t-in-the-reason")
+    found = scheduler(api)
+    why = Why("r", "ann@ops1", "S3cr3t-in-the-reason " + "x" * 2000)
+    found._events.begin(why, lambda _: None, "")
+    found.hold(found.member(facts(), "gpu1"), why)
+    (event,) = api.events
+    assert "(secret)" in event["message"]
+    assert len(event["message"]) == 1000
