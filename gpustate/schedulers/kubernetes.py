@@ -66,6 +66,8 @@ _RIGHTS = (
     ("update", "coordination.k8s.io", "leases"),
     ("list", "maintenance.nvidia.com", "nodemaintenances"),
 )
+#: Labels by which the GPU Operator's tools let pods of NVIDIA's run on a Node.
+_DEPLOY = "nvidia.com/gpu.deploy."
 _CONFLICTS = 5
 _FAILED_S = 30.0
 #: Clocks that differ by more are wrong.
@@ -386,11 +388,27 @@ class Kubernetes:
             if not eviction.is_ready(pod):
                 return f"{eviction.name(pod)} is not ready"
         if old and not pods:
-            return "its DaemonSets have not created their pods again"
+            return self._paused(member.name)
         offered = member.gpus or (member.hold.gpus_before if member.hold else 0)
         if offered and not cluster_pods.allocatable(self._api.node(member.name)):
             return "allocatable has none"
         return ""
+
+    def _paused(self, name: str) -> str:
+        """Why NVIDIA's DaemonSets do not create their pods again."""
+        labels = self._api.node(name)["metadata"].get("labels") or {}
+        paused = [
+            key
+            for key, value in sorted(labels.items())
+            if key.startswith(_DEPLOY) and str(value).startswith("paused")
+        ]
+        if not paused:
+            return "its DaemonSets have not created their pods again"
+        words = " ".join(f"{key}=true" for key in paused)
+        return (
+            f"another tool left labels that keep NVIDIA's pods away: kubectl label node {name} "
+            f"--overwrite {words}"
+        )
 
     def release(self, member: Member) -> str:
         """Uncordon it, where the cordon is ours and nobody else has a claim on it."""
