@@ -108,10 +108,12 @@ class ApplyResult(Result):
     """Result of an apply; ``document`` is a ``gpustate.result/1``.
 
     Args:
-        skipped: names of nodes that were not started because an earlier batch failed.
+        skipped: names of nodes that were not started because the run stopped early.
+        stopped: why it stopped early; empty: it did not.
     """
 
     skipped: tuple[str, ...]
+    stopped: str = ""
 
     @property
     def changed(self) -> tuple[str, ...]:

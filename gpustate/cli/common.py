@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gpustate.core.node import Node
     from gpustate.core.policy import Policy
     from gpustate.engine.events import Listener
-    from gpustate.engine.fleet import FleetResult, Request
     from gpustate.inventory.vault import Vault
     from gpustate.policies import Changes
 
@@ -379,15 +378,6 @@ def watched(
     stop.arm()
     with progress:
         yield progress.event, stop
-
-
-def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
-    """Run with progress on standard error; Ctrl-C stops it after the current steps."""
-    from gpustate.engine import fleet
-
-    resume = f"gpustate resume {request.run}" if request.apply and request.run else ""
-    with watched(request.inventory, quiet=quiet, resume=resume) as (listen, stop):
-        return fleet.run(request, listen, stop)
 
 
 def check_out(path: str) -> None:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.core.building import build, every_parameter, explain, parameters
+from gpustate.core.drain import DrainPolicy, drain_policy
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.layering import ALLOW, SECTIONS, groups_of, layers_of, place_for_node
 from gpustate.core.layers import (
@@ -93,6 +94,7 @@ class Policy:
         places: where values stand, by path; readers of files give it.
         last: paths of values that no narrower layer replaces; the command line's.
         pace: what a batch of nodes must not exceed, numbers and percentages, where nobody says otherwise.
+        drain: how workloads leave, or plain data for it; ``None``: by the defaults.
 
     Raises:
         PolicyError: one name twice, or parameters for a group or node that cannot be.
@@ -109,6 +111,7 @@ class Policy:
         places: Mapping[Path, str] | None = None,
         last: Iterable[Path] = (),
         pace: Iterable[str] = (),
+        drain: DrainPolicy | Mapping[str, Any] | None = None,
     ) -> None:
         seen: set[str] = set()
         for state in states:
@@ -131,6 +134,7 @@ class Policy:
         self.nodes = self._overrides("nodes", nodes or {})
         self.last = _paths(last)
         self.pace = _sizes(pace)
+        self.drain = drain_policy(drain, self.places)
         #: What a file said at those paths, with its place; for those who ask why.
         self.replaced: dict[Path, tuple[Any, str]] = {}
         #: What it was read from, where that is a file of another program.
@@ -168,6 +172,7 @@ class Policy:
             places=self.places if places is None else places,
             last=(*self.last, *last),
             pace=self.pace,
+            drain=self.drain,
         )
         made.replaced.update(self.replaced)
         made.original = self.original
@@ -192,7 +197,14 @@ class Policy:
         """What the policy says beside its states, as plain data that the constructor takes again."""
         last = [list(path) for path in self.last]
         pace = list(self.pace)
-        said = {"groups": self.groups, "nodes": self.nodes, "last": last, "pace": pace}
+        drain = self.drain.as_data() if self.drain is not None else {}
+        said = {
+            "groups": self.groups,
+            "nodes": self.nodes,
+            "last": last,
+            "pace": pace,
+            "drain": drain,
+        }
         return {key: value for key, value in said.items() if value}
 
     def with_ensure(self, ensure: str) -> Policy:

@@ -32,6 +32,11 @@ def path_of(run: str) -> Path:
     return folder() / f"{run}.json"
 
 
+def beside(run: str, name: str) -> Path:
+    """A file of a run beside its record, of which ``name`` is the suffix."""
+    return folder() / f"{run}.{name}"
+
+
 def begin(
     run: str,
     verb: str,
@@ -80,7 +85,8 @@ def begin(
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write(path, data)
         for old in sorted(path.parent.glob("*.json"))[:-_KEPT]:
-            old.unlink(missing_ok=True)
+            for file in (old, old.with_suffix(".progress"), old.with_suffix(".control")):
+                file.unlink(missing_ok=True)
     except OSError:
         return None
     return path

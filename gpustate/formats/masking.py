@@ -18,7 +18,7 @@ MASK = "(secret)"
 
 _ADDRESS = re.compile(r"(?i)\b((?:https?|ftps?|mirror(?:\+https?)?|socks5h?)://)([^/@\s\"'<>?#]+)@")
 _NAMED = re.compile(
-    r"(?i)(password|passwd|passphrase|secret|token|api_?key|access_?key|private_?key|credentials?)$|(^|[._-])(pass|pw)$"
+    r"(?i)(password|passwd|passphrase|secret|token|api_?key|access_?key|private_?key|credentials?|webhook)$|(^|[._-])(pass|pw)$"
 )
 _LEAST = 4
 _DIGITS_LEAST = 8

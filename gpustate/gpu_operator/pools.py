@@ -183,6 +183,7 @@ def combine(
         stack = _narrowed(pools[0])
     else:
         stack, narrow = _side_by_side(pools)
+        _share_drain(stack, pools, notes)
     nodes: list[ForNode] = []
     drivers: dict[str, Pool] = {}
     for pool in pools:
@@ -207,6 +208,26 @@ def combine(
                 "their driver"
             )
     return stack, narrow, tuple(nodes)
+
+
+def _share_drain(stack: Iterable[DesiredState], pools: Iterable[Pool], notes: list[str]) -> None:
+    """Workloads leave all nodes in the same way, so it is used only where all drivers agree."""
+    found = [
+        (pool, next((one.drain for one in pool.states if one.state == "driver"), None))
+        for pool in pools
+    ]
+    same = all(drain == found[0][1] for _, drain in found)
+    for state in stack:
+        if state.state == "driver":
+            state.drain = found[0][1] if same else None
+    if not same:
+        notes.extend(
+            f"{pool.place}: not carried out: upgradePolicy of {pool.title}: how workloads leave differs "
+            "from other NVIDIADrivers; apply their nodes one after the other with options such as "
+            "--drain-timeout"
+            for pool, drain in found
+            if drain is not None
+        )
 
 
 def _with_labels(store: CompanionStore, condition: str) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from gpustate.core.drain import DrainPolicy
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote, quote_name
 from gpustate.gpu_operator import documents, history, nodelabels, shape, umbrella
@@ -73,6 +74,7 @@ class Reading:
         for_nodes: parameters from labels of single nodes, in their order.
         for_labels: parameters of nodes with labels, by NVIDIADriver.
         pace: upper limits of a batch of nodes.
+        drain: how workloads leave; ``None``: the file does not set it.
         release: of the Operator that it was read for, as tagged.
     """
 
@@ -84,6 +86,7 @@ class Reading:
     for_nodes: tuple[ForNode, ...] = ()
     for_labels: tuple[ForLabels, ...] = ()
     pace: tuple[str, ...] = ()
+    drain: DrainPolicy | None = None
     release: str = ""
 
 
@@ -400,9 +403,19 @@ class _Reader:
         notes = (*source.notes, *notes_on(source))
         name = item.text("metadata", "name")
         pace = next((one.pace for one in states if one.pace), ())
+        drain = next((one.drain for one in states if one.drain is not None), None)
         nodes = (*self.for_nodes, *source.for_nodes)
         labels = tuple(self.for_labels)
-        return Reading(kind, name, states, notes, for_nodes=nodes, for_labels=labels, pace=pace)
+        return Reading(
+            kind,
+            name,
+            states,
+            notes,
+            for_nodes=nodes,
+            for_labels=labels,
+            pace=pace,
+            drain=drain,
+        )
 
 
 def _dra_stack(driver: Stack) -> tuple[DesiredState, ...]:

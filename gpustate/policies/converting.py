@@ -120,6 +120,7 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
         nodes=clean["nodes"],
         last=policy.last,
         pace=policy.pace,
+        drain=policy.drain,
     )
     made.original = original
     return made
@@ -163,7 +164,9 @@ def _carried(policy: Policy, differ: list[str]) -> tuple[str, list[str]] | None:
         return None
     missing: list[str] = []
     if original.values:
-        fresh = operator.build(_object_name(policy), _present(policy), policy.nodes, policy.pace)
+        fresh = operator.build(
+            _object_name(policy), _present(policy), policy.nodes, _upgrades(policy)
+        )
         done = preserving.merge_values(fresh, original.text, original.release)
         if done is None:
             return None
@@ -191,7 +194,14 @@ def _written(policy: Policy, to: str) -> str:
         return writing.as_python(policy)
     from gpustate.gpu_operator import writing as operator
 
-    return operator.write(_object_name(policy), _present(policy), policy.nodes, policy.pace)
+    return operator.write(_object_name(policy), _present(policy), policy.nodes, _upgrades(policy))
+
+
+def _upgrades(policy: Policy) -> dict[str, Any]:
+    """The section ``upgradePolicy`` of an Operator file."""
+    from gpustate.gpu_operator import upgrades
+
+    return upgrades.section(policy.pace, policy.drain)
 
 
 def _present(policy: Policy) -> dict[str, dict[str, Any]]:
@@ -270,8 +280,13 @@ def differences(
     yield from _values(wanted.allow, got.allow, ("allow",))
     if wanted.pace != got.pace:
         yield f"pace {' and '.join(wanted.pace)}: set the number of nodes at a time with apply --serial"
+    yield from _values(_drain(wanted), _drain(got), ("drain",))
     if wanted.name != got.name:
         yield f"name: {quote(wanted.name)} is {quote(got.name)}"
+
+
+def _drain(policy: Policy) -> dict[str, Any]:
+    return policy.drain.as_data() if policy.drain is not None else {}
 
 
 def _besides(given: Mapping[str, Any]) -> str:

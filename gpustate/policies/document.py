@@ -11,7 +11,8 @@
       inference:
         driver: {branch: 570}
 
-A state without parameters has its defaults. ``groups`` and ``nodes`` refer to those of the inventory. JSON with
+A state without parameters has its defaults. ``groups`` and ``nodes`` refer to those of the inventory, ``drain``
+says how workloads leave a node (:class:`gpustate.core.drain.DrainPolicy`). JSON with
 the same keys is read too.
 
 Surprising: YAML reads an unquoted ``580.10`` as a number and ``on`` as true. If a parameter needs text, the error
@@ -39,7 +40,7 @@ from gpustate.policies.trees import Tree
 
 FORMAT = "gpustate.policy/1"
 #: Keys of a document in written order.
-KEYS = ("format", "name", "states", "groups", "nodes", "allow")
+KEYS = ("format", "name", "states", "groups", "nodes", "allow", "drain")
 #: Recognises a policy in YAML or JSON by a line.
 _MARK = re.compile(r"""^[ \t{]*["']?format["']?[ \t]*:[ \t]*["']?gpustate\.policy/""", re.MULTILINE)
 _LIKELY = re.compile(r"""^[ \t{]*["']?states["']?[ \t]*:""", re.MULTILINE)
@@ -92,6 +93,8 @@ def as_data(policy: Policy) -> dict[str, Any]:
     for key, value in (("groups", policy.groups), ("nodes", policy.nodes), ("allow", policy.allow)):
         if value:
             made[key] = value
+    if policy.drain is not None and policy.drain.as_data():
+        made["drain"] = policy.drain.as_data()
     return made
 
 
@@ -151,6 +154,7 @@ class _Maker:
             nodes=self._overrides("nodes"),
             places=places,
             last=_last(self.touched, trees.plain(self.tree)),
+            drain=trees.plain(self.tree.get("drain") or Tree(None, "")),
         )
 
     def _check_top(self) -> None:

@@ -246,6 +246,9 @@ def name_of(request: Request) -> str:
         spec = (request.body or {}).get("spec") or {}
         if not spec.get("holderIdentity"):
             return "lease release"
+        notes = ((request.body or {}).get("metadata") or {}).get("annotations") or {}
+        if "gpustate.io/rollout" in notes:
+            return "lease publish"
         taken = [datetime.fromisoformat(spec[key]) for key in ("acquireTime", "renewTime")]
         # Who takes it writes both times in one go.
         return "lease take" if taken[1] - taken[0] < timedelta(seconds=0.1) else "lease renew"

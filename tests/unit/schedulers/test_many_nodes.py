@@ -15,11 +15,11 @@ from stubcluster import TOKEN, Answer, Request, StubCluster
 
 from gpustate.cluster.api import connect
 from gpustate.core.change import Disruption
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Subject
 from gpustate.rollout.maintenance import ScheduledMaintenance
-from gpustate.schedulers.base import DrainPolicy
 from gpustate.schedulers.kubernetes import Kubernetes
 
 NODES, FEW, MANY = 60, 20, 5000
