@@ -66,15 +66,14 @@ class _Receiver(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Receiver
-
     def do_POST(self) -> None:
+        assert isinstance(self.server, _Receiver)
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.bodies.append(json.loads(body))
         self.send_response(200)
         self.end_headers()
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:
         pass
 
 
