@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpustate import clock, compat, policies, registry
 from gpustate.api import saved
 from gpustate.api.results import ApplyResult, DriftResult, PlanResult
+from gpustate.api.rolling import roll_out
 from gpustate.api.sources import load_inventory, load_policy, lock_file
 from gpustate.core.change import Disruption
 from gpustate.core.inventory import Inventory
@@ -25,6 +26,7 @@ from gpustate.plan import document as documents
 from gpustate.plan.estimate import Schedule
 from gpustate.resolver.checks import node_checks
 from gpustate.rollout.options import SCHEDULERS, Schedulers
+from gpustate.rollout.strategy import Strategy
 
 if TYPE_CHECKING:
     from gpustate.api.sources import InventorySource, PolicySource
@@ -81,7 +83,7 @@ def plan(
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
     effective = inputs.policy.with_ensure("absent") if remove else inputs.policy
-    with schedulers.maintenance(inputs.inventory.nodes) as maintenance:
+    with schedulers.maintenance(inputs.inventory.nodes, effective.drain) as maintenance:
         result, sizes = _probe(
             inputs,
             effective,
@@ -162,6 +164,10 @@ def apply(
     all_or_nothing: bool = False,
     serial: Sequence[str] = (),
     max_failures: int = 0,
+    canary: str = "",
+    soak: str = "",
+    window: str = "",
+    spread: str = "",
     reason: str = "",
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
@@ -184,6 +190,7 @@ def apply(
         max_disruption: refuse nodes whose plan may exceed it.
         serial: batch sizes, ``("1", "10%", "50%")``; a batch in which a node fails is the last one.
         max_failures: no further node is begun once so many failed; 0: see ``serial``.
+        canary, soak, window, spread: see :class:`gpustate.rollout.strategy.Strategy`.
         reason: a ticket or reason, for the nodes' leases and the records of the run.
         schedulers: how the nodes' schedulers are reached and workloads leave.
         started: called with the id of the run once everything is checked, before the first node is reached.
@@ -220,20 +227,20 @@ def apply(
         else None,
         announced=documents.announced_disruptions(document) if document else None,
         plan_id=str(document["id"]) if document else "",
-        serial=batch_sizes(serial, effective.pace, len(inputs.inventory.nodes)),
-        max_failures=max_failures,
         run=run or fleet.new_run_id(),
         ticket=" ".join(reason.split()),
         all_or_nothing=all_or_nothing,
     )
     fleet.resolve_all(request)
-    fleet.batches((), request.serial)
-    why = {"run": request.run, "person": fleet.controller().name, "text": request.ticket}
-    with schedulers.maintenance(inputs.inventory.nodes, **why) as maintenance:
-        request.maintenance = maintenance
-        if started is not None:
-            started(request.run)
-        result = fleet.run(request, events, stop)
+    strategy = Strategy(
+        batch_sizes(serial, effective.pace, len(inputs.inventory.nodes)),
+        max_failures,
+        canary,
+        soak,
+        window,
+        spread,
+    )
+    result = roll_out(request, strategy, schedulers, events, stop, started)
     outcome = documents.result_document(
         result.nodes,
         run=result.run,
@@ -241,11 +248,16 @@ def apply(
         verb="remove" if remove else "apply",
         summary=result.summary(),
         exit_code=result.exit_code,
-        notes=effective.notes,
+        notes=(*effective.notes, *([f"stopped: {result.stopped}"] if result.stopped else ())),
         skipped=result.skipped,
         context=_retried(context, document, result.nodes),
     )
-    return ApplyResult(**_common(inputs, result), document=outcome, skipped=tuple(result.skipped))
+    return ApplyResult(
+        **_common(inputs, result),
+        document=outcome,
+        skipped=tuple(result.skipped),
+        stopped=result.stopped,
+    )
 
 
 def batch_sizes(requested: Sequence[str], pace: Sequence[str], count: int) -> tuple[str, ...]:

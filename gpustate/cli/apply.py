@@ -11,6 +11,7 @@ import click
 from gpustate import clock
 from gpustate.cli import common, notes, reports, rules, watching
 from gpustate.cli.context import context
+from gpustate.cli.rollout import rollout_options, strategy_of
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import UsageError
 
@@ -59,15 +60,16 @@ apply_options = common.options(
     click.option(
         "--serial",
         metavar="SIZES",
-        help="Process nodes in batches, one after the other: 1,10%,50%.",
+        help="Process nodes in waves, one after the other: 1,10%,50%.",
     ),
     click.option(
         "--max-failures",
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Begin no further node once N have failed [default: the batch of the first is the last].",
+        help="Begin no further node once N have failed [default: the wave of the first is the last].",
     ),
+    *rollout_options,
     click.option(
         "--reason",
         metavar="TEXT",
@@ -252,6 +254,7 @@ def execute(
                 all_or_nothing=bool(options.get("all_or_nothing")),
                 serial=serial,
                 max_failures=int(options.get("max_failures") or 0),
+                **strategy_of(options),
                 reason=options.get("reason") or "",
                 schedulers=schedulers_of(options),
                 events=watching.listener(watchers, listen),
@@ -265,7 +268,7 @@ def execute(
             )
         records.end(
             record,
-            interrupted=result.interrupted or bool(result.skipped),
+            interrupted=result.interrupted or bool(result.skipped or result.stopped),
             outcome={
                 "exit_code": result.exit_code,
                 "summary": result.summary,
@@ -309,6 +312,8 @@ def _show(result: api.ApplyResult, options: dict[str, Any]) -> None:
         return
     show(render.nodes_page(document, diff=options["diff"]))
     show(render.troubles_page(document, diff=options["diff"]))
+    if result.stopped:
+        click.echo(f"Stopped: {result.stopped}")
     if result.skipped:
         click.echo(f"Not started: {render.names_line(result.skipped)}")
     if result.interrupted:

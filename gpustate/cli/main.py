@@ -86,7 +86,9 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "group",
         "Build an offline bundle for air-gapped nodes.",
     ),
-    "resume": ("resume", "resume", "Resume an interrupted run."),
+    "pause": ("pause", "pause", "Pause a running rollout: no further node begins."),
+    "resume": ("resume", "resume", "Lift a pause, or resume an interrupted run."),
+    "abort": ("pause", "abort", "End a running rollout after the nodes under way."),
     "history": (
         "history",
         "history",
@@ -100,7 +102,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "status": (
         "status",
         "status",
-        "Show nodes out of service in Kubernetes and Slurm: phase, run, since when, and why.",
+        "Show running rollouts, and nodes out of service: phase, run, since when, and why.",
     ),
     "solve": (
         "solve",
@@ -254,7 +256,7 @@ def _with_place(error: click.UsageError) -> str:
 
 
 def _print_error(text: str) -> None:
-    from gpustate.formats.masking import masked
+    from gpustate.formats.masking import mask
     from gpustate.formats.words import printable
 
-    print(f"gpustate: {printable(masked(' '.join(text.splitlines())))}", file=sys.stderr)
+    print(f"gpustate: {printable(mask(' '.join(text.splitlines())))}", file=sys.stderr)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import reports, watching
+from gpustate.cli.pause import with_running
 from gpustate.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpustate.rollout.running import Running
 
 
 @click.command()
@@ -19,14 +23,28 @@ from gpustate.errors import UsageError
     "--inventory",
     metavar="SOURCE",
     envvar="GPUSTATE_INVENTORY",
-    help="Only runs of this inventory.",
+    help="Only runs of this inventory; a paused run is also found by its clusters.",
+)
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Find a paused run in this cluster [default: the variable gpustate_kubeconfig].",
 )
 @click.option("--list", "listed", is_flag=True, help="List everyone's unfinished runs and exit.")
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
 @reports.report_option
 @watching.watch_options
-def resume(run: str | None, inventory: str | None, listed: bool, yes: bool, **own: Any) -> None:
-    """Resume RUN with the same policy, nodes and options; without RUN, your own last interrupted run.
+def resume(
+    run: str | None,
+    inventory: str | None,
+    kubeconfig: str | None,
+    listed: bool,
+    yes: bool,
+    **own: Any,
+) -> None:
+    """Lift the pause of RUN; or resume an interrupted RUN with the same policy, nodes and options.
+
+    Without RUN, the one that is paused; if none is, your own last interrupted run.
 
     Node programs that are still running are followed to their end; then the nodes are probed again and
     the remaining changes are made. A run of another person is resumed only if it is named.
@@ -38,6 +56,11 @@ def resume(run: str | None, inventory: str | None, listed: bool, yes: bool, **ow
         _show(waiting)
         return
     me = fleet.person()
+    if with_running(run, None, None, _lift, paused=True):
+        return
+    elsewhere = kubeconfig or (not waiting if run is None else not records.path_of(run).is_file())
+    if elsewhere and with_running(run, inventory, kubeconfig, _lift, paused=True):
+        return
     if run is None:
         record = _choose(waiting, me, inventory, yes=yes)
     else:
@@ -52,11 +75,16 @@ def resume(run: str | None, inventory: str | None, listed: bool, yes: bool, **ow
     _resume(record, own)
 
 
+def _lift(found: Running) -> None:
+    found.ask("")
+    click.echo(f"run {found.run} of {found.person} goes on; it was {found.control}")
+
+
 def at_work(pid: int, since: str) -> bool:
     """The controller of a run is still running."""
     from gpustate.engine import fleet
 
-    return bool(since) and pid > 0 and pid != os.getpid() and fleet.born(pid) == since
+    return pid != os.getpid() and fleet.process_runs(pid, since)
 
 
 def _choose(

@@ -82,10 +82,10 @@ def validate(
     else is changed.
     """
     from gpustate.api.functions import run_request
+    from gpustate.api.rolling import validation
     from gpustate.cli.explain import checks_page
     from gpustate.cli.show import show
     from gpustate.core.outcome import NodeStatus
-    from gpustate.core.policy import build, parameters
     from gpustate.engine import fleet
     from gpustate.plan import document, render
     from gpustate.plan.context import retry
@@ -101,15 +101,11 @@ def validate(
             f"{policy} has no validator",
             fix="add the state validator to it (in Python NodeValidated()), or run: gpustate validate validator",
         )
-    forced = [
-        build(type(s), {**parameters(s), "force": True}) if "force" in type(s).model_fields else s
-        for s in validators
-    ]
     inventory = common.load_inventory(options)
     pod_request = _pod_request(inventory.nodes, validators, kubeconfig or "", pod_timeout)
     resolved = fleet.resolve_all(fleet.Request(whole, inventory, known=common.known_states()))
     request = run_request(
-        whole.but(*forced),
+        validation(whole) or whole,
         inventory,
         apply=True,
         forks=options["forks"],
