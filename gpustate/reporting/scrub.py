@@ -8,8 +8,10 @@ is none is masked too.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
-from gpustate.formats.masking import MASK, masked
+from gpustate.formats.masking import MASK, is_secret_name, mask
 
 _WORDS = (
     r"password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|client[_-]?key[_-]?data"
@@ -31,10 +33,28 @@ _PLAIN = frozenset(("true", "false", "none", "null", "yes", "no", "on", "off", "
 
 def scrub(text: str) -> str:
     """Mask secrets."""
-    text = _KEY.sub(MASK, masked(text))
+    text = _KEY.sub(MASK, mask(text))
     for pattern in (_SETTING, _FLAG, _SCHEME):
         text = pattern.sub(_replaced, text)
     return text
+
+
+def scrub_data(data: Any) -> Any:
+    """Mask secrets in plain data: in each text, and values whose key names a secret."""
+    if isinstance(data, str):
+        return scrub(data)
+    if isinstance(data, Mapping):
+        return {
+            key: MASK if _is_secret(str(key), value) else scrub_data(value)
+            for key, value in data.items()
+        }
+    if isinstance(data, list | tuple):
+        return [scrub_data(one) for one in data]
+    return data
+
+
+def _is_secret(name: str, value: object) -> bool:
+    return isinstance(value, str) and value.lower() not in ("", *_PLAIN) and is_secret_name(name)
 
 
 def _replaced(found: re.Match[str]) -> str:

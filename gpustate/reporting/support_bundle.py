@@ -12,8 +12,8 @@ from typing import Any
 
 from gpustate import __version__
 from gpustate.formats.json_pages import dumps
-from gpustate.formats.masking import masked, masked_data
-from gpustate.reporting.scrub import scrub
+from gpustate.formats.masking import mask, mask_data
+from gpustate.reporting.scrub import scrub, scrub_data
 
 FORMAT = "gpustate.support-bundle/1"
 #: The folder in the archive.
@@ -44,13 +44,13 @@ class Archive:
         self._add(path, scrub(text).encode("utf-8", "replace"))
 
     def add_data(self, path: str, data: Any) -> None:
-        """Add a document of our own, whose secrets are registered."""
-        text = masked(dumps(masked_data(data)))
+        """Add a document of our own; texts in it may be those of other programs."""
+        text = mask(dumps(scrub_data(mask_data(data))))
         self._add(path, text.encode("utf-8", "replace") + b"\n")
 
     def miss(self, path: str, why: str) -> None:
         """Note what could not be collected."""
-        self.missing.append((path, masked(" ".join(why.split()))))
+        self.missing.append((path, scrub(" ".join(why.split()))))
 
     def _add(self, path: str, data: bytes) -> None:
         if self._size + len(data) > TOTAL_BYTES:

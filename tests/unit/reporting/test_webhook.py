@@ -99,7 +99,7 @@ def test_a_url_is_a_secret_from_wherever_it_comes() -> None:
     )
     assert webhook.urls(first, [node]) == (first,)
     assert webhook.urls(None, [node, node]) == ("https://other.example.org/x/Zyxwvutsrqpo",)
-    said = masking.masked(f"{first} /abcdefghijkl/ key=qwertyuiopas Zyxwvutsrqpo")
+    said = masking.mask(f"{first} /abcdefghijkl/ key=qwertyuiopas Zyxwvutsrqpo")
     assert said == "(secret) /(secret)/ (secret) (secret)"
     assert masking.is_secret_name(webhook.VARIABLE)
 
