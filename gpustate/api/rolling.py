@@ -59,6 +59,9 @@ def roll_out(
         def say(text: str) -> None:
             events(Event("", "rollout", text))
 
+        def announce(text: str) -> None:
+            events(Event("", "wave", text))
+
         if scheduled is not None and strategy.watched:
             scheduled.enter(say, stop)
         request.turns = Waves(
@@ -69,6 +72,7 @@ def roll_out(
             gate=gate,
             boards=(RecordBoard(request.run),) if started is not None else (),
             say=say,
+            announce=announce,
         )
         if started is not None:
             started(request.run)

@@ -225,7 +225,9 @@ def execute(
         context(verb, source, options),
         reason=options.get("reason") or "",
         nodes=len(inventory.nodes),
-        waves=watching.wave_sizes(serial, _pace_of(target), len(inventory.nodes)),
+        waves=watching.wave_sizes(
+            serial, _pace_of(target), inventory, str(options.get("canary") or "")
+        ),
         plan="" if isinstance(target, api.Policy) else str(saved.document_of(target)["id"]),
     )
     with watching.watching(

@@ -31,7 +31,7 @@ class Run:
         nodes: number of nodes.
         waves: number of nodes of each wave; empty: all at once.
         plan: id of the saved plan, if there is one.
-        digest: SHA-256 of the file ``source``; empty if it is no file.
+        digest: SHA-256 of the file ``source``; empty if it is not a file.
         command: its words, without the limit.
     """
 
