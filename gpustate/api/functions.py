@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _UNTOUCHED = (NodeStatus.OK, NodeStatus.UNREACHABLE, NodeStatus.LOCKED)
 
 
-def _never() -> bool:
+def never() -> bool:
+    """Nothing stops the run."""
     return False
 
 
@@ -52,7 +53,7 @@ def plan(
     serial: Sequence[str] = (),
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
-    stop: Callable[[], bool] = _never,
+    stop: Callable[[], bool] = never,
     source: str = "",
     context: Mapping[str, Any] | None = None,
 ) -> PlanResult:
@@ -98,7 +99,7 @@ def plan(
         inputs.source,
         result.nodes,
         run=result.run,
-        created=_now(),
+        created=now(),
         schedule=schedule(result, forks, sizes) if estimate else None,
         context=context,
     )
@@ -117,7 +118,7 @@ def drift(
     lock: bool | str | PathLike[str] = True,
     forks: int = fleet.DEFAULT_FORKS,
     events: Listener = ignore,
-    stop: Callable[[], bool] = _never,
+    stop: Callable[[], bool] = never,
     source: str = "",
     context: Mapping[str, Any] | None = None,
 ) -> DriftResult:
@@ -133,7 +134,7 @@ def drift(
     result, _ = _probe(inputs, inputs.policy, forks, False, False, (), events, stop, forecast=False)
     result.drift = True
     document = documents.plan_document(
-        inputs.policy, inputs.source, result.nodes, run=result.run, created=_now(), context=context
+        inputs.policy, inputs.source, result.nodes, run=result.run, created=now(), context=context
     )
     _add_lock(document, inputs)
     return DriftResult(**_common(inputs, result), document=document)
@@ -152,10 +153,11 @@ def apply(
     all_or_nothing: bool = False,
     serial: Sequence[str] = (),
     max_failures: int = 0,
+    rollback_on_failure: bool = False,
     reason: str = "",
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
-    stop: Callable[[], bool] = _never,
+    stop: Callable[[], bool] = never,
     started: Callable[[str], None] | None = None,
     run: str = "",
     source: str = "",
@@ -174,6 +176,8 @@ def apply(
         max_disruption: refuse nodes whose plan may exceed it.
         serial: batch sizes, ``("1", "10%", "50%")``; a batch in which a node fails is the last one.
         max_failures: no further node is begun once so many failed; 0: see ``serial``.
+        rollback_on_failure: a node whose change failed goes back to before the run; where that ends the run,
+            the other nodes of its batch that were changed go back, too.
         reason: a ticket or reason, for the nodes' leases and the records of the run.
         schedulers: how the nodes' schedulers are reached and workloads leave.
         started: called with the id of the run once everything is checked, before the first node is reached.
@@ -196,7 +200,7 @@ def apply(
             if isinstance(policy, PlanResult)
             else saved.policy_of(document, read_policy, name)
         )
-        targets = saved.only_planned(_nodes(nodes, limit, exclude), document, name)
+        targets = saved.only_planned(nodes_of(nodes, limit, exclude), document, name)
         effective = saved.as_locked(effective, targets, document, name)
         inputs = _Inputs(effective, targets, name, None, targets.notes)
     request = run_request(
@@ -212,6 +216,7 @@ def apply(
         plan_id=str(document["id"]) if document else "",
         serial=batch_sizes(serial, effective.pace, len(inputs.inventory.nodes)),
         max_failures=max_failures,
+        rollback_on_failure=rollback_on_failure,
         run=run or fleet.new_run_id(),
         ticket=" ".join(reason.split()),
         all_or_nothing=all_or_nothing,
@@ -227,7 +232,7 @@ def apply(
     outcome = documents.result_document(
         result.nodes,
         run=result.run,
-        created=_now(),
+        created=now(),
         verb="remove" if remove else "apply",
         summary=result.summary(),
         exit_code=result.exit_code,
@@ -276,7 +281,7 @@ def _inputs(
         effective, name = policy, source or policy.name or "policy"
     else:
         effective, name = load_policy(policy), source or str(policy)
-    targets = _nodes(nodes, limit, exclude)
+    targets = nodes_of(nodes, limit, exclude)
     notes = (*targets.notes, *describe_unknown_targets(effective, targets, name))
     file = lock_file(name, lock)
     if file is None:
@@ -288,7 +293,8 @@ def _inputs(
     return _Inputs(effective, targets, name, lock_data, notes)
 
 
-def _nodes(nodes: InventorySource, limit: str | None, exclude: str | None) -> Inventory:
+def nodes_of(nodes: InventorySource, limit: str | None, exclude: str | None) -> Inventory:
+    """The nodes of an inventory, or of its source."""
     if not isinstance(nodes, Inventory):
         return load_inventory(nodes, limit=limit, exclude=exclude)
     if limit is None and exclude is None:
@@ -402,6 +408,6 @@ def _retried(
     return {**context, "retry": before.get("retry", context.get("retry"))}
 
 
-def _now() -> str:
+def now() -> str:
     """The present time in UTC, for documents."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

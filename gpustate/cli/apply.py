@@ -14,7 +14,8 @@ from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from gpustate import api
     from gpustate.api import saved
@@ -36,6 +37,12 @@ class _Level(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 LEVEL = _Level()
+
+rollback_on_failure = click.option(
+    "--rollback-on-failure",
+    is_flag=True,
+    help="Take a node whose change failed, and the changed nodes of its batch, back to before the run (exit 7).",
+)
 
 
 def apply_options(function: common.F) -> common.F:
@@ -91,6 +98,7 @@ def apply_options(function: common.F) -> common.F:
 @common.policy_options
 @common.lock_options
 @apply_options
+@rollback_on_failure
 @scheduler_options
 def apply(policy: str, **options: Any) -> None:
     """Apply POLICY, or a saved PLAN exactly as it was saved.
@@ -112,12 +120,24 @@ def apply(policy: str, **options: Any) -> None:
 
 
 def apply_policy(
-    source: str, options: dict[str, Any], *, verb: str, ensure: str | None = None
+    source: str,
+    options: dict[str, Any],
+    *,
+    verb: str,
+    ensure: str | None = None,
+    check: Callable[[api.PlanResult], None] | None = None,
 ) -> None:
-    """Apply a policy, after confirmation on a terminal unless ``--yes`` is given."""
+    """Apply a policy, after confirmation on a terminal unless ``--yes`` is given.
+
+    Args:
+        source, options: of the command line.
+        verb: its verb.
+        ensure: ``absent`` removes.
+        check: called with the plan before anything is changed; raises an error to stop.
+    """
     rules.read()
-    if not options["yes"]:
-        if not sys.stdin.isatty():
+    if not options["yes"] or check is not None:
+        if not options["yes"] and not sys.stdin.isatty():
             raise UsageError(
                 "stdin is not a terminal", fix="review with `gpustate plan`, then pass --yes"
             )
@@ -131,11 +151,15 @@ def apply_policy(
             ensure=ensure,
             estimate=True,
             verb=verb,
+            shown=not options["yes"],
         )
-        if not document["fleet"]["nodes"]["change"]:
-            common.finish(planned.exit_code)
-            return
-        _confirm(verb, document, options, document["policy"].get("pace", ()))
+        if check is not None:
+            check(planned)
+        if not options["yes"]:
+            if not document["fleet"]["nodes"]["change"]:
+                common.finish(planned.exit_code)
+                return
+            confirm(verb, document, options, document["policy"].get("pace", ()))
         execute(source, options, verb=verb, ensure=ensure, plan=planned)
         return
     execute(source, options, verb=verb, ensure=ensure)
@@ -156,11 +180,11 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
         show(render.fleet_page(document))
         show(render.troubles_page(document, diff=options["diff"]))
         click.echo(render.plan_sentence(document))
-        _confirm("apply", document, options, document["policy"].get("pace", ()))
+        confirm("apply", document, options, document["policy"].get("pace", ()))
     execute(path, options, verb="apply", plan=document)
 
 
-def _confirm(
+def confirm(
     verb: str, document: dict[str, Any], options: dict[str, Any], pace: Sequence[str]
 ) -> None:
     """Ask for confirmation, with nodes, worst disruption and batches in the question."""
@@ -202,9 +226,7 @@ def execute(
     """Run an apply and print its result."""
     from gpustate import api
     from gpustate.api import saved
-    from gpustate.cli.show import show
     from gpustate.engine import fleet, records
-    from gpustate.plan import render
 
     def read_policy(name: str) -> Policy:
         return common.load_policy(name, options)
@@ -237,6 +259,7 @@ def execute(
             all_or_nothing=bool(options.get("all_or_nothing")),
             serial=common.serial(options["serial"]),
             max_failures=int(options.get("max_failures") or 0),
+            rollback_on_failure=bool(options.get("rollback_on_failure")),
             reason=options.get("reason") or "",
             schedulers=schedulers_of(options),
             events=listen,
@@ -248,6 +271,15 @@ def execute(
             read_policy=read_policy,
             partly_applied=partly_applied,
         )
+    finish(result, record, options)
+
+
+def finish(result: api.ApplyResult, record: Path | None, options: Mapping[str, Any]) -> None:
+    """Record the result of a run, print it, and exit with its code."""
+    from gpustate.cli.show import show
+    from gpustate.engine import records
+    from gpustate.plan import render
+
     document = result.document
     records.end(
         record,

@@ -323,6 +323,7 @@ def load_policy(
         strict=bool(given.get("strict")),
         release=given.get("release"),
         origins=origins,
+        driver=given.get("driver") or "",
     )
 
 

@@ -29,6 +29,7 @@ _VALUES = {
     "max_failures": "--max-failures",
     "max_disruption": "--max-disruption",
     "reason": "--reason",
+    "driver": "--driver",
     "folder": "--tests",
     "tests_limit": "--tests-limit",
     "kubeconfig": "--kubeconfig",
@@ -47,6 +48,7 @@ _FLAGS = {
     "ignore_scheduler": "--ignore-scheduler",
     "delete_emptydir_data": "--delete-emptydir-data",
     "drain_force": "--drain-force",
+    "rollback_on_failure": "--rollback-on-failure",
     "yes": "--yes",
 }
 _DEFAULTS = {

@@ -22,7 +22,7 @@ from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy, Resolved, resolve
 from gpustate.core.state import AnyState
-from gpustate.engine import gate
+from gpustate.engine import gate, rollback
 from gpustate.engine.events import Event, Listener, ignore
 from gpustate.engine.gate import Holder
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
@@ -67,6 +67,9 @@ class Request:
         checks: see :class:`gpustate.engine.walk.Options`.
         maintenance: takes nodes out of service for a change, and back.
         last_in_image: create the last states of a node that is the root of an image.
+        rollback_on_failure: a node whose change failed goes back to before the run; where that ends the run, the
+            other nodes of its batch that were changed go back, too.
+        undoes: see :class:`gpustate.engine.walk.Options`.
     """
 
     policy: Policy
@@ -90,6 +93,8 @@ class Request:
     last_in_image: LastInImage = ()
     checks: Sequence[gate.NodeCheck] = ()
     maintenance: Maintenance = NO_MAINTENANCE
+    rollback_on_failure: bool = False
+    undoes: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(slots=True)
@@ -293,6 +298,7 @@ def run(
         forecast=request.forecast,
         checks=request.checks,
         maintenance=request.maintenance,
+        undoes=request.undoes,
     )
 
     hearing = threading.Lock()
@@ -302,6 +308,18 @@ def run(
         with hearing:  # listeners get one event at a time
             listen(event)
 
+    def back(plan: tuple[Resolved, list[AnyState]], node: NodeResult, because: str = "") -> None:
+        rollback.roll_back(
+            plan,
+            node,
+            options,
+            lambda states: ordered(states, request.known),
+            stop,
+            tell,
+            lambda: _session(plan[0].node),
+            because,
+        )
+
     def one(plan: tuple[Resolved, list[AnyState]]) -> NodeResult | None:
         if stop() or (request.max_failures and len(failed) >= request.max_failures):
             return None
@@ -309,6 +327,8 @@ def run(
         if resolved.node.connection.kind == "chroot":
             states = [*states, *(last(states, resolved.node) for last in request.last_in_image)]
         node = Walk(_session(resolved.node), resolved, states, options, stop, tell).run()
+        if request.rollback_on_failure and node.status in rollback.FAILED:
+            back((resolved, states), node)
         if node.exit_code:
             failed.append(node.name)
         return node
@@ -321,12 +341,30 @@ def run(
                 if node is not None:
                     done[node.name] = node
         if stop() or len(failed) >= (request.max_failures or 1):
+            if request.rollback_on_failure and failed and not stop():
+                _with_failed(batch, done, failed[0], request.forks, back)
             break
     result.nodes = [done[p[0].node.name] for p in plans if p[0].node.name in done]
     result.skipped = [p[0].node.name for p in plans if p[0].node.name not in done]
     result.interrupted = stop()
     result.duration_s = time.monotonic() - started
     return result
+
+
+def _with_failed(
+    batch: Sequence[tuple[Resolved, list[AnyState]]],
+    done: Mapping[str, NodeResult],
+    failed: str,
+    forks: int,
+    back: Callable[[tuple[Resolved, list[AnyState]], NodeResult, str], None],
+) -> None:
+    """Roll back the nodes of a batch that were changed and did not fail, because another one of it did."""
+    because = f"{failed} failed in the same batch"
+    nodes = [(plan, done[plan[0].node.name]) for plan in batch if plan[0].node.name in done]
+    changed = [one for one in nodes if one[1].status is NodeStatus.OK and one[1].changed]
+    with ThreadPoolExecutor(max(1, forks)) as pool:
+        for done_back in [pool.submit(back, plan, node, because) for plan, node in changed]:
+            done_back.result()
 
 
 def _session(node: InventoryNode) -> Session:
