@@ -90,12 +90,15 @@ def record(
             continue
         observed = observations.observed[state.name]
         given = parameters(state)
-        absent = _is_empty(build(type(state), {**given, "ensure": "absent"}), observed)
         idle = results[state.name].outcome is Outcome.UNCHANGED
+        gone = build(type(state), {**given, "ensure": "absent"})
+        absent = not idle and _is_empty(gone, observed)
+        # A validation that is due again says nothing about its parameters.
+        same = (state.proof and not state.absent) or _is_empty(state, observed)
         found[state.name] = StateBefore(
             masked_data(given),
-            absent and not idle and not state.proof,
-            idle or state.proof or (not absent and _is_empty(state, observed)),
+            absent,
+            idle or (same and not absent),
             masked_data(
                 dict(_pinned(build(type(state), {**given, "ensure": "present"}), observed))
             ),
