@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import ansible_play, environments, workload
+from bench import ansible_play, environments, operations, workload
 from bench.testbed import Testbed
 
 HERE = Path(__file__).parent
@@ -55,6 +55,12 @@ ALL = {
         ),
         Contender("gpustate", "gpustate apply --yes"),
         Contender("drift", "gpustate drift", changes=False, by_default=False),
+        Contender(
+            "operations",
+            "gpustate apply --yes with a policy of 20 operations of pyinfra",
+            changes=False,
+            by_default=False,
+        ),
         Contender("pyinfra", "pyinfra 3.10, idiomatic deploy, -y", "pyinfra"),
         Contender("mitogen", "ansible-core 2.19 with Mitogen, free strategy", "mitogen", most=20),
         Contender(
@@ -141,6 +147,9 @@ class Stage:
         environment = self.environment()
         policy, inventory = str(PROJECT / "policy.py"), str(self.inventory())
         if one.name == "gpustate":
+            return [str(GPUSTATE), "apply", policy, "-i", inventory, "--yes"], environment
+        if one.name == "operations":
+            policy = str(operations.write(self.bed.work))
             return [str(GPUSTATE), "apply", policy, "-i", inventory, "--yes"], environment
         if one.name == "drift":
             words = ["drift", policy, "-i", inventory, "--exit-zero-on-changes"]

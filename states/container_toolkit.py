@@ -49,6 +49,7 @@ from gpustate.core.required_programs import ReferringFilesQuery, still_reference
 from gpustate.core.state import without_dependents
 from gpustate.formats import dpkg, toolkit_config
 from gpustate.formats.toolkit_config import CONFIG_PATH
+from gpustate.ops.access import make_readable
 from gpustate.ops.library import original_path
 from gpustate.probes.package_files import PackageFiles
 
@@ -109,6 +110,7 @@ class Observed:
     versions: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     held: tuple[str, ...] = ()
     config_text: str | None = None
+    config_access: str = ""  # its owner and mode, where not all can read it or others can write it
     kept: bool = False  # the file as it was before gpustate is kept for giving it back
     target: str = ""  # version that the policy asks for, of those on offer; empty when none is
     offered: tuple[str, ...] = ()  # versions that all four packages are offered in, newest first
@@ -150,7 +152,7 @@ class ContainerToolkitInstalled(State[Observed]):
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "toolkit-repository")
     worst: ClassVar[Disruption] = Disruption.NONE
     stable: ClassVar[tuple[str, ...] | None] = (
-        *("versions", "held", "config_text", "target", "damaged"),
+        *("versions", "held", "config_text", "config_access", "target", "damaged"),
     )
 
     version: Annotated[str | None, Field(pattern=r"^[0-9][0-9A-Za-z.+~:-]*$")] = None
@@ -192,6 +194,7 @@ class ContainerToolkitInstalled(State[Observed]):
         text = node.read_text(CONFIG_PATH)
         damaged = node.query(_FILES)
         kept = bool(node.stats(_KEPT))
+        config = None if self.absent else node.stats(CONFIG_PATH).get(CONFIG_PATH)
         referring = node.query(ReferringFilesQuery(_PROGRAMS)) if self.absent else ()
         lacking = "" if self.absent else node.shell(LOW_LEVEL).stdout.strip()
         versions = {name: _version(packages.get(name)) for name in PACKAGES}
@@ -207,6 +210,7 @@ class ContainerToolkitInstalled(State[Observed]):
             versions=versions,
             held=tuple(name for name in PACKAGES if name in packages and packages[name].held),
             config_text=text,
+            config_access="" if config is None else config.otherwise(),
             kept=kept,
             target=self._target(versions, offered),
             offered=offered,
@@ -241,6 +245,7 @@ class ContainerToolkitInstalled(State[Observed]):
             versions=dict.fromkeys(PACKAGES, observed.target or None),
             held=PACKAGES if self.hold else (),
             config_text=self._configured(observed.config_text),
+            config_access="",
             damaged=(),
         )
 
@@ -309,9 +314,10 @@ class ContainerToolkitInstalled(State[Observed]):
             why={
                 "versions": "four packages in one transaction",
                 "held": "held back from unattended upgrades",
+                "config_access": "rootless containers read it as their user",
                 "kept": f"the original {CONFIG_PATH} is restored",
             },
-            paths={"config_text": CONFIG_PATH},
+            paths={"config_text": CONFIG_PATH, "config_access": CONFIG_PATH},
             notes=()
             if self.absent
             else tuple(f"{name} is superseded by the toolkit" for name in observed.old_packages),
@@ -340,6 +346,8 @@ class ContainerToolkitInstalled(State[Observed]):
         if "versions" in plan.fields and observed.config_text is None and not observed.kept:
             # The package writes the file when it is configured; restoring means there is none.
             yield ops.Run(f"keep {CONFIG_PATH}", f"record that {CONFIG_PATH} did not exist", 30)
+        if "config_access" in plan.fields:
+            yield make_readable(CONFIG_PATH)
         if "config_text" in plan.fields and after.config_text is not None:
             # Before the installation: the package takes over the values of a file that is there.
             yield ops.PutText(CONFIG_PATH, after.config_text)

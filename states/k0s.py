@@ -69,7 +69,7 @@ class K0sQuery(CriQuery[Found]):
             MERGED=MERGED_PATH,
             SOCKET=SOCKET,
         )
-        return BLOBS + script.replace("@EACH@", each)
+        return BLOBS + shell.fill(script, EACH=each)
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "k0s' files", ("file",))
@@ -155,7 +155,7 @@ class K0sHandlerRegistered(RuntimeState[Observed]):
                 f"{found.unit}, or register the handler in it yourself"
             )
         if text is None and found.dump and not observed.lacks:
-            return Edit({})  # registered by somebody else with the same effect
+            return Edit({})  # a foreign registration with the same effect
         wanted = self._drop_in(found)
         why = "k0s restarts its containerd when it changes" if found.active else ""
         return Edit({} if wanted == text else {DROP_IN_PATH: wanted}, why=why)

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Prints which k0s service is here, its files and what its containerd says, as rows. Reads ROOT, DROP_IN and MERGED (the
-# files) and SOCKET. @EACH@ is a call of one for each of its units. It comes after the functions blob, told, odd and cri_says.
+# files) and SOCKET. @EACH@ is a call of one for each of its units. It comes after the functions blob, print_blobs, odd and cri_says.
 run=
 one() { # unit, what systemd shows of it
   if [ -d /run/systemd/system ]; then
@@ -14,6 +14,6 @@ END
 }
 @EACH@
 for f in "$ROOT" "$DROP_IN" "$MERGED"; do [ -f "$f" ] && blob file "$f" "$f"; done
-told
+print_blobs
 odd "$ROOT" "$DROP_IN" || exit 0
 [ -z "$run" ] || cri_says "$SOCKET"

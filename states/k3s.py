@@ -30,9 +30,11 @@ from gpustate.core.queries import Answer
 from gpustate.core.shared_probes import shown
 from gpustate.formats.containerd import Handler, effective, handler_problems
 from gpustate.formats.numbers import whole
+from gpustate.formats.systemd import Unit
 from gpustate.ops.daemon_seen import or_refusal, read_rows
 from gpustate.probes import cri_status
 from gpustate.runtimes.facts import CriQuery
+from gpustate.runtimes.services import SERVICES, is_needed
 from gpustate.runtimes.state import AbsolutePath, bundled_problems
 
 #: Where they look, the first one wins.
@@ -53,7 +55,8 @@ class Service:
         started: when, in seconds; 0 when it does not run.
         folder: where its containerd's configuration is generated.
         config: that configuration; ``None`` where none was generated yet.
-        template: a template of somebody else that leaves the detection out; empty where there is none.
+        template: a foreign template that leaves the detection out; empty where there is none.
+        enabled: its ``UnitFileState``.
     """
 
     unit: str
@@ -62,6 +65,7 @@ class Service:
     folder: str = ""
     config: str | None = None
     template: str = ""
+    enabled: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +90,11 @@ class K3sQuery(CriQuery[Found]):
         script = shell.load(
             "k3s", "gpustate.states", SEARCHED=folders, PROGRAM=PROGRAM, SOCKET=SOCKET
         )
-        return script.replace("@EACH@", each)
+        return shell.fill(script, EACH=each)
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "the generated configuration", ("config",))
-        folders = rows.pairs("folder")
+        folders, enabled = rows.pairs("folder"), rows.pairs("enabled")
         lost = {}
         for row in rows.keys.get("template", ()):
             unit, kind, path = ([*row.split(" ", 2), "", ""])[:3]
@@ -107,6 +111,7 @@ class K3sQuery(CriQuery[Found]):
                     folders.get(unit, ""),
                     rows.blobs["config"].get(unit),
                     lost.get(unit, ""),
+                    enabled.get(unit, ""),
                 )
             )
         found = rows.pairs("program")
@@ -130,6 +135,8 @@ class Observed:
         programs: what it would find, best first.
         problem: why the generated file cannot be judged.
         dead: why no pod can start with the running containerd; empty where one can.
+        running: the service runs, or need not.
+        disabled: nothing starts it at the next boot.
     """
 
     unit: str = ""
@@ -141,6 +148,8 @@ class Observed:
     programs: tuple[str, ...] = ()
     problem: str = ""
     dead: str = ""
+    running: bool = True
+    disabled: bool = False
 
 
 class K3sHandlerRegistered(State[Observed]):
@@ -152,8 +161,9 @@ class K3sHandlerRegistered(State[Observed]):
         binary: absolute path of the program that must be found.
         default: containers that name no handler must get this one: checked, not set, since the setting
             stands in a file of theirs.
-        restart: ``systemd`` restarts the service once when it was started before the program was there;
-            ``none`` leaves that to somebody else.
+        restart: ``systemd`` restarts the service once when it was started before the program was there, and
+            starts it where it has run before and is stopped; ``none`` leaves the service alone. A disabled one
+            is enabled and started, unless another runtime is enabled or runs.
 
     Disruption:
         ``RESTART`` of k3s or RKE2 when it was started too early; pods go on.
@@ -167,18 +177,19 @@ class K3sHandlerRegistered(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
     known_after: ClassVar[tuple[str, ...]] = ("container-toolkit",)
     worst: ClassVar[Disruption] = Disruption.RESTART
-    stable: ClassVar[tuple[str, ...] | None] = ("unit", "lacks", "active")
+    stable: ClassVar[tuple[str, ...] | None] = ("unit", "lacks", "active", "running")
 
     binary: AbsolutePath = f"/usr/bin/{PROGRAM}"
     default: bool = False
     restart: Literal["systemd", "none"] = "systemd"
 
     def probe(self, node: Node) -> Observed:
-        found = node.query(K3sQuery())
+        found, units = node.query(K3sQuery()), node.units(*SERVICES)
         if not found.services:
             return Observed()
         running = [one for one in found.services if one.active in ("active", "activating")]
-        service = (running or list(found.services))[0]
+        enabled = [one for one in found.services if one.enabled == "enabled"]
+        service = (running or enabled or list(found.services))[0]
         problem = ""
         lacks: tuple[str, ...] = ()
         try:
@@ -199,7 +210,17 @@ class K3sHandlerRegistered(State[Observed]):
             programs=tuple(found.programs),
             problem=problem,
             dead="" if cri is None else cri.dead(f"the containerd of {distribution}"),
+            running=self.absent or self.restart == "none" or not self._stopped(service, units),
+            disabled=service.enabled == "disabled",
         )
+
+    def _stopped(self, service: Service, units: Mapping[str, Unit]) -> bool:
+        """Whether it is meant to run and does not; one that has never run awaits its configuration."""
+        if service.active not in ("inactive", "failed") or service.config is None:
+            return False
+        if service.enabled != "disabled":
+            return service.enabled in ("enabled", "masked")
+        return is_needed(units, (f"{service.unit}.service",), configured=False)
 
     def _lacks(self, service: Service) -> tuple[str, ...]:
         path = f"{service.folder}/config.toml"
@@ -210,10 +231,12 @@ class K3sHandlerRegistered(State[Observed]):
         return handler_problems(effective(service.config, path), wanted, low_level=wanted.name)
 
     def desired(self, observed: Observed) -> Observed:
-        settled = self.absent or not observed.unit or not observed.active or self.restart == "none"
+        idle = not observed.active and observed.running
+        settled = self.absent or not observed.unit or idle or self.restart == "none"
         if settled or self.refuse(observed) is not None:
             return observed
-        return replace(observed, lacks=(), late=bool(observed.lacks) or observed.late, dead="")
+        late = bool(observed.lacks) or observed.late
+        return replace(observed, lacks=(), late=late, dead="", active=True, running=True)
 
     def refuse(self, observed: Observed) -> str | None:
         if self.absent or not observed.unit:
@@ -258,6 +281,13 @@ class K3sHandlerRegistered(State[Observed]):
                 () if observed.unit or self.absent else ("neither k3s nor RKE2 is installed here",)
             )
             return Plan(notes=notes)
+        if not observed.running:
+            why = (
+                "is disabled, and no other runtime is enabled"
+                if observed.disabled
+                else "should be running"
+            )
+            return Plan((Change("running", False, True, why=f"{observed.unit}.service {why}"),))
         if not observed.lacks:
             return Plan()
         if not observed.active or self.restart == "none":
@@ -266,7 +296,7 @@ class K3sHandlerRegistered(State[Observed]):
         return Plan((Change("lacks", list(observed.lacks), [], Disruption.RESTART, why),))
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        if "lacks" not in plan.fields:
+        if not plan.fields & {"lacks", "running"}:
             return
         config = shlex.quote(f"{observed.folder}/config.toml")
         program = shlex.quote(self.binary)
@@ -276,7 +306,12 @@ class K3sHandlerRegistered(State[Observed]):
             f"systemctl is-active --quiet {unit} && grep -qF {program} {config} && "
             f"[ {SOCKET} -nt {config} ]"
         )
-        yield ops.RestartUnit(unit, healthy=check, wait_s=120)
+        if "running" in plan.fields:
+            if observed.disabled:
+                yield ops.EnableUnit(unit, now=False)
+            yield ops.StartUnit(unit, healthy=check, wait_s=120)
+        else:
+            yield ops.RestartUnit(unit, healthy=check, wait_s=120)
 
     def verify(self, observed: Observed) -> Plan:
         return or_refusal(self.plan(observed), self.refuse(observed))

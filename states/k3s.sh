@@ -4,10 +4,10 @@
 run=
 [ -d /run/systemd/system ] || [ -n "${GPUSTATE_IMAGE-}" ] || exit 0
 one() { # unit, what systemd shows of it
-  u=$1 a=; t=; l=
+  u=$1 a=; t=; l=; e=
   if [ -d /run/systemd/system ]; then
     while IFS= read -r r; do
-      case $r in LoadState=*) l=${r#*=} ;; ActiveState=*) a=${r#*=} ;; ExecMainStartTimestamp=?*) t=$(date -d "${r#*=}" +%s) ;; esac
+      case $r in LoadState=*) l=${r#*=} ;; ActiveState=*) a=${r#*=} ;; UnitFileState=*) e=${r#*=} ;; ExecMainStartTimestamp=?*) t=$(date -d "${r#*=}" +%s) ;; esac
     done <<END
 $2
 END
@@ -16,6 +16,10 @@ END
   fi
   [ "$l" = loaded ] || return 0
   echo "unit=$u $a $t"
+  # What systemd remembers of a unit that was enabled without a reload is what it was before.
+  r=; for f in /etc/systemd/system/*.wants/$u.service; do [ ! -L "$f" ] || r=1; done
+  case $r$e in 1disabled) e=enabled ;; enabled) e=disabled ;; esac
+  [ -z "$e" ] || echo "enabled=$u $e"
   [ "$a" != active ] || run=1
   n=${u%%-*}; d=
   [ -f "/etc/rancher/$n/config.yaml" ] && d=$(sed -n 's/^data-dir: *//p' "/etc/rancher/$n/config.yaml" | tr -d "\"'" | tail -n 1)

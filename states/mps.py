@@ -1,4 +1,4 @@
-"""The CUDA Multi Process Service runs on a host without Kubernetes, and two clients prove it.
+"""The CUDA Multi Process Service runs on a host without Kubernetes, validated with two clients.
 
 MPS lets processes share a GPU at the same time instead of in turns. Its control daemon has to run
 before the first client, with the GPUs in exclusive mode, so that nobody goes past it; limits given to
@@ -6,8 +6,8 @@ the daemon are what every client gets that asks for none. In Kubernetes the devi
 daemon of its own for each resource: there this state has no place.
 
 Surprising: a client that cannot reach the daemon runs anyway, without MPS, as long as the GPU is
-in default mode, so "it works" proves nothing. The proof here is two processes with a context on the
-same GPU at once, both of them known to the MPS server. One server serves one user at a time: jobs of
+in default mode. So validation needs two processes with a context on the same GPU at once, both of them known to the
+MPS server. One server serves one user at a time: jobs of
 other users wait. Exclusive mode is lost with a reboot, so the unit sets it, and takes it back.
 
 Sources:
@@ -54,7 +54,7 @@ _SMI = '[ -r "$PROC/driver/nvidia/version" ] && timeout -k 2 20 nvidia-smi --for
 #: Asked where NVML was not, and where something is to change: nvidia-smi wakes every GPU.
 _MODES = f"{_SMI} --query-gpu=uuid,compute_mode"
 _HOLDERS = f"{_SMI} --query-compute-apps=pid,process_name"
-_PROGRAM = ShippedFile("mps_proof.py", "gpustate.nodeside", "mps_proof.py")
+_PROGRAM = ShippedFile("mps_validation.py", "gpustate.nodeside", "mps_validation.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Observed:
     at_boot: bool = False
     threads: str | None = None  # default share of threads; None: the daemon does not answer
     exclusive: tuple[str, ...] = ()  # UUIDs of GPUs in exclusive mode
-    proven: str | None = None  # what the kept proof was made for
+    proven: str | None = None  # what the validation record is valid for
     control: bool = False  # nvidia-cuda-mps-control is there
     package: str | None = None  # version of the package that has it, where it has one of its own
     offered: tuple[str, ...] = ()  # versions of that package in the repositories
@@ -382,7 +382,7 @@ class MpsRunning(State[Observed]):
             for code in (802, 803, 804)
         )
         return (
-            f"cat >\"$R/mps_proof.py\" <<'PROGRAM'\n{_PROGRAM.load().decode()}PROGRAM\n"
+            f"cat >\"$R/mps_validation.py\" <<'PROGRAM'\n{_PROGRAM.load().decode()}PROGRAM\n"
             f"remedy_for() {{ case $1 in {moves} esac; }}\nset -- {words}\n"
         ) + shell.load(
             "mps_validate", "gpustate.states", PIPES=self.pipe_folder, PROOF=self._proof(observed)

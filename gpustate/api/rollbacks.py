@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gpustate import compat, registry
+from gpustate import clock, compat, registry
 from gpustate.api import functions
 from gpustate.api.results import ApplyResult, PlanResult
+from gpustate.api.rolling import roll_out
 from gpustate.core.change import Disruption
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus
@@ -22,6 +23,7 @@ from gpustate.formats.masking import keep_readable
 from gpustate.plan import document as documents
 from gpustate.plan.make import Observations
 from gpustate.rollout.options import SCHEDULERS, Schedulers
+from gpustate.rollout.strategy import Strategy
 
 if TYPE_CHECKING:
     from gpustate.api.sources import InventorySource
@@ -109,7 +111,7 @@ def plan_rollback(
         "rollback",
         result.nodes,
         run=result.run,
-        created=functions.now(),
+        created=clock.now(),
         schedule=functions.schedule(result, forks, sizes) if estimate else None,
         context=context,
     )
@@ -137,6 +139,10 @@ def rollback(
     all_or_nothing: bool = False,
     serial: Sequence[str] = (),
     max_failures: int = 0,
+    canary: str = "",
+    soak: str = "",
+    window: str = "",
+    spread: str = "",
     reason: str = "",
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
@@ -151,8 +157,9 @@ def rollback(
 
     Args:
         planned: of :func:`plan_rollback`.
-        forks, max_disruption, all_or_nothing, serial, max_failures, reason, schedulers, events, stop, started, run, context:
+        forks, max_disruption, all_or_nothing, serial, max_failures, canary, soak, window, spread, reason, schedulers:
             as for :func:`gpustate.api.apply`.
+        events, stop, started, run, context: likewise.
 
     Raises:
         GpustateError: options are invalid; no node was reached.
@@ -165,17 +172,10 @@ def rollback(
     request.all_or_nothing = all_or_nothing
     request.planned = documents.planned_observations(planned.document)
     request.announced = documents.announced_disruptions(planned.document)
-    request.serial = functions.batch_sizes(serial, (), len(inventory.nodes))
-    request.max_failures = max_failures
     request.ticket = " ".join(reason.split())
     request.undoes = {name: way.run for name, way in ways.items()}
-    fleet.batches((), request.serial)
-    why = {"run": request.run, "person": fleet.controller().name, "text": request.ticket}
-    with schedulers.maintenance(inventory.nodes, **why) as maintenance:
-        request.maintenance = maintenance
-        if started is not None:
-            started(request.run)
-        result = fleet.run(request, events, stop)
+    strategy = Strategy(tuple(serial), max_failures, canary, soak, window, spread)
+    result = roll_out(request, strategy, schedulers, events, stop, started)
     _tell(result.nodes, ways)
     for node in result.nodes:
         if node.status is NodeStatus.OK and node.name in ways:
@@ -185,10 +185,11 @@ def rollback(
     outcome = documents.result_document(
         result.nodes,
         run=result.run,
-        created=functions.now(),
+        created=clock.now(),
         verb="rollback",
         summary=result.summary(),
         exit_code=result.exit_code,
+        notes=(f"stopped: {result.stopped}",) if result.stopped else (),
         skipped=result.skipped,
         context=context,
     )
@@ -201,6 +202,7 @@ def rollback(
         notes=inventory.notes,
         document=outcome,
         skipped=tuple(result.skipped),
+        stopped=result.stopped,
     )
 
 

@@ -29,7 +29,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.core.node import Node
 from gpustate.core.state import AnyState, State, diff
 from gpustate.core.step import Step
-from gpustate.formats.masking import masked
+from gpustate.formats.masking import mask
 from gpustate.ops import LIBRARY
 from gpustate.plan.make import applicable, must_hold_first
 
@@ -124,7 +124,7 @@ class FirstBoot(State[Observed]):
             observed,
             work=observed.wanted_work,
             program=_digest(observed.wanted_files),
-            unit=_UNIT.replace("@FOLDER@", self._folder) if needed else None,
+            unit=shell.fill(_UNIT, FOLDER=self._folder) if needed else None,
             enabled=needed,
             result="",
         )
@@ -183,17 +183,15 @@ def compiled(
         return {}, ()
     folder = f"{node.state_folder}/firstboot"
     words = {
-        "@G@": shlex.quote(node.state_folder),
-        "@PROC@": shlex.quote(node.proc_root),
-        "@SYS@": shlex.quote(node.sys_root),
-        "@UNIT@": UNIT,
-        "@LINK@": UNIT_LINK,
-        "@LINK_FOLDER@": UNIT_LINK.rpartition("/")[0],
+        "G": shlex.quote(node.state_folder),
+        "PROC": shlex.quote(node.proc_root),
+        "SYS": shlex.quote(node.sys_root),
+        "UNIT": UNIT,
+        "LINK": UNIT_LINK,
+        "LINK_FOLDER": UNIT_LINK.rpartition("/")[0],
     }
-    run, head = _RUN, _PROGRAM
-    for word, value in words.items():
-        run, head = run.replace(word, value), head.replace(word, value)
-    labels = [(state, masked(step.label)) for state, step in program.steps]
+    run, head = shell.fill(_RUN, **words), shell.fill(_PROGRAM, **words)
+    labels = [(state, mask(step.label)) for state, step in program.steps]
     work = tuple(f"{state}: {' '.join(label.split())}" for state, label in labels)
     listed = [{"state": state, "label": label} for state, label in labels]
     files = {

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common, notes, rules
+from gpustate import clock
+from gpustate.cli import common, notes, reports, rules, watching
 from gpustate.cli.context import context
+from gpustate.cli.rollout import rollout_options, strategy_of
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     from gpustate import api
     from gpustate.api import saved
+    from gpustate.core.inventory import Inventory
     from gpustate.core.policy import Policy
+    from gpustate.reporting.runs import Run
 
 
 class _Level(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -41,55 +44,52 @@ LEVEL = _Level()
 rollback_on_failure = click.option(
     "--rollback-on-failure",
     is_flag=True,
-    help="Take a node whose change failed, and the changed nodes of its batch, back to before the run (exit 7).",
+    help="Take a node whose change failed, and the changed nodes of its wave, back to before the run (exit 7).",
 )
 
 
-def apply_options(function: common.F) -> common.F:
-    """Options of verbs that change nodes."""
-    for option in reversed(
-        (
-            click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),
-            click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation."),
-            click.option(
-                "--max-disruption",
-                type=LEVEL,
-                default="reboot",
-                show_default=True,
-                metavar="LEVEL",
-                help="Refuse nodes whose plan may exceed this disruption: none, reload, restart, drain, reset, reboot.",
-            ),
-            click.option(
-                "--all-or-nothing",
-                is_flag=True,
-                help="Do not change a node if any of its states is refused or fails to plan.",
-            ),
-            click.option(
-                "--serial",
-                metavar="SIZES",
-                help="Process nodes in batches, one after the other: 1,10%,50%.",
-            ),
-            click.option(
-                "--max-failures",
-                type=click.IntRange(min=0),
-                default=0,
-                metavar="N",
-                help="Begin no further node once N have failed [default: the batch of the first is the last].",
-            ),
-            click.option(
-                "--reason",
-                metavar="TEXT",
-                help="Ticket or reason, recorded in the nodes' locks and in the run's records.",
-            ),
-            click.option(
-                "--diff",
-                is_flag=True,
-                help="Show the content of files that change; secrets stay masked.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+#: Options of verbs that change nodes.
+apply_options = common.options(
+    click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),
+    click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation."),
+    click.option(
+        "--max-disruption",
+        type=LEVEL,
+        default="reboot",
+        show_default=True,
+        metavar="LEVEL",
+        help="Refuse nodes whose plan may exceed this disruption: none, reload, restart, drain, reset, reboot.",
+    ),
+    click.option(
+        "--all-or-nothing",
+        is_flag=True,
+        help="Do not change a node if any of its states is refused or fails to plan.",
+    ),
+    click.option(
+        "--serial",
+        metavar="SIZES",
+        help="Process nodes in waves, one after the other: 1,10%,50%.",
+    ),
+    click.option(
+        "--max-failures",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="N",
+        help="Begin no further node once N have failed [default: the wave of the first is the last].",
+    ),
+    *rollout_options,
+    click.option(
+        "--reason",
+        metavar="TEXT",
+        help="Ticket or reason, recorded in the nodes' locks and in the run's records.",
+    ),
+    click.option(
+        "--diff",
+        is_flag=True,
+        help="Show the content of files that change; secrets stay masked.",
+    ),
+    reports.report_option,
+)
 
 
 @click.command()
@@ -100,6 +100,7 @@ def apply_options(function: common.F) -> common.F:
 @apply_options
 @rollback_on_failure
 @scheduler_options
+@watching.watch_options
 def apply(policy: str, **options: Any) -> None:
     """Apply POLICY, or a saved PLAN exactly as it was saved.
 
@@ -136,6 +137,7 @@ def apply_policy(
         check: called with the plan before anything is changed; raises an error to stop.
     """
     rules.read()
+    reports.check(options.get("reports") or (), options["serial"])
     if not options["yes"] or check is not None:
         if not options["yes"] and not sys.stdin.isatty():
             raise UsageError(
@@ -145,7 +147,7 @@ def apply_policy(
 
         planned, document = make_plan(
             source,
-            options,
+            watching.recorded(options),
             output="text",
             diff=options["diff"],
             ensure=ensure,
@@ -170,6 +172,7 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
 
     document = saved.read(path)
     rules.read()
+    reports.check(options.get("reports") or (), options["serial"])
     if not options["yes"]:
         if not sys.stdin.isatty():
             raise UsageError("stdin is not a terminal", fix="pass --yes")
@@ -211,6 +214,7 @@ def resume_plan(path: str, options: dict[str, Any]) -> None:
     """
     from gpustate.api import saved
 
+    reports.check(options.get("reports") or (), options["serial"])
     execute(path, options, verb="apply", plan=saved.read(path), partly_applied=True)
 
 
@@ -226,7 +230,8 @@ def execute(
     """Run an apply and print its result."""
     from gpustate import api
     from gpustate.api import saved
-    from gpustate.engine import fleet, records
+    from gpustate.engine import fleet
+    from gpustate.reporting.runs import run_of
 
     def read_policy(name: str) -> Policy:
         return common.load_policy(name, options)
@@ -237,69 +242,134 @@ def execute(
         notes.report_unknown_targets(inventory, target, source)
     else:
         inventory = saved.only_planned(inventory, saved.document_of(target), source)
-    run = fleet.new_run_id()
-    record: Any = None
+    serial = common.serial(options["serial"])
+    about = run_of(
+        fleet.new_run_id(),
+        verb,
+        source,
+        context(verb, source, options),
+        reason=options.get("reason") or "",
+        nodes=len(inventory.nodes),
+        waves=watching.wave_sizes(serial, _pace_of(target), len(inventory.nodes)),
+        plan="" if isinstance(target, api.Policy) else str(saved.document_of(target)["id"]),
+    )
 
-    def started(run: str) -> None:
-        nonlocal record
-        person, born = fleet.person(), fleet.born(os.getpid())
-        record = records.begin(
-            run, verb, source, options, person=person, born=born, created=common.now()
-        )
-
-    quiet, resume = options["output"] == "json", f"gpustate resume {run}"
-    with common.watched(inventory, quiet=quiet, resume=resume) as (listen, stop):
-        result = api.apply(
+    def run(**shared: Any) -> api.ApplyResult:
+        return api.apply(
             target,
             inventory,
             lock=common.lock_file(source, options) or False,
             remove=ensure == "absent",
-            forks=options["forks"],
-            max_disruption=options["max_disruption"],
-            all_or_nothing=bool(options.get("all_or_nothing")),
-            serial=common.serial(options["serial"]),
-            max_failures=int(options.get("max_failures") or 0),
             rollback_on_failure=bool(options.get("rollback_on_failure")),
-            reason=options.get("reason") or "",
-            schedulers=schedulers_of(options),
-            events=listen,
-            stop=stop,
-            started=started,
-            run=run,
             source=source,
-            context=context(verb, source, options),
             read_policy=read_policy,
             partly_applied=partly_applied,
+            **shared,
         )
-    finish(result, record, options)
+
+    carry_out(about, verb, source, options, inventory, run)
 
 
-def finish(result: api.ApplyResult, record: Path | None, options: Mapping[str, Any]) -> None:
-    """Record the result of a run, print it, and exit with its code."""
+def carry_out(
+    about: Run,
+    verb: str,
+    source: str,
+    options: dict[str, Any],
+    inventory: Inventory,
+    run: Callable[..., api.ApplyResult],
+) -> None:
+    """Record, watch and run what changes nodes, print its result, and exit with its code.
+
+    Args:
+        about: the run.
+        verb, source, options: of the command line.
+        inventory: the nodes.
+        run: does it, with the arguments that every such function of :mod:`gpustate.api` takes.
+    """
+    from gpustate.engine import fleet, records
+    from gpustate.reporting.runs import Outcome
+
+    with watching.watching(
+        about, options, inventory, output=options["output"], audited=True
+    ) as watchers:
+        record: Any = None
+
+        def started(run: str) -> None:
+            nonlocal record
+            person, born = fleet.person(), fleet.born(os.getpid())
+            kept = watching.recorded(options)
+            record = records.begin(
+                run, verb, source, kept, person=person, born=born, created=clock.now()
+            )
+            watchers.begin()
+
+        quiet, resume = options["output"] == "json", f"gpustate resume {about.run}"
+        with common.watched(inventory, quiet=quiet, resume=resume) as (listen, stop):
+            result = run(
+                forks=options["forks"],
+                max_disruption=options["max_disruption"],
+                all_or_nothing=bool(options.get("all_or_nothing")),
+                serial=common.serial(options["serial"]),
+                max_failures=int(options.get("max_failures") or 0),
+                **strategy_of(options),
+                reason=options.get("reason") or "",
+                schedulers=schedulers_of(options),
+                events=watching.listener(watchers, listen),
+                stop=stop,
+                started=started,
+                run=about.run,
+                context=context(verb, source, options),
+            )
+        records.end(
+            record,
+            interrupted=result.interrupted or bool(result.skipped or result.stopped),
+            outcome={
+                "exit_code": result.exit_code,
+                "summary": result.summary,
+                "nodes": {node.name: node.status.value for node in result.nodes},
+                "skipped": list(result.skipped),
+                "ended": clock.now(),
+            },
+        )
+        outcome = Outcome(
+            result.exit_code,
+            result.summary,
+            result.nodes,
+            result.skipped,
+            interrupted=result.interrupted,
+        )
+        watchers.end(outcome)
+        show_result(result, options)
+        reports.write_result(result.document, options, watchers, outcome)
+    common.finish(result.exit_code)
+
+
+def _pace_of(target: Policy | saved.Plan | api.PlanResult) -> Sequence[str]:
+    """Batch sizes of a policy."""
+    from gpustate import api
+    from gpustate.api import saved
+
+    if isinstance(target, api.Policy):
+        return target.pace
+    pace: Sequence[str] = saved.document_of(target)["policy"].get("pace", ())
+    return pace
+
+
+def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
+    """Print the result of an apply."""
     from gpustate.cli.show import show
-    from gpustate.engine import records
     from gpustate.plan import render
 
     document = result.document
-    records.end(
-        record,
-        interrupted=result.interrupted or bool(result.skipped),
-        outcome={
-            "exit_code": result.exit_code,
-            "summary": result.summary,
-            "nodes": {node.name: node.status.value for node in result.nodes},
-            "skipped": list(result.skipped),
-            "ended": common.now(),
-        },
-    )
     if options["output"] == "json":
         common.write_out(common.as_json(document))
-    else:
-        show(render.nodes_page(document, diff=options["diff"]))
-        show(render.troubles_page(document, diff=options["diff"]))
-        if result.skipped:
-            click.echo(f"Not started: {render.names_line(result.skipped)}")
-        if result.interrupted:
-            click.echo(f"Interrupted. Resume it with: gpustate resume {result.run}")
-        click.echo(result.summary)
-    common.finish(result.exit_code)
+        return
+    show(render.nodes_page(document, diff=options["diff"]))
+    show(render.troubles_page(document, diff=options["diff"]))
+    if result.stopped:
+        click.echo(f"Stopped: {result.stopped}")
+    if result.skipped:
+        click.echo(f"Not started: {render.names_line(result.skipped)}")
+    if result.interrupted:
+        click.echo(f"Interrupted. Resume it with: gpustate resume {result.run}")
+    click.echo(result.summary)

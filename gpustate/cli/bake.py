@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpustate import clock
 from gpustate.cli import common, rules
 from gpustate.errors import UsageError
 
@@ -177,7 +178,7 @@ def _print_result(
         root=image.root,
         gpus=image.gpus,
         run=result.run,
-        created=common.now(),
+        created=clock.now(),
         applied=result.applied,
         first_boot=work,
         left_to_apply=left,

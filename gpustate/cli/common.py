@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from gpustate.core.node import Node
     from gpustate.core.policy import Policy
     from gpustate.engine.events import Listener
-    from gpustate.engine.fleet import FleetResult, Request
     from gpustate.inventory.vault import Vault
     from gpustate.policies import Changes
 
@@ -45,73 +43,79 @@ def _not_an_option(
     return value
 
 
-def inventory_options(function: F) -> F:
-    """``-i``, ``-l`` and how to connect."""
-    for option in reversed(
-        (
-            click.option(
-                "-i",
-                "--inventory",
-                "inventory",
-                metavar="SOURCE",
-                envvar="GPUSTATE_INVENTORY",
-                callback=_not_an_option,
-                help="Inventory: a file, a directory, an executable, or a list a,b,c.",
-            ),
-            click.option(
-                "-l",
-                "--limit",
-                metavar="PATTERN",
-                help="Only these nodes: 'gpu:&dc1:!bad', '~regex'.",
-            ),
-            click.option("--exclude", metavar="PATTERN", help="Exclude these nodes."),
-            click.option(
-                "-f",
-                "--forks",
-                type=click.IntRange(1, 10000),
-                default=50,
-                show_default=True,
-                help="Number of nodes processed in parallel.",
-            ),
-            click.option("-u", "--user", help="SSH user, if the inventory sets none."),
-            click.option(
-                "--private-key",
-                type=click.Path(),
-                help="SSH private key, if the inventory sets none.",
-            ),
-            click.option(
-                "-b",
-                "--become",
-                is_flag=True,
-                help="Use sudo, even if the inventory does not set it.",
-            ),
-            click.option(
-                "-K", "--ask-become-pass", is_flag=True, help="Prompt once for the sudo password."
-            ),
-            click.option(
-                "--vault-password-file",
-                multiple=True,
-                metavar="FILE",
-                help="File, or program, with the password of Ansible Vault [env: ANSIBLE_VAULT_PASSWORD_FILE].",
-            ),
-            click.option(
-                "--vault-id",
-                multiple=True,
-                metavar="LABEL@SOURCE",
-                help="Password of a vault id: LABEL@FILE or LABEL@prompt; repeatable.",
-            ),
-            click.option(
-                "-J", "--ask-vault-pass", is_flag=True, help="Prompt once for the vault password."
-            ),
-            click.option(
-                "--host-key-checking",
-                type=click.Choice(["yes", "accept-new", "no"]),
-                help="Unknown host keys: refuse (default), save, or accept any.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
+    """One decorator for several options and arguments; help lists them in this order."""
+
+    def decorate(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+#: ``-i``, ``-l`` and how to connect.
+inventory_options = options(
+    click.option(
+        "-i",
+        "--inventory",
+        "inventory",
+        metavar="SOURCE",
+        envvar="GPUSTATE_INVENTORY",
+        callback=_not_an_option,
+        help="Inventory: a file, a directory, an executable, or a list a,b,c.",
+    ),
+    click.option(
+        "-l",
+        "--limit",
+        metavar="PATTERN",
+        help="Only these nodes: 'gpu:&dc1:!bad', '~regex'.",
+    ),
+    click.option("--exclude", metavar="PATTERN", help="Exclude these nodes."),
+    click.option(
+        "-f",
+        "--forks",
+        type=click.IntRange(1, 10000),
+        default=50,
+        show_default=True,
+        help="Number of nodes processed in parallel.",
+    ),
+    click.option("-u", "--user", help="SSH user, if the inventory sets none."),
+    click.option(
+        "--private-key",
+        type=click.Path(),
+        help="SSH private key, if the inventory sets none.",
+    ),
+    click.option(
+        "-b",
+        "--become",
+        is_flag=True,
+        help="Use sudo, even if the inventory does not set it.",
+    ),
+    click.option(
+        "-K", "--ask-become-pass", is_flag=True, help="Prompt once for the sudo password."
+    ),
+    click.option(
+        "--vault-password-file",
+        multiple=True,
+        metavar="FILE",
+        help="File, or program, with the password of Ansible Vault [env: ANSIBLE_VAULT_PASSWORD_FILE].",
+    ),
+    click.option(
+        "--vault-id",
+        multiple=True,
+        metavar="LABEL@SOURCE",
+        help="Password of a vault id: LABEL@FILE or LABEL@prompt; repeatable.",
+    ),
+    click.option(
+        "-J", "--ask-vault-pass", is_flag=True, help="Prompt once for the vault password."
+    ),
+    click.option(
+        "--host-key-checking",
+        type=click.Choice(["yes", "accept-new", "no"]),
+        help="Unknown host keys: refuse (default), save, or accept any.",
+    ),
+)
 
 
 lock_path_option = click.option(
@@ -123,19 +127,16 @@ lock_path_option = click.option(
 )
 
 
-def lock_options(function: F) -> F:
-    """``--lock FILE`` and ``--no-lock``."""
-    for option in (
-        click.option("--no-lock", is_flag=True, help="Ignore gpustate.lock beside POLICY."),
-        click.option(
-            "--lock",
-            metavar="FILE",
-            type=click.Path(dir_okay=False),
-            help="Lock file of `gpustate solve` [default: gpustate.lock beside POLICY, if it exists].",
-        ),
-    ):
-        function = option(function)
-    return function
+#: ``--lock FILE`` and ``--no-lock``.
+lock_options = options(
+    click.option(
+        "--lock",
+        metavar="FILE",
+        type=click.Path(dir_okay=False),
+        help="Lock file of `gpustate solve` [default: gpustate.lock beside POLICY, if it exists].",
+    ),
+    click.option("--no-lock", is_flag=True, help="Ignore gpustate.lock beside POLICY."),
+)
 
 
 def lock_file(source: str, options: Mapping[str, Any]) -> str | None:
@@ -232,63 +233,58 @@ def _check_key(path: str) -> None:
         ) from error
 
 
-def policy_options(function: F) -> F:
-    """``--values``, ``--set``, ``--patch`` and others, which change the policy before its use."""
-    for option in reversed(
-        (
-            click.option(
-                "--values",
-                multiple=True,
-                metavar="FILE",
-                help="YAML merged into the policy; repeatable, the last wins ('-': standard input).",
-            ),
-            click.option(
-                "--set",
-                "set_typed",
-                multiple=True,
-                metavar="PATH=VALUE",
-                help="Set values as with Helm: driver.branch=580,preflight.other_systems={a,b}.",
-            ),
-            click.option(
-                "--set-string",
-                multiple=True,
-                metavar="PATH=VALUE",
-                help="Like --set, but values are always strings.",
-            ),
-            click.option(
-                "--set-json",
-                multiple=True,
-                metavar="PATH=JSON",
-                help="Like --set, with JSON values.",
-            ),
-            click.option(
-                "-p",
-                "--patch",
-                "patch",
-                multiple=True,
-                metavar="PATCH|@FILE",
-                help="A JSON patch (a list) or a merge patch (a mapping), as kubectl patch takes it.",
-            ),
-            click.option("--patch-file", multiple=True, metavar="FILE", help="A patch in a file."),
-            click.option(
-                "--release",
-                metavar="VERSION",
-                help="Interpret an Operator file as this release does (v24.9.0) [default: the release the file names, else the newest].",
-            ),
-            click.option(
-                "--strict",
-                is_flag=True,
-                help="Refuse an Operator file with keys that have no effect, instead of warning.",
-            ),
-            click.option(
-                "--bundle",
-                metavar="FILE",
-                help="Install all packages only from this bundle (see `gpustate bundle`).",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+#: ``--values``, ``--set``, ``--patch`` and others, which change the policy before its use.
+policy_options = options(
+    click.option(
+        "--values",
+        multiple=True,
+        metavar="FILE",
+        help="YAML merged into the policy; repeatable, the last wins ('-': standard input).",
+    ),
+    click.option(
+        "--set",
+        "set_typed",
+        multiple=True,
+        metavar="PATH=VALUE",
+        help="Set values as with Helm: driver.branch=580,preflight.other_systems={a,b}.",
+    ),
+    click.option(
+        "--set-string",
+        multiple=True,
+        metavar="PATH=VALUE",
+        help="Like --set, but values are always strings.",
+    ),
+    click.option(
+        "--set-json",
+        multiple=True,
+        metavar="PATH=JSON",
+        help="Like --set, with JSON values.",
+    ),
+    click.option(
+        "-p",
+        "--patch",
+        "patch",
+        multiple=True,
+        metavar="PATCH|@FILE",
+        help="A JSON patch (a list) or a merge patch (a mapping), as kubectl patch takes it.",
+    ),
+    click.option("--patch-file", multiple=True, metavar="FILE", help="A patch in a file."),
+    click.option(
+        "--release",
+        metavar="VERSION",
+        help="Interpret an Operator file as this release does (v24.9.0) [default: the release the file names, else the newest].",
+    ),
+    click.option(
+        "--strict",
+        is_flag=True,
+        help="Refuse an Operator file with keys that have no effect, instead of warning.",
+    ),
+    click.option(
+        "--bundle",
+        metavar="FILE",
+        help="Install all packages only from this bundle (see `gpustate bundle`).",
+    ),
+)
 
 
 def changes_of(options: Mapping[str, Any]) -> Changes | None:
@@ -332,11 +328,6 @@ def known_states() -> Collection[str]:
     from gpustate import registry
 
     return registry.names()
-
-
-def now() -> str:
-    """The present time in UTC, for documents."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Interrupt:
@@ -390,15 +381,6 @@ def watched(
         yield progress.event, stop
 
 
-def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
-    """Run with progress on standard error; Ctrl-C stops it after the current steps."""
-    from gpustate.engine import fleet
-
-    resume = f"gpustate resume {request.run}" if request.apply and request.run else ""
-    with watched(request.inventory, quiet=quiet, resume=resume) as (listen, stop):
-        return fleet.run(request, listen, stop)
-
-
 def check_out(path: str) -> None:
     """Check before a run that its result can be written."""
     folder = Path(path).parent
@@ -419,9 +401,9 @@ def raise_all(errors: Sequence[GpustateError]) -> None:
 
 def write_out(text: str, path: str | None = None) -> None:
     """Print, or write a file atomically, readable by its owner only."""
-    from gpustate.formats.masking import masked
+    from gpustate.formats.masking import mask
 
-    text = masked(text)
+    text = mask(text)
     if path is None:
         click.echo(text, nl=not text.endswith("\n"))
         return
@@ -456,10 +438,10 @@ def serial(sizes: str | None) -> tuple[str, ...]:
 def as_json(document: Any) -> str:
     """A document as printed and saved, with control characters escaped."""
     from gpustate.formats.json_pages import dumps
-    from gpustate.formats.masking import masked_data
+    from gpustate.formats.masking import mask_data
     from gpustate.formats.words import json_text
 
-    return json_text(dumps(masked_data(document))) + "\n"
+    return json_text(dumps(mask_data(document))) + "\n"
 
 
 def query_nodes(
@@ -483,9 +465,9 @@ def query_nodes(
         if "error" in data:
             codes.append(EXIT_ERROR)
         rows.append({"name": node.name, **data})
-    from gpustate.formats.masking import masked_data
+    from gpustate.formats.masking import mask_data
 
-    return masked_data(rows), codes
+    return mask_data(rows), codes
 
 
 def finish(*codes: int) -> None:

@@ -56,7 +56,7 @@ def _row(found: Diagnosis) -> dict[str, Any]:
         "checks": plain(found.checks),
         "not_judged": list(found.open),
         "warnings": list(found.warnings),
-        "cuda_proven": found.proven,
+        "cuda_proven": found.validated,
     }
 
 
@@ -64,7 +64,7 @@ def verdict(found: Diagnosis) -> tuple[str, str]:
     """The headline; without a validation record the result of CUDA is unknown."""
     if found.broken is not None:
         return f"failed: {found.broken.name} ({found.name})", "red"
-    if found.proven:
+    if found.validated:
         return "all checks passed", "green"
     return "no check failed; CUDA is not validated", "yellow"
 

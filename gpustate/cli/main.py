@@ -76,7 +76,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "upgrade": (
         "upgrade",
         "upgrade",
-        "Upgrade the driver in batches; a batch with a failed node is rolled back.",
+        "Upgrade the driver in waves; a wave in which a node fails is rolled back.",
     ),
     "rollback": ("rollback", "rollback", "Take nodes back to before a run."),
     "remove": ("remove", "remove", "Remove everything a policy installed."),
@@ -92,11 +92,18 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "group",
         "Build an offline bundle for air-gapped nodes.",
     ),
-    "resume": ("resume", "resume", "Resume an interrupted run."),
+    "pause": ("pause", "pause", "Pause a running rollout: no further node begins."),
+    "resume": ("resume", "resume", "Lift a pause, or resume an interrupted run."),
+    "abort": ("pause", "abort", "End a running rollout after the nodes under way."),
+    "history": (
+        "history",
+        "history",
+        "Show the last runs from this controller: person, policy, reason, outcome.",
+    ),
     "status": (
         "status",
         "status",
-        "Show nodes out of service in Kubernetes and Slurm: phase, run, since when, and why.",
+        "Show running rollouts, and nodes out of service: phase, run, since when, and why.",
     ),
     "solve": (
         "solve",
@@ -250,7 +257,7 @@ def _with_place(error: click.UsageError) -> str:
 
 
 def _print_error(text: str) -> None:
-    from gpustate.formats.masking import masked
+    from gpustate.formats.masking import mask
     from gpustate.formats.words import printable
 
-    print(f"gpustate: {printable(masked(' '.join(text.splitlines())))}", file=sys.stderr)
+    print(f"gpustate: {printable(mask(' '.join(text.splitlines())))}", file=sys.stderr)

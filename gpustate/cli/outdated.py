@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from gpustate import clock
 from gpustate.cli import common, notes, rules
 from gpustate.errors import EXIT_PENDING, EXIT_UNREACHABLE, UsageError
 
@@ -47,7 +48,7 @@ def outdated(
     old = lock_layers.load(path)
     request = Request(made, inventory, known=common.known_states(), forks=options["forks"])
     survey = driver_sets.survey(request)
-    found, troubles = driver_sets.outdated_all(survey, old, common.now()[:7])
+    found, troubles = driver_sets.outdated_all(survey, old, clock.now()[:7])
     if output == "json":
         common.write_out(common.as_json(document.outdated_data(found, troubles)))
     else:

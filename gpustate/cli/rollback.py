@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common, rules
-from gpustate.cli.apply import apply_options, confirm, finish
+from gpustate.cli import common, rules, watching
+from gpustate.cli.apply import apply_options, carry_out, confirm
 from gpustate.cli.context import context
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import UsageError
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 @apply_options
 @click.option("--list", "listed", is_flag=True, help="List the runs that changed nodes and exit.")
 @scheduler_options
+@watching.watch_options
 def rollback(run: str, listed: bool, **options: Any) -> None:
     """Take nodes back to before RUN, and everything that followed it on them; without RUN, before each node's last run.
 
@@ -44,21 +44,24 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
     """Plan, confirm and carry out a rollback."""
     from gpustate import api
     from gpustate.cli import reports
-    from gpustate.engine import fleet, records
+    from gpustate.engine import fleet
+    from gpustate.reporting.runs import run_of
 
     rules.read()
     inventory = common.load_inventory(options)
     quiet = options["output"] == "json"
-    shared: dict[str, Any] = {
-        "forks": options["forks"],
-        "all_or_nothing": bool(options.get("all_or_nothing")),
-        "serial": common.serial(options["serial"]),
-        "schedulers": schedulers_of(options),
-        "context": context("rollback", run, options),
-    }
     with common.watched(inventory, quiet=quiet) as (listen, stop):
         planned = api.plan_rollback(
-            inventory, run, estimate=True, events=listen, stop=stop, **shared
+            inventory,
+            run,
+            forks=options["forks"],
+            all_or_nothing=bool(options.get("all_or_nothing")),
+            estimate=True,
+            serial=common.serial(options["serial"]),
+            schedulers=schedulers_of(options),
+            events=listen,
+            stop=stop,
+            context=context("rollback", run, options),
         )
     if not options["yes"]:
         reports.show_plan(
@@ -69,29 +72,25 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
             common.finish(planned.exit_code)
             return
         confirm("rollback", planned.document, options, ())
-    own = fleet.new_run_id()
-    record: Any = None
-
-    def started(name: str) -> None:
-        nonlocal record
-        person, born = fleet.person(), fleet.born(os.getpid())
-        record = records.begin(
-            name, "rollback", run, options, person=person, born=born, created=common.now()
-        )
-
-    with common.watched(inventory, quiet=quiet, resume=f"gpustate resume {own}") as (listen, stop):
-        result = api.rollback(
-            planned,
-            max_disruption=options["max_disruption"],
-            max_failures=int(options.get("max_failures") or 0),
-            reason=options.get("reason") or "",
-            events=listen,
-            stop=stop,
-            started=started,
-            run=own,
-            **shared,
-        )
-    finish(result, record, options)
+    serial = common.serial(options["serial"])
+    about = run_of(
+        fleet.new_run_id(),
+        "rollback",
+        run,
+        context("rollback", run, options),
+        reason=options.get("reason") or "",
+        nodes=len(inventory.nodes),
+        waves=watching.wave_sizes(serial, (), len(inventory.nodes)),
+        plan=str(planned.document["id"]),
+    )
+    carry_out(
+        about,
+        "rollback",
+        run,
+        options,
+        inventory,
+        lambda **shared: api.rollback(planned, **shared),
+    )
 
 
 def _show(inventory: Inventory, options: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""``gpustate upgrade``: upgrade the driver in batches, with a rollback where it fails."""
+"""``gpustate upgrade``: upgrade the driver in waves, with a rollback where it fails."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import common, watching
 from gpustate.cli.apply import apply_options, apply_policy
 from gpustate.cli.schedulers import scheduler_options
 from gpustate.core.outcome import Outcome, StateResult
@@ -36,11 +36,12 @@ _AHEAD = "will be refused: "
     "--rollback-on-failure/--no-rollback-on-failure",
     default=True,
     show_default=True,
-    help="Take a node whose change failed, and the changed nodes of its batch, back to before the run (exit 7).",
+    help="Take a node whose change failed, and the changed nodes of its wave, back to before the run (exit 7).",
 )
 @scheduler_options
+@watching.watch_options
 def upgrade(policy: str, driver: str, **options: Any) -> None:
-    """Apply POLICY with another driver version, in batches of 1, 10% and 50% of the nodes.
+    """Apply POLICY with another driver version, in waves of 1, 10% and 50% of the nodes.
 
     What has to match the driver (Fabric Manager, IMEX, CDI) follows it. A lock file is ignored. Nothing is changed
     if a node would refuse that driver, for example because its repository does not offer it.

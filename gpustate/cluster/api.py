@@ -3,7 +3,7 @@
 Importing lightkube takes seconds, so this module is imported only when a kubeconfig is given.
 
 Surprising: waiting for a connection of the pool and waiting for a response raise the same error class; every
-request is limited to ``TIMEOUT_S``. Two threads that decode the first response of one kind at the same time
+request is limited to ``TIMEOUT_S``, and is repeated for up to ``PATIENCE_S`` while the server is away. Two threads that decode the first response of one kind at the same time
 crash the process, so every kind is decoded once at import.
 
 Sources:
@@ -13,13 +13,17 @@ Sources:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import httpx2
 import yaml
-from lightkube import ApiError, Client, KubeConfig
+from lightkube import ApiError, Client, KubeConfig, SingleConfig
+from lightkube.config.kubeconfig import SERVICE_ACCOUNT
 from lightkube.core import decoders
 from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_global_resource
@@ -41,7 +45,24 @@ T = TypeVar("T")
 Json = dict[str, Any]
 Fields = dict[str, str | BinaryOperator | SequenceOperator]
 
+#: Instead of a kubeconfig's path: the service account of the pod that gpustate runs in.
+IN_CLUSTER = "in-cluster"
 TIMEOUT_S = 20.0
+#: How long a server that has answered before may be away; a Lease is valid for longer.
+PATIENCE_S = 45.0
+_RETRY_S = 1.0
+_AWAY = (502, 503, 504)
+_CLOCK = "check this machine's clock, and the validity of the server's certificate"
+_AUTHORITY = "the kubeconfig's certificate-authority is not that of this server: get the cluster's own kubeconfig"
+#: What OpenSSL says of a server's certificate.
+_TLS = {
+    "not yet valid": _CLOCK,
+    "has expired": _CLOCK,
+    "local issuer": _AUTHORITY,
+    "self-signed": _AUTHORITY,
+    "signature failure": _AUTHORITY,
+}
+_LOGIN = "its user's token or certificate is expired or of another cluster: get a new kubeconfig"
 #: A kubeconfig with embedded certificates is some ten KiB.
 _MAX_BYTES = 4 << 20
 
@@ -65,6 +86,7 @@ class RefusedRequest(ClusterError):
         causes: types of the causes in the server's Status.
         retry_after_s: seconds after which to try again, if the server says so.
         words: the server's message alone.
+        fix: what to do about it.
     """
 
     def __init__(
@@ -74,12 +96,22 @@ class RefusedRequest(ClusterError):
         causes: tuple[str, ...] = (),
         retry_after_s: float | None = None,
         words: str = "",
+        fix: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, fix=fix)
         self.status = status
         self.causes = causes
         self.retry_after_s = retry_after_s
         self.words = words or message
+
+
+class _Away(Exception):
+    """The server did not carry out a request, and may do so later."""
+
+    def __init__(self, reason: ClusterError, after_s: float) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+        self.after_s = after_s
 
 
 class Api:
@@ -90,11 +122,42 @@ class Api:
         server: URL, for messages.
     """
 
-    def __init__(self, client: Client, server: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        server: str,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client = client
         self.server = server
+        self._sleep = sleep
+        self._clock = clock
+        self._answered = False
+        self.skew_s = 0.0
 
     def _request(self, action: str, work: Callable[[], T]) -> T:
+        """Make a request; a server that has answered before may be away for a while.
+
+        A request may arrive twice if its response is lost. So those that change something name a uid or
+        a resourceVersion, or what they create has a fixed name.
+        """
+        deadline = self._clock() + PATIENCE_S
+        while True:
+            try:
+                result = self._try(action, work)
+            except _Away as error:
+                if not self._answered or self._clock() + error.after_s > deadline:
+                    raise error.reason from None
+                self._sleep(error.after_s)
+            except RefusedRequest:
+                self._answered = True
+                raise
+            else:
+                self._answered = True
+                return result
+
+    def _try(self, action: str, work: Callable[[], T]) -> T:
         try:
             return work()
         except ApiError as error:
@@ -105,24 +168,39 @@ class Api:
                 tuple(cause.reason or "" for cause in (details.causes or [])) if details else ()
             )
             after = error.response.headers.get("retry-after", "")
-            raise RefusedRequest(
+            after_s = float(after) if after.isdigit() else None
+            refused = RefusedRequest(
                 f"{self.server}: {action}: {message}",
                 status,
                 causes,
-                float(after) if after.isdigit() else None,
+                after_s,
                 message,
-            ) from None
+                fix=_LOGIN if status == 401 else None,
+            )
+            # A budget's refusal of an eviction is an answer; any other 429 is the server's own load.
+            if status in _AWAY or (status == 429 and after_s and "DisruptionBudget" not in causes):
+                raise _Away(refused, after_s or _RETRY_S) from None
+            raise refused from None
         except (
             httpx2.HTTPStatusError
         ) as error:  # without a Status: no such API, or a proxy's answer
             status = error.response.status_code
             words = " ".join(error.response.text.split())[:200] or f"HTTP status {status}"
-            raise RefusedRequest(f"{self.server}: {action}: {words}", status) from None
+            refused = RefusedRequest(f"{self.server}: {action}: {words}", status)
+            raise _Away(refused, _RETRY_S) if status in _AWAY else refused from None
         except (httpx2.HTTPError, OSError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise ClusterError(f"API server {self.server} is unreachable: {reason}") from None
+            words = f"API server {self.server} is unreachable: {reason}"
+            fix = next((fix for part, fix in _TLS.items() if part in reason), None)
+            raise _Away(ClusterError(words, fix=fix), _RETRY_S) from None
         except (ConfigError, ValueError) as error:
             raise ClusterError(f"{self.server}: {action}: {error}") from None
+
+    def read_clock(self, response: httpx2.Response) -> None:
+        """Take the difference between this machine's clock and the server's from a response."""
+        date = response.headers.get("date", "")
+        with suppress(ValueError):
+            self.skew_s = time.time() - parsedate_to_datetime(date).timestamp()
 
     def close(self) -> None:
         """Close all connections."""
@@ -349,25 +427,15 @@ def connect(path: str) -> Api:
     """Read a kubeconfig. The server is not contacted yet.
 
     Args:
-        path: the file; ``~`` is expanded. Its current context is used, with its namespace.
+        path: the file; ``~`` is expanded. Its current context is used, with its namespace. ``in-cluster``: the
+            service account of the pod that gpustate runs in; its token may rotate.
 
     Raises:
-        UsageError: the file cannot be read, or is not a kubeconfig.
+        UsageError: the file cannot be read, or is not a kubeconfig; gpustate does not run in a pod.
     """
-    file = Path(path).expanduser()
     fix = "set --kubeconfig FILE or the inventory variable gpustate_kubeconfig"
     try:
-        with file.open("rb") as opened:
-            data = opened.read(_MAX_BYTES + 1)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError(f"cannot read the kubeconfig ({reason})", place=path, fix=fix) from error
-    if len(data) > _MAX_BYTES:
-        raise UsageError("not a kubeconfig: larger than 4 MiB", place=path, fix=fix)
-    try:
-        config = KubeConfig.from_dict(yaml.safe_load(data), fname=file).get()
-        if config is None or config.user is None:
-            raise ConfigError("the current context has no user")
+        config = _of_the_pod(path) if path == IN_CLUSTER else _of_the_file(path, fix)
         client = Client(config=config, timeout=httpx2.Timeout(TIMEOUT_S))
     except (ConfigError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         missing = isinstance(error, KeyError)
@@ -377,4 +445,38 @@ def connect(path: str) -> Api:
         raise UsageError(
             f"cannot read a file that the kubeconfig refers to: {error}", place=path, fix=fix
         ) from error
-    return Api(client, config.cluster.server)
+    api = Api(client, config.cluster.server)
+    # lightkube has no access to the headers of a response.
+    cast(Any, client)._client._client.event_hooks = {"response": [api.read_clock]}
+    return api
+
+
+def _of_the_file(path: str, fix: str) -> SingleConfig:
+    file = Path(path).expanduser()
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_MAX_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"cannot read the kubeconfig ({reason})", place=path, fix=fix) from error
+    if len(data) > _MAX_BYTES:
+        raise UsageError("not a kubeconfig: larger than 4 MiB", place=path, fix=fix)
+    config = KubeConfig.from_dict(yaml.safe_load(data), fname=file).get()
+    if config is None or config.user is None:
+        raise ConfigError("the current context has no user")
+    return config
+
+
+def _of_the_pod(path: str) -> SingleConfig:
+    try:
+        config = KubeConfig.from_service_account(SERVICE_ACCOUNT).get()
+    except (ConfigError, KeyError, OSError):
+        config = None
+    if config is None:
+        raise UsageError(
+            f"gpustate does not run in a pod with a service account: there is no {SERVICE_ACCOUNT}/token, "
+            "or KUBERNETES_SERVICE_HOST is not set",
+            place=path,
+            fix="name a kubeconfig file",
+        )
+    return config

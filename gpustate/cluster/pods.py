@@ -20,7 +20,7 @@ from gpustate.diagnosis import container_checks
 from gpustate.diagnosis.chain import FAILED, NOT_APPLICABLE, OK, Check
 from gpustate.diagnosis.container_checks import Kind
 from gpustate.formats.numbers import whole
-from gpustate.nodeside import container_proof
+from gpustate.nodeside import container_validation
 
 Json = dict[str, Any]
 
@@ -111,12 +111,12 @@ class Verdict(Exception):
 def failed(kind: str, evidence: str) -> Check:
     """Return a failed check."""
     cause = _BY_NAME[kind]
-    return Check(LINK, FAILED, f"{cause.says}: {container_checks.short(evidence)}", cause.remedy)
+    return Check(LINK, FAILED, f"{cause.summary}: {container_checks.short(evidence)}", cause.remedy)
 
 
 def lacks_driver(check: Check) -> bool:
     """Whether the pod ran without any device or library of the driver."""
-    return check.failed and check.evidence.startswith(_BY_NAME["nothing"].says)
+    return check.failed and check.evidence.startswith(_BY_NAME["nothing"].summary)
 
 
 def not_applicable(reason: str) -> Check:
@@ -424,7 +424,7 @@ def _started_wrong(reason: str, message: str) -> Check:
     if kind.name in ("not-started", "refused"):
         return failed("create", words)
     found = failed("create", words)
-    return Check(LINK, FAILED, f"{kind.says}: {found.evidence}", kind.remedy)
+    return Check(LINK, FAILED, f"{kind.summary}: {found.evidence}", kind.remedy)
 
 
 def progress(pod: Json) -> Progress:
@@ -487,7 +487,7 @@ def evaluate_report(
         began: monotonic time at which the pod was created.
         count: GPUs that the pod requested.
     """
-    result = container_proof.reported(context, report, began)
+    result = container_validation.reported(context, report, began)
     # With the strategy volume-mounts these mounts are the request, not an injection by the runtime.
     files = tuple(path for path in result.files if _REQUEST not in path)
     result = replace(result, files=files)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpustate.core import file_queries, queries
 from gpustate.core.facts import FactsQuery, NodeFacts
@@ -31,6 +31,11 @@ class Node(ABC):
 
     name: str
     vars: Mapping[str, object]
+
+    @property
+    def shared(self) -> dict[Any, Any]:
+        """What a probe keeps for the other nodes of the same run; by default nothing is kept."""
+        return {}
 
     @abstractmethod
     def query(self, query: queries.Query[T]) -> T:

@@ -247,16 +247,14 @@ class Candidates(SharedQuery[dict[str, tuple[dpkg.Candidate, ...]]]):
     def script(self) -> str:
         names = " ".join(shlex.quote(name) for name in self.names)
         kept = hashlib.sha256(names.encode()).hexdigest()[:16]
-        words = {
-            "@NAMES@": names,
-            "@MARK@": _RPM,
-            "@KEPT@": kept,
-            "@APT_KEY@": APT_KEY,
-            "@RPM_KEY@": RPM_KEY,
-        }
-        text = shell.load("offers", "gpustate.core")
-        for word, value in words.items():
-            text = text.replace(word, value)
+        text = shell.fill(
+            shell.load("offers", "gpustate.core"),
+            NAMES=names,
+            MARK=_RPM,
+            KEPT=kept,
+            APT_KEY=APT_KEY,
+            RPM_KEY=RPM_KEY,
+        )
         return f"{rpm.FAMILY}\n{KEPT}{text}"
 
     def parse(self, answer: Answer) -> dict[str, tuple[dpkg.Candidate, ...]]:

@@ -133,11 +133,14 @@ def prelude(fragments: str) -> str:
     found = ""
     if len(units) > 1:
         rows = " ".join(f"'{variable} {unit}'" for unit, variable in units.items())
-        found += (
-            _UNITS.replace("@ROWS@", rows)
-            .replace("@FILES@", f"{_FILES} {FILE_OF_ALL} {' '.join(units)}")
-            .replace("@SHOW@", _SHOW)
-            .replace("@VARIABLES@", " ".join(units.values()))
+        found += shell.fill(
+            _UNITS,
+            ROWS=rows,
+            FILES=f"{_FILES} {FILE_OF_ALL} {' '.join(units)}",
+            FILE=FILE_OF_ALL,
+            SHOW=_SHOW,
+            VARIABLES=" ".join(units.values()),
+            END="\x1e",
         )
     if fragments.count(APT_KEY) > 1:
         found += f"APT_KEY={_APT}\n"
@@ -152,9 +155,7 @@ FILE_OF_ALL = "basic.target"
 # control group of their own, are not shown. Blocks come in the order that was asked for; were one missing, or the
 # list, each fragment asks for itself. An instance is listed by the name of its template. The shell would take as
 # long as a program to cut a text at empty lines.
-_UNITS = (
-    shell.load("units", "gpustate.core").replace("@FILE@", FILE_OF_ALL).replace("@END@", "\x1e")
-)
+_UNITS = shell.load("units", "gpustate.core")
 
 __all__ = [
     "APT_KEY",

@@ -73,7 +73,7 @@ class State(BaseModel, Generic[ObservedT]):
             after ..." and planned for real when they are done.
         worst: the most a plan that is not known yet may cost.
         stable: fields of the observation that a saved plan is compared by; ``None``: all of them.
-        proof: this state only proves; its failure is a validation failure (exit code 3).
+        validating: it only validates other states; its failure is a validation failure (exit code 3).
         needs_gpu: it does not apply where the policy expects no GPU.
         left_to_apply: it depends on the machine's GPUs; where it leaves nothing to the first boot of an image, an
             apply on the machine settles it.
@@ -105,7 +105,7 @@ class State(BaseModel, Generic[ObservedT]):
     known_after: ClassVar[tuple[str, ...]] = ()
     worst: ClassVar[Disruption] = Disruption.NONE
     stable: ClassVar[tuple[str, ...] | None] = None
-    proof: ClassVar[bool] = False
+    validating: ClassVar[bool] = False
     needs_gpu: ClassVar[bool] = False
     left_to_apply: ClassVar[bool] = False
     stepwise: ClassVar[bool] = False

@@ -13,6 +13,7 @@ Sources:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from gpustate.diagnosis import container_checks, health
@@ -234,6 +235,12 @@ def served_elsewhere(observed: ChainObservation, wanted: Wanted) -> str:
     return others[0] if others else ""
 
 
+def runs_instead(observed: ChainObservation) -> bool:
+    """Whether CRI-O or the containerd of a distribution answers over CRI."""
+    crio = observed.crio if "crio" in observed.other_runtimes else None
+    return any(one is not None and one.outcome for one in (crio, observed.bundled))
+
+
 def _no_containers(name: str, observed: ChainObservation, wanted: Wanted) -> Check:
     why = (
         "disabled by containers: none"
@@ -281,7 +288,8 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     if found.disabled and (other or not observed.kubelet):
         evidence = f"containerd serves no CRI: disabled_plugins lists {found.disabled}"
         return _instead(observed, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
-    if other and wanted.handler not in handlers:
+    elsewhere = not found.active and runs_instead(observed)
+    if other and (elsewhere or wanted.handler not in handlers):
         evidence = f"{other} serves containers; its runtime is not checked"
         return _instead(observed, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
     if wanted.handler not in handlers and (judged := _bundled(observed, wanted)) is not None:
@@ -387,8 +395,18 @@ def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:
         return Check("cdi", FAILED, found, remedies.CDI_STALE)
     return _ok(
         "cdi",
-        f"{', '.join(spec.path for spec in observed.cdi)}: {_count(len(have), 'device')}, every file exists",
+        f"{', '.join(spec.path for spec in observed.cdi)}: {_count(len(have), 'device')}, every file exists"
+        + _only_handler(observed),
     )
+
+
+def _only_handler(observed: ChainObservation) -> str:
+    """That containers get CDI devices from NVIDIA's runtime alone, where containerd is too old to inject them."""
+    found = observed.containerd.cri if observed.containerd is not None else None
+    match = re.match(r"v?(1\.[0-6])\.", found.version) if found is not None else None
+    if match is None:
+        return ""
+    return f"; containerd {match[1]} does not inject CDI devices itself, NVIDIA's runtime does"
 
 
 def _all_held(observed: ChainObservation) -> str:

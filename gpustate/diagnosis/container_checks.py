@@ -27,14 +27,14 @@ class Kind:
 
     Args:
         name: the cause in ``explain`` is ``container-`` and this name.
-        says: the failure in a few words.
+        summary: the failure in a few words.
         remedy: the fix.
         state: the state that fixes it; empty if none does.
         pattern: matches the runtime's error; empty if something else detects the failure.
     """
 
     name: str
-    says: str
+    summary: str
     remedy: str
     state: str = ""
     pattern: str = ""
@@ -198,7 +198,7 @@ def failure(result: ContainerResult, expected: tuple[str, ...]) -> Failure | Non
         if found is None:
             return None
         kind, words = _BY_NAME[found[0]], f"{found[1]}; injected: {named(result)}"
-    return Failure(kind, f"{result.way}: {kind.says}: {words}")
+    return Failure(kind, f"{result.way}: {kind.summary}: {words}")
 
 
 def expected_gpus(observed: ChainObservation) -> tuple[str, ...]:

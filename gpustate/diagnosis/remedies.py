@@ -64,6 +64,7 @@ CONTAINERD_CONFIG = by_apply(
 CONTAINERD_STOPPED = (
     f"start containerd: systemctl start containerd; or apply (state containerd): {APPLY}"
 )
+CONTAINERD_DISABLED = f"enable and start containerd: systemctl enable --now containerd; or apply (state containerd): {APPLY}"
 CONTAINERD_DOWN = (
     "fix what its journal reports: journalctl -u containerd -n 50; then: systemctl start containerd"
 )

@@ -21,7 +21,7 @@ from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
-from gpustate.formats.masking import MASK, masked_data, with_secrets
+from gpustate.formats.masking import MASK, mask_data, with_secrets
 from gpustate.plan.make import Observations, applicable, observed_data
 
 FORMAT = "gpustate.before/1"
@@ -94,15 +94,13 @@ def record(
         gone = build(type(state), {**given, "ensure": "absent"})
         absent = not idle and _is_empty(gone, observed)
         # A validation that is due again says nothing about its parameters.
-        same = (state.proof and not state.absent) or _is_empty(state, observed)
+        same = (state.validating and not state.absent) or _is_empty(state, observed)
         found[state.name] = StateBefore(
-            masked_data(given),
+            mask_data(given),
             absent,
             idle or (same and not absent),
-            masked_data(
-                dict(_pinned(build(type(state), {**given, "ensure": "present"}), observed))
-            ),
-            masked_data(seen[state.name]),
+            mask_data(dict(_pinned(build(type(state), {**given, "ensure": "present"}), observed))),
+            mask_data(seen[state.name]),
         )
     return found
 
@@ -116,7 +114,7 @@ def _is_empty(state: AnyState, observed: object) -> bool:
 
 
 def _pinned(state: AnyState, observed: object) -> Mapping[str, Any]:
-    if state.proof:
+    if state.validating:
         return {}
     try:
         return state.pinned(observed)
@@ -311,7 +309,7 @@ def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
         then = way.before.get(state.name, {})
         for name in left.keys() & goes:
             now = left[name].before
-            if now is not None and name in then and masked_data(now) != then[name]:
+            if now is not None and name in then and mask_data(now) != then[name]:
                 found[str(left[name].path)] = None
     return tuple(found)
 

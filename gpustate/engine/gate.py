@@ -306,7 +306,7 @@ def refuse_what_exceeds(
                 Outcome.REFUSED,
                 result.plan,
                 reason=f"{beyond}; {_PLAN}",
-                proof=result.proof,
+                validating=result.validating,
             )
     results.update(refused)
     return refused

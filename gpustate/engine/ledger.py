@@ -116,9 +116,7 @@ class LedgerQuery(Query[Ledger]):
     """Query both in one fragment."""
 
     def script(self) -> str:
-        return ODD + shell.load("ledger", "gpustate.engine").replace("@ONCE@", ONCE).replace(
-            "@NOW@", NOW
-        )
+        return ODD + shell.fill(shell.load("ledger", "gpustate.engine"), ONCE=ONCE, NOW=NOW)
 
     def parse(self, answer: Answer) -> Ledger:
         lock: Lock | None = None
@@ -136,7 +134,7 @@ class LedgerQuery(Query[Ledger]):
                 lock = read_lock(rest)
             elif word == "machine":
                 machine = rest
-            elif word == "told" and _RUN.fullmatch(rest):
+            elif word == "noted" and _RUN.fullmatch(rest):
                 secrets.append(rest)
             elif word == "newest" and _RUN.fullmatch(rest):
                 newest = rest

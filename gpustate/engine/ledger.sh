@@ -6,7 +6,7 @@ printf 'now %s\n' "@NOW@"
 m=; b=; [ -n "${GPUSTATE_IMAGE-}" ] || [ ! -f /etc/machine-id ] || read -r m </etc/machine-id
 [ -z "$m" ] || { read -r b </proc/sys/kernel/random/boot_id; [ -z "$b" ] || echo "machine $b $m $G"; }
 if [ -f $G/lock/info ]; then printf 'lock '; cat $G/lock/info; echo; fi
-for f in @ONCE@/*; do [ -f "$f" ] && echo "told ${f##*/}"; done
+for f in @ONCE@/*; do [ -f "$f" ] && echo "noted ${f##*/}"; done
 r=$(ls -1t $G/runs 2>/dev/null | while read -r r; do case $r in *.new) ;; *) echo "$r"; break ;; esac; done)
 if [ -n "$r" ]; then
   printf 'newest %s\n' "$r"

@@ -29,12 +29,22 @@ _MAX_ROUNDS = 8
 class ProbingNode(Node):
     """The node for probes: returns known answers, and collects the other queries."""
 
-    def __init__(self, node: InventoryNode, known: Mapping[Query[Any], Answer]) -> None:
+    def __init__(
+        self,
+        node: InventoryNode,
+        known: Mapping[Query[Any], Answer],
+        shared: dict[Any, Any] | None = None,
+    ) -> None:
         self.name = node.name
         self.vars = node.vars
         self.known = known
+        self._shared = {} if shared is None else shared
         self.missing: dict[Query[Any], None] = {}
         self.links: dict[str, str] = {}
+
+    @property
+    def shared(self) -> dict[Any, Any]:
+        return self._shared
 
     def query(self, query: Query[T]) -> T:
         """The answer, or the placeholder of a query that is now collected."""
@@ -54,6 +64,7 @@ def probe_states(
     states: Sequence[AnyState],
     answerer: Answerer,
     extra: Sequence[Query[Any]] = (),
+    shared: dict[Any, Any] | None = None,
 ) -> tuple[Observations, NodeFacts, dict[Query[Any], Answer]]:
     """Probe all states of a node.
 
@@ -62,6 +73,7 @@ def probe_states(
         states: those of its policy.
         answerer: sends queries, one exec per call.
         extra: queries of the engine, sent with the first ones.
+        shared: what probes keep for the other nodes of the run.
 
     Returns:
         The observations, the node's facts, and all answers by query.
@@ -78,7 +90,7 @@ def probe_states(
         for state in states:
             if facts is not None and applicable(state, view) is not None:
                 continue
-            probing = ProbingNode(node, known)
+            probing = ProbingNode(node, known, shared)
             try:
                 observations.observed[state.name] = state.probe(probing)
             except (ProbeError, RefusedError) as error:

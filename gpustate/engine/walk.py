@@ -43,7 +43,7 @@ from gpustate.errors import (
     RefusedError,
     StepFailed,
 )
-from gpustate.formats.masking import masked, masked_data
+from gpustate.formats.masking import mask, mask_data
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 from gpustate.plan.work import planned_steps
@@ -74,6 +74,7 @@ class Options:
         checks: further reasons not to change a node.
         maintenance: takes nodes out of service for a change, and back.
         undoes: the run that this one rolls back, by node.
+        shared: what probes keep for the other nodes of the run.
     """
 
     run: str
@@ -92,6 +93,7 @@ class Options:
     checks: Sequence[gate.NodeCheck] = ()
     maintenance: Maintenance = NO_MAINTENANCE
     undoes: Mapping[str, str] = field(default_factory=dict[str, str])
+    shared: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
 
 class _InterruptedError(Exception):
@@ -275,7 +277,7 @@ class Walk:
         reason: GpustateError | None = None
         if options.planned is not None:
             reason = gate.stale(
-                options.planned.get(self.result.name), masked_data(self.result.observed)
+                options.planned.get(self.result.name), mask_data(self.result.observed)
             )
         if reason is None and any(r.outcome is Outcome.PENDING for r in results.values()):
             reason = gate.too_much(results, options.max_disruption)
@@ -284,7 +286,7 @@ class Walk:
 
     def _say(self, kind: str, text: str = "", state: str = "") -> None:
         # Only a secret for the user at the controller is shown unmasked.
-        shown = text if kind == "secret" else masked(text)
+        shown = text if kind == "secret" else mask(text)
         self.listen(Event(self.result.name, kind, shown, state))
 
     def _end(self, status: NodeStatus, reason: str) -> None:
@@ -311,7 +313,8 @@ class Walk:
 
         def once() -> Any:
             lead[:] = [before]
-            return probe_states(self.resolved.node, self.states, answer, (ledger, *timings))
+            shared = self.options.shared
+            return probe_states(self.resolved.node, self.states, answer, (ledger, *timings), shared)
 
         # Probes change nothing, and the sh before them may run twice.
         observations, facts, known = self._link.repeat(once)
@@ -328,7 +331,7 @@ class Walk:
         self.result.states = list(results.values())
         self.result.observed = make.observed_data(self.states, observations)
         for state in self.states:
-            if state.proof and state.name in observations.observed:
+            if state.validating and state.name in observations.observed:
                 self.result.checks = plain(getattr(observations.observed[state.name], "checks", ()))
 
     def _wait_for_earlier(self, ledger: Ledger) -> tuple[Observations, Ledger]:

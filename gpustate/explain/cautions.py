@@ -11,7 +11,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpustate.diagnosis import remedies as remedies
 from gpustate.errors import ProbeError
@@ -37,19 +37,20 @@ def of(view: View) -> tuple[str, ...]:
     )
 
 
-def _modes(view: View, key: str) -> Iterator[tuple[str, int]]:
-    for path, text in view.clues.fields(key, 2):
+def _modes(rows: Iterable[list[str]]) -> Iterator[tuple[str, int]]:
+    for path, text, *_ in rows:
         if text and len(text) < 6 and set(text) <= set("01234567"):
             yield path, int(text, 8)
 
 
 def _devices(view: View) -> Iterator[str]:
     parameters = dict(view.clues.fields("params", 2))
+    rows = view.clues.fields("device_mode", 3)
     text = parameters.get("DeviceFileMode", "").strip()
     wanted = int(text) if text.isdecimal() and len(text) < 6 else _DEFAULT_MODE
     by_site = parameters.get("ModifyDeviceFiles", "").strip() == "0"
     wrong: dict[int, list[str]] = {}
-    for path, mode in _modes(view, "device_mode"):
+    for path, mode in _modes(rows):
         if by_site:  # the driver does not set modes; one that users cannot open is still a problem
             bad = mode & _FOR_USERS != _FOR_USERS and mode & 0o060 != 0o060
         else:
@@ -62,10 +63,25 @@ def _devices(view: View) -> Iterator[str]:
             f"{', '.join(paths)} {'has' if len(paths) == 1 else 'have'} mode {mode:04o} instead of {right:04o}: "
             f"users and rootless containers cannot open it: chmod {right:04o} {' '.join(paths)}"
         )
+    ids = [parameters.get(f"DeviceFile{name}", "").strip() for name in ("UID", "GID")]
+    if by_site or wanted & _FOR_USERS == _FOR_USERS or not all(one.isdecimal() for one in ids):
+        return  # all users can open them, or nobody knows whose they should be
+    owner = ":".join(ids)
+    if theirs := [path for path, _, has in rows if has != owner]:
+        yield (
+            f"{', '.join(theirs)} {'belongs' if len(theirs) == 1 else 'belong'} to others than {owner}, the owner and "
+            f"group of the driver's parameters: their users cannot open it: chown {owner} {' '.join(theirs)}"
+        )
 
 
 def _specifications(view: View) -> Iterator[str]:
-    for path, mode in _modes(view, "cdi_mode"):
+    for path, mode in _modes(view.clues.fields("toolkit_mode", 2)):
+        if mode & 0o004 != 0o004:
+            yield (
+                f"{path} has mode {mode:04o}: rootless containers cannot read it; "
+                f"{remedies.by_apply(f'chmod 0644 {path}', 'container-toolkit')}"
+            )
+    for path, mode in _modes(view.clues.fields("cdi_mode", 2)):
         folder = path.rpartition("/")[2] == "cdi"
         needed = 0o005 if folder else 0o004
         if mode & needed != needed:

@@ -78,6 +78,13 @@ def _stopped(view: View) -> str:
     return view.broken if "is not running" in view.broken else ""
 
 
+def _disabled(view: View) -> str:
+    unit = view.clues.unit("containerd")
+    if unit.active != "inactive" or unit.enabled != "disabled":
+        return ""
+    return f"{view.broken}, and it is disabled" if "is not running" in view.broken else ""
+
+
 def _imports(view: View) -> str:
     if "no runtime handler" not in view.broken or _other_file(view):
         return ""
@@ -260,6 +267,7 @@ CAUSES = (
     Cause("containerd-configuration-broken", "runtime", _config, remedies.CONTAINERD_CONFIG,
           ("NVIDIA/gpu-operator#598",)),
     Cause("containerd-stopped", "runtime", _stopped, remedies.CONTAINERD_STOPPED, state="containerd"),
+    Cause("containerd-disabled", "runtime", _disabled, remedies.CONTAINERD_DISABLED, state="containerd"),
     Cause("containerd-down", "runtime", _down, remedies.CONTAINERD_DOWN),
     Cause("containerd-missing", "runtime", _absent, remedies.NO_CONTAINERD),
     Cause("containerd-cri-disabled", "runtime", _evidence_with("serves no pods", "disabled_plugins"), remedies.CRI_DISABLED),

@@ -37,6 +37,7 @@ done | sort -u | while read -r p; do [ -e "$p" ] || echo "$p"; done)
 [ -z "$m" ] || owners $m | sed 's/^/owned=/'
 f=/etc/nvidia-container-runtime/config.toml
 if [ -f "$f" ]; then
+  stat -L -c 'toolkit_mode=%n|%a' "$f"
   [ "$(wc -c <"$f")" -gt 65536 ] || { echo toolkit_config=; sed 's/^/toolkit_config=/' "$f"; echo; }
 elif [ -e "$f" ]; then printf 'no_file=%s|%s\n' "$f" "$(stat -c %F "$f")"; fi
 n=0

@@ -74,6 +74,21 @@ def _stopped(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
     return detect
 
 
+def _disabled(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
+    def detect(view: View) -> str:
+        unit, socket = view.clues.unit(name), view.clues.units.get(f"{name}.socket")
+        if not unit.exists or unit.enabled != "disabled" or unit.active != "inactive":
+            return ""
+        beside = [view.clues.unit(one) for one in (*_OTHERS, "containerd") if one != name]
+        if name == "docker":
+            beside.pop()  # it runs on containerd
+        works = [one for one in (*beside, socket) if one is not None and one.active == "active"]
+        why = "" if works else meant(view)
+        return f"{name} is disabled and does not run; {why}" if why else ""
+
+    return detect
+
+
 def _masked(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
     def detect(view: View) -> str:
         if not is_masked(view.clues.unit(name)):
@@ -175,6 +190,8 @@ CAUSES = (
            remedies.by_apply("unmask it: systemctl unmask docker; start it", "docker")),
     _cause("docker-stopped", _stopped("docker", lambda v: _registration(v) or _named(v)),
            f"start it: systemctl start docker; or apply (state docker): {remedies.APPLY}", "docker"),
+    _cause("docker-disabled", _disabled("docker", _registration),
+           f"enable and start it: systemctl enable --now docker; or apply (state docker): {remedies.APPLY}", "docker"),
     _cause("docker-without-runtime", _without, remedies.by_apply("register the runtime", "docker"), "docker"),
     _cause("crio-configuration-broken", _crio_configuration,
            remedies.by_apply("fix what the message names, or restore the file's original (cp -p); then apply", "crio")),
@@ -183,4 +200,6 @@ CAUSES = (
            remedies.by_apply("unmask it: systemctl unmask crio; start it", "crio")),
     _cause("crio-stopped", _stopped("crio", _served("crio")),
            f"start it: systemctl start crio; or apply (state crio): {remedies.APPLY}", "crio"),
+    _cause("crio-disabled", _disabled("crio", _served("crio")),
+           f"enable and start it: systemctl enable --now crio; or apply (state crio): {remedies.APPLY}", "crio"),
 )  # fmt: skip

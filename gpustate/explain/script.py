@@ -32,6 +32,7 @@ UNITS = (
     "nvidia-persistenced.service",
     "containerd.service",
     "docker.service",
+    "docker.socket",
     "crio.service",
     "k3s.service",
     "k3s-agent.service",
@@ -73,16 +74,17 @@ _CLUSTER = shell.load("cluster", "gpustate.explain")
 SCRIPT = (
     GPU_SCOPES
     + file_owners.SCRIPT
-    + _KERNEL.replace("@LOG@", dkms.INTERESTING_ERE).replace(
-        "@MODPROBE@", modprobe.lines(_MODPROBE)
-    )
+    + shell.fill(_KERNEL, LOG=dkms.INTERESTING_ERE, MODPROBE=modprobe.lines(_MODPROBE))
     + _WHOLE
     + shadowing_libraries.SCRIPT
     + _HARDWARE
-    + _UNITS.replace("@UNITS@", " ".join(UNITS))
-    .replace("@TELLING@", TELLING)
-    .replace("@LISTENER@", listeners.script())
-    .replace("@SILENT@", str(SILENT_S))
+    + shell.fill(
+        _UNITS,
+        UNITS=" ".join(UNITS),
+        TELLING=TELLING,
+        LISTENER=listeners.script(),
+        SILENT=str(SILENT_S),
+    )
     + _CONTAINERS
     + cdi_driver_files.SCRIPT
     + _CLUSTER

@@ -77,14 +77,14 @@ class Diagnosis:
         open: names of the checks after it, which depend on it.
         cause: the detected cause; ``None`` if no check failed, or the cause is unknown.
         warnings: problems that fail no check; one line each.
-        proven: a valid validation record has the result of CUDA.
+        validated: a valid validation record has the result of CUDA.
     """
 
     checks: tuple[chain.Check, ...]
     open: tuple[str, ...] = ()
     cause: Cause | None = None
     warnings: tuple[str, ...] = ()
-    proven: bool = False
+    validated: bool = False
 
     @property
     def broken(self) -> chain.Check | None:
@@ -139,13 +139,13 @@ def _left_open(view: View, check: chain.Check) -> chain.Check:
 def diagnose(view: View) -> Diagnosis:
     """Evaluate check by check, and stop at the first that fails."""
     checks = links(view)
-    warnings, proven = cautions.of(view), view.observed.cuda is not None
+    warnings, validated = cautions.of(view), view.observed.cuda is not None
     for at, check in enumerate(checks):
         judged, cause = _judge(replace(view, check=check))
         if judged.failed:
             rest = tuple(one.name for one in checks[at + 1 :])
-            return Diagnosis((*checks[:at], judged), rest, cause, warnings, proven)
-    return Diagnosis(tuple(checks), warnings=warnings, proven=proven)
+            return Diagnosis((*checks[:at], judged), rest, cause, warnings, validated)
+    return Diagnosis(tuple(checks), warnings=warnings, validated=validated)
 
 
 def _judge(view: View) -> tuple[chain.Check, Cause | None]:

@@ -128,7 +128,7 @@ def option_values(options: str) -> dict[str, str]:
 def lines(pattern: str) -> str:
     """Sh that prints ``modprobe=FILE:NUMBER:LINE`` for lines that begin with an extended regular expression."""
     files = " ".join(f"{folder}/*.conf" for folder in FOLDERS)
-    return _LINES.replace("@FILES@", files).replace("@ERE@", pattern)
+    return shell.fill(_LINES, FILES=files, ERE=pattern)
 
 
 def read(rows: Iterable[str]) -> Iterator[tuple[str, ModprobeConfig]]:

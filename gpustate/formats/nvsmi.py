@@ -48,10 +48,10 @@ COLUMNS = (
     "fabric.status",
 )
 #: Prints the exit code on a separate line, the table, then versions and MIG devices.
-SCRIPT = (
-    shell.load("nvsmi", "gpustate.formats")
-    .replace("@COLUMNS@", ",".join(COLUMNS))
-    .replace("@OLD_COLUMNS@", ",".join(OLD_COLUMNS))
+SCRIPT = shell.fill(
+    shell.load("nvsmi", "gpustate.formats"),
+    COLUMNS=",".join(COLUMNS),
+    OLD_COLUMNS=",".join(OLD_COLUMNS),
 )
 
 # 610 says "KMD version" and "CUDA UMD version" for DRIVER and CUDA, and keeps the old key with a

@@ -26,7 +26,7 @@ class About:
         only: the nodes it applies to; empty for all.
         left_out: why it does not apply to the node; empty if it does.
         absent: whether it is removed.
-        proof: whether it validates other states.
+        validating: whether it only validates other states.
         worst: the highest possible disruption while it is unknown.
     """
 
@@ -36,7 +36,7 @@ class About:
     only: str = ""
     left_out: str = ""
     absent: bool = False
-    proof: bool = False
+    validating: bool = False
     worst: Disruption = Disruption.NONE
 
 
@@ -54,7 +54,7 @@ def of_states(
             only=state.only.text if state.only is not None else "",
             left_out=(left_out or {}).get(state.name, ""),
             absent=state.absent,
-            proof=state.proof,
+            validating=state.validating,
             worst=state.worst,
         )
         for state in states

@@ -26,10 +26,6 @@ class Graph:
     nodes: list[str] = field(default_factory=list[str])
     edges: list[Edge] = field(default_factory=list[Edge])
 
-    def predecessors(self, name: str) -> list[str]:
-        """Direct predecessors of a state, sorted."""
-        return sorted({edge.first for edge in self.edges if edge.then == name})
-
 
 def build(
     states: Sequence[AnyState],
@@ -70,7 +66,7 @@ def build(
                 if (first, then) not in pairs or why == "known after":
                     graph.edges.append(Edge(first, then, why))
                     pairs.add((first, then))
-    _put_proofs_last(graph, states)
+    _put_validators_last(graph, states)
     return graph
 
 
@@ -114,11 +110,11 @@ def _check_member(
     )
 
 
-def _put_proofs_last(graph: Graph, states: Sequence[AnyState]) -> None:
+def _put_validators_last(graph: Graph, states: Sequence[AnyState]) -> None:
     """Validating states come after all others."""
-    proofs = [state.name for state in states if state.proof]
-    others = [state.name for state in states if not state.proof]
-    for proof in proofs:
+    validators = [state.name for state in states if state.validating]
+    others = [state.name for state in states if not state.validating]
+    for validator in validators:
         for other in others:
-            if not any(e.first == other and e.then == proof for e in graph.edges):
-                graph.edges.append(Edge(other, proof, "after"))
+            if not any(e.first == other and e.then == validator for e in graph.edges):
+                graph.edges.append(Edge(other, validator, "after"))

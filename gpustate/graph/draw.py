@@ -68,7 +68,7 @@ def _state(graph: Graph, about: About) -> dict[str, Any]:
     for key in ("place", "only", "left_out"):
         if getattr(about, key):
             data[key] = getattr(about, key)
-    return {**data, "absent": about.absent, "proof": about.proof, "worst": about.worst.word}
+    return {**data, "absent": about.absent, "proof": about.validating, "worst": about.worst.word}
 
 
 def _edges(graph: Graph) -> list[Edge]:
@@ -116,7 +116,7 @@ def as_mermaid(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
     lines = ["flowchart LR"]
     ids = {name: f"s{number}" for number, name in enumerate(order(graph), 1)}
     for name, mark in ids.items():
-        proof = name in about and about[name].proof
+        proof = name in about and about[name].validating
         lines.append(f"  {mark}{'([' if proof else '['}{_mermaid(name)}{'])' if proof else ']'}")
     for (first, then), whys in _pairs(graph).items():
         lines.append(f"  {ids[first]} {_MERMAID.get(whys, '-.->')} {ids[then]}")

@@ -29,7 +29,7 @@ from pathlib import Path
 
 #: Folder of the test programs in the image.
 FOLDER = "/gpustate/nodeside"
-PROGRAMS = ("container_inside.py", "cuda_proof.py")
+PROGRAMS = ("container_inside.py", "cuda_validation.py")
 #: Parts of the C library that the driver's libraries need; every real image has them.
 C_LIBRARY = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
 #: Folders that are links where /usr is merged.

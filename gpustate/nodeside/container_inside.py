@@ -30,7 +30,7 @@ from typing import Any
 # In the image there is no installed gpustate: this file's own tree is it.
 sys.path.insert(0, os.path.abspath(__file__).rpartition("/gpustate/")[0] or "/")
 
-from gpustate.nodeside import cuda_proof
+from gpustate.nodeside import cuda_validation
 
 MARK = "gpustate-container="
 #: Files that runtimes themselves mount.
@@ -114,7 +114,7 @@ def main() -> int:
     wanted = sys.argv[2:]
     if wanted == ["all"]:
         wanted = listed["mig"] or listed["uuids"]
-    results = cuda_proof.prove(wanted, float(sys.argv[1])) if wanted else []
+    results = cuda_validation.validate(wanted, float(sys.argv[1])) if wanted else []
     report = {"devices": devices(), "files": files(), "nvml": listed, "cuda": results}
     sys.stdout.write(f"\n{MARK}{json.dumps(report)}\n")
     sys.stdout.flush()

@@ -2,8 +2,10 @@
 
     python3 -I -S -B pod_image.py import REFERENCE
     python3 -I -S -B pod_image.py remove REFERENCE
+    python3 -I -S -B pod_image.py hook MESSAGE
 
 ``import`` prints one line ``gpustate-pod-image=`` with a JSON object: the command line to run in it, or ``error``.
+``hook`` prints such a line with ``message``: the runtime's message with the program of the hook that failed in a pod.
 
 Surprising: removing the reference alone leaves the image. containerd's CRI plugin adds a reference by digest
 and one by image id, so every reference of that digest is removed.
@@ -23,11 +25,11 @@ import sys
 
 sys.path.insert(0, os.path.abspath(__file__).rpartition("/gpustate/")[0] or "/")
 
-from gpustate.nodeside import container_image, container_proof
+from gpustate.nodeside import container_image, container_validation
 
 MARK = "gpustate-pod-image="
 #: The containerd namespace of a kubelet's images.
-CTR = ("ctr", "--address", container_proof.CONTAINERD_SOCKET, "--namespace", "k8s.io")
+CTR = ("ctr", "--address", container_validation.CONTAINERD_SOCKET, "--namespace", "k8s.io")
 _IMPORT_S = 60.0
 
 
@@ -36,10 +38,10 @@ def bring(reference: str) -> list[str]:
 
     Raises:
         container_image.ImageError: it cannot be made.
-        container_proof.CommandError: it cannot be imported.
+        container_validation.CommandError: it cannot be imported.
     """
     image, command = container_image.make(reference)
-    container_proof.run([*CTR, "images", "import", "-"], _IMPORT_S, image)
+    container_validation.run([*CTR, "images", "import", "-"], _IMPORT_S, image)
     return command
 
 
@@ -52,9 +54,16 @@ def references(listing: str, reference: str) -> list[str]:
 
 def remove(reference: str) -> None:
     """Remove the image with all its references."""
-    found = references(container_proof.attempt([*CTR, "images", "ls"]), reference)
+    found = references(container_validation.attempt([*CTR, "images", "ls"]), reference)
     if found:
-        container_proof.attempt([*CTR, "images", "rm", "--sync", *found])
+        container_validation.attempt([*CTR, "images", "rm", "--sync", *found])
+
+
+def name_hook(message: str) -> str:
+    """Add the program of a failed hook to the message about a pod; the device plugin's request is unknown."""
+    ways = ("device", container_validation.request())
+    named = (container_validation.with_hook(message, "", how) for how in ways)
+    return next((text for text in named if text != message), message)
 
 
 def main() -> int:
@@ -63,9 +72,12 @@ def main() -> int:
     if verb == "remove":
         remove(reference)
         return 0
+    if verb == "hook":
+        sys.stdout.write(f"\n{MARK}{json.dumps({'message': name_hook(reference)})}\n")
+        return 0
     try:
         answer: dict[str, object] = {"command": bring(reference)}
-    except (container_image.ImageError, container_proof.CommandError) as error:
+    except (container_image.ImageError, container_validation.CommandError) as error:
         answer = {"error": str(error)}
     sys.stdout.write(f"\n{MARK}{json.dumps(answer)}\n")
     return 0

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gpustate.diagnosis import chain, chain_probe
 from gpustate.formats import nvml_report
-from gpustate.nodeside import container_proof, cuda_proof, nvml_facts
+from gpustate.nodeside import container_validation, cuda_validation, nvml_facts
 
 FORMAT = "gpustate.proof/1"
 EXIT_BROKEN = 3
@@ -193,7 +193,7 @@ class Validator:
 
     def cuda(self, uuids: tuple[str, ...]) -> list[dict[str, Any]]:
         """Run the kernel on devices."""
-        return cuda_proof.prove(uuids, self.timeout_s) if uuids else []
+        return cuda_validation.validate(uuids, self.timeout_s) if uuids else []
 
     def containers(
         self, observed: chain.ChainObservation
@@ -205,7 +205,7 @@ class Validator:
         # A GPU in exclusive mode serves one process, such as the MPS server, which a container cannot reach.
         taken = {gpu.uuid for gpu in observed.nvml.gpus if gpu.compute_mode.startswith("Exclusive")}
         uuids = tuple(one.uuid for one in observed.cuda or () if one.ok and one.uuid not in taken)
-        return container_proof.prove(observed, self.wanted, uuids, self.timeout_s)
+        return container_validation.validate(observed, self.wanted, uuids, self.timeout_s)
 
     def key_now(self) -> chain.Key:
         """The key of a validation made now."""
@@ -309,7 +309,7 @@ def main() -> int:
     with open(validator.state / "validate.lock", "a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the boot unit and an apply may run at the same time
         if options.clean:
-            container_proof.clean()
+            container_validation.clean()
             return 0
         if (options.boot or options.if_needed) and validator.is_valid():
             print("the last validation is still valid")

@@ -4,6 +4,9 @@ pyinfra reads a node through ``run_shell_command`` of its connector. Here that s
 answer, the fact is a placeholder. pyinfra has one current state per process, so operations of different nodes
 are planned one at a time; none of them waits for a node.
 
+Most nodes of a run give the same answers, and an operation yields the same commands for them. So the plan of one
+node is used for the others whose answers are equal, unless the operation read the node's name or variables.
+
 Sources:
     pyinfra 3.10, ``api/facts.py``, ``api/operation.py`` (``command_generator``), ``connectors/fake.py``.
 """
@@ -14,17 +17,19 @@ import hashlib
 import inspect
 import json
 import logging
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, cast
 
 from pyinfra import logger
 from pyinfra.api import arguments as arguments_api
-from pyinfra.api import facts
+from pyinfra.api import facts, util
+from pyinfra.api.arguments import all_argument_meta
 from pyinfra.api.config import Config
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.host import Host as PyinfraHost
@@ -36,6 +41,7 @@ from pyinfra.connectors.base import BaseConnector
 from pyinfra.connectors.util import CommandOutput as PyinfraOutput
 from pyinfra.connectors.util import OutputLine
 from pyinfra.context import ctx_config, ctx_host, ctx_inventory, ctx_state
+from pyinfra.facts.files import File
 
 from gpustate.core.node import Node
 from gpustate.errors import GpustateError, ProbeError
@@ -80,16 +86,70 @@ class _Connector(BaseConnector):
         raise ProbeError("it downloads a file while reading facts")
 
 
+#: pyinfra's command for the fact of a file, and the times in its output, which differ from node to node.
+_STAT = "atime=%X mtime=%Y ctime=%Z"
+_STAT_TIMES = re.compile(r"(?<= [acm]time=)-?\d+")
+
+
+class _Stat(dict[str, Any]):
+    """The fact of a file, which notes whether an operation reads more of it than is equal on most nodes."""
+
+    def __init__(self, host: _Host, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self._host = host
+
+    def __getitem__(self, key: str) -> Any:
+        self._host.individual |= key.endswith("time")
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._host.individual |= key.endswith("time")
+        return super().get(key, default)
+
+    def _whole(self) -> Any:
+        self._host.individual = True
+        return super()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._whole().keys())
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._whole().__eq__(other))
+
+    def __repr__(self) -> str:
+        return str(self._whole().__repr__())
+
+    def keys(self) -> Any:
+        return self._whole().keys()
+
+    def values(self) -> Any:
+        return self._whole().values()
+
+    def items(self) -> Any:
+        return self._whole().items()
+
+    def copy(self) -> Any:
+        return self._whole().copy()
+
+    def pop(self, *arguments: Any) -> Any:
+        return self._whole().pop(*arguments)
+
+    __hash__ = None
+
+
 class _Data(HostData):
     """The variables of one node; a short lookup, since every argument of every fact uses it."""
 
     def __getattr__(self, key: str) -> Any:
+        if key not in all_argument_meta:
+            self.__dict__["host"].individual = True
         for values in (self.override_datas, self.__dict__["host"].get_deploy_data()):
             if key in values:
                 return copy(values[key])
         raise AttributeError(key)
 
     def dict(self) -> dict[str, Any]:
+        self.__dict__["host"].individual = True
         return {**self.__dict__["host"].get_deploy_data(), **self.override_datas}
 
 
@@ -99,9 +159,9 @@ class _Host(PyinfraHost):
     connected = True
 
     def __init__(self, node: Node, state: _State, world: World) -> None:
-        super().__init__(node.name, state.inventory, [], _Connector)
         self.node = node
         self.world = world
+        super().__init__(node.name, state.inventory, [], _Connector)
         self.unanswered = 0
         self.failed = ""
         self.temporary = 0
@@ -111,6 +171,23 @@ class _Host(PyinfraHost):
             {key: value for key, value in node.vars.items() if not _is_connection(key)}
         )
         self.init(state)
+        #: The operation read something that other nodes need not have.
+        self.individual = not all_argument_meta.keys().isdisjoint(node.vars)
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        self.individual = True
+        return self.node.name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        """It is the node's, whatever pyinfra sets."""
+
+    @property
+    def print_prefix(self) -> str:
+        """The start of a line of pyinfra's log; a plan with such lines is not used for other nodes."""
+        return f"[{self.node.name}] "
 
     def answer(self, command: Any, arguments: Mapping[str, Any]) -> tuple[bool, PyinfraOutput]:
         """Return the output of a command.
@@ -135,10 +212,13 @@ class _Host(PyinfraHost):
     def get_fact(self, name_or_cls: Any, *arguments: Any, **named: Any) -> Any:
         """Return the fact, or a placeholder."""
         try:
-            return facts.get_fact(self.state, self, name_or_cls, args=arguments, kwargs=named)
+            fact = facts.get_fact(self.state, self, name_or_cls, args=arguments, kwargs=named)
         except _UnansweredError:
             self.unanswered += 1
             return placeholder(name_or_cls, self.world)
+        if isinstance(fact, dict) and issubclass(name_or_cls, File):
+            return _Stat(self, fact)
+        return fact
 
     def get_temp_filename(
         self,
@@ -217,6 +297,8 @@ _state: _State | None = None
 _LEARNED: dict[str, dict[CommandOutput, None]] = {}
 _LEARNED_MOST = 1000
 _QUERIES_MOST = 64
+#: Plans of an operation that a run keeps; nodes that drifted differ.
+_PLANS_MOST = 16
 
 
 def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
@@ -231,29 +313,106 @@ def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
         RefusedError: it yields a command that cannot be a step.
         ProbeError: a fact cannot be read, or the operation raises an error.
     """
-    function = names.find(name)
-    key = _key(node, function, name, arguments)
-    queries: dict[CommandOutput, None] = {}
+    operation = _operation(node, name, arguments)
+    key = operation.key or _key(name, arguments, node.vars)
+    if (known := _known(node, operation, key)) is not None:
+        return known
     with _LOCK:
-        learned = _LEARNED.get(key, {})
-        if learned and all(answer is None for answer in [node.query(query) for query in learned]):
-            return Planned(complete=False)
+        # Nodes begin at the same time, and the first one may have planned it since.
+        if (known := _known(node, operation, key)) is not None:
+            return known
+        function, queries = operation.function, dict[CommandOutput, None]()
         attempt = _attempt(node, World.NOTHING, function, arguments)
         for world in (World.FILES, World.EVERYTHING):
             queries |= attempt.host.queries
             if attempt.host.unanswered:
                 attempt = _attempt(node, world, function, arguments)
         _learn(key, queries | attempt.host.queries)
-    if attempt.host.unanswered:
+        if attempt.host.unanswered:
+            return Planned(complete=False)
+        if attempt.error is not None:
+            raise _named(name, attempt.error) from attempt.error
+        named = any(attempt.host.print_prefix in note for note in attempt.planned.notes)
+        if not attempt.host.individual and not named:
+            operation.keep(
+                {query: node.query(query) for query in attempt.host.queries}, attempt.planned
+            )
+        return attempt.planned
+
+
+def _known(node: Node, operation: _Operation, key: str) -> Planned | None:
+    """The plan from earlier nodes: their queries, sent at once, or their plan if the answers are equal."""
+    answers = {query: node.query(query) for query in tuple(_LEARNED.get(key, ()))}
+    if answers and not any(answers.values()):
         return Planned(complete=False)
-    if attempt.error is not None:
-        raise _named(name, attempt.error) from attempt.error
-    return attempt.planned
+    return operation.plan_for(answers)
 
 
-def _key(node: Node, function: Any, name: str, arguments: Mapping[str, Any]) -> str:
-    """A key that is equal for nodes with the same queries; those of a deploy may depend on variables."""
-    vars = {} if hasattr(function._inner, "is_idempotent") else node.vars
+@dataclass(slots=True)
+class _Operation:
+    """An operation with its arguments, for all nodes of a run.
+
+    Args:
+        arguments: as plain data.
+        function: of pyinfra.
+        key: equal for all nodes; empty for a deploy, whose queries may depend on variables.
+        plans: plans that hold for every node with these answers.
+    """
+
+    arguments: Mapping[str, Any]
+    function: Any
+    key: str = ""
+    plans: list[tuple[dict[CommandOutput, Output], Planned]] = field(
+        default_factory=list[tuple[dict[CommandOutput, Output], Planned]]
+    )
+
+    def plan_for(self, answers: Mapping[CommandOutput, Output | None]) -> Planned | None:
+        """The plan of an earlier node with the same answers."""
+        if not self.plans:
+            return None
+        have = _comparable(answers)
+        for wanted, plan in tuple(self.plans):
+            if wanted.items() <= have.items():
+                return plan
+        return None
+
+    def keep(self, answers: Mapping[CommandOutput, Output | None], planned: Planned) -> None:
+        """Use a plan for other nodes, too."""
+        if len(self.plans) < _PLANS_MOST:
+            self.plans.append((_comparable(answers), planned))
+
+
+def _comparable(
+    answers: Mapping[CommandOutput, Output | None],
+) -> dict[CommandOutput, Output]:
+    """Answers without the times of files; a plan that depends on those is not kept."""
+    return {
+        query: replace(answer, text=_STAT_TIMES.sub("", answer.text))
+        if _STAT in query.text
+        else answer
+        for query, answer in answers.items()
+        if answer is not None
+    }
+
+
+def _operation(node: Node, name: str, arguments: Mapping[str, Any]) -> _Operation:
+    # The arguments of a state are one object for all nodes, and kept with it, so that its id is not used again.
+    shared: dict[int, _Operation] | None = node.shared.get(_Operation)
+    if shared is None:
+        # A new run: pyinfra would keep the content of local files for ever.
+        util.TEMPLATES.clear()
+        util.FILE_SHAS.clear()
+        shared = node.shared.setdefault(_Operation, {})
+    found = shared.get(id(arguments))
+    if found is None:
+        function = names.find(name)
+        key = _key(name, arguments, {}) if hasattr(function._inner, "is_idempotent") else ""
+        found = shared[id(arguments)] = _Operation(arguments, function, key)
+    return found
+
+
+def _key(name: str, arguments: Mapping[str, Any], vars: Mapping[str, object]) -> str:
+    """A key that is equal for nodes with the same queries."""
     return json.dumps([name, arguments, vars], sort_keys=True, default=repr)
 
 

@@ -15,11 +15,27 @@ _LAST = 2000
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The output and exit status of a command."""
+    """The output and exit status of a command.
+
+    Args:
+        status: exit status.
+        text: standard output.
+        errors: the end of standard error, of a command that failed.
+    """
 
     status: int
-    stdout: tuple[str, ...] = ()
-    stderr: tuple[str, ...] = ()
+    text: str = ""
+    errors: str = ""
+
+    @property
+    def stdout(self) -> tuple[str, ...]:
+        """The lines of standard output."""
+        return _lines(self.text)
+
+    @property
+    def stderr(self) -> tuple[str, ...]:
+        """The lines of standard error."""
+        return _lines(self.errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +63,10 @@ class CommandOutput(Query[Output | None]):
         )
 
     def parse(self, answer: Answer) -> Output:
+        if answer.status == 0:
+            return Output(0, answer.text)
         out, _, errors = answer.text.partition(f"\n{_ERRORS}")
-        return Output(answer.status, _lines(out), _lines(errors))
+        return Output(answer.status, out, errors)
 
     def placeholder(self) -> None:
         """Return nothing; the caller chooses a placeholder for the fact."""
@@ -59,4 +77,4 @@ def _lines(text: str) -> tuple[str, ...]:
     """Split into lines as pyinfra does, at newlines only."""
     if not text:
         return ()
-    return tuple(line.rstrip("\n") for line in text.removesuffix("\n").split("\n"))
+    return tuple(text.removesuffix("\n").split("\n"))

@@ -1,11 +1,11 @@
 # shellcheck shell=sh
-# Defines blob, told and known: see daemon_seen.py. @ORIGINALS@ is what other fragments that leave together read too.
+# Defines blob, print_blobs and known: see daemon_seen.py. @ORIGINALS@ is what other fragments that leave together read too.
 # Expects odd.
 bf=; blob() {
   printf 'several=%s %s\n' "$1" "$2"; bf="$bf$3
 "; [ ! -L "$2" ] || printf 'link=%s|%s\n' "$2" "$(readlink "$2")"
 }
-told() {
+print_blobs() {
   [ -n "$bf" ] || return 0
   bi=$IFS; IFS='
 '; set -f; set -- $bf; set +f; IFS=$bi; bf=

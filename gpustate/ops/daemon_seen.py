@@ -44,18 +44,24 @@ class Service(Protocol):
     def starting_s(self) -> int: ...
 
 
-def stopped(found: Service, restart: str) -> bool:
-    """A service that is meant to run and does not; one that nobody has enabled is not missed.
+def stopped(found: Service, restart: str, *, needed: bool) -> bool:
+    """Whether a service is meant to run and does not.
 
     Args:
         found: its program, ``ActiveState`` and ``UnitFileState``. A masked one is missed: its state says that
             it is to serve.
         restart: the state's parameter; whoever restarts a service is also the one to start it.
+        needed: it is missed where it is disabled, too.
     """
     if restart != "systemd" or not found.program:
         return False
-    enabled = found.enabled in ("enabled", "enabled-runtime")
-    return found.enabled == "masked" or (found.active in ("inactive", "failed") and enabled)
+    to_run = found.enabled in ("enabled", "enabled-runtime") or (needed and disabled(found))
+    return found.enabled == "masked" or (found.active in ("inactive", "failed") and to_run)
+
+
+def disabled(found: Service) -> bool:
+    """Whether nothing starts a service at the next boot."""
+    return found.enabled == "disabled"
 
 
 #: ``UnitFileState`` of a service that systemd does not know.
@@ -161,11 +167,12 @@ def unit_command(unit: str) -> str:
 
     One that systemd starts again and again counts as failed. ``hl`` is set where nobody is to be asked for an
     answer: a process that is stopped by a signal is told with ``halted=``, a start that hangs with ``starting=``.
-    ``t`` is when the service started, empty when it does not run (:data:`SECOND`); ``m`` its process.
+    ``t`` is when the service started, empty when it does not run; ``m`` its process.
     In an image, ``x`` is what systemd will run when it boots: the last of the unit's command lines.
     """
-    text = _UNIT_COMMAND.replace("@UNIT@", _q(unit)).replace("@SHOWN@", shown(unit))
-    return text.replace("@PATIENCE@", str(PATIENCE_S)).replace("@HALTED@", HALTED)
+    return shell.fill(
+        _UNIT_COMMAND, UNIT=_q(unit), SHOWN=shown(unit), PATIENCE=str(PATIENCE_S), HALTED=HALTED
+    )
 
 
 #: Says ``halted=`` and sets ``hl`` where a signal has stopped the process ``m``, which may be empty; changes ``l``.
@@ -174,19 +181,16 @@ HALTED = (
     'case ${l##*) } in T*) hl=1; echo "halted=$m" ;; esac'
 )
 
-#: Makes ``t`` of :func:`unit_command` a number of seconds, for comparing with those of files.
-SECOND = '[ -z "$t" ] || t=$(date -d "$t" +%s)'
-
-#: Defines ``odd``; ``blob KIND PATH FILE``, which puts a file among those that ``told`` prints; and ``known FOLDER...``,
+#: Defines ``odd``; ``blob KIND PATH FILE``, which puts a file among those that ``print_blobs`` prints; and ``known FOLDER...``,
 #: which does so with kept originals.
-BLOBS = ODD + shell.load("blobs", "gpustate.ops").replace("@ORIGINALS@", ORIGINALS)
+BLOBS = ODD + shell.fill(shell.load("blobs", "gpustate.ops"), ORIGINALS=ORIGINALS)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """What an ask printed: rows of ``key=value``, and whole files.
 
-    A file stands behind its row ``kind=SIZE PATH``. Those that ``told`` printed have rows ``several=KIND PATH``, and
+    A file stands behind its row ``kind=SIZE PATH``. Those that ``print_blobs`` printed have rows ``several=KIND PATH``, and
     stand, after a line with the size of each, all behind ``contents=``.
     """
 

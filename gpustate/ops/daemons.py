@@ -1,4 +1,4 @@
-"""The steps that change what a container runtime's daemon reads: remember, prove, restart.
+"""The steps that change what a container runtime's daemon reads: snapshot, validate, restart.
 
 They work where a plan cannot see: between reading the node and changing it. What the daemon ran with is
 kept on tmpfs until it has read something newer, whichever run that takes: so a run that is killed
@@ -35,6 +35,7 @@ from gpustate.core.state import AnyState, Conflict
 from gpustate.core.step import Step
 from gpustate.ops.daemon_seen import owed, served
 from gpustate.ops.steps import (
+    EnableUnit,
     PutText,
     RemoveOwn,
     RestartUnit,
@@ -79,7 +80,7 @@ class Daemon:
         text = self.prelude() + _REMEMBER + mark + calls + _HAND_OVER
         return Run(text, f"snapshot {self.name}'s running configuration", 60)
 
-    def prove(self, paths: tuple[str, ...], *, present: bool, compare: bool) -> Run:
+    def validate(self, paths: tuple[str, ...], *, present: bool, compare: bool) -> Run:
         """Ask the daemon's program what it makes of the new files; put the old ones back if it is wrong.
 
         Args:
@@ -128,7 +129,7 @@ class Daemon:
             verb: ``reload`` where that is enough for it to read its files.
         """
         more = f'[ -n "${{BACK-}}" ] || {{ {healthy}; }}' if healthy else ":"
-        check = _HEALTHY.replace("@UNIT@", _q(self.unit)).replace("@MORE@", more)
+        check = shell.fill(_HEALTHY, UNIT=_q(self.unit), MORE=more)
         return RestartDaemon(self.unit, check, paths, verb=verb, daemon=self, present=present)
 
     def settle(self, *, present: bool) -> Run:
@@ -171,11 +172,13 @@ class RestartDaemon(RestartUnit):
         return "\n".join([*lines, RestartUnit.script(self)])
 
 
-def start(unit: str, active: str, *, changes: bool) -> Iterator[Step]:
-    """Yield the step that starts a service that is :func:`stopped`, ahead of what has to be read.
+def start(unit: str, active: str, *, enable: bool, changes: bool) -> Iterator[Step]:
+    """Yield the steps that start a service that is :func:`stopped`, ahead of what has to be read.
 
     One that failed may have done so over what is about to change: it is started by its restart then.
     """
+    if enable:
+        yield EnableUnit(unit, now=False)
     if active != "failed" or not changes:
         yield StartUnit(unit)
 

@@ -24,7 +24,7 @@ _q = shlex.quote
 UNLINKED = 'unlinked() { for dl in "$1/kernel-$2-"*; do [ ! -L "$dl" ] || [ -e "$dl" ] || rm -f "$dl"; done; }\n'
 
 #: The first word the compiler said, where the journal and a person look for it.
-COMPLAIN = shell.load("kmod_complain", "gpustate.ops").replace("@CAUSE@", dkms.CAUSE_ERE)
+COMPLAIN = shell.fill(shell.load("kmod_complain", "gpustate.ops"), CAUSE=dkms.CAUSE_ERE)
 #: The same of every build that a package's script started, should the packages not come.
 APT_FAILED = (
     COMPLAIN + ': >"$R/dkms.start"\n'
@@ -36,7 +36,7 @@ APT_FAILED = (
 _BUILD = (
     modsign.BUILT
     + UNLINKED
-    + shell.load("kmod_build", "gpustate.ops").replace("@CAUSE@", dkms.CAUSE_ERE)
+    + shell.fill(shell.load("kmod_build", "gpustate.ops"), CAUSE=dkms.CAUSE_ERE)
 )
 
 # A build that was killed leaves its folder: DKMS then neither takes the module for built nor builds
@@ -75,15 +75,13 @@ def rebuild(source: str, version: str, kernel: str, module: str) -> Run:
 
 def load(source: str, version: str, module: str) -> Run:
     """Load a module; where the kernel refuses the build that is there, rebuild it and try again."""
-    words = {
-        "@SOURCE@": source,
-        "@VERSION@": _q(version),
-        "@MODULE@": _q(module),
-        "@UNDER@": _q(module.replace("-", "_")),
-    }
-    text = shell.load("kmod_load", "gpustate.ops")
-    for word, value in words.items():
-        text = text.replace(word, value)
+    text = shell.fill(
+        shell.load("kmod_load", "gpustate.ops"),
+        SOURCE=source,
+        VERSION=_q(version),
+        MODULE=_q(module),
+        UNDER=_q(module.replace("-", "_")),
+    )
     return Run(f"{_BUILD}{text}", f"load {module}", timeout=3600, running=True)
 
 

@@ -29,20 +29,17 @@ DEFAULTS = {
 _UBUNTU, _OTHERS = DEFAULTS
 
 _PATHS = {
-    "@CERTIFICATE@": CERTIFICATE_PATH,
-    "@KEY@": KEY_PATH,
-    "@UBUNTU@": _UBUNTU,
-    "@UBUNTU_KEY@": DEFAULTS[_UBUNTU],
-    "@OTHERS@": _OTHERS,
-    "@OTHERS_KEY@": DEFAULTS[_OTHERS],
+    "CERTIFICATE": CERTIFICATE_PATH,
+    "KEY": KEY_PATH,
+    "UBUNTU": _UBUNTU,
+    "UBUNTU_KEY": DEFAULTS[_UBUNTU],
+    "OTHERS": _OTHERS,
+    "OTHERS_KEY": DEFAULTS[_OTHERS],
 }
 
 
 def _functions(name: str) -> str:
-    text = shell.load(name, "gpustate.ops")
-    for word, path in _PATHS.items():
-        text = text.replace(word, path)
-    return text
+    return shell.fill(shell.load(name, "gpustate.ops"), **_PATHS)
 
 
 _FUNCTIONS = _functions("modsign")

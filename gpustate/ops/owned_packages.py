@@ -34,7 +34,7 @@ _DRIVER = (
 )
 
 #: sh: what stays is in the lists of the others from now on.
-_HAND_ON = shell.load("hand_on", "gpustate.ops").replace("@FOLDER@", FOLDER)
+_HAND_ON = shell.fill(shell.load("hand_on", "gpustate.ops"), FOLDER=FOLDER)
 #: sh: "new" or "moved", name and version of each package that a transaction of dnf or zypper brings.
 _COMING = shell.load("rpm_coming", "gpustate.ops")
 #: sh: leaves in "$@" what nobody outside of it needs. rpm names the capability, not the package that has it.
@@ -126,7 +126,7 @@ def _rpm_bring(record: str, packages: tuple[tuple[str, str], ...], hold: bool, m
 
 
 def take_back(owner: str, roots: tuple[str, ...], *, manager: str = "apt") -> Run:
-    """Purge what a state brought; what somebody else needs by now stays.
+    """Purge packages that a state installed; those that other packages need by now stay.
 
     Args:
         owner: state that brought it.
@@ -143,7 +143,7 @@ def _rpm_take_back(record: str, roots: tuple[str, ...], manager: str) -> str:
     return (
         f'PM={manager}; record={record}; rpm_wait\nset -- {named}; [ ! -e "$record" ] || set -- "$@" $(cat "$record")\n'
         'set -- $(for p do if rpm -q "$p" >/dev/null 2>&1; then echo "$p"; fi; done | sort -u)\n'
-        f"{_HAND_ON}{_KEPT.replace('@ROOTS@', ' '.join(roots))}"
+        f"{_HAND_ON}{shell.fill(_KEPT, ROOTS=' '.join(roots))}"
         '[ $# = 0 ] || rpm_remove "$@" || exit 1\n'
         f"{f'rpm_hold release {named}' if roots else ':'}\n"
         'rm -f "$record"; rmdir "${record%/*}" 2>/dev/null || :; effect removed'
@@ -153,5 +153,5 @@ def _rpm_take_back(record: str, roots: tuple[str, ...], manager: str) -> str:
 def _apt_take_back(record: str, roots: tuple[str, ...], _: str) -> str:
     words = " ".join(map(shlex.quote, roots))
     text = shell.load("apt_take_back", "gpustate.ops")
-    text = text.replace("@WANTED@", words).replace("@ROOTS@", " ".join(roots))
+    text = shell.fill(text, WANTED=words, ROOTS=" ".join(roots))
     return f"l={record}; apt_ready\n{_HAND_ON}{text}"

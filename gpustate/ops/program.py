@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate.core.step import Step
-from gpustate.formats.masking import contains_secret, masked
+from gpustate.formats.masking import contains_secret, mask
 from gpustate.ops.steps import Reboot
 
 
@@ -65,7 +65,7 @@ def compile_program(
     if before is not None:
         lines.append(f"keep_before {shlex.quote(before.run)}")
     for rule, reason in sorted((allowed or {}).items()):
-        told = json.dumps({"e": "allowed", "rule": rule, "reason": masked(reason)})
+        told = json.dumps({"e": "allowed", "rule": rule, "reason": mask(reason)})
         lines.append(f"entry {shlex.quote(told)}")
     files: dict[str, str] = {} if before is None else {"before": before.text}
     steps: list[tuple[str, Step]] = []

@@ -3,8 +3,8 @@
 ran_before() { # note which services run, with the unit file of each
   : >"$R/ran"; [ -d /run/systemd/system ] || return 0
   systemctl show -p Id -p ActiveState -p FragmentPath '*.service' 2>/dev/null | awk '
-    function told() { if (a == "active") print i, p; a = "" }
-    /^Id=/ { i = substr($0, 4) } /^ActiveState=/ { a = substr($0, 13) } /^FragmentPath=/ { p = substr($0, 14) } /^$/ { told() } END { told() }' >"$R/ran"
+    function print_unit() { if (a == "active") print i, p; a = "" }
+    /^Id=/ { i = substr($0, 4) } /^ActiveState=/ { a = substr($0, 13) } /^FragmentPath=/ { p = substr($0, 14) } /^$/ { print_unit() } END { print_unit() }' >"$R/ran"
 }
 touched_packages() { # names of packages that an installation and its way back have unpacked, removed or configured
   if command -v dpkg >/dev/null; then

@@ -23,8 +23,8 @@ def journal_command(unit: str) -> str:
 
 def _says(unit: str, what: str) -> str:
     """Print what is wrong with a unit, with the line of it that tells why; then the end of what it said."""
-    text = shell.load("unit_failed", "gpustate.ops").replace("@TELLING@", TELLING)
-    return SAYS + text.replace("@UNIT@", _q(unit)).replace("@WHAT@", _q(f"{unit} {what}"))
+    text = shell.load("unit_failed", "gpustate.ops")
+    return SAYS + shell.fill(text, TELLING=TELLING, UNIT=_q(unit), WHAT=_q(f"{unit} {what}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class DisableUnit(Step):
         return f"systemctl status --no-pager {_q(self.unit)}"
 
     def script(self) -> str:
-        return shell.load("disable_unit", "gpustate.ops").replace("@UNIT@", _q(self.unit))
+        return shell.fill(shell.load("disable_unit", "gpustate.ops"), UNIT=_q(self.unit))
 
 
 @dataclass(frozen=True, slots=True)

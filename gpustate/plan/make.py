@@ -147,12 +147,14 @@ def _one(
     name = state.name
     reason = applicable(state, observations.view)
     if reason is not None:
-        return StateResult(name, Outcome.NOT_APPLICABLE, reason=reason, proof=state.proof)
+        return StateResult(name, Outcome.NOT_APPLICABLE, reason=reason, validating=state.validating)
     if state.needs_gpu and observations.expects_no_gpu and not state.absent:
-        return StateResult(name, Outcome.NOT_APPLICABLE, reason=_NO_GPU, proof=state.proof)
+        return StateResult(
+            name, Outcome.NOT_APPLICABLE, reason=_NO_GPU, validating=state.validating
+        )
     if name in conflicts:
         outcome, reason = conflicts[name]
-        return StateResult(name, outcome, reason=reason, proof=state.proof)
+        return StateResult(name, outcome, reason=reason, validating=state.validating)
     failed = [n for n in first if n in results and results[n].outcome in _FAILED]
     if failed:
         because = results[failed[0]]
@@ -161,7 +163,7 @@ def _one(
             if because.outcome is Outcome.NOT_RUN
             else f"because {failed[0]} {because.outcome.value}"
         )
-        return StateResult(name, Outcome.NOT_RUN, reason=root, proof=state.proof)
+        return StateResult(name, Outcome.NOT_RUN, reason=root, validating=state.validating)
     # Removed in reverse, nothing is waited for: what this state looks behind is still there.
     # Beside one that is, it may find something that goes with that.
     gone = tuple(n for n in state.after if n in here and here[n].absent)
@@ -171,13 +173,21 @@ def _one(
     if waits and name not in observations.refused:
         masked, plan = _masked_already(state, observations)
         if masked is not None:
-            return StateResult(name, Outcome.REFUSED, plan, reason=masked, proof=state.proof)
+            return StateResult(
+                name, Outcome.REFUSED, plan, reason=masked, validating=state.validating
+            )
         return StateResult(
-            name, Outcome.KNOWN_AFTER, known_after=waits, worst=state.worst, proof=state.proof
+            name,
+            Outcome.KNOWN_AFTER,
+            known_after=waits,
+            worst=state.worst,
+            validating=state.validating,
         )
     if name in observations.errors:
         outcome = Outcome.REFUSED if name in observations.refused else Outcome.FAILED
-        return StateResult(name, outcome, reason=observations.errors[name], proof=state.proof)
+        return StateResult(
+            name, outcome, reason=observations.errors[name], validating=state.validating
+        )
     observed = observations.observed[name]
     try:
         refusal = state.refuse(observed)
@@ -197,18 +207,20 @@ def _one(
                 state.apply(observed, plan), observations.masked, observations.links
             )
     except GpustateError as error:
-        return StateResult(name, Outcome.FAILED, reason=str(error), proof=state.proof)
+        return StateResult(name, Outcome.FAILED, reason=str(error), validating=state.validating)
     except Exception as error:  # noqa: BLE001  a bug in a state must not end the run
-        return StateResult(name, Outcome.FAILED, reason=_bug(error), proof=state.proof)
+        return StateResult(name, Outcome.FAILED, reason=_bug(error), validating=state.validating)
     refusal = refusal or plan.refusal
     if refusal is not None:
-        return StateResult(name, Outcome.REFUSED, plan, reason=refusal, proof=state.proof)
+        return StateResult(name, Outcome.REFUSED, plan, reason=refusal, validating=state.validating)
     if plan.blocked is not None and not plan:
-        return StateResult(name, Outcome.BLOCKED, plan, reason=plan.blocked, proof=state.proof)
+        return StateResult(
+            name, Outcome.BLOCKED, plan, reason=plan.blocked, validating=state.validating
+        )
     outcome = Outcome.PENDING if plan else Outcome.UNCHANGED
     if plan and observations.view.facts.image and left_to_first_boot(state, observed, plan):
         outcome = Outcome.FIRST_BOOT
-    return StateResult(name, outcome, plan, worst=plan.disruption, proof=state.proof)
+    return StateResult(name, outcome, plan, worst=plan.disruption, validating=state.validating)
 
 
 def _masked_already(state: AnyState, observations: Observations) -> tuple[str | None, Plan]:

@@ -28,8 +28,8 @@ _CAPABILITIES = "/dev/nvidia-caps/nvidia-cap[0-9]*"
 
 
 def _rows(nodes: str, *globs: str) -> str:
-    text = shell.load("device_nodes", "gpustate.probes").replace("  @NODES@\n", nodes)
-    return text.replace("  @CAPS@\n", CAPS).replace("@GLOBS@", " ".join(globs))
+    text = shell.load("device_nodes", "gpustate.probes")
+    return shell.fill(text, NODES=nodes, CAPS=CAPS, GLOBS=" ".join(globs))
 
 
 #: Prints ``node=PATH NUMBERS OPENED`` for each device node there should be, and ``found=`` for those there are.
@@ -43,7 +43,7 @@ CAPABILITIES = _rows("", _CAPABILITIES)
 
 def make(nodes: str) -> str:
     """Make what ``NODES`` or ``CAPABILITIES`` finds wrong, with the owner and mode that the driver's files in /proc say."""
-    return shell.load("make_device_nodes", "gpustate.probes").replace("@NODES@\n", nodes)
+    return shell.fill(shell.load("make_device_nodes", "gpustate.probes"), NODES=nodes)
 
 
 def wrong(wanted: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:

@@ -6,16 +6,16 @@ for f in "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/access "$PROC"/driver/n
 done
 find /proc/[0-9]*/fd -lname '/dev/nvidia*' -printf '%h %l\n' 2>/dev/null | sort -u | {
   p=; l=
-  told() {
+  print_holder() {
     [ -n "$p" ] || return 0
     w=$(who "$p") || return 0
     echo "holder=$w|$l"
   }
   while read -r d f; do
     d=${d%/fd}; d=${d#/proc/}
-    [ "$d" = "$p" ] || { told; p=$d l=; }
+    [ "$d" = "$p" ] || { print_holder; p=$d l=; }
     l="$l $f"
   done
-  told
+  print_holder
 }
 :

@@ -54,20 +54,17 @@ class GpuFacts(Query[NvmlFacts]):
         return (PYNVML, NVML_FACTS, NVML_HEALTH)
 
     def script(self) -> str:
-        words = {
-            "@FOLDERS@": LIBRARY_FOLDERS,
-            "@IMPORT@": _IMPORT,
-            "@FACTS@": NVML_FACTS.path,
-            "@PYNVML@": PYNVML.path,
-            "@HEALTH@": NVML_HEALTH.path,
-            "@LIMIT@": str(self.timeout_s + 10),
-            "@TIMEOUT@": str(self.timeout_s),
-            "@SMI@": nvsmi.SCRIPT,
-        }
-        text = _SCRIPT
-        for word, value in words.items():
-            text = text.replace(word, value)
-        return text
+        return shell.fill(
+            _SCRIPT,
+            FOLDERS=LIBRARY_FOLDERS,
+            IMPORT=_IMPORT,
+            FACTS=NVML_FACTS.path,
+            PYNVML=PYNVML.path,
+            HEALTH=NVML_HEALTH.path,
+            LIMIT=str(self.timeout_s + 10),
+            TIMEOUT=str(self.timeout_s),
+            SMI=nvsmi.SCRIPT,
+        )
 
     def parse(self, answer: Answer) -> NvmlFacts:
         return parse(answer.text)

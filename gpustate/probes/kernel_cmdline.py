@@ -75,7 +75,7 @@ class CommandLineQuery(Query[CommandLine]):
 
     def script(self) -> str:
         path = grub.drop_in_path(self.owner)
-        return _SCRIPT.replace("@PENDING@", f"{PENDING}-{self.owner}").replace("@DROP@", path)
+        return shell.fill(_SCRIPT, PENDING=f"{PENDING}-{self.owner}", DROP=path)
 
     def parse(self, answer: Answer) -> CommandLine:
         keys: dict[str, str] = {}

@@ -68,12 +68,13 @@ class KernelModuleQuery(Query[Kmod]):
 
     def script(self) -> str:
         under = self.module.replace("-", "_")
-        return (
-            _SCRIPT.replace("@UNDER@", under)
-            .replace("@EITHER@", under.replace("_", "[-_]"))
-            .replace("@DKMS@", self.dkms)
-            .replace("@SYMBOLS@", "|".join(self.symbols))
-            .replace("@CAUSE@", dkms.CAUSE_ERE)
+        return shell.fill(
+            _SCRIPT,
+            UNDER=under,
+            EITHER=under.replace("_", "[-_]"),
+            DKMS=self.dkms,
+            SYMBOLS="|".join(self.symbols),
+            CAUSE=dkms.CAUSE_ERE,
         )
 
     def parse(self, answer: Answer) -> Kmod:

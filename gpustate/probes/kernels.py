@@ -97,9 +97,7 @@ NAMES = "nvidia 'nvidia-current*' 'nvidia-tesla*' 'nvidia-legacy*'"
 _SCRIPT = (
     DKMS_HALF
     + WHOLE
-    + shell.load("kernels", "gpustate.probes")
-    .replace("@LINES@", grub.LINES_ERE)
-    .replace("@NAMES@", NAMES)
+    + shell.fill(shell.load("kernels", "gpustate.probes"), LINES=grub.LINES_ERE, NAMES=NAMES)
 )
 
 

@@ -31,9 +31,8 @@ def script(port: int | None = None) -> str:
     Args:
         port: its number; without one it is in ``$hp``, in four hexadecimal digits.
     """
-    return _SCRIPT.replace("@PORT@", "$hp" if port is None else f"{port:04X}").replace(
-        "@LISTENING@", LISTENING
-    )
+    number = "$hp" if port is None else f"{port:04X}"
+    return shell.fill(_SCRIPT, PORT=number, LISTENING=LISTENING)
 
 
 def others(rows: Iterable[str], host: str, unit: str) -> tuple[str, ...]:
@@ -68,7 +67,7 @@ def elsewhere(host: str) -> str:
     """Script that prints ``elsewhere=1`` where no service of the node can listen on an IPv4 address."""
     if host in ("", services.EVERYWHERE, "0.0.0.0") or ipaddress.IPv4Address(host).is_loopback:
         return ""
-    return _ELSEWHERE.replace("@HOST@", host)
+    return shell.fill(_ELSEWHERE, HOST=host)
 
 
 def ipv4(host: str) -> str:

@@ -59,7 +59,7 @@ class PackageFiles(SharedQuery[tuple[str, ...]]):
     def script(self) -> str:
         queries = (self, *self.others)
         every = "".join(f"{one.checked()}echo '{_OF}{one.name}'; checked\n" for one in queries)
-        return _filled(
+        return shell.fill(
             f"{KEPT}all() {{\n{every}}}\n{_SCRIPT}",
             FOUND=" ".join(
                 dict.fromkeys(path for one in queries for path in (*one.files, *one.there))
@@ -71,7 +71,7 @@ class PackageFiles(SharedQuery[tuple[str, ...]]):
         """Sh that defines ``checked``, which looks at every file and prints a row for each damaged one."""
         # Of some packages the architecture stands in the file's name.
         info = (f"/var/lib/dpkg/info/{name}[.:]*md5sums" for name in self.packages)
-        return _filled(
+        return shell.fill(
             _CHECK,
             INFO=" ".join(info),
             FILES="|".join(self.files),
@@ -96,12 +96,6 @@ class PackageFiles(SharedQuery[tuple[str, ...]]):
 
     def placeholder(self) -> tuple[str, ...]:
         return ()
-
-
-def _filled(text: str, **words: str) -> str:
-    for word, value in words.items():
-        text = text.replace(f"@{word}@", value)
-    return text
 
 
 def unit_paths(name: str) -> tuple[str, str]:

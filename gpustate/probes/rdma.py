@@ -16,7 +16,7 @@ from gpustate.core.shared_probes import KO
 from gpustate.formats import rdma
 
 # mlx_compat is the one module that OFED has and no kernel does.
-_SCRIPT = KO + shell.load("rdma", "gpustate.probes").replace("@SYMBOL@", rdma.SYMBOL)
+_SCRIPT = KO + shell.fill(shell.load("rdma", "gpustate.probes"), SYMBOL=rdma.SYMBOL)
 
 _CORE = ("mlx_compat", "mlx5_core", "ib_core")
 

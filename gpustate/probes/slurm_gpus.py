@@ -59,7 +59,7 @@ class SlurmPlacesQuery(Query[Places]):
 
     def script(self) -> str:
         wanted = "command -v slurmd >/dev/null && " if self.for_slurmd else ""
-        return _SCRIPT.replace("@WANTED@", wanted)
+        return shell.fill(_SCRIPT, WANTED=wanted)
 
     def parse(self, answer: Answer) -> Places:
         head, _, topology = answer.text.partition("\ntopo\n")

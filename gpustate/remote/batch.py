@@ -134,12 +134,12 @@ def _side_by_side(scripts: dict[int, str], nonce: str) -> str:
     rest = before + "".join(_part(n, scripts[n], nonce) for n in scripts if n not in free)
     if not free:
         return early(text) + rest
-    words = {"@LANE_A@": lanes[0], "@LANE_B@": lanes[1], "@NONCE@": nonce, "@REST@": rest}
-    # In one pass: a fragment may have any word in it.
-    return early(text) + re.sub(
-        "@(LANE_A|LANE_B|NONCE|REST)@\n?",
-        lambda found: words[found[0].strip()],
+    return early(text) + shell.fill(
         shell.load("lanes", "gpustate.remote"),
+        LANE_A=lanes[0],
+        LANE_B=lanes[1],
+        NONCE=nonce,
+        REST=rest,
     )
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
 from gpustate import shell
 from gpustate.core.encode import fingerprint
 from gpustate.core.inventory import DEFAULT_STATE_FOLDER, InventoryNode
-from gpustate.formats.masking import masked
+from gpustate.formats.masking import mask
 from gpustate.ops import LIBRARY
 from gpustate.remote import batch as batches
 
@@ -35,7 +34,7 @@ def archive(
             "program": _program_text(run, program, node, str(lock["run"]), keep_lock),
             "info": json.dumps(lock, sort_keys=True) + "\n",
             "steps.json": json.dumps(
-                [{"state": state, "label": masked(step.label)} for state, step in program.steps]
+                [{"state": state, "label": mask(step.label)} for state, step in program.steps]
             ),
             "complete": "yes\n",
         }
@@ -54,19 +53,19 @@ def start_script(
 ) -> str:
     """Return the script that starts a program; the archive of ``size`` compressed bytes follows it."""
     words = {
-        "@NONCE@": nonce,
-        "@RUN@": shlex.quote(run),
-        "@SIZE@": str(size),
-        "@LOCK@": shlex.quote(json.dumps(lock, sort_keys=True)),
-        "@LOCKRUN@": shlex.quote(str(lock["run"])),
-        "@EXPIRES@": str(int(lock["expires"])),
-        "@TAKE@": shlex.quote(take_over or "-"),
-        "@AFTER@": shlex.quote(after or "-"),
-        "@TOKEN@": nonce.rpartition("-")[2],
-        "@UNIT@": _unit_suffix(node),
-        "@OFFSET@": "0",
+        "NONCE": nonce,
+        "RUN": shlex.quote(run),
+        "SIZE": str(size),
+        "LOCK": shlex.quote(json.dumps(lock, sort_keys=True)),
+        "LOCKRUN": shlex.quote(str(lock["run"])),
+        "EXPIRES": str(int(lock["expires"])),
+        "TAKE": shlex.quote(take_over or "-"),
+        "AFTER": shlex.quote(after or "-"),
+        "TOKEN": nonce.rpartition("-")[2],
+        "UNIT": _unit_suffix(node),
+        "OFFSET": "0",
     }
-    return batches.prologue(node) + _filled(_START, words)
+    return batches.prologue(node) + shell.fill(_START, **words)
 
 
 def follow_script(run: str, node: InventoryNode, nonce: str, offset: int) -> str:
@@ -89,11 +88,6 @@ def _program_text(
         + shell.load("program", "gpustate.remote")
         + program.text
     )
-
-
-def _filled(text: str, words: dict[str, str]) -> str:
-    # In one pass: a replacement is never replaced again.
-    return re.sub("@[A-Z]+@", lambda found: words.get(found[0], found[0]), text)
 
 
 def _unit_suffix(node: InventoryNode) -> str:

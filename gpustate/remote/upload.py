@@ -41,7 +41,7 @@ def send(session: Session, step: Upload, say: Callable[[str], None] = lambda _: 
     script = (
         batches.prologue(session.node)
         + f"N={nonce}; F={shlex.quote(step.folder)}\n"
-        + _SCRIPT.replace("@ROWS@\n", rows)
+        + shell.fill(_SCRIPT, ROWS=rows)
     )
     bundle = load(step.source)
     channel = session.start(script, _deadline())

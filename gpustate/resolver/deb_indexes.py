@@ -34,8 +34,9 @@ _NAMES = (
 _FIELDS = "Package|Version|Architecture|Depends|Pre-Depends|Conflicts|Breaks|Provides|SHA256|Size"
 _LISTED = "FILENAME ORIGIN RELEASE COMPONENT SITE ARCHITECTURE"
 #: One index a line: file, origin, suite, component, address.
-_TARGETS = shell.load("deb_targets", "gpustate.resolver").replace(
-    "@FORMAT@", "|".join(f"$({word})" for word in _LISTED.split())
+_TARGETS = shell.fill(
+    shell.load("deb_targets", "gpustate.resolver"),
+    FORMAT="|".join(f"$({word})" for word in _LISTED.split()),
 )
 _NO_APT = 69
 _USER = re.compile(r"//[^/@]*@")

@@ -103,7 +103,7 @@ class RepositoriesQuery(Query[Repositories]):
             f"/^\\[/ {{ keep = 1 }} /^[A-Za-z]/ {{ keep = ($0 ~ /^({_KEYS})[ \\t]*=/) }}"
             " keep && !/^[#;]/ { print }"
         )
-        return shell.load("rpm_repositories", "gpustate.resolver").replace("@KEEP@", keep)
+        return shell.fill(shell.load("rpm_repositories", "gpustate.resolver"), KEEP=keep)
 
     def parse(self, answer: Answer) -> Repositories:
         if answer.status == _NO_RPM:

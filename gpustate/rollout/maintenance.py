@@ -8,17 +8,20 @@ needs it, changed, validated and released. A node whose change failed stays held
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gpustate.core.change import Disruption
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import AGENTS, NodeFacts
 from gpustate.core.inventory import InventoryNode
-from gpustate.engine.maintenance import Subject
-from gpustate.errors import GpustateError, RefusedError
+from gpustate.engine.maintenance import STAYS_OUT, Subject
+from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError
+from gpustate.rollout.access import Accesses
+from gpustate.rollout.gate import Gate
 from gpustate.rollout.slots import Slots
 from gpustate.schedulers.base import (
-    DrainPolicy,
+    HeldElsewhereError,
     Member,
     NotDrainedError,
     NotRefreshedError,
@@ -70,6 +73,7 @@ class ScheduledMaintenance:
         text: the ticket or reason; empty: the states that change.
         max_unavailable: members of one cluster that may be out of service at a time, a number or a percentage;
             empty: no limit.
+        gate: shared with the rollout.
     """
 
     def __init__(
@@ -80,8 +84,10 @@ class ScheduledMaintenance:
         policy: DrainPolicy,
         text: str = "",
         max_unavailable: str = "",
+        gate: Gate | None = None,
     ) -> None:
-        self._slots = Slots(max_unavailable)
+        self._gate = gate or Gate()
+        self._slots = Slots(max_unavailable, gate=self._gate)
         self._access = access
         self._run = run
         self._person = person
@@ -89,6 +95,26 @@ class ScheduledMaintenance:
         self._text = text
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
+
+    # --- the rollout -------------------------------------------------------------------
+
+    def labels(self, key: str) -> Mapping[str, str]:
+        """Values of a label of the nodes' Node objects, by node."""
+        return self._access.labels(key) if isinstance(self._access, Accesses) else {}
+
+    def enter(self, say: Say, stop: Stop) -> None:
+        """Be the only run that takes nodes of these clusters out of service, before the first node is.
+
+        Raises:
+            LockHeld: another run is.
+            ClusterError: rights are missing, or a cluster does not answer.
+        """
+        if not isinstance(self._access, Accesses):
+            return
+        why = Why(self._run, self._person, self._text or "a rollout")
+        for cluster in self._access.clusters():
+            cluster.enter(why, say, stop)
+            self._gate.enter(cluster)
 
     # --- plan --------------------------------------------------------------------------
 
@@ -116,12 +142,22 @@ class ScheduledMaintenance:
                 f"apply would refuse: {scheduler.title}: {member.name} is out of service: {'; '.join(member.foreign)}"
             ]
         workloads = scheduler.workloads(member, scope, self._policy)
-        stuck = [one for one in workloads if one.problem]
-        gone = [one for one in workloads if not one.problem]
+        waited = [one for one in workloads if one.waited]
+        forever = waited if not self._policy.wait_timeout_s else []
+        stuck = [one for one in workloads if one.problem and one not in forever]
+        gone = [one for one in workloads if not one.problem and not one.waited]
         which = "GPU workloads" if scope is Scope.GPU else "workloads"
-        notes = [f"{scheduler.title}: holds {member.name}; {which} that leave: {_names(gone)}"]
+        words = f"; waits for {_names(waited)} to complete, {self._waiting_time}" if waited else ""
+        notes = [
+            f"{scheduler.title}: holds {member.name}{words}; {which} that leave: {_names(gone)}"
+        ]
         notes += [f"cannot be drained: {one.name}: {one.problem}" for one in stuck]
         return notes
+
+    @property
+    def _waiting_time(self) -> str:
+        seconds = self._policy.wait_timeout_s
+        return f"{seconds:g} s at most" if seconds else "without a time limit"
 
     def _no_access(self, subject: Subject, kind: str) -> str:
         agent = next(one for one in subject.facts.agents if AGENTS.get(one) == kind)
@@ -147,21 +183,34 @@ class ScheduledMaintenance:
         held = _Held()
         with self._lock:
             self._held[subject.node.name] = held
+        name = subject.node.name
         why = Why(self._run, self._person, self._text or f"changes {', '.join(subject.states)}")
+
+        def leave() -> bool:
+            return stop() or self._gate.aborted
+
         try:
             for scheduler in found:
-                member = scheduler.member(subject.facts, subject.node.name)
-                scheduler.enter(why, say, stop)
-                self._slots.take(scheduler, member, subject.node.name, say, stop)
+                member = scheduler.member(subject.facts, name)
+                scheduler.enter(why, say, leave)
+                self._gate.enter(scheduler)
+                self._slots.take(scheduler, member, name, say, leave)
                 held.slots.append((scheduler, member))
                 say(f"holding {member.name} in {scheduler.title}")
                 held.holds.append((scheduler, scheduler.hold(member, why)))
+                self._gate.note(name, "held", f"{member.name} in {scheduler.title}")
             for scheduler, member in held.holds:
-                scheduler.drain(member, scope, self._policy, say, stop)
-                scheduler.note(member, "changing")
+                scheduler.drain(member, scope, self._policy, say, leave)
+                self._gate.note(name, "drained", "")
+                noted = scheduler.note(member, "changing")
+                if member.hold is not None and (noted.hold is None or noted.schedulable):
+                    raise HeldElsewhereError(
+                        f"{scheduler.title}: {member.name} was returned to service by someone else"
+                    )
         except GpustateError as error:
             # Nothing was changed yet, so there is no reason to keep it out of service.
-            left = self._release(subject, say)
+            left, stuck = self._release(subject, say)
+            left += stuck
             if left and isinstance(error, NotDrainedError):
                 raise NotDrainedError(f"{error}; {'; '.join(left)}") from error
             raise
@@ -175,13 +224,16 @@ class ScheduledMaintenance:
         except GpustateError as error:
             notes = self._leave(subject, str(error))
             raise NotRefreshedError("; ".join((str(error), *notes))) from error
-        return (*self._release(subject, say), *self._leftovers(subject, say))
+        notes, stuck = self._release(subject, say)
+        if stuck:
+            raise ClusterError("; ".join((*stuck, *notes)), fix="run gpustate apply again")
+        return (*notes, *self._leftovers(subject, say))
 
     def _refresh(self, subject: Subject, say: Say) -> None:
         with self._lock:
             holds = list(self._held.get(subject.node.name, _Held()).holds)
         for scheduler, member in holds:
-            scheduler.refresh(member, say, lambda: False)
+            scheduler.refresh(member, say, _never)
 
     def _leave(self, subject: Subject, failed: str) -> tuple[str, ...]:
         """Record that it stays out of service, and why."""
@@ -197,24 +249,52 @@ class ScheduledMaintenance:
         return tuple(notes)
 
     def _leftovers(self, subject: Subject, say: Say) -> tuple[str, ...]:
-        """Release what an earlier run left held, now that the node is as it should be."""
+        """Release what an earlier run left held, now that the node is as it should be.
+
+        The earlier run may have died before it restarted what used the old driver, so that is done first. Its
+        kubelet or slurmd may not have started yet after a boot, so every scheduler that is named counts.
+        """
         notes: list[str] = []
-        for kind in kinds_of(subject.facts):
+        running = kinds_of(subject.facts)
+        for kind in dict.fromkeys((*running, *AGENTS.values())):
             try:
-                scheduler = self._access(subject.node, kind)
-                if scheduler is None:
-                    continue
-                member = scheduler.member(subject.facts, subject.node.name)
-                if member.hold is None or member.hold.run == self._run:
-                    continue
-                say(f"releasing {member.name}, which run {member.hold.run} left out of service")
-                reason = scheduler.release(member)
+                reason = self._leftover(subject, kind, say)
+            except NotRefreshedError:
+                raise
             except GpustateError as error:
-                notes.append(str(error))
+                if kind in running:
+                    notes.append(str(error))
                 continue
             if reason:
-                notes.append(_stays_out(scheduler, member, reason))
+                notes.append(reason)
         return tuple(notes)
+
+    def _leftover(self, subject: Subject, kind: str, say: Say) -> str:
+        """Release it in one scheduler; why it stays out of service, empty where it does not."""
+        scheduler = self._access(subject.node, kind)
+        if scheduler is None:
+            return ""
+        member = scheduler.member(subject.facts, subject.node.name)
+        hold = member.hold
+        if hold is None or hold.run == self._run:
+            return ""
+        if hold.phase != "left":
+            why = Why(self._run, self._person, self._text or "releases what a run left held")
+            try:
+                scheduler.enter(why, say, _never)
+                member = scheduler.note(member, "validating")
+            except (LockHeld, HeldElsewhereError) as error:
+                return _stays_out(scheduler, member, str(error))
+            if member.hold is None:
+                return ""
+            try:
+                scheduler.refresh(member, say, _never)
+            except NotRefreshedError:
+                scheduler.note(member, "failed")
+                raise
+        say(f"releasing {member.name}, which run {hold.run} left out of service")
+        reason = scheduler.release(member)
+        return _stays_out(scheduler, member, reason) if reason else ""
 
     def _take(self, subject: Subject) -> _Held:
         """What was held for a node; nothing more is done with it."""
@@ -225,25 +305,31 @@ class ScheduledMaintenance:
         for scheduler, member in held.slots:
             self._slots.give(scheduler, member)
 
-    def _release(self, subject: Subject, say: Say) -> tuple[str, ...]:
+    def _release(self, subject: Subject, say: Say) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Release it; why it stays out of service, and what could not be released."""
         held = self._take(subject)
         notes: list[str] = []
+        stuck: list[str] = []
         for scheduler, member in reversed(held.holds):
             try:
                 reason = scheduler.release(member)
             except GpustateError as error:
-                notes.append(f"{scheduler.title}: {member.name} was not released: {error}")
+                stuck.append(f"{scheduler.title}: {member.name} was not released: {error}")
                 continue
             if reason:
                 notes.append(_stays_out(scheduler, member, reason))
             else:
                 say(f"released {member.name} in {scheduler.title}")
         self._give(held)
-        return tuple(notes)
+        return tuple(notes), tuple(stuck)
+
+
+def _never() -> bool:
+    return False
 
 
 def _stays_out(scheduler: Scheduler, member: Member, why: str) -> str:
-    return f"{scheduler.title}: {member.name} stays out of service: {why}"
+    return f"{scheduler.title}: {member.name} {STAYS_OUT}: {why}"
 
 
 def _names(workloads: list[Workload], limit: int = 5) -> str:

@@ -6,7 +6,7 @@ order files are written, checked by the runtime's own program, read by its servi
 original files come back.
 
 ``config dump`` and its like speak of files, not of the process. That a restart is owed is known from a note on tmpfs
-that is older than the first changed byte; and where somebody else registered the handler, from a file that is newer
+that is older than the first changed byte; and where the handler is foreign, from a file that is newer
 than the service. A process that was asked over CRI has the last word.
 """
 
@@ -27,10 +27,12 @@ from gpustate.core.state import AnyState, Conflict, State
 from gpustate.core.step import Step
 from gpustate.errors import GpustateError, ProbeError, RefusedError
 from gpustate.formats.containerd import Edit, Handler
+from gpustate.formats.systemd import Unit
 from gpustate.ops.daemon_seen import (
     RUNNING,
     and_kept,
     digest,
+    disabled,
     no_service,
     or_refusal,
     plain_files,
@@ -50,6 +52,7 @@ from gpustate.ops.daemons import (
 from gpustate.ops.steps import ForgetOriginal
 from gpustate.probes.cri_status import CriStatus
 from gpustate.runtimes.facts import RuntimeFacts, RuntimeObservation
+from gpustate.runtimes.services import SERVICES, is_needed
 
 AbsolutePath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")]
 ServiceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")]
@@ -65,6 +68,7 @@ class RuntimeState(State[R], Generic[R]):
         process: how they call the process that serves pods, where that is not the runtime itself.
         evidence: where what it makes of its files can be read.
         file_format: what these are written in.
+        beneath: services that the runtime itself runs on.
 
     Args:
         handler: its name, which a RuntimeClass refers to.
@@ -79,6 +83,7 @@ class RuntimeState(State[R], Generic[R]):
     process: ClassVar[str] = ""
     evidence: ClassVar[str] = ""
     file_format: ClassVar[str] = "TOML"
+    beneath: ClassVar[tuple[str, ...]] = ()
 
     handler: HandlerName = "nvidia"
     binary: AbsolutePath = RUNTIME
@@ -194,6 +199,16 @@ class RuntimeState(State[R], Generic[R]):
             return True
         return not found.owed and self.is_loaded(observed)
 
+    def is_needed(self, observed: R, units: Mapping[str, Unit]) -> bool:
+        """Whether the service is to run even if it is disabled.
+
+        Args:
+            observed: the runtime.
+            units: the services of the node's runtimes.
+        """
+        own = (self.service(observed), *self.beneath)
+        return is_needed(units, own, configured=observed.found.served)
+
     def is_loaded(self, observed: R) -> bool:
         """Whether the running process has the handler of the files; where no restart of ours is owed."""
         found = observed.found
@@ -264,10 +279,11 @@ class RuntimeState(State[R], Generic[R]):
             lacks, problem = self.assess(observed)
             observed = replace(observed, lacks=lacks, problem=problem)
         restart = "systemd" if self.supervised else "none"
+        needed = self.is_needed(observed, node.units(*SERVICES))
         observed = replace(
             observed,
             read=self.is_read(observed),
-            running=self.absent or not stopped(found, restart),
+            running=self.absent or not stopped(found, restart, needed=needed),
             dead=self.dead(observed),
         )
         settled: R = replace(observed, kept=self._kept(observed)) if self.absent else observed
@@ -321,7 +337,12 @@ class RuntimeState(State[R], Generic[R]):
             changes.append(Change("read", False, True, cost, self.explain_unread(observed)))
         service = self.service(observed)
         if not observed.running:
-            changes.append(Change("running", False, True, why=f"{service} should be running"))
+            why = (
+                "is disabled, and no other runtime is enabled"
+                if disabled(found)
+                else "should be running"
+            )
+            changes.append(Change("running", False, True, why=f"{service} {why}"))
         notes = [*edit.notes, *([observed.dead] if observed.dead else [])]
         notes += self.notes(observed, edit)
         if edit.files and found.program and not self.restarts(observed):
@@ -331,7 +352,10 @@ class RuntimeState(State[R], Generic[R]):
     def apply(self, observed: R, plan: Plan) -> Iterator[Step]:
         settles = bool(plan.fields & {"files", "read"})
         if "running" in plan.fields:
-            yield from start(self.service(observed), observed.found.active, changes=settles)
+            found = observed.found
+            yield from start(
+                self.service(observed), found.active, enable=disabled(found), changes=settles
+            )
         if settles:
             edit = self.edit(observed) if "files" in plan.fields else Edit({})
             if edit.files and not self.absent:
@@ -350,7 +374,7 @@ class RuntimeState(State[R], Generic[R]):
         yield daemon.remember(edit.files, unread=not observed.read and not observed.found.owed)
         yield from self.write_steps(observed, edit)
         paths = tuple(dict.fromkeys((*edit.files, *self.rollback_paths(observed))))
-        yield daemon.prove(paths, present=present, compare=self.compares_dumps(observed))
+        yield daemon.validate(paths, present=present, compare=self.compares_dumps(observed))
         if self.restarts(observed):
             yield from self.restart_steps(observed, edit, daemon, paths)
         else:
@@ -382,7 +406,8 @@ class RuntimeServiceState(RuntimeState[R], Generic[R]):
     Args:
         unit: the runtime's service.
         restart: ``systemd`` has the unit read its files when its effective configuration changes, rolls them back when
-            it does not come up, and starts it where it is enabled and stopped; ``none`` leaves that to somebody else.
+            it does not come up, and starts it where it is stopped; ``none`` leaves the service alone. A disabled
+            one is enabled and started, unless another runtime is enabled or runs.
     """
 
     unit: ServiceName

@@ -5,7 +5,8 @@ assignment before it::
 
     load("gds_driver", "gpustate.states", MODULE="nvidia-fs")
 
-gives the text of ``gds_driver.sh`` in that package behind the line ``MODULE=nvidia-fs``. A file begins with comments
+gives the text of ``gds_driver.sh`` in that package behind the line ``MODULE=nvidia-fs``. What cannot be a variable,
+such as a pattern of ``case``, is a placeholder ``@NAME@`` for :func:`fill`. A file begins with comments
 that say what it prints or does and which variables it reads; lines that are comments are not sent to nodes. A file
 that begins with ``#!/bin/sh`` is a program of its own and is read whole with :func:`program`.
 """
@@ -13,10 +14,13 @@ that begins with ``#!/bin/sh`` is a program of its own and is read whole with :f
 from __future__ import annotations
 
 import importlib
+import re
 import shlex
 import sys
 from functools import cache
 from pathlib import Path
+
+_PLACEHOLDER = re.compile(r"^[ \t]*@([A-Z][A-Z_]*)@\n|@([A-Z][A-Z_]*)@", re.MULTILINE)
 
 
 def _path(name: str, package: str) -> Path:
@@ -49,4 +53,25 @@ def program(name: str, package: str) -> str:
     return _path(name, package).read_text("utf-8")
 
 
-__all__ = ["load", "program"]
+def fill(text: str, /, **values: str) -> str:
+    """Replace each placeholder ``@NAME@`` by the value of that name, in one pass: values are not searched.
+
+    A placeholder that is alone on its line makes room for whole lines, or for none.
+
+    Raises:
+        KeyError: a placeholder has no value.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        line, inside = match.groups()
+        if line is None:
+            return values[inside]
+        lines = values[line]
+        if not lines or lines.endswith("\n"):
+            return lines
+        return match[0].replace(f"@{line}@", lines)
+
+    return _PLACEHOLDER.sub(value, text)
+
+
+__all__ = ["fill", "load", "program"]

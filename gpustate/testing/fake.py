@@ -143,7 +143,7 @@ class FakeNode(Node):
                 for part, answer in self.shells.items():
                     if part in text:
                         status, out = answer(self) if callable(answer) else answer
-                        return Output(status, tuple(out.splitlines()))
+                        return Output(status, out)
                 raise AssertionError(f"FakeNode has no answer to the command of a fact: {text}")
             case _:
                 raise AssertionError(f"FakeNode has no answer to {query!r}: pass it in answers=")

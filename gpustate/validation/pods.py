@@ -21,7 +21,8 @@ from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.diagnosis.chain import Check
 from gpustate.engine import fleet
 from gpustate.errors import ClusterError, GpustateError
-from gpustate.nodeside.container_proof import CONTAINERD_SOCKET
+from gpustate.nodeside import container_hooks
+from gpustate.nodeside.container_validation import CONTAINERD_SOCKET
 from gpustate.nodeside.pod_image import MARK
 from gpustate.remote.session import Session
 
@@ -128,15 +129,26 @@ def _prove(
     if stop():
         return pods.not_applicable("interrupted before the pod was created")
     try:
-        command = read_command(_program(session, "import"))
+        command = read_command(_program(session, "import", IMAGE))
         test = podtest.PodTest(api, node, IMAGE, command, request.timeout_s, request.cuda, stop)
-        return test.run(resource)
+        return _with_hook(session, test.run(resource))
     finally:
-        _program(session, "remove")
+        _program(session, "remove", IMAGE)
 
 
-def _program(session: Session, verb: str) -> str:
-    script = f"{_PROGRAM}{verb} {shlex.quote(IMAGE)}"
+def _with_hook(session: Session, check: Check) -> Check:
+    """Add the program of the hook at which the pod's container failed; runc reports only its number."""
+    if not check.failed or not container_hooks.failed(check.evidence):
+        return check
+    try:
+        answer = _last_answer(_program(session, "hook", check.evidence))
+        return replace(check, evidence=str(answer["message"]))
+    except (pods.Verdict, IndexError, ValueError, KeyError, TypeError):
+        return check
+
+
+def _program(session: Session, verb: str, word: str) -> str:
+    script = f"{_PROGRAM}{verb} {shlex.quote(word)}"
     try:
         answer = session.shell(script, timeout_s=_IMAGE_TIMEOUT_S)
     except GpustateError as error:
@@ -164,15 +176,20 @@ def read_command(text: str) -> list[str]:
     Raises:
         pods.Verdict: it could not import one.
     """
-    lines = [line[len(MARK) :] for line in text.splitlines() if line.startswith(MARK)]
     try:
-        answer = json.loads(lines[-1])
+        answer = _last_answer(text)
         if "error" in answer:
             raise pods.Verdict(pods.failed("image", str(answer["error"])))
         return [str(word) for word in answer["command"]]
     except (IndexError, ValueError, KeyError, TypeError):
         last = text.strip().splitlines()[-1:] or ["nothing"]
         raise pods.Verdict(pods.failed("image", f"the node printed {last[0]}")) from None
+
+
+def _last_answer(text: str) -> Any:
+    return json.loads(
+        [line for line in text.splitlines() if line.startswith(MARK)][-1][len(MARK) :]
+    )
 
 
 def add(result: NodeResult, check: Check) -> None:
@@ -183,6 +200,6 @@ def add(result: NodeResult, check: Check) -> None:
     reason = f"{check.name}: {check.evidence}; {check.remedy}"
     result.status, result.reason = NodeStatus.FAILED, reason
     result.states = [
-        replace(one, outcome=Outcome.FAILED, reason=reason) if one.proof else one
+        replace(one, outcome=Outcome.FAILED, reason=reason) if one.validating else one
         for one in result.states
     ]

@@ -68,7 +68,7 @@ def add(result: NodeResult, tests: Sequence[SiteTest]) -> None:
         return
     more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
     reason = f"tests of this site: {bad[0].test} {bad[0].outcome}{more}"
-    result.states.append(StateResult(STATE, Outcome.FAILED, reason=reason, proof=True))
+    result.states.append(StateResult(STATE, Outcome.FAILED, reason=reason, validating=True))
     if result.status is NodeStatus.OK:
         result.status, result.reason = NodeStatus.FAILED, f"{STATE}: {reason}"
 

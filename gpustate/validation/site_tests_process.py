@@ -24,6 +24,7 @@ import pytest
 from testinfra.backend import base
 from testinfra.host import Host
 
+from gpustate import shell
 from gpustate.core.inventory import InventoryNode
 from gpustate.errors import GpustateError
 from gpustate.remote.session import Session
@@ -50,7 +51,7 @@ class Backend(base.BaseBackend):
     def run(self, command: str, *args: str, **kwargs: Any) -> base.CommandResult:
         """Run one command line of a test."""
         line = self.get_command(command, *args)
-        script = _RUN.replace("@COMMAND@", shlex.quote(line))
+        script = shell.fill(_RUN, COMMAND=shlex.quote(line))
         answer = self.session.shell(script, timeout_s=self.limit_s)
         out, _, err = answer.text.partition("\n")
         return self.result(

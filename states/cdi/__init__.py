@@ -30,6 +30,7 @@ from typing import ClassVar
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.file_queries import refuse_odd
 from gpustate.formats import cdi
+from gpustate.ops.access import make_readable
 from gpustate.probes import file_owners
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery
 from gpustate.states.cdi import leave_out, reading
@@ -37,6 +38,7 @@ from gpustate.states.cdi.reading import (
     ENV_PATH,
     OUR_UNIT,
     OUR_UNIT_PATH,
+    SPEC_FOLDER,
     SPEC_PATH,
     TOOLKIT_UNITS,
     Observed,
@@ -94,6 +96,7 @@ class CdiSpecificationCurrent(State[Observed]):
         known = node.units(*TOOLKIT_UNITS, OUR_UNIT)
         units = {u: known[u].unit_file_state for u in keys.get("unit", []) if u in known}
         world = reading.world(version, keys, node.query(ExcludedGpusQuery()))
+        stats = node.stats(SPEC_FOLDER, SPEC_PATH)
         paths = [leave_out.dropin_path(unit) for unit in (TOOLKIT_UNITS[0], OUR_UNIT)]
         dropins = {path: node.own_text(path) for path in paths}
         program = {path: node.own_text(path) for path in leave_out.program()}
@@ -101,6 +104,7 @@ class CdiSpecificationCurrent(State[Observed]):
         return Observed(
             stale=stale if facts.systemd else (),
             present=present,
+            access=reading.access(stats) if facts.systemd and not self.absent else (),
             leftovers=leftovers,
             refresh=tuple(unit for unit, state in units.items() if state.startswith("enabled")),
             unit_text=unit_text,
@@ -141,6 +145,7 @@ class CdiSpecificationCurrent(State[Observed]):
         return replace(
             observed,
             stale=(),
+            access=(),
             present=(observed.present or not observed.image)
             and not (0 < observed.gpus == len(observed.held)),
             dropins=leave_out.dropins(unit, observed.proc) if observed.held else {},
@@ -204,6 +209,7 @@ class CdiSpecificationCurrent(State[Observed]):
                 "stale": f"driver {observed.driver_version} is loaded"
                 if observed.driver_version
                 else "",
+                "access": "rootless containers read it as their user",
                 "present": "on tmpfs: rewritten at every boot",
                 "leftovers": "duplicate left by nvidia-ctk in a second folder, never refreshed",
                 "refresh": "writes the specification at boot",
@@ -228,6 +234,8 @@ class CdiSpecificationCurrent(State[Observed]):
         elif plan.fields & {"stale", "present"}:
             text = leave_out.write(observed.proc) if observed.held else _GENERATE
             yield ops.Run(text, f"write {SPEC_PATH} with nvidia-ctk", 180)
+        if "access" in plan.fields:
+            yield make_readable(SPEC_FOLDER, SPEC_PATH)
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:

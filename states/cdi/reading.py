@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate import ProbeError, shell
-from gpustate.core.file_queries import ODD
+from gpustate.core.file_queries import ODD, FileStat
 from gpustate.formats import cdi, driverset
 from gpustate.formats.drivernames import TOOLKIT_NAMES
 from gpustate.formats.numbers import hexadecimal, whole
@@ -14,6 +16,7 @@ from gpustate.formats.quarantine import Quarantine
 from gpustate.probes import cdi_driver_files, file_owners
 
 SPEC_PATH = cdi.SPEC_PATH
+SPEC_FOLDER = posixpath.dirname(SPEC_PATH)
 ENV_PATH = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 TOOLKIT_UNITS = ("nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path")
 OUR_UNIT = "gpustate-cdi-refresh.service"
@@ -36,6 +39,9 @@ class Observed:
 
     stale: tuple[str, ...] = ()  # in which ways the specification is wrong
     present: bool = False
+    access: tuple[
+        str, ...
+    ] = ()  # the folder and the file that not all can read, with owner and mode
     leftovers: tuple[str, ...] = ()  # generated copies elsewhere with devices of the same names
     refresh: tuple[str, ...] = ()  # units that write it at boot and are enabled
     unit_text: str | None = None  # our own unit
@@ -76,6 +82,17 @@ def split(text: str) -> tuple[dict[str, list[str]], dict[str, str]]:
         specs[path] = rest[:length].decode("utf-8", "replace")
         rest = rest[length + 1 :]
     return keys, specs
+
+
+def access(stats: Mapping[str, FileStat]) -> tuple[str, ...]:
+    """The folder and the file that not all users can read, or that others can write."""
+    wrong: list[str] = []
+    folder, spec = stats.get(SPEC_FOLDER), stats.get(SPEC_PATH)
+    if folder is not None and folder.kind == "dir" and folder.mode & 0o555 != 0o555:
+        wrong.append(f"{SPEC_FOLDER}: mode {folder.mode:04o}")
+    if spec is not None and (told := spec.otherwise()):
+        wrong.append(f"{SPEC_PATH}: {told}")
+    return tuple(wrong)
 
 
 def world(version: str, keys: dict[str, list[str]], held: Quarantine) -> cdi.World:

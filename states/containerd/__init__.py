@@ -37,6 +37,7 @@ from gpustate.formats.containerd import (
     plan_edit,
     plan_removal,
 )
+from gpustate.formats.systemd import Unit
 from gpustate.ops.daemons import Daemon
 from gpustate.runtimes.facts import RuntimeObservation
 from gpustate.runtimes.state import AbsolutePath, RuntimeServiceState, ServiceName
@@ -87,8 +88,9 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
         unit: containerd's service.
         socket: where it answers; by default the one its configuration names.
         restart: ``systemd`` restarts the unit when its effective configuration changes and rolls the
-            files back when it does not come up, and starts it where it is enabled and stopped; ``none``
-            leaves that to somebody else.
+            files back when it does not come up, and starts it where it is stopped; ``none`` leaves the
+            service alone. A disabled one is enabled and started, unless another runtime is enabled or
+            runs.
 
     Disruption:
         ``RESTART`` of containerd when its effective configuration changes; containers go on.
@@ -179,6 +181,10 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
 
     def is_read(self, observed: Observed) -> bool:
         return bool(disabled_by(observed.found.dump)) or super().is_read(observed)
+
+    def is_needed(self, observed: Observed, units: Mapping[str, Unit]) -> bool:
+        # Docker's own default: docker starts it.
+        return not disabled_by(observed.found.dump) and super().is_needed(observed, units)
 
     def lists_handler(self, observed: Observed) -> bool:
         return self.handler in list_runtimes(observed.found.dump)

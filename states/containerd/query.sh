@@ -2,7 +2,7 @@
 # Prints how containerd is started, its files and what it makes of them, as rows. Reads ROOT (the file that it reads
 # untold), DROP_IN (gpustate's file below its folder), MORE (that file, where a policy names another), SOCKET (where it
 # answers; empty: as its files say), DEFAULT_SOCKET, OWED and SERVED (notes about it). It comes after unit_command, dump.sh and
-# the functions blob, known, told, odd, kept and cri_says.
+# the functions blob, known, print_blobs, odd, kept and cri_says.
 # shellcheck disable=SC2154 # x, t and hl come from unit_command
 r=; p=
 set -f; set -- $x; set +f
@@ -33,7 +33,7 @@ h=; w=$IFS; IFS='
   [ "$f" = "$p" ] || { [ -n "$t" ] && [ "${l%% *}" -gt "$t" ] && echo "newer=$f"; }
 done; IFS=$w; set +f
 known "$d/*.toml" "$place/*.toml"
-told
+print_blobs
 [ -x "$p" ] || exit 0
 echo "program=$p"
 odd "$r" "${MORE:-$d/$DROP_IN}" || exit 0

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # Prints how CRI-O is started, its files and what it makes of them, as rows. Reads MAIN and FOLDER (its own places),
 # UNREAD (a folder that it does not read), DROP_IN (name of gpustate's file), SOCKET, OWED and SERVED (notes about it).
-# It comes after unit_command, low_level.sh and the functions blob, known, told, odd and cri_says.
+# It comes after unit_command, low_level.sh and the functions blob, known, print_blobs, odd and cri_says.
 # shellcheck disable=SC2154 # x, t, m and hl come from unit_command
 set -f; set -- $x; set +f
 if [ -n "$m" ] && [ -r "/proc/$m/cmdline" ]; then
@@ -27,7 +27,7 @@ printf 'main=%s\nfolder=%s\n' "$c" "$d"
 { [ -f "$c" ] && printf '%s\n' "$c"; [ -d "$d" ] && find "$d" ! -name '.gpustate.*' \( -type f -o -type l \) 2>/dev/null; } | {
   set --; while IFS= read -r f; do [ -f "$f" ] && blob file "$f" "$f" && set -- "$@" "$f"; done
   known "$d/*"
-  told
+  print_blobs
   [ $# = 0 ] || stat -c '%Y %n' -- "$@" | while read -r w f; do [ -n "$t" ] && [ "$w" -gt "$t" ] && echo "newer=$f"; done
 }
 for f in "$UNREAD"/*; do [ -f "$f" ] && grep -qs nvidia "$f" && echo "unread=$f"; done

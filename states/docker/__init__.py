@@ -62,8 +62,9 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
         enable_cdi: whether docker injects CDI devices, from 25.0 on; ``None`` leaves that as it is.
         unit: docker's service.
         restart: ``systemd`` has the unit read its file when that changes in effect, and rolls the file
-            back when it does not come up, and starts the unit where it is enabled and stopped; ``none``
-            leaves that to somebody else.
+            back when it does not come up, and starts the unit where it is stopped; ``none`` leaves the
+            service alone. A disabled one is enabled and started, unless its socket or another runtime
+            is enabled or runs.
 
     Disruption:
         ``RELOAD`` when the runtime comes, changes or goes. ``RESTART`` when CDI is switched and
@@ -80,6 +81,7 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
     worst: ClassVar[Disruption] = Disruption.DRAIN
     label: ClassVar[str] = "docker"
     file_format: ClassVar[str] = "JSON"
+    beneath: ClassVar[tuple[str, ...]] = ("containerd.service",)
 
     enable_cdi: bool | None = None
     unit: ServiceName = "docker.service"

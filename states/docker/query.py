@@ -17,8 +17,8 @@ from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.formats.docker import CONFIG_PATH, File
 from gpustate.formats.numbers import whole
-from gpustate.formats.words import shown
-from gpustate.ops.daemon_seen import BLOBS, owed, read_rows, unit_command
+from gpustate.formats.words import quote
+from gpustate.ops.daemon_seen import BLOBS, owed, read_rows, served, unit_command
 from gpustate.runtimes.facts import RuntimeFacts
 
 #: Keys of ``daemon.json`` that gpustate has set, a line each; below ``$G``.
@@ -83,7 +83,12 @@ class DockerQuery(Query[Found]):
 
     def script(self) -> str:
         script = shell.load(
-            "query", "gpustate.states.docker", CONFIG=CONFIG_PATH, OWED=owed("docker"), OURS=OURS
+            "query",
+            "gpustate.states.docker",
+            CONFIG=CONFIG_PATH,
+            OWED=owed("docker"),
+            SERVED=served("docker"),
+            OURS=OURS,
         )
         return unit_command(self.unit) + BLOBS + script
 
@@ -100,7 +105,7 @@ class DockerQuery(Query[Found]):
             default_runtime=says[0] if len(says) == 4 else "",
             live_restore=says[1:2] == ["true"],
             containers=whole(says[3]) or 0 if len(says) == 4 else 0,
-            cgroup_driver=shown(says[2]).strip("'\"") if len(says) == 4 else "",
+            cgroup_driver=quote(says[2]).strip("'\"") if len(says) == 4 else "",
             cdi=None if not cdi else cdi not in ("null", "[]"),
             mute="mute" in rows.keys,
         )

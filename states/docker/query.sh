@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Prints how docker is started, its file and what it runs with, as rows. Reads CONFIG (the file that it reads untold),
-# OWED and OURS (notes about it). It comes after unit_command and the functions blob, known, told and odd.
+# OWED, SERVED and OURS (notes about it). It comes after unit_command and the functions blob, known, print_blobs and odd.
 # shellcheck disable=SC2154 # x, m and hl come from unit_command
 set -f; set -- $x; set +f
 if [ -n "$m" ] && [ -r "/proc/$m/cmdline" ]; then
@@ -19,9 +19,10 @@ case $p in */dockerd) ;; *) p=$(command -v dockerd) ;; esac
 [ -n "$c" ] || c=$CONFIG
 echo "config=$c"
 [ -e "$OWED" ] && echo owed=1
+[ -e "$G/$SERVED" ] && echo served=1
 if [ -f "$c" ]; then blob file "$c" "$c"; fi
 known "$c"
-told
+print_blobs
 if [ -r "$G/$OURS" ]; then while IFS= read -r k; do echo "ours=$k"; done <"$G/$OURS"; fi
 [ -x "$p" ] || exit 0
 echo "program=$p"

@@ -14,6 +14,7 @@ from gpustate.core.file_queries import FileStat, apart, noted
 from gpustate.formats import aptsources
 from gpustate.formats.numbers import whole
 from gpustate.formats.rpm import is_rpm
+from gpustate.ops.access import make_readable
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, FORGET_UPLOAD, LEAVE_BUNDLE, RPM_REPOS
 from gpustate.states.repository import logins, rpm
 from gpustate.states.repository.parameters import Observed, RepositoryParameters
@@ -172,7 +173,7 @@ class RepositoryState(RepositoryParameters):
             foreign=tuple(place(s) for s in others if self._is_foreign(s, where)),
             conflicts=tuple(place(s) for s in others if self._clashes(s, where)),
             cdroms=tuple(place(s) for s in others if s.uri.startswith("cdrom:")),
-            # A repository of somebody else's may well be empty.
+            # A foreign repository may be empty.
             unread=unread(others, [one.removeprefix("empty:") for one in lists]),
             apt=facts.package_manager == "apt",
             where=where,
@@ -433,7 +434,7 @@ class RepositoryState(RepositoryParameters):
                 login = self.login is not None
                 yield rpm.fetch_key(self.name, observed.where, observed.manager if login else "")
         elif "key_access" in plan.fields and observed.key_text is not None:
-            yield _for_all(paths["key_text"])
+            yield make_readable(paths["key_text"])
         if "sources_text" in plan.fields and wanted.sources_text is not None:
             yield ops.PutText(paths["sources_text"], wanted.sources_text, mode=0o644)
         yield from _leave_bundle(observed, wanted.sources_text, plan)
@@ -467,7 +468,7 @@ class RepositoryState(RepositoryParameters):
         if plan.fields & {"key_text", "fingerprints"} and wanted.fingerprints:
             yield self._key_step(observed.where)
         elif "key_access" in plan.fields and observed.key_text is not None:
-            yield _for_all(self.key_path)
+            yield make_readable(self.key_path)
         for field, path in (("sources_text", self.sources_path), ("pin_text", self.pin_path)):
             text = getattr(wanted, field)
             if field in plan.fields:
@@ -535,13 +536,6 @@ def _closed(folders: dict[str, FileStat]) -> str:
         f"{path}: mode {stat.mode:04o}"
         for path, stat in folders.items()
         if stat.kind == "dir" and not stat.mode & 0o001
-    )
-
-
-def _for_all(path: str) -> Step:
-    """The key's owner and mode as they are written."""
-    return ops.Run(
-        f"chown 0:0 {path}; chmod 0644 {path}", f"make {path} readable by all users", timeout=30
     )
 
 

@@ -63,8 +63,10 @@ def gpustate(verb: str, lab: Lab, node: Node, folder: Path, version: str, code: 
     # Removed is what this file is about; the driver stays.
     states = "toolkit" if verb == "remove" else "driver, *toolkit"
     policy.write_text(POLICY.format(version=version, states=states))
-    target = ["-i", lab.inventory, "-l", node.name, "-o", "json", "--yes"]
-    return str(commands.gpustate(verb, policy, *target, code=code, timeout=500).document["summary"])
+    target = ["-i", lab.inventory, "-l", node.name, "-o", "json"]
+    target += [] if verb == "drift" else ["--yes"]
+    ran = commands.gpustate(verb, policy, *target, code=code, timeout=500)
+    return str(ran.document.get("summary"))
 
 
 def versions(node: Node) -> dict[str, str]:
@@ -145,6 +147,24 @@ def test_a_stale_specification_and_a_copy_in_etc_are_put_right(
     before = node13.run(stamp).stdout
     assert " changed=0 " in gpustate("apply", lab, node13, tmp_path, "1.18.2")
     assert node13.run(stamp).stdout == before
+
+
+def test_files_that_users_cannot_read_are_named_and_made_readable(
+    lab: Lab, node13: Node, tmp_path: Path
+) -> None:
+    gpustate("apply", lab, node13, tmp_path, "1.18.2")
+    folder, before = SPEC.rpartition("/")[0], node13.run(["cat", CONFIG]).stdout
+    node13.run(f"chmod 600 {CONFIG} {SPEC} /dev/nvidiactl; chmod 700 {folder}")
+    found = commands.gpustate("explain", node13.name, "-i", lab.inventory, "-o", "json")
+    warnings = str(found.node(node13.name)["warnings"])
+    for path in (CONFIG, SPEC, folder, "/dev/nvidiactl"):
+        assert f"{path} has mode 0" in warnings
+    gpustate("drift", lab, node13, tmp_path, "1.18.2", code=2)
+    gpustate("apply", lab, node13, tmp_path, "1.18.2")
+    modes = node13.run(f"stat -L -c '%a %u:%g' {CONFIG} {SPEC} {folder}").stdout.splitlines()
+    assert modes == ["644 0:0", "644 0:0", "755 0:0"]
+    assert node13.run(["cat", CONFIG]).stdout == before
+    gpustate("drift", lab, node13, tmp_path, "1.18.2")
 
 
 def test_a_toolkit_upgraded_behind_our_back_is_brought_back_into_lockstep(

@@ -84,6 +84,15 @@ def test_one_more_node_costs_hardly_more_than_the_floor_does() -> None:
     assert ratio < 4, f"one more node costs {ratio:.1f} times the floor's"
 
 
+def test_twenty_operations_of_pyinfra_cost_one_more_node_hardly_more_than_the_floor_does() -> None:
+    costs = bench("--n", "1,60", "--rtt", "0", "--rounds", "2", "--only", "floor,operations")
+    for (name, *_), cost in costs.items():
+        if name == "operations":
+            assert (cost["connections"], cost["channels"]) == (1, 1)
+    ratio = more_node_s(costs, "operations", 1, 60) / more_node_s(costs, "floor", 1, 60)
+    assert ratio < 4, f"one more node costs {ratio:.1f} times the floor's"
+
+
 def test_help_costs_next_to_nothing() -> None:
     least = min(_cpu_s([GPUSTATE, "--help"]) for _ in range(5))
     assert least < 0.15, f"--help takes {least * 1000:.0f} ms of CPU"

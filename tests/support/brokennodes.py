@@ -654,6 +654,9 @@ CONTAINERS = (
              ("ended with 1", "libnvidia-container")),
     Scenario("containerd-configuration-broken", (3,), programs(containerd="!containerd: toml: line 7: expected ]\n"), ("toml: line 7",)),
     Scenario("containerd-stopped", (3,), lambda w: w.unit("containerd", "inactive/dead/enabled"), ("is not running",)),
+    Scenario("containerd-disabled", (3,), lambda w: w.unit("containerd", "inactive/dead/disabled"), ("is not running, and it is disabled",),
+             both(lambda w: w.unit("containerd", "inactive/dead/disabled"), programs(crio=""), lambda w: w.unit("crio", RUNS),
+                  cri("cri=ok|cri-o|1.31.2|systemd|\ncri_handler=nvidia|||0", CRIO_SOCKET))),
     Scenario("containerd-down", (3,), lambda w: w.unit("containerd", "failed/failed/enabled", "invalid plugin config: no such runtime"),
              ("is not running", "invalid plugin config")),
     Scenario("containerd-missing", (3,), both(lambda w: w.gone.add("containerd"),
@@ -688,7 +691,9 @@ CONTAINERS = (
     Scenario("docker-masked", (3,), docker("inactive/dead/masked", only=True), ("docker is masked", "gpustate has registered"),
              docker("inactive/dead/masked", ours=False)),
     Scenario("docker-stopped", (3,), docker(STOPPED, ours=False, only=True), ("docker is enabled and does not run", "no other runtime"),
-             docker("inactive/dead/disabled")),
+             docker("inactive/dead/disabled", ours=False)),
+    Scenario("docker-disabled", (3,), docker("inactive/dead/disabled"), ("docker is disabled and does not run", "gpustate has registered"),
+             both(docker("inactive/dead/disabled"), lambda w: w.unit("docker.socket", RUNS))),
     Scenario("container-runtime-halted", (3,), process("containerd", "T"), ("containerd is active",), process("containerd", "S")),
     Scenario("docker-configuration-broken", (3,), both(docker(RUNS), file("etc/docker/daemon.json", "{ x"), kept("etc/docker/daemon.json", None)),
              ("/etc/docker/daemon.json", "cannot start with it", "did not exist before gpustate"),
@@ -708,6 +713,8 @@ CONTAINERS = (
     Scenario("crio-masked", (3,), crio("inactive/dead/masked"), ("crio is masked",), crio(RUNS)),
     Scenario("crio-stopped", (3,), crio(STOPPED), ("crio is enabled and does not run",),
              both(programs(crio=""), lambda w: w.unit("crio", STOPPED))),
+    Scenario("crio-disabled", (3,), both(crio("inactive/dead/disabled"), served("crio"), programs(crio=CRIO), lambda w: w.unit("containerd", "inactive/dead/disabled")),
+             ("crio is disabled and does not run", "gpustate has registered"), both(crio("inactive/dead/disabled"), served("crio"), programs(crio=CRIO))),
     Scenario("daemon-reload-took-gpus", (2,), lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 4_000_000)),
              ("cri-containerd-ab.scope", "Unknown Error"),
              lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 6_000_000))),
@@ -932,7 +939,7 @@ def showed(kind: str) -> Change:
 
 
 STARTED = tuple(
-    Scenario(f"container-{kind.name}", (35,), showed(kind.name), (kind.says,))
+    Scenario(f"container-{kind.name}", (35,), showed(kind.name), (kind.summary,))
     for kind in container_checks.KINDS
 )
 

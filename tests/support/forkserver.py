@@ -18,6 +18,7 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import socket
@@ -26,8 +27,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 GPUSTATE = str(Path(sys.executable).with_name("gpustate"))
 #: Rooms that commands on nodes import on the way.
@@ -79,18 +81,20 @@ class ForkServer:
     def _ended(self) -> NoReturn:
         raise AssertionError(f"the fork server ended: {self._process.poll()}")
 
-    def run(self, words: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Run ``gpustate`` as :func:`subprocess.run` would.
+    def start(self, words: Sequence[str], prepare: str = "") -> Command:
+        """Start ``gpustate``.
 
-        Raises:
-            subprocess.TimeoutExpired: it did not end in time, and was killed.
+        Args:
+            words: of the command line.
+            prepare: a Python file that the new process runs before the program.
         """
         argv = [GPUSTATE, *words]
-        if _start_settings(os.environ) != self._settings:
-            return subprocess.run(
-                argv, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL
-            )
-        request = {"argv": argv, "cwd": os.getcwd(), "environment": dict(os.environ)}
+        request = {
+            "argv": argv,
+            "cwd": os.getcwd(),
+            "environment": dict(os.environ),
+            "prepare": prepare,
+        }
         with contextlib.ExitStack() as stack:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(ours)
@@ -100,13 +104,62 @@ class ForkServer:
                 files = [theirs.fileno(), nothing.fileno(), out.fileno(), err.fileno()]
                 socket.send_fds(self._control, [json.dumps(request).encode()], files)
             pid = int(ours.recv(64) or self._ended())
-            if not select.select([ours], [], [], timeout_s)[0]:
-                os.kill(pid, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(argv, timeout_s)
-            code = int(ours.recv(64) or self._ended())
-            for file in (out, err):
+            nothing.close()
+            return Command(argv, pid, ours, out, err, stack.pop_all())
+
+    def run(self, words: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """Run ``gpustate`` as :func:`subprocess.run` would.
+
+        Raises:
+            subprocess.TimeoutExpired: it did not end in time, and was killed.
+        """
+        if _start_settings(os.environ) != self._settings:
+            argv = [GPUSTATE, *words]
+            return subprocess.run(
+                argv, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL
+            )
+        return self.start(words).wait(timeout_s)
+
+
+@dataclass(slots=True)
+class Command:
+    """A command that was started.
+
+    Args:
+        argv: its words.
+        pid: its process.
+    """
+
+    argv: list[str]
+    pid: int
+    _end: socket.socket
+    _out: IO[str]
+    _err: IO[str]
+    _open: contextlib.ExitStack
+
+    def kill(self) -> None:
+        """End it with SIGKILL; it may have ended already."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return bool(select.select([self._end], [], [], 0)[0])
+
+    def wait(self, timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """How it ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it did not end in time, and was killed.
+        """
+        with self._open:
+            if not select.select([self._end], [], [], timeout_s)[0]:
+                self.kill()
+                raise subprocess.TimeoutExpired(self.argv, timeout_s)
+            code = int(self._end.recv(64) or -1)
+            for file in (self._out, self._err):
                 file.seek(0)
-            return subprocess.CompletedProcess(argv, code, out.read(), err.read())
+            return subprocess.CompletedProcess(self.argv, code, self._out.read(), self._err.read())
 
 
 _server: ForkServer | None = None
@@ -115,11 +168,20 @@ _starting = threading.Lock()
 
 def run(words: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run ``gpustate`` by this process's server, which is started by the first command."""
+    return _running().run(words, timeout_s)
+
+
+def start(words: Sequence[str], prepare: str = "") -> Command:
+    """Start ``gpustate`` by the same server; see :meth:`ForkServer.start`."""
+    return _running().start(words, prepare)
+
+
+def _running() -> ForkServer:
     global _server
     with _starting:
         if _server is None:
             _server = ForkServer()
-    return _server.run(words, timeout_s)
+        return _server
 
 
 # --- the server's side ----------------------------------------------------------------------------
@@ -142,6 +204,8 @@ def _command(request: dict[str, Any], files: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv[:] = request["argv"]
+    if request["prepare"]:
+        runpy.run_path(request["prepare"])
     from gpustate.cli.main import entry
 
     entry()

@@ -135,11 +135,10 @@ BREAKS = (
         "is not running",
     ),
     Break(
-        "containerd-down",
-        "",
+        "containerd-disabled",
+        "containerd",
         sh("systemctl disable --now containerd"),
-        "is not running",
-        sh("systemctl enable --now containerd"),
+        "is not running, and it is disabled",
     ),
     Break(
         "fabric-manager-halted",

@@ -485,15 +485,16 @@ class Tree(Node):
         (self.top / "run/systemd/system").mkdir(parents=True)
         text, active = "", ""
         for name, state in world.units.items():
+            unit = name if name.endswith(".socket") else f"{name}.service"
             is_active, sub, enabled = state.split("/")
             active += f"{name}\n" if is_active == "active" else ""
             # The order in which systemctl prints them: that of its own interfaces, not that of the question.
             if world.at_boot.get(name, enabled == "enabled"):
                 wants = self.top / "etc/systemd/system/multi-user.target.wants"
                 wants.mkdir(parents=True, exist_ok=True)
-                (wants / f"{name}.service").symlink_to(f"/lib/systemd/system/{name}.service")
+                (wants / unit).symlink_to(f"/lib/systemd/system/{unit}")
             load = "masked" if enabled.startswith("masked") else "loaded"
-            text += f"Result=success\nId={name}.service\nLoadState={load}\nActiveState={is_active}\nSubState={sub}\n"
+            text += f"Result=success\nId={unit}\nLoadState={load}\nActiveState={is_active}\nSubState={sub}\n"
             text += f"UnitFileState={enabled}\nActiveEnterTimestampMonotonic=1\n"
             text += f"MainPID={world.pids.get(name, 0)}\nNRestarts={world.restarts.get(name, 0)}\n"
             text += f"InactiveExitTimestampMonotonic={world.since_s.get(name, 0)}000000\n"

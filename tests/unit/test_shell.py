@@ -10,6 +10,10 @@ import sysconfig
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+from gpustate import shell
+
 TOP = Path(__file__).parents[2]
 FRAGMENTS = sorted(
     {path.resolve() for folder in ("gpustate", "states") for path in (TOP / folder).rglob("*.sh")}
@@ -48,6 +52,25 @@ def test_fragments_pass_shellcheck() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_placeholders_are_filled_in_one_pass() -> None:
+    assert shell.fill("a=@A@; b=@B@ @A@", A="@B@", B="2") == "a=@B@; b=2 @B@"
+    assert shell.fill("echo $@ user@HOST x@y@z", A="unused") == "echo $@ user@HOST x@y@z"
+    with pytest.raises(KeyError, match="A"):
+        shell.fill("a=@A@", B="2")
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("", "begin\nend\n"),
+        ("one\ntwo\n", "begin\none\ntwo\nend\n"),
+        ("one", "begin\n  one\nend\n"),
+    ],
+)
+def test_a_placeholder_alone_on_its_line_makes_room_for_lines(lines: str, text: str) -> None:
+    assert shell.fill("begin\n  @ROWS@\nend\n", ROWS=lines) == text
 
 
 def test_fragments_begin_with_dialect_and_purpose() -> None:

@@ -4,43 +4,33 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from gpustate import registry
+from gpustate import presets, registry, support
+from gpustate.compat.facts import FACTS
 from gpustate.core.state import AnyState, State
+from gpustate.explain import services
+from gpustate.gpu_operator import runtime, writing
+from gpustate.probes import cri_status
 
 TOP = Path(__file__).parents[2]
+#: Modules whose literals are facts of the compatibility matrix.
+ABOUT_FACTS = ("compat/facts.py", "compat/collect.py", "resolver/driver_sets.py")
 ROOMS = ("core", "engine", "resolver", "bundle", "solve", "compat", "plan")
 
-FACT = "a fact of the compatibility matrix, whose names are its own"
 KEY = "a key of a document or option"
 PROGRAM = "a program that is found on nodes, with or without a state for it"
-#: Literals that are a state's name by coincidence: module, literal, and what it is.
+#: Literals that are a state's name by coincidence: module, literal, and what it is. Facts of the compatibility matrix
+#: (``gpustate/compat/facts.py``) have names of their own and need no row.
 OTHERWISE = {
-    ("compat/collect.py", "kernel"): FACT,
-    ("compat/facts.py", "cdi"): FACT,
-    ("compat/facts.py", "containerd"): FACT,
-    ("compat/facts.py", "crio"): FACT,
-    ("compat/facts.py", "dcgm"): FACT,
-    ("compat/facts.py", "docker"): FACT,
-    ("compat/facts.py", "driver"): FACT,
-    ("compat/facts.py", "gdrcopy"): FACT,
-    ("compat/facts.py", "gds"): FACT,
-    ("compat/facts.py", "imex"): FACT,
     ("compat/facts.py", "k0s"): "a value of the fact kubernetes_distribution",
     ("compat/facts.py", "k3s"): "a value of the fact kubernetes_distribution",
-    ("compat/facts.py", "kata"): FACT,
-    ("compat/facts.py", "kernel"): FACT,
     ("compat/facts.py", "microk8s"): "a value of the fact kubernetes_distribution",
-    ("compat/facts.py", "mig"): FACT,
     ("compat/facts.py", "nouveau"): "another name of the fact nouveau_loaded",
-    ("compat/facts.py", "nvlsm"): FACT,
-    ("compat/facts.py", "ofed"): FACT,
     ("compat/facts.py", "peermem"): "a value of the fact rdma",
-    ("compat/facts.py", "podman"): FACT,
     ("core/facts.py", "containerd"): PROGRAM,
     ("core/facts.py", "crio"): PROGRAM,
     ("core/facts.py", "docker"): PROGRAM,
@@ -49,8 +39,6 @@ OTHERWISE = {
     ("core/facts.py", "podman"): PROGRAM,
     ("core/required_programs.py", "kata"): "an OCI runtime that configurations name",
     ("engine/records.py", "bundle"): KEY,
-    ("resolver/driver_sets.py", "driver"): FACT,
-    ("resolver/driver_sets.py", "imex"): FACT,
     ("solve/document.py", "driver"): KEY,
     ("solve/lock.py", "driver"): KEY,
 }
@@ -64,14 +52,15 @@ def literals(source: str) -> Iterator[str]:
 
 
 def named() -> set[tuple[str, str]]:
-    """Modules of the rooms, and states that they name."""
+    """Modules of the rooms, and states that they name; facts of the matrix are none."""
     folder, names = TOP / "gpustate", set(registry.states())
     return {
-        (path.relative_to(folder).as_posix(), text)
+        (module, text)
         for room in ROOMS
         for path in sorted((folder / room).rglob("*.py"))
+        for module in (path.relative_to(folder).as_posix(),)
         for text in literals(path.read_text("utf-8"))
-        if text in names
+        if text in names and not (module in ABOUT_FACTS and text in FACTS)
     }
 
 
@@ -87,6 +76,132 @@ def test_every_exception_is_needed() -> None:
 
 def test_a_name_would_be_found() -> None:
     assert "driver" in literals('x = by_name.get("driver")')
+
+
+#: Rooms that speak of states by name: stacks, remedies, and what an Operator file becomes.
+SPEAKING = (
+    "presets.py",
+    "explain",
+    "diagnosis",
+    "gpu_operator",
+    "policies",
+    "validation",
+    "cli",
+    "api",
+    "runtimes",
+)
+#: Functions that take names of states: the place of the first, and whether the others follow it.
+TAKING = {
+    "by_apply": (1, True),
+    "DesiredState": (0, False),
+    "Cause": (5, False),
+    "_cause": (3, False),
+    "_start": (1, False),
+    "Variable": (0, False),
+}
+#: Variables that hold states by name.
+BY_NAME = {"states", "by_name", "runtimes"}
+#: Constants that hold names of states.
+CONSTANTS: dict[str, Iterable[str]] = {
+    "presets": (*presets._KUBERNETES, *presets._CONTAINERS),
+    "gpu_operator.writing": (
+        *writing._COMPONENTS.values(),
+        *writing._VERSIONED.values(),
+        *writing._DRIVER_ONLY,
+        *writing._SOCKETS,
+    ),
+    "gpu_operator.runtime": (
+        *(state for states in runtime.RUNTIMES.values() for state in states),
+        *runtime.HOMES.values(),
+        *runtime._WITH_HANDLER,
+        *runtime._WITH_RESTART,
+    ),
+    "probes.cri_status": cri_status.BUNDLED.values(),
+    "explain.services": (state for _, _, state in services.EXPORTERS if state),
+    "support": support.ids(support.Kind.SCHEDULER),
+}
+
+
+def _strings(node: ast.AST | None) -> Iterator[str]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value:
+        yield node.value
+    elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+        for one in node.elts:
+            yield from _strings(one)
+    elif isinstance(node, ast.IfExp):
+        yield from (*_strings(node.body), *_strings(node.orelse))
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def spoken_of(source: str) -> Iterator[str]:
+    """Strings that stand where a module names a state."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="get")) if (
+                name in BY_NAME
+            ):
+                yield from _strings(node.args[0])
+            case ast.Call():
+                first, more = TAKING.get(_called(node), (None, False))
+                if first is not None:
+                    for one in node.args[first : None if more else first + 1]:
+                        yield from _strings(one)
+                for keyword in node.keywords:
+                    if keyword.arg == "state":
+                        yield from _strings(keyword.value)
+            case ast.Subscript(value=ast.Name(id=name), slice=key) if name in BY_NAME:
+                yield from _strings(key)
+            case ast.Compare(
+                left=left, ops=[ast.In() | ast.NotIn()], comparators=[ast.Name(id=name)]
+            ) if name in BY_NAME:
+                yield from _strings(left)
+            case ast.Compare(
+                left=ast.Attribute(value=ast.Name(id="state"), attr="name")
+                | ast.Attribute(attr="state"),
+                comparators=[right],
+            ):
+                yield from _strings(right)
+            case _:
+                pass
+
+
+def test_a_state_that_another_room_speaks_of_exists() -> None:
+    """A renamed state would otherwise lose its remedy, or be left out of an Operator file, in silence."""
+    count = 0
+    for room in SPEAKING:
+        path = TOP / "gpustate" / room
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            names = {n for n in spoken_of(file.read_text("utf-8")) if "{" not in n}
+            count += len(names)
+            assert names <= set(registry.states()), file.relative_to(TOP)
+    assert count > 70
+
+
+@pytest.mark.parametrize("module", CONSTANTS)
+def test_a_state_in_a_constant_exists(module: str) -> None:
+    names = set(CONSTANTS[module])
+    assert names
+    assert names <= set(registry.states())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "remedies.by_apply('load it', 'driver', 'gone')",
+        "DesiredState('gone')",
+        "Cause('x', 'cdi', f, r, (), 'gone')",
+        "Cause('x', 'cdi', f, r, state='gone')",
+        "states.get('gone', {})",
+        "states['gone']",
+        "'gone' not in states",
+        "if state.name == 'gone': pass",
+    ],
+)
+def test_a_state_that_does_not_exist_would_be_found(source: str) -> None:
+    assert "gone" in spoken_of(source)
 
 
 INSTALLS = re.compile(r"\b(ops\.install|AptInstall|owned_packages\.bring)\(")

@@ -252,7 +252,10 @@ def _cdi(
         return []
     if release < (1, 7):
         if handler.enable_cdi:
-            notes.append(f"containerd {release[0]}.{release[1]} does not support CDI; 1.7 does")
+            notes.append(
+                f"containerd {release[0]}.{release[1]} does not inject CDI devices itself, 1.7 does; "
+                "containers of the handler get theirs from NVIDIA's runtime"
+            )
         return []
     settings: list[Setting] = []
     if release >= (2, 0) and now.enable_cdi is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpustate import shell
 from gpustate_lab.sim.deb import Package, Program
 
 #: Toolkit to the version of its compiler and that of its package.
@@ -54,16 +55,14 @@ def packages() -> list[Package]:
 def _toolkit(release: str, compiler: str, version: str) -> list[Package]:
     dashed, priority = release.replace(".", "-"), release.replace(".", "")
     words = {
-        "@RELEASE@": release,
-        "@VERSION@": compiler,
-        "@MAJOR@": release.partition(".")[0],
-        "@PRIORITY@": priority,
+        "RELEASE": release,
+        "VERSION": compiler,
+        "MAJOR": release.partition(".")[0],
+        "PRIORITY": priority,
     }
 
     def filled(text: str) -> str:
-        for word, value in words.items():
-            text = text.replace(word, value)
-        return text
+        return shell.fill(text, **words)
 
     common, nvcc = f"cuda-toolkit-{dashed}-config-common", f"cuda-nvcc-{dashed}"
     return [

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpustate import shell
 from gpustate_lab.sim.deb import Entry, Package, Program
 from gpustate_lab.sim.driver_packages import LDCONFIG, LIBRARY_DIRECTORY
 from gpustate_lab.sim.native import PAYLOAD, Builder
@@ -35,9 +36,7 @@ def packages(builder: Builder) -> list[Package]:
 
 def _text(name: str, **words: str) -> str:
     text = (PAYLOAD / "gpudirect" / name).read_text(encoding="utf-8")
-    for word, value in words.items():
-        text = text.replace(f"@{word.upper()}@", value)
-    return text
+    return shell.fill(text, **words)
 
 
 def _conf(name: str, version: str, modules: tuple[str, ...]) -> str:
@@ -65,8 +64,8 @@ def _dkms(package: str, name: str, module: str, version: str) -> Package:
         version=f"{version}-1",
         summary=f"{module} kernel module sources for DKMS",
         files={
-            f"{source}/Makefile": _text("module.Makefile", module=module),
-            f"{source}/{module}.c": _text(f"{module}.c", version=version),
+            f"{source}/Makefile": _text("module.Makefile", MODULE=module),
+            f"{source}/{module}.c": _text(f"{module}.c", VERSION=version),
             f"{source}/dkms.conf": _conf(name, version, (module,)),
         },
         depends=("dkms",),
@@ -115,17 +114,17 @@ def _ofed(version: str, crc: str) -> list[Package]:
     depends = {"mlx_compat": "", "ib_core": "mlx_compat", "mlx5_core": "mlx_compat,ib_core"}
     source = f"usr/src/mlnx-ofed-kernel-{version}"
     files: dict[str, Entry] = {
-        f"{source}/Makefile": _text("ofed.Makefile", crc=crc),
+        f"{source}/Makefile": _text("ofed.Makefile", CRC=crc),
         f"{source}/dkms.conf": _conf("mlnx-ofed-kernel", version, tuple(depends)),
     }
     for module, needs in depends.items():
         files[f"{source}/{module}.c"] = _text(
             "core.c",
-            module=module,
-            version=shown,
-            crc=crc,
-            depends=needs,
-            symbols=_symbols(module, needs),
+            MODULE=module,
+            VERSION=shown,
+            CRC=crc,
+            DEPENDS=needs,
+            SYMBOLS=_symbols(module, needs),
         )
     info = f"#!/bin/sh\n# Simulated ofed_info.\necho 'OFED-internal-{shown}:'\n"
     return [

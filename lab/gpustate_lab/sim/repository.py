@@ -71,7 +71,6 @@ class Repository:
     key: Path
     kernels: tuple[str, str]
     driver_versions: tuple[str, ...] = tuple(driver_packages.DRIVERS)
-    toolkit_versions: tuple[str, ...] = toolkit_packages.VERSIONS
 
     @property
     def image_packages(self) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ def packages(
             version=release,
             summary="NVIDIA container command line tool",
             section="utils",
-            files={"usr/bin/nvidia-container-cli": Program(_CLI.replace("@VERSION@", version))},
+            files={"usr/bin/nvidia-container-cli": Program(shell.fill(_CLI, VERSION=version))},
             depends=(f"libnvidia-container1 (>= {release})", "libnvidia-container1 (<< 2.0.0)"),
         ),
         _library(version, release, builder),
@@ -134,8 +134,8 @@ def packages(
 def _base(version: str, programs: Mapping[str, Path], data: Mapping[str, Path]) -> Package:
     files: dict[str, Entry] = {f"usr/bin/{name}": Program(programs[name]) for name in BASE_PROGRAMS}
     for name, (words, prefix) in _WRAPPED.items():
-        text = _WRAPPER.replace("@WORDS@", words).replace("@PREFIX@", prefix)
-        files[f"usr/bin/{name}"] = Program(text.replace("@NAME@", name))
+        text = shell.fill(_WRAPPER, WORDS=words, PREFIX=prefix, NAME=name)
+        files[f"usr/bin/{name}"] = Program(text)
         files[f"usr/bin/{name}.real"] = Program(programs[name])
     units = _UNIT_DIRECTORIES.get(version)
     if units:

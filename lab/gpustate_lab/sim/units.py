@@ -39,7 +39,7 @@ def unit_scripts(unit: str, *, enable: bool, user: bool) -> dict[str, str]:
         ]
     postinst += ["    fi", "fi", "exit 0", ""]
     prerm, postrm = (
-        "#!/bin/sh\n" + shell.load(name, "gpustate_lab.sim").replace("@UNIT@", unit)
+        "#!/bin/sh\n" + shell.fill(shell.load(name, "gpustate_lab.sim"), UNIT=unit)
         for name in ("unit_prerm", "unit_postrm")
     )
     return {"postinst": "\n".join(postinst), "prerm": prerm, "postrm": postrm}

@@ -7,13 +7,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 from fakecluster import node
 
+from gpustate.cluster import api as api_module
 from gpustate.cluster import pods
 from gpustate.cluster.api import Api, RefusedRequest, connect
 from gpustate.errors import ClusterError, UsageError
@@ -222,3 +228,29 @@ for thread in threads: thread.join()
 def test_first_answers_of_a_kind_may_arrive_in_several_threads() -> None:
     done = subprocess.run([sys.executable, "-c", FIRST_ANSWERS], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_in_a_pod_its_service_account_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match="in-cluster: gpustate does not run in a pod"):
+        connect("in-cluster")
+    key = Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ca")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(1))
+    content = {
+        "token": b"secret",
+        "namespace": b"checks",
+        "ca.crt": made.sign(key, None).public_bytes(Encoding.PEM),
+    }
+    for file, data in content.items():
+        (tmp_path / file).write_bytes(data)
+    monkeypatch.setattr(api_module, "SERVICE_ACCOUNT", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+    found = connect("in-cluster")
+    assert found.server == "https://[::1]:1"
+    with pytest.raises(ClusterError, match="is unreachable"):
+        found.nodes()
+    found.close()

@@ -23,7 +23,7 @@ def judged(machine: Machine, *nodes: dict[str, Any]) -> str:
 
 def test_every_kind_of_failure_has_a_name_of_its_own_and_a_next_step() -> None:
     assert len({kind.name for kind in pods.KINDS}) == len(pods.KINDS)
-    assert all(kind.says and kind.remedy for kind in pods.KINDS)
+    assert all(kind.summary and kind.remedy for kind in pods.KINDS)
 
 
 def test_a_machine_is_matched_by_its_boot_id_whatever_its_node_is_called() -> None:

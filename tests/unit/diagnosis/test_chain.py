@@ -405,6 +405,38 @@ def test_a_containerd_of_another_runtime_need_not_have_the_handler(
     assert checks["runtime"].outcome == outcome
 
 
+def test_an_idle_containerd_with_the_handler_is_no_fault_while_another_runtime_answers() -> None:
+    assert GOOD.containerd is not None
+    idle = replace(GOOD, containerd=replace(GOOD.containerd, active=False))
+    beside = replace(idle, other_runtimes=("crio",), crio=CriStatus("/c", "ok"))
+    outcomes = [
+        check.outcome
+        for one in (idle, replace(idle, other_runtimes=("crio",)), beside)
+        for check in chain.evaluate(one, chain.Wanted())
+        if check.name == "runtime"
+    ]
+    assert outcomes == ["failed", "failed", "not applicable"]
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("v1.6.20", "containerd 1.6 does not inject CDI devices itself, NVIDIA's runtime does"),
+        ("1.7.24", "every file exists"),
+        ("v2.1.6", "every file exists"),
+    ],
+)
+def test_a_containerd_without_cdi_is_named_beside_the_specification(
+    version: str, words: str
+) -> None:
+    assert GOOD.containerd is not None
+    status = CriStatus("/c", "ok", version=version, handlers=(CriHandler("nvidia"),))
+    observed = replace(GOOD, containerd=replace(GOOD.containerd, cri=status))
+    check = {one.name: one for one in chain.evaluate(observed, chain.Wanted())}["cdi"]
+    assert check.outcome == "ok"
+    assert check.evidence.endswith(words)
+
+
 @pytest.mark.parametrize(
     ("wanted", "change", "outcome"),
     [

@@ -21,7 +21,7 @@ def test_a_failure_is_recognised_and_has_evidence_and_a_next_step(name: str) -> 
     found = container_checks.failure(RESULTS[name], GPUS)
     assert found is not None
     assert found.kind.name == name
-    assert found.kind.says in found.evidence
+    assert found.kind.summary in found.evidence
     assert found.kind.remedy
     assert len(found.evidence) < 800
 

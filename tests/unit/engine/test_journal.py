@@ -9,7 +9,6 @@ import pytest
 from gpustate import ops
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.journal import Record, cause
-from gpustate.remote.nodeprogram import _filled
 from gpustate.remote.session import Session, read_entry
 
 PROGRAM = ops.compile_program((ops.Block("a", (), (ops.Run("x", "do x"),)),))
@@ -28,11 +27,6 @@ def test_a_status_that_is_no_number_is_a_failure(status: str) -> None:
     record.take(read_entry('{"e":"result","i":1,"rc":' + status + "}"), PROGRAM)
     assert record.states["a"].failed_step == "do x"
     assert record.states["a"].status == 1
-
-
-def test_what_is_put_into_a_script_is_not_looked_at_again() -> None:
-    words = {"@LOCK@": "'@TAKE@'", "@TAKE@": "'x'"}
-    assert _filled("a @LOCK@ b @TAKE@ @OTHER@", words) == "a '@TAKE@' b 'x' @OTHER@"
 
 
 class Node:

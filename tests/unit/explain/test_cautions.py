@@ -20,6 +20,7 @@ from gpustate.plan.render import Page
 Change = Callable[[World], object]
 PARAMS = "proc/driver/nvidia/params"
 SPEC = "var/run/cdi/nvidia.yaml"
+TOOLKIT = "etc/nvidia-container-runtime/config.toml"
 
 
 def diagnosis(folder: Path, *changes: Change) -> walk.Diagnosis:
@@ -33,8 +34,10 @@ def mode(path: str, value: int) -> Change:
     return lambda world: world.modes.__setitem__(path, value)
 
 
-def params(file_mode: int, modify: int = 1) -> Change:
-    return file(PARAMS, f"ModifyDeviceFiles: {modify}\nDeviceFileMode: {file_mode}\nRegistry: ''\n")
+def params(file_mode: int, modify: int = 1, owner: int = 0) -> Change:
+    ids = f"DeviceFileUID: {owner}\nDeviceFileGID: {owner}\n" if owner else ""
+    text = f"ModifyDeviceFiles: {modify}\nDeviceFileMode: {file_mode}\n{ids}Registry: ''\n"
+    return file(PARAMS, text)
 
 
 PERSISTENCED = "nvidia-persistenced"
@@ -101,6 +104,14 @@ WARNED = (
     ((mode("var/run/cdi", 0o700),), "/var/run/cdi has mode 0700"),
     ((mode(SPEC, 0o600),), f"/{SPEC} has mode 0600"),
     (
+        (file(TOOLKIT, ""), mode(TOOLKIT, 0o600)),
+        f"/{TOOLKIT} has mode 0600: rootless containers cannot read it; chmod 0644 /{TOOLKIT} (state container-toolkit)",
+    ),
+    (
+        (mode("dev/nvidia0", 0o660), mode("dev/nvidia1", 0o660), params(0o660, owner=4_000_000)),
+        "belong to others than 4000000:4000000",
+    ),
+    (
         (lambda w: w.specs.__setitem__("etc/cdi/nvidia.yaml", "{"),),
         "/etc/cdi/nvidia.yaml is not YAML",
     ),
@@ -125,6 +136,9 @@ TWINS = (
     (mode("dev/nvidia0", 0o660), params(0o660)),
     (mode("dev/nvidia0", 0o660), params(0o666, modify=0)),
     (params(0o666),),
+    (params(0o666, owner=4_000_000),),
+    (params(0o660, modify=0, owner=4_000_000),),
+    (file(TOOLKIT, ""), mode(TOOLKIT, 0o644)),
     (file(PARAMS, "DeviceFileMode: banana\n"),),
     (lambda w: w.specs.__setitem__("etc/cdi/vendor.yaml", "kind: other.com/nic\n{"),),
     (mode("etc/cdi", 0o755), mode(SPEC, 0o644)),

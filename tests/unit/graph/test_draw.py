@@ -50,7 +50,9 @@ def test_as_data_it_is_sorted_and_versioned() -> None:
 
 
 def test_as_data_it_tells_of_each_state_what_it_is_and_why_it_is_there() -> None:
-    about = About("validator", "Proven.", "site.py:12", left_out="not in group gpu", proof=True)
+    about = About(
+        "validator", "Proven.", "site.py:12", left_out="not in group gpu", validating=True
+    )
     assert draw.as_data(GRAPH, {"validator": about})["states"] == [
         {
             "state": "validator",
@@ -80,7 +82,7 @@ def test_in_dot_needs_are_solid_known_after_dashed_and_mere_order_dotted() -> No
 def test_in_mermaid_proofs_are_round_and_two_reasons_make_one_line() -> None:
     graph = Graph(GRAPH.nodes, [*GRAPH.edges, Edge("driver", "container-toolkit", "known after")])
     graph.edges.append(Edge("container-toolkit", "validator", "known after"))
-    assert draw.as_mermaid(graph, {"validator": About("validator", proof=True)}) == golden("""
+    assert draw.as_mermaid(graph, {"validator": About("validator", validating=True)}) == golden("""
         flowchart LR
           s1["nouveau"]
           s2["driver"]

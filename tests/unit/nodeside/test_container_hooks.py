@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpustate.diagnosis import container_checks
-from gpustate.nodeside import container_hooks, container_proof
+from gpustate.nodeside import container_hooks, container_validation, pod_image
 
 INIT = "ctr: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: "
 #: runc 1.1 names no stage.
@@ -96,13 +96,31 @@ def test_the_hooks_are_those_of_the_same_request(
         container_hooks.tempfile, "mkdtemp", lambda prefix, dir: real(prefix=prefix, dir=bundles)
     )
     error = NEW.replace("#1", "#0")
-    text = container_proof.with_hook(error, str(binary), how)
+    text = container_validation.with_hook(error, str(binary), how)
     assert text == f"{error}; hook #0 is /usr/bin/nvidia-cdi-hook {kind}"
     assert not list(bundles.iterdir())
 
 
+def test_a_pods_failed_hook_is_named_by_a_request_for_cdi_devices_else_by_the_nodes_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hooks = {"device": HOOKS, "envvar": {"prestart": ["/first", "/usr/bin/legacy-hook"]}}
+    known = ["device", "envvar"]
+    monkeypatch.setattr(container_validation, "request", lambda: "envvar")
+    monkeypatch.setattr(
+        container_validation,
+        "with_hook",
+        lambda error, binary, how: container_hooks.named(error, hooks[how] if how in known else {}),
+    )
+    assert pod_image.name_hook(NEW) == f"{NEW}; hook #1 is /usr/bin/nvidia-cdi-hook update-ldcache"
+    known.remove("device")
+    assert pod_image.name_hook(OLD) == f"{OLD}; hook #1 is /usr/bin/legacy-hook"
+    known.clear()
+    assert pod_image.name_hook(OLD) == OLD
+
+
 def test_without_a_failed_hook_nothing_is_run() -> None:
-    assert container_proof.with_hook("no space left", "/no/such/program", "envvar") == (
+    assert container_validation.with_hook("no space left", "/no/such/program", "envvar") == (
         "no space left"
     )
 
@@ -114,5 +132,5 @@ def test_a_runtime_that_is_missing_names_no_hook(
     monkeypatch.setattr(
         container_hooks.tempfile, "mkdtemp", lambda prefix, dir: real(prefix=prefix, dir=tmp_path)
     )
-    assert container_proof.with_hook(NEW, "/no/such/program", "envvar") == NEW
+    assert container_validation.with_hook(NEW, "/no/such/program", "envvar") == NEW
     assert json.dumps(container_hooks.read(str(tmp_path))) == "{}"

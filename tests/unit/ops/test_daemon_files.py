@@ -31,7 +31,7 @@ def test_files_and_kept_originals_are_told_together_with_all_their_bytes(tmp_pat
     rows = listed(
         tmp_path,
         "echo program=/p; blob file 'a b.toml' 'a b.toml'; blob conf empty empty; echo more=1\n"
-        "blob file c c; known '/etc/r/*'; told; told; echo end=1",
+        "blob file c c; known '/etc/r/*'; print_blobs; print_blobs; echo end=1",
     )
     assert rows.blobs["file"] == {
         "a b.toml": "x\r\n\n\n",

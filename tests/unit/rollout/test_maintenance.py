@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from gpustate.core.change import Disruption
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Subject
-from gpustate.errors import RefusedError
+from gpustate.errors import ClusterError, LockHeld, RefusedError
 from gpustate.rollout.maintenance import ScheduledMaintenance, kinds_of, scope_of
 from gpustate.schedulers.base import (
-    DrainPolicy,
     HeldElsewhereError,
     Hold,
     Member,
@@ -41,6 +41,7 @@ class FakeScheduler:
     fails: dict[str, Exception] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     left: str = ""
+    uncordoned: bool = False
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
@@ -65,11 +66,12 @@ class FakeScheduler:
 
     def hold(self, member: Member, why: Why) -> Member:
         self._call(f"hold {why.text}")
-        return replace(member, hold=Hold(why.run, why.person, why.text, "held", ""))
+        hold = Hold(why.run, why.person, why.text, "held", "")
+        return replace(member, schedulable=False, hold=hold)
 
     def note(self, member: Member, phase: str) -> Member:
         self._call(f"note {phase}")
-        return member
+        return replace(member, schedulable=True) if self.uncordoned else member
 
     def drain(
         self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
@@ -205,11 +207,59 @@ def test_the_second_scheduler_s_refusal_releases_the_first() -> None:
     assert first.calls == ["hold changes driver", "release"]
 
 
-def test_what_an_earlier_run_left_held_is_released_when_the_node_is_right() -> None:
-    held = Hold("r1", "bob@ops2", "driver", "failed", "")
-    scheduler = FakeScheduler(current=Member("n1", True, False, hold=held))
+LEFT = Member("n1", True, False, hold=Hold("r1", "bob@ops2", "driver", "changing", ""))
+
+
+def test_what_an_earlier_run_left_held_is_refreshed_and_released_when_the_node_is_right() -> None:
+    scheduler = FakeScheduler(current=LEFT)
     assert maintenance(Kubernetes=scheduler).end(subject(Disruption.NONE), "", said) == ()
+    assert scheduler.calls == ["note validating", "refresh", "release"]
+
+
+def test_what_an_earlier_run_left_held_is_released_before_the_kubelet_has_started() -> None:
+    scheduler = FakeScheduler(current=LEFT)
+    one = Subject(InventoryNode("gpu1"), NodeFacts(), Disruption.NONE, ())
+    assert maintenance(Kubernetes=scheduler).end(one, "", said) == ()
+    assert scheduler.calls[-1] == "release"
+
+
+def test_what_a_living_run_holds_is_left_to_it() -> None:
+    scheduler = FakeScheduler(current=LEFT, fails={"enter": LockHeld("bob@ops2 run r1 is at work")})
+    (note,) = maintenance(Kubernetes=scheduler).end(subject(Disruption.NONE), "", said)
+    assert note == "Kubernetes at test: n1 stays out of service: bob@ops2 run r1 is at work"
+    assert scheduler.calls == []
+
+
+def test_what_someone_else_cordoned_is_not_refreshed_with_every_apply() -> None:
+    assert LEFT.hold is not None
+    left = replace(LEFT, hold=replace(LEFT.hold, phase="left"), foreign=("cordoned by bob",))
+    scheduler = FakeScheduler(current=left, left="cordoned by bob")
+    (note,) = maintenance(Kubernetes=scheduler).end(subject(Disruption.NONE), "", said)
+    assert "cordoned by bob" in note
     assert scheduler.calls == ["release"]
+
+
+def test_what_an_earlier_run_left_held_stays_so_where_it_offers_no_gpus() -> None:
+    fails: dict[str, Exception] = {"refresh": NotRefreshedError("offers no GPU")}
+    scheduler = FakeScheduler(current=LEFT, fails=fails)
+    with pytest.raises(NotRefreshedError, match="offers no GPU"):
+        maintenance(Kubernetes=scheduler).end(subject(Disruption.NONE), "", said)
+    assert scheduler.calls == ["note validating", "refresh", "note failed"]
+
+
+def test_a_node_that_someone_returned_to_service_is_not_changed() -> None:
+    scheduler = FakeScheduler(uncordoned=True)
+    with pytest.raises(HeldElsewhereError, match="n1 was returned to service by someone else"):
+        maintenance(Kubernetes=scheduler).begin(subject(), said, never)
+    assert scheduler.calls[-1] == "release"
+
+
+def test_a_node_that_cannot_be_released_is_a_failure() -> None:
+    scheduler = FakeScheduler(fails={"release": ClusterError("does not answer")})
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    with pytest.raises(ClusterError, match=r"n1 was not released: does not answer; run gpustate"):
+        found.end(subject(), "", said)
 
 
 def test_a_release_that_leaves_the_node_out_of_service_says_why() -> None:

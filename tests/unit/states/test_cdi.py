@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, NodeFacts, ops
+from gpustate.core.file_queries import FileStat
 from gpustate.errors import RefusedError
 from gpustate.formats import quarantine, systemd
 from gpustate.states.cdi import CdiSpecificationCurrent, leave_out
@@ -17,8 +18,10 @@ from gpustate.states.cdi.reading import (
     ENV_PATH,
     OUR_UNIT,
     OUR_UNIT_PATH,
+    SPEC_FOLDER,
     SPEC_PATH,
     TOOLKIT_UNITS,
+    access,
 )
 from gpustate.testing import FakeNode, converge
 
@@ -60,7 +63,8 @@ class Node(FakeNode):
             facts=NodeFacts(os_id="debian", os_version="12", systemd=systemd),
             shell={"nvidia-ctk ] && echo ctk": lambda node: (0, self.answer())},
             runs={
-                "with nvidia-ctk": lambda node: node.files.update({SPEC_PATH: spec(self.version)})
+                "with nvidia-ctk": lambda node: node.files.update({SPEC_PATH: spec(self.version)}),
+                "readable by all users": lambda node: node.modes.clear(),
             },
         )
         self.version, self.ctk, self.odd, self.rows = version, ctk, odd, rows
@@ -143,6 +147,22 @@ def test_a_specification_of_another_driver_is_written_again() -> None:
     assert "stale" in plan.fields
     assert "570.1.2" in plan.changes[0].before[0]
     assert not after
+
+
+def test_a_specification_that_users_cannot_read_is_made_readable() -> None:
+    node = new_toolkit()
+    list(converge(CdiSpecificationCurrent(), node))
+    node.modes[SPEC_PATH] = 0o600
+    plan, after = converge(CdiSpecificationCurrent(), node)
+    assert plan.fields == {"access"}
+    assert plan.changes[0].before == [f"{SPEC_PATH}: owner 0:0, mode 0600"]
+    assert not after
+
+
+def test_a_folder_that_users_cannot_enter_is_named() -> None:
+    stats = {SPEC_FOLDER: FileStat("dir", 0o700, 0, 0, 40)}
+    assert access(stats) == (f"{SPEC_FOLDER}: mode 0700",)
+    assert access({SPEC_FOLDER: FileStat("dir", 0o755, 0, 0, 40)}) == ()
 
 
 def test_a_torn_specification_is_written_again() -> None:

@@ -40,9 +40,10 @@ class Node(FakeNode):
             files={} if config is None else {CONFIG_PATH: config},
             shell={"docker-runc": (0, "")},
             runs={
+                "readable by all users": lambda node: node.modes.clear(),
                 "record that /etc/nvidia-container-runtime": lambda node: node.originals.update(
                     {CONFIG_PATH: None}
-                )
+                ),
             },
         )
 
@@ -215,6 +216,19 @@ def test_what_the_operator_left_behind_is_unset(line: str) -> None:
     _, after = converge(ContainerToolkitInstalled(), node)
     assert not after
     assert node.files[CONFIG_PATH] == f"[nvidia-container-cli]\n#{line}\nload-kmods = true\n"
+
+
+def test_a_file_that_users_cannot_read_is_made_readable_and_its_bytes_stay() -> None:
+    node = Node(installed="1.18.1-1", config=SHIPPED)
+    list(converge(ContainerToolkitInstalled(), node))
+    before = dict(node.files)
+    node.modes[CONFIG_PATH] = 0o600
+    plan, after = converge(ContainerToolkitInstalled(), node)
+    assert plan.fields == {"config_access"}
+    assert plan.changes[0].before == "owner 0:0, mode 0600"
+    assert plan.disruption is Disruption.NONE
+    assert not after
+    assert node.files == before
 
 
 def test_a_root_that_the_policy_asks_for_stays() -> None:

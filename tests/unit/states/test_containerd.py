@@ -195,8 +195,8 @@ def test_a_service_that_does_not_run_or_is_not_ours_is_not_started(
         ("inactive", "enabled", True),
         ("failed", "enabled-runtime", True),
         ("", "masked", True),
-        ("inactive", "disabled", False),
-        ("failed", "disabled", False),
+        ("inactive", "disabled", True),
+        ("failed", "disabled", True),
         ("active", "enabled", False),
         ("activating", "enabled", False),
     ],
@@ -213,6 +213,54 @@ def test_a_service_that_is_meant_to_run_is_started(active: str, enabled: str, mi
         node = node_with(**facts)
         assert "running" not in state.plan(state.probe(node)).fields
     assert not plan_of(node_with(files={}, program="", **facts))
+
+
+def stopped_node(files: Mapping[str, str], units: Mapping[str, str], **facts: Any) -> FakeNode:
+    node = node_with(files=files, owed=False, active="inactive", enabled="disabled", **facts)
+    node.unit_states = {"containerd.service": "inactive", **units}
+    return node
+
+
+@pytest.mark.parametrize(
+    ("units", "enabled", "served", "missed"),
+    [
+        ({}, (), False, True),
+        ({"crio.service": "active"}, (), True, False),
+        ({"k3s.service": "inactive"}, ("k3s.service",), True, False),
+        ({"docker.socket": "active", "docker.service": "inactive"}, (), True, False),
+        ({"docker.socket": "inactive"}, (), False, True),
+        ({"crio.service": "inactive"}, (), False, False),
+        ({"crio.service": "inactive"}, (), True, True),
+    ],
+)
+def test_a_disabled_service_is_enabled_and_started_unless_another_runtime_works(
+    units: dict[str, str], enabled: tuple[str, ...], served: bool, missed: bool
+) -> None:
+    done = node_with()
+    list(converge(ContainerdHandlerRegistered(), done))
+    node = stopped_node(done.files, units, served=served)
+    node.enabled = set(enabled)
+    state = ContainerdHandlerRegistered()
+    observed = state.probe(node)
+    plan = state.plan(observed)
+    assert plan.fields == ({"running"} if missed else set())
+    if missed:
+        assert plan.disruption is Disruption.NONE
+        assert "is disabled, and no other runtime is enabled" in plan.changes[0].why
+        steps = [step.label for step in state.apply(observed, plan)]
+        assert steps == ["enable containerd.service", "start containerd.service"]
+    for left in (
+        ContainerdHandlerRegistered(restart="none"),
+        ContainerdHandlerRegistered(ensure="absent"),
+    ):
+        assert "running" not in left.plan(left.probe(node)).fields
+
+
+def test_a_disabled_containerd_that_serves_no_pods_by_its_packages_default_is_left_alone() -> None:
+    text = 'disabled_plugins = ["cri"]\n'
+    dump = f"disabled_plugins = ['io.containerd.grpc.v1.cri']\n{dump_of('1.7.24')}"
+    node = stopped_node({ROOT: text}, {}, dump=dump.replace("disabled_plugins = []", ""))
+    assert not plan_of(node)
 
 
 def test_a_service_whose_process_is_stopped_by_a_signal_is_refused() -> None:

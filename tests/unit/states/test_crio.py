@@ -138,7 +138,13 @@ def test_a_stopped_service_that_is_meant_to_run_is_started() -> None:
     assert plan.fields == {"running"}
     assert [type(step) for step in state.apply(observed, plan)] == [ops.StartUnit]
     idle = state.probe(node_with(done.files, active="inactive", enabled="disabled"))
-    assert not state.plan(idle)
+    assert [step.label for step in state.apply(idle, state.plan(idle))] == [
+        "enable crio.service",
+        "start crio.service",
+    ]
+    beside = node_with(done.files, active="inactive", enabled="disabled")
+    beside.unit_states["containerd.service"] = "active"
+    assert not state.plan(state.probe(beside))
 
 
 @pytest.mark.parametrize(

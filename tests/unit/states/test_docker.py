@@ -215,8 +215,27 @@ def test_a_stopped_daemon_that_is_meant_to_run_is_started() -> None:
     plan = state.plan(observed)
     assert plan.fields == {"running"}
     assert [type(step) for step in state.apply(observed, plan)] == [ops.StartUnit]
-    idle = Node({PATH: NVIDIA % BINARY}, active="inactive", enabled="disabled", runtimes={})
-    assert not plan_of(idle)
+
+
+@pytest.mark.parametrize(
+    ("units", "missed"),
+    [
+        ({"containerd.service": "active", "docker.socket": "inactive"}, True),
+        ({"docker.socket": "active"}, False),
+        ({"crio.service": "active"}, False),
+    ],
+)
+def test_a_disabled_daemon_is_started_unless_its_socket_or_another_runtime_works(
+    units: dict[str, str], missed: bool
+) -> None:
+    node = Node({PATH: NVIDIA % BINARY}, active="inactive", enabled="disabled", runtimes={})
+    node.unit_states = {"docker.service": "inactive", **units}
+    state = DockerRuntimeRegistered()
+    observed = state.probe(node)
+    plan = state.plan(observed)
+    assert plan.fields == ({"running"} if missed else set())
+    steps = [step.label for step in state.apply(observed, plan)]
+    assert steps == (["enable docker.service", "start docker.service"] if missed else [])
 
 
 def test_a_service_that_systemd_does_not_know_is_refused_where_the_policy_names_it() -> None:

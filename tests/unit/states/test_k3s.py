@@ -120,6 +120,37 @@ def test_a_node_without_them_and_a_service_that_does_not_run_are_left_alone() ->
     assert not state.plan(observed)
 
 
+STOPPED = replace(EARLY, active="inactive", started=300, config=WITH)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "units", "steps"),
+    [
+        ("enabled", {}, ["start k3s.service"]),
+        ("disabled", {}, ["enable k3s.service", "start k3s.service"]),
+        ("disabled", {"containerd.service": "active"}, []),
+        ("disabled", {"k3s-agent.service": "inactive"}, []),
+    ],
+)
+def test_a_stopped_service_that_has_run_before_is_started(
+    enabled: str, units: dict[str, str], steps: list[str]
+) -> None:
+    node = node_with(replace(STOPPED, enabled=enabled))
+    node.unit_states = {"k3s.service": "inactive", **units}
+    state, observed = look(node)
+    plan = state.plan(observed)
+    assert plan.disruption is Disruption.NONE
+    assert [step.label for step in state.apply(observed, plan)] == steps
+    assert not state.plan(state.desired(observed))
+    state, observed = look(node, restart="none")
+    assert not state.plan(observed)
+
+
+def test_a_stopped_service_that_has_never_run_awaits_its_configuration() -> None:
+    state, observed = look(node_with(replace(STOPPED, enabled="disabled", config=None)))
+    assert not state.plan(observed)
+
+
 def test_the_contract_holds() -> None:
     check_contract(K3sHandlerRegistered(), node_with())
 

@@ -19,7 +19,7 @@ from gpustate import NodeFacts, PolicyError, ops
 from gpustate.core.file_queries import FileStat, FileStats
 from gpustate.core.policy import build, parameters
 from gpustate.formats import aptsources
-from gpustate.formats.masking import masked
+from gpustate.formats.masking import mask
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, RPM_REPOS
 from gpustate.states.repository import DriverRepository, ToolkitRepository, logins
 from gpustate.states.repository.base import KEY_FOLDERS
@@ -310,7 +310,7 @@ def test_a_key_that_apt_cannot_read_is_given_back_to_root_for_all_to_read(
     assert plan.fields == {"key_access"}
     assert plan.changes[0].before == "owner 1:1, mode 0000"
     (only,) = state.apply(observed, plan)
-    assert only.script() == f"chown 0:0 {state.key_path}; chmod 0644 {state.key_path}"
+    assert only.script() == f"chown 0:0 {state.key_path}; chmod u+w,a+rX,go-w {state.key_path}"
     fake.answers[query] = {state.key_path: replace(there, mode=0o644, uid=0, gid=0)}
     assert not state.plan(state.probe(fake))
 
@@ -388,7 +388,7 @@ def test_a_login_goes_into_apt_s_own_file_and_nowhere_else(given: dict[str, Any]
     assert change.secret
     (step,) = (s for s in fake.done if isinstance(s, ops.PutText) and s.path == AUTH)
     assert (step.secret, step.mode) == (True, 0o600)
-    assert PASSWORD not in masked(repr(first))
+    assert PASSWORD not in mask(repr(first))
     assert PASSWORD not in repr([step.label for step in fake.done])
 
 
@@ -424,7 +424,7 @@ def test_a_login_that_changed_is_tried_at_once_and_one_that_is_gone_is_removed()
 def test_a_wrong_login_is_refused_without_being_shown(given: dict[str, Any], says: str) -> None:
     with pytest.raises(PolicyError, match=says) as caught:
         build(DriverRepository, given)
-    assert "S3cr3t" not in masked(str(caught.value))
+    assert "S3cr3t" not in mask(str(caught.value))
 
 
 class _Private(SimpleHTTPRequestHandler):

@@ -64,7 +64,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 def verbs() -> list[str]:
     """What was run on the node, in order."""
-    words = ("boot_id", " import ", " remove ")
+    words = ("boot_id", " import ", " hook ", " remove ")
     return [word.strip() for script in FakeSession.scripts for word in words if word in script]
 
 
@@ -145,6 +145,29 @@ def test_the_image_is_removed_when_the_pod_fails(shell: Answers) -> None:
     assert verbs()[-1] == "remove"
 
 
+FAILED_HOOK = "error running createContainer hook #0: exit status 4, stderr: quota reached"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (f"{MARK}{json.dumps({'message': f'{FAILED_HOOK}; hook #0 is /usr/bin/a b'})}", "is /usr/bin/a b"),
+        ("Killed", "quota reached"),
+    ],
+)  # fmt: skip
+def test_a_pod_that_fails_at_a_hook_is_told_with_the_hooks_program(
+    shell: Answers, answer: str, words: str
+) -> None:
+    shell[" hook "] = Answer(0, f"{answer}\n".encode())
+    terminated = {"reason": "StartError", "message": FAILED_HOOK, "exitCode": 128}
+    status = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": terminated}}]}
+    check = run(FakeApi(statuses=[status]))
+    assert check.failed
+    assert check.evidence.endswith(words), check.evidence
+    assert verbs() == ["boot_id", "import", "hook", "remove"]
+    assert "quota reached" in next(text for text in FakeSession.scripts if " hook " in text)
+
+
 def test_an_api_that_does_not_answer_fails_every_node_of_it(shell: Answers) -> None:
     api = FakeApi()
     api.fails = {"nodes": "API server x does not answer"}
@@ -170,7 +193,7 @@ def test_a_failed_pod_fails_the_proving_state_and_the_node() -> None:
         "gpu1",
         states=[
             StateResult("containerd", Outcome.UNCHANGED),
-            StateResult("validator", Outcome.CHANGED, proof=True),
+            StateResult("validator", Outcome.CHANGED, validating=True),
         ],
     )
     pods.add(result, judging.not_applicable("all GPUs are in use"))

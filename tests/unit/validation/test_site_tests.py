@@ -182,7 +182,7 @@ def test_a_missing_testinfra_is_told_with_the_way_to_get_it(
 
 
 def test_a_node_whose_tests_failed_counts_as_failed_and_ends_with_3() -> None:
-    proven = StateResult("validator", Outcome.CHANGED, proof=True)
+    proven = StateResult("validator", Outcome.CHANGED, validating=True)
     nodes = [NodeResult(name, states=[proven]) for name in ("gpu1", "gpu2")]
     tests = [
         site_tests.SiteTest("a.py::test_x", "gpu1", site_tests.FAILED, "1 == 2"),

@@ -1,6 +1,6 @@
 """Validate MPS with two clients: two processes have a context on one GPU at the same time.
 
-    python3 -I -S mps_proof.py CONTROL_PROGRAM GPU_UUID EXCLUSIVE
+    python3 -I -S mps_validation.py CONTROL_PROGRAM GPU_UUID EXCLUSIVE
 
 Each client writes to its own memory and reads it back while the other runs, and the control daemon must list
 both as clients of its server. With EXCLUSIVE (1) the GPU is in exclusive mode, which rejects a second process
@@ -84,7 +84,7 @@ def _expect(child: subprocess.Popen[str], wanted: str, number: int) -> None:
         raise RuntimeError(f"client {number}: {line or 'exited without output'}")
 
 
-def prove(control: str, uuid: str, exclusive: bool) -> str:
+def validate(control: str, uuid: str, exclusive: bool) -> str:
     """Run both clients; raise ``RuntimeError`` if a condition is not met."""
     children = [_start(uuid, pattern) for pattern in (0x5EED0001, 0x5EED0002)]
     try:
@@ -117,7 +117,7 @@ def main() -> int:
         client(int(sys.argv[2]))
         return 0
     if len(sys.argv) != 4:
-        print("usage: mps_proof.py CONTROL_PROGRAM GPU_UUID EXCLUSIVE")
+        print("usage: mps_validation.py CONTROL_PROGRAM GPU_UUID EXCLUSIVE")
         return 2
 
     def late(number: int, frame: object) -> None:
@@ -127,7 +127,7 @@ def main() -> int:
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     began = time.monotonic()
     try:
-        evidence = prove(sys.argv[1], sys.argv[2], sys.argv[3] == "1")
+        evidence = validate(sys.argv[1], sys.argv[2], sys.argv[3] == "1")
     except (RuntimeError, OSError) as error:
         print(f"MPS validation failed: {error}")
         return 1

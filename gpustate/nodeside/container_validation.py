@@ -635,7 +635,7 @@ def clean() -> None:
     clean_folders()
 
 
-def prove(
+def validate(
     observed: ChainObservation, wanted: Wanted, uuids: tuple[str, ...], timeout_s: float
 ) -> tuple[ContainerResult, ...]:
     """Start a container through every configured runtime; empty if there is none."""

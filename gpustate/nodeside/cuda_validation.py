@@ -1,7 +1,7 @@
 """Run a small CUDA kernel on devices of this node through the driver API, and verify its results.
 
-    python3 -I -S cuda_proof.py one UUID NONCE      on one device; prints one JSON object
-    import cuda_proof; cuda_proof.prove(uuids)      on several, each in a process of its own
+    python3 -I -S cuda_validation.py one UUID NONCE      on one device; prints one JSON object
+    import cuda_validation; cuda_validation.validate(uuids)      on several, each in a process of its own
 
 libcuda is loaded with ctypes and compiles the kernel's PTX for each GPU, so a node needs no CUDA toolkit, and
 one text works on every GPU since Maxwell. The input is derived from a new nonce and the results are compared
@@ -237,7 +237,9 @@ def _failure(
     return {"uuid": uuid, "ok": False, "elapsed_s": elapsed_s, "error": error, "text": text}
 
 
-def prove(uuids: Sequence[str], timeout_s: float = 60.0, at_once: int = 8) -> list[dict[str, Any]]:
+def validate(
+    uuids: Sequence[str], timeout_s: float = 60.0, at_once: int = 8
+) -> list[dict[str, Any]]:
     """Run the kernel on every device, some at a time; return one result each, in the same order."""
     nonce = int.from_bytes(os.urandom(4), "little")
     waiting = list(uuids)
@@ -266,5 +268,5 @@ def prove(uuids: Sequence[str], timeout_s: float = 60.0, at_once: int = 8) -> li
 
 if __name__ == "__main__":
     if len(sys.argv) != 4 or sys.argv[1] != "one":
-        sys.exit("usage: cuda_proof.py one UUID NONCE")
+        sys.exit("usage: cuda_validation.py one UUID NONCE")
     sys.stdout.write(json.dumps(run_one(sys.argv[2], int(sys.argv[3]))) + "\n")

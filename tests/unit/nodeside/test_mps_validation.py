@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.nodeside import mps_proof
+from gpustate.nodeside import mps_validation
 from gpustate_lab.sim.native import PAYLOAD
 
 from .conftest import StubNode
@@ -51,7 +51,7 @@ class Mps:
         )
 
     def prove(self) -> subprocess.CompletedProcess[str]:
-        program = [sys.executable, "-I", "-S", "-B", mps_proof.__file__]
+        program = [sys.executable, "-I", "-S", "-B", mps_validation.__file__]
         environment = dict(self.node.environment)
         environment.pop("CUDA_MPS_PIPE_DIRECTORY", None)
         words = [str(self.control), self.node.uuids[1], "1"]

@@ -1,0 +1,537 @@
+"""A cluster in memory that answers as an API server does, for runs of the real ``gpustate``.
+
+It is no more lenient than the real one: resourceVersions conflict, an eviction asks PodDisruptionBudgets and the
+pod's uid, a field is managed by who changed its value, rights are checked before anything is looked up. Its
+controllers create evicted and deleted pods again, and its kubelets offer GPUs while the device plugin's pod is Ready.
+
+Sources:
+    kubernetes: registry/core/pod/storage/eviction.go, apiserver/pkg/endpoints/handlers/{patch,responsewriters/errors}.go,
+    apimachinery/pkg/api/errors.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+Json = dict[str, Any]
+
+GPU = "nvidia.com/gpu"
+PLUGIN_IMAGE = "nvcr.io/nvidia/k8s-device-plugin:v0.17.4"
+USER, TOKEN = "ops", "token-of-ops"
+#: Seconds until an evicted pod is gone, and until its controller has created another one.
+GONE_S, BACK_S = 0.1, 0.2
+_INFO = ("architecture", "kernelVersion", "kubeProxyVersion", "kubeletVersion", "operatingSystem", "osImage")  # fmt: skip
+_PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[\w.]+))/(?P<version>v\w+)(?:/namespaces/(?P<namespace>[\w.-]+))?"
+    r"/(?P<resource>\w+)(?:/(?P<name>[\w.-]+)(?:/(?P<sub>\w+))?)?"
+)
+_VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+_KINDS = {
+    "nodes": ("", "Node"),
+    "pods": ("", "Pod"),
+    "events": ("", "Event"),
+    "daemonsets": ("apps", "DaemonSet"),
+    "poddisruptionbudgets": ("policy", "PodDisruptionBudget"),
+    "resourceclaims": ("resource.k8s.io", "ResourceClaim"),
+    "leases": ("coordination.k8s.io", "Lease"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client sends.
+
+    Args:
+        method: of HTTP.
+        path: without the query.
+        query: first value of each of its keys.
+        body: as JSON.
+        token: of the Authorization header.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict[str, str])
+    body: Any = None
+    token: str = TOKEN
+
+    @property
+    def place(self) -> Mapping[str, str | None]:
+        """Group, namespace, resource, name and subresource."""
+        match = _PATH.fullmatch(self.path)
+        return match.groupdict() if match else {}
+
+    @property
+    def writes(self) -> bool:
+        """It changes something."""
+        return (
+            self.method != "GET"
+            and not self.path.endswith("accessreviews")
+            and not self.query.get("dryRun")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server returns."""
+
+    status: int
+    body: Any
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Refused(Exception):
+    """The request ends with a Status."""
+
+    def __init__(self, status: int, reason: str, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.answer = Answer(
+            status,
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Failure",
+                "message": message,
+                "reason": reason,
+                "code": status,
+                **({"details": details} if details else {}),
+            },
+        )
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(slots=True)
+class Moment:
+    """One change of the cluster: when, and what the Nodes and pods were then.
+
+    Args:
+        at: time of the wall clock, in seconds.
+        held: Nodes that are unschedulable.
+        gpu_pods: Nodes with pods that use a GPU, finished ones aside.
+    """
+
+    at: float
+    held: frozenset[str]
+    gpu_pods: frozenset[str]
+
+
+class StubCluster:
+    """Nodes with GPUs, on each a pod with GPUs, one without, and the device plugin's.
+
+    Args:
+        nodes: name and ids of each machine: boot id, machine id, system UUID.
+        driver: the driver that a Node's machine has now; a device plugin's pod keeps the one it started with.
+        claims: the server has dynamic resource allocation.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, tuple[str, str, str]],
+        driver: Callable[[str], str] = lambda name: "",
+        *,
+        claims: bool = True,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.denied: set[tuple[str, str, str]] = set()
+        self.token = TOKEN
+        self.lists: list[str] = []
+        self.history: list[Moment] = []
+        self._driver = driver
+        self._numbers = itertools.count(100)
+        self._due: list[tuple[float, Callable[[], None]]] = []
+        self.objects: dict[str, dict[str, Json]] = {kind: {} for kind in _KINDS}
+        if not claims:
+            del self.objects["resourceclaims"]
+        for name, ids in nodes.items():
+            self._store("nodes", self._node(name, *ids))
+        self._store("daemonsets", self._daemon_set())
+        for name in nodes:
+            self._start_plugin(name)
+            self._store("pods", self._pod(f"train-{name}", name, app="train", gpus=4))
+            self._store("pods", self._pod(f"web-{name}", name, app="web"))
+        self._store("poddisruptionbudgets", self._budget(max(0, len(nodes) - 1)))
+        self._settle()
+
+    # --- objects -----------------------------------------------------------------------
+
+    def _store(self, kind: str, item: Json) -> Json:
+        meta = item["metadata"]
+        meta.setdefault("uid", f"uid-{next(self._numbers)}")
+        meta.setdefault("creationTimestamp", _now())
+        meta["resourceVersion"] = str(next(self._numbers))
+        group, title = _KINDS[kind]
+        item.setdefault("apiVersion", f"{group}/v1" if group else "v1")
+        item.setdefault("kind", title)
+        self.objects[kind][_key(meta)] = item
+        self._remember()
+        return item
+
+    def _remember(self) -> None:
+        pods = self.objects["pods"].values()
+        self.history.append(
+            Moment(
+                time.time(),
+                frozenset(
+                    one["metadata"]["name"]
+                    for one in self.objects["nodes"].values()
+                    if one["spec"].get("unschedulable")
+                ),
+                frozenset(
+                    str(one["spec"]["nodeName"])
+                    for one in pods
+                    if one["spec"].get("nodeName") and _gpus(one)
+                ),
+            )
+        )
+
+    def node(self, name: str) -> Json:
+        """A Node as it is now."""
+        with self.lock:
+            self._settle()
+            return copy.deepcopy(self.objects["nodes"][name])
+
+    def all(self, kind: str) -> list[Json]:
+        """All objects of a kind as they are now."""
+        with self.lock:
+            self._settle()
+            return copy.deepcopy(list(self.objects[kind].values()))
+
+    def _node(self, name: str, boot_id: str, machine_id: str, uuid: str) -> Json:
+        info = dict.fromkeys(_INFO, "x") | {"containerRuntimeVersion": "containerd://2.1.9"}
+        ids = {"bootID": boot_id, "machineID": machine_id, "systemUUID": uuid}
+        return {
+            "metadata": {"name": name, "labels": {}, "annotations": {}, "managedFields": []},
+            "spec": {},
+            "status": {
+                "nodeInfo": info | ids,
+                "capacity": {GPU: "8"},
+                "allocatable": {GPU: "8"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }
+
+    def _pod(self, name: str, node: str, *, app: str, gpus: int = 0, **more: Any) -> Json:
+        limits = {"limits": {GPU: str(gpus)}} if gpus else {}
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": app, "uid": f"rs-{app}", "controller": True}  # fmt: skip
+        return {
+            "metadata": {
+                "name": name,
+                "namespace": "jobs",
+                "labels": {"app": app},
+                "ownerReferences": [owner],
+                **more,
+            },
+            "spec": {
+                **({"nodeName": node} if node else {}),
+                "containers": [{"name": "main", "image": "example.net/job:1", "resources": limits}],
+            },
+            "status": {
+                "phase": "Running" if node else "Pending",
+                "conditions": [{"type": "Ready", "status": "True" if node else "False"}],
+            },
+        }
+
+    def _daemon_set(self) -> Json:
+        labels = {"app": "nvidia-device-plugin"}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "p", "image": PLUGIN_IMAGE}]}}  # fmt: skip
+        return {
+            "metadata": {"name": "nvidia-device-plugin", "namespace": "nvidia"},
+            "spec": {"selector": {"matchLabels": labels}, "template": template},
+        }
+
+    def _start_plugin(self, node: str) -> None:
+        owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "nvidia-device-plugin", "uid": "ds", "controller": True}  # fmt: skip
+        pod = self._pod(
+            f"nvidia-device-plugin-{next(self._numbers)}",
+            node,
+            app="nvidia-device-plugin",
+            annotations={"driver": self._driver(node)},
+        )
+        pod["metadata"] |= {"namespace": "nvidia", "ownerReferences": [owner]}
+        pod["spec"]["containers"][0]["image"] = PLUGIN_IMAGE
+        self._store("pods", pod)
+
+    def _budget(self, least: int) -> Json:
+        return {
+            "metadata": {"name": "train", "namespace": "jobs", "generation": 1},
+            "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": "train"}}},
+            "status": {
+                "observedGeneration": 1,
+                "desiredHealthy": least,
+                **dict.fromkeys(("expectedPods", "currentHealthy", "disruptionsAllowed"), 0),
+            },
+        }
+
+    # --- controllers and kubelets ------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Do what controllers would have done by now."""
+        now = time.monotonic()
+        due = [one for one in self._due if one[0] <= now]
+        self._due = [one for one in self._due if one[0] > now]
+        for _, work in sorted(due, key=lambda one: one[0]):
+            work()
+        pods = list(self.objects["pods"].values())
+        for pod in pods:
+            if not pod["spec"].get("nodeName") and (place := self._free()):
+                pod["spec"]["nodeName"] = place
+                pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}  # fmt: skip
+                self._store("pods", pod)
+        train = [p for p in pods if p["metadata"]["labels"].get("app") == "train"]
+        healthy = [p for p in train if _ready(p) and not p["metadata"].get("deletionTimestamp")]
+        for budget in self.objects["poddisruptionbudgets"].values():
+            status = budget["status"]
+            status["expectedPods"], status["currentHealthy"] = len(train), len(healthy)
+            status["disruptionsAllowed"] = max(0, len(healthy) - status["desiredHealthy"])
+        for name, node in self.objects["nodes"].items():
+            plugin = any(
+                p["spec"].get("nodeName") == name and _ready(p)
+                for p in pods
+                if p["metadata"]["labels"].get("app") == "nvidia-device-plugin"
+                and not p["metadata"].get("deletionTimestamp")
+            )
+            wanted = "8" if plugin else "0"
+            if node["status"]["allocatable"][GPU] != wanted:
+                node["status"]["allocatable"][GPU] = wanted
+                self._store("nodes", node)
+
+    def _free(self) -> str:
+        """A Node for a pod with GPUs: schedulable, with the fewest of them."""
+        counts = {
+            name: 0
+            for name, node in self.objects["nodes"].items()
+            if not node["spec"].get("unschedulable")
+        }
+        for pod in self.objects["pods"].values():
+            if pod["spec"].get("nodeName") in counts and _gpus(pod):
+                counts[pod["spec"]["nodeName"]] += _gpus(pod)
+        free = [name for name, count in counts.items() if count <= 4]
+        return min(free, key=lambda name: counts[name], default="")
+
+    def _end_pod(self, pod: Json) -> None:
+        """A pod terminates, and its controller creates another one."""
+        meta = pod["metadata"]
+        if meta.get("deletionTimestamp"):
+            return
+        meta["deletionTimestamp"] = _now()
+        self._store("pods", pod)
+
+        def gone() -> None:
+            if self.objects["pods"].pop(_key(meta), None) is not None:
+                self._remember()
+
+        def back() -> None:
+            if meta["ownerReferences"][0]["kind"] == "DaemonSet":
+                self._start_plugin(pod["spec"]["nodeName"])
+                return
+            app = meta["labels"]["app"]
+            self._store("pods", self._pod(f"{app}-{next(self._numbers)}", "", app=app, gpus=_gpus(pod)))  # fmt: skip
+
+        now = time.monotonic()
+        self._due += [(now + GONE_S, gone), (now + BACK_S, back)]
+
+    # --- requests ----------------------------------------------------------------------
+
+    def answer(self, request: Request) -> Answer:
+        """Answer one request."""
+        with self.lock:
+            try:
+                self._settle()
+                return self._answer(request)
+            except Refused as error:
+                return error.answer
+
+    def _answer(self, request: Request) -> Answer:
+        if request.token != self.token:
+            raise Refused(401, "Unauthorized", "Unauthorized")
+        place = request.place
+        if not place:
+            raise Refused(404, "NotFound", "the server could not find the requested resource")
+        resource, name = str(place["resource"]), place["name"]
+        if resource == "selfsubjectaccessreviews":
+            asked = request.body["spec"]["resourceAttributes"]
+            full = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
+            denied = (asked["verb"], asked.get("group") or "", full) in self.denied
+            return Answer(201, {**request.body, "status": {"allowed": not denied}})
+        if request.method == "GET" and name is None:
+            selector = request.query.get("fieldSelector")
+            self.lists.append(f"{resource}?{selector}" if selector else resource)
+        self._check_rights(request)
+        if resource not in self.objects:
+            raise Refused(404, "NotFound", "the server could not find the requested resource")
+        if request.method == "GET":
+            return self._list(request) if name is None else Answer(200, self._get(request))
+        work = getattr(self, f"_{_VERBS[request.method]}_{resource}")
+        found: Answer = work(request)
+        return found
+
+    def _check_rights(self, request: Request) -> None:
+        place = request.place
+        verb = _VERBS.get(request.method) or ("get" if place["name"] else "list")
+        group = place["group"] or ""
+        resource = "/".join(filter(None, (place["resource"], place["sub"])))
+        if (verb, group, resource) in self.denied:
+            title = f' "{place["name"]}"' if place["name"] else ""
+            where = f'in the namespace "{place["namespace"]}"' if place["namespace"] else "at the cluster scope"  # fmt: skip
+            raise Refused(
+                403,
+                "Forbidden",
+                f'{place["resource"]}{"." + group if group else ""}{title} is forbidden: User "{USER}" cannot {verb} '
+                f'resource "{resource}" in API group "{group}" {where}',
+            )
+
+    def _get(self, request: Request) -> Json:
+        place = request.place
+        kind, name = str(place["resource"]), str(place["name"])
+        key = f"{place['namespace']}/{name}" if place["namespace"] else name
+        found = self.objects[kind].get(key)
+        if found is None:
+            raise Refused(404, "NotFound", f'{kind} "{name}" not found', name=name, kind=kind)
+        return copy.deepcopy(found)
+
+    def _list(self, request: Request) -> Answer:
+        kind = str(request.place["resource"])
+        field_selector = request.query.get("fieldSelector", "")
+        items = list(self.objects[kind].values())
+        for term in filter(None, field_selector.split(",")):
+            key, _, value = term.partition("=")
+            assert key == "spec.nodeName", key
+            items = [one for one in items if one["spec"].get("nodeName") == value]
+        return Answer(200, {"kind": "List", "metadata": {}, "items": copy.deepcopy(items)})
+
+    def _same_version(self, request: Request, found: Json, kind: str) -> None:
+        version = ((request.body or {}).get("metadata") or {}).get("resourceVersion")
+        if version and version != found["metadata"]["resourceVersion"]:
+            name = found["metadata"]["name"]
+            raise Refused(
+                409,
+                "Conflict",
+                f'Operation cannot be fulfilled on {kind} "{name}": the object has been modified; please apply your '
+                "changes to the latest version and try again",
+                name=name,
+                kind=kind,
+            )
+
+    def _patch_nodes(self, request: Request) -> Answer:
+        found = self._get(request)
+        self._same_version(request, found, "nodes")
+        before = found["spec"].get("unschedulable")
+        _merge(found, request.body)
+        now = found["spec"].get("unschedulable")
+        if now != before:
+            manager = request.query.get("fieldManager", "unknown")
+            entries = [e for e in found["metadata"]["managedFields"] if "f:unschedulable" not in e["fieldsV1"]["f:spec"]]  # fmt: skip
+            fields: Json = {"f:spec": {"f:unschedulable": {}}}
+            entry = {"manager": manager, "operation": "Update", "apiVersion": "v1", "time": _now(), "fieldsType": "FieldsV1", "fieldsV1": fields}  # fmt: skip
+            found["metadata"]["managedFields"] = [*entries, *([entry] if now else [])]
+        return Answer(200, copy.deepcopy(self._store("nodes", found)))
+
+    def _create_pods(self, request: Request) -> Answer:
+        assert request.place["sub"] == "eviction"
+        pod = self.objects["pods"][_key(self._get(request)["metadata"])]
+        options = request.body.get("deleteOptions") or {}
+        self._same_uid(pod, options)
+        if not pod["metadata"].get("deletionTimestamp"):
+            self._ask_budget(pod)
+        if not options.get("dryRun"):
+            self._end_pod(pod)
+        return Answer(201, {"kind": "Status", "metadata": {}, "status": "Success", "code": 201})
+
+    def _ask_budget(self, pod: Json) -> None:
+        for budget in self.objects["poddisruptionbudgets"].values():
+            wanted = budget["spec"]["selector"]["matchLabels"].items()
+            if not wanted <= pod["metadata"]["labels"].items():
+                continue
+            status = budget["status"]
+            if status["disruptionsAllowed"] <= 0:
+                words = f"The disruption budget train needs {status['desiredHealthy']} healthy pods and has {status['currentHealthy']} currently"  # fmt: skip
+                raise Refused(
+                    429,
+                    "TooManyRequests",
+                    "Cannot evict pod as it would violate the pod's disruption budget.",
+                    causes=[{"reason": "DisruptionBudget", "message": words}],
+                )
+
+    def _delete_pods(self, request: Request) -> Answer:
+        pod = self.objects["pods"][_key(self._get(request)["metadata"])]
+        self._same_uid(pod, request.body or {})
+        self._end_pod(pod)
+        return Answer(200, copy.deepcopy(pod))
+
+    def _same_uid(self, pod: Json, options: Mapping[str, Any]) -> None:
+        uid = (options.get("preconditions") or {}).get("uid")
+        meta = pod["metadata"]
+        if uid and uid != meta["uid"]:
+            raise Refused(
+                409,
+                "Conflict",
+                f'Operation cannot be fulfilled on Pod "{meta["name"]}": the UID in the precondition ({uid}) does not '
+                f"match the UID in record ({meta['uid']}). The object might have been deleted and then recreated",
+            )
+
+    def _create_leases(self, request: Request) -> Answer:
+        item = copy.deepcopy(request.body)
+        item["metadata"].setdefault("namespace", request.place["namespace"])
+        name = item["metadata"]["name"]
+        if _key(item["metadata"]) in self.objects["leases"]:
+            raise Refused(409, "AlreadyExists", f'leases "{name}" already exists', name=name)
+        return Answer(201, copy.deepcopy(self._store("leases", item)))
+
+    def _update_leases(self, request: Request) -> Answer:
+        found = self._get(request)
+        self._same_version(request, found, "leases")
+        item = copy.deepcopy(request.body)
+        item["metadata"] = {**found["metadata"], **item["metadata"]}
+        return Answer(200, copy.deepcopy(self._store("leases", item)))
+
+    def _create_events(self, request: Request) -> Answer:
+        item = copy.deepcopy(request.body)
+        item["metadata"].setdefault("namespace", request.place["namespace"])
+        item["metadata"].setdefault("name", f"event-{next(self._numbers)}")
+        return Answer(201, copy.deepcopy(self._store("events", item)))
+
+    # --- other clients -----------------------------------------------------------------
+
+    def write(self, path: str, patch: Json, manager: str = "kubectl-edit") -> None:
+        """Another client's patch of a Node."""
+        request = Request("PATCH", path, {"fieldManager": manager}, patch, self.token)
+        answer = self.answer(request)
+        assert answer.status == 200, answer.body
+
+
+def _key(meta: Mapping[str, Any]) -> str:
+    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+
+
+def _ready(thing: Json) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in thing["status"]["conditions"])  # fmt: skip
+
+
+def _gpus(pod: Json) -> int:
+    limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
+    return int(limits.get(GPU, 0))
+
+
+def _merge(target: Json, patch: Mapping[str, Any]) -> None:
+    """RFC 7386."""
+    for key, value in patch.items():
+        if value is None:
+            target.pop(key, None)
+        elif isinstance(value, Mapping):
+            below = target.get(key)
+            target[key] = dict(below) if isinstance(below, Mapping) else {}
+            _merge(target[key], value)
+        else:
+            target[key] = value

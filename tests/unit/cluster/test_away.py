@@ -1,0 +1,133 @@
+"""An API server that has answered before may be away for a while; one that never has is an error at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx2
+import pytest
+from apigate import Gate
+from lightkube import Client, KubeConfig
+from stubcluster import TOKEN, Answer, Request, StubCluster
+
+from gpustate.cluster.api import PATIENCE_S, Api, RefusedRequest
+from gpustate.errors import ClusterError
+
+BUDGET = {"details": {"causes": [{"reason": "DisruptionBudget"}]}}
+
+
+@dataclass
+class Server:
+    """A cluster whose next answers are these; after them it answers itself."""
+
+    cluster: StubCluster
+    next: list[Answer] = field(default_factory=list)
+
+    def answer(self, request: Request) -> Answer:
+        return self.next.pop(0) if self.next else self.cluster.answer(request)
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+    meanwhile: Callable[[], None] = lambda: None
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.meanwhile()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server(StubCluster({"n0": ("b", "m", "u")}))
+
+
+@pytest.fixture
+def gate(server: Server) -> Iterator[Gate]:
+    gate = Gate(server.answer)
+    gate.open()
+    yield gate
+    gate.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def api(gate: Gate, clock: Clock, tmp_path: Path) -> Iterator[Api]:
+    config = KubeConfig.from_file(gate.kubeconfig(tmp_path, TOKEN)).get()
+    client = Client(config=config, timeout=httpx2.Timeout(5.0))
+    found = Api(client, gate.url, clock.sleep, clock)
+    yield found
+    found.close()
+
+
+def status(code: int, **more: object) -> dict[str, object]:
+    return {"kind": "Status", "message": "not now", "code": code, **more}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(503, "no server is available"),
+        Answer(502, "<html>Bad Gateway</html>"),
+        Answer(504, status(504, message="timeout")),
+        Answer(429, status(429), {"Retry-After": "3"}),
+    ],
+    ids=lambda answer: str(answer.status),
+)
+def test_a_server_that_answered_before_is_asked_again(
+    api: Api, server: Server, clock: Clock, answer: Answer
+) -> None:
+    api.nodes()
+    server.next = [answer] * 3
+    assert len(api.nodes()) == 1
+    assert clock.now == (9.0 if answer.headers else 3.0)
+
+
+def test_a_server_whose_port_is_closed_for_a_while_is_asked_again(
+    api: Api, gate: Gate, clock: Clock
+) -> None:
+    api.nodes()
+    gate.close()
+    clock.meanwhile = gate.open
+    assert len(api.nodes()) == 1
+
+
+def test_the_wait_ends(api: Api, gate: Gate, clock: Clock) -> None:
+    api.nodes()
+    gate.close()
+    with pytest.raises(ClusterError, match="is unreachable"):
+        api.nodes()
+    assert PATIENCE_S - 2 < clock.now <= PATIENCE_S
+
+
+def test_a_server_that_never_answered_is_an_error_at_once(
+    api: Api, gate: Gate, clock: Clock
+) -> None:
+    gate.close()
+    with pytest.raises(ClusterError, match="is unreachable"):
+        api.nodes()
+    assert clock.now == 0.0
+
+
+def test_what_a_budget_refuses_is_an_answer(api: Api, server: Server, clock: Clock) -> None:
+    (pod, *_) = [one for one in api.pods() if one["metadata"]["name"].startswith("train")]
+    server.next = [Answer(429, status(429, **BUDGET), {"Retry-After": "10"})]
+    with pytest.raises(RefusedRequest) as caught:
+        api.evict(pod)
+    assert caught.value.retry_after_s == 10.0
+    assert clock.now == 0.0
+
+
+def test_credentials_that_have_expired_are_named_once(api: Api, server: Server) -> None:
+    server.cluster.token = "another"
+    with pytest.raises(RefusedRequest, match=r"list nodes: Unauthorized; its user's token or cert"):
+        api.nodes()
