@@ -13,7 +13,7 @@ from typing import Any
 
 from gpustate.errors import PolicyError, UsageError
 from gpustate.formats.labels import selectors
-from gpustate.formats.words import kind_of, shown
+from gpustate.formats.words import kind_of, quote
 
 #: No timeout is longer; the Operator's are 64-bit integers.
 _LONGEST_S = 10**9
@@ -168,16 +168,16 @@ def _value(
     if wanted == "EvictionRules":
         return value
     if wanted == "bool" and not isinstance(value, bool):
-        raise _error(path, places, f"is {shown(value)}, wanted true or false")
+        raise _error(path, places, f"is {quote(value)}, wanted true or false")
     if wanted == "str" and not isinstance(value, str):
-        raise _error(path, places, f"is {shown(value)}, wanted a label selector such as app=train")
+        raise _error(path, places, f"is {quote(value)}, wanted a label selector such as app=train")
     if wanted == "float":
         if not number or not 0 <= value <= _LONGEST_S:
-            raise _error(path, places, f"is {shown(value)}, wanted seconds, 0 for no limit")
+            raise _error(path, places, f"is {quote(value)}, wanted seconds, 0 for no limit")
         return float(value)
     whole = number and isinstance(value, int) and 0 <= value <= _LONGEST_S
     if wanted == "int | None" and value is not None and not whole:
-        raise _error(path, places, f"is {shown(value)}, wanted whole seconds")
+        raise _error(path, places, f"is {quote(value)}, wanted whole seconds")
     return value
 
 

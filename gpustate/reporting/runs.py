@@ -11,7 +11,7 @@ from typing import Any
 
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.engine.maintenance import STAYS_OUT
-from gpustate.formats.masking import masked, masked_data
+from gpustate.formats.masking import mask, mask_data
 from gpustate.formats.words import json_text
 from gpustate.plan.ranges import fold
 
@@ -66,7 +66,7 @@ class Run:
             "command": list(self.command),
         }
         kept = {key: value for key, value in values.items() if value or key == "nodes"}
-        data: dict[str, Any] = masked_data(kept)
+        data: dict[str, Any] = mask_data(kept)
         return data
 
 
@@ -113,13 +113,13 @@ class Outcome:
         }
         if self.error:
             values["error"] = self.error
-        data: dict[str, Any] = masked_data(values)
+        data: dict[str, Any] = mask_data(values)
         return data
 
 
 def one_line(data: Mapping[str, Any]) -> bytes:
     """A document as one line of JSON, secrets masked."""
-    text = json_text(masked(json.dumps(masked_data(data), ensure_ascii=False)))
+    text = json_text(mask(json.dumps(mask_data(data), ensure_ascii=False)))
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
