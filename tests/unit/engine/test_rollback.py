@@ -22,6 +22,8 @@ from gpustate.engine.probing import query_node
 from gpustate.errors import RefusedError
 from gpustate.formats import masking
 from gpustate.remote.session import Session
+from gpustate.rollout.decide import Place, Rollout
+from gpustate.rollout.waves import Waves
 
 KINDS: dict[str, type[State[Any]]] = {"first": First, "second": Second, "third": Third}
 
@@ -251,6 +253,9 @@ class Fails(FileState):
     name: ClassVar[str] = "fails"
 
     def apply(self, observed: Seen, plan: Plan) -> Iterator[Step]:
+        if self.absent:
+            yield ops.Run(f'rm -f "{self.path}.${{G##*/}}"', "its removal")
+            return
         yield ops.Run(
             f'case $G in *bad*) exit 3 ;; esac; echo -n x >"{self.path}.${{G##*/}}"', "it"
         )
@@ -259,7 +264,7 @@ class Fails(FileState):
         return Seen(node.read_text(f"{self.path}.{node.name}"))
 
 
-def test_others_of_the_failed_batch_go_back_and_earlier_ones_stay(tmp_path: Path) -> None:
+def test_others_of_the_failed_wave_go_back_and_earlier_ones_stay(tmp_path: Path) -> None:
     def named(name: str) -> InventoryNode:
         folder = str(tmp_path / name)
         return InventoryNode(
@@ -275,7 +280,7 @@ def test_others_of_the_failed_batch_go_back_and_earlier_ones_stay(tmp_path: Path
             policy,
             Inventory("test", nodes),
             apply=True,
-            serial=("1", "2"),
+            turns=Waves(Rollout((Place("early"), Place("good", 1), Place("bad", 1)), slots=2)),
             rollback_on_failure=True,
             known={"first", "fails"},
         )
@@ -286,7 +291,7 @@ def test_others_of_the_failed_batch_go_back_and_earlier_ones_stay(tmp_path: Path
         "good": NodeStatus.ROLLED_BACK,
         "bad": NodeStatus.ROLLED_BACK,
     }
-    assert rows["good"].reason.startswith("bad failed in the same batch; rolled back")
+    assert rows["good"].reason.startswith("bad failed in the same wave; rolled back")
     assert sorted(one.name for one in tmp_path.iterdir() if one.is_file()) == [
         "early.a",
         "f.early",
