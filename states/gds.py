@@ -16,9 +16,9 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -87,6 +87,9 @@ class GpuDirectStorageEnabled(State[Observed]):
     version: Annotated[str, Field(pattern=r"^([0-9][0-9A-Za-z.+~-]*)?$")] = ""
     tools: Annotated[str, Field(pattern=r"^(gds-tools-[0-9]+-[0-9]+)?$")] = ""
     required: bool = True
+
+    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+        return {"version": observed.version} if observed.version else {}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.optional(PACKAGE, "nvidia-fs", *filter(None, (self.tools,)))

@@ -216,7 +216,7 @@ def question(
 
     Args:
         document: the plan.
-        verb: ``apply`` or ``remove``.
+        verb: ``apply``, ``upgrade``, ``remove`` or ``rollback``.
         forks: nodes processed in parallel.
         batches: number of batches; 0: no batches.
         sizes: sizes of the batches.
@@ -233,7 +233,7 @@ def question(
         pace = f", in {batches} batch{'es' * (batches != 1)} ({','.join(sizes)})"
     elif view.size > 1:
         pace = f", {forks} at a time"
-    begin = "Remove from" if verb == "remove" else "Apply to"
+    begin = {"remove": "Remove from", "rollback": "Roll back"}.get(verb, "Apply to")
     return f"{begin} {names_line(names)}: {cost}{pace}?"
 
 
