@@ -285,6 +285,7 @@ def execute(
             result.nodes,
             result.skipped,
             interrupted=result.interrupted,
+            stopped=result.stopped,
         )
         watchers.end(outcome)
         _show(result, options)
