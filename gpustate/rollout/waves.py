@@ -192,6 +192,15 @@ class Waves:
             )
             self._set(node.name, end.value, node.reason)
 
+    def returning(self, failed: Sequence[str]) -> frozenset[str]:
+        """Nodes of the waves of failed ones, unless so few may fail; what goes back may be taken out of service again."""
+        if len(failed) < (self.rollout.max_failures or 1):
+            return frozenset()
+        self.gate.stopped = ""
+        waves = {place.name: place.wave for place in self.rollout.places}
+        last = {waves[name] for name in failed if name in waves}
+        return frozenset(name for name, wave in waves.items() if wave in last)
+
     @property
     def stopped(self) -> str:
         """Why it ended early."""
