@@ -339,6 +339,7 @@ def carry_out(
             result.nodes,
             result.skipped,
             interrupted=result.interrupted,
+            stopped=result.stopped,
         )
         watchers.end(outcome)
         show_result(result, options)
