@@ -24,7 +24,6 @@ Json = dict[str, Any]
 
 #: Annotations of the Lease: a request to the run that holds it, and how far its rollout is.
 CONTROL, PROGRESS = "gpustate.io/pause", "gpustate.io/rollout"
-_CONFLICTS = 5
 NAMESPACE, NAME = "kube-system", "gpustate"
 VALID_S = 60.0
 RENEW_S = 15.0
