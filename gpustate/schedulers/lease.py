@@ -245,7 +245,7 @@ def ask(api: Api, run: str, control: str) -> None:
 
 
 def _annotate(api: Api, lease: Json, notes: dict[str, str]) -> None:
-    """Set annotations of the Lease as it was read; an empty one is taken away."""
+    """Set annotations of the Lease as it was read; an empty one is removed."""
     found = {**(lease["metadata"].get("annotations") or {}), **notes}
     lease["metadata"]["annotations"] = {key: value for key, value in found.items() if value}
     lease["metadata"].pop("managedFields", None)
