@@ -210,6 +210,7 @@ class Xid:
     pci: str  # domain, bus and device as in sysfs, without the function: 0000:1b:00
     number: int
     count: int
+    last_s: float  # seconds after boot
     text: str  # the rest of the last line
 
 
@@ -240,5 +241,5 @@ def parse(lines: list[str]) -> tuple[Xid, ...]:
         place = (f"{int(domain, 16):04x}:{rest}", int(match[3]))
         before = found.get(place)
         count = 1 if before is None else before.count + 1
-        found[place] = Xid(*place, count, match[4].strip()[:200])
+        found[place] = Xid(*place, count, float(match[1]), match[4].strip()[:200])
     return tuple(found[place] for place in sorted(found))

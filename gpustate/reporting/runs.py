@@ -11,7 +11,7 @@ from typing import Any
 
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.engine.maintenance import STAYS_OUT
-from gpustate.formats.masking import masked, masked_data
+from gpustate.formats.masking import mask, mask_data
 from gpustate.formats.words import json_text
 from gpustate.plan.ranges import fold
 
@@ -31,7 +31,7 @@ class Run:
         nodes: number of nodes.
         waves: number of nodes of each wave; empty: all at once.
         plan: id of the saved plan, if there is one.
-        digest: SHA-256 of the file ``source``; empty if it is no file.
+        digest: SHA-256 of the file ``source``; empty if it is not a file.
         command: its words, without the limit.
     """
 
@@ -66,7 +66,7 @@ class Run:
             "command": list(self.command),
         }
         kept = {key: value for key, value in values.items() if value or key == "nodes"}
-        data: dict[str, Any] = masked_data(kept)
+        data: dict[str, Any] = mask_data(kept)
         return data
 
 
@@ -80,6 +80,7 @@ class Outcome:
         nodes: results of the nodes.
         skipped: nodes that were not started.
         interrupted: it was stopped early by its user.
+        stopped: why it stopped early; empty: it did not.
         error: why the run failed as a whole.
     """
 
@@ -88,6 +89,7 @@ class Outcome:
     nodes: Sequence[NodeResult] = ()
     skipped: Sequence[str] = ()
     interrupted: bool = False
+    stopped: str = ""
     error: str = ""
 
     def data(self) -> dict[str, Any]:
@@ -111,15 +113,15 @@ class Outcome:
             "held": held(self.nodes),
             "skipped": fold(self.skipped),
         }
-        if self.error:
-            values["error"] = self.error
-        data: dict[str, Any] = masked_data(values)
+        reasons = {"stopped": self.stopped, "error": self.error}
+        values |= {key: reason for key, reason in reasons.items() if reason}
+        data: dict[str, Any] = mask_data(values)
         return data
 
 
 def one_line(data: Mapping[str, Any]) -> bytes:
     """A document as one line of JSON, secrets masked."""
-    text = json_text(masked(json.dumps(masked_data(data), ensure_ascii=False)))
+    text = json_text(mask(json.dumps(mask_data(data), ensure_ascii=False)))
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 

@@ -69,6 +69,7 @@ _RIGHTS = (
 #: Labels by which the GPU Operator's tools let pods of NVIDIA's run on a Node.
 _DEPLOY = "nvidia.com/gpu.deploy."
 _CONFLICTS = 5
+_FAILED_S = 30.0
 #: Clocks that differ by more are wrong.
 _SKEW_S = 60.0
 _REFRESH_S = 180.0
@@ -107,6 +108,7 @@ class Kubernetes:
         self._lease = ClusterLease(api, sleep=sleep, clock=clock)
         self._events = node_events.NodeEvents(api)
         self._lists: _Lists | None = None
+        self._failed = (float("-inf"), ClusterError(""))
         self._may: list[str] | None = None
         self._cluster: eviction.Cluster | None = None
         self._pods: dict[str, list[Json]] | None = None
@@ -121,6 +123,8 @@ class Kubernetes:
     def _listed(self) -> _Lists:
         with self._lock:
             if self._lists is None:
+                if self._clock() < self._failed[0]:
+                    raise self._failed[1]
                 try:
                     nodes = self._api.nodes()
                     maintenances = self._api.maintenances()
@@ -128,6 +132,10 @@ class Kubernetes:
                     if error.status == 403:
                         self._check_rights()
                     raise with_rule(error) from None
+                except ClusterError as error:
+                    # The other nodes of the run do not wait for it one after the other.
+                    self._failed = (self._clock() + _FAILED_S, error)
+                    raise
                 self._lists = _Lists(nodes, cluster_pods.NodeIndex(nodes), maintenances)
             return self._lists
 

@@ -18,7 +18,7 @@ from typing import Any
 from gpustate import clock
 from gpustate.cluster.api import Api
 from gpustate.errors import ClusterError
-from gpustate.formats.masking import masked
+from gpustate.formats.masking import mask
 from gpustate.schedulers.base import Say, Why
 
 Json = dict[str, Any]
@@ -88,7 +88,7 @@ class NodeEvents:
 
 def _event(node: Json, reason: str, text: str, why: Why) -> Json:
     meta, now = node["metadata"], clock.now()
-    words = masked(f"{text} (run {why.run} of {why.person}: {why.text})")
+    words = mask(f"{text} (run {why.run} of {why.person}: {why.text})")
     return {
         "apiVersion": "v1",
         "kind": "Event",

@@ -57,14 +57,14 @@ def test_the_alert_rules_ask_for_a_reset_where_the_catalog_does() -> None:
     [
         (
             "[  100.000001] gpu1 kernel: NVRM: Xid (PCI:0000:1B:00): 79, pid=12, GPU has fallen off the bus.",
-            Xid("0000:1b:00", 79, 1, "pid=12, GPU has fallen off the bus."),
+            Xid("0000:1b:00", 79, 1, 100.000001, "pid=12, GPU has fallen off the bus."),
         ),
         (
             "[    5.5] NVRM: Xid (PCI:0000:07:00 GPU-I:05): 94, pid=1, Contained",
-            Xid("0000:07:00", 94, 1, "pid=1, Contained"),
+            Xid("0000:07:00", 94, 1, 5.5, "pid=1, Contained"),
         ),
-        ("[    5] NVRM: Xid (0000:03:00): 13, x", Xid("0000:03:00", 13, 1, "x")),
-        ("[    5] NVRM: Xid (PCI:00000000:03:00): 13", Xid("0000:03:00", 13, 1, "")),
+        ("[    5] NVRM: Xid (0000:03:00): 13, x", Xid("0000:03:00", 13, 1, 5.0, "x")),
+        ("[    5] NVRM: Xid (PCI:00000000:03:00): 13", Xid("0000:03:00", 13, 1, 5.0, "")),
         ("[    5] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, x", None),
         ("NVRM: Xid (PCI:0000:03:00): 13, without a time", None),
         ("[    5] NVRM: Xid (PCI:zz): 13", None),
@@ -77,4 +77,4 @@ def test_a_line_of_the_log_is_read(line: str, found: Xid | None) -> None:
 def test_lines_are_counted_and_those_before_the_module_was_loaded_are_history() -> None:
     one = "[ {}] NVRM: Xid (PCI:0000:1b:00): 95, x"
     lines = [one.format(5), LOADED, one.format(20), one.format(21)]
-    assert xids.parse(lines) == (Xid("0000:1b:00", 95, 2, "x"),)
+    assert xids.parse(lines) == (Xid("0000:1b:00", 95, 2, 21.0, "x"),)

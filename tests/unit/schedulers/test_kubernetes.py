@@ -198,6 +198,26 @@ def test_a_machine_is_matched_by_its_ids_and_not_by_name(api: FakeApi) -> None:
         scheduler(api).member(facts(boot_id="x", machine_id="y", system_uuid="z"), "n1")
 
 
+def test_a_server_that_does_not_answer_is_not_waited_for_by_each_node(api: FakeApi) -> None:
+    asked: list[int] = []
+
+    def nodes() -> list[Json]:
+        asked.append(1)
+        raise ClusterError("is unreachable")
+
+    api.nodes = nodes  # type: ignore[method-assign]
+    clock = Clock()
+    found = scheduler(api, clock)
+    for _ in range(3):
+        with pytest.raises(ClusterError, match="is unreachable"):
+            found.member(facts(), "gpu1")
+    assert len(asked) == 1
+    clock.now += 60.0
+    with pytest.raises(ClusterError):
+        found.member(facts(), "gpu1")
+    assert len(asked) == 2
+
+
 def test_a_hold_is_a_cordon_and_its_record_in_one_write(api: FakeApi) -> None:
     found = scheduler(api)
     member = found.hold(found.member(facts(), "gpu1"), WHY)
