@@ -16,6 +16,10 @@ from gpustate import registry
 _KEEPS = re.compile(r"\b(RestoreOriginal|ForgetOriginal|writes\()")
 #: States that keep originals and whose way back is tested elsewhere, or that have none, each with the reason.
 ELSEWHERE = {
+    **dict.fromkeys(
+        ("cdi", "driver-repository", "toolkit-repository"),
+        "their files are wholly gpustate's: they forget what they have replaced",
+    ),
     "driver": "tests/node/test_rollback.py: dnf's stream file is kept by nodes with rpm only; all others are gpustate's",
 }
 

@@ -583,6 +583,5 @@ def test_the_answer_of_the_process_is_read_with_the_rest() -> None:
 @pytest.mark.parametrize("version", ["1.6.20", "1.7.24", "2.0.5", "2.3.4"])
 def test_a_rollback_restores_the_bytes(version: str) -> None:
     rolled_back(node_with(version), None, ContainerdHandlerRegistered())
-    one, other = (ContainerdHandlerRegistered(binary=path) for path in ("/usr/bin/a", "/usr/bin/b"))
-    rolled_back(node_with(version), one, other)
-    rolled_back(node_with(version), other, ContainerdHandlerRegistered(ensure="absent"))
+    absent = ContainerdHandlerRegistered(ensure="absent")
+    rolled_back(node_with(version), ContainerdHandlerRegistered(enable_cdi=True), absent)
