@@ -250,7 +250,9 @@ def execute(
         context(verb, source, options),
         reason=options.get("reason") or "",
         nodes=len(inventory.nodes),
-        waves=watching.wave_sizes(serial, _pace_of(target), len(inventory.nodes)),
+        waves=watching.wave_sizes(
+            serial, _pace_of(target), inventory, str(options.get("canary") or "")
+        ),
         plan="" if isinstance(target, api.Policy) else str(saved.document_of(target)["id"]),
     )
 
@@ -337,6 +339,7 @@ def carry_out(
             result.nodes,
             result.skipped,
             interrupted=result.interrupted,
+            stopped=result.stopped,
         )
         watchers.end(outcome)
         show_result(result, options)

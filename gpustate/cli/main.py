@@ -100,6 +100,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "history",
         "Show the last runs from this controller: person, policy, reason, outcome.",
     ),
+    "support-bundle": (
+        "support_bundle",
+        "support_bundle",
+        "Collect versions, policy, run, logs and diagnosis of nodes for a bug report.",
+    ),
     "status": (
         "status",
         "status",

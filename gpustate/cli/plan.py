@@ -102,7 +102,7 @@ def make_plan(
     made = context(verb, source, options)
     batches = common.serial(serial)
     count = len(inventory.nodes)
-    waves = watching.wave_sizes(batches, policy.pace, count)
+    waves = watching.wave_sizes(batches, policy.pace, inventory)
     about = run_of(fleet.new_run_id(), verb, source, made, nodes=count, waves=waves)
     shared: dict[str, Any] = {
         "lock": common.lock_file(source, options) or False,

@@ -80,7 +80,7 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
         context("rollback", run, options),
         reason=options.get("reason") or "",
         nodes=len(inventory.nodes),
-        waves=watching.wave_sizes(serial, (), len(inventory.nodes)),
+        waves=watching.wave_sizes(serial, (), inventory),
         plan=str(planned.document["id"]),
     )
     carry_out(

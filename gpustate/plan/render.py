@@ -55,6 +55,8 @@ _COSTS = {
 _DIFF = {"+": "green", "-": "red", "@": "cyan", "~": "yellow"}
 #: Longer lines are cut; the documents have the whole text.
 _LONGEST = 4000
+#: Ranges of names that a line shows.
+_RANGES = 6
 
 
 @dataclass(slots=True)
@@ -119,11 +121,11 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
                 page.add("         ", (f"{title + ':':<9}{state[title]}", ""))
 
 
-def names_line(names: Sequence[str], limit: int = 6) -> str:
+def names_line(names: Sequence[str]) -> str:
     """The first names, folded into ranges, and the number of the others."""
     ranges = fold(names)
-    first = ", ".join(ranges[:limit])
-    more = f" and {len(ranges) - limit} more" if len(ranges) > limit else ""
+    first = ", ".join(ranges[:_RANGES])
+    more = f" and {len(ranges) - _RANGES} more" if len(ranges) > _RANGES else ""
     return f"{first}{more}" + (f" ({len(names)} nodes)" if len(names) > 1 else "")
 
 
