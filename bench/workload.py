@@ -80,9 +80,6 @@ LOOKS = (
     "uname -r",
 )
 
-#: What drift changes on every node: one resource of each kind that has one of its own.
-DRIFTED = 4
-
 
 def hosts(count: int) -> list[str]:
     """Addresses of the nodes, which are their names too."""
@@ -127,7 +124,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def drift(folder: Path) -> None:
-    """Change :data:`DRIFTED` resources of a node: a static file, a template, a line, a unit."""
+    """Change four resources of a node: a static file, a template, a line, a unit."""
     (folder / "etc/dcgm/dcgm.conf").write_text("somebody was here\n")
     (folder / "etc/containerd/config.toml").unlink(missing_ok=True)
     _write(

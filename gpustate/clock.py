@@ -10,4 +10,9 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-__all__ = ["now"]
+def timestamp() -> str:
+    """The time in UTC, to the millisecond: ``2026-03-01T08:30:00.123Z``."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+__all__ = ["now", "timestamp"]

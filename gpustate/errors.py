@@ -8,7 +8,7 @@
     │   └── InventoryError   the text of an inventory, or a limit pattern
     ├── GraphError           unknown names, cycles, one name with two owners
     ├── RefusedError         stale plan, compatibility, safety gate
-    ├── LockHeld             somebody else holds the node
+    ├── LockHeld             another run holds the node
     ├── ConnectionFailed     the node could not be reached, or the connection broke
     ├── ProbeError           the node answered, and the answer makes no sense
     ├── StepFailed           a step of an apply went wrong on the node
@@ -107,7 +107,7 @@ class RefusedError(GpustateError):
 
 
 class LockHeld(GpustateError):
-    """Somebody else holds the node."""
+    """Another run holds the node."""
 
     exit_code = EXIT_LOCKED
 

@@ -33,7 +33,7 @@ class TextFiles:
         kind: what such a file is, for messages: ``policy``.
         error: raised for everything wrong with one.
         limit_mib: more than any real one; less than what would hurt the machine gpustate runs on.
-        keep_mark: a byte order mark in front stays in the text, for files that somebody else reads.
+        keep_mark: a byte order mark in front stays in the text, for files that other programs read.
     """
 
     kind: str

@@ -34,7 +34,7 @@ Override = Mapping[str, Any] | None
 
 
 def kubernetes_node(**overrides: Override) -> Policy:
-    """Driver, container toolkit, the runtime's handler, CDI and labels, proven by the validator.
+    """Driver, container toolkit, the runtime's handler, CDI and labels, with validation.
 
     Raises:
         PolicyError: an override of a state the stack does not have, or a wrong parameter.

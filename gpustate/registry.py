@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 
 from gpustate.core.state import AnyState, State
 from gpustate.errors import GraphError, PolicyError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -98,7 +98,7 @@ class Registry:
         """
         found = self.find(name)
         if found is None:
-            raise GraphError(f"there is no state {shown(name)}", fix=self.hint(name))
+            raise GraphError(f"there is no state {quote(name)}", fix=self.hint(name))
         return found
 
     def hint(self, name: str) -> str:

@@ -1,7 +1,7 @@
 """dcgm-exporter runs as a host service, and its answer has every wanted field of every GPU.
 
 Its counters file is made for the GPUs of the node: a field that none of them can report is left out and
-named, because the exporter would leave it out without a word. The proof is a real request on the node
+named, because the exporter would leave it out without a word. Validation is a real request on the node
 at every look: what is wanted and not in the answer is drift. A GPU that hangs vanishes from the answer,
 and an exporter that lost its host engine answers with nothing; both show here.
 
@@ -109,7 +109,7 @@ class DcgmExporterRunning(State[Observed]):
         interval_ms: how often values are read.
         engine: host engine it asks; empty: one of its own, inside it.
         job_mapping: folder in which a scheduler's prolog names the job of each GPU; empty: none.
-        scrape: prove at every look that the answer is complete.
+        scrape: check at every probe that the answer is complete.
 
     Disruption:
         ``RESTART`` where an exporter that runs gets another configuration or version: metrics pause

@@ -49,7 +49,7 @@ class Observed:
     Args:
         missing: device nodes without their link, as ``195:0 /dev/nvidia0``.
         rule_text: our udev rule.
-        rule_elsewhere: the same rule of somebody else; empty where there is none.
+        rule_elsewhere: the same foreign rule; empty where there is none.
         exposed: containers that lose their GPUs at a daemon-reload.
         image: a root to be baked: only the next boot counts.
     """

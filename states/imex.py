@@ -85,7 +85,7 @@ class Observed:
     status: str = ""  # what the daemon says of itself; empty where it cannot be asked
     kept: bool = False  # its files as they were before gpustate are kept for giving them back
     channels: int = 0  # device nodes that CUDA programs open
-    idle: str = ""  # why the service runs nothing: a drop-in of somebody else
+    idle: str = ""  # why the service runs nothing: a foreign drop-in
     image: bool = False
     manager: str = "apt"
 

@@ -155,7 +155,7 @@ class K0sHandlerRegistered(RuntimeState[Observed]):
                 f"{found.unit}, or register the handler in it yourself"
             )
         if text is None and found.dump and not observed.lacks:
-            return Edit({})  # registered by somebody else with the same effect
+            return Edit({})  # a foreign registration with the same effect
         wanted = self._drop_in(found)
         why = "k0s restarts its containerd when it changes" if found.active else ""
         return Edit({} if wanted == text else {DROP_IN_PATH: wanted}, why=why)

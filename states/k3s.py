@@ -55,7 +55,7 @@ class Service:
         started: when, in seconds; 0 when it does not run.
         folder: where its containerd's configuration is generated.
         config: that configuration; ``None`` where none was generated yet.
-        template: a template of somebody else that leaves the detection out; empty where there is none.
+        template: a foreign template that leaves the detection out; empty where there is none.
         enabled: its ``UnitFileState``.
     """
 
@@ -162,7 +162,7 @@ class K3sHandlerRegistered(State[Observed]):
         default: containers that name no handler must get this one: checked, not set, since the setting
             stands in a file of theirs.
         restart: ``systemd`` restarts the service once when it was started before the program was there, and
-            starts it where it has run before and is stopped; ``none`` leaves that to somebody else. A disabled one
+            starts it where it has run before and is stopped; ``none`` leaves the service alone. A disabled one
             is enabled and started, unless another runtime is enabled or runs.
 
     Disruption:

@@ -81,7 +81,7 @@ class Microk8sHandlerRegistered(RuntimeState[RuntimeObservation]):
         binary: absolute path of ``nvidia-container-runtime``.
         default: containers that name no handler get this one.
         restart: ``systemd`` restarts its containerd when the template changes and rolls it back when it does
-            not come up; ``none`` leaves that to somebody else.
+            not come up; ``none`` leaves the service alone.
 
     Disruption:
         ``RESTART`` of its containerd when the template changes; containers go on.

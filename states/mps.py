@@ -1,4 +1,4 @@
-"""The CUDA Multi Process Service runs on a host without Kubernetes, and two clients prove it.
+"""The CUDA Multi Process Service runs on a host without Kubernetes, validated with two clients.
 
 MPS lets processes share a GPU at the same time instead of in turns. Its control daemon has to run
 before the first client, with the GPUs in exclusive mode, so that nobody goes past it; limits given to
@@ -6,8 +6,8 @@ the daemon are what every client gets that asks for none. In Kubernetes the devi
 daemon of its own for each resource: there this state has no place.
 
 Surprising: a client that cannot reach the daemon runs anyway, without MPS, as long as the GPU is
-in default mode, so "it works" proves nothing. The proof here is two processes with a context on the
-same GPU at once, both of them known to the MPS server. One server serves one user at a time: jobs of
+in default mode. So validation needs two processes with a context on the same GPU at once, both of them known to the
+MPS server. One server serves one user at a time: jobs of
 other users wait. Exclusive mode is lost with a reboot, so the unit sets it, and takes it back.
 
 Sources:
@@ -66,7 +66,7 @@ class Observed:
     at_boot: bool = False
     threads: str | None = None  # default share of threads; None: the daemon does not answer
     exclusive: tuple[str, ...] = ()  # UUIDs of GPUs in exclusive mode
-    proven: str | None = None  # what the kept proof was made for
+    proven: str | None = None  # what the validation record is valid for
     control: bool = False  # nvidia-cuda-mps-control is there
     package: str | None = None  # version of the package that has it, where it has one of its own
     offered: tuple[str, ...] = ()  # versions of that package in the repositories

@@ -131,7 +131,7 @@ class GpuDirectRdmaEnabled(State[Observed]):
                 loaded=True,
                 built=observed.symbol or observed.built,
             )
-        # A module that somebody else loads is theirs; ours is known by its file.
+        # A foreign module stays loaded; ours is known by its file.
         ours = observed.autoload_text is not None
         return replace(observed, autoload_text=None, loaded=observed.loaded and not ours)
 

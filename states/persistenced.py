@@ -49,8 +49,10 @@ class Observed:
     unit_text: str | None
     has_gpus: bool  # here and now; an image has none
     systemd: bool  # it runs, or will in what boots the image
-    undone: str = ""  # a drop-in of somebody else that is read after ours and has it start with no persistence mode
-    idle: str = ""  # why the service runs nothing: a drop-in of somebody else
+    undone: str = (
+        ""  # a foreign drop-in that is read after ours and has it start with no persistence mode
+    )
+    idle: str = ""  # why the service runs nothing: a foreign drop-in
     lacks_program: bool = False  # which the unit of the package runs
 
 

@@ -8,7 +8,7 @@ that an interrupted run left half-configured.
 
 Surprising: packages of NVIDIA and kernel modules built by dkms are left to the states that own
 them, even half-configured: what keeps them from being configured (a module that does not build) is
-often cured only by installing another version. While somebody else holds the package lock nothing
+often cured only by installing another version. While another program holds the package lock nothing
 is repaired either, because what looks interrupted is then in the middle of its work.
 
 Sources:

@@ -9,6 +9,8 @@ driver met them (on a DGX A100 they differ); and ``Cores=`` are Slurm's own numb
 kernel's of CPUs. ``gres.conf`` may hold lines of others (another kind of resource): those stay byte
 for byte, ours stand between two marks. ``Gres=`` and ``Feature=`` of ``slurm.conf`` belong to the whole
 cluster, so this state writes the node's line into a file of its own and leaves ``slurm.conf`` alone.
+slurmd ends for good if a device node of ``gres.conf`` is not there within 19 s of its start, so a drop-in starts it
+after the services that create them, and again when it ended.
 
 Sources:
     Slurm, gres.conf(5) and slurm.conf(5) 22.05 and 25.11; "Generic Resource (GRES) Scheduling".
@@ -30,6 +32,16 @@ from gpustate.ops import first_boot
 from gpustate.ops.library import original_path
 from gpustate.probes import slurm_gpus
 
+_DROP_IN = """\
+# Written by gpustate. slurmd ends if a GPU of gres.conf has no device node yet.
+[Unit]
+After=nvidia-persistenced.service nvidia-fabricmanager.service
+StartLimitIntervalSec=0
+
+[Service]
+Restart=on-failure
+RestartSec=10
+"""
 _FOLDER = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
 
 
@@ -39,6 +51,7 @@ class Observed:
 
     gres_text: str | None
     node_text: str | None
+    drop_in: str | None = None
     gres_file: str = (
         ""  # owner and mode of gres.conf, where gpustate has made it and they are not as written
     )
@@ -48,6 +61,7 @@ class Observed:
     gpus: bool = False  # here and now
     slurmd: bool = False  # it is installed
     active: bool = False
+    systemd: bool = True
     problem: str | None = None
     image: bool = False
     able: bool = False  # an image's Python can describe the GPUs at the first boot
@@ -75,7 +89,7 @@ class SlurmGresConfigured(State[Observed]):
     left_to_apply: ClassVar[bool] = True
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = (
-        *("gres_text", "node_text", "gres_file", "lines", "node_line"),
+        *("gres_text", "node_text", "drop_in", "gres_file", "lines", "node_line"),
     )
 
     folder: Annotated[str, _FOLDER] = "/etc/slurm"
@@ -97,9 +111,15 @@ class SlurmGresConfigured(State[Observed]):
         """The file with the node's line."""
         return f"{self.folder}/gpustate-node.conf"
 
+    @property
+    def drop_in_path(self) -> str:
+        """The drop-in of slurmd's unit."""
+        return f"/etc/systemd/system/{self.unit}.d/gpustate.conf"
+
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         gres, node_text = node.read_text(self.gres_path), node.own_text(self.node_path)
+        drop_in = node.own_text(self.drop_in_path)
         otherwise, kept = node.otherwise(self.gres_path), original_path(self.gres_path)
         known = node.stats(kept, f"{kept}.path")
         unit = node.units(self.unit).get(self.unit)
@@ -109,6 +129,7 @@ class SlurmGresConfigured(State[Observed]):
         return Observed(
             gres_text=gres,
             node_text=node_text,
+            drop_in=drop_in,
             gres_file=otherwise if f"{kept}.path" in known and kept not in known else "",
             lines=result.lines,
             node_line=result.node_line,
@@ -117,6 +138,7 @@ class SlurmGresConfigured(State[Observed]):
             slurmd=result.slurmd,
             active=unit is not None and unit.active,
             problem=result.problem,
+            systemd=facts.systemd,
             image=facts.image,
             able=facts.image and first_boot.has_python(node),
         )
@@ -137,7 +159,13 @@ class SlurmGresConfigured(State[Observed]):
         ):
             gres = observed.gres_text  # somebody's file without a line of ours, be it empty
         otherwise = "" if gres is not None else observed.gres_file
-        return replace(observed, gres_text=gres, node_text=node_text, gres_file=otherwise)
+        return replace(
+            observed,
+            gres_text=gres,
+            node_text=node_text,
+            drop_in=_DROP_IN if lines and observed.systemd else None,
+            gres_file=otherwise,
+        )
 
     def refuse(self, observed: Observed) -> str | None:
         if self.absent or observed.image:
@@ -167,6 +195,7 @@ class SlurmGresConfigured(State[Observed]):
             paths={
                 "gres_text": self.gres_path,
                 "node_text": self.node_path,
+                "drop_in": self.drop_in_path,
                 "gres_file": self.gres_path,
             },
             notes=notes,
@@ -174,7 +203,12 @@ class SlurmGresConfigured(State[Observed]):
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         wanted = self.desired(observed)
-        for field, path in (("node_text", self.node_path), ("gres_text", self.gres_path)):
+        files = {
+            "drop_in": self.drop_in_path,
+            "node_text": self.node_path,
+            "gres_text": self.gres_path,
+        }
+        for field, path in files.items():
             if field not in plan.fields:
                 continue
             text: str | None = getattr(wanted, field)
@@ -184,6 +218,8 @@ class SlurmGresConfigured(State[Observed]):
                 yield ops.RemoveFile(path)
             if self.absent:
                 yield ops.ForgetOriginal(path)
+            if field == "drop_in" and observed.systemd:
+                yield ops.DaemonReload()
         if "gres_file" in plan.fields and wanted.gres_text is not None:
             yield ops.PutText(self.gres_path, wanted.gres_text, mode=0o644)
         if "gres_text" in plan.fields and observed.active:

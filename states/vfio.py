@@ -81,7 +81,7 @@ class Observed:
     bound: dict[str, str] = field(default_factory=dict[str, str])  # address: driver
     overrides: dict[str, str] = field(default_factory=dict[str, str])  # address: driver_override
     devices: tuple[Device, ...] = ()
-    strangers: tuple[str, ...] = ()  # others with a driver in the groups of the devices
+    others_bound: tuple[str, ...] = ()  # others with a driver in the groups of the devices
     way: str = ""
     against: tuple[str, ...] = ()
     module: bool = False  # vfio-pci is in the kernel
@@ -162,7 +162,7 @@ class VfioBound(State[Observed]):
             bound={d.address: d.driver for d in devices},
             overrides={d.address: d.override for d in devices if "vfio" in d.override},
             devices=devices,
-            strangers=tuple(f"{a} ({k})" for a, k in members if a not in chosen and k),
+            others_bound=tuple(f"{a} ({k})" for a, k in members if a not in chosen and k),
             way=line.way,
             against=line.against(words),
             module="module=1" in looked.splitlines(),
@@ -185,7 +185,7 @@ class VfioBound(State[Observed]):
         if not self.devices:
             return observed
         words = self._words(observed.cpu)
-        # Arguments that somebody else gives already are theirs; we add nothing then.
+        # Arguments that are set already are foreign; nothing is added then.
         theirs = observed.drop_in is None and not observed.menu_lacks and not observed.running_lacks
         wanted = grub.drop_in_text(self.name, words)
         return replace(
@@ -238,9 +238,9 @@ class VfioBound(State[Observed]):
                 f"{', '.join(consoles)} shows the console of this node; choose another console in "
                 "the firmware, or exclude the device"
             )
-        if observed.strangers:
+        if observed.others_bound:
             return (
-                f"{', '.join(observed.strangers)} shares an IOMMU group with a chosen device, and "
+                f"{', '.join(observed.others_bound)} shares an IOMMU group with a chosen device, and "
                 "would lose its driver; add it to devices too, or move the card to another slot"
             )
         return None

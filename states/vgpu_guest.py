@@ -1,7 +1,7 @@
 """A virtual machine with a vGPU has its licence: gridd.conf, the client's token, and nvidia-gridd.
 
 Without a licence a vGPU works for a while and is then slowed down, which looks like anything but a
-licence. So the proof is what the driver says (``License Status: Licensed``), not that files are there.
+licence. So what counts is the driver's report (``License Status: Licensed``), not that files are there.
 
 Surprising: gridd.conf comes as a template and may hold settings of others, which stay; the token is what
 names the licence server, and is the machine's secret: it is compared by its checksum, and never shown.

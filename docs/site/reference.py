@@ -243,7 +243,7 @@ def traits(cls: type[AnyState]) -> Iterator[str]:
     """What else is declared."""
     if cls.known_after:
         yield f"Until it is known, a plan shows `{cls.worst.word}` as its worst disruption."
-    if cls.proof:
+    if cls.validating:
         yield "It only validates: a failure is exit code 3."
     if cls.needs_gpu:
         yield "Not applicable on nodes for which the policy expects no GPU (`preflight: {gpus: 0}`)."

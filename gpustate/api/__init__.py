@@ -27,20 +27,22 @@ if TYPE_CHECKING:
     from gpustate.api.results import ApplyResult, DriftResult, PlanResult, Result
     from gpustate.api.sources import load_inventory, load_policy
     from gpustate.core.change import Change, Disruption
+    from gpustate.core.drain import DrainOverrides, DrainPolicy, EvictionRules
     from gpustate.core.inventory import Inventory, InventoryNode
     from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
     from gpustate.core.policy import Policy
     from gpustate.engine.events import Event
     from gpustate.rollout.options import Schedulers
-    from gpustate.schedulers.base import DrainPolicy
 
 __all__ = [
     "ApplyResult",
     "Change",
     "Disruption",
+    "DrainOverrides",
     "DrainPolicy",
     "DriftResult",
     "Event",
+    "EvictionRules",
     "Inventory",
     "InventoryNode",
     "NodeResult",
@@ -62,9 +64,11 @@ _HOME = {
     "ApplyResult": "gpustate.api.results",
     "Change": "gpustate.core.change",
     "Disruption": "gpustate.core.change",
-    "DrainPolicy": "gpustate.schedulers.base",
+    "DrainOverrides": "gpustate.core.drain",
+    "DrainPolicy": "gpustate.core.drain",
     "DriftResult": "gpustate.api.results",
     "Event": "gpustate.engine.events",
+    "EvictionRules": "gpustate.core.drain",
     "Inventory": "gpustate.core.inventory",
     "InventoryNode": "gpustate.core.inventory",
     "NodeResult": "gpustate.core.outcome",

@@ -12,7 +12,7 @@ from gpustate.core.policy import Policy
 from gpustate.errors import UsageError
 from gpustate.files import write_private
 from gpustate.formats.json_pages import dumps
-from gpustate.formats.masking import masked, masked_data
+from gpustate.formats.masking import mask, mask_data
 from gpustate.formats.words import json_text
 
 
@@ -56,7 +56,7 @@ class Result:
 
     def to_json(self) -> str:
         """The document as the command line prints it, secrets masked."""
-        return masked(json_text(dumps(masked_data(self.document))) + "\n")
+        return mask(json_text(dumps(mask_data(self.document))) + "\n")
 
     def save(self, path: str | Path) -> None:
         """Write the document to a file, readable by its owner only.
@@ -108,10 +108,12 @@ class ApplyResult(Result):
     """Result of an apply; ``document`` is a ``gpustate.result/1``.
 
     Args:
-        skipped: names of nodes that were not started because an earlier batch failed.
+        skipped: names of nodes that were not started because the run stopped early.
+        stopped: why it stopped early; empty: it did not.
     """
 
     skipped: tuple[str, ...]
+    stopped: str = ""
 
     @property
     def changed(self) -> tuple[str, ...]:

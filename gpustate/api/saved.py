@@ -68,6 +68,7 @@ def policy_of(
             allow=data.get("allow"),
             last=data.get("last", ()),
             pace=data.get("pace", ()),
+            drain=data.get("drain"),
             **layers,
         )
     except PolicyError as error:

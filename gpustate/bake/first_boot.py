@@ -29,7 +29,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.core.node import Node
 from gpustate.core.state import AnyState, State, diff
 from gpustate.core.step import Step
-from gpustate.formats.masking import masked
+from gpustate.formats.masking import mask
 from gpustate.ops import LIBRARY
 from gpustate.plan.make import applicable, must_hold_first
 
@@ -191,7 +191,7 @@ def compiled(
         "LINK_FOLDER": UNIT_LINK.rpartition("/")[0],
     }
     run, head = shell.fill(_RUN, **words), shell.fill(_PROGRAM, **words)
-    labels = [(state, masked(step.label)) for state, step in program.steps]
+    labels = [(state, mask(step.label)) for state, step in program.steps]
     work = tuple(f"{state}: {' '.join(label.split())}" for state, label in labels)
     listed = [{"state": state, "label": label} for state, label in labels]
     files = {

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpustate.errors import UsageError
 from gpustate.formats import schemas, strict_json
-from gpustate.formats.masking import masked_data
+from gpustate.formats.masking import mask_data
 
 FORMAT = "gpustate.bundle/1"
 NAME = "manifest.json"
@@ -177,7 +177,7 @@ def to_text(manifest: Manifest) -> str:
             _target_data(one, sources) for one in sorted(manifest.targets, key=lambda t: t.name)
         ],
     }
-    return json.dumps(masked_data(data), indent=1, ensure_ascii=True) + "\n"
+    return json.dumps(mask_data(data), indent=1, ensure_ascii=True) + "\n"
 
 
 def _target_data(target: Target, sources: list[Source]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import re
 import subprocess
 import tempfile
 import urllib.parse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from email.utils import mktime_tz, parsedate_tz
 from functools import cached_property
@@ -266,8 +266,3 @@ def _packages(
         f"{place.base}: its signed index does not list {stem}",
         fix="check component and architecture",
     )
-
-
-def fingerprints_of(keys: Iterable[bytes]) -> tuple[str, ...]:
-    """Fingerprints of the primary keys of key rings."""
-    return tuple(dict.fromkeys(f for key in keys for f in openpgp.primaries(openpgp.binary(key))))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate import clock
-from gpustate.cli import common, notes, rules
+from gpustate.cli import common, notes, reports, rules, watching
 from gpustate.cli.context import context
+from gpustate.cli.rollout import rollout_options, strategy_of
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import UsageError
 
@@ -59,15 +60,16 @@ apply_options = common.options(
     click.option(
         "--serial",
         metavar="SIZES",
-        help="Process nodes in batches, one after the other: 1,10%,50%.",
+        help="Process nodes in waves, one after the other: 1,10%,50%.",
     ),
     click.option(
         "--max-failures",
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Begin no further node once N have failed [default: the batch of the first is the last].",
+        help="Begin no further node once N have failed [default: the wave of the first is the last].",
     ),
+    *rollout_options,
     click.option(
         "--reason",
         metavar="TEXT",
@@ -78,6 +80,7 @@ apply_options = common.options(
         is_flag=True,
         help="Show the content of files that change; secrets stay masked.",
     ),
+    reports.report_option,
 )
 
 
@@ -88,6 +91,7 @@ apply_options = common.options(
 @common.lock_options
 @apply_options
 @scheduler_options
+@watching.watch_options
 def apply(policy: str, **options: Any) -> None:
     """Apply POLICY, or a saved PLAN exactly as it was saved.
 
@@ -112,6 +116,7 @@ def apply_policy(
 ) -> None:
     """Apply a policy, after confirmation on a terminal unless ``--yes`` is given."""
     rules.read()
+    reports.check(options.get("reports") or (), options["serial"])
     if not options["yes"]:
         if not sys.stdin.isatty():
             raise UsageError(
@@ -121,7 +126,7 @@ def apply_policy(
 
         planned, document = make_plan(
             source,
-            options,
+            watching.recorded(options),
             output="text",
             diff=options["diff"],
             ensure=ensure,
@@ -142,6 +147,7 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
 
     document = saved.read(path)
     rules.read()
+    reports.check(options.get("reports") or (), options["serial"])
     if not options["yes"]:
         if not sys.stdin.isatty():
             raise UsageError("stdin is not a terminal", fix="pass --yes")
@@ -183,6 +189,7 @@ def resume_plan(path: str, options: dict[str, Any]) -> None:
     """
     from gpustate.api import saved
 
+    reports.check(options.get("reports") or (), options["serial"])
     execute(path, options, verb="apply", plan=saved.read(path), partly_applied=True)
 
 
@@ -198,9 +205,8 @@ def execute(
     """Run an apply and print its result."""
     from gpustate import api
     from gpustate.api import saved
-    from gpustate.cli.show import show
     from gpustate.engine import fleet, records
-    from gpustate.plan import render
+    from gpustate.reporting.runs import Outcome, run_of
 
     def read_policy(name: str) -> Policy:
         return common.load_policy(name, options)
@@ -211,59 +217,105 @@ def execute(
         notes.report_unknown_targets(inventory, target, source)
     else:
         inventory = saved.only_planned(inventory, saved.document_of(target), source)
-    run = fleet.new_run_id()
-    record: Any = None
-
-    def started(run: str) -> None:
-        nonlocal record
-        person, born = fleet.person(), fleet.born(os.getpid())
-        record = records.begin(
-            run, verb, source, options, person=person, born=born, created=clock.now()
-        )
-
-    quiet, resume = options["output"] == "json", f"gpustate resume {run}"
-    with common.watched(inventory, quiet=quiet, resume=resume) as (listen, stop):
-        result = api.apply(
-            target,
-            inventory,
-            lock=common.lock_file(source, options) or False,
-            remove=ensure == "absent",
-            forks=options["forks"],
-            max_disruption=options["max_disruption"],
-            all_or_nothing=bool(options.get("all_or_nothing")),
-            serial=common.serial(options["serial"]),
-            max_failures=int(options.get("max_failures") or 0),
-            reason=options.get("reason") or "",
-            schedulers=schedulers_of(options),
-            events=listen,
-            stop=stop,
-            started=started,
-            run=run,
-            source=source,
-            context=context(verb, source, options),
-            read_policy=read_policy,
-            partly_applied=partly_applied,
-        )
-    document = result.document
-    records.end(
-        record,
-        interrupted=result.interrupted or bool(result.skipped),
-        outcome={
-            "exit_code": result.exit_code,
-            "summary": result.summary,
-            "nodes": {node.name: node.status.value for node in result.nodes},
-            "skipped": list(result.skipped),
-            "ended": clock.now(),
-        },
+    serial = common.serial(options["serial"])
+    about = run_of(
+        fleet.new_run_id(),
+        verb,
+        source,
+        context(verb, source, options),
+        reason=options.get("reason") or "",
+        nodes=len(inventory.nodes),
+        waves=watching.wave_sizes(serial, _pace_of(target), len(inventory.nodes)),
+        plan="" if isinstance(target, api.Policy) else str(saved.document_of(target)["id"]),
     )
+    with watching.watching(
+        about, options, inventory, output=options["output"], audited=True
+    ) as watchers:
+        record: Any = None
+
+        def started(run: str) -> None:
+            nonlocal record
+            person, born = fleet.person(), fleet.born(os.getpid())
+            kept = watching.recorded(options)
+            record = records.begin(
+                run, verb, source, kept, person=person, born=born, created=clock.now()
+            )
+            watchers.begin()
+
+        quiet, resume = options["output"] == "json", f"gpustate resume {about.run}"
+        with common.watched(inventory, quiet=quiet, resume=resume) as (listen, stop):
+            result = api.apply(
+                target,
+                inventory,
+                lock=common.lock_file(source, options) or False,
+                remove=ensure == "absent",
+                forks=options["forks"],
+                max_disruption=options["max_disruption"],
+                all_or_nothing=bool(options.get("all_or_nothing")),
+                serial=serial,
+                max_failures=int(options.get("max_failures") or 0),
+                **strategy_of(options),
+                reason=options.get("reason") or "",
+                schedulers=schedulers_of(options),
+                events=watching.listener(watchers, listen),
+                stop=stop,
+                started=started,
+                run=about.run,
+                source=source,
+                context=context(verb, source, options),
+                read_policy=read_policy,
+                partly_applied=partly_applied,
+            )
+        records.end(
+            record,
+            interrupted=result.interrupted or bool(result.skipped or result.stopped),
+            outcome={
+                "exit_code": result.exit_code,
+                "summary": result.summary,
+                "nodes": {node.name: node.status.value for node in result.nodes},
+                "skipped": list(result.skipped),
+                "ended": clock.now(),
+            },
+        )
+        outcome = Outcome(
+            result.exit_code,
+            result.summary,
+            result.nodes,
+            result.skipped,
+            interrupted=result.interrupted,
+        )
+        watchers.end(outcome)
+        _show(result, options)
+        reports.write_result(result.document, options, watchers, outcome)
+    common.finish(result.exit_code)
+
+
+def _pace_of(target: Policy | saved.Plan | api.PlanResult) -> Sequence[str]:
+    """Batch sizes of a policy."""
+    from gpustate import api
+    from gpustate.api import saved
+
+    if isinstance(target, api.Policy):
+        return target.pace
+    pace: Sequence[str] = saved.document_of(target)["policy"].get("pace", ())
+    return pace
+
+
+def _show(result: api.ApplyResult, options: dict[str, Any]) -> None:
+    """Print the result of an apply."""
+    from gpustate.cli.show import show
+    from gpustate.plan import render
+
+    document = result.document
     if options["output"] == "json":
         common.write_out(common.as_json(document))
-    else:
-        show(render.nodes_page(document, diff=options["diff"]))
-        show(render.troubles_page(document, diff=options["diff"]))
-        if result.skipped:
-            click.echo(f"Not started: {render.names_line(result.skipped)}")
-        if result.interrupted:
-            click.echo(f"Interrupted. Resume it with: gpustate resume {result.run}")
-        click.echo(result.summary)
-    common.finish(result.exit_code)
+        return
+    show(render.nodes_page(document, diff=options["diff"]))
+    show(render.troubles_page(document, diff=options["diff"]))
+    if result.stopped:
+        click.echo(f"Stopped: {result.stopped}")
+    if result.skipped:
+        click.echo(f"Not started: {render.names_line(result.skipped)}")
+    if result.interrupted:
+        click.echo(f"Interrupted. Resume it with: gpustate resume {result.run}")
+    click.echo(result.summary)

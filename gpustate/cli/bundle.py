@@ -12,7 +12,7 @@ import click
 
 from gpustate.cli import common
 from gpustate.errors import EXIT_VALIDATION, UsageError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 
 if TYPE_CHECKING:
     from gpustate.bundle.manifest import Manifest
@@ -36,7 +36,7 @@ class _Bundle(click.Group):
             near = difflib.get_close_matches(args[0], self.commands, 1)
             if near and not os.path.lexists(args[0]):
                 raise UsageError(
-                    f"bundle: {shown(args[0])} is neither a file nor a verb",
+                    f"bundle: {quote(args[0])} is neither a file nor a verb",
                     fix=f"did you mean {near[0]!r}",
                 )
             args = ["make", *args]

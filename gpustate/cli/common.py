@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gpustate.core.node import Node
     from gpustate.core.policy import Policy
     from gpustate.engine.events import Listener
-    from gpustate.engine.fleet import FleetResult, Request
     from gpustate.inventory.vault import Vault
     from gpustate.policies import Changes
 
@@ -381,15 +380,6 @@ def watched(
         yield progress.event, stop
 
 
-def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
-    """Run with progress on standard error; Ctrl-C stops it after the current steps."""
-    from gpustate.engine import fleet
-
-    resume = f"gpustate resume {request.run}" if request.apply and request.run else ""
-    with watched(request.inventory, quiet=quiet, resume=resume) as (listen, stop):
-        return fleet.run(request, listen, stop)
-
-
 def check_out(path: str) -> None:
     """Check before a run that its result can be written."""
     folder = Path(path).parent
@@ -410,9 +400,9 @@ def raise_all(errors: Sequence[GpustateError]) -> None:
 
 def write_out(text: str, path: str | None = None) -> None:
     """Print, or write a file atomically, readable by its owner only."""
-    from gpustate.formats.masking import masked
+    from gpustate.formats.masking import mask
 
-    text = masked(text)
+    text = mask(text)
     if path is None:
         click.echo(text, nl=not text.endswith("\n"))
         return
@@ -447,10 +437,10 @@ def serial(sizes: str | None) -> tuple[str, ...]:
 def as_json(document: Any) -> str:
     """A document as printed and saved, with control characters escaped."""
     from gpustate.formats.json_pages import dumps
-    from gpustate.formats.masking import masked_data
+    from gpustate.formats.masking import mask_data
     from gpustate.formats.words import json_text
 
-    return json_text(dumps(masked_data(document))) + "\n"
+    return json_text(dumps(mask_data(document))) + "\n"
 
 
 def query_nodes(
@@ -474,9 +464,9 @@ def query_nodes(
         if "error" in data:
             codes.append(EXIT_ERROR)
         rows.append({"name": node.name, **data})
-    from gpustate.formats.masking import masked_data
+    from gpustate.formats.masking import mask_data
 
-    return masked_data(rows), codes
+    return mask_data(rows), codes
 
 
 def finish(*codes: int) -> None:

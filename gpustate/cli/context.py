@@ -27,6 +27,10 @@ _VALUES = {
     "lock": "--lock",
     "serial": "--serial",
     "max_failures": "--max-failures",
+    "canary": "--canary",
+    "soak": "--soak",
+    "window": "--window",
+    "spread": "--spread",
     "max_disruption": "--max-disruption",
     "reason": "--reason",
     "folder": "--tests",
@@ -36,7 +40,12 @@ _VALUES = {
     "drain_timeout": "--drain-timeout",
     "max_unavailable": "--max-unavailable",
     "grace_period": "--grace-period",
+    "pod_selector": "--pod-selector",
+    "wait_selector": "--wait-selector",
+    "wait_timeout": "--wait-timeout",
 }
+#: Options of which zero and an empty text replace the policy's value.
+_EVEN_EMPTY = {"drain_timeout", "grace_period", "pod_selector", "wait_selector", "wait_timeout"}
 _FLAGS = {
     "become": "-b",
     "ask_become_pass": "-K",
@@ -49,11 +58,12 @@ _FLAGS = {
     "drain_force": "--drain-force",
     "yes": "--yes",
 }
+#: Flags that replace the policy's value when they are off.
+_OFF = {"delete_emptydir_data": "--keep-emptydir-data", "drain_force": "--no-drain-force"}
 _DEFAULTS = {
     "max_disruption": "reboot",
     "tests_limit": 60.0,
     "pod_timeout": 60.0,
-    "drain_timeout": 300,
 }
 
 
@@ -78,11 +88,13 @@ def _words(options: Mapping[str, Any]) -> list[str]:
     for key, flag in _VALUES.items():
         value = options.get(key)
         value = getattr(value, "word", value)
-        if not value or value == _DEFAULTS.get(key):
+        given = value is not None if key in _EVEN_EMPTY else bool(value)
+        if not given or value == _DEFAULTS.get(key):
             continue
         for one in value if isinstance(value, list | tuple) else (value,):
             words += [flag, str(one)]
-    return words + [flag for key, flag in _FLAGS.items() if options.get(key)]
+    words += [flag for key, flag in _FLAGS.items() if options.get(key)]
+    return words + [flag for key, flag in _OFF.items() if options.get(key) is False]
 
 
 def commit(source: str) -> str:

@@ -11,7 +11,7 @@ import click
 
 from gpustate.cli import common
 from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, GpustateError, UsageError
-from gpustate.formats.words import printable, shown
+from gpustate.formats.words import printable, quote
 
 if TYPE_CHECKING:
     from gpustate.core.node import Node
@@ -135,7 +135,7 @@ def _check_url(url: str) -> None:
         fits = False
     if not fits or not url.isprintable() or " " in url:
         raise UsageError(
-            f"--scrape: {shown(url)} is not the URL of an exporter",
+            f"--scrape: {quote(url)} is not the URL of an exporter",
             fix="write one such as http://localhost:9400/metrics",
         )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import common, watching
 from gpustate.errors import EXIT_PENDING
 
 
@@ -20,6 +20,7 @@ from gpustate.errors import EXIT_PENDING
     "--diff", is_flag=True, help="Show the content of files that differ; secrets stay masked."
 )
 @click.option("--all", "whole", is_flag=True, help="Include states without drift.")
+@watching.watch_options
 @click.option("--exit-zero-on-changes", is_flag=True, help="Exit 0 even if there is drift.")
 def drift(
     policy: str, output: str, diff: bool, whole: bool, exit_zero_on_changes: bool, **options: Any

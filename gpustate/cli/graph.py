@@ -94,13 +94,13 @@ def _place(policy: Policy, state: str) -> str:
 
 def _resolved(policy: Policy, node: str, inventory: Inventory, options: dict[str, Any]) -> Resolved:
     from gpustate.core.policy import resolve
-    from gpustate.formats.words import shown
+    from gpustate.formats.words import quote
 
     for one in inventory:
         if one.name == node:
             return resolve(policy, one, common.known_states())
     raise UsageError(
-        f"no node {shown(node)} in the inventory",
+        f"no node {quote(node)} in the inventory",
         fix=f"list its nodes: gpustate facts -i {options['inventory']}",
     )
 

@@ -86,11 +86,18 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "group",
         "Build an offline bundle for air-gapped nodes.",
     ),
-    "resume": ("resume", "resume", "Resume an interrupted run."),
+    "pause": ("pause", "pause", "Pause a running rollout: no further node begins."),
+    "resume": ("resume", "resume", "Lift a pause, or resume an interrupted run."),
+    "abort": ("pause", "abort", "End a running rollout after the nodes under way."),
+    "history": (
+        "history",
+        "history",
+        "Show the last runs from this controller: person, policy, reason, outcome.",
+    ),
     "status": (
         "status",
         "status",
-        "Show nodes out of service in Kubernetes and Slurm: phase, run, since when, and why.",
+        "Show running rollouts, and nodes out of service: phase, run, since when, and why.",
     ),
     "solve": (
         "solve",
@@ -244,7 +251,7 @@ def _with_place(error: click.UsageError) -> str:
 
 
 def _print_error(text: str) -> None:
-    from gpustate.formats.masking import masked
+    from gpustate.formats.masking import mask
     from gpustate.formats.words import printable
 
-    print(f"gpustate: {printable(masked(' '.join(text.splitlines())))}", file=sys.stderr)
+    print(f"gpustate: {printable(mask(' '.join(text.splitlines())))}", file=sys.stderr)

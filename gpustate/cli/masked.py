@@ -13,9 +13,9 @@ class _Masked:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        from gpustate.formats.masking import masked
+        from gpustate.formats.masking import mask
 
-        self._stream.write(masked(text))
+        self._stream.write(mask(text))
         return len(text)
 
     def writelines(self, lines: Any) -> None:

@@ -153,11 +153,11 @@ def _allowed(words: tuple[str, ...]) -> dict[str, str]:
 
 
 def _pair(word: str, wanted: str) -> tuple[str, str]:
-    from gpustate.formats.words import shown
+    from gpustate.formats.words import quote
 
     name, sign, value = word.partition("=")
     if not sign or not name.strip() or not value.strip():
-        raise UsageError(f"{shown(word)} is not of the form {wanted}")
+        raise UsageError(f"{quote(word)} is not of the form {wanted}")
     return name.strip(), value.strip()
 
 
@@ -165,11 +165,11 @@ def _of_theme(rules: RuleSet, theme: str) -> RuleSet:
     import difflib
     from dataclasses import replace
 
-    from gpustate.formats.words import shown
+    from gpustate.formats.words import quote
 
     themes = sorted({rule.theme for rule in rules})
     if theme not in themes:
         near = difflib.get_close_matches(theme, themes, 1)
         hint = f"did you mean {near[0]}" if near else f"themes: {', '.join(themes)}"
-        raise UsageError(f"no theme {shown(theme)}", fix=hint)
+        raise UsageError(f"no theme {quote(theme)}", fix=hint)
     return replace(rules, rules={r.id: r for r in rules if r.theme == theme})

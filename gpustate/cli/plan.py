@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpustate.cli import common, notes, reports, rules
+from gpustate.cli import common, notes, reports, rules, watching
 from gpustate.cli.context import context
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import EXIT_PENDING, UsageError
@@ -20,6 +20,7 @@ from gpustate.errors import EXIT_PENDING, UsageError
 @scheduler_options
 @click.option("-o", "--output", type=reports.FORMATS, default="text", show_default=True)
 @reports.report_options
+@watching.events_option
 @click.option(
     "--out",
     metavar="FILE",
@@ -86,6 +87,8 @@ def make_plan(
 ) -> tuple[Any, dict[str, Any]]:
     """Plan and print; return the run's result and the document."""
     from gpustate import api
+    from gpustate.engine import fleet
+    from gpustate.reporting.runs import Outcome, run_of
 
     rules.read()
     serial, report_files = options.get("serial"), options.get("reports", ())
@@ -95,42 +98,54 @@ def make_plan(
     policy = common.load_policy(source, options)
     inventory = common.load_inventory(options)
     notes.report_unknown_targets(inventory, policy, source)
+    made = context(verb, source, options)
+    batches = common.serial(serial)
+    count = len(inventory.nodes)
+    waves = watching.wave_sizes(batches, policy.pace, count)
+    about = run_of(fleet.new_run_id(), verb, source, made, nodes=count, waves=waves)
     shared: dict[str, Any] = {
         "lock": common.lock_file(source, options) or False,
         "forks": options["forks"],
+        "run": about.run,
         "source": source,
-        "context": context(verb, source, options),
+        "context": made,
     }
     result: api.PlanResult | api.DriftResult
-    with common.watched(inventory, quiet=output != "text") as (listen, stop):
-        if verb == "drift":
-            result = api.drift(policy, inventory, events=listen, stop=stop, **shared)
-        else:
-            result = api.plan(
-                policy,
-                inventory,
-                remove=ensure == "absent",
-                all_or_nothing=bool(options.get("all_or_nothing")),
-                estimate=estimate,
-                serial=serial.split(",") if serial else (),
-                schedulers=schedulers_of(options),
-                events=listen,
-                stop=stop,
-                **shared,
-            )
-    document = result.document
-    if out is not None:
-        common.write_out(common.as_json(document), out)
-    reports.show_plan(document, output, diff=diff, whole=whole, reports=report_files, verb=verb)
-    if output == "text":
+    with watching.watching(about, options, inventory, output=output) as watchers:
+        watchers.begin()
+        with common.watched(inventory, quiet=output != "text") as (progress, stop):
+            listen = watching.listener(watchers, progress)
+            if verb == "drift":
+                result = api.drift(policy, inventory, events=listen, stop=stop, **shared)
+            else:
+                result = api.plan(
+                    policy,
+                    inventory,
+                    remove=ensure == "absent",
+                    all_or_nothing=bool(options.get("all_or_nothing")),
+                    estimate=estimate,
+                    serial=batches,
+                    schedulers=schedulers_of(options),
+                    events=listen,
+                    stop=stop,
+                    **shared,
+                )
+        watchers.end(
+            Outcome(result.exit_code, result.summary, result.nodes, interrupted=result.interrupted)
+        )
+        document = result.document
         if out is not None:
-            click.echo(
-                f"Saved to {out}; apply it with: gpustate apply {out} -i {options['inventory']}"
-            )
-        if isinstance(result, api.DriftResult):
-            drifted = len(result.drifted)
-            click.echo(f"Drift: {drifted} of {len(result.nodes)} nodes differ from the policy.")
-        click.echo(result.summary)
+            common.write_out(common.as_json(document), out)
+        reports.show_plan(document, output, diff=diff, whole=whole, reports=report_files, verb=verb)
+        if output == "text":
+            if out is not None:
+                click.echo(
+                    f"Saved to {out}; apply it with: gpustate apply {out} -i {options['inventory']}"
+                )
+            if isinstance(result, api.DriftResult):
+                drifted = len(result.drifted)
+                click.echo(f"Drift: {drifted} of {len(result.nodes)} nodes differ from the policy.")
+            click.echo(result.summary)
     return result, document
 
 

@@ -63,6 +63,10 @@ class Progress:
         if event.kind == "secret":
             self.say(f"{event.node}: {event.state}: {event.text}")
             return
+        if event.kind == "rollout":
+            if not self._quiet:
+                self.say(event.text)
+            return
         if event.kind == "finished":
             self._busy.pop(event.node, None)
             self._done += 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import common, watching
 from gpustate.cli.apply import apply_options, apply_policy
 from gpustate.cli.schedulers import scheduler_options
 
@@ -16,6 +16,7 @@ from gpustate.cli.schedulers import scheduler_options
 @common.inventory_options
 @apply_options
 @scheduler_options
+@watching.watch_options
 def remove(policy: str, **options: Any) -> None:
     """Remove everything that POLICY's states installed on nodes, in reverse order.
 

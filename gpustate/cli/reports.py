@@ -1,31 +1,37 @@
-"""Output of a plan: on the terminal and in files, as text, JSON, Markdown and HTML."""
+"""Output of plans and results: on the terminal and in files, as text, JSON, Markdown and HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import common
 from gpustate.errors import GpustateError, UsageError
 
+if TYPE_CHECKING:
+    from gpustate.reporting.runs import Outcome
+    from gpustate.reporting.watchers import Watchers
+
 FORMATS = click.Choice(["text", "json", "markdown", "html"])
 #: Formats of reports by file name suffix.
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "markdown", ".json": "json", ".txt": "text"}
 
 
+report_option = click.option(
+    "--report",
+    "reports",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Also write a report; its suffix sets the format: .html, .md, .json, .txt; repeatable.",
+)
+
 #: ``--report`` and ``--serial``.
 report_options = common.options(
-    click.option(
-        "--report",
-        "reports",
-        multiple=True,
-        metavar="FILE",
-        type=click.Path(dir_okay=False),
-        help="Also write a report; its suffix sets the format: .html, .md, .json, .txt; repeatable.",
-    ),
+    report_option,
     click.option(
         "--serial",
         metavar="SIZES",
@@ -105,6 +111,54 @@ def text(made: Mapping[str, Any], kind: str, *, diff: bool, whole: bool) -> str:
         render.troubles_page(made, diff=diff, whole=whole),
     )
     return "".join(page.plain() for page in pages) + render.plan_sentence(made) + "\n"
+
+
+def write_result(
+    document: Mapping[str, Any], options: Mapping[str, Any], watchers: Watchers, outcome: Outcome
+) -> None:
+    """Write the reports of a run that has ended.
+
+    Args:
+        document: ``gpustate.result/1``.
+        options: of the verb.
+        watchers: those of the run, for its times.
+        outcome: of the run.
+    """
+    files = options.get("reports") or ()
+    if not files:
+        return
+    run = {
+        "run": watchers.run.run,
+        "started": watchers.started,
+        "ended": watchers.ended,
+        **watchers.run.data(),
+    }
+    about = {"about": run, "outcome": outcome.data()}
+    for path in files:
+        kind = _SUFFIXES[Path(path).suffix.lower()]
+        common.write_out(_result_text(document, kind, about, diff=bool(options.get("diff"))), path)
+        if options["output"] == "text":
+            click.echo(f"Report: {path}")
+
+
+def _result_text(
+    document: Mapping[str, Any], kind: str, about: Mapping[str, Any], *, diff: bool
+) -> str:
+    """A result in one of :data:`FORMATS`, without colours."""
+    if kind == "json":
+        return common.as_json(document)
+    if kind == "html":
+        from gpustate.plan import html_result
+
+        return html_result.report(document, about)
+    if kind == "markdown":
+        from gpustate.plan import markdown_result
+
+        return markdown_result.report(document, about, diff=diff)
+    from gpustate.plan import render
+
+    pages = (render.nodes_page(document, diff=diff), render.troubles_page(document, diff=diff))
+    return "".join(page.plain() for page in pages) + f"{document['summary']}\n"
 
 
 def _html(made: Mapping[str, Any]) -> str:

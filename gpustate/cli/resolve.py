@@ -77,7 +77,7 @@ def _values_at(found: Resolution, why: str) -> list[Value]:
     import difflib
 
     from gpustate.core.layers import dotted
-    from gpustate.formats.words import shown
+    from gpustate.formats.words import quote
     from gpustate.policies.strvals import keys
 
     path = keys(why)
@@ -88,10 +88,10 @@ def _values_at(found: Resolution, why: str) -> list[Value]:
     states = {value.path[0] for value in found.values}
     if path and path[0] in states:
         known = [dotted(value.path) for value in found.values if value.path[0] == path[0]]
-        what = f"{path[0]} has no value {shown(why)}"
+        what = f"{path[0]} has no value {quote(why)}"
     else:
         known = sorted(states)
-        what = f"the policy has no state {shown(path[0] if path else why)}"
+        what = f"the policy has no state {quote(path[0] if path else why)}"
     near = difflib.get_close_matches(why, known, 1)
     raise PolicyError(
         what,
@@ -102,7 +102,7 @@ def _values_at(found: Resolution, why: str) -> list[Value]:
 
 def _page(found: Resolution, rows: list[Value]) -> Page:
     from gpustate.core.layers import dotted
-    from gpustate.formats.masking import masked
+    from gpustate.formats.masking import mask
     from gpustate.plan.render import Page
 
     page = Page()
@@ -116,7 +116,9 @@ def _page(found: Resolution, rows: list[Value]) -> Page:
             page.add("  ", (state, "bold"), ("  defaults", "dim"))
         for value in rows:
             if value.path[0] == state:
-                text = f"  {masked(dotted(value.path)):<{width}}  {shown_values[value.path]:<{column}}  "
+                text = (
+                    f"  {mask(dotted(value.path)):<{width}}  {shown_values[value.path]:<{column}}  "
+                )
                 page.add(text, (_origin(value), "dim"))
     for rule, reason in found.allow.items():
         page.add("  allow ", (rule, "bold"), f"  {reason}")
@@ -135,12 +137,12 @@ def _origin(value: Value) -> str:
 
 def _why_page(rows: list[Value]) -> Page:
     from gpustate.core.layers import REMOVED, dotted
-    from gpustate.formats.masking import masked
+    from gpustate.formats.masking import mask
     from gpustate.plan.render import Page
 
     page = Page()
     for value in rows:
-        page.add((f"{masked(dotted(value.path))} = {_short(value.value)}", "bold"))
+        page.add((f"{mask(dotted(value.path))} = {_short(value.value)}", "bold"))
         for number, said in enumerate(reversed(value.said)):
             word = "removed" if said.value is REMOVED else _short(said.value)
             style = "" if number == 0 else "dim"
@@ -156,7 +158,7 @@ def _short(value: Any) -> str:
     """A value as YAML, on one line."""
     import json
 
-    from gpustate.formats.masking import masked_data
+    from gpustate.formats.masking import mask_data
     from gpustate.formats.words import printable
 
-    return printable(json.dumps(masked_data(value), ensure_ascii=False))
+    return printable(json.dumps(mask_data(value), ensure_ascii=False))

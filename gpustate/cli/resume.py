@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpustate.cli import reports, watching
+from gpustate.cli.pause import with_running
 from gpustate.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpustate.rollout.running import Running
 
 
 @click.command()
@@ -18,23 +23,44 @@ from gpustate.errors import UsageError
     "--inventory",
     metavar="SOURCE",
     envvar="GPUSTATE_INVENTORY",
-    help="Only runs of this inventory.",
+    help="Only runs of this inventory; a paused run is also found by its clusters.",
+)
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Find a paused run in this cluster [default: the variable gpustate_kubeconfig].",
 )
 @click.option("--list", "listed", is_flag=True, help="List everyone's unfinished runs and exit.")
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
-def resume(run: str | None, inventory: str | None, listed: bool, yes: bool) -> None:
-    """Resume RUN with the same policy, nodes and options; without RUN, your own last interrupted run.
+@reports.report_option
+@watching.watch_options
+def resume(
+    run: str | None,
+    inventory: str | None,
+    kubeconfig: str | None,
+    listed: bool,
+    yes: bool,
+    **own: Any,
+) -> None:
+    """Lift the pause of RUN; or resume an interrupted RUN with the same policy, nodes and options.
+
+    Without RUN, the one that is paused; if none is, your own last interrupted run.
 
     Node programs that are still running are followed to their end; then the nodes are probed again and
     the remaining changes are made. A run of another person is resumed only if it is named.
     """
     from gpustate.engine import fleet, records
 
-    waiting = records.unfinished(_at_work)
+    waiting = records.unfinished(at_work)
     if listed:
         _show(waiting)
         return
     me = fleet.person()
+    if with_running(run, None, None, _lift, paused=True):
+        return
+    elsewhere = kubeconfig or (not waiting if run is None else not records.path_of(run).is_file())
+    if elsewhere and with_running(run, inventory, kubeconfig, _lift, paused=True):
+        return
     if run is None:
         record = _choose(waiting, me, inventory, yes=yes)
     else:
@@ -46,14 +72,19 @@ def resume(run: str | None, inventory: str | None, listed: bool, yes: bool) -> N
                 run,
                 yes=yes,
             )
-    _resume(record)
+    _resume(record, own)
 
 
-def _at_work(pid: int, since: str) -> bool:
+def _lift(found: Running) -> None:
+    found.ask("")
+    click.echo(f"run {found.run} of {found.person} goes on; it was {found.control}")
+
+
+def at_work(pid: int, since: str) -> bool:
     """The controller of a run is still running."""
     from gpustate.engine import fleet
 
-    return bool(since) and pid > 0 and pid != os.getpid() and fleet.born(pid) == since
+    return pid != os.getpid() and fleet.process_runs(pid, since)
 
 
 def _choose(
@@ -142,7 +173,7 @@ def _show(found: list[dict[str, Any]]) -> None:
         click.echo(printable("  ".join(parts)))
 
 
-def _resume(record: dict[str, Any]) -> None:
+def _resume(record: dict[str, Any], own: dict[str, Any]) -> None:
     from gpustate import policies
     from gpustate.cli.apply import LEVEL, apply_policy, resume_plan
     from gpustate.engine import records
@@ -157,6 +188,7 @@ def _resume(record: dict[str, Any]) -> None:
         )
     options["max_disruption"] = LEVEL.convert(options.get("max_disruption", "reboot"), None, None)
     options["yes"] = True
+    options |= own  # records do not contain them
     prompts = options.get("ask_become_pass") or options.get("ask_vault_pass")
     if prompts and not os.isatty(0):
         raise UsageError(

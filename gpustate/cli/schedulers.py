@@ -12,8 +12,6 @@ from gpustate.cli import common
 if TYPE_CHECKING:
     from gpustate.rollout.options import Schedulers
 
-_DRAIN_S = 300
-
 
 #: Options of everything that may take nodes out of service.
 scheduler_options = common.options(
@@ -36,43 +34,64 @@ scheduler_options = common.options(
     click.option(
         "--drain-timeout",
         type=click.IntRange(min=0),
-        default=_DRAIN_S,
-        show_default=True,
         metavar="SECONDS",
-        help="Give up draining a node after this time; 0 waits forever.",
+        help="Give up draining a node after this time; 0 waits forever [default: the policy's, else 300].",
     ),
     click.option(
         "--grace-period",
         type=click.IntRange(min=0),
         metavar="SECONDS",
-        help="Time a pod has to terminate [default: its own].",
+        help="Time a pod has to terminate [default: the policy's, else its own].",
     ),
     click.option(
-        "--delete-emptydir-data",
-        is_flag=True,
-        help="Also evict pods with emptyDir volumes; their data is deleted.",
+        "--delete-emptydir-data/--keep-emptydir-data",
+        default=None,
+        help="Also evict pods with emptyDir volumes; their data is deleted [default: the policy's, else keep].",
     ),
     click.option(
-        "--drain-force",
-        is_flag=True,
-        help="Also evict pods that no controller would create again.",
+        "--drain-force/--no-drain-force",
+        default=None,
+        help="Also evict pods that no controller would create again [default: the policy's, else no].",
+    ),
+    click.option(
+        "--pod-selector",
+        metavar="SELECTOR",
+        help="Evict only pods with these labels [default: the policy's, else all].",
+    ),
+    click.option(
+        "--wait-selector",
+        metavar="SELECTOR",
+        help="Wait for pods with these labels to complete before any is evicted [default: the policy's, else none].",
+    ),
+    click.option(
+        "--wait-timeout",
+        type=click.IntRange(min=0),
+        metavar="SECONDS",
+        help="Evict pods of --wait-selector after this time; 0 waits forever [default: the policy's, else 0].",
     ),
 )
 
 
 def schedulers_of(options: Mapping[str, Any]) -> Schedulers:
     """What these options say; an older record of a run says nothing."""
+    from gpustate.core.drain import DrainOverrides
     from gpustate.rollout.options import Schedulers
-    from gpustate.schedulers.base import DrainPolicy
 
     return Schedulers(
         kubeconfig=options.get("kubeconfig") or "",
         ignore=bool(options.get("ignore_scheduler")),
         max_unavailable=str(options.get("max_unavailable") or "").strip(),
-        drain=DrainPolicy(
-            force=bool(options.get("drain_force")),
-            delete_empty_dir=bool(options.get("delete_emptydir_data")),
+        overrides=DrainOverrides(
+            force=options.get("drain_force"),
+            delete_empty_dir=options.get("delete_emptydir_data"),
+            timeout_s=_seconds(options.get("drain_timeout")),
+            pod_selector=options.get("pod_selector"),
+            wait_selector=options.get("wait_selector"),
+            wait_timeout_s=_seconds(options.get("wait_timeout")),
             grace_period_s=options.get("grace_period"),
-            timeout_s=float(options.get("drain_timeout", _DRAIN_S)),
         ),
     )
+
+
+def _seconds(value: int | None) -> float | None:
+    return None if value is None else float(value)

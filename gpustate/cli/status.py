@@ -1,4 +1,4 @@
-"""``gpustate status``: which nodes are out of service, since when, why, and what is next."""
+"""``gpustate status``: rollouts under way, and which nodes are out of service, since when, why, and what is next."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gpustate.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpustate.rollout.running import Running
     from gpustate.rollout.status import Status
 
 
@@ -25,18 +26,23 @@ if TYPE_CHECKING:
 @click.option("--all", "whole", is_flag=True, help="Include nodes in service.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> None:
-    """Show nodes out of service in Kubernetes and Slurm: phase, run, since when, and why.
+    """Show running rollouts, and nodes out of service in Kubernetes and Slurm: phase, run, since when, and why.
 
-    Reads the schedulers that the inventory names, from any machine; nodes are not contacted.
+    Reads the schedulers that the inventory names, from any machine, and the rollouts of this machine; nodes are not
+    contacted.
     """
     from gpustate.rollout.access import Accesses
+    from gpustate.rollout.running import running_here, running_in
     from gpustate.rollout.status import statuses
 
     inventory = common.load_inventory(options)
     access = Accesses(inventory.nodes, kubeconfig or "", read=True)
     try:
         found = statuses(inventory.nodes, access)
-        if not access.named:
+        here = running_here()
+        names = {one.run for one in here}
+        rollouts = [*here, *(one for one in running_in(access) if one.run not in names)]
+        if not access.named and not rollouts:
             raise UsageError(
                 "the inventory names no scheduler",
                 place=str(options["inventory"]),
@@ -47,9 +53,16 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     shown = [one for one in found if whole or not one.in_service]
     if output == "json":
         common.write_out(
-            common.as_json({"format": "gpustate.status/1", "members": [_row(one) for one in shown]})
+            common.as_json(
+                {
+                    "format": "gpustate.status/1",
+                    "members": [_row(one) for one in shown],
+                    "rollouts": [_rollout(one) for one in rollouts],
+                }
+            )
         )
         return
+    _rollouts_page([_rollout(one) for one in rollouts], whole=whole)
     _page(shown)
     out = sum(not one.in_service for one in found)
     click.echo(f"nodes={len(found)} in_service={len(found) - out} out_of_service={out}")
@@ -95,4 +108,51 @@ def _page(shown: Sequence[Status]) -> None:
             page.add(f"    {line}")
         if one.next:
             page.add(f"    next: {one.next}")
+    show(page)
+
+
+def _rollout(one: Running) -> dict[str, Any]:
+    """A rollout under way; one that has published nothing yet has no nodes."""
+    from gpustate.rollout.running import NEXT
+
+    progress = one.progress or {}
+    row: dict[str, Any] = {"run": one.run, "person": one.person, "where": one.where}
+    row["state"] = str(progress.get("state") or "running")
+    if one.control or progress.get("why"):
+        row["why"] = one.control or str(progress["why"])
+    if progress:
+        row |= {key: progress[key] for key in ("updated", "wave", "waves") if key in progress}
+    row["nodes"] = []
+    for name, node in progress.get("nodes", {}).items():
+        shown = {"name": name, "phase": str(node.get("phase")), "wave": node.get("wave", 1)}
+        shown |= {key: str(node[key]) for key in ("since", "why") if node.get(key)}
+        if shown["phase"] in NEXT:
+            shown["next"] = NEXT[shown["phase"]].replace("RUN", one.run)
+        row["nodes"].append(shown)
+    return row
+
+
+def _rollouts_page(rows: Sequence[dict[str, Any]], *, whole: bool) -> None:
+    from collections import Counter
+
+    from gpustate.cli.show import show
+    from gpustate.plan.render import Page
+    from gpustate.rollout.waves import PHASES
+
+    page = Page()
+    for row in rows:
+        wave = f"  wave {row['wave']} of {row['waves']}" if row.get("waves", 1) > 1 else ""
+        page.add(
+            (f"run {row['run']}", "bold"), f"  {row['state']}{wave}", (f"  {row['where']}", "dim")
+        )
+        page.add(f"    of {row['person']}" + (f": {row['why']}" if row.get("why") else ""))
+        counts = Counter(node["phase"] for node in row["nodes"])
+        page.add("    " + " ".join(f"{phase}={counts[phase]}" for phase in PHASES if counts[phase]))
+        for node in row["nodes"]:
+            if node["phase"] in ("queued", "released") and not whole:
+                continue
+            why = f": {node['why']}" if node.get("why") else ""
+            page.add(f"    {node['name']}  {node['phase']} since {node.get('since', '?')}{why}")
+            if node.get("next"):
+                page.add(f"      next: {node['next']}")
     show(page)

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import click
 
 from gpustate import clock
-from gpustate.cli import common
+from gpustate.cli import common, watching
 from gpustate.cli.context import context
 from gpustate.errors import EXIT_VALIDATION, UsageError, worst_exit_code
 from gpustate.formats.words import printable_lines
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Timeout for such a pod.",
 )
+@watching.watch_options
 def validate(
     policy: str,
     output: str,
@@ -81,13 +82,14 @@ def validate(
     else is changed.
     """
     from gpustate.api.functions import run_request
+    from gpustate.api.rolling import validation
     from gpustate.cli.explain import checks_page
     from gpustate.cli.show import show
     from gpustate.core.outcome import NodeStatus
-    from gpustate.core.policy import build, parameters
     from gpustate.engine import fleet
     from gpustate.plan import document, render
     from gpustate.plan.context import retry
+    from gpustate.reporting.runs import Outcome, run_of
 
     own: dict[str, Any] = {"folder": folder, "kubeconfig": kubeconfig}
     own |= {"tests_limit": tests_limit, "pod_timeout": pod_timeout}
@@ -99,15 +101,11 @@ def validate(
             f"{policy} has no validator",
             fix="add the state validator to it (in Python NodeValidated()), or run: gpustate validate validator",
         )
-    forced = [
-        build(type(s), {**parameters(s), "force": True}) if "force" in type(s).model_fields else s
-        for s in validators
-    ]
     inventory = common.load_inventory(options)
     pod_request = _pod_request(inventory.nodes, validators, kubeconfig or "", pod_timeout)
     resolved = fleet.resolve_all(fleet.Request(whole, inventory, known=common.known_states()))
     request = run_request(
-        whole.but(*forced),
+        validation(whole) or whole,
         inventory,
         apply=True,
         forks=options["forks"],
@@ -116,73 +114,88 @@ def validate(
             one.node.name for one, states in resolved if any(s.expects_no_gpu for s in states)
         ),
     )
-    result = common.run(request, verb="validate", quiet=output != "text")
-    result.proved = True
-    if pod_request is not None and not result.interrupted:
-        _run_pods(result, replace(pod_request, forks=options["forks"]), quiet=output != "text")
-    tests: list[SiteTest] = []
-    if path is not None and not result.interrupted:
-        from gpustate.validation import site_tests
+    origin = context("validate", policy, {**options, **own})
+    about = run_of(request.run, "validate", policy, origin, nodes=len(inventory.nodes))
+    resume = f"gpustate resume {request.run}"
+    with watching.watching(about, options, inventory, output=output) as watchers:
+        watchers.begin()
+        with common.watched(inventory, quiet=output != "text", resume=resume) as (listen, stop):
+            result = fleet.run(request, watching.listener(watchers, listen), stop)
+        result.proved = True
+        if pod_request is not None and not result.interrupted:
+            _run_pods(result, replace(pod_request, forks=options["forks"]), quiet=output != "text")
+        tests: list[SiteTest] = []
+        if path is not None and not result.interrupted:
+            from gpustate.validation import site_tests
 
-        away = {one.name for one in result.nodes if one.status is NodeStatus.UNREACHABLE}
-        reached = tuple(node for node in inventory.nodes if node.name not in away)
-        began = time.monotonic()
-        tests = site_tests.run(path, replace(inventory, nodes=reached), limit_s=tests_limit)
-        result.duration_s += time.monotonic() - began
-        for one in result.nodes:
-            site_tests.add(one, tests)
-    exit_code = worst_exit_code(
-        [result.exit_code, EXIT_VALIDATION if any(one.bad for one in tests) else 0]
-    )
-    made = document.result_document(
-        result.nodes,
-        run=result.run,
-        created=clock.now(),
-        verb="validate",
-        summary=result.summary(),
-        exit_code=exit_code,
-        skipped=result.skipped,
-        context=context("validate", policy, {**options, **own}),
-    )
-    for node in made["nodes"]:
-        for check in node.get("checks", ()):
-            fix = common.complete_command(check["remedy"], node["name"], options, policy)
-            check["remedy"] = fix
-    if path is not None:
-        made["tests"] = [one.data() for one in tests]
-    if output == "json":
-        common.write_out(common.as_json(made))
-    elif output == "junit":
-        common.write_out(as_junit(made))
-    else:
-        page = render.Page()
+            away = {one.name for one in result.nodes if one.status is NodeStatus.UNREACHABLE}
+            reached = tuple(node for node in inventory.nodes if node.name not in away)
+            began = time.monotonic()
+            tests = site_tests.run(path, replace(inventory, nodes=reached), limit_s=tests_limit)
+            result.duration_s += time.monotonic() - began
+            for one in result.nodes:
+                site_tests.add(one, tests)
+        exit_code = worst_exit_code(
+            [result.exit_code, EXIT_VALIDATION if any(one.bad for one in tests) else 0]
+        )
+        watchers.end(
+            Outcome(
+                exit_code,
+                result.summary(),
+                result.nodes,
+                result.skipped,
+                interrupted=result.interrupted,
+            )
+        )
+        made = document.result_document(
+            result.nodes,
+            run=result.run,
+            created=clock.now(),
+            verb="validate",
+            summary=result.summary(),
+            exit_code=exit_code,
+            skipped=result.skipped,
+            context=origin,
+        )
         for node in made["nodes"]:
-            good = node["status"] == "ok"
-            mine = [one for one in tests if one.node == node["name"]]
-            page.add((node["name"], "bold"), "  ", _verdict(node, mine))
-            checks = node.get("checks", [])
-            if not good and not any(check["outcome"] == "failed" for check in checks):
-                # They are an earlier validation's: this one did not get that far.
-                checks = []
-                for reason in _reasons(node):
-                    page.add("  ", (reason, "red"))
-            checks_page(page, checks)
-            _tests_page(page, mine)
-        others = [one for one in tests if not one.node]
-        if others:
-            page.add(("tests without a node", "bold"))
-            _tests_page(page, others)
+            for check in node.get("checks", ()):
+                fix = common.complete_command(check["remedy"], node["name"], options, policy)
+                check["remedy"] = fix
         if path is not None:
-            counted = Counter(one.outcome for one in tests)
-            words = ("passed", "failed", "error", "not run", "skipped")
-            counts = " ".join(f"{word.replace(' ', '_')}={counted[word]}" for word in words)
-            page.add(f"tests={len(tests)} {counts}")
-        bad = [node["name"] for node in made["nodes"] if node["status"] != "ok"]
-        if bad and (command := retry(made, bad)):
-            page.add(("Validation failed: ", "bold"), render.names_line(bad))
-            page.add("Retry: ", command)
-        show(page)
-        click.echo(result.summary())
+            made["tests"] = [one.data() for one in tests]
+        if output == "json":
+            common.write_out(common.as_json(made))
+        elif output == "junit":
+            common.write_out(as_junit(made))
+        else:
+            page = render.Page()
+            for node in made["nodes"]:
+                good = node["status"] == "ok"
+                mine = [one for one in tests if one.node == node["name"]]
+                page.add((node["name"], "bold"), "  ", _verdict(node, mine))
+                checks = node.get("checks", [])
+                if not good and not any(check["outcome"] == "failed" for check in checks):
+                    # They are an earlier validation's: this one did not get that far.
+                    checks = []
+                    for reason in _reasons(node):
+                        page.add("  ", (reason, "red"))
+                checks_page(page, checks)
+                _tests_page(page, mine)
+            others = [one for one in tests if not one.node]
+            if others:
+                page.add(("tests without a node", "bold"))
+                _tests_page(page, others)
+            if path is not None:
+                counted = Counter(one.outcome for one in tests)
+                words = ("passed", "failed", "error", "not run", "skipped")
+                counts = " ".join(f"{word.replace(' ', '_')}={counted[word]}" for word in words)
+                page.add(f"tests={len(tests)} {counts}")
+            bad = [node["name"] for node in made["nodes"] if node["status"] != "ok"]
+            if bad and (command := retry(made, bad)):
+                page.add(("Validation failed: ", "bold"), render.names_line(bad))
+                page.add("Retry: ", command)
+            show(page)
+            click.echo(result.summary())
     common.finish(exit_code)
 
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -50,6 +52,16 @@ TIMEOUT_S = 20.0
 PATIENCE_S = 45.0
 _RETRY_S = 1.0
 _AWAY = (502, 503, 504)
+_CLOCK = "check this machine's clock, and the validity of the server's certificate"
+_AUTHORITY = "the kubeconfig's certificate-authority is not that of this server: get the cluster's own kubeconfig"
+#: What OpenSSL says of a server's certificate.
+_TLS = {
+    "not yet valid": _CLOCK,
+    "has expired": _CLOCK,
+    "local issuer": _AUTHORITY,
+    "self-signed": _AUTHORITY,
+    "signature failure": _AUTHORITY,
+}
 _LOGIN = "its user's token or certificate is expired or of another cluster: get a new kubeconfig"
 #: A kubeconfig with embedded certificates is some ten KiB.
 _MAX_BYTES = 4 << 20
@@ -122,6 +134,7 @@ class Api:
         self._sleep = sleep
         self._clock = clock
         self._answered = False
+        self.skew_s = 0.0
 
     def _request(self, action: str, work: Callable[[], T]) -> T:
         """Make a request; a server that has answered before may be away for a while.
@@ -178,9 +191,16 @@ class Api:
         except (httpx2.HTTPError, OSError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             words = f"API server {self.server} is unreachable: {reason}"
-            raise _Away(ClusterError(words), _RETRY_S) from None
+            fix = next((fix for part, fix in _TLS.items() if part in reason), None)
+            raise _Away(ClusterError(words, fix=fix), _RETRY_S) from None
         except (ConfigError, ValueError) as error:
             raise ClusterError(f"{self.server}: {action}: {error}") from None
+
+    def read_clock(self, response: httpx2.Response) -> None:
+        """Take the difference between this machine's clock and the server's from a response."""
+        date = response.headers.get("date", "")
+        with suppress(ValueError):
+            self.skew_s = time.time() - parsedate_to_datetime(date).timestamp()
 
     def close(self) -> None:
         """Close all connections."""
@@ -425,7 +445,10 @@ def connect(path: str) -> Api:
         raise UsageError(
             f"cannot read a file that the kubeconfig refers to: {error}", place=path, fix=fix
         ) from error
-    return Api(client, config.cluster.server)
+    api = Api(client, config.cluster.server)
+    # lightkube has no access to the headers of a response.
+    cast(Any, client)._client._client.event_hooks = {"response": [api.read_clock]}
+    return api
 
 
 def _of_the_file(path: str, fix: str) -> SingleConfig:

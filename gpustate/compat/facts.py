@@ -21,7 +21,7 @@ from typing import Literal
 
 from gpustate.compat.versions import Version, parse
 from gpustate.errors import UsageError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 
 Value = Version | frozenset[str] | bool | int | None
 Facts = Mapping[str, Value]
@@ -250,7 +250,7 @@ def find(name: str) -> Fact:
     if fact is None:
         near = difflib.get_close_matches(plain, _NAMES, 2, 0.5)
         hint = f"did you mean {' or '.join(near)}" if near else "run gpustate matrix check --help"
-        raise UsageError(f"unknown fact {shown(name)}", fix=hint)
+        raise UsageError(f"unknown fact {quote(name)}", fix=hint)
     return fact
 
 
@@ -269,7 +269,7 @@ def value(fact: Fact, given: object) -> Value:
 
 
 def _wrong(fact: Fact, given: object, wanted: str, fix: str | None = None) -> UsageError:
-    return UsageError(f"{fact.name} is {shown(given)}, wanted {wanted}", fix=fix)
+    return UsageError(f"{fact.name} is {quote(given)}, wanted {wanted}", fix=fix)
 
 
 def _as_version(fact: Fact, given: object) -> Version:

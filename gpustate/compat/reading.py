@@ -19,7 +19,7 @@ from gpustate.compat.rules import Review, ReviewVerdict, Rule, Source, Verdict
 from gpustate.compat.versions import parse
 from gpustate.errors import UsageError
 from gpustate.formats import yaml_events
-from gpustate.formats.words import at, kind_of, shown
+from gpustate.formats.words import at, kind_of, quote
 
 FORMAT = "gpustate.compat/1"
 _TOP = ("format", "theme", "sources", "rules")
@@ -71,7 +71,7 @@ class _Reader:
             if key not in known:
                 near = difflib.get_close_matches(str(key), known, 1)
                 hint = f"did you mean {near[0]}" if near else f"supported keys: {', '.join(known)}"
-                self.fail(f"{what}: unknown key {shown(key)}", self.line_of(owner, key, line), hint)
+                self.fail(f"{what}: unknown key {quote(key)}", self.line_of(owner, key, line), hint)
         for key in needed:
             if key not in owner:
                 self.fail(f"{what} lacks {key}", line)
@@ -89,7 +89,7 @@ class _Reader:
         top = self.closed(data, _TOP, line, "the file", _TOP)
         if top["format"] != FORMAT:
             where = self.line_of(top, "format", line)
-            self.fail(f"format is {shown(top['format'])}, wanted {FORMAT}", where)
+            self.fail(f"format is {quote(top['format'])}, wanted {FORMAT}", where)
         sources = self.sources(top, line)
         records = top["rules"]
         if not isinstance(records, list) or not records:
@@ -116,14 +116,14 @@ class _Reader:
         address, day = self.text(one, "address", line), self.text(one, "retrieved", line)
         if not _ADDRESS.fullmatch(address):
             where = self.line_of(one, "address", line)
-            self.fail(f"address is {shown(address)}, wanted https://...", where)
+            self.fail(f"address is {quote(address)}, wanted https://...", where)
         if not _DAY.fullmatch(day):
             where = self.line_of(one, "retrieved", line)
-            self.fail(f"retrieved is {shown(day)}, wanted a day such as 2026-08-21", where)
+            self.fail(f"retrieved is {quote(day)}, wanted a day such as 2026-08-21", where)
         live = one.get("live", False)
         if not isinstance(live, bool):
             where = self.line_of(one, "live", line)
-            self.fail(f"live is {shown(live)}, wanted true or false", where)
+            self.fail(f"live is {quote(live)}, wanted true or false", where)
         return Source(address, day, live)
 
     # --- one rule ----------------------------------------------------------------------------
@@ -133,11 +133,11 @@ class _Reader:
         name = self.text(record, "id", line)
         if not _ID.fullmatch(name):
             where = self.line_of(record, "id", line)
-            self.fail(f"id is {shown(name)}, wanted small letters, digits, dashes and dots", where)
+            self.fail(f"id is {quote(name)}, wanted small letters, digits, dashes and dots", where)
         verdicts = {one.value: one for one in Verdict}
         if record["verdict"] not in verdicts:
             where = self.line_of(record, "verdict", line)
-            self.fail(f"verdict is {shown(record['verdict'])}, wanted {', '.join(verdicts)}", where)
+            self.fail(f"verdict is {quote(record['verdict'])}, wanted {', '.join(verdicts)}", where)
         bounds = {key: self.version(record, key, line) for key in ("first_bad", "first_good")}
         when = self.condition(record["when"], self.line_of(record, "when", line))
         tests = self.tests(record, line, when, name)
@@ -166,7 +166,7 @@ class _Reader:
         if given not in sources:
             near = difflib.get_close_matches(given, sources, 1)
             hint = f"did you mean {near[0]}" if near else f"the file has {', '.join(sources)}"
-            self.fail(f"source {shown(given)} is not among the file's sources", where, hint)
+            self.fail(f"source {quote(given)} is not among the file's sources", where, hint)
         return sources[given]
 
     def review(self, record: dict[str, Any], line: int) -> Review | None:
@@ -176,10 +176,10 @@ class _Reader:
         one = self.closed(record["review"], (*needed, "note"), where, "review", needed)
         date, verdict = self.text(one, "date", where), self.text(one, "verdict", where)
         if not _DAY.fullmatch(date):
-            self.fail(f"date is {shown(date)}, wanted a day such as 2026-08-21", where)
+            self.fail(f"date is {quote(date)}, wanted a day such as 2026-08-21", where)
         verdicts = {item.value: item for item in ReviewVerdict}
         if verdict not in verdicts:
-            self.fail(f"verdict is {shown(verdict)}, wanted {', '.join(verdicts)}", where)
+            self.fail(f"verdict is {quote(verdict)}, wanted {', '.join(verdicts)}", where)
         note = self.text(one, "note", where) if "note" in one else ""
         if not note and verdicts[verdict] in (ReviewVerdict.CORRECTED, ReviewVerdict.UNREACHABLE):
             self.fail(f"a review with verdict {verdict} needs a note", where)
@@ -192,7 +192,7 @@ class _Reader:
         try:
             parse(text, 1)
         except ValueError as error:
-            self.fail(f"{key}: {shown(text)} {error}", self.line_of(record, key, line))
+            self.fail(f"{key}: {quote(text)} {error}", self.line_of(record, key, line))
         return text
 
     def tests(
@@ -226,7 +226,7 @@ class _Reader:
         if found is None:
             near = difflib.get_close_matches(str(name), FACTS, 1)
             hint = f"did you mean {near[0]}" if near else "see docs/matrix.md for all facts"
-            self.fail(f"unknown fact {shown(name)}", line, hint)
+            self.fail(f"unknown fact {quote(name)}", line, hint)
         return found
 
     def value(self, fact: Fact, given: object, line: int) -> Value:
@@ -274,7 +274,7 @@ class _Reader:
             near = difflib.get_close_matches(str(operator), conditions.OPERATORS, 1)
             known = f"supported operators: {', '.join(conditions.OPERATORS)}"
             hint = f"did you mean {near[0]}" if near else known
-            self.fail(f"{fact.name}: unknown operator {shown(operator)}", line, hint)
+            self.fail(f"{fact.name}: unknown operator {quote(operator)}", line, hint)
         return make(fact, argument, self.line_of(given, operator, line))
 
     def operators(self) -> Mapping[str, Callable[[Fact, Any, int], Condition]]:
@@ -304,7 +304,7 @@ class _Reader:
         try:
             return conditions.within(fact, given)
         except ValueError as error:
-            self.fail(f"{fact.name}: {shown(given)} {error}", line)
+            self.fail(f"{fact.name}: {quote(given)} {error}", line)
 
     def branch(self, fact: Fact, given: Any, line: int) -> Condition:
         items = given if isinstance(given, list) else [given]

@@ -10,7 +10,7 @@ from enum import Enum
 from gpustate.compat.conditions import Condition
 from gpustate.compat.facts import Value
 from gpustate.errors import UsageError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 
 
 class Verdict(Enum):
@@ -128,5 +128,5 @@ class RuleSet:
         if found is None:
             near = difflib.get_close_matches(name, self.rules, 2, 0.5)
             hint = f"did you mean {' or '.join(near)}" if near else "run gpustate matrix list"
-            raise UsageError(f"unknown rule {shown(name)}", fix=hint)
+            raise UsageError(f"unknown rule {quote(name)}", fix=hint)
         return found

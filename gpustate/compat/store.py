@@ -19,7 +19,7 @@ from gpustate.compat import reading
 from gpustate.compat.rules import Rule, RuleSet
 from gpustate.errors import RefusedError, UsageError
 from gpustate.files import TextFiles
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 
 #: The variable with a folder, or a folder and the sum of its SHA256SUMS: DIR#sha256=SUM.
 VARIABLE = "GPUSTATE_COMPAT"
@@ -46,7 +46,7 @@ def _load(where: str) -> RuleSet:
         pinned = _PIN.fullmatch(where)
         if pinned is None and "#sha256" in where:
             raise UsageError(
-                f"{shown(where)} is a malformed pin",
+                f"{quote(where)} is a malformed pin",
                 fix="write DIR#sha256=SUM, with the 64 hexadecimal digits of: sha256sum SHA256SUMS",
             )
         folder = pinned["folder"] if pinned else where
@@ -110,7 +110,7 @@ def _sums(text: str, path: str) -> dict[str, str]:
         match = _LINE.fullmatch(line)
         if match is None or match[2] in found:
             why = "lists a file twice" if match else "is not a line of sha256sum"
-            raise UsageError(f"{shown(line)} {why}", place=f"{path}:{number}")
+            raise UsageError(f"{quote(line)} {why}", place=f"{path}:{number}")
         found[match[2]] = match[1]
     if not found:
         raise UsageError("lists no file", place=path, fix="sha256sum *.yaml >SHA256SUMS")

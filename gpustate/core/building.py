@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from gpustate.core.parameter_errors import given, wanted
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.formats.masking import MASK, masked, missing_secrets, remember_parameters
-from gpustate.formats.words import named, printable, shown
+from gpustate.formats.masking import MASK, mask, missing_secrets, remember_parameters
+from gpustate.formats.words import printable, quote, quote_name
 
 #: Mistakes told at once.
 _SHOWN = 5
@@ -61,7 +61,7 @@ def build(
         raise PolicyError(f"{cls.name}: {why}", place=place) from error
     hidden = missing_secrets(values) if MASK in text else []
     if hidden:
-        path = ".".join(named(step) for step in hidden[0])
+        path = ".".join(quote_name(step) for step in hidden[0])
         raise PolicyError(
             f"{cls.name}: {path}: contains {MASK}, which gpustate prints in place of a secret",
             place=(locate(hidden[0]) if locate is not None else None) or place,
@@ -107,16 +107,16 @@ def explain(
     #: Where one of several kinds would do, each is a mistake of its own at the same place.
     choices: dict[tuple[str, str], list[str]] = {}
     for item in error.errors(include_url=False)[:_SHOWN]:
-        path = ".".join(named(step) for step in _without_kind(item["loc"]))
+        path = ".".join(quote_name(step) for step in _without_kind(item["loc"]))
         said = wanted(item["type"], item.get("ctx") or {})
         if item["type"] == "extra_forbidden":
             known = sorted(cls.model_fields)
             near = difflib.get_close_matches(path, known, 1)
             hint = f"did you mean {near[0]!r}" if near else f"it has {', '.join(known)}"
-            parts.append(f"no parameter {shown(path)}; {hint}")
+            parts.append(f"no parameter {quote(path)}; {hint}")
         elif item["type"] == "value_error":
             # The state's own words; the library puts its own before them.
-            message = masked(item["msg"].removeprefix("Value error, "))[:300]
+            message = mask(item["msg"].removeprefix("Value error, "))[:300]
             parts.append(": ".join(filter(None, (path, printable(message)))))
         elif item["type"] == "missing":
             parts.append(f"{path or 'it'}: is not given, and has no default")
@@ -125,7 +125,7 @@ def explain(
             key = (path or "it", f"{given(was)}{_quoted(item['type'], item['input'])}")
             choices.setdefault(key, []).append(printable(said[:300]))
         else:
-            message = masked(item["msg"][:1].lower() + item["msg"][1:])
+            message = mask(item["msg"][:1].lower() + item["msg"][1:])
             parts.append(
                 f"{path or 'it'}: {printable(message[:300])} (given: {given(item['input'])})"
             )

@@ -120,6 +120,7 @@ class NodeFacts:
     machine_id: str = ""  # of /etc/machine-id
     system_uuid: str = ""  # of DMI
     agents: tuple[str, ...] = ()  # of AGENTS: those that run
+    addresses: tuple[str, ...] = ()  # of its network interfaces, where slurmd runs
 
     @property
     def gpus(self) -> tuple[PciGpu, ...]:
@@ -216,6 +217,7 @@ class FactsQuery(Query[NodeFacts]):
             machine_id=one("machine_id"),
             system_uuid=one("system_uuid").lower(),
             agents=tuple(dict.fromkeys(keys.get("agent", ()))),
+            addresses=tuple(" ".join(keys.get("addresses", ())).split()),
             systemd=bool(one("systemd")),
             container=bool(one("container")),
             python3=one("python3"),

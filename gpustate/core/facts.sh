@@ -17,7 +17,10 @@ else
       case $b in kubelet|slurmd|k3s|k3s-server|k3s-agent|rke2) ;; *) continue ;; esac
       c=; { read -r c <"$d/cgroup"; } 2>/dev/null
       # One in a pod is the pod's.
-      case $c in *kubepods*) ;; *) printf 'agent=%s\n' "${b%%-*}" ;; esac
+      case $c in *kubepods*) continue ;; esac
+      printf 'agent=%s\n' "${b%%-*}"
+      # Slurm knows a node by its address, too.
+      [ "$b" != slurmd ] || printf 'addresses=%s\n' "$(hostname -I 2>/dev/null)"
     done
   fi
   if [ -e "$G/firstboot/program" ]; then

@@ -13,7 +13,7 @@ from gpustate.core.parameter_errors import given
 from gpustate.core.state import AnyState
 from gpustate.core.where import parse
 from gpustate.errors import PolicyError
-from gpustate.formats.words import named
+from gpustate.formats.words import quote_name
 
 T = TypeVar("T")
 #: Beside states in a layer: exceptions from the compatibility matrix.
@@ -141,7 +141,7 @@ def _inventory_layers(node: InventoryNode) -> Iterator[Layer]:
         for name, values in layer.value.items():
             if values is not None and name != ALLOW and not isinstance(values, Mapping):
                 raise PolicyError(
-                    f"{named(name)}: must map parameters to values, is {given(values)}",
+                    f"{quote_name(name)}: must map parameters to values, is {given(values)}",
                     place=place_for_node(layer.places.get((str(name),), layer.origin), node),
                 )
         body = {str(n): v for n, v in layer.value.items() if v is not None}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from gpustate.formats.words import named
+from gpustate.formats.words import quote_name
 
 Path = tuple[str, ...]
 #: Scopes of the two layers that are neither the policy's nor the inventory's.
@@ -56,7 +56,7 @@ class Layer:
     @property
     def title(self) -> str:
         """As a person calls it: ``group inference``."""
-        return f"{self.scope} {named(self.name)}" if self.name else self.scope
+        return f"{self.scope} {quote_name(self.name)}" if self.name else self.scope
 
     def place_of(self, path: Path) -> str:
         """Where a value stands, or the nearest thing above it that has a place."""

@@ -8,7 +8,7 @@ from enum import Enum
 from gpustate import errors
 from gpustate.core.change import Disruption, Plan
 from gpustate.core.timing import PlannedStep, Timing
-from gpustate.formats.masking import masked, masked_data
+from gpustate.formats.masking import mask, mask_data
 
 
 class Outcome(Enum):
@@ -63,10 +63,10 @@ class StateResult:
         changes = tuple(
             replace(
                 change,
-                before=masked_data(change.before),
-                after=masked_data(change.after),
-                why=masked(change.why),
-                path=None if change.path is None else masked(change.path),
+                before=mask_data(change.before),
+                after=mask_data(change.after),
+                why=mask(change.why),
+                path=None if change.path is None else mask(change.path),
             )
             for change in plan.changes
         )
@@ -75,15 +75,15 @@ class StateResult:
             plan=replace(
                 plan,
                 changes=changes,
-                notes=masked_data(plan.notes),
-                refusal=masked_data(plan.refusal),
-                warnings=masked_data(plan.warnings),
-                blocked=masked_data(plan.blocked),
+                notes=mask_data(plan.notes),
+                refusal=mask_data(plan.refusal),
+                warnings=mask_data(plan.warnings),
+                blocked=mask_data(plan.blocked),
             ),
-            reason=masked(self.reason),
-            evidence=masked(self.evidence),
-            command=masked(self.command),
-            inspect=masked(self.inspect),
+            reason=mask(self.reason),
+            evidence=mask(self.evidence),
+            command=mask(self.command),
+            inspect=mask(self.inspect),
         )
 
 
@@ -127,12 +127,12 @@ class NodeResult:
 
     def mask(self) -> None:
         """Take secrets out of everything that documents and people get."""
-        self.reason = masked(self.reason)
+        self.reason = mask(self.reason)
         self.states = [result.masked() for result in self.states]
-        self.observed = masked_data(self.observed)
-        self.facts = masked_data(self.facts)
-        self.checks = masked_data(self.checks)
-        self.notes = masked_data(self.notes)
+        self.observed = mask_data(self.observed)
+        self.facts = mask_data(self.facts)
+        self.checks = mask_data(self.checks)
+        self.notes = mask_data(self.notes)
 
     def outcomes(self, *wanted: Outcome) -> list[StateResult]:
         """States with one of these outcomes."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 
 _PLAIN_NAME = "a name of letters, digits, dots, hyphens and underscores"
 _PATH = "an absolute path"
@@ -113,4 +113,4 @@ def describe_error(item: Mapping[str, Any]) -> str:
 
 def given(value: object) -> str:
     """A value as Python writes it, on one line and no longer than that."""
-    return shown(value, 80) if isinstance(value, str) else shown(value, 80)[1:-1]
+    return quote(value, 80) if isinstance(value, str) else quote(value, 80)[1:-1]

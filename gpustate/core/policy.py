@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.core.building import build, every_parameter, explain, parameters
+from gpustate.core.drain import DrainPolicy, drain_policy
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.layering import ALLOW, SECTIONS, groups_of, layers_of, place_for_node
 from gpustate.core.layers import (
@@ -38,7 +39,7 @@ from gpustate.core.parameter_errors import given
 from gpustate.core.state import AnyState, State
 from gpustate.core.where import NOWHERE
 from gpustate.errors import PolicyError
-from gpustate.formats.words import named, shown
+from gpustate.formats.words import quote, quote_name
 
 __all__ = [
     "Policy",
@@ -93,6 +94,7 @@ class Policy:
         places: where values stand, by path; readers of files give it.
         last: paths of values that no narrower layer replaces; the command line's.
         pace: what a batch of nodes must not exceed, numbers and percentages, where nobody says otherwise.
+        drain: how workloads leave, or plain data for it; ``None``: by the defaults.
 
     Raises:
         PolicyError: one name twice, or parameters for a group or node that cannot be.
@@ -109,6 +111,7 @@ class Policy:
         places: Mapping[Path, str] | None = None,
         last: Iterable[Path] = (),
         pace: Iterable[str] = (),
+        drain: DrainPolicy | Mapping[str, Any] | None = None,
     ) -> None:
         seen: set[str] = set()
         for state in states:
@@ -131,6 +134,7 @@ class Policy:
         self.nodes = self._overrides("nodes", nodes or {})
         self.last = _paths(last)
         self.pace = _sizes(pace)
+        self.drain = drain_policy(drain, self.places)
         #: What a file said at those paths, with its place; for those who ask why.
         self.replaced: dict[Path, tuple[Any, str]] = {}
         #: What it was read from, where that is a file of another program.
@@ -168,6 +172,7 @@ class Policy:
             places=self.places if places is None else places,
             last=(*self.last, *last),
             pace=self.pace,
+            drain=self.drain,
         )
         made.replaced.update(self.replaced)
         made.original = self.original
@@ -192,7 +197,14 @@ class Policy:
         """What the policy says beside its states, as plain data that the constructor takes again."""
         last = [list(path) for path in self.last]
         pace = list(self.pace)
-        said = {"groups": self.groups, "nodes": self.nodes, "last": last, "pace": pace}
+        drain = self.drain.as_data() if self.drain is not None else {}
+        said = {
+            "groups": self.groups,
+            "nodes": self.nodes,
+            "last": last,
+            "pace": pace,
+            "drain": drain,
+        }
         return {key: value for key, value in said.items() if value}
 
     def with_ensure(self, ensure: str) -> Policy:
@@ -215,7 +227,7 @@ class Policy:
             )
         for key, body in overrides.items():
             here = whole.place_of((section, str(key))) or None
-            title = f"{section}.{named(key)}"
+            title = f"{section}.{quote_name(key)}"
             if not isinstance(body, Mapping):
                 raise PolicyError(
                     f"{title}: must map states to parameters, is {given(body)}", place=here
@@ -230,13 +242,13 @@ class Policy:
                     # Only what a change removed has a place, and is not there.
                     there = f" ({place})" if place else ""
                     raise PolicyError(
-                        f"removes the state {shown(name)}, which {title} changes{there}",
+                        f"removes the state {quote(name)}, which {title} changes{there}",
                         place=self.places["states", str(name)],
                         fix="remove that too",
                     )
                 if name not in by_name:
                     raise PolicyError(
-                        f"{title}: the policy has no state {shown(name)}",
+                        f"{title}: the policy has no state {quote(name)}",
                         place=place,
                         fix=_near(str(name), by_name),
                     )
@@ -279,7 +291,7 @@ def _paths(last: Iterable[Iterable[str]]) -> tuple[Path, ...]:
         section = str(path[0]) if path else ""
         whole = len(path) > (1 if section == "states" else 2)
         if not whole or section not in SECTIONS or not all(isinstance(key, str) for key in path):
-            raise PolicyError(f"{shown(one)} is not a path of a value")
+            raise PolicyError(f"{quote(one)} is not a path of a value")
         found.add(path)
     return tuple(sorted(found))
 
@@ -293,7 +305,7 @@ def _sizes(pace: Iterable[str]) -> tuple[str, ...]:
     sizes = tuple(pace) if isinstance(pace, list | tuple) else ("?",)
     for size in sizes:
         if not isinstance(size, str) or not _SIZE.fullmatch(size):
-            raise PolicyError(f"pace: {shown(size)} is neither a number of nodes nor a percentage")
+            raise PolicyError(f"pace: {quote(size)} is neither a number of nodes nor a percentage")
     return sizes
 
 
@@ -307,7 +319,7 @@ def _reasons(allow: object, place: str | None) -> dict[str, str]:
         raise PolicyError(f"allow: must map rules to reasons, is {given(allow)}", place=place)
     for name, reason in allow.items():
         if not isinstance(reason, str) or not reason.strip():
-            raise PolicyError(f"allow: {named(name)}: wants a reason, as text", place=place)
+            raise PolicyError(f"allow: {quote_name(name)}: wants a reason, as text", place=place)
     return {str(name): str(reason) for name, reason in allow.items()}
 
 
@@ -369,7 +381,7 @@ def _check_exclusive(policy: Policy, node: InventoryNode) -> None:
     mine = [group for group in groups_of(policy, node) if group in exclusive]
     if len(mine) > 1:
         raise PolicyError(
-            f"{' and '.join(exclusive[group] for group in mine)} select the same node {named(node.name)}",
+            f"{' and '.join(exclusive[group] for group in mine)} select the same node {quote_name(node.name)}",
             place=policy.places.get(("groups", mine[-1])),
             fix=f"remove a label of the node, or change a selector: {', '.join(mine)}",
         )
@@ -443,7 +455,7 @@ def _others(
         place = place_for_node(layer.place_of((name,)), node)
         if known and name not in known:
             raise PolicyError(
-                f"there is no state {shown(name)}", place=place, fix=_near(name, known)
+                f"there is no state {quote(name)}", place=place, fix=_near(name, known)
             )
         if not known:
-            yield f"{place}.{named(name)}: the policy has no such state; ignored"
+            yield f"{place}.{quote_name(name)}: the policy has no such state; ignored"

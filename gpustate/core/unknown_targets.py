@@ -12,7 +12,7 @@ from gpustate.core.inventory import Inventory
 from gpustate.core.layering import by_label
 from gpustate.core.layers import Layer
 from gpustate.core.policy import Policy
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 
 #: So many are told of each kind; a policy may hold every node of another site.
 _TOLD = 10
@@ -47,7 +47,7 @@ def _lines(
             continue
         near = difflib.get_close_matches(name, sorted(known), 1)
         hint = f"; did you mean {near[0]!r}" if near else ""
-        yield f"{place}: {section}: the inventory has no {section[:-1]} {shown(name)}{hint}"
+        yield f"{place}: {section}: the inventory has no {section[:-1]} {quote(name)}{hint}"
     if len(unknown) > _TOLD:
         more = len(unknown) - _TOLD
         yield f"{whole.place_of((section,))}: {section}: and {more} more that the inventory does not have"

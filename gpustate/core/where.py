@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from gpustate.core.facts import ARCHITECTURES, RUNTIMES, NodeView
 from gpustate.core.inventory import labels_of
 from gpustate.errors import PolicyError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 
 #: On no node, unless a narrower layer overrides it.
 NOWHERE = "~node('*')"
@@ -48,7 +48,7 @@ def _quoted(value: object) -> str:
     if value is None or isinstance(value, bool | int):
         return repr(value)
     raise PolicyError(
-        f"a condition compares with text, whole numbers, True, False or None, not {shown(value)}"
+        f"a condition compares with text, whole numbers, True, False or None, not {quote(value)}"
     )
 
 
@@ -141,7 +141,7 @@ def _one_of(what: str, name: str, known: Sequence[str]) -> None:
     near = get_close_matches(str(name), known, 1)
     hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(known)}"
     raise PolicyError(
-        f"a condition asks for the {what} {shown(name)}, which there is not", fix=hint
+        f"a condition asks for the {what} {quote(name)}, which there is not", fix=hint
     )
 
 
@@ -178,23 +178,23 @@ def parse(text: str) -> Condition:
         match = _TOKEN.match(text, position)
         if match is None:
             raise PolicyError(
-                f"condition {shown(text)} is not understood at {shown(text[position:])}"
+                f"condition {quote(text)} is not understood at {quote(text[position:])}"
             )
         tokens.append((match.lastgroup or "", match.group(match.lastgroup or "op")))
         position = match.end()
         if len(tokens) > _MOST_TOKENS:
             raise PolicyError(
-                f"condition {shown(text[:40])}... is too long", fix="use fewer groups"
+                f"condition {quote(text[:40])}... is too long", fix="use fewer groups"
             )
     condition = _either(tokens, text)
     if tokens:
-        raise PolicyError(f"condition {shown(text)} goes on with {tokens[0][1]!r} after its end")
+        raise PolicyError(f"condition {quote(text)} goes on with {tokens[0][1]!r} after its end")
     return condition
 
 
 def _next(tokens: list[tuple[str, str]], text: str) -> tuple[str, str]:
     if not tokens:
-        raise PolicyError(f"condition {shown(text)} ends too early")
+        raise PolicyError(f"condition {quote(text)} ends too early")
     return tokens.pop(0)
 
 
@@ -221,7 +221,7 @@ def _single(tokens: list[tuple[str, str]], text: str) -> Condition:
     if (kind, word) == ("op", "("):
         inner = _either(tokens, text)
         if _next(tokens, text) != ("op", ")"):
-            raise PolicyError(f"condition {shown(text)} lacks a closing parenthesis")
+            raise PolicyError(f"condition {quote(text)} lacks a closing parenthesis")
         return inner
     if kind == "name" and word in _NAMES:
         return _NAMES[word]
@@ -229,28 +229,28 @@ def _single(tokens: list[tuple[str, str]], text: str) -> Condition:
         return _call(word, tokens, text)
     known = ", ".join(sorted((*_NAMES, *(f"{name}(...)" for name in _CALLS))))
     raise PolicyError(
-        f"condition {shown(text)} has no meaning at {shown(word)}", fix=f"known: {known}"
+        f"condition {quote(text)} has no meaning at {quote(word)}", fix=f"known: {known}"
     )
 
 
 def _call(name: str, tokens: list[tuple[str, str]], text: str) -> Condition:
     if _next(tokens, text) != ("op", "("):
-        raise PolicyError(f"condition {shown(text)}: {name} wants an argument in parentheses")
+        raise PolicyError(f"condition {quote(text)}: {name} wants an argument in parentheses")
     arguments: list[object] = []
     while True:
         kind, word = _next(tokens, text)
         if kind != "word":
-            raise PolicyError(f"condition {shown(text)}: {shown(word)} is not a value")
+            raise PolicyError(f"condition {quote(text)}: {quote(word)} is not a value")
         arguments.append(_unquoted(word))
         kind, word = _next(tokens, text)
         if (kind, word) == ("op", ")"):
             break
         if (kind, word) != ("op", ","):
-            raise PolicyError(f"condition {shown(text)}: expected a comma or a closing parenthesis")
+            raise PolicyError(f"condition {quote(text)}: expected a comma or a closing parenthesis")
     if not all(isinstance(argument, str) for argument in arguments[: 1 if name == "var" else None]):
         what = "a name" if name == "var" else "its value"
-        raise PolicyError(f"condition {shown(text)}: {name} wants {what} in quotes")
+        raise PolicyError(f"condition {quote(text)}: {name} wants {what} in quotes")
     try:
         return _CALLS[name](*arguments)
     except TypeError:
-        raise PolicyError(f"condition {shown(text)}: wrong number of values for {name}") from None
+        raise PolicyError(f"condition {quote(text)}: wrong number of values for {name}") from None

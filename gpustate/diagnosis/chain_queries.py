@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gpustate.core.node import Node
 from gpustate.diagnosis import chain, chain_probe
-from gpustate.diagnosis.validation_record import read_proof
+from gpustate.diagnosis.validation_record import read_record
 from gpustate.errors import ProbeError
 from gpustate.probes import cri_queries
 from gpustate.probes.cri_queries import CriShell
@@ -42,7 +42,7 @@ def query_chain(
         ProbeError: the limit was reached.
     """
     nvml = node.query(GpuFacts(timeout_s))
-    kept = read_proof(node.shell('cat "$G/proof.json"').stdout)
+    kept = read_record(node.shell('cat "$G/proof.json"').stdout)
     settings = f"L={shlex.quote(LIBRARY_FOLDERS)}\n"
     script = chain_probe.KEY_SCRIPT + settings + chain_probe.CHAIN_SCRIPT
     if limit_s:

@@ -17,8 +17,8 @@ FORMAT = "gpustate.proof/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """Result of a validation, what it was made for, and the status files that were written."""
+class ValidationRecord:
+    """Result of a validation, what it is valid for, and the status files that were written."""
 
     ok: bool
     made_for: chain.Key
@@ -28,13 +28,13 @@ class Proof:
     containers: tuple[chain.ContainerResult, ...] | None = None  # None: none was started
 
 
-def read_proof(text: str) -> Proof | None:
+def read_record(text: str) -> ValidationRecord | None:
     """Read the text of proof.json; ``None`` if it is not a record of the known format."""
     try:
         data: Any = json.loads(text)
         if data["format"] != FORMAT:
             return None
-        return Proof(
+        return ValidationRecord(
             ok=data["ok"] is True,
             made_for=_key(data["made_for"]),
             checks=tuple(_check(check) for check in data["checks"]),

@@ -13,6 +13,9 @@ from gpustate.core.change import Disruption
 from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
 
+#: In notes of nodes that are out of service after a run.
+STAYS_OUT = "stays out of service"
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:

@@ -15,7 +15,7 @@ from typing import Any
 from gpustate.core.change import Disruption
 from gpustate.errors import UsageError
 from gpustate.files import write_private
-from gpustate.formats.masking import masked_data
+from gpustate.formats.masking import mask_data
 
 _FORMAT = "gpustate.run/1"
 _KEPT = 50
@@ -30,6 +30,11 @@ def folder() -> Path:
 def path_of(run: str) -> Path:
     """The file of a run's record."""
     return folder() / f"{run}.json"
+
+
+def beside(run: str, name: str) -> Path:
+    """A file of a run beside its record, of which ``name`` is the suffix."""
+    return folder() / f"{run}.{name}"
 
 
 def begin(
@@ -80,7 +85,8 @@ def begin(
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write(path, data)
         for old in sorted(path.parent.glob("*.json"))[:-_KEPT]:
-            old.unlink(missing_ok=True)
+            for file in (old, old.with_suffix(".progress"), old.with_suffix(".control")):
+                file.unlink(missing_ok=True)
     except OSError:
         return None
     return path
@@ -88,7 +94,7 @@ def begin(
 
 def _write(path: Path, data: Mapping[str, Any]) -> None:
     """Write a record atomically."""
-    write_private(path, (json.dumps(masked_data(data), indent=2) + "\n").encode())
+    write_private(path, (json.dumps(mask_data(data), indent=2) + "\n").encode())
 
 
 def inventory_of(source: str) -> str:

@@ -43,7 +43,7 @@ from gpustate.errors import (
     RefusedError,
     StepFailed,
 )
-from gpustate.formats.masking import masked, masked_data
+from gpustate.formats.masking import mask, mask_data
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 from gpustate.plan.work import planned_steps
@@ -256,7 +256,7 @@ class Walk:
         reason: GpustateError | None = None
         if options.planned is not None:
             reason = gate.stale(
-                options.planned.get(self.result.name), masked_data(self.result.observed)
+                options.planned.get(self.result.name), mask_data(self.result.observed)
             )
         if reason is None and any(r.outcome is Outcome.PENDING for r in results.values()):
             reason = gate.too_much(results, options.max_disruption)
@@ -265,7 +265,7 @@ class Walk:
 
     def _say(self, kind: str, text: str = "", state: str = "") -> None:
         # Only a secret for the user at the controller is shown unmasked.
-        shown = text if kind == "secret" else masked(text)
+        shown = text if kind == "secret" else mask(text)
         self.listen(Event(self.result.name, kind, shown, state))
 
     def _end(self, status: NodeStatus, reason: str) -> None:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpustate.formats.words import named, shown
+from gpustate.formats.words import quote, quote_name
 
 VERSIONS = (
     *("0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0"),
@@ -63,16 +63,16 @@ def refusals(data: Mapping[str, Any]) -> Iterator[str]:
     vendor, slash, kind = _text(data.get("kind")).partition("/")
     for part in (vendor, kind if slash else ""):
         if not _KIND_PART.fullmatch(part):
-            yield f"its kind is {shown(data.get('kind'))}, wanted vendor/class"
+            yield f"its kind is {quote(data.get('kind'))}, wanted vendor/class"
             break
     names = [_text(device.get("name")) for device in devices]
     for name, device in zip(names, devices, strict=True):
         if not _DEVICE.fullmatch(name):
-            yield f"{shown(name)} is not a valid device name"
+            yield f"{quote(name)} is not a valid device name"
         if not any(_filled(device.get("containerEdits") or {})):
-            yield f"the device {named(name)} has no edits"
+            yield f"the device {quote_name(name)} has no edits"
     for name in dict.fromkeys(one for one in names if names.count(one) > 1):
-        yield f"the device {named(name)} is defined twice"
+        yield f"the device {quote_name(name)} is defined twice"
     if not devices:
         yield "it has no devices"
     for edit in edits:
@@ -96,11 +96,11 @@ def _shape(value: Any, kind: Any, place: str) -> Iterator[str]:
         for key, one in value.items():
             path = f"{place}.{key}" if place else str(key)
             if key not in kind:
-                yield f"unknown CDI key {named(path)}"
+                yield f"unknown CDI key {quote_name(path)}"
             else:
                 yield from _shape(one, kind[key], path)
     elif not _is(value, kind):
-        yield f"{place} is {shown(value, 40)}, wanted {kind}"
+        yield f"{place} is {quote(value, 40)}, wanted {kind}"
 
 
 def _is(value: Any, kind: str) -> bool:
@@ -123,7 +123,7 @@ def _version(
 ) -> Iterator[str]:
     version = _text(data.get("cdiVersion")).removeprefix("v")
     if version not in VERSIONS:
-        yield f"its cdiVersion is {shown(data.get('cdiVersion'))}, wanted one up to {VERSIONS[-1]}"
+        yield f"its cdiVersion is {quote(data.get('cdiVersion'))}, wanted one up to {VERSIONS[-1]}"
         return
     needed = "0.3.0"
     if any(mount.get("type") for edit in edits for mount in _each(edit, "mounts")):
@@ -152,22 +152,22 @@ def _edits(edit: Mapping[str, Any]) -> Iterator[str]:
         if not path:
             yield "a device node has no path"
         if _text(node.get("type")) not in ("", "b", "c", "u", "p"):
-            yield f"{path}: {shown(node.get('type'))} is not a device node type"
+            yield f"{path}: {quote(node.get('type'))} is not a device node type"
         permissions = _text(node.get("permissions"))
         if permissions != "none" and permissions.strip("rwm"):
-            yield f"{path}: invalid permissions {shown(permissions)}"
+            yield f"{path}: invalid permissions {quote(permissions)}"
     for hook in _each(edit, "hooks"):
         if _text(hook.get("hookName")) not in _HOOKS:
-            yield f"{shown(hook.get('hookName'))} is not a hook"
+            yield f"{quote(hook.get('hookName'))} is not a hook"
         if not _text(hook.get("path")):
-            yield f"the hook {shown(hook.get('hookName'))} has no path"
+            yield f"the hook {quote(hook.get('hookName'))} has no path"
         yield from _environment(hook)
     for mount in _each(edit, "mounts"):
         if not _text(mount.get("hostPath")) or not _text(mount.get("containerPath")):
             yield "a mount lacks hostPath or containerPath"
     closid = _text((edit.get("intelRdt") or {}).get("closID"))
     if closid != "/" and (closid in (".", "..") or set(closid) & set("/\n") or len(closid) >= 4096):
-        yield f"intelRdt.closID is {shown(closid, 40)}, wanted a file's name or /"
+        yield f"intelRdt.closID is {quote(closid, 40)}, wanted a file's name or /"
     for key in ("hostInterfaceName", "name"):
         given = [_text(net.get(key)) for net in _each(edit, "netDevices")]
         if not all(given) or len(set(given)) < len(given):
@@ -177,7 +177,7 @@ def _edits(edit: Mapping[str, Any]) -> Iterator[str]:
 def _environment(holder: Mapping[str, Any]) -> Iterator[str]:
     for one in holder.get("env") or ():
         if _text(one).find("=") <= 0:
-            yield f"{shown(one)} is not NAME=VALUE"
+            yield f"{quote(one)} is not NAME=VALUE"
 
 
 def _filled(edit: Mapping[str, Any]) -> Iterator[bool]:

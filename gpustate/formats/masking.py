@@ -18,7 +18,7 @@ MASK = "(secret)"
 
 _ADDRESS = re.compile(r"(?i)\b((?:https?|ftps?|mirror(?:\+https?)?|socks5h?)://)([^/@\s\"'<>?#]+)@")
 _NAMED = re.compile(
-    r"(?i)(password|passwd|passphrase|secret|token|api_?key|access_?key|private_?key|credentials?)$|(^|[._-])(pass|pw)$"
+    r"(?i)(password|passwd|passphrase|secret|token|api_?key|access_?key|private_?key|credentials?|webhook)$|(^|[._-])(pass|pw)$"
 )
 _LEAST = 4
 _DIGITS_LEAST = 8
@@ -129,7 +129,7 @@ def contains_secret(text: str) -> bool:
     return found is not None or text.strip() in _KNOWN.values
 
 
-def masked(text: str) -> str:
+def mask(text: str) -> str:
     """Mask the secrets in a text; existing masks stay."""
     if "@" in text:
         text = _ADDRESS.sub(rf"\1{MASK}@", text)
@@ -141,7 +141,7 @@ def masked(text: str) -> str:
     return text if pattern is None else pattern.sub(MASK, text)
 
 
-def masked_data(data: Any) -> Any:
+def mask_data(data: Any) -> Any:
     """Mask the secrets in plain data; returns the same object if there are none."""
     return _masked_data(data) if _needs_masking(data) else data
 
@@ -171,7 +171,7 @@ def _needs_masking(data: Any) -> bool:
 
 def _masked_data(data: Any) -> Any:
     if isinstance(data, str):
-        return masked(data)
+        return mask(data)
     if isinstance(data, Mapping):
         changed: dict[Any, Any] = {}
         for key, value in data.items():
@@ -194,7 +194,7 @@ def _masked_value(key: object, value: Any) -> Any:
     if isinstance(value, str):
         if key in _STRUCTURE:
             return value
-        made = masked(value)
+        made = mask(value)
         return value if made == value else made
     return _masked_data(value)
 
@@ -204,7 +204,7 @@ def _renamed(data: Mapping[Any, Any]) -> dict[Any, str]:
     found = {}
     for key in data:
         if isinstance(key, str) and (len(key) >= 8 or "@" in key):
-            made = masked(key)
+            made = mask(key)
             if made != key:
                 found[key] = made
     return found
@@ -259,10 +259,10 @@ def without_secrets(data: Any, removed: list[str], above: str = "") -> Any:
         for key, value in data.items():
             path = f"{above}.{key}" if above else str(key)
             listed = isinstance(value, list | tuple) and any(
-                isinstance(one, str) and masked(one) != one for one in value
+                isinstance(one, str) and mask(one) != one for one in value
             )
-            if listed or (isinstance(value, str) and masked(value) != value):
-                removed.append(masked(path))
+            if listed or (isinstance(value, str) and mask(value) != value):
+                removed.append(mask(path))
             else:
                 kept[key] = without_secrets(value, removed, path)
         return kept
@@ -292,11 +292,11 @@ def with_secrets(data: Any, original: Any) -> Any:
     if isinstance(data, str):
         return (
             original
-            if MASK in data and isinstance(original, str) and masked(original) == data
+            if MASK in data and isinstance(original, str) and mask(original) == data
             else data
         )
     if isinstance(data, Mapping) and isinstance(original, Mapping):
-        theirs = {masked(str(key)): key for key in original}
+        theirs = {mask(str(key)): key for key in original}
         return {
             theirs.get(key, key) if MASK in str(key) else key: (
                 with_secrets(value, original[theirs[key]]) if key in theirs else value

@@ -15,12 +15,10 @@ import json
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-DRIVER_NOT_LOADED = 9
 TIMEOUT = 10
 LIBRARY_NOT_FOUND = 12
 GPU_IS_LOST = 15
 VERSION_MISMATCH = 18
-NOTHING_TO_ASK_WITH = 127
 
 #: Names of common NVML errors.
 ERROR_NAMES = {

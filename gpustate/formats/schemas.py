@@ -17,7 +17,7 @@ from importlib import resources
 from typing import Any
 
 from gpustate.errors import GpustateError
-from gpustate.formats.words import kind_of, named, shown
+from gpustate.formats.words import kind_of, quote, quote_name
 
 _KINDS = {
     "array": "a list",
@@ -76,7 +76,7 @@ def check_format(
     if "format" not in data:
         raise error("format: is missing", place=place, fix=fix)
     if data["format"] != expected:
-        raise error(f"format is {shown(data['format'])}, expected {expected}", place=place, fix=fix)
+        raise error(f"format is {quote(data['format'])}, expected {expected}", place=place, fix=fix)
 
 
 @cache
@@ -111,19 +111,19 @@ def _message(found: Any) -> str:
     if rule == "additionalProperties":
         unknown = next(key for key in value if key not in wanted.get("properties", {}))
         known = ", ".join(wanted.get("properties", {}))
-        return f"{where}: unknown key {named(unknown)}, expected {known}"
+        return f"{where}: unknown key {quote_name(unknown)}, expected {known}"
     if rule in ("enum", "const"):
         words = limit if rule == "enum" else [limit]
         *most, last = map(str, words)
         expected = f"{', '.join(most)} or {last}" if most else last
-        return f"{where}: is {shown(value)}, expected {expected}"
+        return f"{where}: is {quote(value)}, expected {expected}"
     if rule == "pattern":
-        return f"{where}: is {shown(value)}, expected {wanted.get('title', f'a text that matches {limit}')}"
+        return f"{where}: is {quote(value)}, expected {wanted.get('title', f'a text that matches {limit}')}"
     if rule == "uniqueItems":
         return f"{where}: has a duplicate item"
     if rule == "minItems":
         return f"{where}: is empty"
     if rule in ("minimum", "maximum"):
         bound = "from" if rule == "minimum" else "up to"
-        return f"{where}: is {shown(value)}, expected a number {bound} {limit}"
+        return f"{where}: is {quote(value)}, expected a number {bound} {limit}"
     return str(found.message).removeprefix("data.")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from gpustate.errors import GpustateError
-from gpustate.formats.words import at, named
+from gpustate.formats.words import at, quote_name
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 
@@ -88,7 +88,7 @@ def read(
             keys = [key for key, _ in rows]
             twice = next(key for number, key in enumerate(keys) if key in keys[:number])
             raise error(
-                f"the key {named(twice)} is defined twice",
+                f"the key {quote_name(twice)} is defined twice",
                 place=at(place, _line_of_second(text) if lined else None),
                 fix=fix,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpustate.formats.masking import masked
+from gpustate.formats.masking import mask
 
 LIMIT_SHOWN = 60
 #: C0 without tab, DEL, C1; line and paragraph separators; what turns the direction around or is
@@ -17,19 +17,19 @@ _ACTED_ON = re.compile(
 _ACTED_ON_IN_JSON = re.compile(_ACTED_ON.pattern.replace("\x0a-\x1f", "\x0b-\x1f"))
 
 
-def shown(value: object, limit: int = LIMIT_SHOWN) -> str:
+def quote(value: object, limit: int = LIMIT_SHOWN) -> str:
     """Quote ``value`` for a message: on one line, printable, and never longer than ``limit``."""
     try:
         text = value if isinstance(value, str) else str(value)
     except ValueError:  # Python writes no number of more than 4300 digits
         text = "a number of thousands of digits"
-    text = masked(text)  # before it is cut: half a secret is not recognized
+    text = mask(text)  # before it is cut: half a secret is not recognized
     return repr(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
 def distinguish(one: str, other: str, limit: int = 160) -> tuple[str, str]:
     """Cut two different texts to ``limit`` characters each, around the first difference."""
-    one, other = masked(one), masked(other)  # before they are cut: half a secret is not recognized
+    one, other = mask(one), mask(other)  # before they are cut: half a secret is not recognized
     pairs = enumerate(zip(one, other, strict=False))
     same = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
     # Keep some context before the difference.
@@ -44,10 +44,10 @@ def _window(text: str, start: int, limit: int) -> str:
     return before + (rest if len(rest) <= limit else rest[: limit - 3] + "...")
 
 
-def named(name: object) -> str:
+def quote_name(name: object) -> str:
     """Return a name for a message: as it is, or quoted when it is long or not printable."""
     text = str(name)
-    return text if text.isprintable() and 0 < len(text) <= LIMIT_SHOWN else shown(text)
+    return text if text.isprintable() and 0 < len(text) <= LIMIT_SHOWN else quote(text)
 
 
 def kind_of(value: object) -> str:

@@ -21,7 +21,7 @@ import yaml
 from yaml.constructor import ConstructorError, SafeConstructor
 
 from gpustate.errors import GpustateError
-from gpustate.formats.words import at, named, shown
+from gpustate.formats.words import at, quote, quote_name
 
 T = TypeVar("T")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -241,9 +241,13 @@ class _Builder:
     def alias(self, event: Any, depth: int) -> Any:
         anchored = self.anchors.get(event.anchor)
         if anchored is None:
-            raise self.error(f"the alias *{named(event.anchor)} has no anchor before it", event)
+            raise self.error(
+                f"the alias *{quote_name(event.anchor)} has no anchor before it", event
+            )
         if anchored.size is None:
-            raise self.error(f"the alias *{named(event.anchor)} is inside its own value", event)
+            raise self.error(
+                f"the alias *{quote_name(event.anchor)} is inside its own value", event
+            )
         self.values += anchored.size
         if self.values > self.rules.values:
             raise self.error(f"the aliases expand to more than {self.rules.values} values", event)
@@ -280,7 +284,7 @@ class _Builder:
             if key in found:
                 if not self.rules.last_key_counts:
                     raise self.error(
-                        f"the key {shown(key)} is a duplicate of line {lines[key]}", event
+                        f"the key {quote(key)} is a duplicate of line {lines[key]}", event
                     )
                 self.lines.repeated.setdefault(id(found), []).append((key, lines[key], found[key]))
             lines[key] = line
@@ -296,7 +300,7 @@ class _Builder:
                 raise self.error("a key is not a string", event)
             if self.rules.quoted_keys and self.is_renamed(event):
                 raise self.error(
-                    f"the key {shown(event.value)} is not text in YAML; quote it", event
+                    f"the key {quote(event.value)} is not text in YAML; quote it", event
                 )
             return event.value
         key = self.value(event, depth)
@@ -351,12 +355,12 @@ class _Builder:
                 raise self.error(f"a number with {digits} digits is too long", event) from error
             # The value is not quoted: the file may contain secrets.
             raise self.error(f"this is not a YAML {wanted}", event) from error
-        raise self.error(f"the tag {shown(tag.removeprefix(_TAG))} is not supported", event)
+        raise self.error(f"the tag {quote(tag.removeprefix(_TAG))} is not supported", event)
 
     def check_tag(self, event: Any, wanted: str) -> None:
         if event.tag not in {None, "!", _TAG + wanted}:
             name = event.tag.removeprefix(_TAG)
-            raise self.error(f"the tag {shown(name)} is not supported on a {wanted}", event)
+            raise self.error(f"the tag {quote(name)} is not supported on a {wanted}", event)
 
     def error(self, why: str, event: Any) -> GpustateError:
         return self.rules.error(why, place=at(self.path, event.start_mark.line + 1))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import kind_of, shown
+from gpustate.formats.words import kind_of, quote
 from gpustate.gpu_operator import former, history, nearest
 from gpustate.gpu_operator.blocks import Field, Fields
 from gpustate.gpu_operator.documents import Item, placeholder, plain
@@ -204,13 +204,13 @@ class Checker:
         chosen = not spec.choices or item.value in spec.choices
         unfilled = placeholder(item.value, self.file) if wrong is not None or not chosen else None
         if unfilled is not None:
-            message = f"{path} is {shown(item.value)}, a placeholder of another program"
+            message = f"{path} is {quote(item.value)}, a placeholder of another program"
             yield Problem("type", path, item, message, unfilled)
         elif wrong is not None:
             yield wrong
         elif not chosen:
             wanted = " or ".join(map(repr, spec.choices))
-            yield Problem("value", path, item, f"{path} is {shown(item.value)}, wanted {wanted}")
+            yield Problem("value", path, item, f"{path} is {quote(item.value)}, wanted {wanted}")
         elif self._newer(path):
             yield Problem(
                 "newer",
@@ -246,7 +246,7 @@ class Checker:
             "unknown",
             path,
             item,
-            f"unknown key {shown(path)}, which the "
+            f"unknown key {quote(path)}, which the "
             f"{'chart' if self.kind == 'helm' else 'API server'} would silently drop",
             meant.hint if meant is not None else f"supported keys: {listed}",
             meant,
@@ -300,7 +300,7 @@ def _rendered(path: str, item: Item, parsed: Item) -> Problem:
         shows = str(parsed.value).lower()
         message, fix = f"which the chart renders as {shows}", f"write {shows}, without quotes"
     return Problem(
-        "rendered", path, item, f"{path} is the string {shown(item.value)}, {message}", fix
+        "rendered", path, item, f"{path} is the string {quote(item.value)}, {message}", fix
     )
 
 
@@ -354,7 +354,7 @@ def _wrong_type(path: str, item: Item, wanted: str) -> Problem:
         fix = "write true or false, without quotes"
     seen = kind_of(item.value)
     if not isinstance(item.value, dict | list) and item.value is not None:
-        seen = f"{seen} ({shown(item.value)})"
+        seen = f"{seen} ({quote(item.value)})"
     return Problem("type", path, item, f"{path} is {seen}, wanted {wanted}", fix)
 
 

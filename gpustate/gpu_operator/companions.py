@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpustate.errors import PolicyError
 from gpustate.files import TextFiles
-from gpustate.formats.words import named, shown
+from gpustate.formats.words import quote, quote_name
 from gpustate.gpu_operator import documents
 from gpustate.gpu_operator.documents import Item
 
@@ -176,7 +176,7 @@ class CompanionStore:
             sorted(i.text("metadata", "name") for i in self.objects if i.text("kind") == kind)
         )
         raise PolicyError(
-            f"{path} names the {kind} {shown(name.value)}, which is not in this file"
+            f"{path} names the {kind} {quote(name.value)}, which is not in this file"
             + (f" (it has {there})" if there else ""),
             place=f"{self.file}:{name.line}",
             fix=f"add it after a line '---', or to the folder {self.folder.name}",
@@ -260,7 +260,7 @@ def _embedded(
         first = others[0]
         name = first.text("metadata", "name")
         raise PolicyError(
-            f"the {named(first.text('kind'))} {shown(name)} contains no {what}",
+            f"the {quote_name(first.text('kind'))} {quote(name)} contains no {what}",
             place=f"{file}:{first.line}",
             fix=f"wanted a {what}, or a ConfigMap with one, usually at the key {usual}",
         )
@@ -331,17 +331,17 @@ def _of_object(item: Item, file: str) -> Companion:
             continue
         if not isinstance(data.value, dict):
             raise PolicyError(
-                f"{section} of the {kind} {shown(name)} is not a mapping", place=place
+                f"{section} of the {kind} {quote(name)} is not a mapping", place=place
             )
         for key, value in data.value.items():
             if not isinstance(value.value, str):
                 raise PolicyError(
-                    f"{key} of the {kind} {shown(name)} is not text", place=f"{file}:{value.line}"
+                    f"{key} of the {kind} {quote(name)} is not text", place=f"{file}:{value.line}"
                 )
             encoded = kind == SECRET and section == "data"
             entries[key] = _decoded(value, file, key) if encoded else entry_of(value, file)
     if not entries and item.get("binaryData") is None:
-        raise PolicyError(f"the {kind} {shown(name)} contains no data", place=place)
+        raise PolicyError(f"the {kind} {quote(name)} contains no data", place=place)
     return Companion(kind, name, place, entries)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.formats import dcgm, deviceplugin
-from gpustate.formats.words import kind_of, shown
+from gpustate.formats.words import kind_of, quote
 from gpustate.gpu_operator import documents
 from gpustate.gpu_operator.companions import Companion, Entry, pad
 from gpustate.gpu_operator.documents import Item
@@ -52,7 +52,7 @@ class Flaw:
 def check(holds: str, companion: Companion) -> Iterator[Flaw]:
     """Yield the problems of an object; ``holds`` is the kind of its data."""
     file, _, line = companion.place.rpartition(":")
-    what = f"the {companion.kind} {shown(companion.name)}"
+    what = f"the {companion.kind} {quote(companion.name)}"
     missing = _WANTED_KEY.get(holds)
     if missing is not None and missing not in companion.entries:
         yield Flaw(
@@ -105,7 +105,7 @@ def clients(entry: Entry) -> list[Item]:
     for key, child in top.value.items():
         if key not in ("version", "systemd-services"):
             raise PolicyError(
-                f"unknown key {shown(key)} in the list of GPU clients",
+                f"unknown key {quote(key)} in the list of GPU clients",
                 place=f"{entry.file}:{child.line}",
                 fix="supported keys: version, systemd-services",
             )
@@ -119,7 +119,7 @@ def clients(entry: Entry) -> list[Item]:
     for item in units.value:
         if not isinstance(item.value, str) or not _UNIT.fullmatch(item.value):
             raise PolicyError(
-                f"{shown(item.value)} is not a service, wanted one such as nvidia-dcgm.service",
+                f"{quote(item.value)} is not a service, wanted one such as nvidia-dcgm.service",
                 place=f"{entry.file}:{item.line}",
             )
     return list(units.value)
@@ -140,7 +140,7 @@ def _modules(key: str, entry: Entry) -> Iterator[Flaw]:
     if key not in MODULES:
         wanted = f"wanted {', '.join(MODULES)}"
         yield Flaw(
-            entry.file, entry.line, key, f"the key {shown(key)} belongs to no module", wanted
+            entry.file, entry.line, key, f"the key {quote(key)} belongs to no module", wanted
         )
         return
     for number, line in enumerate(entry.text.split("\n"), 1):
@@ -150,7 +150,7 @@ def _modules(key: str, entry: Entry) -> Iterator[Flaw]:
                 entry.file,
                 entry.line + number - 1,
                 key,
-                f"{key} has the line {shown(stripped)}, wanted NAME=VALUE",
+                f"{key} has the line {quote(stripped)}, wanted NAME=VALUE",
             )
 
 
@@ -160,7 +160,7 @@ def _repositories(key: str, entry: Entry) -> Iterator[Flaw]:
             entry.file,
             entry.line,
             key,
-            f"the key {shown(key)} is not the name of a repository file",
+            f"the key {quote(key)} is not the name of a repository file",
             "end it in .list or .sources for apt, in .repo for dnf and zypper",
         )
 
@@ -174,7 +174,7 @@ def _certificates(key: str, entry: Entry) -> Iterator[Flaw]:
             entry.file,
             entry.line,
             key,
-            f"the key {shown(key)} is not the name of a certificate",
+            f"the key {quote(key)} is not the name of a certificate",
             fix,
         )
 
@@ -185,7 +185,7 @@ def _license(key: str, entry: Entry) -> Iterator[Flaw]:
             entry.file,
             entry.line,
             key,
-            f"nothing reads the key {shown(key)}",
+            f"nothing reads the key {quote(key)}",
             f"wanted {', '.join(_LICENSE)}",
         )
 
@@ -193,7 +193,7 @@ def _license(key: str, entry: Entry) -> Iterator[Flaw]:
 def _environment(key: str, entry: Entry) -> Iterator[Flaw]:
     if not _VARIABLE.fullmatch(key):
         yield Flaw(
-            entry.file, entry.line, key, f"the key {shown(key)} is not the name of a variable"
+            entry.file, entry.line, key, f"the key {quote(key)} is not the name of a variable"
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.core.drain import DrainPolicy
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.check import Setting
@@ -24,6 +25,7 @@ class DesiredState:
         places: ``file:line`` of each parameter that the file sets.
         dependents: states that make sense only together with it.
         pace: of the driver: upper limits of a batch of nodes.
+        drain: of the driver: how workloads leave; ``None``: the file does not set it.
     """
 
     state: str
@@ -31,6 +33,7 @@ class DesiredState:
     places: dict[str, str] = field(default_factory=dict[str, str])
     dependents: list[DesiredState] = field(default_factory=list["DesiredState"])
     pace: tuple[str, ...] = ()
+    drain: DrainPolicy | None = None
 
     def set(self, parameter: str, value: object, place: str | None = None) -> None:
         """Set a parameter and record where it is set."""

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterator
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.licensing import desired_license
-from gpustate.gpu_operator.upgrades import desired_pace
+from gpustate.gpu_operator.upgrades import desired_drain, desired_pace
 
 #: An image tag: the version of the software, and the system the image was built for.
 SYSTEM = re.compile(
@@ -83,7 +83,7 @@ def desired_driver(source: Source, spec: Item, prefix: str) -> DesiredState:
             driver.set("version", text, source.place(version))
         else:
             raise PolicyError(
-                f"{path} is {shown(version.value)}, wanted a driver version such as 580.95.05 or a "
+                f"{path} is {quote(version.value)}, wanted a driver version such as 580.95.05 or a "
                 "branch such as 580",
                 place=source.place(version),
                 fix=precompiled_advice(str(version.value), prefix) or None,
@@ -109,6 +109,7 @@ def desired_driver(source: Source, spec: Item, prefix: str) -> DesiredState:
     driver.dependents.extend(_modules_beside(source, spec))
     driver.dependents.extend(desired_license(source, spec, prefix))
     driver.pace = desired_pace(source, spec, prefix)
+    driver.drain = desired_drain(source, spec, prefix)
     return driver
 
 
@@ -150,7 +151,7 @@ def _module_parameters(source: Source, name: Item, path: str) -> dict[str, int |
         module = MODULES.get(key)
         if module is None:
             raise PolicyError(
-                f"the ConfigMap {name.value!r} has the key {shown(key)}, which no module reads",
+                f"the ConfigMap {name.value!r} has the key {quote(key)}, which no module reads",
                 place=entry.place() if "\n" not in entry.text else entry.place(0),
                 fix=f"wanted {', '.join(MODULES)}",
             )
@@ -161,7 +162,7 @@ def _module_parameters(source: Source, name: Item, path: str) -> dict[str, int |
             match = _PARAMETER.fullmatch(stripped)
             if match is None:
                 raise PolicyError(
-                    f"{key} has the line {shown(stripped)}, wanted NAME=VALUE",
+                    f"{key} has the line {quote(stripped)}, wanted NAME=VALUE",
                     place=entry.place(number),
                 )
             value = match[2].strip()

@@ -33,33 +33,55 @@ from gpustate.gpu_operator.blocks import (
     with_support,
 )
 
-_PODS = "gpustate does not evict or wait for pods; drain the node first"
 _PACE = "max unavailable of apply, with autoUpgrade; --serial takes precedence"
+_GPU_PODS = "{} pods with GPUs are evicted, with autoUpgrade; {} takes precedence"
+_NODE = "{} all pods are evicted, with autoUpgrade and an enabled drain; {} takes precedence"
+
+
+def _evicted(path: str, text: str) -> dict[str, Field]:
+    """How pods are evicted."""
+    return {
+        f"{path}.force": honoured(
+            "boolean", text.format("whether without a controller", "--drain-force"), default=False
+        ),
+        f"{path}.timeoutSeconds": honoured(
+            "integer", text.format("how long", "--drain-timeout"), default=300, minimum=0
+        ),
+        f"{path}.deleteEmptyDir": honoured(
+            "boolean",
+            text.format("whether with emptyDir volumes", "--delete-emptydir-data"),
+            default=False,
+        ),
+    }
 
 
 def _upgrade_policy(auto_upgrade: bool) -> dict[str, Field]:
-    flag = later("boolean", _PODS, default=False)
-    text = later("string", _PODS)
-
-    def seconds(default: int) -> Field:
-        return later("integer", _PODS, default=default, minimum=0)
-
     return {
         "upgradePolicy.autoUpgrade": honoured(
-            "boolean", "whether the limits below apply to gpustate apply", default=auto_upgrade
+            "boolean", "whether the settings below apply to gpustate apply", default=auto_upgrade
         ),
         "upgradePolicy.maxParallelUpgrades": honoured("integer", _PACE, default=1, minimum=0),
         "upgradePolicy.maxUnavailable": honoured("int-or-string", _PACE, default="25%"),
-        "upgradePolicy.waitForCompletion.podSelector": text,
-        "upgradePolicy.waitForCompletion.timeoutSeconds": seconds(0),
-        "upgradePolicy.podDeletion.force": flag,
-        "upgradePolicy.podDeletion.timeoutSeconds": seconds(300),
-        "upgradePolicy.podDeletion.deleteEmptyDir": flag,
-        "upgradePolicy.drain.enable": flag,
-        "upgradePolicy.drain.force": flag,
-        "upgradePolicy.drain.podSelector": text,
-        "upgradePolicy.drain.timeoutSeconds": seconds(300),
-        "upgradePolicy.drain.deleteEmptyDir": flag,
+        "upgradePolicy.waitForCompletion.podSelector": honoured(
+            "string",
+            "pods that complete before any is evicted, with autoUpgrade; --wait-selector takes precedence",
+        ),
+        "upgradePolicy.waitForCompletion.timeoutSeconds": honoured(
+            "integer",
+            "how long they are waited for, with autoUpgrade; --wait-timeout takes precedence",
+            default=0,
+            minimum=0,
+        ),
+        **_evicted("upgradePolicy.podDeletion", _GPU_PODS),
+        "upgradePolicy.drain.enable": honoured(
+            "boolean",
+            "whether the whole node is drained if pods with GPUs do not leave, with autoUpgrade",
+            default=False,
+        ),
+        **_evicted("upgradePolicy.drain", _NODE),
+        "upgradePolicy.drain.podSelector": honoured(
+            "string", _NODE.format("by which labels", "--pod-selector")
+        ),
     }
 
 

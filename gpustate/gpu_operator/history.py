@@ -18,7 +18,7 @@ from importlib import resources
 from typing import Any
 
 from gpustate.errors import UsageError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 
 _RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 
@@ -123,7 +123,7 @@ def release(name: str) -> str:
         later = before(newest(), name)
         near = [] if later else difflib.get_close_matches(name, releases(), 1, 0.5)
         raise UsageError(
-            f"no GPU Operator release {shown(name)}",
+            f"no GPU Operator release {quote(name)}",
             fix=f"did you mean {near[0]}"
             if near
             else f"the newest supported release is {newest()}",

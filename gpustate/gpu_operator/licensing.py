@@ -18,7 +18,7 @@ from pathlib import Path
 from gpustate.errors import PolicyError
 from gpustate.formats import gridd
 from gpustate.formats.numbers import whole
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator.companions import CONFIG_MAP, SECRET, Companion, Entry
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import Item
@@ -47,7 +47,7 @@ def desired_license(source: Source, spec: Item, prefix: str) -> Iterator[Desired
     found = source.store.find(kind, str(name.value))
     if found is None:
         source.notes.append(
-            f"{source.place(name)}: not carried out: {path}: the {kind} {shown(name.value)} was not found; "
+            f"{source.place(name)}: not carried out: {path}: the {kind} {quote(name.value)} was not found; "
             f"put {CONF} and {TOKEN} into the folder {source.store.folder.name}/{name.value}"
         )
         return
@@ -60,7 +60,7 @@ def desired_license(source: Source, spec: Item, prefix: str) -> Iterator[Desired
         yield state
     else:
         source.notes.append(
-            f"{source.place(name)}: no licence is configured: the {kind} {shown(name.value)} contains neither "
+            f"{source.place(name)}: no licence is configured: the {kind} {quote(name.value)} contains neither "
             "a licence server nor a usable token"
         )
 
@@ -97,7 +97,7 @@ def _number(key: str, text: str, place: str) -> int:
     wrong = value is None or (value not in _FEATURES if key == "FeatureType" else value > 65535)
     if value is None or wrong:
         wanted = " or ".join(map(str, _FEATURES)) if key == "FeatureType" else "a port"
-        raise PolicyError(f"{key} of {CONF} is {shown(text)}, wanted {wanted}", place=place)
+        raise PolicyError(f"{key} of {CONF} is {quote(text)}, wanted {wanted}", place=place)
     return value
 
 

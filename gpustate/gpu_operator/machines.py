@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from gpustate.core.where import NOWHERE
 from gpustate.errors import PolicyError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator import nodelabels
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.helm import is_null
@@ -72,7 +72,7 @@ def _labels(source: Source, workload: str) -> Iterator[Label]:
     for label in nodelabels.of_nodes(source.store.nodes, nodelabels.WORKLOAD):
         if label.value not in (CONTAINER, PASSTHROUGH, VGPU):
             source.notes.append(
-                f"{label.place}: label {nodelabels.WORKLOAD} is {shown(label.value)}, which the Operator "
+                f"{label.place}: label {nodelabels.WORKLOAD} is {quote(label.value)}, which the Operator "
                 f"treats as the default, {workload}"
             )
         elif label.value != workload:
@@ -99,7 +99,7 @@ def _mixed(
         if label.value == VGPU:
             source.notes.append(
                 f"{label.place}: not carried out: label {nodelabels.WORKLOAD} {VGPU} of Node "
-                f"{shown(label.node)}: host vGPUs are unsupported; this node is not changed"
+                f"{quote(label.node)}: host vGPUs are unsupported; this node is not changed"
             )
     return (*containers, *machines)
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator.companions import CONFIG_MAP
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.driver import software_version
@@ -87,7 +87,7 @@ def _give_version(source: Source, state: DesiredState, section: str, which: int)
     found = _NUMBER.findall(software_version(source, item, path))
     if not found:
         raise PolicyError(
-            f"{path} is {shown(item.value)}, wanted a version such as 4.6.0",
+            f"{path} is {quote(item.value)}, wanted a version such as 4.6.0",
             place=source.place(item),
         )
     state.set("version", found[min(which, len(found) - 1)], source.place(item))

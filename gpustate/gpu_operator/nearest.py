@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from gpustate.formats.words import named
+from gpustate.formats.words import quote_name
 from gpustate.gpu_operator import former
 from gpustate.gpu_operator.blocks import Fields
 from gpustate.gpu_operator.documents import Item
@@ -205,4 +205,4 @@ def spelled_otherwise(path: str, fields: Fields) -> str | None:
 def top_level(word: str, sections: Iterable[str]) -> str:
     """``(did you mean 'driver'?)`` for the first word of a file; empty if nothing is similar."""
     near = difflib.get_close_matches(word, [*sections, "apiVersion", "kind"], 1)
-    return f" (did you mean {named(near[0])}?)" if near else ""
+    return f" (did you mean {quote_name(near[0])}?)" if near else ""

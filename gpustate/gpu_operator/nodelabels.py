@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import kind_of, named, shown
+from gpustate.formats.words import kind_of, quote, quote_name
 from gpustate.gpu_operator.documents import Item
 
 NODE = "Node"
@@ -55,16 +55,16 @@ def of_nodes(nodes: tuple[tuple[str, Item], ...], name: str) -> Iterator[Label]:
         if not node:
             raise PolicyError("metadata.name of the Node is missing", place=place)
         if not _NAME.fullmatch(node):
-            raise PolicyError(f"{shown(node)} is not the name of a Node", place=place)
+            raise PolicyError(f"{quote(node)} is not the name of a Node", place=place)
         if node in seen:
             raise PolicyError(
-                f"a second Node {shown(node)}, the first is at {seen[node]}", place=place
+                f"a second Node {quote(node)}, the first is at {seen[node]}", place=place
             )
         seen[node] = place
         labels = item.get("metadata", "labels")
         if labels is not None and not isinstance(labels.value, dict):
             raise PolicyError(
-                f"metadata.labels of Node {shown(node)} is {kind_of(labels.value)}, wanted a mapping",
+                f"metadata.labels of Node {quote(node)} is {kind_of(labels.value)}, wanted a mapping",
                 place=f"{file}:{labels.line}",
             )
         found = item.get("metadata", "labels", name)
@@ -73,7 +73,7 @@ def of_nodes(nodes: tuple[tuple[str, Item], ...], name: str) -> Iterator[Label]:
         where = f"{file}:{found.line}"
         if not isinstance(found.value, str):
             raise PolicyError(
-                f"label {named(name)} of Node {shown(node)} is {kind_of(found.value)}, wanted text",
+                f"label {quote_name(name)} of Node {quote(node)} is {kind_of(found.value)}, wanted text",
                 place=where,
                 fix="put it in quotes",
             )
@@ -103,11 +103,11 @@ def notes(nodes: tuple[tuple[str, Item], ...], *, workloads: bool = False) -> It
             machines = name == WORKLOAD and value.value not in ("", "container")
             if machines and not workloads:
                 yield (
-                    f"{file}:{value.line}: not used: label {name} {shown(value.value)} of Node "
-                    f"{shown(item.text('metadata', 'name'))}: sandboxWorkloads.enabled is not true"
+                    f"{file}:{value.line}: not used: label {name} {quote(value.value)} of Node "
+                    f"{quote(item.text('metadata', 'name'))}: sandboxWorkloads.enabled is not true"
                 )
             if off:
                 yield (
-                    f"{file}:{value.line}: not carried out: label {name} {shown(value.value)} of Node "
-                    f"{shown(item.text('metadata', 'name'))}: select the nodes with --limit"
+                    f"{file}:{value.line}: not carried out: label {name} {quote(value.value)} of Node "
+                    f"{quote(item.text('metadata', 'name'))}: select the nodes with --limit"
                 )

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from gpustate.core.where import NOWHERE
 from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator import contents, nodelabels
 from gpustate.gpu_operator.companions import (
     CONFIG_MAP,
@@ -131,7 +131,7 @@ def _default(
         word = str(default.value)
         if word not in configs:
             raise PolicyError(
-                f"devicePlugin.config.default is {shown(word)}, and {_named(found)} has "
+                f"devicePlugin.config.default is {quote(word)}, and {_named(found)} has "
                 f"{', '.join(sorted(configs))}",
                 place=source.place(default),
             )
@@ -176,7 +176,7 @@ def _mig(source: Source) -> Iterator[DesiredState]:
             file.config(label.value)
         except PolicyError as error:
             raise PolicyError(
-                f"label {nodelabels.MIG} is {shown(label.value)}: {error.message}, in {file.path}",
+                f"label {nodelabels.MIG} is {quote(label.value)}: {error.message}, in {file.path}",
                 place=label.place,
                 fix=error.fix,
             ) from None
@@ -269,7 +269,7 @@ def left_out_note(source: Source, name: Item, path: str, states: str) -> str:
     """The note on states that are left out because their ConfigMap was not found."""
     return (
         f"{source.place(name)}: warning: {states} left out: {path} names the ConfigMap "
-        f"{shown(name.value)}, which was not found; save it: kubectl get configmap {name.value} "
+        f"{quote(name.value)}, which was not found; save it: kubectl get configmap {name.value} "
         f"-o yaml > {source.store.folder.name}/{name.value}.yaml"
     )
 
@@ -295,7 +295,7 @@ def require_config_map(source: Source, name: Item, path: str) -> Companion:
 
 
 def _named(found: Companion) -> str:
-    return f"the {found.kind} {shown(found.name)}"
+    return f"the {found.kind} {quote(found.name)}"
 
 
 def missing_key_error(found: Companion, key: str) -> PolicyError:
@@ -310,6 +310,6 @@ def missing_key_error(found: Companion, key: str) -> PolicyError:
 
 def _refuse(label: Label, name: str, why: str) -> NoReturn:
     raise PolicyError(
-        f"label {name} of Node {shown(label.node)} is {shown(label.value)}, and {why}",
+        f"label {name} of Node {quote(label.node)} is {quote(label.value)}, and {why}",
         place=label.place,
     )

@@ -21,7 +21,7 @@ from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.inventory import LABELS
 from gpustate.core.where import NOWHERE, parse
 from gpustate.errors import PolicyError
-from gpustate.formats.words import named, shown
+from gpustate.formats.words import quote, quote_name
 from gpustate.gpu_operator.companions import CompanionStore
 from gpustate.gpu_operator.desired import DesiredState, ForLabels, ForNode, Source
 from gpustate.gpu_operator.documents import Item, plain
@@ -93,7 +93,7 @@ def _term(source: Source, term: Item) -> Iterator[str]:
         values = [str(value.value) for value in given.value] if given is not None else []
         if operator not in ("In", "NotIn"):
             raise PolicyError(
-                f"nodeAffinity uses operator {shown(operator)} for {shown(name)}, which is unsupported",
+                f"nodeAffinity uses operator {quote(operator)} for {quote(name)}, which is unsupported",
                 place=source.place(one),
                 fix="list the values with operator In",
             )
@@ -183,6 +183,7 @@ def combine(
         stack = _narrowed(pools[0])
     else:
         stack, narrow = _side_by_side(pools)
+        _share_drain(stack, pools, notes)
     nodes: list[ForNode] = []
     drivers: dict[str, Pool] = {}
     for pool in pools:
@@ -191,7 +192,7 @@ def combine(
             if other is not pool:
                 raise PolicyError(
                     f"{other.title} ({other.place}) and {pool.title} ({pool.place}) select the same node "
-                    f"{named(node)}",
+                    f"{quote_name(node)}",
                     place=place,
                     fix=f"remove a label of the node, or change a selector: {other.condition}, "
                     f"{pool.condition}",
@@ -207,6 +208,26 @@ def combine(
                 "their driver"
             )
     return stack, narrow, tuple(nodes)
+
+
+def _share_drain(stack: Iterable[DesiredState], pools: Iterable[Pool], notes: list[str]) -> None:
+    """Workloads leave all nodes in the same way, so it is used only where all drivers agree."""
+    found = [
+        (pool, next((one.drain for one in pool.states if one.state == "driver"), None))
+        for pool in pools
+    ]
+    same = all(drain == found[0][1] for _, drain in found)
+    for state in stack:
+        if state.state == "driver":
+            state.drain = found[0][1] if same else None
+    if not same:
+        notes.extend(
+            f"{pool.place}: not carried out: upgradePolicy of {pool.title}: how workloads leave differs "
+            "from other NVIDIADrivers; apply their nodes one after the other with options such as "
+            "--drain-timeout"
+            for pool, drain in found
+            if drain is not None
+        )
 
 
 def _with_labels(store: CompanionStore, condition: str) -> Iterator[tuple[str, str]]:

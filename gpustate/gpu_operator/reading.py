@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from gpustate.core.drain import DrainPolicy
 from gpustate.errors import PolicyError
-from gpustate.formats.words import named, shown
+from gpustate.formats.words import quote, quote_name
 from gpustate.gpu_operator import documents, history, nodelabels, shape, umbrella
 from gpustate.gpu_operator.blocks import Fields, Support
 from gpustate.gpu_operator.check import Checker, Strict, never_strict
@@ -73,6 +74,7 @@ class Reading:
         for_nodes: parameters from labels of single nodes, in their order.
         for_labels: parameters of nodes with labels, by NVIDIADriver.
         pace: upper limits of a batch of nodes.
+        drain: how workloads leave; ``None``: the file does not set it.
         release: of the Operator that it was read for, as tagged.
     """
 
@@ -84,6 +86,7 @@ class Reading:
     for_nodes: tuple[ForNode, ...] = ()
     for_labels: tuple[ForLabels, ...] = ()
     pace: tuple[str, ...] = ()
+    drain: DrainPolicy | None = None
     release: str = ""
 
 
@@ -172,7 +175,7 @@ class _Reader:
                 name = item.text("metadata", "name")
                 if (item.text("kind"), name) not in self.store.used:
                     yield (
-                        f"{self.file}:{item.line}: not read: {named(item.text('kind'))} {shown(name)}, "
+                        f"{self.file}:{item.line}: not read: {quote_name(item.text('kind'))} {quote(name)}, "
                         "because no key of the policy refers to it"
                     )
 
@@ -203,7 +206,7 @@ class _Reader:
                 "and gpustate mig plan accept it without a policy",
             )
         kinds = sorted({item.text("kind") for items in self.by_kind.values() for item in items})
-        listed = ", ".join(map(named, kinds[:5])) + (", ..." if len(kinds) > 5 else "")
+        listed = ", ".join(map(quote_name, kinds[:5])) + (", ..." if len(kinds) > 5 else "")
         raise PolicyError(f"contains no policy, only {listed}", place=self.file, fix=shape.WANTED)
 
     def _only_one(self, kind: str) -> None:
@@ -311,7 +314,7 @@ class _Reader:
                     place=source.place(kind),
                 )
             states = driver_stack(desired_driver(source, spec, ""))
-            title = f"NVIDIADriver {named(item.text('metadata', 'name'))}"
+            title = f"NVIDIADriver {quote_name(item.text('metadata', 'name'))}"
             pools.append(Pool(states, condition_of(source), f"{file}:{item.line}", title))
             notes.extend((*source.notes, *notes_on(source)))
         if not pools:
@@ -345,7 +348,7 @@ class _Reader:
         """Report an unknown key at the level of ``spec``."""
         known = any(path.partition(".")[0] == key for path in (*CLUSTER_POLICY, *NVIDIA_DRIVER))
         error = PolicyError(
-            f"unknown key {shown(key)} next to spec, which the API server would silently drop",
+            f"unknown key {quote(key)} next to spec, which the API server would silently drop",
             place=f"{self.file}:{child.line}",
             fix=f"move it below spec: spec.{key}"
             if known
@@ -364,7 +367,7 @@ class _Reader:
             unfilled = documents.placeholder(value, self.file)
             if unfilled is not None and one.field.support is Support.HONOURED:
                 raise PolicyError(
-                    f"{one.path} is {shown(value)}, a placeholder of another program",
+                    f"{one.path} is {quote(value)}, a placeholder of another program",
                     place=f"{file}:{one.item.line}",
                     fix=unfilled,
                 )
@@ -400,9 +403,19 @@ class _Reader:
         notes = (*source.notes, *notes_on(source))
         name = item.text("metadata", "name")
         pace = next((one.pace for one in states if one.pace), ())
+        drain = next((one.drain for one in states if one.drain is not None), None)
         nodes = (*self.for_nodes, *source.for_nodes)
         labels = tuple(self.for_labels)
-        return Reading(kind, name, states, notes, for_nodes=nodes, for_labels=labels, pace=pace)
+        return Reading(
+            kind,
+            name,
+            states,
+            notes,
+            for_nodes=nodes,
+            for_labels=labels,
+            pace=pace,
+            drain=drain,
+        )
 
 
 def _dra_stack(driver: Stack) -> tuple[DesiredState, ...]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import Item
@@ -242,7 +242,7 @@ def _runtimes(source: Source) -> tuple[str, ...]:
         if name == "RUNTIME":
             if value.value not in RUNTIMES:
                 raise PolicyError(
-                    f"toolkit.env RUNTIME is {shown(value.value)}, wanted "
+                    f"toolkit.env RUNTIME is {quote(value.value)}, wanted "
                     f"{' or '.join(map(repr, RUNTIMES))}",
                     place=source.place(value),
                 )
@@ -328,7 +328,7 @@ def _given(source: Source, name: str, variable: Variable, item: Item) -> Any:
         return flag_of(source, f"toolkit.env {name}", item)
     if variable.values and item.value not in variable.values:
         raise PolicyError(
-            f"toolkit.env {name} is {shown(item.value)}, wanted "
+            f"toolkit.env {name} is {quote(item.value)}, wanted "
             f"{' or '.join(map(repr, variable.values))}",
             place=source.place(item),
         )
@@ -346,6 +346,6 @@ def flag_of(source: Source, name: str, item: Item) -> bool:
     if item.value in _FALSE:
         return False
     raise PolicyError(
-        f"{name} is {shown(item.value)}, wanted 'true' or 'false'",
+        f"{name} is {quote(item.value)}, wanted 'true' or 'false'",
         place=source.place(item),
     )

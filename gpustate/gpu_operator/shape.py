@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterable
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import kind_of, shown
+from gpustate.formats.words import kind_of, quote
 from gpustate.gpu_operator import former, nearest
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.helm import HELM, SECTIONS
@@ -160,7 +160,7 @@ def _values(item: Item, place: str) -> str:
     if _misplaced(item.value):
         return "helm"  # the same
     raise PolicyError(
-        f"is not a policy: it begins with {shown(key)}{top_level(key, SECTIONS)}",
+        f"is not a policy: it begins with {quote(key)}{top_level(key, SECTIONS)}",
         place=place,
         fix=WANTED,
     )
@@ -194,10 +194,10 @@ def _refuse_look_alike(version: str, name: str, place: str) -> None:
             continue
         if name == known:
             raise PolicyError(
-                f"{name} of {shown(version)} is unsupported, wanted {known_version}", place=place
+                f"{name} of {quote(version)} is unsupported, wanted {known_version}", place=place
             )
         raise PolicyError(
-            f"unknown kind {shown(name)} of {version}, wanted {known} of {known_version}",
+            f"unknown kind {quote(name)} of {version}, wanted {known} of {known_version}",
             place=place,
         )
     if not version or not name:
@@ -214,4 +214,4 @@ def _folded(name: str) -> str:
 
 
 def _no_such_kind(version: str, name: str, fix: str, place: str) -> PolicyError:
-    return PolicyError(f"unknown kind {shown(name)} of {version}", place=place, fix=fix)
+    return PolicyError(f"unknown kind {quote(name)} of {version}", place=place, fix=fix)

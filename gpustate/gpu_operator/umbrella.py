@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.chart_values import ChartValues
 from gpustate.gpu_operator.documents import Item
@@ -50,7 +50,7 @@ def foreign(values: Item, file: str, *, least: int = 1) -> PolicyError | None:
     if len(strange) < least or (len(strange) <= known and is_specific(values)):
         return None
     return PolicyError(
-        f"is not a values file of the Operator's chart, which has no key {shown(strange[0])}"
+        f"is not a values file of the Operator's chart, which has no key {quote(strange[0])}"
         f"{top_level(strange[0], SECTIONS)} and only {known} of its {len(values.value)} keys",
         place=f"{file}:{values.value[strange[0]].line}",
         fix="wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values",
@@ -85,7 +85,7 @@ def _unknown_versions(resolver: ReferenceResolver) -> Iterator[str]:
         if one.text("name") == _NAME and version is not None:
             yield (
                 f"{resolver.directory / 'Chart.yaml'}:{version.line}: warning: chart version "
-                f"{shown(version.value)} is not one supported release; read for {history.newest()}; override "
+                f"{quote(version.value)} is not one supported release; read for {history.newest()}; override "
                 "it with --release"
             )
 
@@ -107,7 +107,7 @@ def inner_values(values: Item, resolver: ReferenceResolver, *, named_chart: bool
         found = [key for key in values.value if len(_sections(values, key)) >= _ENOUGH]
     if len(found) > 1:
         raise PolicyError(
-            f"contains values of the chart at {', '.join(map(shown, found))}, wanted one",
+            f"contains values of the chart at {', '.join(map(quote, found))}, wanted one",
             place=f"{resolver.file}:{values.value[found[1]].line}",
             fix=f"extract one: yq '.\"{found[0]}\"' {resolver.name} > values.yaml",
         )

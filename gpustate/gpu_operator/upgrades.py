@@ -1,23 +1,36 @@
-"""``upgradePolicy``: limits of how many nodes are upgraded at a time.
+"""``upgradePolicy``: limits of how many nodes are upgraded at a time, and how workloads leave them.
 
 Surprising: the Operator limits upgrades only with ``autoUpgrade``, and the API server's default is one node
-at a time. So a limit is used only if ``autoUpgrade`` is true and the file itself sets the limit. Pods are
-neither evicted nor waited for.
+at a time. So a limit is used only if ``autoUpgrade`` is true and the file itself sets the limit.
+
+Workloads leave in this order. Pods that match ``waitForCompletion.podSelector`` are waited for; pods with GPUs are
+evicted by ``podDeletion``; only if they do not leave, and ``drain`` is enabled, the whole node is drained. The
+Operator never drains pods with the label :data:`SKIP_DRAIN`. It never reboots a node, so for a reboot a disabled
+``drain`` means the defaults of kubectl.
 
 Sources:
     NVIDIA/k8s-operator-libs: api/upgrade/v1alpha1 (``maxParallelUpgrades`` 0 is not a limit, ``maxUnavailable``
-    is rounded up), pkg/upgrade (both limits hold at once).
+    is rounded up), pkg/upgrade (both limits hold at once; common_manager.go and pod_manager.go: order of states).
+    NVIDIA/gpu-operator: controllers/upgrade_controller.go (``UpgradeSkipDrainLabelSelector``).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from gpustate.errors import PolicyError
-from gpustate.formats.words import shown
+from gpustate.core.drain import DrainPolicy, EvictionRules
+from gpustate.errors import PolicyError, UsageError
+from gpustate.formats.labels import selectors
+from gpustate.formats.words import quote
 from gpustate.gpu_operator.desired import Source
 from gpustate.gpu_operator.documents import Item
 
+#: A condition that the Operator adds to ``drain.podSelector``.
+SKIP_DRAIN = "nvidia.com/gpu-driver-upgrade-drain.skip!=true"
+#: Longer than any rollout; the Operator's are 64-bit integers.
+_LONGEST_S = 10**9
 _PERCENT = re.compile(r"0*(100|[0-9]{1,2})%")
 
 
@@ -50,12 +63,135 @@ def desired_pace(source: Source, spec: Item, prefix: str) -> tuple[str, ...]:
     return tuple(sizes)
 
 
+def desired_drain(source: Source, spec: Item, prefix: str) -> DrainPolicy | None:
+    """How workloads leave; ``None`` where the file sets nothing but defaults.
+
+    Raises:
+        PolicyError: a selector cannot be read.
+    """
+    policy = spec.get("upgradePolicy")
+    if policy is None:
+        return None
+    path = f"{prefix}upgradePolicy"
+    wait = _section(policy, "waitForCompletion")
+    deletion = _section(policy, "podDeletion") or _section(policy, "gpuPodDeletion")
+    drain = _section(policy, "drain")
+    first = next((one for section in (wait, deletion, drain) for one in section.values()), None)
+    if first is None:
+        return None
+    silent = tuple(s.path for s in source.settings if not s.has_effect)
+    names = ("waitForCompletion", "podDeletion", "gpuPodDeletion", "drain")
+    if not _automatic(source, policy, prefix):
+        why = f"{path}.autoUpgrade is not true"
+        source.note_unused(why, *(f"{path}.{name}." for name in names), but=silent)
+        return None
+    selector = _selector(source, wait, f"{path}.waitForCompletion")
+    if not selector:
+        why = f"{path}.waitForCompletion.podSelector is empty"
+        source.note_unused(why, f"{path}.waitForCompletion.", but=silent)
+    enabled = bool(drain["enable"].value) if "enable" in drain else False
+    node = EvictionRules()
+    if enabled:
+        given = _selector(source, drain, f"{path}.drain")
+        selected = f"{given},{SKIP_DRAIN}" if given else SKIP_DRAIN
+        node = _rules(drain, selected)
+    else:
+        why = f"{path}.drain.enable is not true"
+        source.note_unused(why, f"{path}.drain.", but=(*silent, f"{path}.drain.enable"))
+    found = DrainPolicy(
+        wait_selector=selector,
+        wait_timeout_s=_seconds(wait, 0) if selector else 0.0,
+        gpu_pods=_rules(deletion),
+        node=node,
+        node_after_gpu_pods=enabled,
+    )
+    words = found.describe()
+    if not words:
+        return None
+    source.notes.append(
+        f"{source.place(first)}: {path}: before a change of a node apply will {words}; options such as "
+        "--drain-timeout override it"
+    )
+    return found
+
+
+def _section(policy: Item, name: str) -> dict[str, Item]:
+    """The values of a section that are set, by key."""
+    section = policy.get(name)
+    if section is None or not isinstance(section.value, dict):
+        return {}
+    return {key: one for key, one in section.value.items() if one.value is not None}
+
+
+def _rules(section: Mapping[str, Item], selector: str = "") -> EvictionRules:
+    return EvictionRules(
+        force="force" in section and bool(section["force"].value),
+        delete_empty_dir="deleteEmptyDir" in section and bool(section["deleteEmptyDir"].value),
+        timeout_s=_seconds(section, 300),
+        pod_selector=selector,
+    )
+
+
+def _seconds(section: Mapping[str, Item], default: int) -> float:
+    item = section.get("timeoutSeconds")
+    return float(default if item is None else min(int(item.value), _LONGEST_S))
+
+
+def _selector(source: Source, section: Mapping[str, Item], path: str) -> str:
+    item = section.get("podSelector")
+    text = str(item.value).strip() if item is not None else ""
+    try:
+        selectors.parse(text)
+    except UsageError as error:
+        place = source.place(item) if item is not None else None
+        raise PolicyError(
+            f"{path}.podSelector: {error.message}", place=place, fix=error.fix
+        ) from None
+    return text
+
+
+def section(pace: Sequence[str], drain: DrainPolicy | None) -> dict[str, Any]:
+    """An ``upgradePolicy`` in the reader's form: of the limits a number for one, a percentage for the other."""
+    if not pace and drain is None:
+        return {}
+    found: dict[str, Any] = {"autoUpgrade": True}
+    if pace:
+        numbers = [int(size) for size in pace if size.isdigit()]
+        shares = [size for size in pace if not size.isdigit()]
+        unavailable: int | str = shares[0] if shares else numbers[1] if len(numbers) > 1 else "100%"
+        found["maxParallelUpgrades"] = numbers[0] if numbers else 0
+        found["maxUnavailable"] = unavailable
+    if drain is None:
+        return found
+    if drain.wait_selector:
+        found["waitForCompletion"] = {
+            "podSelector": drain.wait_selector,
+            "timeoutSeconds": int(drain.wait_timeout_s),
+        }
+    found["podDeletion"] = _written(drain.gpu_pods)
+    found["drain"] = {"enable": drain.node_after_gpu_pods}
+    if drain.node_after_gpu_pods:
+        found["drain"].update(_written(drain.node))
+        selector = drain.node.pod_selector.removesuffix(SKIP_DRAIN).removesuffix(",")
+        if selector:
+            found["drain"]["podSelector"] = selector
+    return found
+
+
+def _written(rules: EvictionRules) -> dict[str, Any]:
+    return {
+        "force": rules.force,
+        "timeoutSeconds": int(rules.timeout_s),
+        "deleteEmptyDir": rules.delete_empty_dir,
+    }
+
+
 def _unavailable(source: Source, item: Item, prefix: str) -> list[str]:
     text = str(item.value).strip()
     match = _PERCENT.fullmatch(text)
     if match is None and not text.isdecimal():
         raise PolicyError(
-            f"{prefix}upgradePolicy.maxUnavailable is {shown(item.value)}, wanted a number or a "
+            f"{prefix}upgradePolicy.maxUnavailable is {quote(item.value)}, wanted a number or a "
             "percentage such as 25%",
             place=source.place(item),
         )
@@ -63,7 +199,7 @@ def _unavailable(source: Source, item: Item, prefix: str) -> list[str]:
     if int(size.rstrip("%")) == 0:
         source.notes.append(
             f"{source.place(item)}: not carried out: {prefix}upgradePolicy.maxUnavailable "
-            f"{shown(item.value)}: under the Operator no node would ever be upgraded"
+            f"{quote(item.value)}: under the Operator no node would ever be upgraded"
         )
         return []
     return [] if size == "100%" else [size]

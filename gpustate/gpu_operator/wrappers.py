@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import named, shown
+from gpustate.formats.words import quote, quote_name
 from gpustate.gpu_operator import history, umbrella
 from gpustate.gpu_operator.chart_values import ChartValues
 from gpustate.gpu_operator.documents import Item
@@ -50,7 +50,7 @@ def unwrap(item: Item, resolver: ReferenceResolver) -> Found:
     reader = _KINDS.get((group, kind))
     if reader is not None:
         return reader(
-            _Wrapper(item, resolver, f"the {kind} {named(item.text('metadata', 'name'))}")
+            _Wrapper(item, resolver, f"the {kind} {quote_name(item.text('metadata', 'name'))}")
         )
     if kind or item.text("apiVersion"):
         return NO_WRAPPER
@@ -102,7 +102,7 @@ class _Wrapper:
         release = history.release_of_chart(text)
         if text and not release:
             notes.append(
-                f"{self.place(version)}: warning: chart version {shown(text)} is not one supported release; "
+                f"{self.place(version)}: warning: chart version {quote(text)} is not one supported release; "
                 f"read for {history.newest()}; override it with --release"
             )
         return ChartValues(inner or values, self.title, release, tuple(notes))
@@ -122,7 +122,7 @@ class _Wrapper:
                 found = self.resolver.file_values(str(one.value))
             if found is None:
                 raise self.refuse(
-                    f"uses the values file {shown(one.value)}, which was not found",
+                    f"uses the values file {quote(one.value)}, which was not found",
                     command,
                     one,
                 )
@@ -182,10 +182,10 @@ def _values_from(wrapper: _Wrapper, one: Item) -> Item | str:
     entry = wrapper.resolver.entry(kind, name, key, namespace)
     if entry is None:
         optional = one.get("optional")
-        what = f"valuesFrom names the {kind} {shown(name)}, which was not found"
+        what = f"valuesFrom names the {kind} {quote(name)}, which was not found"
         if wrapper.resolver.elsewhere:
             what += (
-                f" in namespace {shown(namespace)}, the only one that Flux reads; there is one of another "
+                f" in namespace {quote(namespace)}, the only one that Flux reads; there is one of another "
                 f"namespace at {wrapper.resolver.elsewhere[0]}"
             )
         if optional is not None and optional.value is True:

@@ -16,7 +16,7 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -121,7 +121,7 @@ def write(
     name: str,
     states: Mapping[str, Parameters],
     nodes: Nodes | None = None,
-    pace: Sequence[str] = (),
+    upgrades: Mapping[str, Any] | None = None,
 ) -> str:
     """Write a ClusterPolicy with its ConfigMaps and Nodes.
 
@@ -129,19 +129,19 @@ def write(
         name: of the object.
         states: parameters by state name; states to be absent are left out.
         nodes: parameters of single nodes.
-        pace: upper limits of a batch of nodes.
+        upgrades: the section ``upgradePolicy``.
     """
-    return dump(build(name, states, nodes, pace))
+    return dump(build(name, states, nodes, upgrades))
 
 
 def build(
     name: str,
     states: Mapping[str, Parameters],
     nodes: Nodes | None = None,
-    pace: Sequence[str] = (),
+    upgrades: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Build the objects that :func:`write` writes."""
-    return [*_objects(name, states, pace), *nodes_of(nodes or {})]
+    return [*_objects(name, states, upgrades or {}), *nodes_of(nodes or {})]
 
 
 def dump(objects_: Iterable[Mapping[str, Any]]) -> str:
@@ -153,19 +153,19 @@ def dump(objects_: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _objects(
-    name: str, states: Mapping[str, Parameters], pace: Sequence[str]
+    name: str, states: Mapping[str, Parameters], upgrades: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
     modules = _module_files(states.get("driver", {}))
     if set(states) <= {*_DRIVER_ONLY, *_VERSIONED.values(), "validator"} and (
         states.get("validator", {}).get("containers") == "none"
     ):
-        yield from _without_containers(name, states, modules, pace)
+        yield from _without_containers(name, states, modules, upgrades)
     else:
         yield {
             "apiVersion": "nvidia.com/v1",
             "kind": "ClusterPolicy",
             "metadata": {"name": name},
-            "spec": _spec(states, modules, pace),
+            "spec": _spec(states, modules, upgrades),
         }
     if modules:
         yield config_map(MODULE_PARAMETERS, modules)
@@ -173,7 +173,10 @@ def _objects(
 
 
 def _without_containers(
-    name: str, states: Mapping[str, Parameters], modules: Mapping[str, str], pace: Sequence[str]
+    name: str,
+    states: Mapping[str, Parameters],
+    modules: Mapping[str, str],
+    upgrades: Mapping[str, Any],
 ) -> Iterator[dict[str, Any]]:
     """An NVIDIADriver for a driver alone; a GPUCluster for metrics, or for no state at all."""
     driver = states.get("driver")
@@ -186,7 +189,7 @@ def _without_containers(
     if driver is not None:
         spec = {"driverType": "gpu", **_driver(driver, modules), **_beside(states)}
         spec.update(license_section(states.get("vgpu-guest")))
-        spec.update(_upgrades(pace))
+        spec.update(_upgrade_policy(upgrades))
         del spec["enabled"]
         if "peermem" in states:
             spec["rdma"] = {"enabled": True}
@@ -220,7 +223,7 @@ def nodes_of(nodes: Nodes) -> Iterator[dict[str, Any]]:
 
 
 def _spec(
-    states: Mapping[str, Parameters], modules: Mapping[str, str], pace: Sequence[str]
+    states: Mapping[str, Parameters], modules: Mapping[str, str], upgrades: Mapping[str, Any]
 ) -> dict[str, Any]:
     spec: dict[str, Any] = {"operator": {}, "daemonsets": {}}
     handler = _of_runtimes(states, "handler")
@@ -232,7 +235,9 @@ def _spec(
     if driver is not None and "peermem" in states:
         spec["driver"]["rdma"] = {"enabled": True}
     if driver is not None:
-        spec["driver"].update(license_section(states.get("vgpu-guest")), **_upgrades(pace))
+        spec["driver"].update(
+            license_section(states.get("vgpu-guest")), **_upgrade_policy(upgrades)
+        )
     spec.update(machine_sections(states))
     spec.update(_beside(states))
     spec["toolkit"] = _toolkit(states)
@@ -268,19 +273,8 @@ def _switched(section: str, given: Parameters | None) -> dict[str, Any]:
     return {"enabled": True, **(image_of(section, str(version)) if version else {})}
 
 
-def _upgrades(pace: Sequence[str]) -> dict[str, Any]:
-    """The limits in the reader's form: a number for one, a percentage for the other."""
-    if not pace:
-        return {}
-    numbers = [int(size) for size in pace if size.isdigit()]
-    shares = [size for size in pace if not size.isdigit()]
-    unavailable: int | str = shares[0] if shares else numbers[1] if len(numbers) > 1 else "100%"
-    policy = {
-        "autoUpgrade": True,
-        "maxParallelUpgrades": numbers[0] if numbers else 0,
-        "maxUnavailable": unavailable,
-    }
-    return {"upgradePolicy": policy}
+def _upgrade_policy(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {"upgradePolicy": dict(section)} if section else {}
 
 
 def _beside(states: Mapping[str, Parameters]) -> dict[str, Any]:

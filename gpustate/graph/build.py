@@ -26,10 +26,6 @@ class Graph:
     nodes: list[str] = field(default_factory=list[str])
     edges: list[Edge] = field(default_factory=list[Edge])
 
-    def predecessors(self, name: str) -> list[str]:
-        """Direct predecessors of a state, sorted."""
-        return sorted({edge.first for edge in self.edges if edge.then == name})
-
 
 def build(
     states: Sequence[AnyState],

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from gpustate.core.inventory import Connection, Sealed, alive_interval
 from gpustate.errors import InventoryError
 from gpustate.formats.numbers import whole
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.inventory.fields import HOST, USER, Fields
 from gpustate.inventory.ranges import parse_port
-from gpustate.inventory.secrets import quote
+from gpustate.inventory.secrets import quote_value
 from gpustate.inventory.sshargs import USED, Option, parse
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
@@ -135,7 +135,7 @@ def _sudo(fields: Fields) -> tuple[str, str | Sealed | None]:
     if method is not None and method.removeprefix("ansible.builtin.") != "sudo":
         raise fields.error(
             "ansible_become_method",
-            f"is {shown(method)}, and only sudo is supported",
+            f"is {quote(method)}, and only sudo is supported",
             fields.scope.variables["ansible_become_method"].origin,
         )
     user = fields.text("ansible_become_user", "ansible_sudo_user") or "root"
@@ -209,7 +209,7 @@ class _Options:
         if value[:1] == "-" or not pattern.fullmatch(value):
             raise self.fields.error(
                 name,
-                f"is {quote(value, name, found.origin)}, which ssh does not accept",
+                f"is {quote_value(value, name, found.origin)}, which ssh does not accept",
                 found.origin,
             )
         return value
@@ -246,7 +246,7 @@ class _Options:
         if strict is None:
             raise self.fields.error(
                 "StrictHostKeyChecking",
-                f"is {quote(found.value, '', found.origin)}, wanted yes, accept-new or no",
+                f"is {quote_value(found.value, '', found.origin)}, wanted yes, accept-new or no",
                 found.origin,
             )
         return strict
@@ -262,7 +262,7 @@ class _Options:
         if not 0 < value < float("inf"):
             raise self.fields.error(
                 "ConnectTimeout",
-                f"is {quote(found.value, '', found.origin)}, wanted seconds above zero",
+                f"is {quote_value(found.value, '', found.origin)}, wanted seconds above zero",
                 found.origin,
             )
         return value
@@ -276,7 +276,7 @@ class _Options:
         if value is None:
             raise self.fields.error(
                 "ServerAliveInterval",
-                f"is {quote(found.value, '', found.origin)}, wanted a time such as 15 or 1m",
+                f"is {quote_value(found.value, '', found.origin)}, wanted a time such as 15 or 1m",
                 found.origin,
             )
         return value
@@ -289,6 +289,6 @@ class _Options:
         value = whole(str(found.value))
         if value is None:
             raise self.fields.error(
-                "ServerAliveCountMax", f"is {shown(found.value)}, wanted a number", found.origin
+                "ServerAliveCountMax", f"is {quote(found.value)}, wanted a number", found.origin
             )
         return value

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpustate.errors import InventoryError
-from gpustate.formats.words import kind_of, shown
+from gpustate.formats.words import kind_of, quote
 from gpustate.inventory.documents import parse_json
 from gpustate.inventory.files import LIMIT_MIB
 from gpustate.inventory.ranges import check_name
@@ -86,7 +86,7 @@ def fill_from(
             variables[variable_name(key, place)] = Value(value, place)
     for name in known or {}:
         if name not in nodes:
-            store.note(f"{place}: {shown(name)} has variables but is in no group; it was not read")
+            store.note(f"{place}: {quote(name)} has variables but is in no group; it was not read")
 
 
 def _host_vars(data: dict[str, Any], place: str) -> dict[str, Any] | None:
@@ -112,14 +112,14 @@ def _group(
     for key, wanted in (("hosts", list), ("vars", dict), ("children", list)):
         if key in body and not isinstance(body[key], wanted):
             raise InventoryError(
-                f"{key} of the group {shown(name)} is {kind_of(body[key])},"
+                f"{key} of the group {quote(name)} is {kind_of(body[key])},"
                 f" wanted {kind_of(wanted())}",
                 place=place,
             )
     for node in body.get("hosts", ()):
         if not isinstance(node, str) or not node:
             raise InventoryError(
-                f"the group {shown(name)} has the node {shown(node)}, wanted a string", place=place
+                f"the group {quote(name)} has the node {quote(node)}, wanted a string", place=place
             )
         nodes[check_name(node, place)] = None
         store.node(node, name, source=path)
@@ -146,7 +146,7 @@ def run(path: str, *arguments: str) -> str:
 
 def shell(command: str) -> str:
     """Return the output of a shell command, with the same limits."""
-    return _run(["/bin/sh", "-c", command], f"the command {shown(command)}")
+    return _run(["/bin/sh", "-c", command], f"the command {quote(command)}")
 
 
 def _run(words: list[str], place: str) -> str:
@@ -211,4 +211,4 @@ def _collect(process: subprocess.Popen[bytes], place: str) -> tuple[bytes, bytes
 def _ending(code: int, complaint: bytes) -> str:
     how = f"failed with exit code {code}" if code > 0 else f"was killed by signal {-code}"
     lines = [line for line in complaint.decode("utf-8", "replace").splitlines() if line.strip()]
-    return f"{how}: {shown(lines[-1].strip(), 200)}" if lines else f"{how} without output"
+    return f"{how}: {quote(lines[-1].strip(), 200)}" if lines else f"{how} without output"

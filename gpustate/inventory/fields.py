@@ -14,7 +14,7 @@ from gpustate.core.inventory import Sealed
 from gpustate.errors import InventoryError
 from gpustate.formats.words import kind_of
 from gpustate.inventory.needs import NotYet, deferring
-from gpustate.inventory.secrets import quote
+from gpustate.inventory.secrets import quote_value
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
 
@@ -105,7 +105,7 @@ class Fields:
     def shown(self, name: str, value: object, place: str) -> str:
         """A value for a message, unless it may be a secret."""
         written = self.scope.variables.get(name)
-        return quote(value, name, place, written.value if written is not None else "")
+        return quote_value(value, name, place, written.value if written is not None else "")
 
     def _shown(self, names: tuple[str, ...], value: object) -> str:
         return self.shown(self._named(names), value, self._place(names))

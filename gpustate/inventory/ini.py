@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import InventoryError
-from gpustate.formats.words import at, named, shown
+from gpustate.formats.words import at, quote, quote_name
 from gpustate.inventory.ranges import expand
 from gpustate.inventory.secrets import line_shown, word_shown
 from gpustate.inventory.store import Store, Value
@@ -79,14 +79,16 @@ def fill(store: Store, text: str, path: str) -> None:
             else:
                 child = _child(line, place)
                 wanted.add(
-                    child, place, f"[{named(group)}:children] refers to the group {shown(child)}"
+                    child,
+                    place,
+                    f"[{quote_name(group)}:children] refers to the group {quote(child)}",
                 )
                 store.group(child, place)
                 store.add_child(group, child, place)
     for name, (place, why) in wanted.by_name.items():
         if name not in declared:
             raise InventoryError(
-                f"{why}, which is not defined", place=place, fix=f"add [{named(name)}]"
+                f"{why}, which is not defined", place=place, fix=f"add [{quote_name(name)}]"
             )
 
 
@@ -96,13 +98,13 @@ def _section(
     name, kind = match[1], match[2] or "hosts"
     if kind not in {"hosts", "children", "vars"}:
         raise InventoryError(
-            f"[{named(name)}:{kind}] is not a valid section, wanted [{named(name)}], [{named(name)}:vars] or"
-            f" [{named(name)}:children]",
+            f"[{quote_name(name)}:{kind}] is not a valid section, wanted [{quote_name(name)}], [{quote_name(name)}:vars] or"
+            f" [{quote_name(name)}:children]",
             place=place,
         )
     store.group(name, place)
     if kind == "vars":
-        wanted.add(name, place, f"[{named(name)}:vars] refers to the group {shown(name)}")
+        wanted.add(name, place, f"[{quote_name(name)}:vars] refers to the group {quote(name)}")
     else:
         declared.add(name)
     return name, kind
@@ -130,7 +132,7 @@ def _nodes(store: Store, line: str, group: str, place: str, path: str) -> None:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise InventoryError(
-                f"{word_shown(word, words[1:])} after {shown(words[0])}, wanted key=value",
+                f"{word_shown(word, words[1:])} after {quote(words[0])}, wanted key=value",
                 place=place,
                 fix="write one node per line, and quote values with spaces",
             )
@@ -144,7 +146,7 @@ def _group_var(store: Store, line: str, group: str, place: str) -> None:
     key, equals, text = line.partition("=")
     if not equals or not key.strip():
         raise InventoryError(
-            f"{line_shown(line)} under [{named(group)}:vars], wanted key=value", place=place
+            f"{line_shown(line)} under [{quote_name(group)}:vars], wanted key=value", place=place
         )
     store.set_group_var(group, key.strip(), Value(parse_literal(text.strip()), place))
 

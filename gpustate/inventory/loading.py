@@ -16,7 +16,7 @@ from typing import Any
 from gpustate.core.inventory import PLAIN_PATH, Inventory, InventoryNode, LaterLayers, VarsLayer
 from gpustate.errors import InventoryError
 from gpustate.formats.masking import keep_readable, remember_parameters
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.inventory import (
     connection,
     executable,
@@ -92,7 +92,7 @@ def load(
         kept -= match(exclude, names, groups, source)
         if not kept:
             raise InventoryError(
-                f"--exclude {shown(exclude)} excludes all {len(names)} nodes in {source}",
+                f"--exclude {quote(exclude)} excludes all {len(names)} nodes in {source}",
                 fix="exclude fewer nodes",
             )
     keep_readable((*names, *groups))
@@ -199,7 +199,7 @@ def _check_folder(node: str, name: str, value: Any, place: str) -> None:
     """Require a plain absolute path, because scripts that run as root remove files below it."""
     if not isinstance(value, str) or not re.fullmatch(PLAIN_PATH, value) or "/../" in f"{value}/":
         raise InventoryError(
-            f"{node}: {name} is {shown(value)}, wanted an absolute path of letters, digits and ._+@:-",
+            f"{node}: {name} is {quote(value)}, wanted an absolute path of letters, digits and ._+@:-",
             place=place,
         )
 

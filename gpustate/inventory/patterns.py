@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 from gpustate.core.inventory import Inventory
 from gpustate.errors import InventoryError
-from gpustate.formats.words import named, shown
+from gpustate.formats.words import quote, quote_name
 from gpustate.inventory.files import read_text
 from gpustate.inventory.ranges import LIMIT_NODES, is_ipv6
 from gpustate.plan.ranges import expand
@@ -67,7 +67,7 @@ def match(
     pieces = _pieces(pattern)
     if not pieces:
         raise InventoryError(
-            f"the limit {shown(pattern)} is empty", fix="name a node, a group or 'all'"
+            f"the limit {quote(pattern)} is empty", fix="name a node, a group or 'all'"
         )
     matcher = _Matcher(names, groups)
     plain = [piece for piece in pieces if piece[0] not in "&!"]
@@ -82,7 +82,7 @@ def match(
             found -= set(matcher.members(piece[1:], must_match=False))
     if not found:
         raise InventoryError(
-            f"the limit {shown(pattern)} matches none of the {len(names)} nodes in {source}",
+            f"the limit {quote(pattern)} matches none of the {len(names)} nodes in {source}",
             fix="widen the limit",
         )
     return frozenset(found)
@@ -104,7 +104,7 @@ def _pieces(pattern: str) -> list[str]:
     found: list[str] = []
     if pattern.count("[") != pattern.count("]") and "~" not in pattern:
         raise InventoryError(
-            f"the limit {shown(pattern)} has an unmatched bracket",
+            f"the limit {quote(pattern)} has an unmatched bracket",
             fix="write gpu[0] for the first of a group, gpu[0:3] for the first four",
         )
     for piece in split(pattern):
@@ -163,7 +163,7 @@ class _Matcher:
         part = found[first:] if last is None else found[first : (last + 1) or None]
         if not part and found:
             raise InventoryError(
-                f"{shown(piece)} is beyond the {len(found)} nodes of {shown(expression)}"
+                f"{quote(piece)} is beyond the {len(found)} nodes of {quote(expression)}"
             )
         return part
 
@@ -199,11 +199,11 @@ class _Matcher:
         near = difflib.get_close_matches(expression, known, n=3, cutoff=0.6)
         what = "matches no node and no group" if wild else "is neither a node nor a group"
         listed = (
-            f"did you mean {', '.join(map(named, near))}?"
+            f"did you mean {', '.join(map(quote_name, near))}?"
             if near
             else f"groups: {self._some_groups()}"
         )
-        return InventoryError(f"the limit's {shown(expression)} {what}", fix=listed)
+        return InventoryError(f"the limit's {quote(expression)} {what}", fix=listed)
 
     def _known_groups(self) -> list[str]:
         """Defined groups, and ``ungrouped`` if it has a node."""
@@ -211,7 +211,7 @@ class _Matcher:
 
     def _some_groups(self) -> str:
         names = sorted(self._known_groups())
-        return ", ".join(map(named, names[:8])) + (", ..." if len(names) > 8 else "")
+        return ", ".join(map(quote_name, names[:8])) + (", ..." if len(names) > 8 else "")
 
 
 def _is_list(inside: str) -> bool:
@@ -227,13 +227,13 @@ def _expand(piece: str) -> list[str]:
             first, _, last = part.partition("-")
             if last and int(last) < int(first):
                 raise InventoryError(
-                    f"the limit's {shown(piece)}: {first} is greater than {last}",
+                    f"the limit's {quote(piece)}: {first} is greater than {last}",
                     fix="put the smaller number first",
                 )
         total *= sum(_size(part) for part in found[1].split(","))
     if total > LIMIT_NODES:
         raise InventoryError(
-            f"the limit's {shown(piece)} expands to {total} names, more than the limit of {LIMIT_NODES}",
+            f"the limit's {quote(piece)} expands to {total} names, more than the limit of {LIMIT_NODES}",
             fix="check the bounds of the range",
         )
     return expand(piece)
@@ -267,5 +267,5 @@ def _compiled(expression: str) -> re.Pattern[str]:
             return re.compile(regex)
     except (re.error, RecursionError, OverflowError) as error:
         raise InventoryError(
-            f"the limit's {shown(expression)} is not a valid pattern: {named(error)}"
+            f"the limit's {quote(expression)} is not a valid pattern: {quote_name(error)}"
         ) from error

@@ -20,7 +20,7 @@ import os
 from typing import Any
 
 from gpustate.errors import InventoryError
-from gpustate.formats.words import at, shown
+from gpustate.formats.words import at, quote
 from gpustate.inventory.files import names_in, read_text
 from gpustate.inventory.pyinfra_connectors import nodes_of
 from gpustate.inventory.store import Store, Value, variable_name
@@ -74,7 +74,7 @@ def _node(store: Store, path: str, group: str, host: Any, place: str) -> None:
         host, data = host
     if not isinstance(host, str) or not isinstance(data, dict):
         raise InventoryError(
-            f"the group {group} contains {shown(host)}, wanted a name or (name, data)",
+            f"the group {group} contains {quote(host)}, wanted a name or (name, data)",
             place=place,
             fix=f"rename it to _{group} if it is not a group",
         )
@@ -98,7 +98,7 @@ def fill_list(store: Store, source: str) -> None:
     Raises:
         InventoryError: an invalid name, or an unsupported connector.
     """
-    place = f"inventory list {shown(source)}"
+    place = f"inventory list {quote(source)}"
     for item in filter(None, (item.strip() for item in source.split(","))):
         _node(store, source, "ungrouped", item, place)
 
@@ -136,7 +136,7 @@ def _run(path: str) -> tuple[dict[str, Any], dict[str, int], set[str]]:
         ) from error
     except (Exception, SystemExit) as error:
         raise InventoryError(
-            f"{type(error).__name__} while running it: {shown(error, 200)}",
+            f"{type(error).__name__} while running it: {quote(error, 200)}",
             place=at(path, _line_of(error, path)),
         ) from error
     namespace.pop("__builtins__", None)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import InventoryError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.inventory import executable
 from gpustate.inventory.documents import parse_json
 from gpustate.inventory.files import read_text
@@ -78,10 +78,10 @@ def nodes_of(text: str, place: str) -> tuple[Named, ...]:
     named = ", ".join(f"@{one}" for one in SUPPORTED)
     if connector in SUPPORTED:
         raise InventoryError(
-            f"{shown(text)}: a name is missing", place=place, fix=f"write @{connector}/NAME"
+            f"{quote(text)}: a name is missing", place=place, fix=f"write @{connector}/NAME"
         )
     raise InventoryError(
-        f"{shown(text)}: the connector @{connector[:40]} is not supported",
+        f"{quote(text)}: the connector @{connector[:40]} is not supported",
         place=place,
         fix=f"use one of {named}",
     )
@@ -90,7 +90,7 @@ def nodes_of(text: str, place: str) -> tuple[Named, ...]:
 def _container(connector: str, name: str, place: str) -> Named:
     if not _CONTAINER.fullmatch(name):
         raise InventoryError(
-            f"{shown(name)} is an image, not the name of a container",
+            f"{quote(name)} is an image, not the name of a container",
             place=place,
             fix=f"start one: {connector} run -d --name NAME {shlex.quote(name)} tail -f /dev/null, and use its name",
         )
@@ -107,7 +107,7 @@ def _vagrant(name: str, place: str) -> Iterator[Named]:
         if not name or target == name
     ]
     if not running:
-        what = f"no Vagrant machine {shown(name)}" if name else "no Vagrant machine"
+        what = f"no Vagrant machine {quote(name)}" if name else "no Vagrant machine"
         raise InventoryError(f"{what} is running in this folder", place=place, fix="run vagrant up")
     options = _options()
     text = executable.shell(f"vagrant ssh-config {shlex.join(running)}")

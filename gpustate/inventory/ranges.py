@@ -15,7 +15,7 @@ import string
 from collections.abc import Sequence
 
 from gpustate.errors import InventoryError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 
 #: The most nodes of one pattern; beyond that, a typo is likelier than such a fleet.
 LIMIT_NODES = 100_000
@@ -40,7 +40,7 @@ def expand(pattern: str, place: str) -> tuple[list[str], int | None]:
         total *= len(part)
     if total > LIMIT_NODES:
         raise InventoryError(
-            f"{shown(pattern)} expands to {total} nodes, more than the limit of {LIMIT_NODES} per pattern",
+            f"{quote(pattern)} expands to {total} nodes, more than the limit of {LIMIT_NODES} per pattern",
             place=place,
             fix="check the bounds of the range",
         )
@@ -53,18 +53,18 @@ def check_name(name: str, place: str) -> str:
         return name
     if "=" in name:
         raise InventoryError(
-            f"{shown(name)} looks like a variable, wanted the name of a node",
+            f"{quote(name)} looks like a variable, wanted the name of a node",
             place=place,
             fix="put it after a node's name, or under [group:vars]",
         )
     if "@" in name:
         raise InventoryError(
-            f"{shown(name)}: a node's name cannot include a user",
+            f"{quote(name)}: a node's name cannot include a user",
             place=place,
             fix="write only the name, and set ansible_user",
         )
     raise InventoryError(
-        f"{shown(name)} is not a node name (letters, digits, '.', '-', '_', or an address)",
+        f"{quote(name)} is not a node name (letters, digits, '.', '-', '_', or an address)",
         place=place,
     )
 
@@ -86,7 +86,7 @@ def split_port(text: str, place: str) -> tuple[str, int | None]:
         return text, None
     if outside.count(":") > 1:
         raise InventoryError(
-            f"{shown(text)} is neither name:port nor an IPv6 address",
+            f"{quote(text)} is neither name:port nor an IPv6 address",
             place=place,
             fix="write an IPv6 address with a port as [address]:port",
         )
@@ -108,7 +108,7 @@ def parse_port(text: str, whole: str, place: str) -> int:
     if _NUMBER.fullmatch(text) and 1 <= int(text) <= 65535:
         return int(text)
     raise InventoryError(
-        f"{shown(text)} in {shown(whole)} is not a port, wanted a number from 1 to 65535",
+        f"{quote(text)} in {quote(whole)} is not a port, wanted a number from 1 to 65535",
         place=place,
     )
 
@@ -135,13 +135,13 @@ def _values(inner: str, body: str, place: str) -> Sequence[str]:
     """Return the values of one range, without its brackets."""
     bounds = inner.split(":")
     if len(bounds) not in (2, 3):
-        raise _bad(body, f"{shown(f'[{inner}]')} is not begin:end or begin:end:step", place)
+        raise _bad(body, f"{quote(f'[{inner}]')} is not begin:end or begin:end:step", place)
     begin, end = bounds[0] or "0", bounds[1]
     step = bounds[2] if len(bounds) == 3 else "1"
     if not end:
-        raise _bad(body, f"{shown(f'[{inner}]')} has no end", place)
+        raise _bad(body, f"{quote(f'[{inner}]')} has no end", place)
     if not _NUMBER.fullmatch(step) or int(step) == 0:
-        raise _bad(body, f"the step {shown(step)} is not a number above zero", place)
+        raise _bad(body, f"the step {quote(step)} is not a number above zero", place)
     if len(begin) == 1 and len(end) == 1 and {begin, end} <= set(string.ascii_letters):
         first, last = string.ascii_letters.index(begin), string.ascii_letters.index(end)
         if first > last:
@@ -152,7 +152,7 @@ def _values(inner: str, body: str, place: str) -> Sequence[str]:
 
 def _numbers(begin: str, end: str, step: int, body: str, place: str) -> Sequence[str]:
     if not (_NUMBER.fullmatch(begin) and _NUMBER.fullmatch(end)):
-        raise _bad(body, f"{shown(begin)} and {shown(end)} are not two numbers or letters", place)
+        raise _bad(body, f"{quote(begin)} and {quote(end)} are not two numbers or letters", place)
     width = len(begin) if begin[0] == "0" and len(begin) > 1 else 0
     # Ansible's rule: with leading zeros all names have the same length.
     if width and width != len(end):
@@ -168,4 +168,4 @@ def _numbers(begin: str, end: str, step: int, body: str, place: str) -> Sequence
 
 
 def _bad(body: str, why: str, place: str) -> InventoryError:
-    return InventoryError(f"invalid range in {shown(body)}: {why}", place=place)
+    return InventoryError(f"invalid range in {quote(body)}: {why}", place=place)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 
 _SECRET = re.compile(
     r"pass(?!ive|through|es\b|er|ing)|secret|token|vault|credential|private|api_?key|\bpw\b|_pw\b",
@@ -30,7 +30,7 @@ def gives_secrets(template: str) -> bool:
     return bool(_LOOKUP.search(template))
 
 
-def quote(value: object, name: str, place: str, written: object = "") -> str:
+def quote_value(value: object, name: str, place: str, written: object = "") -> str:
     """A value for a message.
 
     Args:
@@ -44,7 +44,7 @@ def quote(value: object, name: str, place: str, written: object = "") -> str:
     template = written if isinstance(written, str) and "{" in written else ""
     if any(map(is_secret, (name, file, template))) or gives_secrets(template):
         return HIDDEN
-    return shown(value)
+    return quote(value)
 
 
 def line_shown(line: str) -> str:
@@ -52,12 +52,12 @@ def line_shown(line: str) -> str:
     head, equals, _ = line.partition("=")
     first = head.split()[0] if head.split() else ""
     if is_secret(head) and first != head.strip():
-        return shown(f"{first} ...")
-    return shown(f"{head}=..." if equals else head)
+        return quote(f"{first} ...")
+    return quote(f"{head}=..." if equals else head)
 
 
 def word_shown(word: str, before: list[str]) -> str:
     """A word of a line; hidden if it may belong to the value before it."""
     if is_secret(word) or any("=" in one and is_secret(one) for one in before):
         return HIDDEN
-    return shown(word)
+    return quote(word)

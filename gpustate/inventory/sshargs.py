@@ -15,7 +15,7 @@ import shlex
 from typing import NamedTuple
 
 from gpustate.errors import InventoryError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.inventory.secrets import word_shown
 
 #: Supported options of ssh_config.
@@ -94,7 +94,7 @@ def parse(text: str) -> tuple[Option, ...]:
                 break
             if letter not in _FLAGS:
                 raise InventoryError(
-                    f"{shown('-' + letter)} in {word_shown(word, [f'{text}='])} is not an ssh option"
+                    f"{quote('-' + letter)} in {word_shown(word, [f'{text}='])} is not an ssh option"
                 )
             if letter not in _FLAGS_TUNING:
                 found.append(Option(f"-{letter}", ""))

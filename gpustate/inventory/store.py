@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gpustate.errors import InventoryError
-from gpustate.formats.words import named, shown
+from gpustate.formats.words import quote, quote_name
 from gpustate.inventory.documents import Document
 
 
@@ -76,7 +76,7 @@ class Store:
         """Return the group ``name``, created if it is new."""
         if not isinstance(name, str) or not name:
             raise InventoryError(
-                f"a group's name is {shown(name)}, wanted a string", place=place, fix="quote it"
+                f"a group's name is {quote(name)}, wanted a string", place=place, fix="quote it"
             )
         return self.groups.setdefault(name, Group(name))
 
@@ -110,7 +110,7 @@ class Store:
             self.groups[group].priority = int(value.value)
         except (TypeError, ValueError, OverflowError) as error:
             raise InventoryError(
-                f"ansible_group_priority is {shown(value.value)}, wanted a whole number",
+                f"ansible_group_priority is {quote(value.value)}, wanted a whole number",
                 place=value.origin,
             ) from error
 
@@ -135,7 +135,7 @@ class Store:
         for node in self.nodes.values():
             self._settle(node)
         for name in self.groups.keys() & self.nodes.keys():
-            self.note(f"{named(name)} is the name of a node and of a group")
+            self.note(f"{quote_name(name)} is the name of a node and of a group")
 
     def closure(self, node: Node) -> tuple[str, ...]:
         """Return every group of ``node``, with parents and without ``all``, lowest precedence first."""
@@ -181,7 +181,7 @@ class Store:
             # An edge from ``all`` that was added implicitly has no place.
             places = [self.groups[a].children.get(b) for a, b in itertools.pairwise(names)]
             raise InventoryError(
-                f"dependency cycle of groups: {' > '.join(named(name) for name in names[:20])}",
+                f"dependency cycle of groups: {' > '.join(quote_name(name) for name in names[:20])}",
                 place=next(filter(None, places), None),
                 fix="remove one of them from the other's children",
             ) from error
@@ -202,5 +202,5 @@ def variable_name(name: object, place: str) -> str:
     if isinstance(name, str) and name:
         return name
     raise InventoryError(
-        f"a variable's name is {shown(name)}, wanted a string", place=place, fix="quote it"
+        f"a variable's name is {quote(name)}, wanted a string", place=place, fix="quote it"
     )

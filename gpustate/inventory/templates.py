@@ -16,7 +16,7 @@ from typing import Any
 
 from gpustate.errors import InventoryError
 from gpustate.formats.masking import remember
-from gpustate.formats.words import named, shown
+from gpustate.formats.words import quote, quote_name
 from gpustate.inventory.documents import EncryptedText, LiteralText
 from gpustate.inventory.needs import NotYet, deferring
 from gpustate.inventory.secrets import HIDDEN, gives_secrets, is_secret
@@ -185,10 +185,10 @@ class Scope:
                 why = f"{HIDDEN}: undefined"  # the missing key may be a value
             raise self._error(found, names[0], why, self._hint()) from error
         except jinja2.TemplateError as error:
-            why = f"{HIDDEN if self._secret(text, names) else shown(text)}: {error.message}"
+            why = f"{HIDDEN if self._secret(text, names) else quote(text)}: {error.message}"
             raise self._error(found, names[0], why) from error
         except Exception as error:
-            why = f"{shown(text)}: {type(error).__name__}: {error}"
+            why = f"{quote(text)}: {type(error).__name__}: {error}"
             if self._secret(text, names):  # the message may contain a value
                 why = f"{HIDDEN}: {type(error).__name__}"
             raise self._error(found, names[0], why) from error
@@ -198,7 +198,7 @@ class Scope:
 
     def _refer(self, name: str, found: Value, names: tuple[str, ...]) -> Any:
         if name in names:
-            chain = " > ".join(map(named, (*names[names.index(name) :], name)))
+            chain = " > ".join(map(quote_name, (*names[names.index(name) :], name)))
             raise self._error(found, names[0], f"refers to itself: {chain}")
         if len(names) >= _LIMIT_CHAIN:
             raise self._error(found, names[0], f"refers through more than {_LIMIT_CHAIN} variables")
@@ -214,10 +214,12 @@ class Scope:
 
     def _error(self, found: Value, name: str, why: str, fix: str | None = None) -> InventoryError:
         line = " ".join(why.split())
-        return InventoryError(f"{self.node}: {named(name)}: {line}", place=found.origin, fix=fix)
+        return InventoryError(
+            f"{self.node}: {quote_name(name)}: {line}", place=found.origin, fix=fix
+        )
 
     def _decrypted(self, value: EncryptedText, found: Value, names: tuple[str, ...]) -> str:
-        needed = "" if len(names) == 1 else f", which {named(names[-2])} needs,"
+        needed = "" if len(names) == 1 else f", which {quote_name(names[-2])} needs,"
         NotYet.check()
         try:
             clear = self._vault.decrypt(str(value), found.origin)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from gpustate.errors import InventoryError
 from gpustate.formats.masking import remember
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.inventory import executable
 from gpustate.inventory.files import read_text
 
@@ -130,7 +130,7 @@ class Vault:
             except UnicodeDecodeError:
                 raise InventoryError("is not UTF-8 after decryption", place=place) from None
         tried = ", ".join(dict.fromkeys(source.label for source in order))
-        wanted = f" (its vault id is {shown(label)})" if label else ""
+        wanted = f" (its vault id is {quote(label)})" if label else ""
         raise InventoryError(
             f"cannot be decrypted: wrong password{wanted}, tried those of {tried}",
             place=place,
@@ -150,7 +150,7 @@ class Vault:
     def _asked(self, label: str) -> str:
         if self.query is None:
             raise InventoryError(
-                f"cannot prompt for the vault password of {shown(label)}: stdin is not a terminal",
+                f"cannot prompt for the vault password of {quote(label)}: stdin is not a terminal",
                 fix="pass a file or a program that prints it: --vault-password-file FILE",
             )
         return self.query(label)
@@ -178,9 +178,9 @@ def _parts(text: str) -> tuple[str, bytes, bytes, bytes]:
     if words[0] != "$ANSIBLE_VAULT" or len(words) < 3:
         raise NotEncryptedError("its first line is not $ANSIBLE_VAULT;VERSION;CIPHER")
     if words[1] not in ("1.1", "1.2"):
-        raise NotEncryptedError(f"format {shown(words[1])}, wanted 1.1 or 1.2")
+        raise NotEncryptedError(f"format {quote(words[1])}, wanted 1.1 or 1.2")
     if words[2] != "AES256":
-        raise NotEncryptedError(f"cipher {shown(words[2])}, wanted AES256")
+        raise NotEncryptedError(f"cipher {quote(words[2])}, wanted AES256")
     try:
         inner = bytes.fromhex("".join(body.split()))
         salt, digest, data = (bytes.fromhex(part.decode("ascii")) for part in inner.split(b"\n", 2))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpustate.errors import InventoryError
-from gpustate.formats.words import kind_of, named, shown
+from gpustate.formats.words import kind_of, quote, quote_name
 from gpustate.inventory.documents import Document
 from gpustate.inventory.ranges import expand
 from gpustate.inventory.store import Store, Value, variable_name
@@ -37,7 +37,7 @@ def fill(store: Store, document: Document) -> None:
         )
     if "plugin" in data and not isinstance(data["plugin"], dict):
         raise InventoryError(
-            f"is the configuration of Ansible's inventory plugin {shown(data['plugin'])},"
+            f"is the configuration of Ansible's inventory plugin {quote(data['plugin'])},"
             " which is unsupported",
             place=document.place(data, "plugin"),
             fix=f"save its output to a file: ansible-inventory -i {document.path} --list > nodes.json",
@@ -49,14 +49,14 @@ def fill(store: Store, document: Document) -> None:
 def _group(store: Store, document: Document, name: Any, body: Any, place: str) -> str | None:
     """Read one group; None if it is not a group."""
     if body is not None and not isinstance(body, dict):
-        store.note(f"{place}: {shown(name)} is {kind_of(body)}, not a group, and was not read")
+        store.note(f"{place}: {quote(name)} is {kind_of(body)}, not a group, and was not read")
         return None
     group = store.group(name, place)
     for key, section in (body or {}).items():
         here = document.place(body, key)
         if key not in _SECTIONS:
             store.note(
-                f"{here}: {shown(key)} in the group {named(group.name)} was not read: a group may have only"
+                f"{here}: {quote(key)} in the group {quote_name(group.name)} was not read: a group may have only"
                 " hosts, vars and children"
             )
             continue
@@ -67,7 +67,7 @@ def _group(store: Store, document: Document, name: Any, body: Any, place: str) -
             continue
         if not isinstance(section, dict):
             raise InventoryError(
-                f"{key} of the group {named(group.name)} is {kind_of(section)}, wanted a mapping",
+                f"{key} of the group {quote_name(group.name)} is {kind_of(section)}, wanted a mapping",
                 place=here,
                 fix="write 'name:' under it, with a colon and without '- '",
             )
@@ -97,13 +97,13 @@ def _nodes(
 ) -> None:
     if not isinstance(pattern, str):
         raise InventoryError(
-            f"a node's name is {kind_of(pattern)} ({shown(pattern)}), wanted a string",
+            f"a node's name is {kind_of(pattern)} ({quote(pattern)}), wanted a string",
             place=place,
             fix="quote it",
         )
     if body is not None and not isinstance(body, dict):
         raise InventoryError(
-            f"{shown(pattern)} has {kind_of(body)}, wanted a mapping of variables",
+            f"{quote(pattern)} has {kind_of(body)}, wanted a mapping of variables",
             place=place,
         )
     names, port = expand(pattern, place)

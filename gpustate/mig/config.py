@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from gpustate.errors import PolicyError
 from gpustate.formats import yaml_events
-from gpustate.formats.words import at, kind_of, shown
+from gpustate.formats.words import at, kind_of, quote
 from gpustate.mig.names import (
     DeviceFilter,
     parse_device_filter,
@@ -114,7 +114,7 @@ class ConfigFile:
         found = self.configs.get(name)
         if found is None:
             raise PolicyError(
-                f"no configuration {shown(name)}", place=self.path, fix=self._hint(name)
+                f"no configuration {quote(name)}", place=self.path, fix=self._hint(name)
             )
         return found
 
@@ -158,7 +158,7 @@ class _Reader:
             if key not in known:
                 near = difflib.get_close_matches(key, known, 1)
                 hint = f"did you mean {near[0]}" if near else f"supported keys: {', '.join(known)}"
-                self.fail(f"unknown key {shown(key)}", self.key_line(owner, key, line), hint)
+                self.fail(f"unknown key {quote(key)}", self.key_line(owner, key, line), hint)
         return owner
 
     def file(self, data: Any, line: int) -> ConfigFile:
@@ -167,7 +167,7 @@ class _Reader:
             self.fail("lacks version", line, f"add version: {VERSION}")
         if top["version"] != VERSION:
             where = self.key_line(top, "version", line)
-            self.fail(f"version {shown(top['version'])} is unsupported, wanted {VERSION}", where)
+            self.fail(f"version {quote(top['version'])} is unsupported, wanted {VERSION}", where)
         configs = top.get("mig-configs")
         self.only_repeated(configs)
         where = self.key_line(top, "mig-configs", line)
@@ -184,7 +184,7 @@ class _Reader:
         lines = self.lines.of_items.get(id(entries), [line] * len(entries))
         made = tuple(self.entry(one, where) for one, where in zip(entries, lines, strict=True))
         earlier = [str(n) for key, n, _ in self.lines.repeated.get(id(configs), ()) if key == name]
-        said = f"{at(self.path, line)}: {shown(name)} is a duplicate of line {', '.join(earlier)}; the last one is used"
+        said = f"{at(self.path, line)}: {quote(name)} is a duplicate of line {', '.join(earlier)}; the last one is used"
         return Config(name, made, at(self.path, line), (said,) if earlier else ())
 
     def only_repeated(self, configs: Any) -> None:
@@ -193,7 +193,7 @@ class _Reader:
             if owner != id(configs):
                 key, line, _ = keys[0]
                 last = self.lines.of_keys[owner][key]
-                self.fail(f"the key {shown(key)} is a duplicate of line {line}", last)
+                self.fail(f"the key {quote(key)} is a duplicate of line {line}", last)
 
     def entry(self, data: Any, line: int) -> Entry:
         entry = self.closed(data, _ENTRY, line, "an entry")
@@ -229,10 +229,10 @@ class _Reader:
         if value == "all":
             return None
         if not isinstance(value, list):
-            self.fail(f"devices is {shown(value)}, wanted all or a list of GPU numbers", line)
+            self.fail(f"devices is {quote(value)}, wanted all or a list of GPU numbers", line)
         for one in value:
             if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < _MOST_GPUS:
-                self.fail(f"{shown(one)} is not a GPU number, wanted 0, 1 and so on", line)
+                self.fail(f"{quote(one)} is not a GPU number, wanted 0, 1 and so on", line)
         return tuple(sorted(set(value)))
 
     def filters(self, entry: dict[str, Any], otherwise: int) -> tuple[DeviceFilter, ...]:
@@ -248,7 +248,7 @@ class _Reader:
             try:
                 found.append(parse_device_filter(one))
             except ValueError as error:
-                self.fail(f"device-filter {shown(one)}: {error}", line)
+                self.fail(f"device-filter {quote(one)}: {error}", line)
         return tuple(found)
 
     def devices(self, entry: dict[str, Any], otherwise: int) -> dict[str, int] | None:
@@ -264,11 +264,11 @@ class _Reader:
             try:
                 name = str(parse_device_name(key))
             except ValueError as error:
-                self.fail(f"{shown(key)}: {error}", where, self.suggest(key))
+                self.fail(f"{quote(key)}: {error}", where, self.suggest(key))
             if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _MOST:
-                self.fail(f"{key}: {shown(count)} is not a count, wanted 0 to {_MOST}", where)
+                self.fail(f"{key}: {quote(count)} is not a count, wanted 0 to {_MOST}", where)
             if name in found:
-                self.fail(f"{shown(key)} is a duplicate of a profile above", where)
+                self.fail(f"{quote(key)} is a duplicate of a profile above", where)
             found[name] = count
         if found and not any(found.values()):
             self.fail(

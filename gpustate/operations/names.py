@@ -18,7 +18,7 @@ from pyinfra.api.hiddenvalue import HiddenValue
 
 from gpustate.errors import PolicyError
 from gpustate.formats import masking
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 
 #: Package of pyinfra's operations: ``apt.packages`` is looked up in it first.
 _OWN = "pyinfra.operations."
@@ -70,7 +70,7 @@ def find(name: str) -> Any:
     module, _, function = name.rpartition(".")
     if not module:
         raise PolicyError(
-            f"{shown(name)} is not a dotted name of an operation",
+            f"{quote(name)} is not a dotted name of an operation",
             fix="write MODULE.OPERATION, such as apt.packages",
         )
     for full in (f"{_OWN}{module}", module):
@@ -90,13 +90,13 @@ def find(name: str) -> Any:
         known = [key for key, value in vars(loaded).items() if is_operation(value)]
         near = difflib.get_close_matches(function, known, 1)
         raise PolicyError(
-            f"{full} has no operation {shown(function)}",
+            f"{full} has no operation {quote(function)}",
             fix=f"did you mean {module}.{near[0]}"
             if near
             else f"available: {', '.join(sorted(known))}",
         )
     raise PolicyError(
-        f"no module {shown(module)} with operations in pyinfra or on the import path",
+        f"no module {quote(module)} with operations in pyinfra or on the import path",
         fix="see the list of operations at https://docs.pyinfra.com",
     )
 
@@ -117,7 +117,7 @@ def name_of(function: object) -> str:
         return function
     if not is_operation(function):
         raise PolicyError(
-            f"{shown(function)} is neither an operation nor a deploy of pyinfra",
+            f"{quote(function)} is neither an operation nor a deploy of pyinfra",
             fix="pass the function, as in Operation(apt.packages, packages=['curl'])",
         )
     module, name = str(getattr(function, "__module__", "")), str(getattr(function, "__name__", ""))

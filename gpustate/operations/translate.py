@@ -160,7 +160,7 @@ def _run(command: StringCommand, options: Global, repeats: bool) -> PlannedComma
         masking.remember([text, shlex.quote(text)])
     raw = unix(command, options)
     environment = " ".join(map(str, options.unix.get("_env", {}).values()))
-    shown = masking.masked(command.get_masked_value())
+    shown = masking.mask(command.get_masked_value())
     step = steps.run(
         raw,
         shown,

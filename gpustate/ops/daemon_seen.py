@@ -167,7 +167,7 @@ def unit_command(unit: str) -> str:
 
     One that systemd starts again and again counts as failed. ``hl`` is set where nobody is to be asked for an
     answer: a process that is stopped by a signal is told with ``halted=``, a start that hangs with ``starting=``.
-    ``t`` is when the service started, empty when it does not run (:data:`SECOND`); ``m`` its process.
+    ``t`` is when the service started, empty when it does not run; ``m`` its process.
     In an image, ``x`` is what systemd will run when it boots: the last of the unit's command lines.
     """
     return shell.fill(
@@ -180,9 +180,6 @@ HALTED = (
     'l=; [ -z "$m" ] || { IFS= read -r l <"/proc/$m/stat"; } 2>/dev/null || :\n'
     'case ${l##*) } in T*) hl=1; echo "halted=$m" ;; esac'
 )
-
-#: Makes ``t`` of :func:`unit_command` a number of seconds, for comparing with those of files.
-SECOND = '[ -z "$t" ] || t=$(date -d "$t" +%s)'
 
 #: Defines ``odd``; ``blob KIND PATH FILE``, which puts a file among those that ``print_blobs`` prints; and ``known FOLDER...``,
 #: which does so with kept originals.

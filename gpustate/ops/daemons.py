@@ -1,4 +1,4 @@
-"""The steps that change what a container runtime's daemon reads: remember, prove, restart.
+"""The steps that change what a container runtime's daemon reads: snapshot, validate, restart.
 
 They work where a plan cannot see: between reading the node and changing it. What the daemon ran with is
 kept on tmpfs until it has read something newer, whichever run that takes: so a run that is killed
@@ -80,7 +80,7 @@ class Daemon:
         text = self.prelude() + _REMEMBER + mark + calls + _HAND_OVER
         return Run(text, f"snapshot {self.name}'s running configuration", 60)
 
-    def prove(self, paths: tuple[str, ...], *, present: bool, compare: bool) -> Run:
+    def validate(self, paths: tuple[str, ...], *, present: bool, compare: bool) -> Run:
         """Ask the daemon's program what it makes of the new files; put the old ones back if it is wrong.
 
         Args:

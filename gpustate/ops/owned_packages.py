@@ -126,7 +126,7 @@ def _rpm_bring(record: str, packages: tuple[tuple[str, str], ...], hold: bool, m
 
 
 def take_back(owner: str, roots: tuple[str, ...], *, manager: str = "apt") -> Run:
-    """Purge what a state brought; what somebody else needs by now stays.
+    """Purge packages that a state installed; those that other packages need by now stay.
 
     Args:
         owner: state that brought it.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate.core.step import Step
-from gpustate.formats.masking import contains_secret, masked
+from gpustate.formats.masking import contains_secret, mask
 from gpustate.ops.steps import Reboot
 
 
@@ -45,7 +45,7 @@ def compile_program(blocks: tuple[Block, ...], allowed: Mapping[str, str] | None
     """
     lines = ["sweep"]
     for rule, reason in sorted((allowed or {}).items()):
-        told = json.dumps({"e": "allowed", "rule": rule, "reason": masked(reason)})
+        told = json.dumps({"e": "allowed", "rule": rule, "reason": mask(reason)})
         lines.append(f"entry {shlex.quote(told)}")
     files: dict[str, str] = {}
     steps: list[tuple[str, Step]] = []

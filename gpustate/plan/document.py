@@ -16,7 +16,7 @@ from gpustate.core.outcome import NodeResult, StateResult
 from gpustate.core.policy import Policy, parameters
 from gpustate.errors import PolicyError
 from gpustate.formats import schemas
-from gpustate.formats.masking import MASK, masked_data
+from gpustate.formats.masking import MASK, mask_data
 from gpustate.plan.estimate import Schedule, estimate
 from gpustate.plan.groups import TOUCHED, counts, group, groups_data, totals
 
@@ -86,7 +86,7 @@ def node_data(node: NodeResult) -> dict[str, Any]:
 
 def policy_data(policy: Policy, source: str) -> dict[str, Any]:
     """The policy itself, without secrets: a saved plan needs no other file except for those."""
-    made: dict[str, Any] = masked_data({"source": source, **policy_parameters(policy)})
+    made: dict[str, Any] = mask_data({"source": source, **policy_parameters(policy)})
     return {"name": policy.name or source, **made}
 
 
@@ -135,7 +135,7 @@ def plan_document(
         "created": created,
         **({"context": dict(context)} if context else {}),
         "policy": made,
-        "notes": list(masked_data(policy.notes)),
+        "notes": list(mask_data(policy.notes)),
         "nodes": rows,
         "fleet": _fleet(nodes, rows, schedule),
     }
@@ -179,7 +179,7 @@ def result_document(
         "run": run,
         "created": created,
         **({"context": dict(context)} if context else {}),
-        "notes": list(masked_data(tuple(notes))),
+        "notes": list(mask_data(tuple(notes))),
         "nodes": [node_data(node) for node in nodes],
         "skipped": list(skipped),
         "summary": summary,
@@ -215,7 +215,7 @@ def bake_document(
         "root": root,
         "gpus": gpus,
         "applied": applied,
-        "notes": list(masked_data(tuple(notes))),
+        "notes": list(mask_data(tuple(notes))),
         "nodes": [row],
         "first_boot": [
             dict(zip(("state", "step"), line.split(": ", 1), strict=True)) for line in first_boot

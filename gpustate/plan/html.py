@@ -48,29 +48,44 @@ def report(document: Mapping[str, Any], *, order: Sequence[tuple[str, str]] = ()
     view = overview(document)
     time = _timed(view)
     title = f"Plan: {text(document['policy']['name'])}, {_nodes(view.size)}"
+    main = [
+        _cards(view),
+        section("Disruption", _totals(view)) if view.totals else "",
+        section("Nodes", _groups(view), "nodes"),
+        section("Estimated time", _time(time)) if time is not None else "",
+        notes_html(document["notes"]),
+        section("Order of the states", _order(order)) if order else "",
+    ]
+    return page(title, _top(view), main, _footer(document))
+
+
+def page(title: str, top: str, main: Sequence[str], footer: str) -> str:
+    """A whole page.
+
+    Args:
+        title: escaped text.
+        top: its header.
+        main: its parts; empty ones are left out.
+        footer: its last line.
+    """
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_content_policy()}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="generator" content="gpustate">',
         f"<title>{title}</title><style>{STYLE}</style></head>",
         '<body><a class="skip" href="#nodes">Skip to the nodes</a><div class="page">',
-        _top(view),
-        f"<main>{_cards(view)}",
-        _section("Disruption", _totals(view)) if view.totals else "",
-        _section("Nodes", _groups(view), "nodes"),
-        _section("Estimated time", _time(time)) if time is not None else "",
-        _notes(document["notes"]),
-        _section("Order of the states", _order(order)) if order else "",
+        top,
+        "<main>" + "\n".join(filter(None, main)),
         "</main>",
-        _footer(document),
+        footer,
         f"</div><script>{SCRIPT}</script></body></html>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def _policy() -> str:
+def _content_policy() -> str:
     def allowed(content: str) -> str:
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         return f"'sha256-{digest}'"
@@ -85,7 +100,8 @@ def _nodes(number: int) -> str:
     return f"{number:,} node{'s' * (number != 1)}"
 
 
-def _section(title: str, body: str, name: str = "") -> str:
+def section(title: str, body: str, name: str = "") -> str:
+    """A section with its heading."""
     made = name or title.lower().replace(" ", "-")
     return (
         f'<section class="block" id="{made}" aria-labelledby="h-{made}">'
@@ -125,20 +141,16 @@ def _cards(view: Overview) -> str:
     words = {"change": "would change", "unchanged": "unchanged", "not_planned": "not planned"}
     told = ", ".join(f"{counts[k]:,} {words[k]}" for k, _ in kinds if counts[k])
     cards = [
-        _card(
-            "Nodes", f"{view.size:,}", _bar([(counts[k], f"f{c}") for k, c in kinds], told) + told
-        )
+        card("Nodes", f"{view.size:,}", bar([(counts[k], f"f{c}") for k, c in kinds], told) + told)
     ]
     if view.totals:
         cards.append(_worst(view))
     time = _timed(view)
     if time is not None:
-        cards.append(_card("Time, likely", duration(time["likely_s"]), _span(time)))
+        cards.append(card("Time, likely", duration(time["likely_s"]), _span(time)))
         sure, at_most = time["reboots"], time["reboots_at_most"]
         told = f"{sure:,} to {at_most:,}" if sure else f"up to {at_most:,}"
-        cards.append(
-            _card("Nodes that reboot", told if at_most > sure else f"{sure:,}", pace(time))
-        )
+        cards.append(card("Nodes that reboot", told if at_most > sure else f"{sure:,}", pace(time)))
     return f'<div class="cards">{"".join(cards)}</div>'
 
 
@@ -156,17 +168,18 @@ def _worst(view: Overview) -> str:
     worst = said[0].split()[-1] if said else "none"
     told = ", ".join(said)
     big = worst if sure else f"up to {worst}"
-    return _card("Disruption at worst", big, _bar(parts, told) + told)
+    return card("Disruption at worst", big, bar(parts, told) + told)
 
 
-def _card(title: str, big: str, more: str) -> str:
+def card(title: str, big: str, more: str) -> str:
+    """A card with a number or word."""
     return (
         f'<dl class="card"><dt>{title}</dt><dd class="big">{big}</dd>'
         f'<dd class="soft">{more}</dd></dl>'
     )
 
 
-def _bar(parts: Sequence[tuple[int, str]], told: str) -> str:
+def bar(parts: Sequence[tuple[int, str]], told: str) -> str:
     """Shares of a whole as a bar; the same is shown as text."""
     whole = sum(number for number, _ in parts) or 1
     x, rects = 0.0, ""
@@ -193,7 +206,8 @@ def _span(time: Mapping[str, int]) -> str:
     )
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int) -> str:
+    """A table; the last ``numbers`` columns are numbers."""
     first = len(head) - numbers
 
     def row(cells: Sequence[str], name: str) -> str:
@@ -221,7 +235,7 @@ def _totals(view: Overview) -> str:
         '<p class="soft">A node counts once, at the worst its plan costs it. <em>Possibly</em>: what it '
         "will cost is known only after earlier changes; it never exceeds this.</p>"
     )
-    return note + _table(["At worst", "That is", "Nodes", "Possibly", "Changes"], rows, 3)
+    return note + table(["At worst", "That is", "Nodes", "Possibly", "Changes"], rows, 3)
 
 
 def _time(time: Mapping[str, Any]) -> str:
@@ -246,7 +260,7 @@ def _time(time: Mapping[str, Any]) -> str:
         f"<p>Likely <b>{span(time)}</b>, {text(pace(time))}.</p>"
         f'<h3>Of the nodes\' own time</h3><ul class="text">{rests}</ul>'
         "<h3>What takes longest</h3>"
-        + _table(["Step", "On one node", "Based on", "Nodes"], rows, 1)
+        + table(["Step", "On one node", "Based on", "Nodes"], rows, 1)
         + f'<h3>Remarks</h3><ul class="text">{"".join(f"<li>{text(m)}</li>" for m in mind)}</ul>'
     )
 
@@ -280,8 +294,8 @@ def _groups(view: Overview) -> str:
         '<span id="shown" class="soft" role="status"></span></div>'
     )
     rows = list(zip(view.groups, view.each, strict=True))
-    body = "".join(_group(one, takes) for one, takes in rows if not troubled(one))
-    bad = "".join(_group(one, takes) for one, takes in rows if troubled(one))
+    body = "".join(group_html(one, takes) for one, takes in rows if not troubled(one))
+    bad = "".join(group_html(one, takes) for one, takes in rows if troubled(one))
     if bad:
         command = retry(view.document, view.troubled)
         body += f"<h3>{view.trouble}: {_nodes(len(view.troubled))}</h3>"
@@ -289,7 +303,8 @@ def _groups(view: Overview) -> str:
     return tools + body + bad
 
 
-def _group(one: Group, takes: Mapping[str, int] | None) -> str:
+def group_html(one: Group, takes: Mapping[str, int] | None) -> str:
+    """A group of nodes, folded."""
     node = one.node
     ranges = one.ranges
     names = ", ".join(ranges[:_RANGES]) + (" ..." if len(ranges) > _RANGES else "")
@@ -306,7 +321,7 @@ def _group(one: Group, takes: Mapping[str, int] | None) -> str:
         if takes:
             head += f'<span class="soft">about {duration(takes["likely_s"])}{" each" * (len(one.names) > 1)}</span>'
     else:
-        head += tag(str(node["status"]), "bad")
+        head += tag(str(node["status"]), "good" if node["status"] == "ok" else "bad")
     about = text(node.get("reason", ""))
     if one.pending:
         touched = [text(s["state"]) for s in node["states"] if s["outcome"] in TOUCHED]
@@ -331,11 +346,12 @@ def _group(one: Group, takes: Mapping[str, int] | None) -> str:
     )
 
 
-def _notes(notes: Sequence[str]) -> str:
+def notes_html(notes: Sequence[str]) -> str:
+    """Notes on the policy; empty without any."""
     if not notes:
         return ""
     items = "".join(f"<li>{text(note)}</li>" for note in notes)
-    return _section("Notes on the policy", f'<ul class="text">{items}</ul>', "notes")
+    return section("Notes on the policy", f'<ul class="text">{items}</ul>', "notes")
 
 
 def _order(order: Sequence[tuple[str, str]]) -> str:

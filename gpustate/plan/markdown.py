@@ -109,14 +109,14 @@ def report(document: Mapping[str, Any], *, diff: bool = False) -> str:
     rows = list(zip(view.groups, view.each, strict=True))
     for one, takes in rows:
         if not troubled(one):
-            lines += ["", *_group(one, takes, diff=diff)]
+            lines += ["", *group_lines(one, takes, diff=diff)]
     if view.troubled:
         command = retry(document, view.troubled)
         lines += ["", f"## {view.trouble}"]
         lines += ["", "Retry:", "", *block([command], "sh")] if command else []
         for one, takes in rows:
             if troubled(one):
-                lines += ["", *_group(one, takes, diff=diff)]
+                lines += ["", *group_lines(one, takes, diff=diff)]
     if document["notes"]:
         lines += ["", "## Notes on the policy", "", *(f"- {text(n)}" for n in document["notes"])]
     return "\n".join(lines) + "\n"
@@ -162,7 +162,8 @@ def _time(estimate: Mapping[str, Any]) -> list[str]:
     return [*lines, "", *(f"- {text(one)}" for one in remarks)]
 
 
-def _group(one: Group, takes: Mapping[str, int] | None, *, diff: bool) -> list[str]:
+def group_lines(one: Group, takes: Mapping[str, int] | None, *, diff: bool) -> list[str]:
+    """The section of a group of nodes."""
     node = one.node
     ranges = ", ".join(one.ranges[:8]) + (" ..." if len(one.ranges) > 8 else "")
     number = f" ({len(one.names)} nodes)" if len(one.names) > 1 else ""

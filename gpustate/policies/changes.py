@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import kind_of, named, shown
+from gpustate.formats.words import kind_of, quote, quote_name
 from gpustate.policies import files, jsonpatch, strvals, trees
 from gpustate.policies.strvals import Assignment
 from gpustate.policies.trees import Path, Steps, Tree
@@ -108,7 +108,7 @@ def _housed(tree: Tree, home: Home) -> Tree:
             level = level.setdefault(name, Tree({}, tree.place)).value
         if key in level:
             raise PolicyError(
-                f"{named(key)} is set twice, once below its own section", place=value.place
+                f"{quote_name(key)} is set twice, once below its own section", place=value.place
             )
         level[key] = value
     return Tree(made, tree.place)
@@ -189,5 +189,5 @@ def _place(there: Tree | None, given: Assignment) -> str:
 def _in_the_way(tree: Tree, steps: Steps, given: Assignment, wanted: str) -> PolicyError:
     path = ".".join(map(str, steps))
     return PolicyError(
-        f"{shown(path)} is {kind_of(tree.value)} ({tree.place}), wanted {wanted}", place=given.place
+        f"{quote(path)} is {kind_of(tree.value)} ({tree.place}), wanted {wanted}", place=given.place
     )

@@ -17,13 +17,12 @@ from gpustate.core.layers import REMOVED, Path, dotted, leaves, value_at
 from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError, PolicyError
-from gpustate.formats.masking import masked, without_secrets
-from gpustate.formats.words import shown
+from gpustate.formats.masking import mask, without_secrets
+from gpustate.formats.words import quote
 from gpustate.policies import document, python, writing
 
 Parameters = Callable[[AnyState], dict[str, Any]]
 
-SHAPES = ("yaml", "python", "clusterpolicy")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -40,7 +39,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
 
     Args:
         policy: the policy.
-        to: one of :data:`SHAPES`.
+        to: ``yaml``, ``python`` or ``clusterpolicy``.
         source: its origin, for the comment at the top.
 
     Raises:
@@ -75,7 +74,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
         "inventory, in the variable gpustate"
         for path in hidden
     )
-    lost = [*left_out, *map(masked, lost)]
+    lost = [*left_out, *map(mask, lost)]
     comments = [f"Written by gpustate convert{f' from {source}' if source else ''}."]
     if lost:
         comments.append("Not expressed here:")
@@ -95,7 +94,7 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
         {key: data.get(key, {}) for key in ("states", "groups", "nodes")}, removed
     )
     original = policy.original
-    if original is not None and masked(original.text) != original.text:
+    if original is not None and mask(original.text) != original.text:
         from gpustate.gpu_operator import preserving
         from gpustate.gpu_operator import writing as operator
 
@@ -121,6 +120,7 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
         nodes=clean["nodes"],
         last=policy.last,
         pace=policy.pace,
+        drain=policy.drain,
     )
     made.original = original
     return made
@@ -164,7 +164,9 @@ def _carried(policy: Policy, differ: list[str]) -> tuple[str, list[str]] | None:
         return None
     missing: list[str] = []
     if original.values:
-        fresh = operator.build(_object_name(policy), _present(policy), policy.nodes, policy.pace)
+        fresh = operator.build(
+            _object_name(policy), _present(policy), policy.nodes, _upgrades(policy)
+        )
         done = preserving.merge_values(fresh, original.text, original.release)
         if done is None:
             return None
@@ -192,7 +194,14 @@ def _written(policy: Policy, to: str) -> str:
         return writing.as_python(policy)
     from gpustate.gpu_operator import writing as operator
 
-    return operator.write(_object_name(policy), _present(policy), policy.nodes, policy.pace)
+    return operator.write(_object_name(policy), _present(policy), policy.nodes, _upgrades(policy))
+
+
+def _upgrades(policy: Policy) -> dict[str, Any]:
+    """The section ``upgradePolicy`` of an Operator file."""
+    from gpustate.gpu_operator import upgrades
+
+    return upgrades.section(policy.pace, policy.drain)
 
 
 def _present(policy: Policy) -> dict[str, dict[str, Any]]:
@@ -271,8 +280,13 @@ def differences(
     yield from _values(wanted.allow, got.allow, ("allow",))
     if wanted.pace != got.pace:
         yield f"pace {' and '.join(wanted.pace)}: set the number of nodes at a time with apply --serial"
+    yield from _values(_drain(wanted), _drain(got), ("drain",))
     if wanted.name != got.name:
-        yield f"name: {shown(wanted.name)} is {shown(got.name)}"
+        yield f"name: {quote(wanted.name)} is {quote(got.name)}"
+
+
+def _drain(policy: Policy) -> dict[str, Any]:
+    return policy.drain.as_data() if policy.drain is not None else {}
 
 
 def _besides(given: Mapping[str, Any]) -> str:

@@ -11,7 +11,8 @@
       inference:
         driver: {branch: 570}
 
-A state without parameters has its defaults. ``groups`` and ``nodes`` refer to those of the inventory. JSON with
+A state without parameters has its defaults. ``groups`` and ``nodes`` refer to those of the inventory, ``drain``
+says how workloads leave a node (:class:`gpustate.core.drain.DrainPolicy`). JSON with
 the same keys is read too.
 
 Surprising: YAML reads an unquoted ``580.10`` as a number and ``on`` as true. If a parameter needs text, the error
@@ -32,14 +33,14 @@ from gpustate.core.layers import Path
 from gpustate.core.policy import Policy, build, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.formats.words import kind_of, named, shown
+from gpustate.formats.words import kind_of, quote, quote_name
 from gpustate.policies import trees
 from gpustate.policies.rewriting import quoting
 from gpustate.policies.trees import Tree
 
 FORMAT = "gpustate.policy/1"
 #: Keys of a document in written order.
-KEYS = ("format", "name", "states", "groups", "nodes", "allow")
+KEYS = ("format", "name", "states", "groups", "nodes", "allow", "drain")
 #: Recognises a policy in YAML or JSON by a line.
 _MARK = re.compile(r"""^[ \t{]*["']?format["']?[ \t]*:[ \t]*["']?gpustate\.policy/""", re.MULTILINE)
 _LIKELY = re.compile(r"""^[ \t{]*["']?states["']?[ \t]*:""", re.MULTILINE)
@@ -92,6 +93,8 @@ def as_data(policy: Policy) -> dict[str, Any]:
     for key, value in (("groups", policy.groups), ("nodes", policy.nodes), ("allow", policy.allow)):
         if value:
             made[key] = value
+    if policy.drain is not None and policy.drain.as_data():
+        made["drain"] = policy.drain.as_data()
     return made
 
 
@@ -151,6 +154,7 @@ class _Maker:
             nodes=self._overrides("nodes"),
             places=places,
             last=_last(self.touched, trees.plain(self.tree)),
+            drain=trees.plain(self.tree.get("drain") or Tree(None, "")),
         )
 
     def _check_top(self) -> None:
@@ -164,14 +168,14 @@ class _Maker:
                 "lacks 'format'", place=self.tree.place, fix=f"write: format: {FORMAT}"
             )
         if mark.value != FORMAT:
-            raise PolicyError(f"format is {shown(mark.value)}, wanted {FORMAT!r}", place=mark.place)
+            raise PolicyError(f"format is {quote(mark.value)}, wanted {FORMAT!r}", place=mark.place)
         for key, value in self.tree.value.items():
             if key not in KEYS:
                 near = difflib.get_close_matches(key, KEYS, 1)
                 hint = f"did you mean {near[0]!r}" if near else f"supported keys: {', '.join(KEYS)}"
                 if not near and registry.find(key) is not None:
                     hint = "move it below 'states'"
-                raise PolicyError(f"unknown key {shown(key)}", place=value.place, fix=hint)
+                raise PolicyError(f"unknown key {quote(key)}", place=value.place, fix=hint)
         if self.tree.get("states") is None:
             raise PolicyError(
                 "lacks 'states'", place=self.tree.place, fix="list the states under 'states:'"
@@ -183,7 +187,7 @@ class _Maker:
             return {}
         if not isinstance(tree.value, dict):
             raise PolicyError(
-                f"{'.'.join(map(named, keys))} is {kind_of(tree.value)}, wanted a mapping of {wanted}",
+                f"{'.'.join(map(quote_name, keys))} is {kind_of(tree.value)}, wanted a mapping of {wanted}",
                 place=tree.place,
                 fix="write 'name:' entries, without '- '" if isinstance(tree.value, list) else None,
             )
@@ -194,7 +198,7 @@ class _Maker:
         cls = self.classes.get(name) or registry.find(name)
         if cls is None:
             raise PolicyError(
-                f"states: unknown state {shown(name)}",
+                f"states: unknown state {quote(name)}",
                 place=tree.place,
                 fix=registry.hint(name),
             )
@@ -295,7 +299,7 @@ def _check_values(tree: Tree, path: Path) -> None:
             _check_values(value, path)
     elif isinstance(tree.value, float) and not math.isfinite(tree.value):
         raise PolicyError(
-            f"{'.'.join(map(named, path))} is {tree.value}, wanted a number", place=tree.place
+            f"{'.'.join(map(quote_name, path))} is {tree.value}, wanted a number", place=tree.place
         )
 
 

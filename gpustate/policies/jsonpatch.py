@@ -12,7 +12,7 @@ import re
 from typing import Any, NoReturn
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import kind_of, named, shown
+from gpustate.formats.words import kind_of, quote, quote_name
 from gpustate.policies.trees import Path, Steps, Tree, plain
 
 _OPERATIONS = {
@@ -81,7 +81,7 @@ class _Operation:
         self.members: dict[str, Tree] = operation.value
         self.name = self.text("op")
         if self.name not in _OPERATIONS:
-            self.fail(f"unknown op {shown(self.name)}", ", ".join(_OPERATIONS))
+            self.fail(f"unknown op {quote(self.name)}", ", ".join(_OPERATIONS))
         for member in _OPERATIONS[self.name]:
             if member not in self.members:
                 self.fail(f"{self.name} requires '{member}'")
@@ -107,7 +107,7 @@ class _Operation:
             return ()
         if not text.startswith("/") or re.search(r"~(?![01])", text):
             self.fail(
-                f"{shown(text)} is not a JSON pointer, expected '/a/b', with '/' in a key as '~1'"
+                f"{quote(text)} is not a JSON pointer, expected '/a/b', with '/' in a key as '~1'"
             )
         return tuple(
             part.replace("~1", "/").replace("~0", "~") for part in text.removeprefix("/").split("/")
@@ -119,7 +119,7 @@ class _Operation:
             value, expected = plain(self.at(tree, pointer)), plain(self.members["value"])
             if not _equal(value, expected):
                 self.fail(
-                    f"{self.path or 'the document'} is {shown(value)}, the test expects {shown(expected)}"
+                    f"{self.path or 'the document'} is {quote(value)}, the test expects {quote(expected)}"
                 )
             return tree
         self.touch(tree, pointer)
@@ -157,18 +157,18 @@ class _Operation:
             here = "/" + "/".join(pointer[: depth + 1])
             if isinstance(tree.value, dict):
                 if key not in tree.value:
-                    self.fail(f"no value at {shown(here)}")
+                    self.fail(f"no value at {quote(here)}")
                 tree = tree.value[key]
             elif isinstance(tree.value, list):
                 index = self.index(key, len(tree.value) - 1, here)
                 tree = tree.value[index]
             else:
-                self.fail(f"no value at {shown(here)}: its parent is {kind_of(tree.value)}")
+                self.fail(f"no value at {quote(here)}: its parent is {kind_of(tree.value)}")
         return tree
 
     def index(self, key: str, most: int, here: str) -> int:
         if not _INDEX.fullmatch(key) or int(key) > most:
-            self.fail(f"{shown(here)}: the list has no index {named(key)}")
+            self.fail(f"{quote(here)}: the list has no index {quote_name(key)}")
         return int(key)
 
     def put(
@@ -203,7 +203,7 @@ class _Operation:
             else:
                 result[self.index(key, len(result) - 1, here)] = value
             return Tree(result, tree.place)
-        self.fail(f"no value at {shown(self.path)}: its parent is {kind_of(tree.value)}")
+        self.fail(f"no value at {quote(self.path)}: its parent is {kind_of(tree.value)}")
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from gpustate import registry
+from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.state import AnyState
 from gpustate.core.where import Condition
 from gpustate.policies.document import FORMAT
@@ -73,6 +75,7 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
         "description": "Allowed exceptions from rules of the compatibility matrix, each with the reason.",
         "additionalProperties": _REASONS,
     }
+    definitions["drain"] = _drain()
     definitions["overrides"] = {
         "type": "object",
         "additionalProperties": _closed(
@@ -96,9 +99,33 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
             "groups": {"oneOf": [{"$ref": "#/$defs/overrides"}, {"type": "null"}]},
             "nodes": {"oneOf": [{"$ref": "#/$defs/overrides"}, {"type": "null"}]},
             "allow": {"oneOf": [{"$ref": "#/$defs/allow"}, {"type": "null"}]},
+            "drain": {"oneOf": [{"$ref": "#/$defs/drain"}, {"type": "null"}]},
         },
         "$defs": dict(sorted(definitions.items())),
     }
+
+
+def _drain() -> dict[str, Any]:
+    """How workloads leave a node."""
+    kinds: dict[str, dict[str, Any]] = {
+        "bool": {"type": "boolean"},
+        "str": {"type": "string"},
+        "float": {"type": "number", "minimum": 0},
+        "int | None": {"type": ["integer", "null"], "minimum": 0},
+    }
+
+    def made(cls: type) -> dict[str, Any]:
+        said = _arguments(cls.__doc__ or "")
+        rows = {
+            one.name: {
+                **(made(EvictionRules) if one.type == "EvictionRules" else kinds[str(one.type)]),
+                "description": said[one.name],
+            }
+            for one in dataclasses.fields(cls)
+        }
+        return {"type": "object", "additionalProperties": False, "properties": rows}
+
+    return {**made(DrainPolicy), "description": "How workloads leave a node before a change."}
 
 
 def _closed(

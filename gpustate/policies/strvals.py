@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.policies.trees import Steps, from_json
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
@@ -113,13 +113,13 @@ class _Parser:
             if not key.strip():
                 raise self.error("a key has no name", "write path=value")
             if stop in {"", ","}:
-                raise self.error(f"the key {shown(key)} has no value", "write path=value")
+                raise self.error(f"the key {quote(key)} has no value", "write path=value")
             steps.append(key)
             while stop == "[":
                 steps.append(self.index())
                 rest, stop = self.until("[.=")
                 if rest or not stop:
-                    raise self.error(f"wanted '.', '[' or '=' after an index, not {shown(rest)}")
+                    raise self.error(f"wanted '.', '[' or '=' after an index, not {quote(rest)}")
             if len(steps) > _MOST_LEVELS:
                 raise self.error(f"a path has more than {_MOST_LEVELS} levels")
             if stop == "=":
@@ -128,7 +128,7 @@ class _Parser:
     def index(self) -> int:
         text, stop = self.until("]")
         if not stop or not _INDEX.fullmatch(text) or int(text) > _LAST_INDEX:
-            raise self.error(f"{shown(text)} is not an index, wanted 0 to {_LAST_INDEX}")
+            raise self.error(f"{quote(text)} is not an index, wanted 0 to {_LAST_INDEX}")
         return int(text)
 
     def value(self) -> Any:
@@ -181,10 +181,10 @@ class _Parser:
             raise self.error("the value is not readable JSON") from error
         after = stripped[length:].lstrip()
         if after and after[0] != ",":
-            raise self.error(f"wanted a comma after a value, not {shown(after)}")
+            raise self.error(f"wanted a comma after a value, not {quote(after)}")
         self.position = len(self.text) - len(after) + (1 if after else 0)
         return from_json(stripped[:length], f"{self.kind.value} {_brief(self.text)}")
 
 
 def _brief(text: str) -> str:
-    return text if text.isprintable() and len(text) <= 60 else shown(text)
+    return text if text.isprintable() and len(text) <= 60 else quote(text)

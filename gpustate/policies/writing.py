@@ -59,7 +59,11 @@ def as_python(policy: Policy, comments: Sequence[str] = ()) -> str:
     extra: dict[str, str] = {}
     if policy.name:
         extra["name"] = _quoted(policy.name)
-    given = (("groups", policy.groups), ("nodes", policy.nodes), ("allow", policy.allow))
+    drain = policy.drain.as_data() if policy.drain is not None else {}
+    given = (
+        *(("groups", policy.groups), ("nodes", policy.nodes)),
+        *(("allow", policy.allow), ("drain", drain)),
+    )
     for name, value in given:
         if value:
             extra[name] = writer.literal(value, 4 + len(name) + 1)

@@ -2,7 +2,7 @@
 
 ldconfig leads ``libcuda.so.1`` to the highest version in its folder, whoever put it there, so a copy of a newer
 library wins over the package's, also after a reinstallation of that. No package manager is asked where there is
-one version only. A driver of no package at all, as NVIDIA's .run installer brings it, has no stranger beside it.
+one version only. A driver of no package at all, as NVIDIA's .run installer brings it, has no foreign library beside it.
 
 Sources: ldconfig(8); dpkg-query(1), -S; rpm(8), -qf.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from gpustate import shell
 
-#: Prints ``beside=STRANGER|OWN`` for each library whose link leads to a file of no package, with the package's file.
+#: Prints ``beside=FOREIGN|OWN`` for each library whose link leads to a file of no package, with the package's file.
 SCRIPT = shell.load("shadowing_libraries", "gpustate.probes")
 REMEDY = (
     "move it out of that folder and run ldconfig, which no apply does, for it is not gpustate's"
@@ -21,10 +21,10 @@ REMEDY = (
 
 
 def describe(rows: Iterable[str]) -> tuple[str, ...]:
-    """What programs get in place of what, in words; a row is ``STRANGER|OWN``."""
+    """What programs get in place of what, in words; a row is ``FOREIGN|OWN``."""
     pairs = (row.partition("|") for row in rows)
     return tuple(
-        f"programs get {stranger}, which belongs to no package, in place of {own.rpartition('/')[2]}"
-        for stranger, mark, own in pairs
+        f"programs get {foreign}, which belongs to no package, in place of {own.rpartition('/')[2]}"
+        for foreign, mark, own in pairs
         if mark
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gpustate import shell
 from gpustate.core.encode import fingerprint
 from gpustate.core.inventory import DEFAULT_STATE_FOLDER, InventoryNode
-from gpustate.formats.masking import masked
+from gpustate.formats.masking import mask
 from gpustate.ops import LIBRARY
 from gpustate.remote import batch as batches
 
@@ -34,7 +34,7 @@ def archive(
             "program": _program_text(run, program, node, str(lock["run"]), keep_lock),
             "info": json.dumps(lock, sort_keys=True) + "\n",
             "steps.json": json.dumps(
-                [{"state": state, "label": masked(step.label)} for state, step in program.steps]
+                [{"state": state, "label": mask(step.label)} for state, step in program.steps]
             ),
             "complete": "yes\n",
         }

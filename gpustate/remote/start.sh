@@ -43,7 +43,7 @@ if [ ! -d $R ]; then
     mv -T $L $G/lock || held
   fi
   rm -rf $L
-  # An order that was held up on its way must not be carried out after somebody else's.
+  # An order that was held up on its way must not be carried out after that of another run.
   newest
   [ "$AFTER" = - ] || [ "$n" = "$AFTER" ] || [ "$n" = "$RUN" ] || refuse "overtaken $n"
   ( R=$W; export R; eval "$A

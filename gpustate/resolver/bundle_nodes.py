@@ -21,7 +21,7 @@ from gpustate.errors import ConnectionFailed, PolicyError, ProbeError, RefusedEr
 from gpustate.files import TextFiles
 from gpustate.formats import aptsources
 from gpustate.formats.rpm import MANAGERS, is_rpm
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.ops.upload import BUNDLE_FOLDER
 from gpustate.plan.make import Observations
 from gpustate.probes.kernels import Kernels
@@ -140,7 +140,7 @@ def case_of_name(
     found = _RELEASE.fullmatch(text)
     if found is None:
         raise UsageError(
-            f"--for: {shown(text)} is not a distribution and machine", fix="write debian12/x86_64"
+            f"--for: {quote(text)} is not a distribution and machine", fix="write debian12/x86_64"
         )
     if not sources:
         raise UsageError(
@@ -149,7 +149,7 @@ def case_of_name(
         )
     if found[1] in _NOT_KNOWN:
         raise UsageError(
-            f"--for: unsupported distribution {shown(text)}: no names of NVIDIA's packages",
+            f"--for: unsupported distribution {quote(text)}: no names of NVIDIA's packages",
             fix="use a mirror of the repositories (origin: mirror) for such nodes",
         )
     rpm = rpm_bundle_nodes.family(found[1])
@@ -253,7 +253,7 @@ def checked_kernels(kernels: Sequence[str]) -> tuple[str, ...]:
     """
     for kernel in kernels:
         if not _KERNEL.fullmatch(kernel):
-            raise UsageError(f"--kernel: {shown(kernel)} is not a kernel release (uname -r)")
+            raise UsageError(f"--kernel: {quote(kernel)} is not a kernel release (uname -r)")
     return tuple(kernels)
 
 
@@ -299,7 +299,7 @@ def _users(manifest: Manifest, path: str) -> dict[str, type[RepositoryState]]:
         cls = registry.find(name)
         if cls is None or not issubclass(cls, RepositoryState):
             raise UsageError(
-                f"its repository {shown(name)} belongs to no state of this version",
+                f"its repository {quote(name)} belongs to no state of this version",
                 place=path,
                 fix="use the version of gpustate that built the bundle",
             )

@@ -24,7 +24,7 @@ from gpustate.errors import ProbeError, UsageError
 from gpustate.files import TextFiles
 from gpustate.formats import openpgp, rpmversion
 from gpustate.formats.driverschemes import RHEL, SUSE
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.resolver.deb_bundles import key_here, keys_of
 from gpustate.resolver.rpm_bundles import RpmCase, RpmSource, parse_sources
 from gpustate.solve import modules
@@ -96,7 +96,7 @@ def parse_installed(text: str, place: str) -> Installed:
         words = head.split("|")
         if len(words) != 3 or not rpmversion.is_version(words[1]):
             raise ProbeError(
-                f"{place}: {shown(head[:80])} is not a package, expected name|version|machine"
+                f"{place}: {quote(head[:80])} is not a package, expected name|version|machine"
             )
         name, version, arch = words[0], words[1].removeprefix("0:"), words[2]
         if name == "gpg-pubkey":

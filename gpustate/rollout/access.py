@@ -18,6 +18,7 @@ from gpustate.schedulers.slurm import Slurm
 
 if TYPE_CHECKING:
     from gpustate.schedulers.base import Scheduler
+    from gpustate.schedulers.kubernetes import Kubernetes
 
 #: Inventory variable with the host on which scontrol, sinfo and squeue run as root or SlurmUser.
 SLURM_HOST = "gpustate_slurm_host"
@@ -70,7 +71,8 @@ class Accesses:
         self, nodes: Sequence[InventoryNode], kubeconfig: str = "", *, read: bool = False
     ) -> None:
         self._lock = threading.Lock()
-        self._found: dict[tuple[str, str], Scheduler] = {}
+        self._found: dict[tuple[str, str], Slurm] = {}
+        self._clusters: dict[str, Kubernetes] = {}
         self._closed: list[Any] = []
         self._by_name = {node.name: node for node in nodes}
         self._kubeconfigs = {node.name: kubeconfig_of(node, kubeconfig) for node in nodes}
@@ -93,16 +95,40 @@ class Accesses:
         """At least one node names a scheduler."""
         return any(self._kubeconfigs.values()) or any(self._hosts.values())
 
-    def _kubernetes(self, path: str) -> Scheduler:
-        key = ("Kubernetes", path)
-        if key not in self._found:
+    def clusters(self) -> list[Kubernetes]:
+        """The Kubernetes clusters that nodes name, each once.
+
+        Raises:
+            UsageError: a kubeconfig cannot be used.
+        """
+        with self._lock:
+            paths = dict.fromkeys(path for path in self._kubeconfigs.values() if path)
+            return [self._kubernetes(path) for path in paths]
+
+    def labels(self, key: str) -> dict[str, str]:
+        """Values of a label of the nodes' Node objects, by node, as far as names or addresses are the same.
+
+        Raises:
+            GpustateError: a cluster cannot be used.
+        """
+        found: dict[str, str] = {}
+        for cluster in self.clusters():
+            values = cluster.labels(key)
+            for name, node in self._by_name.items():
+                hits = [values[one] for one in (name, node.connection.host or "") if one in values]
+                if hits and self._kubeconfigs[name]:
+                    found.setdefault(name, hits[0])
+        return found
+
+    def _kubernetes(self, path: str) -> Kubernetes:
+        if path not in self._clusters:
             from gpustate.cluster.api import connect
             from gpustate.schedulers.kubernetes import Kubernetes
 
             api = connect(path)
             self._closed.append(api)
-            self._found[key] = Kubernetes(api)
-        return self._found[key]
+            self._clusters[path] = Kubernetes(api)
+        return self._clusters[path]
 
     def _slurm(self, node: InventoryNode, host: str) -> Scheduler:
         key = ("Slurm", host)
@@ -113,13 +139,16 @@ class Accesses:
             )
             commands = SlurmHost(target)
             self._closed.append(commands)
-            self._found[key] = Slurm(commands.run, host)
+            hosts = {one.name: one.connection.host or one.name for one in self._by_name.values()}
+            self._found[key] = Slurm(commands.run, host, hosts)
         return self._found[key]
 
     def close(self) -> None:
         """Close every connection."""
-        for scheduler in self._found.values():
-            scheduler.leave()
+        for slurm in self._found.values():
+            slurm.leave()
+        for cluster in self._clusters.values():
+            cluster.leave()
         for one in self._closed:
             one.close()
 

@@ -8,17 +8,19 @@ needs it, changed, validated and released. A node whose change failed stays held
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gpustate.core.change import Disruption
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import AGENTS, NodeFacts
 from gpustate.core.inventory import InventoryNode
-from gpustate.engine.maintenance import Subject
+from gpustate.engine.maintenance import STAYS_OUT, Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError
+from gpustate.rollout.access import Accesses
+from gpustate.rollout.gate import Gate
 from gpustate.rollout.slots import Slots
 from gpustate.schedulers.base import (
-    DrainPolicy,
     HeldElsewhereError,
     Member,
     NotDrainedError,
@@ -71,6 +73,7 @@ class ScheduledMaintenance:
         text: the ticket or reason; empty: the states that change.
         max_unavailable: members of one cluster that may be out of service at a time, a number or a percentage;
             empty: no limit.
+        gate: shared with the rollout.
     """
 
     def __init__(
@@ -81,8 +84,10 @@ class ScheduledMaintenance:
         policy: DrainPolicy,
         text: str = "",
         max_unavailable: str = "",
+        gate: Gate | None = None,
     ) -> None:
-        self._slots = Slots(max_unavailable)
+        self._gate = gate or Gate()
+        self._slots = Slots(max_unavailable, gate=self._gate)
         self._access = access
         self._run = run
         self._person = person
@@ -90,6 +95,26 @@ class ScheduledMaintenance:
         self._text = text
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
+
+    # --- the rollout -------------------------------------------------------------------
+
+    def labels(self, key: str) -> Mapping[str, str]:
+        """Values of a label of the nodes' Node objects, by node."""
+        return self._access.labels(key) if isinstance(self._access, Accesses) else {}
+
+    def enter(self, say: Say, stop: Stop) -> None:
+        """Be the only run that takes nodes of these clusters out of service, before the first node is.
+
+        Raises:
+            LockHeld: another run is.
+            ClusterError: rights are missing, or a cluster does not answer.
+        """
+        if not isinstance(self._access, Accesses):
+            return
+        why = Why(self._run, self._person, self._text or "a rollout")
+        for cluster in self._access.clusters():
+            cluster.enter(why, say, stop)
+            self._gate.enter(cluster)
 
     # --- plan --------------------------------------------------------------------------
 
@@ -117,12 +142,22 @@ class ScheduledMaintenance:
                 f"apply would refuse: {scheduler.title}: {member.name} is out of service: {'; '.join(member.foreign)}"
             ]
         workloads = scheduler.workloads(member, scope, self._policy)
-        stuck = [one for one in workloads if one.problem]
-        gone = [one for one in workloads if not one.problem]
+        waited = [one for one in workloads if one.waited]
+        forever = waited if not self._policy.wait_timeout_s else []
+        stuck = [one for one in workloads if one.problem and one not in forever]
+        gone = [one for one in workloads if not one.problem and not one.waited]
         which = "GPU workloads" if scope is Scope.GPU else "workloads"
-        notes = [f"{scheduler.title}: holds {member.name}; {which} that leave: {_names(gone)}"]
+        words = f"; waits for {_names(waited)} to complete, {self._waiting_time}" if waited else ""
+        notes = [
+            f"{scheduler.title}: holds {member.name}{words}; {which} that leave: {_names(gone)}"
+        ]
         notes += [f"cannot be drained: {one.name}: {one.problem}" for one in stuck]
         return notes
+
+    @property
+    def _waiting_time(self) -> str:
+        seconds = self._policy.wait_timeout_s
+        return f"{seconds:g} s at most" if seconds else "without a time limit"
 
     def _no_access(self, subject: Subject, kind: str) -> str:
         agent = next(one for one in subject.facts.agents if AGENTS.get(one) == kind)
@@ -148,18 +183,30 @@ class ScheduledMaintenance:
         held = _Held()
         with self._lock:
             self._held[subject.node.name] = held
+        name = subject.node.name
         why = Why(self._run, self._person, self._text or f"changes {', '.join(subject.states)}")
+
+        def leave() -> bool:
+            return stop() or self._gate.aborted
+
         try:
             for scheduler in found:
-                member = scheduler.member(subject.facts, subject.node.name)
-                scheduler.enter(why, say, stop)
-                self._slots.take(scheduler, member, subject.node.name, say, stop)
+                member = scheduler.member(subject.facts, name)
+                scheduler.enter(why, say, leave)
+                self._gate.enter(scheduler)
+                self._slots.take(scheduler, member, name, say, leave)
                 held.slots.append((scheduler, member))
                 say(f"holding {member.name} in {scheduler.title}")
                 held.holds.append((scheduler, scheduler.hold(member, why)))
+                self._gate.note(name, "held", f"{member.name} in {scheduler.title}")
             for scheduler, member in held.holds:
-                scheduler.drain(member, scope, self._policy, say, stop)
-                scheduler.note(member, "changing")
+                scheduler.drain(member, scope, self._policy, say, leave)
+                self._gate.note(name, "drained", "")
+                noted = scheduler.note(member, "changing")
+                if member.hold is not None and (noted.hold is None or noted.schedulable):
+                    raise HeldElsewhereError(
+                        f"{scheduler.title}: {member.name} was returned to service by someone else"
+                    )
         except GpustateError as error:
             # Nothing was changed yet, so there is no reason to keep it out of service.
             left, stuck = self._release(subject, say)
@@ -282,7 +329,7 @@ def _never() -> bool:
 
 
 def _stays_out(scheduler: Scheduler, member: Member, why: str) -> str:
-    return f"{scheduler.title}: {member.name} stays out of service: {why}"
+    return f"{scheduler.title}: {member.name} {STAYS_OUT}: {why}"
 
 
 def _names(workloads: list[Workload], limit: int = 5) -> str:

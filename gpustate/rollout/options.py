@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from gpustate.core.drain import DrainOverrides, DrainPolicy
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.rollout.access import Accesses
+from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance
-from gpustate.schedulers.base import DrainPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,37 +22,51 @@ class Schedulers:
         kubeconfig: path; empty: the inventory's variable ``gpustate_kubeconfig``. The host of Slurm's tools is
             the variable ``gpustate_slurm_host``.
         ignore: change nodes as they are, whatever runs on them.
-        drain: how workloads leave.
+        drain: how workloads leave; ``None``: as the policy has it, by default as ``kubectl drain --ignore-daemonsets``.
+        overrides: values that replace those of ``drain`` or of the policy.
         max_unavailable: members of one cluster that may be out of service at a time, whoever took them out: a
             number, or a percentage of those with GPUs, rounded up; empty: no limit.
     """
 
     kubeconfig: str = ""
     ignore: bool = False
-    drain: DrainPolicy = field(default_factory=DrainPolicy)
+    drain: DrainPolicy | None = None
+    overrides: DrainOverrides = field(default_factory=DrainOverrides)
     max_unavailable: str = ""
 
     @contextmanager
     def maintenance(
-        self, nodes: Sequence[InventoryNode], *, run: str = "", person: str = "", text: str = ""
+        self,
+        nodes: Sequence[InventoryNode],
+        drain: DrainPolicy | None = None,
+        *,
+        run: str = "",
+        person: str = "",
+        text: str = "",
+        gate: Gate | None = None,
     ) -> Iterator[Maintenance]:
         """Maintenance of these nodes; its connections are closed at the end.
 
         Args:
             nodes: of the inventory.
+            drain: how workloads leave by the policy.
             run: id of the run that changes them; empty: they are only planned.
             person: who runs it.
             text: the ticket or reason.
+            gate: shared with the rollout of these nodes.
 
         Raises:
-            UsageError: a kubeconfig, or a variable that names a scheduler, cannot be used.
+            UsageError: a label selector, a kubeconfig, or a variable that names a scheduler, cannot be used.
         """
         if self.ignore:
             yield NO_MAINTENANCE
             return
+        leaving = self.overrides.on(self.drain or drain or DrainPolicy())
         access = Accesses(nodes, self.kubeconfig, read=bool(run))
         try:
-            yield ScheduledMaintenance(access, run, person, self.drain, text, self.max_unavailable)
+            yield ScheduledMaintenance(
+                access, run, person, leaving, text, self.max_unavailable, gate
+            )
         finally:
             access.close()
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpustate.errors import RefusedError, UsageError
+from gpustate.rollout.gate import Gate
 from gpustate.schedulers.base import Member, NotDrainedError, Say, Scheduler, Stop
 
 _LIMIT = re.compile(r"(?P<number>[1-9][0-9]{0,6})(?P<percent>%?)")
@@ -86,6 +87,7 @@ class Slots:
         limit: members of one cluster that may be out of service; empty: no limit.
         sleep: waits so many seconds.
         clock: seconds, monotonic.
+        gate: a pause or a stop of the rollout keeps nodes in service that wait for their turn.
     """
 
     def __init__(
@@ -93,8 +95,10 @@ class Slots:
         limit: str,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        gate: Gate | None = None,
     ) -> None:
         check(limit)
+        self._gate = gate or Gate()
         self._limit = limit
         self._sleep = sleep
         self._clock = clock
@@ -107,30 +111,44 @@ class Slots:
 
         Raises:
             NoSlotError: too many others are out of service, and none of them by this run.
-            NotDrainedError: interrupted.
+            NotDrainedError: interrupted, or the rollout stopped.
         """
-        told: tuple[str, ...] = ()
-        while self._limit:
-            with self._lock:
-                taken = self._taken.setdefault(scheduler.title, {})
-                names = full(self._members(scheduler), member, self._limit, taken)
-                if names and not taken:  # what was listed before may be over
-                    self._seen.pop(scheduler.title, None)
-                    names = full(self._members(scheduler), member, self._limit, taken)
+        told = ""
+        while True:
+            if self._gate.stopped:
+                raise NotDrainedError(f"not begun: {self._gate.stopped}")
+            waits = self._gate.paused
+            if not waits:
+                names = self._try(scheduler, member, node)
                 if not names:
-                    taken[member.name] = node
                     return
-                if not taken:
-                    raise NoSlotError(
-                        f"{scheduler.title}: --max-unavailable {self._limit}: out of service are {', '.join(names)}",
-                        fix="return them to service, or raise the limit",
-                    )
-            if names != told:
-                say(f"waiting for a slot: out of service are {', '.join(names)}")
-                told = names
+                waits = f"out of service are {', '.join(names)}"
+            if waits != told:
+                say(f"waiting for a slot: {waits}")
+                told = waits
             if stop():
                 raise NotDrainedError("interrupted while it waited for a slot")
             self._sleep(_POLL_S)
+
+    def _try(self, scheduler: Scheduler, member: Member, node: str) -> tuple[str, ...]:
+        """Take a slot; who keeps it from that."""
+        if not self._limit:
+            return ()
+        with self._lock:
+            taken = self._taken.setdefault(scheduler.title, {})
+            names = full(self._members(scheduler), member, self._limit, taken)
+            if names and not taken:  # what was listed before may be over
+                self._seen.pop(scheduler.title, None)
+                names = full(self._members(scheduler), member, self._limit, taken)
+            if not names:
+                taken[member.name] = node
+            elif not taken:
+                self._gate.exhausted = f"--max-unavailable {self._limit} is used up in {scheduler.title} by {', '.join(names)}"
+                raise NoSlotError(
+                    f"{scheduler.title}: --max-unavailable {self._limit}: out of service are {', '.join(names)}",
+                    fix="return them to service, or raise the limit",
+                )
+            return names
 
     def _members(self, scheduler: Scheduler) -> Sequence[Member]:
         """The members as they were a few seconds ago; one list for all nodes that wait."""

@@ -6,7 +6,7 @@ order files are written, checked by the runtime's own program, read by its servi
 original files come back.
 
 ``config dump`` and its like speak of files, not of the process. That a restart is owed is known from a note on tmpfs
-that is older than the first changed byte; and where somebody else registered the handler, from a file that is newer
+that is older than the first changed byte; and where the handler is foreign, from a file that is newer
 than the service. A process that was asked over CRI has the last word.
 """
 
@@ -374,7 +374,7 @@ class RuntimeState(State[R], Generic[R]):
         yield daemon.remember(edit.files, unread=not observed.read and not observed.found.owed)
         yield from self.write_steps(observed, edit)
         paths = tuple(dict.fromkeys((*edit.files, *self.rollback_paths(observed))))
-        yield daemon.prove(paths, present=present, compare=self.compares_dumps(observed))
+        yield daemon.validate(paths, present=present, compare=self.compares_dumps(observed))
         if self.restarts(observed):
             yield from self.restart_steps(observed, edit, daemon, paths)
         else:
@@ -406,7 +406,7 @@ class RuntimeServiceState(RuntimeState[R], Generic[R]):
     Args:
         unit: the runtime's service.
         restart: ``systemd`` has the unit read its files when its effective configuration changes, rolls them back when
-            it does not come up, and starts it where it is stopped; ``none`` leaves that to somebody else. A disabled
+            it does not come up, and starts it where it is stopped; ``none`` leaves the service alone. A disabled
             one is enabled and started, unless another runtime is enabled or runs.
     """
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
 
@@ -100,6 +101,19 @@ class Member:
         return self.ready and self.schedulable
 
 
+def taken_over(member: Member, hold: Hold | None) -> str:
+    """Which other run holds a member that this one held; empty: none does.
+
+    Args:
+        member: as it was when this run held it.
+        hold: as it is now.
+    """
+    was = member.hold
+    if was is None or hold is None or was.run == hold.run:
+        return ""
+    return f"run {hold.run} of {hold.person} has taken it over"
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Something that runs on a member and has to leave.
@@ -108,34 +122,18 @@ class Workload:
         name: ``namespace/pod``, or a job.
         gpu: it uses a GPU.
         problem: why it cannot leave by itself; empty where it can.
+        waited: it is waited for before anything is evicted.
     """
 
     name: str
     gpu: bool
     problem: str = ""
+    waited: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DrainPolicy:
-    """How workloads leave; defaults as ``kubectl drain --ignore-daemonsets`` has them.
-
-    Args:
-        force: also delete pods that no controller would create again.
-        delete_empty_dir: also delete pods whose emptyDir volumes are lost with them.
-        grace_period_s: seconds a pod has to end; ``None``: its own.
-        timeout_s: seconds after which draining is given up; 0: never.
-        pod_selector: label selector of the pods that leave; empty: all.
-        wait_selector: label selector of pods that are waited for instead of evicted; empty: none.
-        wait_timeout_s: seconds after which they are evicted like all others; 0: never.
-    """
-
-    force: bool = False
-    delete_empty_dir: bool = False
-    grace_period_s: int | None = None
-    timeout_s: float = 300.0
-    pod_selector: str = ""
-    wait_selector: str = ""
-    wait_timeout_s: float = 0.0
+def rules_of(policy: DrainPolicy, scope: Scope) -> EvictionRules:
+    """How the workloads of a scope leave."""
+    return policy.gpu_pods if scope is Scope.GPU else policy.node
 
 
 class Scheduler(Protocol):

@@ -3,7 +3,8 @@
 Surprising: a pod that has finished is deleted whatever guards it; a static pod and one of a DaemonSet stay; of all
 filters the first that objects decides. Without a GPU a pod stays when only GPU workloads have to leave. A pod that
 holds a GPU by DRA names a claim, and a claim that cannot be read counts as one on a GPU. ``adminAccess`` is for
-monitoring, so such a pod is not a workload.
+monitoring, so such a pod is not a workload. A pod with a GPU that its DaemonSet would create again keeps the driver
+from being reloaded, so it counts as one that cannot leave, as for the GPU Operator.
 
 Sources:
     kubernetes/kubectl, pkg/drain/filters.go; kubernetes, registry/core/pod/storage/eviction.go;
@@ -16,14 +17,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpustate.schedulers import selectors
-from gpustate.schedulers.base import DrainPolicy, Scope
+from gpustate.core.drain import DrainPolicy, EvictionRules
+from gpustate.formats.labels import selectors
+from gpustate.schedulers.base import Scope
 
 Json = dict[str, Any]
 
 _MIRROR = "kubernetes.io/config.mirror"
 _GPU_DRIVER = "gpu.nvidia.com"
 _ENDED = ("Succeeded", "Failed")
+_ACTIVE = ("Running", "Pending")
+_NOT_SELECTED = "not selected"
 #: Images whose programs open NVML for as long as they run.
 _OPERANDS = frozenset(
     {
@@ -144,17 +148,42 @@ def _claims_gpu(pod: Json, claims: Mapping[str, Json]) -> bool:
     return False
 
 
-def select(pods: Iterable[Json], scope: Scope, policy: DrainPolicy, cluster: Cluster) -> Selection:
-    """Judge every pod of a Node."""
-    wanted = selectors.parse(policy.pod_selector)
+def is_waited_for(pod: Json, policy: DrainPolicy) -> bool:
+    """Whether it runs or starts and is to complete before anything is evicted."""
+    wanted = selectors.parse(policy.wait_selector)
+    phase = (pod.get("status") or {}).get("phase")
+    return bool(wanted) and phase in _ACTIVE and selectors.matches(wanted, labels(pod))
+
+
+def select(
+    pods: Iterable[Json],
+    scope: Scope,
+    policy: DrainPolicy,
+    cluster: Cluster,
+    *,
+    after_gpu_pods: bool = False,
+) -> Selection:
+    """Judge every pod of a Node.
+
+    Args:
+        pods: of the Node.
+        scope: which of them have to leave.
+        policy: how. Where all have to, those with a GPU may leave by the rules of either.
+        cluster: what they refer to.
+        after_gpu_pods: those with a GPU did not leave by their own rules, so those of the Node alone count.
+    """
     found = Selection()
     for pod in pods:
-        if scope is Scope.GPU and not uses_gpu(pod, cluster.claims):
+        gpu = uses_gpu(pod, cluster.claims)
+        if scope is Scope.GPU and not gpu:
             continue
-        if not selectors.matches(wanted, labels(pod)):
-            found.stay.append((pod, "not selected"))
-            continue
-        verdict, words = _judge(pod, policy, cluster)
+        if scope is Scope.GPU:
+            verdict, words = _with_gpu(pod, policy.gpu_pods, cluster)
+        else:
+            verdict, words = _selected(pod, policy.node, cluster)
+            if gpu and not after_gpu_pods and verdict != "leave":
+                either = _selected(pod, policy.gpu_pods, cluster)
+                verdict, words = either if either[0] == "leave" else (verdict, words)
         if verdict == "leave":
             found.leave.append(pod)
         elif verdict == "stay":
@@ -164,14 +193,34 @@ def select(pods: Iterable[Json], scope: Scope, policy: DrainPolicy, cluster: Clu
     return found
 
 
-def _judge(pod: Json, policy: DrainPolicy, cluster: Cluster) -> tuple[str, str]:
+def _with_gpu(pod: Json, rules: EvictionRules, cluster: Cluster) -> tuple[str, str]:
+    """Judge a pod whose GPU is needed."""
+    verdict, words = _selected(pod, rules, cluster)
+    if verdict != "stay" or words == _NOT_SELECTED or is_operand(pod):
+        return verdict, words
+    owner = controller(pod)
+    if owner is not None and owner["kind"] == "DaemonSet":
+        return (
+            "refuse",
+            f"it uses a GPU, and its DaemonSet {owner['name']} would create it again; keep the DaemonSet off the node",
+        )
+    return "refuse", "it uses a GPU and is a static pod; remove its manifest from the node"
+
+
+def _selected(pod: Json, rules: EvictionRules, cluster: Cluster) -> tuple[str, str]:
+    if not selectors.matches(selectors.parse(rules.pod_selector), labels(pod)):
+        return "stay", _NOT_SELECTED
+    return _judge(pod, rules, cluster)
+
+
+def _judge(pod: Json, rules: EvictionRules, cluster: Cluster) -> tuple[str, str]:
     owner = controller(pod)
     ended = finished(pod)
     if owner is not None and owner["kind"] == "DaemonSet" and not ended:
         there = f"{pod['metadata'].get('namespace', '')}/{owner['name']}" in cluster.daemon_sets
         if there:
             return "stay", f"managed by DaemonSet {owner['name']}"
-        if not policy.force:
+        if not rules.force:
             return (
                 "refuse",
                 f"its DaemonSet {owner['name']} is gone; pass --drain-force to delete it",
@@ -180,14 +229,14 @@ def _judge(pod: Json, policy: DrainPolicy, cluster: Cluster) -> tuple[str, str]:
     if _MIRROR in (pod["metadata"].get("annotations") or {}):
         return "stay", "a static pod"
     volumes = (pod.get("spec") or {}).get("volumes") or ()
-    if not ended and not policy.delete_empty_dir:
+    if not ended and not rules.delete_empty_dir:
         empty = [one["name"] for one in volumes if one.get("emptyDir") is not None]
         if empty:
             return (
                 "refuse",
                 f"its emptyDir volume {empty[0]} would be lost; pass --delete-emptydir-data to delete it",
             )
-    if owner is None and not ended and not policy.force:
+    if owner is None and not ended and not rules.force:
         return "refuse", "no controller would create it again; pass --drain-force to delete it"
     return "leave", ""
 
@@ -248,3 +297,36 @@ def dead_end(pod: Json, cluster: Cluster) -> str:
         if expected and desired >= expected:
             return f"{title} never allows a disruption: it requires {desired} of {expected} pods"
     return ""
+
+
+def remains(pod: Json, *, ready: bool, timeout_s: float) -> str:
+    """Why a pod that was evicted is still there, and what to do.
+
+    Args:
+        pod: as it is now.
+        ready: its Node is Ready.
+        timeout_s: how long it is waited for; 0: without a limit.
+    """
+    meta = pod["metadata"]
+    grace_s = meta.get("deletionGracePeriodSeconds") or 0
+    finalizers = meta.get("finalizers")
+    if not meta.get("deletionTimestamp"):
+        return "evicted, and not deleted yet"
+    if not ready:
+        return "terminating, and its Node is NotReady: no kubelet ends it; start the kubelet"
+    if timeout_s and grace_s > timeout_s:
+        return (
+            f"terminating until {meta['deletionTimestamp']}: its grace period is {grace_s} s; "
+            "pass a longer --drain-timeout, or a --grace-period"
+        )
+    if finalizers:
+        return (
+            f"terminating, and nobody removes its finalizer {', '.join(finalizers)}; "
+            "check the controller that set it"
+        )
+    if (pod.get("spec") or {}).get("resourceClaims"):
+        return (
+            "terminating; if it stays, check that the kubelet plugin of its DRA driver runs on the Node: "
+            "only the plugin can release the claims"
+        )
+    return f"evicted, and still terminating (grace period {grace_s} s)"

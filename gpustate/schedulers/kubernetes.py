@@ -21,11 +21,11 @@ from typing import Any
 from gpustate import clock
 from gpustate.cluster import pods as cluster_pods
 from gpustate.cluster.api import FIELD_MANAGER, Api, RefusedRequest
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
-from gpustate.schedulers import eviction, foreign, selectors
+from gpustate.schedulers import eviction, foreign, node_events
 from gpustate.schedulers.base import (
-    DrainPolicy,
     HeldElsewhereError,
     Hold,
     Member,
@@ -36,8 +36,10 @@ from gpustate.schedulers.base import (
     Stop,
     Why,
     Workload,
+    rules_of,
+    taken_over,
 )
-from gpustate.schedulers.lease import ClusterLease
+from gpustate.schedulers.lease import NAME, NAMESPACE, ClusterLease, Standing, ask, standing
 
 Json = dict[str, Any]
 
@@ -45,6 +47,9 @@ Json = dict[str, Any]
 HOLD = "gpustate.io/hold"
 _RETRY_S = 5.0
 _POLL_S = 1.0
+#: Between two looks at pods that are waited for, and between two reports of pods that do not leave.
+_WAIT_S = 5.0
+_REMIND_S = 300.0
 #: What a change of nodes needs: verb, API group, resource.
 _RIGHTS = (
     ("get", "", "nodes"),
@@ -62,6 +67,8 @@ _RIGHTS = (
     ("list", "maintenance.nvidia.com", "nodemaintenances"),
 )
 _CONFLICTS = 5
+#: Clocks that differ by more are wrong.
+_SKEW_S = 60.0
 _REFRESH_S = 180.0
 
 
@@ -94,7 +101,9 @@ class Kubernetes:
         self._sleep = sleep
         self._clock = clock
         self._lock = threading.Lock()
+        self._reviewing = threading.Lock()
         self._lease = ClusterLease(api, sleep=sleep, clock=clock)
+        self._events = node_events.NodeEvents(api)
         self._lists: _Lists | None = None
         self._may: list[str] | None = None
         self._cluster: eviction.Cluster | None = None
@@ -114,6 +123,8 @@ class Kubernetes:
                     nodes = self._api.nodes()
                     maintenances = self._api.maintenances()
                 except RefusedRequest as error:
+                    if error.status == 403:
+                        self._check_rights()
                     raise with_rule(error) from None
                 self._lists = _Lists(nodes, cluster_pods.NodeIndex(nodes), maintenances)
             return self._lists
@@ -151,52 +162,108 @@ class Kubernetes:
             counts=cluster_pods.has_gpus(node),
         )
 
+    def labels(self, key: str) -> dict[str, str]:
+        """A label's value, by every name and address of the Nodes that have it."""
+        found: dict[str, str] = {}
+        for node in self._listed().nodes:
+            labels = node["metadata"].get("labels") or {}
+            if not labels.get(key):
+                continue
+            addresses = (node.get("status") or {}).get("addresses") or []
+            names = [node["metadata"]["name"], labels.get("kubernetes.io/hostname")]
+            for name in (*names, *(one.get("address") for one in addresses)):
+                if name:
+                    found[str(name)] = str(labels[key])
+        return found
+
+    # --- the rollout of the cluster ------------------------------------------------------
+
+    def publish(self, progress: str) -> None:
+        """Show how far the rollout of this run is; empty: it is over."""
+        self._lease.publish(progress)
+
+    def control(self) -> str | None:
+        """The request to this run; ``None``: the server does not answer."""
+        return self._lease.control()
+
+    def standing(self) -> Standing:
+        """Which run changes nodes of this cluster, how far it is, and what it is asked for.
+
+        Raises:
+            ClusterError: the server does not answer.
+        """
+        return standing(self._api.lease(NAMESPACE, NAME))
+
+    def ask(self, run: str, control: str) -> None:
+        """Leave a request to a run; empty: take it back.
+
+        Raises:
+            ClusterError: the run does not hold the Lease, or the server does not answer.
+        """
+        ask(self._api, run, control)
+
     # --- workloads ---------------------------------------------------------------------
 
     def _of_cluster(self, *, fresh: bool = False) -> eviction.Cluster:
         with self._lock:
             if self._cluster is None or fresh:
-                self._cluster = eviction.Cluster.of(
-                    self._api.daemon_sets(), self._api.claims(), self._api.budgets()
-                )
+                try:
+                    self._cluster = eviction.Cluster.of(
+                        self._api.daemon_sets(), self._api.claims(), self._api.budgets()
+                    )
+                except RefusedRequest as error:
+                    raise with_rule(error) from None
             return self._cluster
 
     def _all_pods(self) -> dict[str, list[Json]]:
         with self._lock:
             if self._pods is None:
                 found: dict[str, list[Json]] = {}
-                for pod in self._api.pods():
+                for pod in self._listed_pods():
                     node = (pod.get("spec") or {}).get("nodeName")
                     if node:
                         found.setdefault(node, []).append(pod)
                 self._pods = found
             return self._pods
 
+    def _listed_pods(self) -> list[Json]:
+        try:
+            return self._api.pods()
+        except RefusedRequest as error:
+            raise with_rule(error) from None
+
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
         """The pods that would have to leave."""
         cluster = self._of_cluster()
         pods = self._all_pods().get(member.name, [])
         selection = eviction.select(pods, scope, policy, cluster)
-        found = [
+        if selection.refused and policy.node_after_gpu_pods:
+            selection = eviction.select(pods, Scope.ALL, policy, cluster, after_gpu_pods=True)
+        leave = [(pod, eviction.dead_end(pod, cluster)) for pod in selection.leave]
+        rows = {eviction.name(pod): (pod, words) for pod, words in (*leave, *selection.refused)}
+        for pod in pods:
+            if eviction.is_waited_for(pod, policy):
+                rows.setdefault(eviction.name(pod), (pod, ""))
+        return [
             Workload(
-                eviction.name(pod),
+                name,
                 eviction.uses_gpu(pod, cluster.claims),
-                eviction.dead_end(pod, cluster),
+                words,
+                waited=eviction.is_waited_for(pod, policy),
             )
-            for pod in selection.leave
+            for name, (pod, words) in sorted(rows.items())
         ]
-        found += [
-            Workload(eviction.name(pod), eviction.uses_gpu(pod, cluster.claims), words)
-            for pod, words in selection.refused
-        ]
-        return sorted(found, key=lambda one: one.name)
 
     # --- hold and release --------------------------------------------------------------
 
     def enter(self, why: Why, say: Say, stop: Stop) -> None:
-        """Check the rights, and take the cluster's Lease."""
+        """Check the rights and the clock, and take the cluster's Lease."""
         self._check_rights()
+        self._check_clock()
         self._lease.hold(why, say, stop)
+        self._events.begin(
+            why, say, f"add to a ClusterRole of its user: {rule(*node_events.RIGHT)}"
+        )
 
     def leave(self) -> None:
         """Let go of the Lease."""
@@ -224,11 +291,13 @@ class Kubernetes:
             )
             return _patch(node, record, unschedulable=True)
 
-        return self._write(member.name, change)
+        held = self._write(member.name, change)
+        self._report(member, node_events.HELD, "cordoned")
+        return held
 
     def _check_rights(self) -> None:
         """Refuse before anything is written, with every rule that is missing."""
-        with self._lock:
+        with self._reviewing:
             if self._may is None:
                 self._may = [
                     rule(verb, group, resource)
@@ -242,20 +311,39 @@ class Kubernetes:
                 fix=f"add to a ClusterRole of its user: {'; '.join(missing)}",
             )
 
+    def _check_clock(self) -> None:
+        """Refuse to write times of a clock that is off; a Lease and the records on Nodes are read elsewhere."""
+        skew_s = self._api.skew_s
+        if abs(skew_s) > _SKEW_S:
+            raise ClusterError(
+                f"{self.title}: this machine's clock is {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the API server's",
+                fix="synchronize both clocks, then run again",
+            )
+
     def note(self, member: Member, phase: str) -> Member:
         """Record the phase."""
 
         def change(node: Json, current: Member) -> Json | None:
             if current.hold is None or current.hold.phase == phase:
                 return None
-            if other := _taken_over(member, current):
+            if other := taken_over(member, current.hold):
                 raise HeldElsewhereError(f"{self.title}: Node {member.name}: {other}")
             return _patch(node, replace(current.hold, phase=phase, since=clock.now()))
 
-        return self._write(member.name, change)
+        noted = self._write(member.name, change)
+        if phase == "failed":
+            self._report(member, node_events.FAILED, "the change failed, the Node stays cordoned")
+        return noted
+
+    def _report(self, member: Member, reason: str, text: str) -> None:
+        """Record an Event on a Node."""
+        for node in self._listed().nodes:
+            if node["metadata"]["name"] == member.name:
+                self._events.record(node, reason, text)
 
     def refresh(self, member: Member, say: Say, stop: Stop) -> None:
         """Delete the pods of NVIDIA's DaemonSets on it, which are created again, and wait for GPUs."""
+        self._report(member, node_events.CHANGED, "changed and validated")
         old = {
             str(pod["metadata"]["uid"]): pod
             for pod in self._api.pods_on(member.name)
@@ -298,25 +386,28 @@ class Kubernetes:
 
     def release(self, member: Member) -> str:
         """Uncordon it, where the cordon is ours and nobody else has a claim on it."""
-        reason = ""
+        reason, result = "", ""
 
         def change(node: Json, current: Member) -> Json | None:
-            nonlocal reason
-            reason = ""
+            nonlocal reason, result
+            reason, result = "", ""
             if current.hold is None:
                 return None
-            if reason := _taken_over(member, current):
+            if reason := taken_over(member, current.hold):
                 return None
             if current.foreign:
                 reason = "; ".join(current.foreign)
                 if current.hold.phase == "left":
                     return None
-                record = replace(current.hold, phase="left", text=f"left cordoned: {reason}")
-                return _patch(node, record)
+                result = f"left cordoned: {reason}"
+                return _patch(node, replace(current.hold, phase="left", text=result))
             stays = not current.hold.schedulable_before
+            result = "released, it stays cordoned as it was before" if stays else "uncordoned"
             return _patch(node, None, unschedulable=None if stays else False)
 
         self._write(member.name, change)
+        if result:
+            self._report(member, node_events.RELEASED, result)
         return reason
 
     def _write(self, name: str, change: Callable[[Json, Member], Json | None]) -> Member:
@@ -338,23 +429,54 @@ class Kubernetes:
     def drain(
         self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
     ) -> None:
-        """Evict the pods that have to leave, and wait until they have."""
+        """Wait for pods that are to complete, evict those that have to leave, and wait until they have."""
         self._wait_for(member, policy, say, stop)
         cluster = self._of_cluster(fresh=True)
-        going = _Eviction(self._api, member.name, policy, say, stop, self._sleep, self._clock)
-        # A pod that was bound before the cordon may show only now.
-        while pods := self._leaving(member, scope, policy, cluster):
-            going.run(pods)
+
+        def evict(scope: Scope, *, after_gpu_pods: bool = False) -> None:
+            going = _Eviction(
+                self._api,
+                member.name,
+                rules_of(policy, scope).timeout_s,
+                policy.grace_period_s,
+                cluster,
+                say,
+                stop,
+                self._sleep,
+                self._clock,
+            )
+            # A pod that was bound before the cordon may show only now.
+            while pods := self._leaving(
+                member, scope, policy, cluster, after_gpu_pods=after_gpu_pods
+            ):
+                going.run(pods)
+
+        try:
+            evict(scope)
+        except NotDrainedError as error:
+            if scope is Scope.ALL or not policy.node_after_gpu_pods or stop():
+                raise
+            say(f"{error}; draining the whole node")
+            evict(Scope.ALL, after_gpu_pods=True)
+        which = "pods that use a GPU" if scope is Scope.GPU else "pods"
+        self._report(member, node_events.DRAINED, f"{which} have left")
 
     def _leaving(
-        self, member: Member, scope: Scope, policy: DrainPolicy, cluster: eviction.Cluster
+        self,
+        member: Member,
+        scope: Scope,
+        policy: DrainPolicy,
+        cluster: eviction.Cluster,
+        *,
+        after_gpu_pods: bool,
     ) -> list[Json]:
         """The pods that have to leave, as they are now.
 
         Raises:
             NotDrainedError: one of them cannot.
         """
-        selection = eviction.select(self._api.pods_on(member.name), scope, policy, cluster)
+        pods = self._api.pods_on(member.name)
+        selection = eviction.select(pods, scope, policy, cluster, after_gpu_pods=after_gpu_pods)
         if selection.refused:
             words = "; ".join(f"{eviction.name(pod)}: {why}" for pod, why in selection.refused[:4])
             more = len(selection.refused) - 4
@@ -365,27 +487,24 @@ class Kubernetes:
         return selection.leave
 
     def _wait_for(self, member: Member, policy: DrainPolicy, say: Say, stop: Stop) -> None:
-        """Wait for pods that are to complete by themselves."""
-        wanted = selectors.parse(policy.wait_selector)
-        if not wanted:
+        """Wait for pods that are to complete by themselves, or until their time is over."""
+        if not policy.wait_selector:
             return
         began = self._clock()
-        told = False
+        told: set[str] = set()
         while True:
-            left = [
-                pod
-                for pod in self._api.pods_on(member.name)
-                if not eviction.finished(pod) and selectors.matches(wanted, eviction.labels(pod))
-            ]
+            pods = self._api.pods_on(member.name)
+            left = {eviction.name(pod) for pod in pods if eviction.is_waited_for(pod, policy)}
             if not left:
                 return
             if policy.wait_timeout_s and self._clock() - began > policy.wait_timeout_s:
+                say(f"{_some(left)} did not complete within {policy.wait_timeout_s:g} s")
                 return
-            if not told:
-                say(f"waiting for {_some(map(eviction.name, left))} to complete")
-                told = True
+            if left - told:
+                say(f"waiting for {_some(left)} to complete")
+                told |= left
             _check(stop)
-            self._sleep(_POLL_S)
+            self._sleep(_WAIT_S)
 
 
 @dataclass(slots=True)
@@ -394,7 +513,9 @@ class _Eviction:
 
     api: Api
     node: str
-    policy: DrainPolicy
+    timeout_s: float
+    grace_period_s: int | None
+    cluster: eviction.Cluster
     say: Say
     stop: Stop
     sleep: Callable[[float], None]
@@ -411,6 +532,7 @@ class _Eviction:
         next_try: dict[str, float] = {}
         blocked: dict[str, str] = {}
         failed: dict[str, str] = {}
+        told_at = self.clock()
         if waiting:
             self.say(f"evicting {_some(map(eviction.name, waiting.values()))}")
         while waiting:
@@ -428,12 +550,16 @@ class _Eviction:
                     next_try[uid] = self.clock() + retry_s
                 else:
                     evicted.add(uid)
-            there = {str(pod["metadata"]["uid"]) for pod in self.api.pods_on(self.node)}
-            waiting = {u: pod for u, pod in waiting.items() if u in there and u not in failed}
+                    blocked.pop(uid, None)
+            there = {str(pod["metadata"]["uid"]): pod for pod in self.api.pods_on(self.node)}
+            waiting = {uid: there[uid] for uid in waiting if uid in there and uid not in failed}
             if not waiting:
                 break
-            if self.policy.timeout_s and self.clock() - self.began > self.policy.timeout_s:
+            if self.timeout_s and self.clock() - self.began > self.timeout_s:
                 raise self._late(waiting, blocked)
+            if self.clock() - told_at > _REMIND_S:
+                self.say(f"still waiting: {self._remaining(waiting, blocked)}")
+                told_at = self.clock()
             self.sleep(_POLL_S)
         if failed:
             raise NotDrainedError(
@@ -443,25 +569,38 @@ class _Eviction:
     def _evict(self, pod: Json) -> tuple[str, float, bool]:
         """Words of a refusal, seconds until the next try, and whether it is final."""
         try:
-            self.api.evict(pod, self.policy.grace_period_s)
+            self.api.evict(pod, self.grace_period_s)
         except RefusedRequest as error:
             if error.status == 404 or error.status == 409:
                 return "", 0.0, False  # gone, or another pod of that name
             if error.status == 429:
-                return error.words, max(_RETRY_S, error.retry_after_s or 0.0), False
+                words = "; ".join(filter(None, (error.words, self._dead_end(pod))))
+                return words, max(_RETRY_S, error.retry_after_s or 0.0), False
             if error.status == 403 and "NamespaceTerminating" in error.causes:
                 return error.words, _RETRY_S, False
             return str(with_rule(error)), 0.0, True
         return "", 0.0, False
 
-    def _late(self, waiting: dict[str, Json], blocked: dict[str, str]) -> NotDrainedError:
+    def _dead_end(self, pod: Json) -> str:
+        """Why its budget will never allow it."""
+        found = eviction.dead_end(pod, self.cluster)
+        if found and not self.timeout_s:
+            found += "; there is no time limit, so this waits until the budget or the number of pods changes"
+        return found
+
+    def _remaining(self, waiting: dict[str, Json], blocked: dict[str, str]) -> str:
+        """The pods that are still there, and why."""
+        ready = eviction.is_ready(self.api.node(self.node))
         rows = [
-            f"{eviction.name(pod)} ({blocked.get(uid) or 'evicted, and still terminating'})"
-            for uid, pod in waiting.items()
+            f"{eviction.name(pod)} ({blocked.get(uid) or eviction.remains(pod, ready=ready, timeout_s=self.timeout_s)})"
+            for uid, pod in list(waiting.items())[:4]
         ]
-        more = f"; and {len(rows) - 4} more" if len(rows) > 4 else ""
+        more = f"; and {len(waiting) - 4} more" if len(waiting) > 4 else ""
+        return f"{'; '.join(rows)}{more}"
+
+    def _late(self, waiting: dict[str, Json], blocked: dict[str, str]) -> NotDrainedError:
         return NotDrainedError(
-            f"Node {self.node} was not drained within {self.policy.timeout_s:g} s: {'; '.join(rows[:4])}{more}",
+            f"Node {self.node} was not drained within {self.timeout_s:g} s: {self._remaining(waiting, blocked)}",
             fix="pass a longer --drain-timeout, or change what keeps these pods",
         )
 
@@ -476,14 +615,6 @@ def read_hold(node: Json) -> Hold | None:
         return Hold(**{key: data[key] for key in Hold.__slots__ if key in data})
     except (ValueError, KeyError, TypeError):
         return Hold("", "", "an unreadable record", "held", "")
-
-
-def _taken_over(member: Member, current: Member) -> str:
-    """Which other run holds a member that this one held; empty: none does."""
-    was, held = member.hold, current.hold
-    if was is None or held is None or was.run == held.run:
-        return ""
-    return f"run {held.run} of {held.person} has taken it over"
 
 
 def _patch(node: Json, hold: Hold | None, *, unschedulable: bool | None = None) -> Json:

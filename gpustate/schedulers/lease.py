@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +22,9 @@ from gpustate.schedulers.base import NotDrainedError, Say, Stop, Why
 
 Json = dict[str, Any]
 
+#: Annotations of the Lease: a request to the run that holds it, and how far its rollout is.
+CONTROL, PROGRESS = "gpustate.io/pause", "gpustate.io/rollout"
+_CONFLICTS = 5
 NAMESPACE, NAME = "kube-system", "gpustate"
 VALID_S = 60.0
 RENEW_S = 15.0
@@ -118,6 +122,11 @@ class ClusterLease:
             },
         }
         fresh["metadata"].pop("managedFields", None)
+        notes = fresh["metadata"].get("annotations") or {}
+        # What concerned the run before does not concern this one.
+        fresh["metadata"]["annotations"] = {
+            key: value for key, value in notes.items() if key not in (CONTROL, PROGRESS)
+        }
         try:
             self._api.write_lease(fresh, create=lease is None)
         except RefusedRequest as error:
@@ -147,6 +156,27 @@ class ClusterLease:
         except ClusterError:
             return
 
+    def publish(self, progress: str) -> None:
+        """Show how far the rollout is; empty: it is over. A server that does not answer shows the last one."""
+        with self._lock:
+            if not self._identity:
+                return
+            try:
+                lease = self._api.lease(NAMESPACE, NAME)
+                if lease is None or standing(lease).holder != self._identity:
+                    return
+                shown = {PROGRESS: progress} if progress else {PROGRESS: "", CONTROL: ""}
+                _annotate(self._api, lease, shown)
+            except ClusterError:
+                return
+
+    def control(self) -> str | None:
+        """The request to the run; ``None``: the server does not answer."""
+        try:
+            return standing(self._api.lease(NAMESPACE, NAME)).control
+        except ClusterError:
+            return None
+
     def release(self) -> None:
         """Let go of it, where it is held; a server that does not answer lets it expire."""
         self._over.set()
@@ -163,3 +193,61 @@ class ClusterLease:
                         return
             except ClusterError:
                 return
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a Lease says.
+
+    Args:
+        holder: person and run; empty: nobody holds it.
+        progress: how far the rollout is, as it was published; empty: nothing was.
+        control: the request to it; empty: there is none.
+    """
+
+    holder: str = ""
+    progress: str = ""
+    control: str = ""
+
+    @property
+    def run(self) -> str:
+        """The run that holds it."""
+        return self.holder.rpartition(" run ")[2]
+
+
+def standing(lease: Json | None) -> Standing:
+    """What a Lease says; one that is not there says nothing."""
+    notes = ((lease or {}).get("metadata") or {}).get("annotations") or {}
+    holder = ((lease or {}).get("spec") or {}).get("holderIdentity")
+    return Standing(
+        str(holder or ""), str(notes.get(PROGRESS) or ""), str(notes.get(CONTROL) or "")
+    )
+
+
+def ask(api: Api, run: str, control: str) -> None:
+    """Leave a request to the run that holds the Lease; empty: take it back.
+
+    Raises:
+        ClusterError: the run does not hold it, or the server does not answer.
+    """
+    for _ in range(_CONFLICTS):
+        lease = api.lease(NAMESPACE, NAME)
+        holder = standing(lease)
+        if lease is None or holder.run != run:
+            who = f"{holder.holder} does" if holder.holder else "nobody does"
+            raise ClusterError(f"run {run} does not hold the Lease of {api.server}; {who}")
+        try:
+            _annotate(api, lease, {CONTROL: control})
+            return
+        except RefusedRequest as error:
+            if error.status != 409:
+                raise
+    raise ClusterError(f"the Lease of {api.server} is changed all the time; run again")
+
+
+def _annotate(api: Api, lease: Json, notes: dict[str, str]) -> None:
+    """Set annotations of the Lease as it was read; an empty one is taken away."""
+    found = {**(lease["metadata"].get("annotations") or {}), **notes}
+    lease["metadata"]["annotations"] = {key: value for key, value in found.items() if value}
+    lease["metadata"].pop("managedFields", None)
+    api.write_lease(lease, create=False)

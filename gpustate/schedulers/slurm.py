@@ -17,13 +17,14 @@ import re
 import shlex
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
 from gpustate.schedulers.base import (
-    DrainPolicy,
     HeldElsewhereError,
     Hold,
     Member,
@@ -33,6 +34,8 @@ from gpustate.schedulers.base import (
     Stop,
     Why,
     Workload,
+    rules_of,
+    taken_over,
 )
 
 #: What a reason of ours begins with; a run's id follows.
@@ -121,12 +124,52 @@ def read_nodes(text: str) -> list[SlurmNode]:
     return list(found.values())
 
 
+def matching(nodes: Iterable[SlurmNode], facts: NodeFacts, reached: str) -> list[SlurmNode]:
+    """The nodes that may be a machine.
+
+    Args:
+        nodes: of the cluster.
+        facts: of the machine.
+        reached: name or address by which the inventory reaches it. A loopback one is a tunnel's.
+    """
+    known = [*filter(None, (facts.hostname, reached, *facts.addresses))]
+    return [
+        node
+        for node in nodes
+        if _is_same(node.host, facts.hostname) or any(_is_same(node.address, one) for one in known)
+    ]
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two texts are one address, or one host's name, with or without its domain."""
+    if not one or not other:
+        return False
+    first, second = _address(one), _address(other)
+    if first is not None or second is not None:
+        return first is not None and first == second and not first.is_loopback
+    names = [text.lower().rstrip(".") for text in (one, other)]
+    if "localhost" in names:
+        return False
+    if all("." in name for name in names):
+        return names[0] == names[1]
+    return names[0].partition(".")[0] == names[1].partition(".")[0]
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """An address; ``None`` for a name."""
+    try:
+        return ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+
+
 class Slurm:
     """One cluster.
 
     Args:
         command: runs a command where its tools are.
         host: that host, for messages.
+        hosts: under which name or address the inventory reaches its nodes, by their names there.
         sleep, clock: for waiting, in seconds.
     """
 
@@ -134,12 +177,14 @@ class Slurm:
         self,
         command: Command,
         host: str,
+        hosts: Mapping[str, str] | None = None,
         *,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._command = command
         self._host = host
+        self._hosts = hosts or {}
         self._sleep = sleep
         self._clock = clock
         self._lock = threading.Lock()
@@ -180,17 +225,27 @@ class Slurm:
             return [_member(node) for node in self._nodes]
 
     def member(self, facts: NodeFacts, name: str) -> Member:
-        """The node with this machine's host name."""
+        """The node that has this machine's host name or one of its addresses.
+
+        Raises:
+            RefusedError: none has, or host name and addresses are of several.
+        """
         self.members()
-        short = facts.hostname.partition(".")[0]
-        found = [
-            node for node in self._nodes or () if short and node.host.partition(".")[0] == short
-        ]
-        if len(found) != 1:
-            reason = "several nodes have" if found else "no node has"
+        found = matching(self._nodes or (), facts, self._hosts.get(name, name))
+        if not found:
             raise RefusedError(
-                f"{name}: {self.title}: {reason} the host name {facts.hostname or '(unknown)'}",
-                fix="check gpustate_slurm_host, and NodeHostname in slurm.conf",
+                f"{name}: {self.title}: no node has the host name {facts.hostname or '(unknown)'}"
+                f" or an address of it ({', '.join(facts.addresses) or 'unknown'})",
+                fix="check gpustate_slurm_host, and NodeHostname and NodeAddr in slurm.conf",
+            )
+        if len(found) > 1:
+            rows = "; ".join(
+                f"{node.name} (NodeHostname {node.host}, NodeAddr {node.address})" for node in found
+            )
+            raise RefusedError(
+                f"{name}: {self.title}: several nodes may be this machine, by its host name "
+                f"{facts.hostname} or an address: {rows}",
+                fix="give each node its own NodeHostname and NodeAddr in slurm.conf",
             )
         return _member(self._one(found[0].name))
 
@@ -236,6 +291,8 @@ class Slurm:
         hold = _hold(node)
         if hold is None or hold.phase == phase:
             return _member(node)
+        if other := taken_over(member, hold):
+            raise HeldElsewhereError(f"{self.title}: node {node.name}: {other}")
         return self._set(node.name, hold.run, hold.text, hold.person, phase)
 
     def _set(self, name: str, run: str, text: str, person: str, phase: str) -> Member:
@@ -253,7 +310,7 @@ class Slurm:
         self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
     ) -> None:
         """Wait for its jobs; those that are still there at the limit are requeued."""
-        began = self._clock()
+        began, limit_s = self._clock(), rules_of(policy, scope).timeout_s
         told: set[str] = set()
         requeued = False
         while jobs := self._jobs(member.name):
@@ -264,10 +321,10 @@ class Slurm:
                 say(f"waiting for {', '.join(sorted(names))}")
                 told |= names
             elapsed = self._clock() - began
-            if policy.timeout_s and elapsed > policy.timeout_s and not requeued:
+            if limit_s and elapsed > limit_s and not requeued:
                 self._requeue(member.name, jobs, say)
                 requeued = True
-            elif policy.timeout_s and elapsed > policy.timeout_s + 120:
+            elif limit_s and elapsed > limit_s + 120:
                 raise NotDrainedError(
                     f"{self.title}: node {member.name} still runs {', '.join(sorted(names))} two minutes after they were requeued"
                 )
@@ -302,14 +359,21 @@ class Slurm:
             )
         if not node.ours:
             return ""
+        if other := taken_over(member, _hold(node)):
+            return other
         deadline = self._clock() + _REGISTER_S
         down = node.base.startswith("down")
         while down and "*" in node.state and self._clock() < deadline:
             self._sleep(_POLL_S)  # slurmd registers again after a boot
             node = self._one(member.name)
-        state = "RESUME" if node.base.startswith("down") else "UNDRAIN"
-        self._run("scontrol", "update", f"NodeName={node.name}", f"State={state}")
-        node = self._one(member.name)
+        if node.drained_or_down and not node.base.startswith("down"):
+            # Otherwise a run that died in between has left only the reason.
+            self._run("scontrol", "update", f"NodeName={node.name}", "State=UNDRAIN")
+            node = self._one(member.name)
+        if node.base.startswith("down") and (node.ours or not node.reason):
+            # UNDRAIN leaves it down; a drained node that booted shows only now that it is.
+            self._run("scontrol", "update", f"NodeName={node.name}", "State=RESUME")
+            node = self._one(member.name)
         if node.ours and not node.drained_or_down:
             self._run("scontrol", "update", f"NodeName={node.name}", "Reason=")
             node = self._one(member.name)

@@ -17,8 +17,8 @@ from typing import Any
 
 from gpustate.errors import PolicyError
 from gpustate.formats import driverset, schemas, strict_json
-from gpustate.formats.masking import masked_data
-from gpustate.formats.words import named
+from gpustate.formats.masking import mask_data
+from gpustate.formats.words import quote_name
 from gpustate.solve.packages import Package, Repository
 from gpustate.solve.request import DriverRequest
 from gpustate.solve.solver import Solution
@@ -144,7 +144,7 @@ def merge_sets(sets: Mapping[str, LockedSet], matrix: str = "") -> Lock:
 def to_text(lock: Lock) -> str:
     """The text of a lock file: the same bytes for the same lock."""
     data = {"format": FORMAT, "matrix": lock.matrix, "sets": [set_data(one) for one in lock.sets]}
-    return json.dumps(masked_data(data), indent=2, ensure_ascii=True) + "\n"
+    return json.dumps(mask_data(data), indent=2, ensure_ascii=True) + "\n"
 
 
 def set_data(one: LockedSet) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def from_text(text: str, place: str) -> Lock:
         for node in one.nodes:
             if node in seen:
                 raise PolicyError(
-                    f"node {named(node)} is in sets[{seen[node]}] and in sets[{number}]",
+                    f"node {quote_name(node)} is in sets[{seen[node]}] and in sets[{number}]",
                     place=place,
                     fix="remove one of them, or solve again",
                 )

@@ -88,8 +88,8 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
         unit: containerd's service.
         socket: where it answers; by default the one its configuration names.
         restart: ``systemd`` restarts the unit when its effective configuration changes and rolls the
-            files back when it does not come up, and starts it where it is stopped; ``none`` leaves that
-            to somebody else. A disabled one is enabled and started, unless another runtime is enabled or
+            files back when it does not come up, and starts it where it is stopped; ``none`` leaves the
+            service alone. A disabled one is enabled and started, unless another runtime is enabled or
             runs.
 
     Disruption:

@@ -65,8 +65,8 @@ class CrioHandlerRegistered(RuntimeServiceState[Observed]):
         unit: CRI-O's service.
         socket: where it answers.
         restart: ``systemd`` restarts the unit when its effective configuration changes and rolls the
-            file back when it does not come up, and starts it where it is stopped; ``none`` leaves that
-            to somebody else. A disabled one is enabled and started, unless another runtime is enabled or
+            file back when it does not come up, and starts it where it is stopped; ``none`` leaves the
+            service alone. A disabled one is enabled and started, unless another runtime is enabled or
             runs.
 
     Disruption:

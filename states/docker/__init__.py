@@ -62,8 +62,8 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
         enable_cdi: whether docker injects CDI devices, from 25.0 on; ``None`` leaves that as it is.
         unit: docker's service.
         restart: ``systemd`` has the unit read its file when that changes in effect, and rolls the file
-            back when it does not come up, and starts the unit where it is stopped; ``none`` leaves that
-            to somebody else. A disabled one is enabled and started, unless its socket or another runtime
+            back when it does not come up, and starts the unit where it is stopped; ``none`` leaves the
+            service alone. A disabled one is enabled and started, unless its socket or another runtime
             is enabled or runs.
 
     Disruption:

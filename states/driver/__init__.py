@@ -305,7 +305,7 @@ class DriverInstalled(DriverParameters):
         wanted = self.desired(observed)
         return wanted.loaded != observed.loaded or wanted.parameters != observed.parameters
 
-    def _strangers(self, observed: Observed) -> list[Holder]:
+    def _foreign_holders(self, observed: Observed) -> list[Holder]:
         return [holder for holder in observed.holders if holder.unit not in scripts.SERVICES]
 
     def _load_cost(self, observed: Observed) -> tuple[Disruption, str]:
@@ -313,9 +313,9 @@ class DriverInstalled(DriverParameters):
             return Disruption.REBOOT, observed.in_use
         if not self._reloads(observed):
             return Disruption.NONE, ""
-        strangers = self._strangers(observed)
-        if strangers and self.in_use == "reboot":
-            return Disruption.REBOOT, f"{strangers[0].who} holds a GPU"
+        foreign = self._foreign_holders(observed)
+        if foreign and self.in_use == "reboot":
+            return Disruption.REBOOT, f"{foreign[0].who} holds a GPU"
         return Disruption.DRAIN, "the loaded modules are reloaded"
 
     def plan(self, observed: Observed) -> Plan:
@@ -370,10 +370,10 @@ class DriverInstalled(DriverParameters):
             why = self._refuse_present(observed)
             if why:
                 return why
-        strangers = self._strangers(observed)
-        if strangers and self.in_use == "refuse":
+        foreign = self._foreign_holders(observed)
+        if foreign and self.in_use == "refuse":
             return (
-                f"the GPUs are in use by {', '.join(holder.who for holder in strangers)}, and the driver must be "
+                f"the GPUs are in use by {', '.join(holder.who for holder in foreign)}, and the driver must be "
                 "unloaded; stop these processes, or set in_use = 'reboot'"
             )
         return None

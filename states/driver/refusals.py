@@ -153,7 +153,7 @@ def notes(observed: Observed, wanted: Observed, names: tuple[str, ...]) -> Itera
 
 
 def warnings(observed: Observed) -> Iterator[str]:
-    """What somebody else's lines do to the next boot of a node on which nothing is wrong now."""
+    """The effect of foreign lines on the next boot of a node on which nothing is wrong now."""
     for module, place in observed.left_out.items():
         yield (
             f"{place} prevents boots from loading {module.replace('_', '-')}, for udev and "

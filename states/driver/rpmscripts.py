@@ -47,7 +47,7 @@ def fetch(
     hold: bool,
     roll_back: tuple[str, ...],
 ) -> Step:
-    """Have everything on the node before anything changes; stop when somebody else's would go.
+    """Have everything on the node before anything changes; stop if foreign packages would be removed.
 
     Args:
         manager: dnf or zypper.

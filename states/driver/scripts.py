@@ -66,7 +66,7 @@ def fetch(
     also: tuple[str, ...],
     roll_back: tuple[str, ...],
 ) -> Step:
-    """Have everything on the node before anything changes; stop when somebody else's would go.
+    """Have everything on the node before anything changes; stop if foreign packages would be removed.
 
     Args:
         install: name to version.

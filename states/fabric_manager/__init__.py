@@ -81,7 +81,7 @@ class Observed:
     image: bool = False  # a root to be baked: ``driver`` is the one that is installed there
     manager: str = "apt"
     damaged: tuple[str, ...] = ()  # files that are not as their package brought them
-    idle: str = ""  # why the service runs nothing: a drop-in of somebody else
+    idle: str = ""  # why the service runs nothing: a foreign drop-in
 
 
 class FabricManagerRunning(FabricManagerState[Observed]):

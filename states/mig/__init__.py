@@ -1,6 +1,6 @@
 """The GPUs of the node are divided into MIG devices as a mig-parted file says, now and after every boot.
 
-What is wanted is proven to fit before anything is touched, from the profiles that NVML reports, else
+The layout is checked to fit before anything is touched, from the profiles that NVML reports, else
 from tables. Of all ways there the one is taken that keeps most: devices in use first, then any. What
 has to go is named in the plan with who uses it; an instance that something uses which is not a
 service known here is a refusal, and nothing is ever killed.

@@ -173,7 +173,7 @@ class RepositoryState(RepositoryParameters):
             foreign=tuple(place(s) for s in others if self._is_foreign(s, where)),
             conflicts=tuple(place(s) for s in others if self._clashes(s, where)),
             cdroms=tuple(place(s) for s in others if s.uri.startswith("cdrom:")),
-            # A repository of somebody else's may well be empty.
+            # A foreign repository may be empty.
             unread=unread(others, [one.removeprefix("empty:") for one in lists]),
             apt=facts.package_manager == "apt",
             where=where,

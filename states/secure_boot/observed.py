@@ -83,7 +83,7 @@ class Observed:
     on: bool
     certificate: Certificate | None  # what is or is to be enrolled
     lacks: tuple[str, ...]
-    others_wait: bool  # somebody else's key waits to be enrolled
+    others_wait: bool  # a foreign key waits to be enrolled
     modules: dict[str, str]  # kernel: folder of modules that DKMS built
     unsigned: dict[str, str]  # kernel: who signed a module that nobody knows
     prebuilt: bool  # Ubuntu offers signed modules for every kernel that can boot

@@ -1,20 +1,20 @@
-"""It is proven that every GPU of the node works, from PCI to a CUDA kernel.
+"""Every GPU of the node is validated, from PCI to a CUDA kernel.
 
-The last state of a policy. It changes nothing about GPUs: it walks the chain of proofs (PCI, driver,
-libraries, device nodes, container toolkit, container runtime, CDI, a container with every GPU, CUDA) on the node, keeps the proof
-there together with what it was made for, and brings a boot unit that walks the chain again at every
-boot. A failed proof names the first broken link, what was seen, and the next move.
+The last state of a policy. It changes nothing about GPUs. On the node it checks PCI, driver, libraries, device nodes,
+container toolkit, container runtime, CDI, a container with every GPU, and CUDA. It keeps a record of the result there
+and installs a boot unit that validates again at every boot. A failed validation names the first failed check, its
+evidence, and the fix.
 
-A proof stands until something it was made for moves: the boot id, the loaded driver, the files of its
+A record is valid until something changes that it depends on: the boot id, the loaded driver, the files of its
 libraries and modules, Fabric Manager where it ran, the GPUs that answer, their MIG layout, the container
-runtime's configuration, or what was asked for. So a converged node is not made to run kernels at every look.
+runtime's configuration, or the parameters of this state. So a converged node does not run kernels at every probe.
 
 The boot unit also writes the files below /run/nvidia/validations that the GPU Operator's validator
 writes, because they are on tmpfs and the Operator's own pods wait for them. Where the Operator's
 containerised driver is at work, they are left to it.
 
-Surprising: no systemctl daemon-reload is needed, and none is made. The unit is for the next boot, and
-a reload can remove the GPUs from containers that run.
+Surprising: there is no systemctl daemon-reload. The unit is for the next boot, and a reload can remove the GPUs from
+running containers.
 
 Sources:
     NVIDIA/gpu-operator, cmd/nvidia-validator: order of the checks and the status files;
@@ -38,7 +38,7 @@ from gpustate import Conflict, Node, NodeFacts, Plan, ProbeError, State, Step, d
 from gpustate.core.inventory import PLAIN_PATH
 from gpustate.core.queries import ShippedFile
 from gpustate.diagnosis import chain, chain_probe
-from gpustate.diagnosis.validation_record import Proof, read_proof
+from gpustate.diagnosis.validation_record import ValidationRecord, read_record
 from gpustate.formats.quarantine import Quarantine
 from gpustate.probes.gpu_facts import LIBRARY_FOLDERS, PYNVML, GpuFacts
 
@@ -87,12 +87,12 @@ PROGRAM = (
 _HERE = "gpustate.states.validator"
 _WRAPPER_HEAD = """#!/bin/sh
 # Written by gpustate (state validator); changes are undone by the next apply.
-# Proves that every GPU of this node works: see validate.py below this folder.
+# Validates every GPU of this node: see validate.py below this folder.
 """
 _UNIT = """# Written by gpustate (state validator); changes are undone by the next apply.
 [Unit]
-Description=Prove that every NVIDIA GPU works
-# Without the default dependencies, multi-user.target does not wait for the proof.
+Description=Validate every NVIDIA GPU
+# Without the default dependencies, multi-user.target does not wait for the validation.
 DefaultDependencies=no
 Conflicts=shutdown.target
 Before=shutdown.target
@@ -121,43 +121,43 @@ def _program_text(package: str, file: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The proof kept on a node, whether it stands, and what is there to renew it."""
+    """The record on a node, whether it is valid, and the program that renews it."""
 
     proof: str  # holds, none, or why not
-    program: str = ""  # hash of what proves; empty: not there
+    program: str = ""  # hash of the validation program; empty: not there
     unit: str | None = None  # text of the boot unit
     enabled: bool = False
-    status_missing: tuple[str, ...] = ()  # status files the proof wrote that are gone
+    status_missing: tuple[str, ...] = ()  # status files the validation wrote that are gone
     left: tuple[str, ...] = ()  # names of our things in the state folder
-    key: chain.Key = field(default_factory=chain.Key)  # what a proof would be made for now
-    checks: tuple[chain.Check, ...] = ()  # of the kept proof
+    key: chain.Key = field(default_factory=chain.Key)  # what a record would be valid for now
+    checks: tuple[chain.Check, ...] = ()  # of the record
     proc: str = "/proc"
     sys: str = "/sys"
     state_folder: str = "/var/lib/gpustate"
     quarantine: Quarantine = field(default_factory=Quarantine)
-    image: bool = False  # a root to be baked: nothing can be proven there
+    image: bool = False  # a root to be baked: nothing can be validated there
 
 
 class NodeValidated(State[Observed]):
-    """A proof that every GPU works is kept on the node and was made for the node as it is.
+    """The node has a validation record, with every GPU working, that is valid for its present boot and configuration.
 
     Args:
-        cuda: run a CUDA kernel on every GPU and MIG device; without it the driver's word is taken.
+        cuda: run a CUDA kernel on every GPU and MIG device; without it the driver's report is trusted.
         gpus: how many GPUs there must be; as many as PCI shows when not given.
-        containers: ``auto`` proves the container side where the toolkit, a runtime handler, a CDI
+        containers: ``auto`` validates containers where the toolkit, a runtime handler, a CDI
             specification or a kubelet is, ``required`` always, ``none`` never. It starts a container with every
             GPU through each runtime that is configured for it, and removes it again.
         handler: runtime handler that containerd must have; empty: none.
         cdi: a CDI specification must be there and fit the GPUs.
         status_files: write the GPU Operator's files below /run/nvidia/validations.
-        timeout_s: seconds one GPU and one container may take, and a boot may take until the chain holds; 10 to 1800.
-        force: prove again though the kept proof stands, as ``gpustate validate`` does.
+        timeout_s: seconds one GPU and one container may take, and a boot may take until all checks pass; 10 to 1800.
+        force: validate again although the record is valid, as ``gpustate validate`` does.
 
     Disruption:
         ``NONE``. The kernel takes some 500 MiB of GPU memory for a moment.
 
     Raises:
-        StepFailed: a link of the chain is broken; the reason names the first one.
+        StepFailed: a check failed; the reason names the first one.
     """
 
     name: ClassVar[str] = "validator"
@@ -207,7 +207,7 @@ class NodeValidated(State[Observed]):
 
     @property
     def wanted(self) -> chain.Wanted:
-        """What is to be proven, as the chain takes it."""
+        """The parameters of the checks."""
         return chain.Wanted(self.cuda, self.gpus, self.containers, self.handler, self.cdi)
 
     def probe(self, node: Node) -> Observed:
@@ -230,7 +230,7 @@ class NodeValidated(State[Observed]):
             fields["files_digest"],
             fields["manager"] == "1",
         )
-        kept = read_proof(one.get("proof", ""))
+        kept = read_record(one.get("proof", ""))
         there = {value for name, value in pairs if name == "status"}
         return Observed(
             proof=_verdict(kept, key),
@@ -283,7 +283,7 @@ class NodeValidated(State[Observed]):
     def plan(self, observed: Observed) -> Plan:
         wanted = self.desired(observed)
         if self.force and not self.absent and observed.proof == HOLDS:
-            observed = replace(observed, proof="asked for again")
+            observed = replace(observed, proof="requested again")
         out = (f"GPU in quarantine: {one.text}" for one in observed.quarantine.active)
         over = (f"the quarantine has ended: {one.text}" for one in observed.quarantine.expired)
         plan = diff(
@@ -319,7 +319,7 @@ class NodeValidated(State[Observed]):
         if plan.fields & {"proof", "status_missing"}:
             always = "" if self.force else " --if-needed"
             yield ops.Run(
-                f"sh {shlex.quote(observed.state_folder + '/validator/validate')}{always}\neffect proven",
+                f"sh {shlex.quote(observed.state_folder + '/validator/validate')}{always}\neffect validated",
                 "validate the node",
                 timeout=6 * self.timeout_s + 120,
             )
@@ -327,7 +327,7 @@ class NodeValidated(State[Observed]):
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
             yield ops.Run(
-                f"sh {shlex.quote(observed.state_folder + '/validator/validate')} --boot\neffect proven",
+                f"sh {shlex.quote(observed.state_folder + '/validator/validate')} --boot\neffect validated",
                 "validate the node",
                 timeout=6 * self.timeout_s + 120,
                 running=True,
@@ -343,7 +343,7 @@ class NodeValidated(State[Observed]):
             yield ops.Run(f"set -- {files}\n{_FORGET}", "remove the validation result and program")
 
     def _files(self, observed: Observed) -> dict[str, str]:
-        """Path and text of everything that proves, wrapper and settings included."""
+        """Path and text of the validation program, with its wrapper and configuration."""
         folder = f"{observed.state_folder}/validator"
         config = {
             "wanted": {
@@ -386,12 +386,12 @@ def _folder(path: str) -> str:
     )
 
 
-def _verdict(kept: Proof | None, key: chain.Key) -> str:
-    """In words, how the kept proof stands."""
+def _verdict(kept: ValidationRecord | None, key: chain.Key) -> str:
+    """Whether the record is valid, and why not."""
     if kept is None:
         return NONE
     if moved := kept.made_for.moved(key):
-        return f"made before: {moved}"
+        return f"outdated: {moved}"
     if kept.ok:
         return HOLDS
     broken = chain.first_broken(kept.checks)

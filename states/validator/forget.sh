@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Removes the program, whose files are the arguments, the proof, and status files. Reads G; STATUS, their folder.
+# Removes the program, whose files are the arguments, the validation record, and status files. Reads G; STATUS, their folder.
 # A validation that was killed may have left a container.
 [ ! -f "$G/validator/validate" ] || sh "$G/validator/validate" --clean >/dev/null 2>&1 || :
 # Only what still is what we wrote: name, inode and time are compared.

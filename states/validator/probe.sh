@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Prints what there is of the validation: its program, its files, whether its unit is enabled, status files, and the proof.
+# Prints what there is of the validation: its program, its files, whether its unit is enabled, status files, and the record.
 # Reads G, PROC, SYS; LINK (of the unit), STATUS (folder of status files).
 printf 'proc=%s\nsys=%s\nstate=%s\n' "$PROC" "$SYS" "$G"
 d=$G/validator; set --

@@ -1,8 +1,8 @@
 # shellcheck shell=sh
-# Proves that every GPU of this node works. Reads FOLDER, in which the programs and config.json are; arguments are those of
+# Validates every GPU of this node. Reads FOLDER, in which the programs and config.json are; arguments are those of
 # validate.py.
 p=$(command -v python3) && "$p" -I -S -c 'import ctypes, hashlib, json, subprocess' 2>/dev/null || {
-  echo "the proof runs in python3, which is missing here or incomplete (python3-minimal); install python3"
+  echo "validation needs python3, which is missing or incomplete (python3-minimal); install python3"
   exit 69
 }
 exec "$p" -I -S -B "$FOLDER"/gpustate/nodeside/validate.py --config "$FOLDER"/config.json "$@"

@@ -24,10 +24,12 @@ import yaml
 from draincases import Case
 from labkubernetes import kubectl, wait_for
 
+from gpustate import policies
 from gpustate.cluster import api as api_module
 from gpustate.cluster.api import connect
+from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.errors import GpustateError
-from gpustate.schedulers.base import Member, Scope
+from gpustate.schedulers.base import Member, NotDrainedError, Scope, Why
 from gpustate.schedulers.kubernetes import Kubernetes
 from gpustate_lab.api import Lab
 from gpustate_lab.kubernetes.client import Client, Refused
@@ -201,6 +203,129 @@ def test_the_same_pods_stay_as_with_kubectl(
             remove(client, space)
 
 
+UPGRADE_POLICY = """\
+apiVersion: nvidia.com/v1
+kind: ClusterPolicy
+metadata: {name: cluster-policy}
+spec:
+  driver:
+    upgradePolicy:
+      autoUpgrade: true
+      waitForCompletion: {podSelector: "kind in (controlled)", timeoutSeconds: %d}
+      podDeletion: {timeoutSeconds: 60}
+      drain: {enable: true, timeoutSeconds: 60}
+"""
+
+
+@pytest.mark.parametrize("timeout_s", [0, 12], ids=["completes", "too-late"])
+def test_pods_that_are_to_complete_are_waited_for_before_any_is_evicted(
+    client: Client, scheduler: Kubernetes, tmp_path: Path, timeout_s: int
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(UPGRADE_POLICY % timeout_s)
+    policy = policies.load(str(file)).drain
+    assert policy is not None
+    space = f"ours-{time.time_ns():x}"
+    prepare(client, Case(("controlled", "guarded"), draincases.Options()), space, OURS)
+    told: list[str] = []
+    member = Member(OURS, ready=True, schedulable=True)
+    began = time.monotonic()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            words = (member, Scope.ALL, policy, told.append, lambda: False)
+            draining = pool.submit(scheduler.drain, *words)
+            wait_for(lambda: told, "the drain waits")
+            assert told == [f"waiting for {space}/controlled to complete"]
+            time.sleep(4)
+            assert left(client, space) == ["controlled", "guarded"], "nothing is evicted before"
+            if not timeout_s:
+                path = f"/api/v1/namespaces/{space}/pods/controlled/status"
+                done = {"status": {"phase": "Succeeded"}}
+                client.request("PATCH", path, done, "merge-patch+json")
+            draining.result(timeout=90)
+        assert left(client, space) == []
+        late = f"{space}/controlled did not complete within {timeout_s} s"
+        assert (late in told) is bool(timeout_s)
+        assert time.monotonic() - began > timeout_s
+    finally:
+        remove(client, space)
+
+
+def claim_objects(
+    name: str, driver: str, pod: str, uid: str, **result: Any
+) -> list[dict[str, Any]]:
+    """A ResourceClaim and its status, as a scheduler allocates it for a pod."""
+    request: dict[str, Any] = {"deviceClassName": "any", **result}
+    device = {"request": "gpu", "driver": driver, "pool": OURS, "device": "gpu-0", **result}
+    return [
+        {
+            "metadata": {"name": name},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": request}]}},
+        },
+        {
+            "status": {
+                "allocation": {"devices": {"results": [device]}},
+                "reservedFor": [{"resource": "pods", "name": pod, "uid": uid}],
+            }
+        },
+    ]
+
+
+def test_pods_with_a_claim_on_a_gpu_leave_for_a_reset_and_no_others(
+    client: Client, scheduler: Kubernetes
+) -> None:
+    space = f"ours-{time.time_ns():x}"
+    core = f"/api/v1/namespaces/{space}"
+    claims = f"/apis/resource.k8s.io/v1/namespaces/{space}/resourceclaims"
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    client.create("/api/v1/namespaces", {"metadata": {"name": space, "labels": labels}})
+    wait_for(lambda: exists(client, f"{core}/serviceaccounts/default"), "the service account")
+    client.create(f"{core}/configmaps", {"metadata": {"name": "owner"}})
+    owner = client.get(f"{core}/configmaps/owner")["metadata"]["uid"]
+    drivers: dict[str, dict[str, Any]] = {
+        "gpu": {"driver": "gpu.nvidia.com"},
+        "monitor": {"driver": "gpu.nvidia.com", "adminAccess": True},
+        "network": {"driver": "net.example.net"},
+    }
+    try:
+        for kind in (*drivers, "unread", "plain"):
+            (one,) = draincases.objects(kind, OURS, owner)
+            if kind != "plain":
+                one["spec"]["resourceClaims"] = [{"name": "claim", "resourceClaimName": kind}]
+                one["spec"]["containers"][0]["resources"] = {"claims": [{"name": "claim"}]}
+            client.create(f"{core}/pods", one)
+            running = {"status": {"phase": "Running", "conditions": READY}}
+            client.request("PATCH", f"{core}/pods/{kind}/status", running, "merge-patch+json")
+        for kind, result in drivers.items():
+            uid = client.get(f"{core}/pods/{kind}")["metadata"]["uid"]
+            claim, status = claim_objects(kind, pod=kind, uid=uid, **result)
+            client.create(claims, claim)
+            client.request("PATCH", f"{claims}/{kind}/status", status, "merge-patch+json")
+        member = Member(OURS, ready=True, schedulable=True)
+        rules = EvictionRules(timeout_s=60.0)
+        policy = DrainPolicy(gpu_pods=rules, node=rules)
+        scheduler.drain(member, Scope.GPU, policy, lambda _: None, lambda: False)
+        assert left(client, space) == ["monitor", "network", "plain"], "unread counts as a GPU"
+        scheduler.drain(member, Scope.ALL, policy, lambda _: None, lambda: False)
+        assert left(client, space) == []
+    finally:
+        remove(client, space)
+
+
+def test_a_pod_that_stays_terminating_is_explained(client: Client, scheduler: Kubernetes) -> None:
+    space = f"ours-{time.time_ns():x}"
+    prepare(client, Case(("finalizer",), draincases.Options()), space, OURS)
+    policy = DrainPolicy(node=EvictionRules(timeout_s=5.0))
+    member = Member(OURS, ready=True, schedulable=True)
+    try:
+        with pytest.raises(
+            NotDrainedError, match=r"nobody removes its finalizer example\.net/keep"
+        ):
+            scheduler.drain(member, Scope.ALL, policy, lambda _: None, lambda: False)
+    finally:
+        remove(client, space)
+
+
 def test_the_service_account_of_a_pod_reaches_its_cluster(
     cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,3 +346,23 @@ def test_the_service_account_of_a_pod_reaches_its_cluster(
     assert not api.may("patch", "", "nodes")
     assert api.may("list", "", "pods")
     api.close()
+
+
+def test_kubectl_describe_shows_what_happened_to_a_node(
+    cluster: Lab, scheduler: Kubernetes
+) -> None:
+    why = Why("20261124-1", "ann@ops1", "driver 580")
+    told: list[str] = []
+    scheduler.enter(why, told.append, lambda: False)
+    (member,) = (one for one in scheduler.members(fresh=True) if one.name == OURS)
+    held = scheduler.hold(member, why)
+    scheduler.note(held, "changing")
+    scheduler.refresh(member, told.append, lambda: False)
+    scheduler.note(held, "failed")
+    scheduler.release(held)
+    scheduler.leave()
+    text = kubectl(cluster, "describe", "node", OURS).stdout
+    for reason in ("GpustateHold", "GpustateChanged", "GpustateFailed", "GpustateReleased"):
+        assert reason in text, text
+    assert "cordoned (run 20261124-1 of ann@ops1: driver 580)" in text
+    assert told == []

@@ -221,3 +221,25 @@ def test_a_containerd_that_runs_without_its_cri_plugin_is_refused_by_what_the_pr
     assert gpustate("apply", lab, node13, tmp_path)["outcome"] == "changed"
     assert " ok" in node13.run("ctr plugins ls | grep ' cri '").stdout
     assert gpustate("apply", lab, node13, tmp_path)["outcome"] == "unchanged"
+
+
+def test_a_containerd_that_somebody_disabled_is_drift_and_runs_again_after_an_apply(
+    lab: Lab, node12: Node, tmp_path: Path
+) -> None:
+    assert gpustate("apply", lab, node12, tmp_path)["outcome"] == "changed"
+    before = disk(node12)
+    node12.run("systemctl disable --now containerd")
+    (change,) = gpustate("drift", lab, node12, tmp_path, code=2)["changes"]
+    assert (change["field"], change["disruption"]) == ("running", "none")
+    assert "containerd.service is disabled" in change["why"]
+    assert gpustate("apply", lab, node12, tmp_path)["outcome"] == "changed"
+    assert node12.run("systemctl is-enabled containerd").stdout == "enabled\n"
+    assert "ActiveState=active" in process(node12)
+    assert disk(node12) == before
+    assert gpustate("drift", lab, node12, tmp_path)["outcome"] == "unchanged"
+
+    node12.run("systemctl disable --now containerd; systemctl mask containerd")
+    reason = gpustate("apply", lab, node12, tmp_path, code=5)["reason"]
+    assert "containerd.service is masked" in reason
+    node12.run("systemctl unmask containerd; systemctl enable --now containerd")
+    assert gpustate("apply", lab, node12, tmp_path)["outcome"] == "unchanged"

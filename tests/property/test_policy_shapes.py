@@ -97,6 +97,30 @@ STATES: dict[type[Any], dict[str, st.SearchStrategy[Any]]] = {
 }
 
 
+SECONDS = st.integers(0, 10**6)
+SELECTORS = st.sampled_from(["", "app=train", "a!=b,!c", "tier in (a, b)"])
+EVICTION = st.fixed_dictionaries(
+    {},
+    optional={
+        "force": st.booleans(),
+        "delete_empty_dir": st.booleans(),
+        "timeout_s": SECONDS,
+        "pod_selector": SELECTORS,
+    },
+)
+DRAIN = st.none() | st.fixed_dictionaries(
+    {},
+    optional={
+        "wait_selector": SELECTORS,
+        "wait_timeout_s": SECONDS,
+        "gpu_pods": EVICTION,
+        "node": EVICTION,
+        "node_after_gpu_pods": st.booleans(),
+        "grace_period_s": st.none() | SECONDS,
+    },
+)
+
+
 def some(cls: type[Any]) -> st.SearchStrategy[dict[str, Any]]:
     """Parameters of a state."""
     return st.fixed_dictionaries({}, optional={**SHARED, **STATES[cls]})
@@ -114,7 +138,9 @@ def made(draw: st.DrawFn) -> Policy:
 
     allow = draw(st.dictionaries(WORD, WORD.filter(str.strip), max_size=2))
     name = draw(st.none() | WORD)
-    return Policy(*states, name=name, groups=layers(), nodes=layers(), allow=allow)
+    return Policy(
+        *states, name=name, groups=layers(), nodes=layers(), allow=allow, drain=draw(DRAIN)
+    )
 
 
 @quick

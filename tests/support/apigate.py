@@ -57,10 +57,12 @@ class Gate:
     Args:
         answer: of the cluster behind it.
         port: 0: any.
+        skew_s: its clock is so much behind.
     """
 
     answer: Callable[[Request], Answer]
     port: int = 0
+    skew_s: float = 0.0
     writes: list[str] = field(default_factory=list[str])
     statuses: list[int] = field(default_factory=list[int])
     trap: Trap | None = None
@@ -223,6 +225,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _any  # noqa: N815
 
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        skew_s = cast(_Server, self.server).gate.skew_s
+        return super().date_time_string((timestamp or time.time()) - skew_s)
+
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
@@ -240,6 +246,9 @@ def name_of(request: Request) -> str:
         spec = (request.body or {}).get("spec") or {}
         if not spec.get("holderIdentity"):
             return "lease release"
+        notes = ((request.body or {}).get("metadata") or {}).get("annotations") or {}
+        if "gpustate.io/rollout" in notes:
+            return "lease publish"
         taken = [datetime.fromisoformat(spec[key]) for key in ("acquireTime", "renewTime")]
         # Who takes it writes both times in one go.
         return "lease take" if taken[1] - taken[0] < timedelta(seconds=0.1) else "lease renew"

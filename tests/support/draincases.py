@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
-from gpustate.schedulers.base import DrainPolicy
+from gpustate.core.drain import DrainPolicy, EvictionRules
 
 Json = dict[str, Any]
 TOLERATE = [{"operator": "Exists"}]
@@ -31,13 +31,8 @@ class Options:
 
     def policy(self, timeout_s: int) -> DrainPolicy:
         """For ours."""
-        return DrainPolicy(
-            force=self.force,
-            delete_empty_dir=self.delete_emptydir,
-            grace_period_s=self.grace_s,
-            timeout_s=float(timeout_s),
-            pod_selector=self.selector,
-        )
+        rules = EvictionRules(self.force, self.delete_emptydir, float(timeout_s), self.selector)
+        return DrainPolicy(node=rules, grace_period_s=self.grace_s)
 
     def __str__(self) -> str:
         words = [word.partition("=")[0].lstrip("-") for word in self.words(0)[2:]]

@@ -40,7 +40,7 @@ PermitRootLogin prohibit-password
 MaxStartups 500
 LogLevel ERROR
 SetEnv SHLVL=1
-ListenAddress 127.0.0.1:{port}
+ListenAddress {address}:{port}
 """
 
 
@@ -52,14 +52,17 @@ class Machine:
         name: in the inventory, and of its Node.
         folder: its own.
         agents: programs of schedulers that run there.
+        address, port: of its sshd.
+        boot_id, machine_id: its ids.
     """
 
     name: str
     folder: Path
     agents: tuple[str, ...] = ("kubelet",)
+    address: str = "127.0.0.1"
+    port: int = 0
     boot_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     machine_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    port: int = 0
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -89,10 +92,8 @@ class Machine:
 
     def start(self, keys: Path) -> None:
         """Boot it."""
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            self.port = one.getsockname()[1]
         config = self.folder / "sshd_config"
-        config.write_text(_CONFIG.format(folder=keys, port=self.port))
+        config.write_text(_CONFIG.format(folder=keys, address=self.address, port=self.port))
         words = ["unshare", "--mount", "--pid", "--uts", "--fork", "--mount-proc", "--kill-child"]
         script = str(SUPPORT / "clusterhost.sh")
         with (self.folder / "sshd.log").open("ab") as log:
@@ -104,7 +105,7 @@ class Machine:
             )
         for _ in range(200):
             try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                socket.create_connection((self.address, self.port), timeout=1).close()
             except OSError:
                 assert self._process.poll() is None, (self.folder / "sshd.log").read_text()
                 time.sleep(0.05)
@@ -167,15 +168,22 @@ class Bed:
     Args:
         folder: of the test.
         count: of machines.
+        agents: of each; with slurmd there is a machine ``head`` with Slurm's tools (``slurmhead.py``), too.
     """
 
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(self, folder: Path, count: int, agents: tuple[str, ...] = ("kubelet",)) -> None:
         self.folder = folder
         for key in ("host", "user"):
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)]
             subprocess.run(words, check=True)
-        self.machines = [Machine(f"n{number}", folder / f"n{number}") for number in range(count)]
-        for machine in self.machines:
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            port: int = one.getsockname()[1]
+        self.machines = [
+            Machine(f"n{number}", folder / f"n{number}", agents, f"127.11.0.{number + 1}", port)
+            for number in range(count)
+        ]
+        self.head = Machine("head", folder / "head", (), "127.11.0.250", port)
+        for machine in (*self.machines, *([self.head] if "slurmd" in agents else [])):
             machine.prepare()
             machine.reset()
             machine.start(folder)
@@ -199,14 +207,17 @@ class Bed:
         (self.folder / "policy.py").write_text("from rolloutstates import policy\n")
         key = " ".join((self.folder / "host.pub").read_text().split()[:2])
         (self.folder / "known_hosts").write_text(
-            "".join(f"[127.0.0.1]:{one.port} {key}\n" for one in self.machines)
+            "".join(f"[{one.address}]:{one.port} {key}\n" for one in (*self.machines, self.head))
         )
-        self.inventory(gpustate_kubeconfig=str(self.kubeconfig))
+        self.inventory(
+            gpustate_kubeconfig=str(self.kubeconfig), gpustate_slurm_host=self.head.address
+        )
 
     def inventory(self, **variables: str) -> Path:
         """Write the inventory with these variables of every machine."""
         hosts = {
             machine.name: {
+                "ansible_host": machine.address,
                 "ansible_port": machine.port,
                 "gpustate": {
                     f"rollout-{what}": {"folder": str(machine.folder)}
@@ -216,7 +227,6 @@ class Bed:
             for machine in self.machines
         }
         shared = {
-            "ansible_host": "127.0.0.1",
             "ansible_user": "root",
             "ansible_ssh_private_key_file": str(self.folder / "user"),
             "ansible_ssh_common_args": f"-o UserKnownHostsFile={self.folder}/known_hosts",
@@ -235,7 +245,7 @@ class Bed:
     def close(self) -> None:
         """End everything."""
         self.gate.close()
-        for machine in self.machines:
+        for machine in (*self.machines, self.head):
             machine.stop()
 
     # --- runs --------------------------------------------------------------------------

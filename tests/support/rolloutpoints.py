@@ -15,7 +15,7 @@ from typing import Any
 from apigate import AFTER, BEFORE, HANGING, REFUSED, UNAVAILABLE, Trap
 from forkserver import Command
 from rolloutbed import Bed, Ran, finish
-from stubcluster import Request
+from stubcluster import TOKEN, Request
 
 #: One node after the other, so that every run does the same.
 WORDS = ("--forks", "1", "--max-unavailable", "1")
@@ -30,8 +30,8 @@ SAT_OUT = {"answer lost", REFUSED, UNAVAILABLE, HANGING, "annotated", "labelled"
 #: And what another client does before one, by the first word of the write.
 OTHERS = {
     "hold": ("annotated", "labelled", "cordoned"),
-    "note": ("annotated", "cordoned"),
-    "release": ("annotated", "cordoned"),
+    "note": ("annotated", "cordoned", "uncordoned", "token expired"),
+    "release": ("annotated", "cordoned", "token expired"),
     "lease": ("lease written",),
     "evict": ("pod replaced",),
     "delete": ("pod replaced",),
@@ -168,6 +168,7 @@ def _disturbed(bed: Bed, point: Point, verdict: Verdict) -> Ran:
     ran = finish(running[0])
     verdict.fired = trap.sprung
     bed.gate.wait_back()
+    bed.cluster.token = TOKEN
     bed.gate.begin()
     return ran
 
@@ -210,6 +211,14 @@ def _cordoned(bed: Bed, point: Point) -> None:
         bed.cluster.write(_node_path(point), {"spec": {"unschedulable": value}}, "kubectl-cordon")
 
 
+def _uncordoned(bed: Bed, point: Point) -> None:
+    bed.cluster.write(_node_path(point), {"spec": {"unschedulable": None}}, "kubectl-uncordon")
+
+
+def _token_expired(bed: Bed, point: Point) -> None:
+    bed.cluster.token = "another"
+
+
 def _lease_written(bed: Bed, point: Point) -> None:
     path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
     found = bed.cluster.all("leases")
@@ -236,6 +245,8 @@ _OTHER_CLIENTS: dict[str, Callable[[Bed, Point], None]] = {
     "annotated": _annotated,
     "labelled": _labelled,
     "cordoned": _cordoned,
+    "uncordoned": _uncordoned,
+    "token expired": _token_expired,
     "lease written": _lease_written,
     "pod replaced": _pod_replaced,
 }

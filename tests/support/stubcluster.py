@@ -146,7 +146,6 @@ class StubCluster:
         self.lock = threading.RLock()
         self.denied: set[tuple[str, str, str]] = set()
         self.token = TOKEN
-        self.skew_s = 0.0
         self.lists: list[str] = []
         self.history: list[Moment] = []
         self._driver = driver

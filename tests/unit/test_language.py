@@ -53,7 +53,7 @@ PHRASES = {
     r"\bis broken off\b": "is interrupted",
     r"\bcan stand wherever\b": "can be used as",
     r"\bgiven back\b": "restored, released",
-    r"\bset by somebody else\b": "a foreign setting",
+    r"\b[Ss]omebody else\b": "a foreign setting, another program, another run",
     r"\b(drop|dropped) in silence\b": "silently drop",
     r"\bis not beside\b": "was not found",
     r"\bdo(es)? nothing while\b": "has no effect while",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from gpustate.errors import UsageError
 from gpustate.formats import go_csv
 from gpustate.formats.dcgm import fields
-from gpustate.formats.words import named, shown
+from gpustate.formats.words import quote, quote_name
 
 _MARK = "\ufeff"
 #: With more unknown fields than this, no similar names are suggested, because that is slow.
@@ -175,13 +175,13 @@ def _counter(record: go_csv.Record, place: str, *, suggest: bool) -> Counter:
     if field is None:
         near = fields.like(name) if suggest else ""
         raise UsageError(
-            f"{named(name)} is not a DCGM field, and the exporter would not start",
+            f"{quote_name(name)} is not a DCGM field, and the exporter would not start",
             place=place,
             fix=f"did you mean {near}?" if near else "use a name from dcgm_fields.h",
         )
     if kind not in TYPES:
         raise UsageError(
-            f"{shown(kind)} is not a metric type", place=place, fix=f"write {', '.join(TYPES)}"
+            f"{quote(kind)} is not a metric type", place=place, fix=f"write {', '.join(TYPES)}"
         )
     return Counter(
         field, kind, " ".join(part.strip(" ") for part in help_text.split("\n")), record.line

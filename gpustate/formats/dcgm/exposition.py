@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate.errors import ProbeError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\[\\"n])*)"[ \t]*')
@@ -62,7 +62,7 @@ def _sample(line: str, place: str, number: int) -> Sample:
     name = _NAME.match(line)
     if name is None:
         raise ProbeError(
-            f"{shown(line)} is not a line of Prometheus' text format",
+            f"{quote(line)} is not a line of Prometheus' text format",
             place=place,
             fix="pass the output of http://NODE:9400/metrics",
         )
@@ -72,9 +72,9 @@ def _sample(line: str, place: str, number: int) -> Sample:
         labels, rest = _labels(rest, place)
     words = re.split(r"[ \t]+", rest.strip(" \t"))
     if not 1 <= len(words) <= 2 or _NUMBER.fullmatch(words[0]) is None:
-        raise ProbeError(f"{name[0]} has a value that is not a number: {shown(rest)}", place=place)
+        raise ProbeError(f"{name[0]} has a value that is not a number: {quote(rest)}", place=place)
     if len(words) == 2 and _STAMP.fullmatch(words[1]) is None:
-        raise ProbeError(f"{shown(words[1])} is not a time in milliseconds", place=place)
+        raise ProbeError(f"{quote(words[1])} is not a time in milliseconds", place=place)
     return Sample(name[0], float(words[0]), labels, number)
 
 
@@ -92,5 +92,5 @@ def _labels(text: str, place: str) -> tuple[dict[str, str], str]:
         if last is not None:
             return found, text[last.end() :]
         if match is None or text[at : at + 1] != ",":
-            raise ProbeError(f"invalid labels at {shown(text[at : at + 80])}", place=place)
+            raise ProbeError(f"invalid labels at {quote(text[at : at + 80])}", place=place)
         at += 1

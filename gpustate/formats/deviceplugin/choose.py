@@ -14,7 +14,7 @@ from gpustate.errors import PolicyError
 from gpustate.formats import yaml_events
 from gpustate.formats.deviceplugin.model import PluginConfig
 from gpustate.formats.deviceplugin.read import RULES, read, read_data
-from gpustate.formats.words import at, kind_of, named, shown
+from gpustate.formats.words import at, kind_of, quote, quote_name
 
 _HELM = ("devicePlugin", "config", "data")
 
@@ -35,7 +35,7 @@ def read_all(text: str, path: str) -> dict[str, PluginConfig]:
     helm = _below(data)
     if (data.get("kind") == "ConfigMap" or helm) and lines.repeated:
         owner, ((key, line, _), *_) = next(iter(lines.repeated.items()))
-        said = f"the key {shown(key)} is a duplicate of line {line}"
+        said = f"the key {quote(key)} is a duplicate of line {line}"
         raise PolicyError(said, place=at(path, lines.of_keys[owner][key]))
     if data.get("kind") == "ConfigMap":
         holder = data.get("data")
@@ -58,7 +58,7 @@ def _named(
 ) -> dict[str, PluginConfig]:
     configs: dict[str, PluginConfig] = {}
     for name, text in holder.items():
-        place = f"{at(path, lines.of_keys.get(id(holder), {}).get(name))}: {named(name)}"
+        place = f"{at(path, lines.of_keys.get(id(holder), {}).get(name))}: {quote_name(name)}"
         if isinstance(text, Mapping):
             configs[name] = read_data(text, place, lines)
         elif isinstance(text, str):
@@ -93,13 +93,13 @@ def choose(
         raise PolicyError(
             f"has {len(configs)} configurations, and none is selected",
             place=place or None,
-            fix=f"select one of {', '.join(map(named, configs))}",
+            fix=f"select one of {', '.join(map(quote_name, configs))}",
         )
     if name not in configs:
         near = difflib.get_close_matches(name, configs, 1)
-        known = ", ".join(named(one) for one in configs if one) or "only an unnamed one"
+        known = ", ".join(quote_name(one) for one in configs if one) or "only an unnamed one"
         raise PolicyError(
-            f"no configuration {named(name)}",
+            f"no configuration {quote_name(name)}",
             place=place or None,
             fix=f"did you mean {near[0]}" if near else f"available: {known}",
         )

@@ -22,7 +22,7 @@ from gpustate.formats.deviceplugin.model import (
     Sharing,
 )
 from gpustate.formats.deviceplugin.schema import SCHEMA, Branch, Leaf, places
-from gpustate.formats.words import at, kind_of, named, shown
+from gpustate.formats.words import at, kind_of, quote, quote_name
 
 RULES = yaml_events.Rules(
     PolicyError, depth=20, values=50_000, text_keys=True, last_key_counts=True, quoted_keys=True
@@ -138,7 +138,7 @@ class _Reader:
         for key, line, _ in self.lines.repeated.get(id(data), ()):
             self.passable(
                 path,
-                f"the key {shown(key)} is a duplicate of line {line}",
+                f"the key {quote(key)} is a duplicate of line {line}",
                 "the last one takes effect",
                 self.line(data, key),
             )
@@ -221,7 +221,7 @@ class _Reader:
             fix = f"move {meant} to {' or '.join(homes)}"
         else:
             fix = f"supported keys: {', '.join(branch.keys)}"
-        said = f"unknown key {named(word)}"
+        said = f"unknown key {quote_name(word)}"
         found = self.passable(path, said, f"{fix}; the device plugin ignores it", line)
         if self.lenient:
             self.unrecognized.append(found)

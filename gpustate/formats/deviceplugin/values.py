@@ -12,7 +12,7 @@ from typing import Any
 
 from gpustate.formats.deviceplugin.model import GPU
 from gpustate.formats.deviceplugin.schema import Leaf
-from gpustate.formats.words import kind_of, shown
+from gpustate.formats.words import kind_of, quote
 
 PREFIX = "nvidia.com/"
 LONGEST_NAME = 63
@@ -73,7 +73,7 @@ def full_name(name: str) -> str:
 
 
 def _seen(value: Any) -> str:
-    return shown(value) if isinstance(value, str) else f"{kind_of(value)} ({shown(value, 30)})"
+    return quote(value) if isinstance(value, str) else f"{kind_of(value)} ({quote(value, 30)})"
 
 
 def _choice(leaf: Leaf, value: Any) -> Wrong | None:
@@ -93,7 +93,7 @@ def _or(words: tuple[str, ...]) -> str:
 def _duration(value: Any) -> Wrong | None:
     if type(value) in (int, float):
         return (
-            f"is the number {shown(value, 30)}, which the plugin reads as nanoseconds",
+            f"is the number {quote(value, 30)}, which the plugin reads as nanoseconds",
             'write "60s" for seconds',
         )
     if value in ("0", "infinite"):
@@ -171,7 +171,7 @@ def _count(value: Any) -> Wrong | None:
     if value < 2:
         return f"is {value}, wanted 2 or more", "remove the resource to disable sharing"
     if value > MOST_REPLICAS:
-        return f"is {shown(value, 30)}, wanted at most {MOST_REPLICAS}", ""
+        return f"is {quote(value, 30)}, wanted at most {MOST_REPLICAS}", ""
     return None
 
 

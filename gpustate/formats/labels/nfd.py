@@ -15,7 +15,6 @@ import re
 from collections.abc import Mapping
 
 TIMESTAMP = "nvidia.com/gfd.timestamp"
-MOST_BYTES = 65536
 LONGEST = 63
 
 #: What Go's ``strings.TrimSpace`` removes: Python's ``strip`` takes four control characters more.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator import contents, gpucluster
 from gpustate.gpu_operator.companions import (
     REFERENCES,
@@ -126,7 +126,7 @@ def _cluster(cluster: Context, drivers: Sequence[Context]) -> Iterator[Finding]:
         yield cluster.find(
             "contradiction",
             "",
-            f"metadata.name is {shown(name)}, and the API server accepts only {gpucluster.NAME!r}",
+            f"metadata.name is {quote(name)}, and the API server accepts only {gpucluster.NAME!r}",
             f"rename it to {gpucluster.NAME}",
         )
     for driver in drivers:
@@ -135,7 +135,7 @@ def _cluster(cluster: Context, drivers: Sequence[Context]) -> Iterator[Finding]:
             yield driver.find(
                 "contradiction",
                 "version",
-                f"version is {shown(driver.own_value('version'))}, and a GPUCluster needs branch {_DRA_BRANCH}",
+                f"version is {quote(driver.own_value('version'))}, and a GPUCluster needs branch {_DRA_BRANCH}",
                 f"set it to {_DRA_BRANCH} or later",
             )
 
@@ -162,7 +162,7 @@ def companions(context: Context, store: CompanionStore) -> Iterator[Finding]:
             yield context.find(
                 "not-found",
                 reference.path,
-                f"the {reference.kind} {shown(name)} was not found, so it is not checked",
+                f"the {reference.kind} {quote(name)} was not found, so it is not checked",
                 f"add it to the file, or to the folder {store.folder.name}",
             )
             continue
@@ -225,7 +225,7 @@ def _content(context: Context, reference: Reference, found: Companion) -> Iterat
             yield context.find(
                 "contradiction",
                 "devicePlugin.config.default",
-                f"devicePlugin.config.default is {shown(default)}, and the ConfigMap {shown(found.name)} "
+                f"devicePlugin.config.default is {quote(default)}, and the ConfigMap {quote(found.name)} "
                 f"has {', '.join(sorted(found.entries))}",
             )
         elif context.value("mig.strategy") == "mixed":
@@ -245,7 +245,7 @@ def _not_with_mixed(context: Context, found: Companion, default: str) -> Iterato
         yield context.find(
             "contradiction",
             "mig.strategy",
-            f"mig.strategy is mixed, and {default} of the ConfigMap {shown(found.name)} shares GPUs with "
+            f"mig.strategy is mixed, and {default} of the ConfigMap {quote(found.name)} shares GPUs with "
             "MPS: the device plugin refuses both together",
             "use single or none, or sharing.timeSlicing",
         )

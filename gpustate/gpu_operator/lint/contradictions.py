@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding
@@ -67,7 +67,7 @@ def precompiled(context: Context) -> Iterator[Finding]:
     if not context.is_nvidia_image(prefix):
         return  # custom images may have any tag
     given = context.own_value(f"{prefix}version") is not None
-    what = f"is {shown(version)}" if given else f"is not given, and {shown(version)} then"
+    what = f"is {quote(version)}" if given else f"is not given, and {quote(version)} then"
     yield context.find(
         "contradiction",
         f"{prefix}version" if given else path,

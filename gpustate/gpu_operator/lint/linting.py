@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator import former, history, shape, umbrella
 from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.check import Checker, Problem, Setting
@@ -161,7 +161,7 @@ def _head(item: Item, file: str, title: str) -> Iterator[Finding]:
             elif known:
                 fix = f"move it below spec: spec.{key}"
             what = (
-                f"unknown key {shown(key)} next to spec, which the API server would silently drop"
+                f"unknown key {quote(key)} next to spec, which the API server would silently drop"
             )
             yield Finding("unknown-key", key, what, file, child.line, fix, title)
 
@@ -183,7 +183,7 @@ def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -
         ):
             rule = "misnamed-key"
     elif problem.rule == "misnamed" and problem.meant is not None:
-        message = f"unknown key {shown(problem.path)}, which the API server would silently drop"
+        message = f"unknown key {quote(problem.path)}, which the API server would silently drop"
         fix = f"gpustate reads it as {problem.meant.path}; rename it"
     yield Finding(rule, problem.path, message, file, problem.item.line, fix, title)
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.driver import precompiled_advice
 from gpustate.gpu_operator.lint.context import Context
@@ -94,7 +94,7 @@ def variables(context: Context) -> Iterator[Finding]:
             near = difflib.get_close_matches(name.upper(), sorted(INSTALLER), 1, 0.8)
             if near or name.startswith(_RUNTIME_PREFIXES):
                 fix = f"did you mean {near[0]}" if near else None
-                what = f"toolkit.env {shown(name)} is not read by the toolkit"
+                what = f"toolkit.env {quote(name)} is not read by the toolkit"
                 yield _at(context, path, line, what, fix)
         seen[name] = (value, line)
     if all(name in seen for name in _DEFAULTS) and len({seen[n][0] for n in _DEFAULTS}) > 1:
@@ -135,7 +135,7 @@ def images(context: Context) -> Iterator[Finding]:
             name = "{repository}/{image}:{version}".format(
                 **{part: value or "" for part, value in parts.items()}
             )
-            outcome = f"of which {context.release} makes {shown(name)}, no valid image"
+            outcome = f"of which {context.release} makes {quote(name)}, no valid image"
         yield context.find(
             "image",
             f"{section}.{given[0]}",
@@ -169,7 +169,7 @@ def tags(context: Context) -> Iterator[Finding]:
             continue
         version = str(version)
         if version != version.strip():
-            what = f"{path} is {shown(version)}, with blanks around it, and no image has such a tag"
+            what = f"{path} is {quote(version)}, with blanks around it, and no image has such a tag"
             yield context.find("tag", path, what, f"write {version.strip()}")
             continue
         advice = precompiled_advice(version, prefix) if section == "driver" else ""
@@ -177,7 +177,7 @@ def tags(context: Context) -> Iterator[Finding]:
             yield context.find(
                 "tag",
                 path,
-                f"{path} is {shown(version)}, and the Operator appends the node's kernel and system to the "
+                f"{path} is {quote(version)}, and the Operator appends the node's kernel and system to the "
                 "branch of a precompiled driver itself",
                 advice,
             )
@@ -187,7 +187,7 @@ def tags(context: Context) -> Iterator[Finding]:
             yield context.find(
                 "tag",
                 path,
-                f"{path} is {shown(version)}, and the Operator appends the node's system to it: "
+                f"{path} is {quote(version)}, and the Operator appends the node's system to it: "
                 f"{version}{system[0]}",
                 f"write {version[: system.start()]}",
             )
@@ -210,7 +210,7 @@ def _unpublished(context: Context, section: str, path: str, version: str) -> Ite
     yield context.find(
         "tag",
         path,
-        f"{path} is {shown(version)}, and NVIDIA publishes no image with such a tag",
+        f"{path} is {quote(version)}, and NVIDIA publishes no image with such a tag",
         f"write {meant}" if meant else f"write the complete tag; {example}",
     )
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 
-from gpustate.formats.words import shown
+from gpustate.formats.words import quote
 from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding
@@ -162,7 +162,7 @@ def misspelt(context: Context) -> Iterator[Finding]:
                 yield Finding(
                     "variable",
                     f"{section}.env",
-                    f"{section}.env {shown(name)} is not read by this container",
+                    f"{section}.env {quote(name)} is not read by this container",
                     context.file,
                     line,
                     f"did you mean {near}",
@@ -200,7 +200,7 @@ def strategies(context: Context) -> Iterator[Finding]:
                 yield Finding(
                     "variable",
                     f"{section}.env",
-                    f"{section}.env MIG_STRATEGY is {shown(value)} and mig.strategy is {shown(said)}"
+                    f"{section}.env MIG_STRATEGY is {quote(value)} and mig.strategy is {quote(said)}"
                     f": the variable {what}",
                     context.file,
                     line,

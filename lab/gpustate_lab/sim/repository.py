@@ -75,7 +75,6 @@ class Repository:
     key: Path
     kernels: tuple[str, str]
     driver_versions: tuple[str, ...] = tuple(driver_packages.DRIVERS)
-    toolkit_versions: tuple[str, ...] = toolkit_packages.VERSIONS
 
     def image_packages(self, suite: str) -> tuple[str, ...]:
         """Packages of an image, deliberately with headers of the running kernel only."""

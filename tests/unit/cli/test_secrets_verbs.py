@@ -96,7 +96,7 @@ def test_messages_and_a_policy_in_another_shape_have_none(place: Path) -> None:
     for words in (("plan", "bad.yml"), ("resolve", "gpu1", "bad.yml")):
         result = run(*words)
         assert result.exception is not None
-        check(result.output, masking.masked(str(result.exception)))
+        check(result.output, masking.mask(str(result.exception)))
     for shape in ("yaml", "python"):
         result = CliRunner().invoke(cli, ["convert", "policy.yml", "--to", shape])
         check(result.output)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ from click.testing import CliRunner
 
 from gpustate.cli.main import cli
 from gpustate.core.inventory import InventoryNode
+from gpustate.engine import fleet, records
 from gpustate.rollout import access
+from gpustate.rollout.board import RecordBoard, read_control
 from gpustate.schedulers.base import Hold, Member
+from gpustate.schedulers.lease import Standing
 
 SCHEMA = Path(__file__).parents[3] / "gpustate/cli/schema/status.json"
 HELD = Hold("r1", "ann@ops1", "CHG-7", "changing", "2026-11-24T10:00:00Z")
@@ -25,6 +30,48 @@ MEMBERS = (
     Member("d", False, True),
     Member("e", False, True, counts=False),
 )
+
+
+PROGRESS = {
+    "run": "r1",
+    "state": "running",
+    "why": "",
+    "updated": "2026-11-24T10:00:05Z",
+    "wave": 2,
+    "waves": 3,
+    "nodes": {
+        "gpu1": {"phase": "released", "since": "2026-11-24T09:00:00Z", "why": "", "wave": 1},
+        "gpu2": {
+            "phase": "changing",
+            "since": "2026-11-24T10:00:00Z",
+            "why": "stage 1: driver",
+            "wave": 2,
+        },
+        "gpu3": {"phase": "failed", "since": "2026-11-24T10:00:00Z", "why": "no", "wave": 2},
+        "gpu4": {"phase": "queued", "since": "", "why": "waits for wave 2", "wave": 3},
+    },
+}
+
+
+class FakeCluster:
+    """A cluster whose Lease a run holds."""
+
+    title = "Kubernetes at test"
+
+    def __init__(self, progress: Any = PROGRESS, control: str = "") -> None:
+        self.lease = Standing("ann@ops1 run r1", json.dumps(progress), control)
+
+    def standing(self) -> Standing:
+        return self.lease
+
+    def ask(self, run: str, control: str) -> None:
+        self.lease = replace(self.lease, control=control)
+
+    def leave(self) -> None:
+        pass
+
+
+CLUSTERS: list[FakeCluster] = []
 
 
 class FakeScheduler:
@@ -44,15 +91,22 @@ def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(access.Accesses, "__call__", call)
     monkeypatch.setattr(access.Accesses, "_kubernetes", lambda self, path: None)
+    monkeypatch.setattr(access.Accesses, "clusters", lambda self: CLUSTERS)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "records"))
+    CLUSTERS.clear()
     path = tmp_path / "hosts.yml"
     path.write_text("all: {hosts: {gpu1: {}, gpu2: {}}, vars: {gpustate_kubeconfig: k}}\n")
     return path
 
 
-def run(*words: object) -> str:
-    done = CliRunner().invoke(cli, ["status", *map(str, words)], catch_exceptions=False)
+def verb(*words: object) -> str:
+    done = CliRunner().invoke(cli, [*map(str, words)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
+
+
+def run(*words: object) -> str:
+    return verb("status", *words)
 
 
 def test_only_those_out_of_service_are_listed_with_the_next_step(inventory: Path) -> None:
@@ -79,3 +133,83 @@ def test_an_inventory_without_a_scheduler_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["status", "-i", str(path)])
     assert done.exit_code == 1
     assert "names no scheduler" in done.output + str(done.exception)
+
+
+# --- rollouts under way ----------------------------------------------------------------
+
+
+def test_a_rollout_of_another_machine_is_shown_node_by_node(inventory: Path) -> None:
+    CLUSTERS.append(FakeCluster())
+    text = run("-i", inventory)
+    assert "run r1  running  wave 2 of 3  Kubernetes at test" in text
+    assert "queued=1 changing=1 released=1 failed=1" in text
+    assert "gpu2  changing since 2026-11-24T10:00:00Z: stage 1: driver" in text
+    assert "next: is probed again and validated" in text
+    assert "gpu4" not in text
+    assert "gpu4  queued since ?: waits for wave 2" in run("-i", inventory, "--all")
+    document = json.loads(run("-i", inventory, "-o", "json"))
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    (rollout,) = document["rollouts"]
+    assert [node["phase"] for node in rollout["nodes"]] == [
+        "released",
+        "changing",
+        "failed",
+        "queued",
+    ]
+
+
+def test_progress_that_a_dead_run_has_left_is_not_shown_for_the_next(inventory: Path) -> None:
+    CLUSTERS.append(FakeCluster({**PROGRESS, "run": "r0"}))
+    (rollout,) = json.loads(run("-i", inventory, "-o", "json"))["rollouts"]
+    assert (rollout["run"], rollout["nodes"]) == ("r1", [])
+
+
+def test_a_run_is_paused_resumed_and_aborted_from_another_machine(inventory: Path) -> None:
+    cluster = FakeCluster()
+    CLUSTERS.append(cluster)
+    assert "run r1 of ann@ops1: no further node begins" in verb("pause", "-i", inventory)
+    control = read_control(cluster.lease.control, "r1")
+    assert control is not None
+    assert control.person == fleet.controller().name
+    assert f"paused by {control.person} since" in run("-i", inventory)
+    assert "run r1 of ann@ops1 goes on; it was paused by" in verb("resume", "r1", "-i", inventory)
+    assert cluster.lease.control == ""
+    assert "it ends after the running nodes" in verb("abort", "r1", "-i", inventory)
+    assert read_control(cluster.lease.control, "r1") is not None
+
+
+def begin(name: str, pid: int) -> None:
+    records.begin(
+        name, "apply", "p.yaml", {}, person="ann", born=fleet.born(pid), created="2026-11-24"
+    )
+    path = records.path_of(name)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pid": pid}))
+
+
+def test_a_run_of_this_machine_is_found_by_its_record(inventory: Path) -> None:
+    begin("r5", os.getppid())
+    board = RecordBoard("r5")
+    board.publish(json.dumps({**PROGRESS, "run": "r5", "person": "ann@here"}))
+    assert "run r5 of ann@here: no further node begins" in verb("pause")
+    assert board.control()
+    (rollout,) = json.loads(run("-i", inventory, "-o", "json"))["rollouts"]
+    assert (rollout["where"], rollout["why"][:9]) == ("this machine", "paused by")
+    assert "goes on" in verb("resume")
+    assert board.control() == ""
+
+
+@pytest.mark.parametrize("words", [("pause",), ("abort", "r9")])
+def test_what_does_not_run_cannot_be_paused(inventory: Path, words: tuple[str, ...]) -> None:
+    begin("r9", 2**22 + 1)  # no such process
+    done = CliRunner().invoke(cli, list(words))
+    assert done.exit_code == 1
+    assert "running" in str(done.exception)
+
+
+def test_the_run_is_named_where_several_are_running(inventory: Path) -> None:
+    begin("r5", os.getppid())
+    begin("r6", os.getppid())
+    done = CliRunner().invoke(cli, ["pause"])
+    assert "several runs are running" in str(done.exception)
+    assert "run r6" in verb("pause", "r6")
+    assert RecordBoard("r5").control() == ""

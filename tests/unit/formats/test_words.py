@@ -12,10 +12,10 @@ from gpustate.formats.words import (
     distinguish,
     json_text,
     kind_of,
-    named,
     printable,
     printable_lines,
-    shown,
+    quote,
+    quote_name,
 )
 
 ACTED_ON = (
@@ -34,7 +34,7 @@ ACTED_ON = (
 
 @pytest.mark.parametrize("text", ACTED_ON)
 def test_what_a_terminal_acts_on_is_written_out(text: str) -> None:
-    for made in (printable(f"a{text}b"), shown(f"a{text}b"), named(f"a{text}b")):
+    for made in (printable(f"a{text}b"), quote(f"a{text}b"), quote_name(f"a{text}b")):
         assert text not in made
         assert made.isprintable()
         made.encode()
@@ -54,8 +54,8 @@ def test_a_json_document_says_what_it_said_and_has_nothing_to_act_on(text: str) 
 
 
 def test_a_number_of_thousands_of_digits_is_shown_as_that() -> None:
-    assert shown(10**5000) == "'a number of thousands of digits'"
-    assert len(shown("x" * 1000)) == 62
+    assert quote(10**5000) == "'a number of thousands of digits'"
+    assert len(quote("x" * 1000)) == 62
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from operatorfiles import HEAD, load, read, states
 
 from gpustate.api.functions import batch_sizes
+from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.policy import Policy, parameters, resolve
 from gpustate.errors import PolicyError
@@ -240,6 +241,97 @@ def test_no_node_at_all_is_no_pace(tmp_path: Path) -> None:
 def test_a_limit_that_is_none_is_an_error(size: str) -> None:
     with pytest.raises(PolicyError, match=r"cp.yaml:5: driver.upgradePolicy.maxUnavailable is"):
         read(PACE % ("true", 1, size))
+
+
+# --- how workloads leave -----------------------------------------------------------------
+
+SKIP = "nvidia.com/gpu-driver-upgrade-drain.skip!=true"
+LEAVE = """\
+  driver:
+    upgradePolicy:
+      autoUpgrade: true
+      waitForCompletion: {podSelector: app=train, timeoutSeconds: 3600}
+      podDeletion: {force: true, timeoutSeconds: 600, deleteEmptyDir: true}
+      drain: {enable: true, force: false, podSelector: tier=web, timeoutSeconds: 0, deleteEmptyDir: true}
+"""
+
+
+def drain_of(text: str, tmp_path: Path) -> DrainPolicy | None:
+    return load(text, tmp_path).drain
+
+
+def test_every_field_of_the_upgrade_policy_is_kept(tmp_path: Path) -> None:
+    policy = load(HEAD + LEAVE, tmp_path)
+    assert policy.drain == DrainPolicy(
+        wait_selector="app=train",
+        wait_timeout_s=3600.0,
+        gpu_pods=EvictionRules(force=True, delete_empty_dir=True, timeout_s=600.0),
+        node=EvictionRules(delete_empty_dir=True, timeout_s=0.0, pod_selector=f"tier=web,{SKIP}"),
+        node_after_gpu_pods=True,
+    )
+    (note,) = [one for one in policy.notes if "apply will" in one]
+    assert "wait for pods with app=train (at most 3600 s) before any is evicted" in note
+    assert again(policy, tmp_path).drain == policy.drain
+    for shape in ("yaml", "python"):
+        assert not [one for one in convert(policy, shape).lost if one.startswith("drain")]
+
+
+def test_values_of_the_chart_are_read_by_their_own_name(tmp_path: Path) -> None:
+    text = "driver: {upgradePolicy: {gpuPodDeletion: {force: true}}}\n"
+    assert drain_of(text, tmp_path) == DrainPolicy(gpu_pods=EvictionRules(force=True))
+
+
+def test_a_drain_that_is_not_enabled_leaves_the_node_to_the_defaults(tmp_path: Path) -> None:
+    policy = load(HEAD + LEAVE.replace("enable: true", "enable: false"), tmp_path)
+    assert policy.drain is not None
+    assert policy.drain.node == EvictionRules()
+    assert not policy.drain.node_after_gpu_pods
+    assert any("drain.enable is not true" in note for note in policy.notes)
+
+
+def test_without_auto_upgrade_nothing_of_it_is_used(tmp_path: Path) -> None:
+    policy = load(HEAD + LEAVE.replace("autoUpgrade: true", "autoUpgrade: false"), tmp_path)
+    assert policy.drain is None
+    (note,) = [one for one in policy.notes if "autoUpgrade is not true" in one]
+    assert "driver.upgradePolicy.podDeletion.force" in note
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{podDeletion: {force: false, timeoutSeconds: 300, deleteEmptyDir: false}}",
+        "{waitForCompletion: {timeoutSeconds: 60}}",
+        "{drain: {enable: false}}",
+        "{drain: {}}",
+    ],
+)
+def test_what_changes_nothing_is_not_kept(text: str, tmp_path: Path) -> None:
+    body = f"  driver: {{upgradePolicy: {text.replace('{', '{autoUpgrade: true, ', 1)}}}\n"
+    assert drain_of(HEAD + body, tmp_path) is None
+
+
+def test_a_selector_that_is_none_is_an_error_with_its_line() -> None:
+    with pytest.raises(
+        PolicyError, match=r"cp.yaml:8: .*waitForCompletion.podSelector: 'a=b=c' is not"
+    ):
+        read(LEAVE.replace("app=train", "a=b=c"))
+
+
+def test_nvidia_drivers_that_differ_leave_it_to_the_command_line(tmp_path: Path) -> None:
+    one = """\
+apiVersion: nvidia.com/v1alpha1
+kind: NVIDIADriver
+metadata: {name: %s}
+spec:
+  nodeSelector: {pool: %s}
+  upgradePolicy: {podDeletion: {force: %s}}
+---
+"""
+    same = load(one % ("a", "a", "true") + one % ("b", "b", "true"), tmp_path)
+    assert same.drain == DrainPolicy(gpu_pods=EvictionRules(force=True))
+    differ = load(one % ("a", "a", "true") + one % ("b", "b", "false"), tmp_path)
+    assert differ.drain is None
+    assert any("NVIDIADriver a: how workloads leave differs" in note for note in differ.notes)
 
 
 def test_of_other_shapes_the_pace_is_told_as_lost(tmp_path: Path) -> None:

@@ -122,7 +122,6 @@ def test_registered_states_that_the_policy_lacks_are_no_error_and_no_edge() -> N
 def test_two_states_have_one_edge_and_the_strongest_reason() -> None:
     graph = build(states(("a", {}), ("b", {"after": ("a",), "needs": ("a",)})))
     assert graph.edges == [Edge("a", "b", "needs")]
-    assert graph.predecessors("b") == ["a"]
 
 
 def test_proofs_come_after_everything_that_is_no_proof() -> None:

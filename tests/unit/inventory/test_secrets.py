@@ -8,7 +8,7 @@ import pytest
 
 from gpustate import inventory
 from gpustate.errors import InventoryError
-from gpustate.inventory.secrets import HIDDEN, line_shown, quote
+from gpustate.inventory.secrets import HIDDEN, line_shown, quote_value
 
 SECRET = "hunter2"
 
@@ -78,5 +78,5 @@ def test_what_is_no_secret_is_quoted_still(tmp_path: Path) -> None:
     files = {"hosts.ini": "gpu1\n", "group_vars/all.yml": "ansible_port: ssh\n"}
     assert "ansible_port is 'ssh', wanted a port" in error_of(tmp_path, files)
     assert "'gpu2' after 'gpu1'" in error_of(tmp_path, {"hosts.ini": "gpu1 gpu2\n"})
-    assert quote("x", "ansible_user", "/home/passerby/hosts.ini:1") == "'x'"
+    assert quote_value("x", "ansible_user", "/home/passerby/hosts.ini:1") == "'x'"
     assert line_shown("gpu1 ansible_user='x") == "'gpu1 ansible_user=...'"

@@ -9,7 +9,7 @@ import pytest
 
 from gpustate.core.inventory import Inventory
 from gpustate.errors import InventoryError
-from gpustate.formats.masking import masked
+from gpustate.formats.masking import mask
 from gpustate.inventory import commands, load
 from gpustate.inventory.vault import Source, Vault, sources
 
@@ -117,7 +117,7 @@ def test_a_file_encrypted_as_a_whole_is_read_and_what_is_not_needed_never_decryp
     ]
     # "unused" is damaged, and an error only for who looks at it.
     assert "unused" in node.vars
-    assert masked("sudo said S3cr3t-file-value") == "sudo said (secret)"
+    assert mask("sudo said S3cr3t-file-value") == "sudo said (secret)"
 
 
 def test_without_a_password_everything_works_that_needs_none(write: Write) -> None:
@@ -155,4 +155,4 @@ def test_a_command_gives_a_variable_once_when_it_is_needed_and_as_a_secret(write
         first.connection.login_password == second.connection.login_password == "S3cr3t-of-a-store"
     )
     assert Path("log").read_text(encoding="utf-8") == "ran\n"
-    assert masked("it was S3cr3t-of-a-store") == "it was (secret)"
+    assert mask("it was S3cr3t-of-a-store") == "it was (secret)"

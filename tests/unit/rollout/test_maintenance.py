@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from gpustate.core.change import Disruption
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Subject
 from gpustate.errors import ClusterError, LockHeld, RefusedError
 from gpustate.rollout.maintenance import ScheduledMaintenance, kinds_of, scope_of
 from gpustate.schedulers.base import (
-    DrainPolicy,
     HeldElsewhereError,
     Hold,
     Member,
@@ -41,6 +41,7 @@ class FakeScheduler:
     fails: dict[str, Exception] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     left: str = ""
+    uncordoned: bool = False
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
@@ -65,11 +66,12 @@ class FakeScheduler:
 
     def hold(self, member: Member, why: Why) -> Member:
         self._call(f"hold {why.text}")
-        return replace(member, hold=Hold(why.run, why.person, why.text, "held", ""))
+        hold = Hold(why.run, why.person, why.text, "held", "")
+        return replace(member, schedulable=False, hold=hold)
 
     def note(self, member: Member, phase: str) -> Member:
         self._call(f"note {phase}")
-        return member
+        return replace(member, schedulable=True) if self.uncordoned else member
 
     def drain(
         self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
@@ -243,6 +245,13 @@ def test_what_an_earlier_run_left_held_stays_so_where_it_offers_no_gpus() -> Non
     with pytest.raises(NotRefreshedError, match="offers no GPU"):
         maintenance(Kubernetes=scheduler).end(subject(Disruption.NONE), "", said)
     assert scheduler.calls == ["note validating", "refresh", "note failed"]
+
+
+def test_a_node_that_someone_returned_to_service_is_not_changed() -> None:
+    scheduler = FakeScheduler(uncordoned=True)
+    with pytest.raises(HeldElsewhereError, match="n1 was returned to service by someone else"):
+        maintenance(Kubernetes=scheduler).begin(subject(), said, never)
+    assert scheduler.calls[-1] == "release"
 
 
 def test_a_node_that_cannot_be_released_is_a_failure() -> None:

@@ -13,11 +13,12 @@ from typing import Any, cast
 import pytest
 
 from gpustate.cluster.api import Api, RefusedRequest
+from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
+from gpustate.formats import masking
 from gpustate.schedulers import kubernetes
 from gpustate.schedulers.base import (
-    DrainPolicy,
     HeldElsewhereError,
     NotDrainedError,
     NotRefreshedError,
@@ -34,6 +35,7 @@ class FakeApi:
     """One cluster in memory. ``refusals``: answers to the next evictions of a pod."""
 
     server = "https://api.test"
+    skew_s = 0.0
 
     def __init__(self) -> None:
         self.node_: Json = {
@@ -54,6 +56,13 @@ class FakeApi:
         self.conflicts = 0
         self.denied: set[str] = set()
         self.writes: list[str] = []
+        self.events: list[Json] = []
+        self.event_error: ClusterError | None = None
+
+    def create_event(self, event: Json) -> None:
+        if self.event_error is not None:
+            raise self.event_error
+        self.events.append(event)
 
     def nodes(self) -> list[Json]:
         return [copy.deepcopy(self.node_)]
@@ -212,6 +221,16 @@ def test_every_missing_right_is_named_before_anything_is_written(api: FakeApi) -
     assert api.writes == []
 
 
+@pytest.mark.parametrize(("skew_s", "words"), [(3600.0, "3600 s ahead of"), (-90.0, "90 s behind")])
+def test_a_clock_that_is_off_is_named_before_anything_is_written(
+    api: FakeApi, skew_s: float, words: str
+) -> None:
+    api.skew_s = skew_s
+    with pytest.raises(ClusterError, match=f"clock is {words} the API server's"):
+        scheduler(api).enter(WHY, print, lambda: False)
+    assert api.writes == []
+
+
 def test_a_foreign_cordon_is_neither_taken_nor_lifted(api: FakeApi) -> None:
     api.node_["spec"]["unschedulable"] = True
     api.cordoned_by("kubectl-cordon")
@@ -334,7 +353,7 @@ def test_a_drain_that_takes_too_long_names_the_pod_and_its_budget(api: FakeApi) 
     with pytest.raises(
         NotDrainedError, match=r"not drained within 30 s: a/a \(disruption budget keep needs 1\)"
     ):
-        drain(api, policy=DrainPolicy(timeout_s=30.0))
+        drain(api, policy=DrainPolicy(node=EvictionRules(timeout_s=30.0)))
 
 
 def test_an_error_of_the_server_is_final_for_that_pod_and_the_others_leave(api: FakeApi) -> None:
@@ -378,6 +397,155 @@ def test_pods_that_are_to_complete_are_waited_for(api: FakeApi) -> None:
     assert api.writes == []
 
 
+@pytest.mark.parametrize(
+    ("phase", "waits"),
+    [("Pending", True), ("Succeeded", False), ("Failed", False), ("Unknown", False)],
+)
+def test_only_pods_that_run_or_start_are_waited_for(api: FakeApi, phase: str, waits: bool) -> None:
+    api.pods_ = [{**pod("job"), "status": {"phase": phase}}]
+    clock = Clock()
+    told = drain(api, Scope.GPU, DrainPolicy("app=job", wait_timeout_s=60.0), clock)
+    assert bool(told) is waits
+    assert (clock.now > 60.0) is waits
+
+
+def test_pods_that_do_not_complete_in_time_are_evicted_like_all_others(api: FakeApi) -> None:
+    api.pods_ = [pod("job", gpus=1), pod("web")]
+    clock = Clock()
+    told = drain(api, Scope.GPU, DrainPolicy("app=job", wait_timeout_s=600.0), clock)
+    assert told == [
+        "waiting for a/job to complete",
+        "a/job did not complete within 600 s",
+        "evicting a/job",
+    ]
+    assert 600.0 < clock.now < 610.0
+    assert api.writes == ["evict job"]
+
+
+def test_without_a_limit_a_pod_is_waited_for_until_it_completes(api: FakeApi) -> None:
+    api.pods_ = [pod("job"), pod("train", gpus=1)]
+    clock = Clock()
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        if clock.now > 86_400.0:
+            api.pods_[0]["status"]["phase"] = "Succeeded"
+        return False
+
+    found = scheduler(api, clock)
+    policy = DrainPolicy("app=job")
+    found.drain(found.member(facts(), "n"), Scope.GPU, policy, lambda _: None, stop)
+    assert clock.now > 86_400.0
+    assert api.writes == ["evict train"]
+
+
+def test_the_node_is_drained_where_its_gpu_pods_cannot_leave_by_their_own_rules(
+    api: FakeApi,
+) -> None:
+    api.pods_ = [pod("alone", kind="", gpus=1), pod("web"), pod("keep")]
+    node = EvictionRules(force=True, pod_selector="app!=keep")
+    with pytest.raises(NotDrainedError, match="a/alone: no controller"):
+        drain(api, Scope.GPU, DrainPolicy(node=node))
+    assert api.writes == []
+    told = drain(api, Scope.GPU, DrainPolicy(node=node, node_after_gpu_pods=True))
+    assert told[0].endswith("pass --drain-force to delete it; draining the whole node")
+    assert sorted(api.writes) == ["evict alone", "evict web"]
+
+
+def test_the_rules_of_the_node_alone_count_once_gpu_pods_did_not_leave(api: FakeApi) -> None:
+    empty = [{"name": "scratch", "emptyDir": {}}]
+    api.pods_ = [pod("train", gpus=1, volumes=empty), pod("alone", kind="", gpus=1)]
+    policy = DrainPolicy(
+        gpu_pods=EvictionRules(delete_empty_dir=True),
+        node=EvictionRules(force=True),
+        node_after_gpu_pods=True,
+    )
+    with pytest.raises(NotDrainedError, match="a/train: its emptyDir volume scratch"):
+        drain(api, Scope.GPU, policy)
+    drain(api, Scope.ALL, policy)  # for a reboot either rule lets a pod with a GPU leave
+    assert sorted(api.writes) == ["evict alone", "evict train"]
+
+
+def test_gpu_pods_that_are_late_cost_the_node_too_and_an_interruption_does_not(
+    api: FakeApi,
+) -> None:
+    api.pods_ = [pod("a", gpus=1), pod("web")]
+    no = RefusedRequest("x", 429, words="needs 1")
+    api.refusals["a"] = [no] * 8
+    policy = DrainPolicy(gpu_pods=EvictionRules(timeout_s=20.0), node_after_gpu_pods=True)
+    told = drain(api, Scope.GPU, policy)
+    assert any(one.endswith("draining the whole node") for one in told)
+    assert api.pods_ == []
+    api.pods_ = [pod("a", gpus=1), pod("web")]
+    found = scheduler(api)
+    with pytest.raises(NotDrainedError, match="interrupted"):
+        found.drain(found.member(facts(), "n"), Scope.GPU, policy, print, lambda: True)
+    assert len(api.pods_) == 2
+
+
+def test_a_gpu_pod_that_comes_back_keeps_the_driver_loaded(api: FakeApi) -> None:
+    api.pods_ = [pod("agent-x", kind="DaemonSet", gpus=1)]
+    with pytest.raises(NotDrainedError, match="its DaemonSet agent would create it again"):
+        drain(api, Scope.GPU)
+    drain(api, Scope.ALL)
+    assert api.writes == []
+
+
+def test_a_plan_lists_pods_that_are_waited_for(api: FakeApi) -> None:
+    api.pods_ = [pod("job"), pod("train", gpus=1), pod("web")]
+    found = scheduler(api)
+    listed = found.workloads(found.member(facts(), "n"), Scope.GPU, DrainPolicy("app=job"))
+    assert [(one.name, one.waited) for one in listed] == [("a/job", True), ("a/train", False)]
+
+
+NEVER = {
+    "metadata": {"namespace": "a", "name": "keep", "generation": 1},
+    "spec": {"selector": {}},
+    "status": {"observedGeneration": 1, "expectedPods": 1, "desiredHealthy": 1},
+}
+
+
+def test_without_a_limit_a_budget_that_never_allows_it_is_told_and_told_again(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "budgets", lambda: [NEVER])
+    api.pods_ = [pod("a", gpus=1)]
+    api.refusals["a"] = [RefusedRequest("x", 429, words="needs 1")] * 200
+    told = drain(api, Scope.GPU, DrainPolicy(gpu_pods=EvictionRules(timeout_s=0.0)))
+    words = "PodDisruptionBudget a/keep never allows a disruption: it requires 1 of 1 pods; there is no time limit"
+    assert told[1].startswith(f"a/a: needs 1; {words}")
+    assert len([one for one in told if one.startswith("still waiting: a/a (needs 1")]) == 3
+
+
+@pytest.mark.parametrize(
+    ("meta", "spec", "ready", "words"),
+    [
+        ({"finalizers": ["example.net/keep"]}, {}, True, "nobody removes its finalizer example.net/keep"),
+        ({}, {}, False, "its Node is NotReady: no kubelet ends it"),
+        ({"deletionGracePeriodSeconds": 3600}, {}, True, "its grace period is 3600 s; pass a longer"),
+        ({}, {"resourceClaims": [{"name": "gpu"}]}, True, "the kubelet plugin of its DRA driver"),
+        ({}, {}, True, "evicted, and still terminating (grace period 30 s)"),
+    ],
+)  # fmt: skip
+def test_a_pod_that_stays_terminating_is_explained(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, meta: Json, spec: Json, ready: bool, words: str
+) -> None:
+    api.pods_ = [pod("a", gpus=1, **spec)]
+    terminating = {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
+
+    def evict(one: Json, grace_period_s: int | None = None, *, dry_run: bool = False) -> None:
+        api.pods_[0]["metadata"].update({**terminating, **meta})
+        if not ready:
+            api.node_["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+
+    monkeypatch.setattr(api, "evict", evict)
+    with pytest.raises(NotDrainedError) as caught:
+        drain(api, Scope.GPU)
+    assert words in str(caught.value)
+
+
 def test_an_interruption_ends_the_wait(api: FakeApi) -> None:
     api.pods_ = [pod("a", gpus=1)]
     found = scheduler(api)
@@ -392,3 +560,78 @@ def test_a_record_that_cannot_be_read_is_still_a_hold() -> None:
     found = kubernetes.read_hold(node)
     assert found is not None
     assert found.text == "an unreadable record"
+
+
+def reasons(api: FakeApi) -> list[str]:
+    return [one["reason"] for one in api.events]
+
+
+def entered(api: FakeApi, told: list[str]) -> kubernetes.Kubernetes:
+    """A run that has begun; the Lease is not what these tests are about."""
+    found = scheduler(api)
+    found._events.begin(WHY, told.append, "add the rule")
+    return found
+
+
+def test_events_say_what_happens_to_a_node(api: FakeApi) -> None:
+    told: list[str] = []
+    found = entered(api, told)
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    found.drain(member, Scope.GPU, PLAIN, told.append, lambda: False)
+    found.refresh(member, told.append, lambda: False)
+    found.release(member)
+    assert reasons(api) == [
+        "GpustateHold",
+        "GpustateDrained",
+        "GpustateChanged",
+        "GpustateReleased",
+    ]
+    assert told == []
+    event = api.events[0]
+    assert event["involvedObject"]["name"] == "n1"
+    assert event["message"] == "cordoned (run 20261124-1 of ann@ops1: driver 580)"
+    assert (event["type"], event["reportingComponent"]) == ("Normal", "gpustate")
+    assert len({one["metadata"]["name"] for one in api.events}) == 4
+
+
+def test_a_failure_and_a_foreign_cordon_are_events_too(api: FakeApi) -> None:
+    found = entered(api, [])
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    found.note(member, "changing")
+    found.note(member, "failed")
+    api.cordoned_by("kubectl-cordon")
+    found.release(member)
+    assert reasons(api) == ["GpustateHold", "GpustateFailed", "GpustateReleased"]
+    assert [one["type"] for one in api.events] == ["Normal", "Warning", "Normal"]
+    assert "left cordoned: cordoned by kubectl-cordon" in api.events[-1]["message"]
+
+
+def test_without_the_right_to_create_events_there_is_one_note(api: FakeApi) -> None:
+    api.denied = {"create events"}
+    told: list[str] = []
+    found = entered(api, told)
+    found._events.begin(WHY, told.append, "add the rule")
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    assert found.release(member) == ""
+    assert told == ["note: no Events are recorded on Nodes: add the rule"]
+    assert api.events == []
+
+
+def test_a_refused_event_is_noted_once_and_fails_nothing(api: FakeApi) -> None:
+    api.event_error = RefusedRequest("create event: quota exceeded", 403)
+    told: list[str] = []
+    found = entered(api, told)
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    assert found.release(member) == ""
+    assert told == ["note: no more Events are recorded on Nodes: create event: quota exceeded"]
+
+
+def test_an_event_has_no_secret_and_is_short_enough(api: FakeApi) -> None:
+    masking.remember("S3cr3t-in-the-reason")
+    found = scheduler(api)
+    why = Why("r", "ann@ops1", "S3cr3t-in-the-reason " + "x" * 2000)
+    found._events.begin(why, lambda _: None, "")
+    found.hold(found.member(facts(), "gpu1"), why)
+    (event,) = api.events
+    assert "(secret)" in event["message"]
+    assert len(event["message"]) == 1000

@@ -10,7 +10,7 @@ import pytest
 from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.errors import ClusterError, LockHeld
 from gpustate.schedulers.base import NotDrainedError, Why
-from gpustate.schedulers.lease import VALID_S, ClusterLease
+from gpustate.schedulers.lease import VALID_S, ClusterLease, ask, standing
 
 Json = dict[str, Any]
 ANN, BOB = Why("r1", "ann@a", "x"), Why("r2", "bob@b", "x")
@@ -155,3 +155,55 @@ def test_a_server_that_is_away_for_a_while_does_no_harm() -> None:
     with pytest.raises(ClusterError, match="does not answer"):
         first.hold(ANN, print, never)
     first.release()
+
+
+def test_a_colleague_pauses_the_holder_and_sees_how_far_it_is() -> None:
+    server, clock = Server(), Clock()
+    mine = lease(server, clock)
+    mine.publish("early")
+    assert server.stored is None, "without the Lease nothing is written"
+    mine.hold(ANN, print, never)
+    mine.publish('{"nodes": {}}')
+    found = standing(server.stored)
+    assert (found.holder, found.run) == ("ann@a run r1", "r1")
+    assert found.progress == '{"nodes": {}}'
+    ask(cast(Api, server), "r1", "wait")
+    assert mine.control() == "wait"
+    mine.publish("next")
+    assert mine.control() == "wait", "progress does not take a request back"
+    server.gone = True
+    assert mine.control() is None
+    mine.publish("unseen")
+    server.gone = False
+    ask(cast(Api, server), "r1", "")
+    assert mine.control() == ""
+    mine.publish("")
+    assert server.stored is not None
+    assert server.stored["metadata"]["annotations"] == {}
+
+
+def test_a_request_to_a_run_that_does_not_hold_it_is_refused() -> None:
+    server, clock = Server(), Clock()
+    with pytest.raises(ClusterError, match="does not hold the Lease of https:"):
+        ask(cast(Api, server), "r1", "wait")
+    lease(server, clock).hold(ANN, print, never)
+    with pytest.raises(ClusterError, match="ann@a run r1 does"):
+        ask(cast(Api, server), "r2", "wait")
+
+
+def test_a_request_is_written_again_after_a_conflict() -> None:
+    server, clock = Server(), Clock()
+    mine = lease(server, clock)
+    mine.hold(ANN, print, never)
+    read = server.lease
+
+    def meanwhile(namespace: str, name: str) -> Json | None:
+        server.lease = read  # type: ignore[method-assign]
+        found = read(namespace, name)
+        mine.publish("{}")
+        return found
+
+    server.lease = meanwhile  # type: ignore[method-assign]
+    ask(cast(Api, server), "r1", "wait")
+    found = standing(server.stored)
+    assert (found.control, found.progress) == ("wait", "{}")

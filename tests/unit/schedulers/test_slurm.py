@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
-from gpustate.schedulers.base import DrainPolicy, HeldElsewhereError, NotDrainedError, Scope, Why
-from gpustate.schedulers.slurm import Slurm, read_nodes
+from gpustate.schedulers.base import HeldElsewhereError, NotDrainedError, Scope, Why
+from gpustate.schedulers.slurm import Slurm, SlurmNode, matching, read_nodes
 
 WHY = Why("20261124-1", "ann@ops1", 'driver "580"')
 #: As Debian's 22.05.8 and 24.11.5 print the format of the module.
@@ -47,6 +48,7 @@ class Controller:
     requeues: bool = True
     commands: list[str] = field(default_factory=list)
     overwritten_by: str = ""
+    undrain_to: str = "idle"
 
     def run(self, command: str) -> tuple[int, str]:
         words = shlex.split(command)
@@ -67,7 +69,7 @@ class Controller:
         if values.get("State") == "DRAIN":
             self.state = "draining" if self.jobs else "drained"
         if values.get("State") in ("UNDRAIN", "RESUME"):
-            self.state = "idle"
+            self.state = self.undrain_to if values["State"] == "UNDRAIN" else "idle"
         self.reason = values.get("Reason", self.reason)
         if self.overwritten_by:
             self.reason, self.user = self.overwritten_by, "bob"
@@ -99,7 +101,13 @@ FACTS = NodeFacts(hostname="gpu1.example.net")
 def drain(scheduler: Slurm, timeout_s: float = 300.0) -> list[str]:
     told: list[str] = []
     member = scheduler.member(FACTS, "gpu1")
-    scheduler.drain(member, Scope.GPU, DrainPolicy(timeout_s=timeout_s), told.append, lambda: False)
+    scheduler.drain(
+        member,
+        Scope.GPU,
+        DrainPolicy(gpu_pods=EvictionRules(timeout_s=timeout_s)),
+        told.append,
+        lambda: False,
+    )
     return told
 
 
@@ -155,6 +163,25 @@ def test_a_node_that_booted_during_the_hold_is_resumed() -> None:
     assert any("State=RESUME" in one for one in controller.commands)
 
 
+def test_a_reason_that_a_dead_run_left_is_emptied() -> None:
+    controller = Controller("idle", "gpustate:r: x (validating) by ann@ops1")
+    scheduler = slurm(controller)
+    assert scheduler.release(scheduler.member(FACTS, "gpu1")) == ""
+    assert (controller.state, controller.reason) == ("idle", "")
+    assert not any("State=" in one for one in controller.commands)
+
+
+def test_what_another_run_took_over_is_neither_changed_nor_released() -> None:
+    controller = Controller()
+    scheduler = slurm(controller)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    scheduler.hold(member, Why("other", "bob@ops2", "x"))
+    with pytest.raises(HeldElsewhereError, match="run other of bob@ops2 has taken it over"):
+        scheduler.note(member, "changing")
+    assert scheduler.release(member) == "run other of bob@ops2 has taken it over"
+    assert controller.state == "drained"
+
+
 def test_jobs_are_waited_for() -> None:
     controller = Controller(jobs=["17"])
     assert drain(slurm(controller, ends_at=60.0)) == ["waiting for job 17 of ann"]
@@ -173,9 +200,58 @@ def test_a_job_that_cannot_be_requeued_is_named() -> None:
         drain(slurm(controller), timeout_s=60.0)
 
 
-def test_a_machine_is_matched_by_its_host_name() -> None:
-    with pytest.raises(RefusedError, match="no node has the host name other"):
-        slurm(Controller()).member(NodeFacts(hostname="other"), "gpu1")
+def node(name: str, host: str = "", address: str = "") -> SlurmNode:
+    """Slurm's defaults: the host is the name, the address is the host."""
+    return SlurmNode(host or name, address or host or name, name, "idle")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hostname", "addresses", "reached", "names"),
+    [
+        ([node("gpu1"), node("gpu2")], "gpu1.example.net", (), "gpu1", ["gpu1"]),
+        ([node("a-01", "gpu1"), node("a-02", "gpu2")], "gpu2", (), "10.0.0.2", ["a-02"]),
+        ([node("a-01", "", "10.0.0.1"), node("a-02", "", "10.0.0.2")], "gpu2", ("10.0.0.2", "fe80::2"), "gpu2", ["a-02"]),
+        ([node("a-01", "", "10.0.0.1")], "gpu1", (), "10.0.0.1", ["a-01"]),
+        ([node("a-01", "", "gpu1.mgmt")], "gpu1", (), "x", ["a-01"]),
+        ([node("a-01", "", "fd00:0::1")], "gpu1", ("fd00::1",), "x", ["a-01"]),
+        ([node("a", "gpu1.one.net"), node("b", "gpu1.two.net")], "gpu1.two.net", (), "gpu1.two.net", ["b"]),
+        ([node("a", "gpu1.one.net"), node("b", "gpu1.two.net")], "gpu1", (), "x", ["a", "b"]),
+        ([node("a", "gpu1"), node("b", "x", "10.0.0.1")], "gpu1", ("10.0.0.1",), "gpu1", ["a", "b"]),
+        ([node("n[1]", "head", "127.0.0.1"), node("n[2]", "head", "127.0.0.1")], "gpu1", ("127.0.0.1",), "127.0.0.1", []),
+        ([node("gpu1", "", "10.0.0.1")], "10", (), "x", []),
+        ([node("gpu1")], "", (), "", []),
+    ],
+)  # fmt: skip
+def test_a_machine_is_matched_by_host_name_and_address(
+    nodes: list[SlurmNode],
+    hostname: str,
+    addresses: tuple[str, ...],
+    reached: str,
+    names: list[str],
+) -> None:
+    facts = NodeFacts(hostname=hostname, addresses=addresses)
+    assert [one.name for one in matching(nodes, facts, reached)] == names
+
+
+def test_a_machine_without_a_node_and_one_with_two_are_refused_with_names() -> None:
+    with pytest.raises(RefusedError, match=r"no node has the host name other or an address of it"):
+        slurm(Controller()).member(NodeFacts(hostname="other"), "gpu7")
+    rows = "gpu1|gpu1|a|idle|||none\ngpu9|10.0.0.1|b|idle|||none\n"
+    twice = Slurm(lambda _: (0, rows), "head", {"gpu1": "10.0.0.1"})
+    words = r"a \(NodeHostname gpu1, NodeAddr gpu1\); b \(NodeHostname gpu9, NodeAddr 10\.0\.0\.1\)"
+    with pytest.raises(RefusedError, match=words):
+        twice.member(NodeFacts(hostname="gpu1"), "gpu1")
+
+
+def test_a_node_that_undrain_leaves_down_is_resumed() -> None:
+    controller = Controller("drained", "gpustate:r: x (changing) by ann@ops1", undrain_to="down")
+    scheduler = slurm(controller)
+    assert scheduler.release(scheduler.member(FACTS, "gpu1")) == ""
+    assert [one.rpartition("State=")[2] for one in controller.commands if "State=" in one] == [
+        "UNDRAIN",
+        "RESUME",
+    ]
+    assert (controller.state, controller.reason) == ("idle", "")
 
 
 def test_a_command_that_fails_is_one_line() -> None:

@@ -19,7 +19,7 @@ from gpustate import NodeFacts, PolicyError, ops
 from gpustate.core.file_queries import FileStat, FileStats
 from gpustate.core.policy import build, parameters
 from gpustate.formats import aptsources
-from gpustate.formats.masking import masked
+from gpustate.formats.masking import mask
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, RPM_REPOS
 from gpustate.states.repository import DriverRepository, ToolkitRepository, logins
 from gpustate.states.repository.base import KEY_FOLDERS
@@ -388,7 +388,7 @@ def test_a_login_goes_into_apt_s_own_file_and_nowhere_else(given: dict[str, Any]
     assert change.secret
     (step,) = (s for s in fake.done if isinstance(s, ops.PutText) and s.path == AUTH)
     assert (step.secret, step.mode) == (True, 0o600)
-    assert PASSWORD not in masked(repr(first))
+    assert PASSWORD not in mask(repr(first))
     assert PASSWORD not in repr([step.label for step in fake.done])
 
 
@@ -424,7 +424,7 @@ def test_a_login_that_changed_is_tried_at_once_and_one_that_is_gone_is_removed()
 def test_a_wrong_login_is_refused_without_being_shown(given: dict[str, Any], says: str) -> None:
     with pytest.raises(PolicyError, match=says) as caught:
         build(DriverRepository, given)
-    assert "S3cr3t" not in masked(str(caught.value))
+    assert "S3cr3t" not in mask(str(caught.value))
 
 
 class _Private(SimpleHTTPRequestHandler):

@@ -16,6 +16,7 @@ from gpustate.testing import FakeNode, check_contract, converge
 STEPLESS = {"slurm-gres": "no slurmd there, and nothing to configure"}
 
 GRES, NODE = "/etc/slurm/gres.conf", "/etc/slurm/gpustate-node.conf"
+DROP_IN = "/etc/systemd/system/slurmd.service.d/gpustate.conf"
 TOPO = "GPU0\t X \tNV12\nGPU1\tNV12\t X \n"
 CPUS = tuple(Cpu(n, n % 2, n // 2, n % 2) for n in range(8))
 PLACES = Places("n1", CPUS, {"0000:1b:00.0": "0,2,4,6", "0000:43:00.0": "1,3,5,7"}, topology=TOPO)
@@ -66,6 +67,22 @@ def test_lines_of_others_stay_and_removal_gives_the_file_back() -> None:
     assert fake.files[GRES] == before
     assert NODE not in fake.files
     assert not last
+
+
+def test_slurmd_starts_after_the_device_nodes_and_again_when_it_ended() -> None:
+    fake = node()
+    list(converge(SlurmGresConfigured(), fake))
+    assert "After=nvidia-persistenced.service" in fake.files[DROP_IN]
+    assert "Restart=on-failure" in fake.files[DROP_IN]
+    labels = [step.label for step in fake.done]
+    assert labels.index("systemctl daemon-reload") < labels.index("restart slurmd.service")
+    fake.files[DROP_IN] = "[Service]\n"
+    fake.done.clear()
+    first, last = converge(SlurmGresConfigured(), fake)
+    assert (first.fields, first.disruption) == ({"drop_in"}, Disruption.NONE)
+    assert not last
+    list(converge(SlurmGresConfigured(ensure="absent"), fake))
+    assert DROP_IN not in fake.files
 
 
 def test_a_file_that_had_nothing_but_ours_goes() -> None:

@@ -171,7 +171,7 @@ def test_a_proof_falls_when_what_it_was_made_for_moves(
     for name, value in move.items():
         setattr(proven, name, value)
     (change,) = proven.plan().changes
-    assert (change.field, change.before, change.after) == ("proof", f"made before: {said}", "holds")
+    assert (change.field, change.before, change.after) == ("proof", f"outdated: {said}", "holds")
     proven.apply()
     assert not proven.plan()
     assert proven.proofs == 2

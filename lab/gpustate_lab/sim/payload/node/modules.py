@@ -13,7 +13,6 @@ Sources: node-components of the NVIDIA driver as open-gpu-kernel-modules 595 mak
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import gpudirect
@@ -22,7 +21,6 @@ from labnode import (
     CAPS_MAJOR,
     IMEX_MAJOR,
     NVIDIA_MAJOR,
-    PCI,
     PROC,
     RUN,
     SWITCH_MAJOR,
@@ -385,7 +383,3 @@ EFFECTS = {
     **nvlink.EFFECTS,
     **gpudirect.EFFECTS,
 }
-
-
-def pci_ready() -> bool:
-    return os.path.isdir(PCI / "devices")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpustate.errors import UsageError
-from gpustate.schedulers import selectors
+from gpustate.formats.labels import selectors
 
 LABELS = {"app": "train", "tier": "a", "example.net/team": "x"}
 

@@ -1,0 +1,157 @@
+"""Apply a request to its nodes as a rollout: waves, checks between them, pause and abort."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from gpustate import registry
+from gpustate.core.node import Node
+from gpustate.core.policy import Policy, build, parameters
+from gpustate.diagnosis import chain_probe, health
+from gpustate.engine import fleet
+from gpustate.engine.events import Event, Listener
+from gpustate.formats import quarantine, xids
+from gpustate.probes.gpu_facts import GpuFacts
+from gpustate.resolver.checks import node_checks
+from gpustate.rollout.board import RecordBoard
+from gpustate.rollout.gate import Gate
+from gpustate.rollout.maintenance import ScheduledMaintenance
+from gpustate.rollout.options import Schedulers
+from gpustate.rollout.strategy import Strategy
+from gpustate.rollout.waves import Check, Waves
+
+
+def roll_out(
+    request: fleet.Request,
+    strategy: Strategy,
+    schedulers: Schedulers,
+    events: Listener,
+    stop: Callable[[], bool],
+    started: Callable[[str], None] | None,
+) -> fleet.FleetResult:
+    """Run a request.
+
+    Args:
+        request: with its run's id.
+        strategy: how the rollout goes through the nodes.
+        schedulers: how they are reached.
+        events, stop, started: as for :func:`gpustate.api.apply`.
+
+    Raises:
+        GpustateError: the strategy, an inventory variable or a cluster is invalid; no node was reached.
+    """
+    gate, person = Gate(), fleet.controller().name
+    with schedulers.maintenance(
+        request.inventory.nodes,
+        request.policy.drain,
+        run=request.run,
+        person=person,
+        text=request.ticket,
+        gate=gate,
+    ) as maintenance:
+        request.maintenance = maintenance
+        scheduled = maintenance if isinstance(maintenance, ScheduledMaintenance) else None
+        labels = {"labels": scheduled.labels} if scheduled else {}
+        rollout = strategy.rollout(request.inventory, request.forks, time.time(), **labels)
+
+        def say(text: str) -> None:
+            events(Event("", "rollout", text))
+
+        if scheduled is not None and strategy.watched:
+            scheduled.enter(say, stop)
+        request.turns = Waves(
+            rollout,
+            request.run,
+            person,
+            check=soak_check(request),
+            gate=gate,
+            boards=(RecordBoard(request.run),) if started is not None else (),
+            say=say,
+        )
+        if started is not None:
+            started(request.run)
+        return fleet.run(request, events, stop)
+
+
+def validation(policy: Policy) -> Policy | None:
+    """The validators of a policy, made to run again; ``None``: it has none."""
+    validators = [state for state in policy.states if state.validating]
+    forced = [
+        build(type(s), {**parameters(s), "force": True}) if "force" in type(s).model_fields else s
+        for s in validators
+    ]
+    return policy.but(*forced) if forced else None
+
+
+def soak_check(request: fleet.Request) -> Check:
+    """Checks nodes of a request again: its validator, and what the kernel log and NVML say of their GPUs."""
+    policy = validation(request.policy)
+
+    def check(ages_s: Mapping[str, float]) -> Mapping[str, str]:
+        nodes = tuple(node for node in request.inventory.nodes if node.name in ages_s)
+        inventory = replace(request.inventory, nodes=nodes)
+        bad: dict[str, str] = {}
+        if policy is not None:
+            result = fleet.run(
+                fleet.Request(
+                    policy,
+                    inventory,
+                    apply=True,
+                    known=registry.names(),
+                    forks=request.forks,
+                    run=fleet.new_run_id(),
+                    ticket=f"soak time of {request.run}",
+                    checks=node_checks(policy),
+                )
+            )
+            bad = {
+                node.name: node.reason or node.status.value
+                for node in result.nodes
+                if node.exit_code
+            }
+        rest = [node for node in nodes if node.name not in bad]
+        now = time.monotonic()
+
+        def gpus(node: Node) -> str:
+            return gpu_failures(node, ages_s[node.name] + time.monotonic() - now)
+
+        for node, found, error in fleet.question(rest, request.forks, gpus):
+            if error is not None or found:
+                bad[node.name] = str(error or found)
+        return bad
+
+    return check
+
+
+def gpu_failures(node: Node, age_s: float) -> str:
+    """What is wrong with a node's GPUs; empty: nothing, or NVML lists none.
+
+    An Xid counts if NVIDIA recommends more than to look at the application, and if it is younger than the change.
+
+    Args:
+        node: the node.
+        age_s: seconds since its change began.
+    """
+    nvml = node.query(GpuFacts())
+    text = node.shell(
+        f"{quarantine.SCRIPT}{xids.SCRIPT}printf 'uptime=%s\\n' \"$(cut -d ' ' -f 1 /proc/uptime)\""
+    ).stdout
+    observed = chain_probe.parse(text, nvml)
+    up_s = float(text.rpartition("uptime=")[2].split()[0])
+    found = [
+        one.text
+        for one in health.failed(health.judge(nvml))
+        if not observed.quarantine.holds("", one.pci)
+    ]
+    for xid in observed.log:
+        row = xids.known(xid.number)
+        serious = xids.ACTIONS[row.action][0] != xids.REPORT
+        if (
+            serious
+            and xid.last_s >= up_s - age_s
+            and not observed.quarantine.holds("", f"{xid.pci}.0")
+        ):
+            found.append(f"GPU {xid.pci}: Xid {xid.number} {row.name} since the change")
+    return "; ".join(found) if nvml.gpus else ""

@@ -1,0 +1,41 @@
+"""Options of rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+#: Options beside ``--serial`` and ``--max-failures``.
+rollout_options = (
+    click.option(
+        "--canary",
+        metavar="PATTERN",
+        default="",
+        help="Nodes of a wave of their own before all others, by a pattern as of -l.",
+    ),
+    click.option(
+        "--soak",
+        metavar="TIME",
+        default="",
+        help="Time between two waves in which the nodes done so far are validated again: 30m, 2h.",
+    ),
+    click.option(
+        "--window",
+        metavar="TIMES",
+        default="",
+        help="Begin nodes only in these hours: 'Mon-Fri 22:00-05:00 Europe/Berlin'; several are separated by ; [default time zone: UTC].",
+    ),
+    click.option(
+        "--spread",
+        metavar="VARIABLE",
+        default="",
+        help="At most one node at a time with the same value of this inventory variable or Node label, for example gpustate_rack.",
+    ),
+)
+
+
+def strategy_of(options: Mapping[str, Any]) -> dict[str, str]:
+    """What these options say; an older record of a run says nothing."""
+    return {key: str(options.get(key) or "") for key in ("canary", "soak", "window", "spread")}

@@ -1,0 +1,51 @@
+"""The result of a run as Markdown, for a change request. Pure; escaping as in :mod:`gpustate.plan.markdown`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpustate.plan.context import retry
+from gpustate.plan.markdown import block, code, group_lines, table, text
+from gpustate.plan.results import sorted_groups
+from gpustate.plan.run_words import facts, headline
+
+
+def report(document: Mapping[str, Any], run: Mapping[str, Any], *, diff: bool = False) -> str:
+    """The result as a report.
+
+    Args:
+        document: ``gpustate.result/1``.
+        run: ``about`` the run and its ``outcome``.
+        diff: show the content of files that changed.
+    """
+    about, outcome = run["about"], run["outcome"]
+    found = sorted_groups(document)
+    counts = (len(found.names(part)) for part in (found.changed, found.failed, found.unchanged))
+    lines = [f"# Result of {text(about['verb'])}: {text(about['source'])}", ""]
+    lines += [text(headline(outcome, *counts)), ""]
+    lines += table(["", ""], ([name, code(value, cell=True)] for name, value in facts(about)))
+    if found.failed:
+        names = found.names(found.failed)
+        lines += ["", f"## Not finished: {len(names)}"]
+        command = retry(document, names)
+        lines += ["", "Retry:", "", *block([command], "sh")] if command else []
+        for one in found.failed:
+            lines += ["", *group_lines(one, None, diff=diff)]
+    if outcome["held"]:
+        lines += ["", "## Out of service", ""]
+        lines += [f"- {code(row['node'])}: {text(row['why'])}" for row in outcome["held"]]
+    if outcome["skipped"]:
+        lines += ["", "## Not started", "", code(", ".join(outcome["skipped"]))]
+    if found.changed:
+        lines += ["", f"## Changed: {len(found.names(found.changed))}"]
+        for one in found.changed:
+            lines += ["", *group_lines(one, None, diff=diff)]
+    if found.unchanged:
+        lines += ["", f"## Unchanged: {len(found.names(found.unchanged))}", ""]
+        lines += [code(", ".join(name for one in found.unchanged for name in one.ranges))]
+    if document["notes"]:
+        lines += ["", "## Notes on the policy", ""]
+        lines += [f"- {text(note)}" for note in document["notes"]]
+    lines += ["", code(document["summary"])]
+    return "\n".join(lines) + "\n"

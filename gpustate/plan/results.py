@@ -1,0 +1,37 @@
+"""The nodes of a result: changed, not finished, unchanged. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.plan.groups import Group
+from gpustate.plan.overview import overview
+
+_QUIET = ("unchanged", "not applicable")
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Groups of nodes by how the run ended for them."""
+
+    changed: Sequence[Group]
+    failed: Sequence[Group]
+    unchanged: Sequence[Group]
+
+    @staticmethod
+    def names(groups: Sequence[Group]) -> list[str]:
+        """Names of the nodes of some groups."""
+        return [name for one in groups for name in one.names]
+
+
+def sorted_groups(document: Mapping[str, Any]) -> Results:
+    """The groups of a ``gpustate.result/1``."""
+    groups = overview(document).groups
+    failed = [one for one in groups if one.node["status"] != "ok"]
+    good = [one for one in groups if one.node["status"] == "ok"]
+    changed = [
+        one for one in good if any(state["outcome"] not in _QUIET for state in one.node["states"])
+    ]
+    return Results(changed, failed, [one for one in good if one not in changed])

@@ -1,0 +1,44 @@
+"""Texts that the reports of a result share. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_NAMES = {
+    "person": "Person",
+    "reason": "Reason",
+    "started": "Started",
+    "ended": "Ended",
+    "run": "Run",
+    "source": "Policy or plan",
+    "plan": "Plan",
+    "digest": "SHA-256",
+    "inventory": "Inventory",
+    "limit": "Limit",
+    "exclude": "Exclude",
+    "waves": "Waves",
+}
+
+
+def facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Who ran what, when and why: names and values."""
+    rows: list[tuple[str, str]] = []
+    for key, name in _NAMES.items():
+        value = about.get(key)
+        if key == "waves" and value:
+            value = f"{len(value)}, of {', '.join(map(str, value))} nodes"
+        if value:
+            rows.append((name, str(value)))
+    return rows
+
+
+def headline(outcome: Mapping[str, Any], changed: int, failed: int, unchanged: int) -> str:
+    """The result in one sentence."""
+    total = changed + failed + unchanged
+    skipped = f", {len(outcome['skipped'])} not started" if outcome["skipped"] else ""
+    how = "Interrupted" if outcome["interrupted"] else f"Exit code {outcome['exit_code']}"
+    return (
+        f"{how}: {total} node{'s' * (total != 1)}, {changed} changed, {unchanged} unchanged, "
+        f"{failed} not finished{skipped}."
+    )

@@ -1,0 +1,1 @@
+"""What a run reports besides its output: event stream, webhook, audit log and support bundle."""

@@ -1,0 +1,125 @@
+"""Where a rollout shows how far it is, and where it is asked to pause or to end.
+
+On the controller that is two small files beside the run's record; in a Kubernetes cluster two annotations of the Lease
+of the run. A rollout looks at all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from gpustate.engine import records
+from gpustate.files import write_private
+
+PAUSE, ABORT = "pause", "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A request to a rollout.
+
+    Args:
+        run: id of the run that it is for.
+        action: ``pause`` or ``abort``.
+        person: who asks, user@host.
+        since: when, in UTC.
+    """
+
+    run: str
+    action: str
+    person: str
+    since: str
+
+    def __str__(self) -> str:
+        word = "paused" if self.action == PAUSE else "aborted"
+        return f"{word} by {self.person} since {self.since}"
+
+    def text(self) -> str:
+        """As it is stored."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def read_control(text: str, run: str) -> Control | None:
+    """The request to a run; ``None``: there is none for this run, or it cannot be read."""
+    try:
+        data = json.loads(text or "{}")
+        found = Control(**{key: str(data[key]) for key in Control.__slots__})
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found if found.run == run and found.action in (PAUSE, ABORT) else None
+
+
+def read_progress(text: str) -> Mapping[str, Any] | None:
+    """What a rollout has published; ``None``: nothing that can be read."""
+    try:
+        data = json.loads(text or "null")
+    except ValueError:
+        return None
+    return data if isinstance(data, dict) and isinstance(data.get("nodes"), dict) else None
+
+
+@runtime_checkable
+class Board(Protocol):
+    """One place."""
+
+    def publish(self, progress: str) -> None:
+        """Show how far the rollout is; a place that cannot be written is left as it is."""
+
+    def control(self) -> str | None:
+        """The request, as it is stored; empty: there is none. ``None``: the place cannot be read now."""
+        ...
+
+
+class RecordBoard:
+    """The files beside the record of a run on the controller.
+
+    Args:
+        run: id of the run.
+    """
+
+    def __init__(self, run: str) -> None:
+        self._progress = records.beside(run, "progress")
+        self._control = records.beside(run, "control")
+
+    def publish(self, progress: str) -> None:
+        """Write the progress; at the end both files go."""
+        try:
+            if progress:
+                write_private(self._progress, progress.encode())
+            else:
+                self._progress.unlink(missing_ok=True)
+                self._control.unlink(missing_ok=True)
+        except OSError:
+            return
+
+    def control(self) -> str | None:
+        """The request."""
+        return _read(self._control)
+
+    def progress(self) -> str:
+        """What was published last."""
+        return _read(self._progress) or ""
+
+    def ask(self, control: str) -> None:
+        """Leave a request; empty: take it back.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if control:
+            write_private(self._control, control.encode())
+        else:
+            self._control.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError):
+        return None

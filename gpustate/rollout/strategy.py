@@ -1,0 +1,173 @@
+"""How a rollout goes through its nodes, as the command line and ``gpustate.api`` take it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.engine import fleet
+from gpustate.errors import ClusterError, InventoryError, UsageError
+from gpustate.inventory import patterns
+from gpustate.rollout import windows
+from gpustate.rollout.decide import Place, Rollout
+from gpustate.rollout.waves import cut
+
+#: Inventory variables: maintenance windows of a node, and its NVLink domain.
+WINDOW, DOMAIN = "gpustate_window", "gpustate_nvlink_domain"
+#: Label of Nodes of one NVLink domain, by NVIDIA's GPU feature discovery.
+CLIQUE = "nvidia.com/gpu.clique"
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+_MOST_S = 7 * 86400
+#: Values of a label, by node.
+Labels = Callable[[str], Mapping[str, str]]
+
+
+def _no_labels(key: str) -> Mapping[str, str]:
+    """No cluster is known."""
+    return {}
+
+
+def seconds(text: str, option: str) -> float:
+    """A duration as ``90s``, ``30m``, ``2h``.
+
+    Raises:
+        UsageError: it is none, or longer than a week.
+    """
+    match = re.fullmatch(r"(\d{1,7})([smh])", text)
+    length = int(match[1]) * _UNITS[match[2]] if match else -1
+    if not 0 <= length <= _MOST_S:
+        raise UsageError(
+            f"{option}: invalid duration {text[:40]!r}", fix="write 90s, 30m or 2h, up to a week"
+        )
+    return float(length)
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How a rollout goes through its nodes.
+
+    Args:
+        serial: sizes of waves; the last one repeats. Empty: one wave.
+        max_failures: no further node begins once so many have failed; 0: the wave of the first failure is the last.
+        canary: pattern of the nodes of a wave of their own before all others; empty: none.
+        soak: time between waves in which the nodes done so far are checked: ``30m``; empty: none.
+        window: maintenance windows outside of which no node begins; empty: none but the nodes' own.
+        spread: inventory variable, or label of Nodes, with the rack of a node. At most one node of a rack is at work
+            at a time. Empty: racks do not matter.
+    """
+
+    serial: tuple[str, ...] = ()
+    max_failures: int = 0
+    canary: str = ""
+    soak: str = ""
+    window: str = ""
+    spread: str = ""
+
+    @property
+    def watched(self) -> bool:
+        """It takes its time, so it is a rollout of its clusters from the first moment on."""
+        return bool(self.canary or self.soak or self.window or self.spread)
+
+    def rollout(
+        self, inventory: Inventory, slots: int, now: float, labels: Labels = _no_labels
+    ) -> Rollout:
+        """The rollout of some nodes.
+
+        Args:
+            inventory: its nodes.
+            slots: nodes at work at a time.
+            now: seconds since the epoch.
+            labels: labels of the nodes' Node objects.
+
+        Raises:
+            UsageError: an option is invalid, or keeps nodes from ever beginning.
+            InventoryError: a variable of a node is invalid.
+        """
+        nodes = inventory.nodes
+        soak_s = seconds(self.soak, "--soak") if self.soak else 0.0
+        fleet.batch_sizes(self.serial, len(nodes))
+        several = bool(self.serial or self.canary)
+        canaries = (
+            frozenset(n.name for n in patterns.select(inventory, self.canary))
+            if self.canary
+            else frozenset[str]()
+        )
+        waves = cut(nodes, self.serial, canaries, _domains(nodes, labels) if several else {})
+        wave_of = {name: number for number, names in enumerate(waves) for name in names}
+        racks = _racks(nodes, self.spread, labels)
+        general = windows.parse(self.window, "--window")
+        places = [
+            Place(
+                node.name,
+                wave_of[node.name],
+                racks.get(node.name, ""),
+                _windows(node, general, now),
+            )
+            for node in nodes
+        ]
+        return Rollout(tuple(places), max(1, slots), self.max_failures, soak_s)
+
+
+def _windows(
+    node: InventoryNode, general: tuple[windows.Window, ...], now: float
+) -> tuple[tuple[windows.Window, ...], ...]:
+    """The windows that a node has to be in, all of them.
+
+    Raises:
+        UsageError: there is no minute of the week in which it is.
+    """
+    text = node.text(WINDOW, "a maintenance window", "write for example 'Sat 22:00-05:00 UTC'")
+    own = windows.parse(text, node.origins.get(WINDOW))
+    if not windows.both(general, own, now):
+        raise UsageError(
+            f"{node.name}: its {WINDOW} {text!r} is never open inside of --window",
+            place=node.origins.get(WINDOW),
+            fix="change one of them, or exclude the node",
+        )
+    return tuple(some for some in (general, own) if some)
+
+
+def _domains(nodes: Sequence[InventoryNode], labels: Labels) -> dict[str, str]:
+    """The NVLink domain of nodes that are in one, by the inventory, else by their cluster."""
+    found = {
+        node.name: node.text(DOMAIN, "a name", "name the NVLink domain of the node")
+        for node in nodes
+    }
+    try:
+        cliques = labels(CLIQUE)
+    except ClusterError:
+        cliques = {}  # a node that has to be drained reports what is wrong with its cluster
+    return {name: domain or cliques.get(name, "") for name, domain in found.items()}
+
+
+def _racks(nodes: Sequence[InventoryNode], spread: str, labels: Labels) -> dict[str, str]:
+    """The rack of nodes that are in one.
+
+    Raises:
+        UsageError: no node has one.
+    """
+    if not spread:
+        return {}
+    values: Mapping[str, object] = {
+        node.name: node.vars[spread] for node in nodes if spread in node.vars
+    }
+    if not values and "/" in spread:
+        values = labels(spread)
+    for node in nodes:
+        if node.name in values and not isinstance(values[node.name], str | int):
+            raise InventoryError(
+                f"{spread} of {node.name} is not a name", place=node.origins.get(spread)
+            )
+    found = {name: f"{spread}={value}" for name, value in values.items()}
+    if not any(node.name in found for node in nodes):
+        raise UsageError(
+            f"--spread {spread}: no node has this variable or label",
+            fix="set it in the inventory, for example in group_vars of each rack",
+        )
+    return found
+
+
+#: One wave, without further conditions.
+STRATEGY = Strategy()

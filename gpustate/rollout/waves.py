@@ -1,0 +1,338 @@
+"""A rollout as it goes on: asks the pure decision, and keeps what it needs to know.
+
+Its thread is the one of the run. Events and ended nodes come from others, one at a time each.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.outcome import NodeResult, NodeStatus
+from gpustate.engine import fleet
+from gpustate.engine.events import Event
+from gpustate.engine.turns import Turn
+from gpustate.errors import GpustateError
+from gpustate.rollout.board import ABORT, Board, read_control
+from gpustate.rollout.decide import Decision, End, Progress, Rollout, decide, never_begins
+from gpustate.rollout.gate import Gate
+
+#: Phases of a node, in their order, and how it ends.
+PHASES = ("queued", "held", "drained", "changing", "validating", "released", "failed", "skipped")
+_LOOK_S = 2.0
+_PUBLISH_S = 5.0
+_CHECK_S = 60.0
+_UNTOUCHED = (NodeStatus.REFUSED, NodeStatus.LOCKED)
+#: Checks nodes again, by name and with the seconds since they began: what is wrong with those that are not well.
+Check = Callable[[Mapping[str, float]], Mapping[str, str]]
+
+
+def _well(ages_s: Mapping[str, float]) -> Mapping[str, str]:
+    """No check is made."""
+    return {}
+
+
+def cut(
+    nodes: Sequence[InventoryNode],
+    serial: Sequence[str] = (),
+    canaries: frozenset[str] = frozenset(),
+    domains: Mapping[str, str] | None = None,
+) -> list[list[str]]:
+    """Names of the nodes of each wave.
+
+    Args:
+        nodes: in their order.
+        serial: sizes of waves, percentages of all nodes; the last one repeats.
+        canaries: names of the nodes of a wave of their own before all others.
+        domains: NVLink domain of nodes that have one; nodes of a domain come with its first node.
+
+    Raises:
+        UsageError: a size is not a positive number or percentage.
+    """
+    mates: dict[str, list[str]] = {}
+    for node in nodes:
+        mates.setdefault((domains or {}).get(node.name) or f" {node.name}", []).append(node.name)
+    units = [(names, any(name in canaries for name in names)) for names in mates.values()]
+    first = [name for names, canary in units if canary for name in names]
+    rest = [names for names, canary in units if not canary]
+    sizes = fleet.batch_sizes(serial, len(nodes)) or [len(nodes)]
+    waves: list[list[str]] = []
+    for names in rest:
+        size = sizes[min(max(len(waves) - 1, 0), len(sizes) - 1)]
+        if not waves or len(waves[-1]) >= size:
+            waves.append([])
+        waves[-1] += names
+    return [first, *waves] if first else waves
+
+
+@dataclass(slots=True)
+class _Shown:
+    """What is shown of a node."""
+
+    phase: str = "queued"
+    since: str = ""
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Waves:
+    """One rollout.
+
+    Args:
+        rollout: what was asked for.
+        run, person: of the run.
+        check: checks the nodes done so far during the soak time.
+        gate: shared with the maintenance of the nodes.
+        boards: where it is shown and controlled, besides the schedulers that the run enters.
+        clock: seconds since the epoch.
+        say: tells what the rollout does.
+    """
+
+    rollout: Rollout
+    run: str = ""
+    person: str = ""
+    check: Check = _well
+    gate: Gate = field(default_factory=Gate)
+    boards: tuple[Board, ...] = ()
+    clock: Callable[[], float] = time.time
+    say: Callable[[str], None] = lambda _: None
+
+    _progress: Progress = field(default_factory=Progress)
+    _decision: Decision = field(default_factory=Decision)
+    _began: dict[str, float] = field(default_factory=dict[str, float])
+    _shown: dict[str, _Shown] = field(default_factory=dict[str, _Shown])
+    _told: str = ""
+    _looked: float = float("-inf")
+    _published: tuple[float, str] = (float("-inf"), "")
+    _checking: Future[Mapping[str, str]] | None = None
+    _checked_at: float = 0.0
+    _last_check: bool = False
+    _checker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        now = self._now()
+        self._shown = {place.name: _Shown(since=now) for place in self.rollout.places}
+        self.gate.note = self.note
+
+    # --- the engine's side -------------------------------------------------------------
+
+    def next(self, *, interrupted: bool) -> Turn:
+        """What happens now."""
+        self._look()
+        with self._lock:
+            if self.gate.exhausted and not self._progress.stopped:
+                self._progress = replace(self._progress, stopped=self.gate.exhausted)
+            self._soak()
+            self._decision = decide(self.rollout, self._progress, self.clock())
+            decision = self._decision
+            if interrupted:
+                decision = self._decision = replace(
+                    decision, start=(), stop="interrupted", why="", over=True
+                )
+            self.gate.stopped = decision.stop
+            busy = self._progress.busy | set(decision.start)
+            self._progress = replace(self._progress, busy=busy)
+            for name in decision.start:
+                self._began[name] = self.clock()
+                self._set(name, "queued", "connecting")
+            for name, why in never_begins(self.rollout, self._progress, decision.stop).items():
+                self._set(name, "skipped", why)
+        self._tell(decision)
+        over = decision.over and not busy
+        self._publish(last=over)
+        if over:
+            self._checker.shutdown(wait=False, cancel_futures=True)
+        return Turn(decision.start, decision.over, self._wait_s(decision))
+
+    def _wait_s(self, decision: Decision) -> float:
+        wake = _LOOK_S if decision.wake_s is None else decision.wake_s
+        return max(0.05, min(wake, _LOOK_S))
+
+    def hear(self, event: Event) -> None:
+        """An event of a node that is at work."""
+        with self._lock:
+            if event.kind == "started":
+                self._set(event.node, "changing", event.text)
+            elif event.kind == "rebooting":
+                self._set(event.node, "changing", f"reboots: {event.text}")
+            elif event.kind == "verifying":
+                self._set(event.node, "validating", "")
+            elif event.kind in ("draining", "waiting", "probing"):
+                shown = self._shown.get(event.node)
+                if shown is not None:
+                    shown.why = event.text or event.kind
+
+    def note(self, node: str, phase: str, why: str) -> None:
+        """A node's phase, as the maintenance of the nodes tells it."""
+        with self._lock:
+            self._set(node, phase, why)
+
+    def ended(self, node: NodeResult) -> None:
+        """A node has ended."""
+        end = End.RELEASED
+        if node.exit_code:
+            end = End.SKIPPED if node.status in _UNTOUCHED else End.FAILED
+        with self._lock:
+            self._progress = replace(
+                self._progress,
+                busy=self._progress.busy - {node.name},
+                ended={**self._progress.ended, node.name: end},
+                wave_ended_at=self.clock(),
+            )
+            self._set(node.name, end.value, node.reason)
+
+    @property
+    def stopped(self) -> str:
+        """Why it ended early."""
+        return self._decision.stop
+
+    # --- control -----------------------------------------------------------------------
+
+    def _places(self) -> list[Board]:
+        return [*self.boards, *(one for one in self.gate.entered if isinstance(one, Board))]
+
+    def _look(self) -> None:
+        """See whether somebody paused or aborted it."""
+        if self.clock() - self._looked < _LOOK_S:
+            return
+        self._looked = self.clock()
+        texts = [board.control() for board in self._places()]
+        if None in texts:
+            return  # a place that cannot be read now lifts no pause
+        controls = [one for text in texts if (one := read_control(text or "", self.run))]
+        aborts = [str(one) for one in controls if one.action == ABORT]
+        pauses = [str(one) for one in controls if one.action != ABORT]
+        paused = pauses[0] if pauses else ""
+        with self._lock:
+            self.gate.paused, self.gate.aborted = paused, bool(aborts)
+            self._progress = replace(
+                self._progress,
+                paused=paused,
+                stopped=self._progress.stopped or (aborts[0] if aborts else ""),
+            )
+
+    # --- soak time ---------------------------------------------------------------------
+
+    def _soak(self) -> None:
+        """Check the nodes that are done, every minute and once at the end of the soak time."""
+        decision, now = self._decision, self.clock()
+        if not decision.soaking or self._progress.stopped:
+            return
+        if self._checking is not None:
+            if not self._checking.done():
+                return
+            bad = self._checking.result()
+            self._checking = None
+            if bad:
+                words = "; ".join(f"{name}: {why}" for name, why in list(bad.items())[:4])
+                stop = f"a check during the soak time failed: {words}"
+                self._progress = replace(self._progress, stopped=stop)
+                for name, why in bad.items():
+                    self._set(name, "failed", f"during the soak time: {why}")
+            elif self._last_check:
+                self._progress = replace(self._progress, checked=decision.wave)
+            return
+        late = now - self._progress.wave_ended_at >= self.rollout.soak_s
+        if late or now - self._checked_at >= _CHECK_S:
+            self._checked_at, self._last_check = now, late
+            good = {
+                name: now - self._began.get(name, now)
+                for name, end in self._progress.ended.items()
+                if end is End.RELEASED
+            }
+            self._checking = self._checker.submit(self._checks, good)
+
+    def _checks(self, ages_s: Mapping[str, float]) -> Mapping[str, str]:
+        try:
+            return self.check(ages_s) if ages_s else {}
+        except GpustateError as error:
+            return {"the check": str(error)}
+        except Exception as error:  # noqa: BLE001  a check that cannot be made must stop the rollout, not hang it
+            return {"the check": f"{type(error).__name__}: {error} (a bug in gpustate)"}
+
+    # --- what is shown -----------------------------------------------------------------
+
+    def _now(self) -> str:
+        return datetime.fromtimestamp(self.clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _set(self, name: str, phase: str, why: str) -> None:
+        shown = self._shown.get(name)
+        if shown is None:
+            return
+        if shown.phase != phase:
+            shown.phase, shown.since = phase, self._now()
+        shown.why = " ".join(why.split())[:200]
+
+    def _tell(self, decision: Decision) -> None:
+        words = decision.stop and f"no further node begins: {decision.stop}"
+        words = words or decision.why
+        if words and words != self._told:
+            self.say(words)
+        self._told = words
+
+    @property
+    def state(self) -> str:
+        """What the rollout is doing, in one word."""
+        if self._decision.stop:
+            return "stopping" if self._progress.busy else "stopped"
+        if self._progress.paused:
+            return "paused"
+        if self._decision.soaking:
+            return "soaking"
+        if self._decision.over and not self._progress.busy:
+            return "done"
+        return "waiting" if self._decision.wake_s and not self._progress.busy else "running"
+
+    def document(self) -> dict[str, Any]:
+        """How far it is."""
+        with self._lock:
+            waves = {place.name: place.wave for place in self.rollout.places}
+            return {
+                "format": "gpustate.rollout/1",
+                "run": self.run,
+                "person": self.person,
+                "state": self.state,
+                "why": self._decision.stop or self._decision.why,
+                "updated": self._now(),
+                "wave": self._decision.wave + 1,
+                "waves": max(waves.values(), default=0) + 1,
+                "nodes": {
+                    name: {
+                        "phase": shown.phase,
+                        "since": shown.since,
+                        "why": shown.why or self._waits_for(name, waves[name], shown.phase),
+                        "wave": waves[name] + 1,
+                    }
+                    for name, shown in self._shown.items()
+                },
+            }
+
+    def _waits_for(self, name: str, wave: int, phase: str) -> str:
+        """Why a node that has not begun waits."""
+        if phase != "queued" or name in self._progress.busy:
+            return ""
+        if wave > self._decision.wave:
+            return f"waits for wave {wave}"
+        return self._decision.why or "waits for a slot"
+
+    def _publish(self, *, last: bool) -> None:
+        """Show it where colleagues look, after a change and every few seconds at most."""
+        places = self._places()
+        at, before = self._published
+        if not places or (self.clock() - at < _PUBLISH_S and not last):
+            return
+        made = self.document()
+        text = json.dumps(made, separators=(",", ":"))
+        if text.replace(made["updated"], "") == before and not last:
+            return
+        self._published = (self.clock(), text.replace(made["updated"], ""))
+        for board in places:
+            board.publish("" if last else text)

@@ -1,0 +1,59 @@
+"""Killed before and after every write by scontrol, the next run ends with every node of Slurm done and in service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import shares
+from rolloutbed import finish
+from slurmpoints import WORDS, SlurmBed
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmBed]:
+    made = SlurmBed(tmp_path_factory.mktemp("slurm"))
+    yield made
+    made.close()
+
+
+def test_the_run_after_a_killed_one_ends_with_every_node_done_and_resumed(bed: SlurmBed) -> None:
+    bed.reset()
+    ran = bed.run(*WORDS)
+    assert ran.code == 0, ran.text
+    assert bed.slurm_wrong() == []
+    writes = bed.writes
+    for machine in ("n0", "n1"):
+        wanted = {f"DRAIN {machine} 1", f"UNDRAIN {machine} 1", f"Reason {machine} 1"}
+        assert wanted <= set(writes)
+    points = [(write, when) for write in writes for when in ("before", "after")]
+    for write, when in shares.share("rollout points, Slurm", points, most=3):
+        bed.reset()
+        bed.killed(write, when)
+        again = bed.run(*WORDS)
+        assert again.code == 0, f"killed {when} {write}: {again.text}"
+        assert bed.slurm_wrong() == [], f"killed {when} {write}: {again.text}"
+
+
+def test_a_drain_of_someone_else_during_the_hold_stays(bed: SlurmBed) -> None:
+    bed.reset()
+    machine = bed.machines[0]
+    machine.stop_at("1")
+    hold = bed.hold(machine)
+    command = bed.start("-l", "n0")
+    assert hold.wait(60.0)
+    path = bed.head.folder / "slurm.json"
+    nodes = json.loads(path.read_text())
+    nodes["n0"] |= {"reason": "disk swap", "user": "bob"}
+    path.write_text(json.dumps(nodes))
+    hold.never_again()
+    hold.go()
+    hold.close()
+    ran = finish(command)
+    assert ran.code == 0, ran.text
+    assert "disk swap by bob" in ran.text
+    assert json.loads(path.read_text())["n0"]["state"] == "drained"
+    assert not [write for write in bed.writes if write.startswith(("UNDRAIN", "Reason"))]

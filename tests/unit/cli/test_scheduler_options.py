@@ -1,0 +1,52 @@
+"""Options of a drain replace the policy's values only where they are given, and a retry repeats them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from gpustate.cli.context import context
+from gpustate.cli.schedulers import scheduler_options, schedulers_of
+from gpustate.core.drain import DrainOverrides, DrainPolicy
+
+POLICY = DrainPolicy(wait_selector="app=job", wait_timeout_s=60.0, node_after_gpu_pods=True)
+
+
+def parsed(*words: str) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+
+    @click.command()
+    @scheduler_options
+    def verb(**options: Any) -> None:
+        seen.update(options)
+
+    result = CliRunner().invoke(verb, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return seen
+
+
+def test_without_options_the_policy_counts() -> None:
+    assert schedulers_of(parsed()).overrides == DrainOverrides()
+    assert schedulers_of({}).overrides.on(POLICY) == POLICY
+
+
+@pytest.mark.parametrize(
+    ("words", "overrides"),
+    [
+        (("--drain-timeout", "0"), DrainOverrides(timeout_s=0.0)),
+        (("--drain-force", "--keep-emptydir-data"), DrainOverrides(True, False)),
+        (("--no-drain-force", "--grace-period", "0"), DrainOverrides(False, grace_period_s=0)),
+        (("--pod-selector", "a=b"), DrainOverrides(pod_selector="a=b")),
+        (("--wait-selector", "", "--wait-timeout", "9"), DrainOverrides(wait_selector="", wait_timeout_s=9.0)),
+    ],
+)  # fmt: skip
+def test_an_option_is_an_override_and_stands_in_the_retry(
+    words: tuple[str, ...], overrides: DrainOverrides
+) -> None:
+    options = parsed(*words)
+    assert schedulers_of(options).overrides == overrides
+    retry = context("apply", "p.yml", options)["retry"]
+    assert parsed(*retry[3:]) == options

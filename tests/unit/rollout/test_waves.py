@@ -1,0 +1,305 @@
+"""Waves of a run: their nodes, how far it goes on after failures, pause, abort and soak time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.core.outcome import NodeResult, NodeStatus
+from gpustate.core.policy import Policy
+from gpustate.engine import fleet
+from gpustate.engine.events import Event
+from gpustate.engine.turns import Turn
+from gpustate.errors import UsageError
+from gpustate.rollout import windows
+from gpustate.rollout.board import Control
+from gpustate.rollout.strategy import Strategy
+from gpustate.rollout.waves import Check, Waves, cut
+
+NAMES = [f"n{number}" for number in range(10)]
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names of nodes whose walk fails."""
+    names: set[str] = set()
+
+    class Walk:
+        def __init__(self, session: Any, resolved: Any, *_: Any) -> None:
+            self.name = resolved.node.name
+
+        def run(self) -> NodeResult:
+            failed = self.name in names
+            return NodeResult(self.name, NodeStatus.FAILED if failed else NodeStatus.OK)
+
+    monkeypatch.setattr(fleet, "Walk", Walk)
+    return names
+
+
+def run(*, serial: tuple[str, ...] = (), max_failures: int = 0) -> fleet.FleetResult:
+    inventory = Inventory("test", tuple(InventoryNode(name) for name in NAMES))
+    strategy = Strategy(serial, max_failures)
+    turns = Waves(strategy.rollout(inventory, 1, 0.0))
+    return fleet.run(fleet.Request(Policy(), inventory, apply=True, forks=1, turns=turns))
+
+
+def test_the_batch_of_the_first_failure_is_the_last(broken: set[str]) -> None:
+    broken.add("n1")
+    result = run(serial=("1", "3"))
+    assert [node.name for node in result.nodes] == NAMES[:4]
+    assert result.skipped == NAMES[4:]
+
+
+@pytest.mark.parametrize(("most", "begun"), [(1, 2), (2, 5), (3, 10)])
+def test_nothing_is_begun_once_so_many_have_failed(broken: set[str], most: int, begun: int) -> None:
+    broken.update({"n1", "n4"})
+    for serial in ((), ("2",), ("1", "3")):
+        result = run(serial=serial, max_failures=most)
+        assert [node.name for node in result.nodes] == NAMES[:begun]
+        assert result.skipped == NAMES[begun:]
+
+
+def test_without_batches_all_nodes_are_begun(broken: set[str]) -> None:
+    broken.update(NAMES)
+    assert run().skipped == []
+
+
+# --- waves -----------------------------------------------------------------------------
+
+
+def nodes(*names: str, **variables: str) -> list[InventoryNode]:
+    return [InventoryNode(name, vars=variables) for name in names]
+
+
+def test_canaries_come_first_and_sizes_count_all_nodes() -> None:
+    found = cut(nodes(*NAMES), ("1", "20%", "50%"), frozenset({"n4", "n7"}))
+    assert found == [["n4", "n7"], ["n0"], ["n1", "n2"], ["n3", "n5", "n6", "n8", "n9"]]
+
+
+def test_nodes_of_an_nvlink_domain_come_in_one_wave() -> None:
+    domains = {"n1": "d1", "n8": "d1", "n2": "d2", "n3": "d2"}
+    found = cut(nodes(*NAMES), ("1", "2"), frozenset({"n8"}), domains)
+    assert found[0] == ["n1", "n8"], "a canary brings its whole domain"
+    assert found[1:] == [["n0"], ["n2", "n3"], ["n4", "n5"], ["n6", "n7"], ["n9"]]
+
+
+def fleet_of(*found: InventoryNode) -> Inventory:
+    return Inventory("test", found)
+
+
+def test_the_inventory_or_the_cluster_names_racks_and_domains() -> None:
+    inventory = fleet_of(*nodes("a", "b", gpustate_rack="r1"), *nodes("c"))
+    rollout = Strategy(spread="gpustate_rack").rollout(inventory, 5, 0.0)
+    assert [place.rack for place in rollout.places] == ["gpustate_rack=r1"] * 2 + [""]
+    labels = {"topology.kubernetes.io/rack": {"c": "r9"}, "nvidia.com/gpu.clique": {"a": "u.1"}}
+    by_label = Strategy(("1",), spread="topology.kubernetes.io/rack")
+    rollout = by_label.rollout(inventory, 5, 0.0, lambda key: labels.get(key, {}))
+    assert [place.rack for place in rollout.places] == ["", "", "topology.kubernetes.io/rack=r9"]
+    with pytest.raises(UsageError, match="--spread row: no node has"):
+        Strategy(spread="row").rollout(inventory, 5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        (Strategy(soak="10"), "--soak: invalid duration"),
+        (Strategy(window="22-05"), "invalid maintenance window"),
+        (Strategy(window="Mon-Fry 22:00-05:00"), "invalid days"),
+        (Strategy(window="22:00-24:30"), "invalid time 24:30"),
+        (Strategy(window="22:00-22:00"), "is never open"),
+        (Strategy(window="22:00-05:00 Mars/Olympus"), "unknown time zone"),
+        (Strategy(window="Mon 08:00-12:00"), "never open inside of --window"),
+        (Strategy(("x",)), "--serial"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_node_is_reached(
+    strategy: Strategy, words: str
+) -> None:
+    inventory = fleet_of(*nodes("a", gpustate_window="Sat 08:00-12:00 Europe/Berlin"))
+    with pytest.raises(UsageError, match=words):
+        strategy.rollout(inventory, 5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "wait_h"),
+    [
+        ("Mon-Fri 22:00-05:00", "2026-11-27T21:00", 1),  # a Friday
+        ("Mon-Fri 22:00-05:00", "2026-11-28T04:59", 0),  # its night
+        ("Mon-Fri 22:00-05:00", "2026-11-28T05:00", 65),  # until Monday 22:00
+        ("22:00-05:00 Europe/Berlin", "2026-11-27T21:00", 0),
+        ("Sat,Sun 00:00-24:00", "2026-11-27T23:00", 1),
+        ("Sun 08:00-09:00; Mon 08:00-09:00", "2026-11-29T09:00", 23),
+        ("02:00-03:00 Europe/Berlin", "2026-10-25T00:30", 0),  # clocks go back at 01:00Z
+    ],
+)
+def test_windows_open_on_their_days_in_their_time_zone(text: str, at: str, wait_h: float) -> None:
+    found = windows.parse(text)
+    now = datetime.fromisoformat(f"{at}:00+00:00").timestamp()
+    assert windows.wait_s(found, now) == wait_h * 3600
+
+
+# --- the loop --------------------------------------------------------------------------
+
+
+@dataclass
+class Desk:
+    """A board in memory."""
+
+    request: str | None = ""
+    shown: list[str] = field(default_factory=list)
+
+    def publish(self, progress: str) -> None:
+        self.shown.append(progress)
+
+    def control(self) -> str | None:
+        return self.request
+
+
+@dataclass
+class Loop:
+    """A rollout whose nodes take no time, with a clock of its own."""
+
+    strategy: Strategy
+    check: Check = lambda _: {}
+    slots: int = 5
+    now: float = 1_795_000_000.0
+    desk: Desk = field(default_factory=Desk)
+    said: list[str] = field(default_factory=list)
+    waves: Waves = field(init=False)
+
+    def __post_init__(self) -> None:
+        rollout = self.strategy.rollout(fleet_of(*nodes(*NAMES)), self.slots, self.now)
+        self.waves = Waves(
+            rollout,
+            "r1",
+            "ann@ops1",
+            check=self.check,
+            boards=(self.desk,),
+            clock=lambda: self.now,
+            say=self.said.append,
+        )
+
+    def step(self, seconds: float = 3.0) -> Turn:
+        self.now += seconds
+        return self.waves.next(interrupted=False)
+
+    def end(self, *names: str, status: NodeStatus = NodeStatus.OK) -> None:
+        for name in names:
+            self.waves.ended(NodeResult(name, status))
+
+    def until(self, done: Callable[[Turn], bool], seconds: float = 3.0) -> Turn:
+        for _ in range(2000):
+            turn = self.step(seconds)
+            if done(turn):
+                return turn
+            time.sleep(0.001)  # a check runs in a thread of its own
+        raise AssertionError(self.waves.document())
+
+    def phases(self) -> dict[str, str]:
+        return {name: row["phase"] for name, row in self.waves.document()["nodes"].items()}
+
+
+def test_a_pause_holds_the_next_nodes_until_it_is_lifted() -> None:
+    loop = Loop(Strategy(("2",)))
+    assert loop.step().start == ("n0", "n1")
+    loop.desk.request = Control("r1", "pause", "bob@ops2", "2026-11-24T10:00:00Z").text()
+    loop.end("n0", "n1")
+    assert loop.step().start == ()
+    assert loop.waves.gate.paused == "paused by bob@ops2 since 2026-11-24T10:00:00Z"
+    assert loop.waves.state == "paused"
+    loop.desk.request = None
+    assert loop.step().start == (), "a board that cannot be read lifts no pause"
+    loop.desk.request = Control("r0", "pause", "bob@ops2", "x").text()
+    assert loop.step().start == ("n2", "n3"), "a request to another run does not count"
+
+
+def test_an_abort_ends_it_after_the_nodes_under_way() -> None:
+    loop = Loop(Strategy(("2",)))
+    loop.step()
+    loop.desk.request = Control("r1", "abort", "bob@ops2", "10:00").text()
+    turn = loop.step()
+    assert (turn.start, turn.over) == ((), True)
+    assert loop.waves.gate.aborted
+    loop.end("n0", "n1")
+    assert loop.step().over
+    assert loop.waves.stopped == "aborted by bob@ops2 since 10:00"
+    assert loop.phases()["n0"] == "released"
+    assert loop.phases()["n9"] == "skipped"
+    assert loop.desk.shown[-1] == "", "nothing is left behind"
+
+
+def test_the_nodes_done_so_far_are_checked_during_the_soak_time() -> None:
+    checks: list[tuple[float, dict[str, float]]] = []
+    loop = Loop(Strategy(("2",), soak="10m"))
+
+    def check(ages_s: Mapping[str, float]) -> Mapping[str, str]:
+        checks.append((loop.now, dict(ages_s)))
+        return {}
+
+    loop.waves.check = check
+    loop.step()
+    loop.end("n0", "n1")
+    ended = loop.now
+    assert loop.until(lambda turn: bool(turn.start)).start == ("n2", "n3")
+    assert loop.now - ended >= 600
+    assert [set(ages) for _, ages in checks] == [{"n0", "n1"}] * len(checks)
+    assert checks[-1][0] - ended >= 600, "once at its end"
+    assert len(checks) > 5, "and every minute"
+    assert 600 <= checks[-1][1]["n0"] <= 700
+
+
+def test_a_failed_check_stops_the_rollout_and_names_the_node() -> None:
+    loop = Loop(Strategy(("2",), soak="10m"), check=lambda _: {"n1": "GPU 0: Xid 79"})
+    loop.step()
+    loop.end("n0", "n1")
+    loop.until(lambda turn: turn.over)
+    assert loop.waves.stopped == "a check during the soak time failed: n1: GPU 0: Xid 79"
+    assert loop.phases() == {"n0": "released", "n1": "failed"} | dict.fromkeys(NAMES[2:], "skipped")
+
+
+def test_a_check_that_cannot_be_made_stops_the_rollout() -> None:
+    def check(ages_s: Mapping[str, float]) -> Mapping[str, str]:
+        raise ValueError("no")
+
+    loop = Loop(Strategy(("2",), soak="1m"), check=check)
+    loop.step()
+    loop.end("n0", "n1")
+    loop.until(lambda turn: turn.over)
+    assert "ValueError: no" in loop.waves.stopped
+
+
+def test_a_budget_that_is_used_up_ends_the_run_and_says_so() -> None:
+    loop = Loop(Strategy(max_failures=5), slots=1)
+    loop.step()
+    loop.waves.gate.exhausted = "--max-unavailable 1 is used up by n0"
+    loop.end("n0", status=NodeStatus.REFUSED)
+    assert loop.step().over
+    assert loop.said == ["no further node begins: --max-unavailable 1 is used up by n0"]
+
+
+def test_outside_of_its_window_nothing_begins_and_the_loop_says_why() -> None:
+    loop = Loop(Strategy(window="Sat 00:00-24:00"), now=1_795_000_000.0)  # a Wednesday
+    turn = loop.step()
+    assert (turn.start, turn.over) == ((), False)
+    assert loop.said == ["outside of the maintenance window"]
+    assert loop.waves.state == "waiting"
+    assert loop.until(lambda turn: bool(turn.start), 3600.0).start == tuple(NAMES[:5])
+
+
+def test_the_phase_of_every_node_is_shown_with_the_reason() -> None:
+    loop = Loop(Strategy(("3",)))
+    loop.step()
+    loop.waves.gate.note("n0", "held", "n0 in Kubernetes")
+    loop.waves.hear(Event("n1", "started", "stage 1: driver"))
+    loop.end("n2", status=NodeStatus.FAILED)
+    shown = loop.waves.document()["nodes"]
+    assert (shown["n0"]["phase"], shown["n0"]["why"]) == ("held", "n0 in Kubernetes")
+    assert (shown["n1"]["phase"], shown["n1"]["why"]) == ("changing", "stage 1: driver")
+    assert shown["n2"]["phase"] == "failed"
+    assert (shown["n5"]["phase"], shown["n5"]["why"]) == ("queued", "waits for wave 1")
