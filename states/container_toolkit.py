@@ -179,6 +179,11 @@ class ContainerToolkitInstalled(State[Observed]):
         }
         return {key: value for key, value in keys.items() if value is not None}
 
+    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+        there = set(observed.versions.values())
+        version = there.pop() if len(there) == 1 else None
+        return {"version": version} if version is not None and " " not in version else {}
+
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.one_version(PACKAGES, self.version)
 

@@ -59,6 +59,9 @@ def roll_out(
         def say(text: str) -> None:
             events(Event("", "rollout", text))
 
+        def announce(text: str) -> None:
+            events(Event("", "wave", text))
+
         if scheduled is not None and strategy.watched:
             scheduled.enter(say, stop)
         request.turns = Waves(
@@ -69,6 +72,7 @@ def roll_out(
             gate=gate,
             boards=(RecordBoard(request.run),) if started is not None else (),
             say=say,
+            announce=announce,
         )
         if started is not None:
             started(request.run)
@@ -139,7 +143,8 @@ def gpu_failures(node: Node, age_s: float) -> str:
         f"{quarantine.SCRIPT}{xids.SCRIPT}printf 'uptime=%s\\n' \"$(cut -d ' ' -f 1 /proc/uptime)\""
     ).stdout
     observed = chain_probe.parse(text, nvml)
-    up_s = float(text.rpartition("uptime=")[2].split()[0])
+    uptime = text.rpartition("uptime=")[2].split()
+    up_s = float(uptime[0]) if uptime else 0.0
     found = [
         one.text
         for one in health.failed(health.judge(nvml))

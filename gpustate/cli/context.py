@@ -33,6 +33,7 @@ _VALUES = {
     "spread": "--spread",
     "max_disruption": "--max-disruption",
     "reason": "--reason",
+    "driver": "--driver",
     "folder": "--tests",
     "tests_limit": "--tests-limit",
     "kubeconfig": "--kubeconfig",
@@ -56,6 +57,7 @@ _FLAGS = {
     "ignore_scheduler": "--ignore-scheduler",
     "delete_emptydir_data": "--delete-emptydir-data",
     "drain_force": "--drain-force",
+    "rollback_on_failure": "--rollback-on-failure",
     "yes": "--yes",
 }
 #: Flags that replace the policy's value when they are off.

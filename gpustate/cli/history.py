@@ -103,6 +103,8 @@ def _run(page: Page, row: Mapping[str, Any], *, whole: bool) -> None:
     good = outcome.get("exit_code") == 0
     words = outcome.get("summary") or outcome.get("error") or ""
     page.add("    ", (f"exit {outcome.get('exit_code')}", "green" if good else "red"), f"  {words}")
+    if outcome.get("stopped"):
+        page.add(f"    stopped: {outcome['stopped']}")
     if not whole:
         return
     for status, names in outcome.get("nodes", {}).items():

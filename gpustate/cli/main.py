@@ -73,6 +73,12 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "convert",
         "Convert a policy to YAML, Python or ClusterPolicy.",
     ),
+    "upgrade": (
+        "upgrade",
+        "upgrade",
+        "Upgrade the driver in waves; a wave in which a node fails is rolled back.",
+    ),
+    "rollback": ("rollback", "rollback", "Take nodes back to before a run."),
     "remove": ("remove", "remove", "Remove everything a policy installed."),
     "lock": (
         "lock",
@@ -93,6 +99,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "history",
         "history",
         "Show the last runs from this controller: person, policy, reason, outcome.",
+    ),
+    "support-bundle": (
+        "support_bundle",
+        "support_bundle",
+        "Collect versions, policy, run, logs and diagnosis of nodes for a bug report.",
     ),
     "status": (
         "status",

@@ -207,6 +207,16 @@ class State(BaseModel, Generic[ObservedT]):
         """MAY: say why this node must not reboot now (a kernel without a built module)."""
         return None
 
+    def pinned(self, observed: ObservedT) -> Mapping[str, Any]:
+        """MAY: parameters that a rollback to this observation needs beside those of the run before. Pure.
+
+        For what the parameters leave open: the exact versions of packages, where a policy names a branch or nothing.
+
+        Args:
+            observed: before a run changed anything.
+        """
+        return {}
+
     def preview(self, observed: ObservedT) -> str:
         """MAY: sh that adds to the folders below ``$T`` what the steps will add to the package manager's own.
 

@@ -66,15 +66,14 @@ class _Receiver(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Receiver
-
     def do_POST(self) -> None:
+        assert isinstance(self.server, _Receiver)
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.bodies.append(json.loads(body))
         self.send_response(200)
         self.end_headers()
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:
         pass
 
 
@@ -134,6 +133,8 @@ def test_events_on_standard_output_are_alone_there(
     assert about["command"][:3] == ["gpustate", "apply", "policy.py"]
     assert found[-1]["outcome"]["changed"] == ["gpu[1-2]"]
     assert {one["run"] for one in found} == {found[0]["run"]}
+    waves = [one["text"] for one in found if one["kind"] == "wave"]
+    assert waves == ["wave 1 of 2: 1 node", "wave 2 of 2: 1 node"]
     kinds = [one["kind"] for one in found if one["node"] == "gpu1"]
     assert kinds[0] == "connecting"
     assert kinds[-1] == "finished"
