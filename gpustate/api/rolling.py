@@ -143,7 +143,8 @@ def gpu_failures(node: Node, age_s: float) -> str:
         f"{quarantine.SCRIPT}{xids.SCRIPT}printf 'uptime=%s\\n' \"$(cut -d ' ' -f 1 /proc/uptime)\""
     ).stdout
     observed = chain_probe.parse(text, nvml)
-    up_s = float(text.rpartition("uptime=")[2].split()[0])
+    uptime = text.rpartition("uptime=")[2].split()
+    up_s = float(uptime[0]) if uptime else 0.0
     found = [
         one.text
         for one in health.failed(health.judge(nvml))
