@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpustate import shell
@@ -21,7 +21,7 @@ from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
-from gpustate.formats.masking import MASK, mask_data, with_secrets
+from gpustate.formats.masking import MASK, mask, mask_data, with_secrets
 from gpustate.plan.make import Observations, applicable, observed_data
 
 FORMAT = "gpustate.before/1"
@@ -39,6 +39,7 @@ class StateBefore:
         settled: the run had nothing to do for it.
         pinned: parameters that pin what was observed.
         observed: what was observed, secrets masked.
+        left: texts of files, by field of the observation, as the run leaves them; none with a secret.
     """
 
     parameters: Mapping[str, Any]
@@ -46,6 +47,7 @@ class StateBefore:
     settled: bool = False
     pinned: Mapping[str, Any] = field(default_factory=dict[str, Any])
     observed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    left: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,10 @@ class RunBefore:
 
 
 def record(
-    states: Sequence[AnyState], observations: Observations, results: Mapping[str, StateResult]
+    states: Sequence[AnyState],
+    observations: Observations,
+    results: Mapping[str, StateResult],
+    probe: Callable[[Sequence[AnyState]], Mapping[str, object]],
 ) -> dict[str, StateBefore]:
     """What a run is about to change from.
 
@@ -82,27 +87,46 @@ def record(
         states: those of the run.
         observations: of the node, before anything is changed.
         results: its plan.
+        probe: observes the node as other states do, by name: those that remove what is there look for less.
     """
     seen = observed_data(states, observations)
     found: dict[str, StateBefore] = {}
+    removals = [
+        build(type(state), {**parameters(state), "ensure": "absent"})
+        for state in states
+        if state.name in seen and results[state.name].outcome is not Outcome.UNCHANGED
+    ]
+    bare = probe(removals)
+    absent = {one.name for one in removals if one.name in bare and _is_empty(one, bare[one.name])}
     for state in states:
         if state.name not in seen or applicable(state, observations.view) is not None:
             continue
         observed = observations.observed[state.name]
         given = parameters(state)
         idle = results[state.name].outcome is Outcome.UNCHANGED
-        gone = build(type(state), {**given, "ensure": "absent"})
-        absent = not idle and _is_empty(gone, observed)
         # A validation that is due again says nothing about its parameters.
         same = (state.validating and not state.absent) or _is_empty(state, observed)
         found[state.name] = StateBefore(
             mask_data(given),
-            absent,
-            idle or (same and not absent),
+            state.name in absent,
+            idle or (same and state.name not in absent),
             mask_data(dict(_pinned(build(type(state), {**given, "ensure": "present"}), observed))),
             mask_data(seen[state.name]),
+            _left(state, observed),
         )
     return found
+
+
+def _left(state: AnyState, observed: object) -> dict[str, str]:
+    """Texts of files that a rollback restores to the byte, as the run leaves them."""
+    try:
+        wanted = state.desired(observed) if state.restored else observed
+    except Exception:  # noqa: BLE001  a bug in a state must not end the run
+        return {}
+    texts = {name: getattr(wanted, name) for name in state.restored}
+    return {
+        name: text for name, text in texts.items() if isinstance(text, str) and mask(text) == text
+    }
 
 
 def _is_empty(state: AnyState, observed: object) -> bool:
@@ -149,6 +173,7 @@ def read(line: str) -> RunBefore | None:
                 bool(row["settled"]),
                 dict(row["pinned"]),
                 dict(row["observed"]),
+                {str(key): str(text) for key, text in row["left"].items()},
             )
             for name, row in data["states"].items()
         }
@@ -233,7 +258,7 @@ def way_back(
         try:
             if values is None:
                 raise _StaysError(why)
-            state = _built(kinds, name, values, mine)
+            state = _restoring(_built(kinds, name, values, mine), then, last)
         except GpustateError as error:
             changed = any(not r.states[name].settled for r in records[at:] if name in r.states)
             text = f"{name} cannot go back: {error}; it stays as it is"
@@ -271,6 +296,29 @@ def _values(then: StateBefore, earlier: StateBefore | None) -> tuple[Mapping[str
             f"{', '.join(sorted(then.pinned))} it keeps the parameters of the run"
         )
     return None, "it was there before gpustate's records begin, so its parameters are unknown"
+
+
+def _restoring(state: AnyState, then: StateBefore, last: StateBefore) -> AnyState:
+    """The same state, with files restored to the byte that are still as the last run left them."""
+    kind = type(state)
+    texts = {
+        name: (left, then.observed[name])
+        for name, left in last.left.items()
+        if name in kind.restored and MASK not in (then.observed.get(name) or MASK)
+    }
+    if not texts or state.absent:
+        return state
+
+    def desired(self: AnyState, observed: Any) -> Any:
+        wanted = kind.desired(self, observed)
+        same = {
+            name: text for name, (left, text) in texts.items()
+            if getattr(observed, name) in (left, text)
+        }  # fmt: skip
+        return replace(wanted, **same)
+
+    names = {"desired": desired, "__doc__": kind.__doc__, "__module__": kind.__module__}
+    return build(type(kind.__name__, (kind,), names), parameters(state))
 
 
 def _built(

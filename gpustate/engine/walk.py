@@ -13,6 +13,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -208,9 +209,25 @@ class Walk:
             options.holder.name,
             options.ticket,
             options.undoes.get(self.result.name, ""),
-            before.record(self.states, observations, results),
+            before.record(self.states, observations, results, self._as_seen_by),
         )
         return ops.Before(options.run, made.text())
+
+    def _as_seen_by(self, states: Sequence[AnyState]) -> Mapping[str, object]:
+        """The node as other states observe it; most of their queries are answered already."""
+
+        def probe(node: Node) -> dict[str, object]:
+            found: dict[str, object] = {}
+            for state in states:
+                with suppress(ProbeError, RefusedError):
+                    found[state.name] = state.probe(node)
+            return found
+
+        node, known = self.resolved.node, dict(self._known)
+        try:
+            return self._link.repeat(lambda: query_node(node, probe, self.session.answer, known))
+        except ProbeError:
+            return {}
 
     def _is_rejected(self) -> bool:
         """A state cannot be applied, and ``all_or_nothing`` excludes the rest."""

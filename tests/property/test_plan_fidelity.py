@@ -384,7 +384,9 @@ def test_a_rollback_leads_to_the_observation_before(name: str, data: st.DataObje
         return
     view = NodeView("n", (), {}, FactsQuery().placeholder())
     planned = {name: StateResult(name, Outcome.PENDING)}
-    seen = before.record([second], Observations(view, {name: then}), planned)
+    seen = before.record(
+        [second], Observations(view, {name: then}), planned, lambda _: {name: possible(clean, then)}
+    )
     runs = (
         before.RunBefore("first", states={name: before.StateBefore(parameters(first))}),
         before.RunBefore("second", states=seen),
