@@ -299,6 +299,24 @@ def test_others_of_the_failed_wave_go_back_and_earlier_ones_stay(tmp_path: Path)
     assert done.exit_code == 7
 
 
+def test_what_could_not_be_observed_stays_unless_it_was_recorded() -> None:
+    rows = {"first": StateBefore({"text": "two"})}
+    way = before.way_back((RunBefore("r", states=rows),), "r", KINDS)
+    assert "it could not be observed before the run" in way.stays[0]
+    earlier = RunBefore("q", states={"first": StateBefore({"text": "one"})})
+    way = before.way_back((earlier, RunBefore("r", states=rows)), "r", KINDS)
+    assert [getattr(state, "text", "") for state in way.states] == ["one"]
+
+
+def test_what_a_run_added_goes_first_in_reverse_then_the_rest_goes_back() -> None:
+    states = [
+        First(), Second(ensure="absent"), Third(ensure="absent"), Versioned(),
+    ]  # fmt: skip
+    names = [state.name for state in fleet.ordered_back(states)]
+    assert set(names[:2]) == {"second", "third"}
+    assert set(names[2:]) == {"first", "versioned"}
+
+
 @given(st.binary(max_size=60))
 def test_a_damaged_record_is_left_out(data: bytes) -> None:
     whole = RunBefore("r", states={"first": StateBefore({"text": "x"})}).text()
