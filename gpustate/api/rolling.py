@@ -64,19 +64,24 @@ def roll_out(
 
         if scheduled is not None and strategy.watched:
             scheduled.enter(say, stop)
+        boards = (RecordBoard(request.run),) if started is not None else ()
         request.turns = Waves(
             rollout,
             request.run,
             person,
-            check=soak_check(request),
+            check=soak_check(request, stop),
             gate=gate,
-            boards=(RecordBoard(request.run),) if started is not None else (),
+            boards=boards,
             say=say,
             announce=announce,
         )
         if started is not None:
             started(request.run)
-        return fleet.run(request, events, stop)
+        try:
+            return fleet.run(request, events, stop)
+        finally:
+            for board in boards:
+                board.publish("")
 
 
 def validation(policy: Policy) -> Policy | None:
@@ -89,7 +94,7 @@ def validation(policy: Policy) -> Policy | None:
     return policy.but(*forced) if forced else None
 
 
-def soak_check(request: fleet.Request) -> Check:
+def soak_check(request: fleet.Request, stop: Callable[[], bool]) -> Check:
     """Checks nodes of a request again: its validator, and what the kernel log and NVML say of their GPUs."""
     policy = validation(request.policy)
 
@@ -108,7 +113,8 @@ def soak_check(request: fleet.Request) -> Check:
                     run=fleet.new_run_id(),
                     ticket=f"soak time of {request.run}",
                     checks=node_checks(policy),
-                )
+                ),
+                stop=stop,
             )
             bad = {
                 node.name: node.reason or node.status.value

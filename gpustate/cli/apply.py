@@ -339,7 +339,7 @@ def carry_out(
             result.nodes,
             result.skipped,
             interrupted=result.interrupted,
-            stopped=result.stopped,
+            stopped="" if result.interrupted else result.stopped,
         )
         watchers.end(outcome)
         show_result(result, options)

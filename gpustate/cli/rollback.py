@@ -48,6 +48,7 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
     from gpustate.reporting.runs import run_of
 
     rules.read()
+    reports.check(options.get("reports") or (), options["serial"])
     inventory = common.load_inventory(options)
     quiet = options["output"] == "json"
     with common.watched(inventory, quiet=quiet) as (listen, stop):
@@ -80,7 +81,7 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
         context("rollback", run, options),
         reason=options.get("reason") or "",
         nodes=len(inventory.nodes),
-        waves=watching.wave_sizes(serial, (), inventory),
+        waves=watching.wave_sizes(serial, (), inventory, str(options.get("canary") or "")),
         plan=str(planned.document["id"]),
     )
     carry_out(

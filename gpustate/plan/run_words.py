@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpustate.plan.results import Results
+
 _NAMES = {
     "person": "Person",
     "reason": "Reason",
@@ -33,10 +35,10 @@ def facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def headline(
-    outcome: Mapping[str, Any], changed: int, failed: int, unchanged: int, skipped: int
-) -> str:
-    """The result in one sentence, from numbers of nodes."""
+def headline(outcome: Mapping[str, Any], found: Results, skipped: int) -> str:
+    """The result in one sentence; ``skipped`` is the number of nodes that were not started."""
+    parts = (found.changed, found.unchanged, found.failed)
+    changed, unchanged, failed = (len(found.names(part)) for part in parts)
     total = changed + failed + unchanged + skipped
     begun = f", {skipped} not started" if skipped else ""
     stopped = f" Stopped: {outcome['stopped']}." if outcome.get("stopped") else ""

@@ -222,3 +222,26 @@ def test_a_saved_plan_is_named_with_its_digest(gpustate: Cli, site: Path) -> Non
     data = (site / "plan.json").read_bytes()
     assert about["plan"] == json.loads(data)["id"]
     assert about["digest"] == hashlib.sha256(data).hexdigest()
+
+
+def test_a_killed_run_is_shown_as_such_and_can_be_resumed(
+    gpustate: Cli, site: Path, home: Path
+) -> None:
+    gpustate("apply", "policy.py", "-i", "good.yml", "--yes", "--reason", "CHG-8")
+    log = home / ".local/state/gpustate/audit.jsonl"
+    first, _ = log.read_text().splitlines()
+    log.write_text(first + "\n")
+    run = json.loads(first)["run"]
+    record = home / f".local/state/gpustate/runs/{run}.json"
+    record.write_text(record.read_text().replace('"ended": true', '"ended": false'))
+    shown = gpustate("history").out
+    assert "reason: CHG-8" in shown
+    assert f"killed; continue it with: gpustate resume {run}" in shown
+    done = gpustate("resume", "--yes", "--events", "events")
+    assert done.status == 0, done.err
+    assert events((site / "events").read_text())[-1]["outcome"]["exit_code"] == 0
+    assert "continue it" not in gpustate("history").out
+    assert [one["state"] for one in json.loads(gpustate("history", "-o", "json").out)["runs"]] == [
+        "killed",
+        "ended",
+    ]

@@ -5,13 +5,20 @@ from __future__ import annotations
 import base64
 import io
 import tarfile
+from typing import Any
 
+import fakecluster
 import pytest
+import sandbox
 
+from gpustate.cluster import pods
+from gpustate.core.facts import NodeFacts
 from gpustate.core.queries import Answer
 from gpustate.reporting import cluster_files, node_files, support_bundle
 from gpustate.reporting.node_files import CollectQuery, Item
 from gpustate.reporting.support_bundle import Archive
+
+Json = dict[str, Any]
 
 
 def answer(*lines: str) -> Answer:
@@ -69,6 +76,74 @@ def test_folders_are_safe_and_unique() -> None:
     found = support_bundle.folders(["gpu1", "a/b", "a_b", "..", "\u00fc"])
     assert len(set(found.values())) == 5
     assert all("/" not in one and not one.startswith(".") for one in found.values())
+
+
+#: Secrets in files of other programs, which nobody has registered.
+PLANTED = r"""
+mkdir -p /etc/containerd/conf.d /etc/docker /etc/crio/crio.conf.d /etc/modprobe.d "$G/runs/r1-1"
+printf '%s\n' '[plugins.x.registry.configs."r.example".auth]' 'username = "u"' 'password = "hunter2-a"' >/etc/containerd/config.toml
+printf '%s\n' 'auth = "hunter2-b"' >/etc/containerd/conf.d/99-x.toml
+printf '%s\n' '{"auths": {"r.example": {"auth": "hunter2-c"}}, "http-proxy": "http://u:hunter2-d@proxy.example"}' >/etc/docker/daemon.json
+printf '%s\n' 'options nvidia NVreg_X=1' >/etc/modprobe.d/nvidia.conf
+printf '%s\n' 'curl -H "Authorization: Bearer hunter2-e"' >"$G/runs/r1-1/out.1"
+echo '{"e":"end"}' >"$G/runs/r1-1/journal"; echo '{}' >"$G/runs/r1-1/info"
+"""
+
+
+@pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing())
+def test_a_real_collection_has_files_and_the_run_and_no_planted_secret() -> None:
+    query = CollectQuery("r1", 50)
+    ran = sandbox.run({"one": PLANTED + query.script()})["one"]
+    assert ran.status == 0, ran.output
+    found = query.parse(Answer(0, ran.output.encode()))
+    assert found.complete
+    items = {one.name: one for one in found.items}
+    assert "hunter2-a" in items["files/etc/containerd/config.toml"].text
+    assert items["files/etc/modprobe.d/nvidia.conf"].text == "options nvidia NVreg_X=1\n"
+    assert '{"e":"end"}' in items["run/r1-1/journal"].text
+    assert items["nvidia-smi"].status == 0
+    archive = Archive("t")
+    for one in found.items:
+        archive.add_text(one.name, one.text)
+    assert b"hunter2" not in b"".join(archive.files.values())
+    assert archive.files["run/r1-1/output"].startswith(b"== out.1\n")
+    assert archive.files["files/etc/containerd/conf.d/99-x.toml"] == b'auth = "(secret)"\n'
+
+
+class FakeApi:
+    """A cluster with one Node and three pods."""
+
+    def nodes(self) -> list[Json]:
+        return [fakecluster.node("gpu1")]
+
+    def pods_on(self, node: str) -> list[Json]:
+        assert node == "gpu1"
+        plugin = {"containers": [{"image": "nvcr.io/nvidia/k8s-device-plugin:v1"}]}
+        owner = [{"kind": "DaemonSet", "name": "p", "controller": True}]
+        metas = (
+            {"name": "job", "namespace": "a"},
+            {"name": "plugin", "namespace": "gpu", "ownerReferences": owner},
+            {"name": "ours", "namespace": "a", "labels": pods.LABELS},
+        )
+        return [{"metadata": meta, "spec": plugin, "status": {}} for meta in metas]
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_cluster_has_the_machine_s_node_and_only_our_and_nvidia_s_pods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_files, "connect", lambda path: FakeApi())
+    facts = {
+        "here": NodeFacts(boot_id="boot-gpu1", machine_id="machine-gpu1", system_uuid="UUID-GPU1"),
+        "away": NodeFacts(boot_id="x", machine_id="y", system_uuid="z"),
+    }
+    found, missing = cluster_files.collect("k", facts)
+    assert list(found) == ["here"]
+    assert found["here"]["node"]["metadata"]["name"] == "gpu1"
+    assert [pod["name"] for pod in found["here"]["pods"]] == ["plugin", "ours"]
+    assert "no Node of the cluster is this machine" in missing["away"]
 
 
 def test_pods_and_nodes_are_told_without_what_may_be_secret() -> None:
