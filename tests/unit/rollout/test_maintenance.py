@@ -163,6 +163,32 @@ def test_a_node_that_cannot_be_drained_is_released_unchanged() -> None:
     assert scheduler.calls == ["hold changes driver", "drain gpu", "release"]
 
 
+def test_a_node_that_failed_before_and_cannot_be_drained_stays_held() -> None:
+    """Its rollback, or the next apply, has not begun: what it was changed by is still in place."""
+    hold = Hold("r1", "ann@ops1", "changes driver", "failed", "")
+    scheduler = FakeScheduler(
+        current=Member("n1", ready=True, schedulable=False, hold=hold),
+        fails={"drain": NotDrainedError("pod a/b stays")},
+    )
+    with pytest.raises(NotDrainedError, match="pod a/b stays"):
+        maintenance(Kubernetes=scheduler).begin(subject(), said, never)
+    assert scheduler.calls == ["hold changes driver", "drain gpu", "note failed"]
+
+
+def test_a_failed_change_is_followed_by_its_rollback_in_the_same_run() -> None:
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    found.end(subject(), "driver failed", said)
+    hold = Hold("r2", "ann@ops1", "changes driver", "failed", "")
+    scheduler.current = Member("n1", ready=True, schedulable=False, hold=hold)
+    scheduler.calls.clear()
+    found.begin(subject(), said, never)
+    assert found.end(subject(), "", said) == ()
+    assert scheduler.calls[0] == "hold changes driver"
+    assert scheduler.calls[-1] == "release"
+
+
 @pytest.mark.parametrize(
     ("agent", "words"),
     [
