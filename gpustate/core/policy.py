@@ -39,6 +39,7 @@ from gpustate.core.state import AnyState, State
 from gpustate.core.where import NOWHERE
 from gpustate.errors import PolicyError
 from gpustate.formats.words import named, shown
+from gpustate.manifests.settings import ClusterObjects
 
 __all__ = [
     "Policy",
@@ -93,6 +94,7 @@ class Policy:
         places: where values stand, by path; readers of files give it.
         last: paths of values that no narrower layer replaces; the command line's.
         pace: what a batch of nodes must not exceed, numbers and percentages, where nobody says otherwise.
+        cluster: settings of the objects of the nodes' cluster.
 
     Raises:
         PolicyError: one name twice, or parameters for a group or node that cannot be.
@@ -109,6 +111,7 @@ class Policy:
         places: Mapping[Path, str] | None = None,
         last: Iterable[Path] = (),
         pace: Iterable[str] = (),
+        cluster: ClusterObjects | None = None,
     ) -> None:
         seen: set[str] = set()
         for state in states:
@@ -131,6 +134,7 @@ class Policy:
         self.nodes = self._overrides("nodes", nodes or {})
         self.last = _paths(last)
         self.pace = _sizes(pace)
+        self.cluster = cluster
         #: What a file said at those paths, with its place; for those who ask why.
         self.replaced: dict[Path, tuple[Any, str]] = {}
         #: What it was read from, where that is a file of another program.
@@ -168,6 +172,7 @@ class Policy:
             places=self.places if places is None else places,
             last=(*self.last, *last),
             pace=self.pace,
+            cluster=self.cluster,
         )
         made.replaced.update(self.replaced)
         made.original = self.original

@@ -37,6 +37,7 @@ from gpustate.gpu_operator.helm import (
 )
 from gpustate.gpu_operator.machines import with_machines
 from gpustate.gpu_operator.metrics import desired_metrics
+from gpustate.gpu_operator.objects import cluster_objects
 from gpustate.gpu_operator.operands import desired_operands
 from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import parts
@@ -49,9 +50,10 @@ from gpustate.gpu_operator.pools import (
 )
 from gpustate.gpu_operator.references import ReferenceResolver
 from gpustate.gpu_operator.runtime import desired_links, desired_runtime, desired_validator
+from gpustate.manifests import ClusterObjects
 
 #: Enabled by default, and without effect on a node or without a state yet.
-_ON_BY_DEFAULT = ("devicePlugin", "dcgm", "dcgmExporter")
+_ON_BY_DEFAULT = ("dcgm", "dcgmExporter")
 _OF_DRIVER = ("driver.", "gds.", "gdrcopy.")
 #: Allowed top-level keys of an object.
 _HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
@@ -74,6 +76,7 @@ class Reading:
         for_labels: parameters of nodes with labels, by NVIDIADriver.
         pace: upper limits of a batch of nodes.
         release: of the Operator that it was read for, as tagged.
+        objects: settings of the cluster's objects; ``None`` if the file has none.
     """
 
     kind: str
@@ -85,6 +88,7 @@ class Reading:
     for_labels: tuple[ForLabels, ...] = ()
     pace: tuple[str, ...] = ()
     release: str = ""
+    objects: ClusterObjects | None = None
 
 
 def read(text: str, file: str, *, strict: Strict = never_strict, release: str = "") -> Reading:
@@ -234,7 +238,7 @@ class _Reader:
                 "is not true"
             )
         states = with_machines(source, lambda: _stack(source, driver))
-        return self._reading("clusterpolicy", item, source, states, _ON_BY_DEFAULT)
+        return self._reading("clusterpolicy", item, source, states, _ON_BY_DEFAULT, objects=True)
 
     def _gpu_cluster(self, item: Item) -> Reading:
         source = self._source(self._spec(item), GPU_CLUSTER, "gpucluster")
@@ -283,7 +287,7 @@ class _Reader:
             for n in _ON_BY_DEFAULT
             if n != "dcgm" or of_chart or is_null(source.spec, "dcgm.enabled")
         )
-        return self._reading("helm", item, source, states, on)
+        return self._reading("helm", item, source, states, on, objects=True)
 
     def _nvidia_drivers_alone(self) -> Reading:
         own: list[str] = []
@@ -390,6 +394,8 @@ class _Reader:
         source: Source,
         states: tuple[DesiredState, ...],
         on: tuple[str, ...],
+        *,
+        objects: bool = False,
     ) -> Reading:
         silent = [name for name in on if source.spec.get(name, "enabled") is None]
         if silent:
@@ -397,12 +403,27 @@ class _Reader:
                 f"{self.file}: enabled in the Operator by default, and not set up by gpustate: "
                 f"{', '.join(silent)}"
             )
+        if objects and source.spec.get("devicePlugin", "enabled") is None:
+            source.notes.append(
+                f"{self.file}: enabled in the Operator by default, and set up only with "
+                "--cluster-objects: devicePlugin"
+            )
+        settings = cluster_objects(source, states) if objects else None
         notes = (*source.notes, *notes_on(source))
         name = item.text("metadata", "name")
         pace = next((one.pace for one in states if one.pace), ())
         nodes = (*self.for_nodes, *source.for_nodes)
         labels = tuple(self.for_labels)
-        return Reading(kind, name, states, notes, for_nodes=nodes, for_labels=labels, pace=pace)
+        return Reading(
+            kind,
+            name,
+            states,
+            notes,
+            for_nodes=nodes,
+            for_labels=labels,
+            pace=pace,
+            objects=settings,
+        )
 
 
 def _dra_stack(driver: Stack) -> tuple[DesiredState, ...]:

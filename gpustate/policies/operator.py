@@ -127,6 +127,7 @@ def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Polic
         nodes=nodes,
         places=places,
         pace=reading.pace,
+        cluster=reading.objects,
     )
     beside = tuple(preserving.companion_objects(reading))
     policy.original = Original(
