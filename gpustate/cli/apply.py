@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common, notes, rules
+from gpustate.cli import common, notes, objects, rules
 from gpustate.cli.context import context
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import UsageError
@@ -92,6 +92,8 @@ def apply_options(function: common.F) -> common.F:
 @common.lock_options
 @apply_options
 @scheduler_options
+@objects.object_options
+@objects.rollout_option
 def apply(policy: str, **options: Any) -> None:
     """Apply POLICY, or a saved PLAN exactly as it was saved.
 
@@ -132,7 +134,7 @@ def apply_policy(
             estimate=True,
             verb=verb,
         )
-        if not document["fleet"]["nodes"]["change"]:
+        if not document["fleet"]["nodes"]["change"] and not objects.changes(document):
             common.finish(planned.exit_code)
             return
         _confirm(verb, document, options, document["policy"].get("pace", ()))
@@ -144,6 +146,8 @@ def apply_policy(
 def _apply_plan(path: str, options: dict[str, Any]) -> None:
     from gpustate.api import saved
 
+    if options.get("cluster_objects"):
+        raise UsageError("a saved plan is only for nodes", fix="omit --cluster-objects")
     document = saved.read(path)
     rules.read()
     if not options["yes"]:
@@ -169,8 +173,11 @@ def _confirm(
     from gpustate.plan import render
     from gpustate.plan.overview import overview
 
+    objects_change = objects.changes(document)
     if not overview(document).counts["change"]:
-        return  # the plan has no changes
+        if objects_change:
+            click.confirm(f"{verb.capitalize()} {objects_change} objects?", abort=True, err=True)
+        return  # the plan changes no node
     names = [str(row["name"]) for row in document["nodes"]]
     sizes = batch_sizes(common.serial(options["serial"]), pace, len(names))
     batches = len(fleet.batches(names, sizes)) if sizes else 0
@@ -215,6 +222,13 @@ def execute(
         notes.report_unknown_targets(inventory, target, source)
     else:
         inventory = saved.only_planned(inventory, saved.document_of(target), source)
+    absent = ensure == "absent"
+    policy = target.policy if isinstance(target, api.PlanResult) else target
+    clusters = (
+        objects.clusters(policy, source, inventory, options, absent=absent)
+        if isinstance(policy, api.Policy)
+        else None
+    )
     run = fleet.new_run_id()
     record: Any = None
 
@@ -226,12 +240,15 @@ def execute(
         )
 
     quiet, resume = options["output"] == "json", f"gpustate resume {run}"
+    applied: list[dict[str, Any]] = []
     with common.watched(inventory, quiet=quiet, resume=resume) as (listen, stop):
+        if clusters is not None and absent:  # pods leave before what they use
+            applied = clusters.apply((), stop)
         result = api.apply(
             target,
             inventory,
             lock=common.lock_file(source, options) or False,
-            remove=ensure == "absent",
+            remove=absent,
             forks=options["forks"],
             max_disruption=options["max_disruption"],
             all_or_nothing=bool(options.get("all_or_nothing")),
@@ -248,7 +265,11 @@ def execute(
             read_policy=read_policy,
             partly_applied=partly_applied,
         )
+        if clusters is not None and not absent and not result.interrupted:
+            applied = clusters.apply(result.nodes, stop)
     document = result.document
+    if applied:
+        document = {**document, "clusters": applied}
     records.end(
         record,
         interrupted=result.interrupted or bool(result.skipped),
@@ -265,9 +286,10 @@ def execute(
     else:
         show(render.nodes_page(document, diff=options["diff"]))
         show(render.troubles_page(document, diff=options["diff"]))
+        objects.show(document)
         if result.skipped:
             click.echo(f"Not started: {render.names_line(result.skipped)}")
         if result.interrupted:
             click.echo(f"Interrupted. Resume it with: gpustate resume {result.run}")
         click.echo(result.summary)
-    common.finish(result.exit_code)
+    common.finish(result.exit_code, *objects.codes(document))
