@@ -59,7 +59,6 @@ def policy_of(
     states = [
         build(registry.get(row["state"]), row["parameters"], place=place) for row in data["states"]
     ]
-    layers = {key: data.get(key) or {} for key in ("groups", "nodes")}
     try:
         return Policy(
             *states,
@@ -68,7 +67,8 @@ def policy_of(
             allow=data.get("allow"),
             last=data.get("last", ()),
             pace=data.get("pace", ()),
-            **layers,
+            groups=data.get("groups") or {},
+            nodes=data.get("nodes") or {},
         )
     except PolicyError as error:
         raise PolicyError(f"the plan is damaged: {error.message}", place=place) from None
