@@ -15,6 +15,7 @@ from typing import Any
 import clusterusers
 import objectpods
 import pytest
+import shares
 from commands import Ran, gpustate
 from gpupods import allocated, delete, gpu_pod, import_image, report
 from labkubernetes import audit, create, get, kubectl, wait_for
@@ -52,6 +53,8 @@ policy = Policy(
 )
 """
 DEPLOY = "nvidia.com/gpu.deploy."
+USER = "objects"
+RULES = shares.share("rights for cluster objects", clusterusers.documented(), most=6)
 COMPONENTS = ("device-plugin", "gpu-feature-discovery")
 
 
@@ -272,21 +275,31 @@ def cycle(path: Path, policy: Path) -> list[str]:
     return []
 
 
-def test_the_documented_rights_suffice_and_each_is_needed(
-    cluster: Lab, every_kind: Path, switched_off: None
+@pytest.fixture(scope="module")
+def user(cluster: Lab) -> Path:
+    """Somebody who has the rights that a test grants."""
+    return clusterusers.user(cluster, USER)
+
+
+def test_the_documented_rights_suffice(
+    cluster: Lab, every_kind: Path, switched_off: None, user: Path
 ) -> None:
-    rules, name = clusterusers.documented(), "objects"
-    path, admin = clusterusers.user(cluster, name), Kubernetes(cluster).layout.user_file("admin")
-    clusterusers.grant(cluster, name, rules)
-    assert cycle(path, every_kind) == []
-    for rule in rules:
-        clusterusers.grant(cluster, name, [one for one in rules if one != rule])
-        wrong = wait_for(lambda: cycle(path, every_kind), f"it needs {rule}", 20)
-        group, resource, verb = rule
-        missing = f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
-        held = "RBAC permissions not currently held"
-        assert any(missing in words or held in words for words in wrong), (rule, wrong)
-        assert cycle(admin, every_kind) == []
+    clusterusers.grant(cluster, USER, clusterusers.documented())
+    assert wait_for(lambda: cycle(user, every_kind) == [], "the rights are known to the server", 20)
+
+
+@pytest.mark.parametrize("rule", RULES, ids="-".join)
+def test_every_documented_right_is_needed_and_named_when_it_is_missing(
+    cluster: Lab, every_kind: Path, switched_off: None, user: Path, rule: clusterusers.Rule
+) -> None:
+    rules = clusterusers.documented()
+    clusterusers.grant(cluster, USER, [one for one in rules if one != rule])
+    wrong = wait_for(lambda: cycle(user, every_kind), f"it needs {rule}", 30)
+    group, resource, verb = rule
+    missing = f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
+    held = "RBAC permissions not currently held"
+    assert any(missing in words or held in words for words in wrong), wrong
+    assert cycle(Kubernetes(cluster).layout.user_file("admin"), every_kind) == []
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commandline import Cli
 
+from gpustate.cli import objects
 from gpustate.reconcile.planning import Action
 
 ON = ("-i", "n1,n2")
@@ -57,3 +59,36 @@ def test_the_schema_of_plans_has_every_action() -> None:
     schema = json.loads((Path(__file__).parents[3] / "gpustate/plan/schema/plan.json").read_text())
     actions = schema["$defs"]["cluster"]["properties"]["objects"]["items"]["properties"]["action"]
     assert set(actions["enum"]) == {one.value for one in Action}
+
+
+CHANGE = {"field": "data.a", "before": "1", "after": "2"}
+
+
+def document(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
+    objects_ = [{"object": f"configmap/{number}", **row} for number, row in enumerate(rows)]
+    return {"clusters": [{"server": "s", "namespace": "n", "objects": objects_, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("found", "plan", "detailed", "drift"),
+    [
+        (document({"action": "unchanged"}), [], [], []),
+        (document({"action": "update", "changes": [CHANGE]}), [], [2], [2]),
+        (document({"action": "create"}), [], [2], [2]),
+        (document({"action": "refused", "changes": [CHANGE]}), [5], [5], [2]),
+        (document({"action": "refused", "reason": "forbidden"}), [5], [5], [5]),
+        (
+            document({"action": "refused", "changes": [CHANGE]}, {"action": "refused"}),
+            *([5], [5], [5]),
+        ),
+        (document(failures=["unreachable"]), [1], [1], [1]),
+        (document({"action": "update"}, unready=["daemonset/x"]), [3], [3, 2], [3, 2]),
+        ({}, [], [], []),
+    ],
+)
+def test_exit_codes_are_those_of_the_worst_object(
+    found: dict[str, Any], plan: list[int], detailed: list[int], drift: list[int]
+) -> None:
+    assert objects.codes(found) == plan
+    assert objects.codes(found, detailed=True) == detailed
+    assert objects.codes(found, drift=True) == drift
