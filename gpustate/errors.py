@@ -43,7 +43,7 @@ EXIT_CODES: Mapping[int, str] = {
     EXIT_ERROR: "an error in the tool or its use, or a state failed",
     EXIT_ROLLED_BACK: "a change was rolled back",
     EXIT_VALIDATION: "validation failed",
-    EXIT_STOPPED: "stopped early, by a batch that failed",
+    EXIT_STOPPED: "stopped early, by failures, a failed check, a used-up budget or an abort",
     EXIT_UNREACHABLE: "a node could not be reached",
     EXIT_REFUSED: "refused: by a state, compatibility, a stale plan, a safety gate, `lint --strict`",
     EXIT_BLOCKED: "a node waits for a person at its console, then apply again",

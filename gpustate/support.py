@@ -82,8 +82,16 @@ TABLE = (
     ),
     Support(
         Kind.DISTRIBUTION,
-        "Ubuntu 22.04, 24.04 and 26.04",
-        ("ubuntu2204", "ubuntu2404", "ubuntu2604"),
+        "Ubuntu 24.04",
+        ("ubuntu2404",),
+        Level.SIMULATED,
+        ("node/test_ubuntu.py",),
+        "real apt, dpkg and DKMS of Debian 13; the archive is simulated",
+    ),
+    Support(
+        Kind.DISTRIBUTION,
+        "Ubuntu 22.04 and 26.04",
+        ("ubuntu2204", "ubuntu2604"),
         Level.RECORDED,
         ("unit/states/test_driver.py",),
         "package names of the driver; no recordings of 26.04",

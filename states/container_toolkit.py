@@ -151,6 +151,7 @@ class ContainerToolkitInstalled(State[Observed]):
     after: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "toolkit-repository")
     worst: ClassVar[Disruption] = Disruption.NONE
+    restored: ClassVar[tuple[str, ...]] = ("config_text",)
     stable: ClassVar[tuple[str, ...] | None] = (
         *("versions", "held", "config_text", "config_access", "target", "damaged"),
     )
@@ -178,6 +179,22 @@ class ContainerToolkitInstalled(State[Observed]):
             "accept-nvidia-visible-devices-as-volume-mounts": self.accept_volume_mounts,
         }
         return {key: value for key, value in keys.items() if value is not None}
+
+    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+        found: dict[str, Any] = {}
+        there = set(observed.versions.values())
+        version = there.pop() if len(there) == 1 else None
+        if version is not None and " " not in version:
+            found["version"] = version
+        asked = {**self.config, **self._shorthand()}
+        if asked and not observed.config_error:
+            # A key that no policy names stays as it is, so those of this one are set back by name.
+            now = toolkit_config.read_keys(observed.config_text or "")
+            found["config"] = {key: now.get(key) for key in asked}
+            found |= dict.fromkeys(
+                ("mode", "accept_envvar_when_unprivileged", "accept_volume_mounts")
+            )
+        return found
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.one_version(PACKAGES, self.version)

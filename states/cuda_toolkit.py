@@ -25,7 +25,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gpustate import Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages
-from gpustate.formats import alternatives, dpkg
+from gpustate.formats import alternatives, dpkg, keyed
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import owned_packages
 
@@ -114,13 +114,13 @@ class CudaToolkitsInstalled(State[Observed]):
         record = node.read_text(LINK_RECORD)
         came = node.read_text(owned_packages.record_path(self.name))
         group = alternatives.parse_query(said)
-        lines = [line.partition("=") for line in said.splitlines()]
-        leads = next((value for key, _, value in lines if key == "leads"), None)
+        keys = keyed.lists(said)
+        leads = keyed.first(keys, "leads") if "leads" in keys else None
         link = group.value if group else None
         if group and self.default and leads != ALTERNATIVE:
             # What is in force is where the link itself leads, not what the group has.
             link = leads
-        compilers = (value.partition(" ") for key, _, value in lines if key == "nvcc")
+        compilers = (value.partition(" ") for value in keys.get("nvcc", []))
         return Observed(
             packages={
                 p.name: p.version

@@ -28,7 +28,7 @@ from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, d
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.shared_probes import LISTENING, shown
 from gpustate.core.state import without_dependents
-from gpustate.formats import cdi, keyed, systemd
+from gpustate.formats import cdi, dpkg, keyed, systemd
 from gpustate.formats.dcgm import packages, services
 from gpustate.ops.daemon_seen import HALTED
 from gpustate.probes import listeners
@@ -121,6 +121,10 @@ class DcgmRunning(State[Observed]):
     ) -> Iterator[Conflict]:
         if observed is None:
             yield from without_dependents(self, policy)
+
+    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+        there = {dpkg.upstream_version(version) for version in observed.packages.values()}
+        return {"version": there.pop()} if len(there) == 1 else {}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         driver = offer.chosen.get("driver")

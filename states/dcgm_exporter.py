@@ -211,6 +211,9 @@ class DcgmExporterRunning(State[Observed]):
                     f"write engine: {right}, or leave address and port of dcgm as they are"
                 )
 
+    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+        return {"version": dpkg.upstream_version(observed.version)} if observed.version else {}
+
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         there = next((one for one in packages.EXPORTERS if offer.versions(one)), None)
         return StatePackages(((there, ""),) if there else ())

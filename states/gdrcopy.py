@@ -19,9 +19,9 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -99,6 +99,10 @@ class GdrCopyInstalled(State[Observed]):
         if is_rpm(manager):
             return RPM_PACKAGES
         return (*PACKAGES, TESTS) if self.tests else PACKAGES
+
+    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+        version = observed.packages.get(self._names(observed.manager)[0])
+        return {"version": dpkg.upstream_version(version)} if version else {}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.optional(*self._names(offer.facts.package_manager))

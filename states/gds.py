@@ -16,15 +16,15 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages
-from gpustate.formats import dpkg
+from gpustate.formats import dpkg, keyed
 from gpustate.ops import kmod, owned_packages
 from gpustate.probes.kernel_modules import KernelModuleQuery
 
@@ -88,6 +88,9 @@ class GpuDirectStorageEnabled(State[Observed]):
     tools: Annotated[str, Field(pattern=r"^(gds-tools-[0-9]+-[0-9]+)?$")] = ""
     required: bool = True
 
+    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+        return {"version": observed.version} if observed.version else {}
+
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.optional(PACKAGE, "nvidia-fs", *filter(None, (self.tools,)))
 
@@ -96,10 +99,10 @@ class GpuDirectStorageEnabled(State[Observed]):
         package = node.packages(PACKAGE).get(PACKAGE)
         offered = node.candidates(PACKAGE).get(PACKAGE, ())
         module = node.query(KernelModuleQuery("nvidia-fs", "nvidia-fs"))
-        live = _keys(node.shell(_LIVE).stdout)
+        live = keyed.lists(node.shell(_LIVE).stdout)
         autoload = node.own_text(AUTOLOAD_PATH)
         record = node.read_text(owned_packages.record_path(self.name))
-        said = re.fullmatch(r"version: ([0-9.]+)", live.get("says", ""))
+        said = re.fullmatch(r"version: ([0-9.]+)", keyed.first(live, "says"))
         return Observed(
             version=package.version if package is not None and package.installed else None,
             autoload_text=autoload,
@@ -109,7 +112,7 @@ class GpuDirectStorageEnabled(State[Observed]):
             says=said[1] if said else None,
             brought=record,
             offered=tuple(one.version for one in offered),
-            driver=live.get("driver"),
+            driver=keyed.first(live, "driver") or None,
             kernel=facts.kernel,
             secure_boot="secure_boot" in live,
             precompiled="precompiled" in live,
@@ -227,8 +230,3 @@ class GpuDirectStorageEnabled(State[Observed]):
             yield ops.RemoveOwn(AUTOLOAD_PATH)
         if plan.fields & {"version", "brought", "built"}:
             yield owned_packages.take_back(self.name, (PACKAGE,), manager=observed.manager)
-
-
-def _keys(text: str) -> dict[str, str]:
-    pairs = (line.partition("=") for line in text.splitlines())
-    return {key: value for key, equals, value in pairs if equals}

@@ -26,7 +26,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
-from gpustate.formats import grub
+from gpustate.formats import grub, keyed
 from gpustate.formats.rdma import kernel_version
 from gpustate.ops import cmdline
 from gpustate.probes.kernel_cmdline import CommandLineQuery
@@ -88,10 +88,9 @@ class KataHostReady(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         line = node.query(CommandLineQuery(self.name))
-        rows = (row.partition("=") for row in node.shell(_LOOK).stdout.splitlines())
-        keys = {key: value for key, equals, value in rows if equals}
+        keys = keyed.lists(node.shell(_LOOK).stdout)
         words = self._words(line.cpu)
-        on = [name for name in ("tdx", "snp") if keys.get(name) in ("Y", "1")]
+        on = [name for name in ("tdx", "snp") if keyed.first(keys, name) in ("Y", "1")]
         return Observed(
             drop_in=line.drop_in,
             menu_lacks=line.menu_lacks(words),

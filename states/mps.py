@@ -146,27 +146,27 @@ class MpsRunning(State[Observed]):
         kubelet = units.get("kubelet.service")
         active = unit is not None and unit.active
         clients = frozenset(keys.get("client", []))
-        threads = _threads(_first(keys, "threads"))
+        threads = _threads(keyed.first(keys, "threads"))
         observed = Observed(
             unit_text=unit_text,
             active=active,
             at_boot=unit is not None and unit.enabled,
             threads=threads,
             exclusive=tuple(uuid for uuid, mode in modes.items() if mode == "Exclusive_Process"),
-            proven=_first(keys, "proof") or None,
+            proven=keyed.first(keys, "proof") or None,
             control="control" in keys,
             package=package.version if package is not None and package.installed else None,
             offered=tuple(one.version for one in offered),
             clients=len(clients),
             nvml=nvml,
-            foreign=_first(keys, "daemon") or None,
+            foreign=keyed.first(keys, "daemon") or None,
             kubelet=kubelet is not None and kubelet.active,
             systemd=facts.systemd or facts.image,
             image=facts.image,
             manager=facts.package_manager,
             folder=_otherwise(pipes),
-            strange=_first(keys, "strange"),
-            halted=_first(keys, "halted"),
+            strange=keyed.first(keys, "strange"),
+            halted=keyed.first(keys, "halted"),
             site=node.drop_ins(UNIT),
         )
         if not nvml.driver_loaded or observed == self.desired(observed):
@@ -443,7 +443,3 @@ def _threads(text: str) -> str | None:
     number, _, rest = text.partition(".")
     found = whole(number)
     return None if found is None else f"{found}.{rest[:1] or 0}"
-
-
-def _first(keys: dict[str, list[str]], key: str) -> str:
-    return keys.get(key, [""])[0]

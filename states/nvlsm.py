@@ -16,9 +16,9 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -88,6 +88,9 @@ class SubnetManagerInstalled(State[Observed]):
         loaded = planned.value("loaded")
         ib_umad = "ib_umad" in loaded if isinstance(loaded, tuple) else None
         return asking.matrix_facts("nvlsm", planned) | {"ib_umad": ib_umad}
+
+    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+        return {"version": observed.version} if observed.version else {}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.optional(NVLSM)

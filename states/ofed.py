@@ -16,9 +16,9 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -71,6 +71,9 @@ class OfedInstalled(State[Observed]):
     package: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9._+-]*)?$")] = ""
     version: Annotated[str, Field(pattern=r"^([0-9A-Za-z][0-9A-Za-z.+:~-]*)?$")] = ""
     reboot_timeout_s: Annotated[int, Field(ge=60)] = 900
+
+    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+        return {"version": observed.version} if observed.version else {}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         if not self.package:

@@ -28,7 +28,7 @@ from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops, shell, support
 from gpustate.core.shared_probes import APT_KEY, KEPT, NOW
-from gpustate.formats import apt_errors, gpu_models, rpm
+from gpustate.formats import apt_errors, gpu_models, keyed, rpm
 from gpustate.formats.numbers import whole
 from gpustate.ops.packages import OURS
 from gpustate.support import Kind
@@ -137,10 +137,7 @@ class PreflightPassed(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        keys: dict[str, list[str]] = {}
-        for line in node.shell(_SCRIPT).stdout.splitlines():
-            key, _, value = line.partition("=")
-            keys.setdefault(key, []).append(value.strip())
+        keys = keyed.lists(node.shell(_SCRIPT).stdout)
         said = keys.get("apt", [])
         broken = tuple(filter(None, map(_package, keys.get("package", []))))
         return Observed(
@@ -152,7 +149,7 @@ class PreflightPassed(State[Observed]):
             rpm_error="; ".join(keys.get("rpm", [])[:2]),
             apt_error=_said_by_apt([row for row in said if not row.startswith(_UNMET)]),
             unmet=_unmet(row.removeprefix(_UNMET) for row in said if row.startswith(_UNMET)),
-            lock_holder=keys.get("lock", [""])[0],
+            lock_holder=keyed.first(keys, "lock"),
             distribution=facts.distribution,
             machine=facts.machine,
             package_manager=facts.package_manager,
@@ -165,7 +162,7 @@ class PreflightPassed(State[Observed]):
             read_only=tuple(keys.get("readonly", [])),
             room=tuple(room for room in map(_room, keys.get("room", [])) if room),
             few_inodes=tuple(dict.fromkeys(keys.get("inodes", []))),
-            clock_s=whole(keys.get("now", ["0"])[0]) or 0,
+            clock_s=whole(keyed.first(keys, "now", "0")) or 0,
             last_write_s=max((whole(t) or 0 for t in keys.get("written", [])), default=0),
             time_service="ntp" in keys,
             secure_boot=keys.get("secure_boot") == ["1"],

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpustate.api.functions import apply, drift, plan
     from gpustate.api.results import ApplyResult, DriftResult, PlanResult, Result
+    from gpustate.api.rollbacks import RollbackPlan, plan_rollback, rollback
     from gpustate.api.sources import load_inventory, load_policy
     from gpustate.core.change import Change, Disruption
     from gpustate.core.drain import DrainOverrides, DrainPolicy, EvictionRules
@@ -51,6 +52,7 @@ __all__ = [
     "PlanResult",
     "Policy",
     "Result",
+    "RollbackPlan",
     "Schedulers",
     "StateResult",
     "apply",
@@ -58,6 +60,8 @@ __all__ = [
     "load_inventory",
     "load_policy",
     "plan",
+    "plan_rollback",
+    "rollback",
 ]
 
 _HOME = {
@@ -77,6 +81,7 @@ _HOME = {
     "PlanResult": "gpustate.api.results",
     "Policy": "gpustate.core.policy",
     "Result": "gpustate.api.results",
+    "RollbackPlan": "gpustate.api.rollbacks",
     "Schedulers": "gpustate.rollout.options",
     "StateResult": "gpustate.core.outcome",
     "apply": "gpustate.api.functions",
@@ -84,6 +89,8 @@ _HOME = {
     "load_inventory": "gpustate.api.sources",
     "load_policy": "gpustate.api.sources",
     "plan": "gpustate.api.functions",
+    "plan_rollback": "gpustate.api.rollbacks",
+    "rollback": "gpustate.api.rollbacks",
 }
 
 

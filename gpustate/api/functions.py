@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 _UNTOUCHED = (NodeStatus.OK, NodeStatus.UNREACHABLE, NodeStatus.LOCKED)
 
 
-def _never() -> bool:
+def never() -> bool:
+    """Nothing stops the run."""
     return False
 
 
@@ -53,7 +54,7 @@ def plan(
     serial: Sequence[str] = (),
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
-    stop: Callable[[], bool] = _never,
+    stop: Callable[[], bool] = never,
     run: str = "",
     source: str = "",
     context: Mapping[str, Any] | None = None,
@@ -121,7 +122,7 @@ def drift(
     lock: bool | str | PathLike[str] = True,
     forks: int = fleet.DEFAULT_FORKS,
     events: Listener = ignore,
-    stop: Callable[[], bool] = _never,
+    stop: Callable[[], bool] = never,
     run: str = "",
     source: str = "",
     context: Mapping[str, Any] | None = None,
@@ -164,6 +165,7 @@ def apply(
     all_or_nothing: bool = False,
     serial: Sequence[str] = (),
     max_failures: int = 0,
+    rollback_on_failure: bool = False,
     canary: str = "",
     soak: str = "",
     window: str = "",
@@ -171,7 +173,7 @@ def apply(
     reason: str = "",
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
-    stop: Callable[[], bool] = _never,
+    stop: Callable[[], bool] = never,
     started: Callable[[str], None] | None = None,
     run: str = "",
     source: str = "",
@@ -190,6 +192,8 @@ def apply(
         max_disruption: refuse nodes whose plan may exceed it.
         serial: batch sizes, ``("1", "10%", "50%")``; a batch in which a node fails is the last one.
         max_failures: no further node is begun once so many failed; 0: see ``serial``.
+        rollback_on_failure: a node whose change failed goes back to before the run; where that ends the run,
+            the other nodes of its wave that were changed go back, too.
         canary, soak, window, spread: see :class:`gpustate.rollout.strategy.Strategy`.
         reason: a ticket or reason, for the nodes' leases and the records of the run.
         schedulers: how the nodes' schedulers are reached and workloads leave.
@@ -213,7 +217,7 @@ def apply(
             if isinstance(policy, PlanResult)
             else saved.policy_of(document, read_policy, name)
         )
-        targets = saved.only_planned(_nodes(nodes, limit, exclude), document, name)
+        targets = saved.only_planned(nodes_of(nodes, limit, exclude), document, name)
         effective = saved.as_locked(effective, targets, document, name)
         inputs = _Inputs(effective, targets, name, None, targets.notes)
     request = run_request(
@@ -230,6 +234,7 @@ def apply(
         run=run or fleet.new_run_id(),
         ticket=" ".join(reason.split()),
         all_or_nothing=all_or_nothing,
+        rollback_on_failure=rollback_on_failure,
     )
     fleet.resolve_all(request)
     strategy = Strategy(
@@ -298,7 +303,7 @@ def _inputs(
         effective, name = policy, source or policy.name or "policy"
     else:
         effective, name = load_policy(policy), source or str(policy)
-    targets = _nodes(nodes, limit, exclude)
+    targets = nodes_of(nodes, limit, exclude)
     notes = (*targets.notes, *describe_unknown_targets(effective, targets, name))
     file = lock_file(name, lock)
     if file is None:
@@ -310,7 +315,8 @@ def _inputs(
     return _Inputs(effective, targets, name, lock_data, notes)
 
 
-def _nodes(nodes: InventorySource, limit: str | None, exclude: str | None) -> Inventory:
+def nodes_of(nodes: InventorySource, limit: str | None, exclude: str | None) -> Inventory:
+    """The nodes of an inventory, or of its source."""
     if not isinstance(nodes, Inventory):
         return load_inventory(nodes, limit=limit, exclude=exclude)
     if limit is None and exclude is None:

@@ -59,20 +59,29 @@ def roll_out(
         def say(text: str) -> None:
             events(Event("", "rollout", text))
 
+        def announce(text: str) -> None:
+            events(Event("", "wave", text))
+
         if scheduled is not None and strategy.watched:
             scheduled.enter(say, stop)
+        boards = (RecordBoard(request.run),) if started is not None else ()
         request.turns = Waves(
             rollout,
             request.run,
             person,
-            check=soak_check(request),
+            check=soak_check(request, stop),
             gate=gate,
-            boards=(RecordBoard(request.run),) if started is not None else (),
+            boards=boards,
             say=say,
+            announce=announce,
         )
         if started is not None:
             started(request.run)
-        return fleet.run(request, events, stop)
+        try:
+            return fleet.run(request, events, stop)
+        finally:
+            for board in boards:
+                board.publish("")
 
 
 def validation(policy: Policy) -> Policy | None:
@@ -85,7 +94,7 @@ def validation(policy: Policy) -> Policy | None:
     return policy.but(*forced) if forced else None
 
 
-def soak_check(request: fleet.Request) -> Check:
+def soak_check(request: fleet.Request, stop: Callable[[], bool]) -> Check:
     """Checks nodes of a request again: its validator, and what the kernel log and NVML say of their GPUs."""
     policy = validation(request.policy)
 
@@ -104,7 +113,8 @@ def soak_check(request: fleet.Request) -> Check:
                     run=fleet.new_run_id(),
                     ticket=f"soak time of {request.run}",
                     checks=node_checks(policy),
-                )
+                ),
+                stop=stop,
             )
             bad = {
                 node.name: node.reason or node.status.value
@@ -139,7 +149,8 @@ def gpu_failures(node: Node, age_s: float) -> str:
         f"{quarantine.SCRIPT}{xids.SCRIPT}printf 'uptime=%s\\n' \"$(cut -d ' ' -f 1 /proc/uptime)\""
     ).stdout
     observed = chain_probe.parse(text, nvml)
-    up_s = float(text.rpartition("uptime=")[2].split()[0])
+    uptime = text.rpartition("uptime=")[2].split()
+    up_s = float(uptime[0]) if uptime else 0.0
     found = [
         one.text
         for one in health.failed(health.judge(nvml))

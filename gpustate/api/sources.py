@@ -31,6 +31,7 @@ def load_policy(
     strict: bool = False,
     release: str | None = None,
     origins: bool = False,
+    driver: str = "",
 ) -> Policy:
     """Load a policy.
 
@@ -41,9 +42,11 @@ def load_policy(
         strict: refuse an Operator file with keys that have no effect, instead of adding notes.
         release: interpret an Operator file as this release of the Operator does.
         origins: find the lines that set the values of a Python file.
+        driver: a driver version or branch, instead of what the policy requests.
 
     Raises:
         PolicyError: the policy is invalid; with place and fix.
+        UsageError: it has no driver, and ``driver`` is given.
     """
     from gpustate import policies
 
@@ -52,6 +55,10 @@ def load_policy(
         raise UsageError("no policy", fix="give a Python file, an Operator file or a state's name")
     policy = policies.load(name, changes=changes, origins=origins, strict=strict, release=release)
     _check_allowed(policy, name)
+    if driver:
+        from gpustate.resolver.upgrading import with_driver
+
+        policy = with_driver(policy, driver, name)
     if bundle is None and not any(state.brings_bundle for state in policy.states):
         return policy
     from gpustate.resolver import bundle_nodes

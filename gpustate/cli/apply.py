@@ -17,12 +17,13 @@ from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpustate import api
     from gpustate.api import saved
     from gpustate.core.inventory import Inventory
     from gpustate.core.policy import Policy
+    from gpustate.reporting.runs import Run
 
 
 class _Level(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -40,6 +41,12 @@ class _Level(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 LEVEL = _Level()
+
+rollback_on_failure = click.option(
+    "--rollback-on-failure",
+    is_flag=True,
+    help="Take a node whose change failed, and the changed nodes of its wave, back to before the run (exit 7).",
+)
 
 
 #: Options of verbs that change nodes.
@@ -92,6 +99,7 @@ apply_options = common.options(
 @common.policy_options
 @common.lock_options
 @apply_options
+@rollback_on_failure
 @scheduler_options
 @watching.watch_options
 @objects.object_options
@@ -116,13 +124,25 @@ def apply(policy: str, **options: Any) -> None:
 
 
 def apply_policy(
-    source: str, options: dict[str, Any], *, verb: str, ensure: str | None = None
+    source: str,
+    options: dict[str, Any],
+    *,
+    verb: str,
+    ensure: str | None = None,
+    check: Callable[[api.PlanResult], None] | None = None,
 ) -> None:
-    """Apply a policy, after confirmation on a terminal unless ``--yes`` is given."""
+    """Apply a policy, after confirmation on a terminal unless ``--yes`` is given.
+
+    Args:
+        source, options: of the command line.
+        verb: its verb.
+        ensure: ``absent`` removes.
+        check: called with the plan before anything is changed; raises an error to stop.
+    """
     rules.read()
     reports.check(options.get("reports") or (), options["serial"])
-    if not options["yes"]:
-        if not sys.stdin.isatty():
+    if not options["yes"] or check is not None:
+        if not options["yes"] and not sys.stdin.isatty():
             raise UsageError(
                 "stdin is not a terminal", fix="review with `gpustate plan`, then pass --yes"
             )
@@ -136,11 +156,15 @@ def apply_policy(
             ensure=ensure,
             estimate=True,
             verb=verb,
+            shown=not options["yes"],
         )
-        if not document["fleet"]["nodes"]["change"] and not objects.changes(document):
-            common.finish(planned.exit_code)
-            return
-        _confirm(verb, document, options, document["policy"].get("pace", ()))
+        if check is not None:
+            check(planned)
+        if not options["yes"]:
+            if not document["fleet"]["nodes"]["change"] and not objects.changes(document):
+                common.finish(planned.exit_code)
+                return
+            confirm(verb, document, options, document["policy"].get("pace", ()))
         execute(source, options, verb=verb, ensure=ensure, plan=planned)
         return
     execute(source, options, verb=verb, ensure=ensure)
@@ -164,11 +188,11 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
         show(render.fleet_page(document))
         show(render.troubles_page(document, diff=options["diff"]))
         click.echo(render.plan_sentence(document))
-        _confirm("apply", document, options, document["policy"].get("pace", ()))
+        confirm("apply", document, options, document["policy"].get("pace", ()))
     execute(path, options, verb="apply", plan=document)
 
 
-def _confirm(
+def confirm(
     verb: str, document: dict[str, Any], options: dict[str, Any], pace: Sequence[str]
 ) -> None:
     """Ask for confirmation, with nodes, worst disruption and batches in the question."""
@@ -214,8 +238,8 @@ def execute(
     """Run an apply and print its result."""
     from gpustate import api
     from gpustate.api import saved
-    from gpustate.engine import fleet, records
-    from gpustate.reporting.runs import Outcome, run_of
+    from gpustate.engine import fleet
+    from gpustate.reporting.runs import run_of
 
     def read_policy(name: str) -> Policy:
         return common.load_policy(name, options)
@@ -236,9 +260,55 @@ def execute(
         context(verb, source, options),
         reason=options.get("reason") or "",
         nodes=len(inventory.nodes),
-        waves=watching.wave_sizes(serial, _pace_of(target), len(inventory.nodes)),
+        waves=watching.wave_sizes(
+            serial, _pace_of(target), inventory, str(options.get("canary") or "")
+        ),
         plan="" if isinstance(target, api.Policy) else str(saved.document_of(target)["id"]),
     )
+
+    def run(**shared: Any) -> api.ApplyResult:
+        applied: list[dict[str, Any]] = []
+        if clusters is not None and absent:  # pods leave before what they use
+            applied = clusters.apply((), shared["stop"])
+        result = api.apply(
+            target,
+            inventory,
+            lock=common.lock_file(source, options) or False,
+            remove=absent,
+            rollback_on_failure=bool(options.get("rollback_on_failure")),
+            source=source,
+            read_policy=read_policy,
+            partly_applied=partly_applied,
+            **shared,
+        )
+        if clusters is not None and not absent and not (result.interrupted or result.stopped):
+            applied = clusters.apply(result.nodes, shared["stop"])
+        if not applied:
+            return result
+        return replace(result, document={**result.document, "clusters": applied})
+
+    carry_out(about, verb, source, options, inventory, run)
+
+
+def carry_out(
+    about: Run,
+    verb: str,
+    source: str,
+    options: dict[str, Any],
+    inventory: Inventory,
+    run: Callable[..., api.ApplyResult],
+) -> None:
+    """Record, watch and run what changes nodes, print its result, and exit with its code.
+
+    Args:
+        about: the run.
+        verb, source, options: of the command line.
+        inventory: the nodes.
+        run: does it, with the arguments that every such function of :mod:`gpustate.api` takes.
+    """
+    from gpustate.engine import fleet, records
+    from gpustate.reporting.runs import Outcome
+
     with watching.watching(
         about, options, inventory, output=options["output"], audited=True
     ) as watchers:
@@ -254,19 +324,12 @@ def execute(
             watchers.begin()
 
         quiet, resume = options["output"] == "json", f"gpustate resume {about.run}"
-        applied: list[dict[str, Any]] = []
         with common.watched(inventory, quiet=quiet, resume=resume) as (listen, stop):
-            if clusters is not None and absent:  # pods leave before what they use
-                applied = clusters.apply((), stop)
-            result = api.apply(
-                target,
-                inventory,
-                lock=common.lock_file(source, options) or False,
-                remove=absent,
+            result = run(
                 forks=options["forks"],
                 max_disruption=options["max_disruption"],
                 all_or_nothing=bool(options.get("all_or_nothing")),
-                serial=serial,
+                serial=common.serial(options["serial"]),
                 max_failures=int(options.get("max_failures") or 0),
                 **strategy_of(options),
                 reason=options.get("reason") or "",
@@ -275,15 +338,8 @@ def execute(
                 stop=stop,
                 started=started,
                 run=about.run,
-                source=source,
                 context=context(verb, source, options),
-                read_policy=read_policy,
-                partly_applied=partly_applied,
             )
-            if clusters is not None and not absent and not result.interrupted:
-                applied = clusters.apply(result.nodes, stop)
-        if applied:
-            result = replace(result, document={**result.document, "clusters": applied})
         records.end(
             record,
             interrupted=result.interrupted or bool(result.skipped or result.stopped),
@@ -301,9 +357,10 @@ def execute(
             result.nodes,
             result.skipped,
             interrupted=result.interrupted,
+            stopped="" if result.interrupted else result.stopped,
         )
         watchers.end(outcome)
-        _show(result, options)
+        show_result(result, options)
         reports.write_result(result.document, options, watchers, outcome)
     common.finish(result.exit_code, *objects.codes(result.document))
 
@@ -336,7 +393,7 @@ def _pace_of(target: Policy | saved.Plan | api.PlanResult) -> Sequence[str]:
     return pace
 
 
-def _show(result: api.ApplyResult, options: dict[str, Any]) -> None:
+def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
     """Print the result of an apply."""
     from gpustate.cli.show import show
     from gpustate.plan import render

@@ -319,6 +319,7 @@ def load_policy(
         strict=bool(given.get("strict")),
         release=given.get("release"),
         origins=origins,
+        driver=given.get("driver") or "",
     )
 
 

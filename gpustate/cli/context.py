@@ -33,6 +33,7 @@ _VALUES = {
     "spread": "--spread",
     "max_disruption": "--max-disruption",
     "reason": "--reason",
+    "driver": "--driver",
     "folder": "--tests",
     "tests_limit": "--tests-limit",
     "kubeconfig": "--kubeconfig",
@@ -60,6 +61,7 @@ _FLAGS = {
     "drain_force": "--drain-force",
     "cluster_objects": "--cluster-objects",
     "force_conflicts": "--force-conflicts",
+    "rollback_on_failure": "--rollback-on-failure",
     "yes": "--yes",
 }
 #: Flags that replace the policy's value when they are off.

@@ -43,7 +43,7 @@ def _with_commands(found: Diagnosis, node: str, options: dict[str, Any]) -> Diag
     return replace(found, checks=tuple(checks), warnings=tuple(map(fill, found.warnings)))
 
 
-def _row(found: Diagnosis) -> dict[str, Any]:
+def diagnosis_data(found: Diagnosis) -> dict[str, Any]:
     """A diagnosis as plain data."""
     from gpustate.core.encode import plain
 
@@ -141,7 +141,11 @@ def explain(node: str, output: str, **options: Any) -> None:
         unfinished = common.complete_command(unfinished, one.name, options)
         if found.broken is not None:
             codes.append(EXIT_VALIDATION)
-        row = {"name": one.name, **_row(found), **({"cut_short": True} if view.cut_short else {})}
+        row = {
+            "name": one.name,
+            **diagnosis_data(found),
+            **({"cut_short": True} if view.cut_short else {}),
+        }
         row = {**row, **({"first_boot": first_boot} if first_boot else {})}
         rows.append({**row, **({"unfinished": unfinished} if unfinished else {})})
         page.add((one.name, "bold"), "  ", verdict(found))

@@ -36,7 +36,9 @@ def history(last: int, wanted: str | None, output: str) -> None:
     Reads your audit log; nodes are not contacted.
     """
     from gpustate.cli import watching
+    from gpustate.cli.resume import at_work
     from gpustate.cli.show import show
+    from gpustate.engine import records
     from gpustate.reporting import audit
 
     try:
@@ -58,8 +60,9 @@ def history(last: int, wanted: str | None, output: str) -> None:
         common.write_out(common.as_json({"format": "gpustate.history/1", "runs": rows}))
         return
     page = Page()
+    resumable = {str(record["run"]) for record in records.unfinished(at_work)}
     for row in rows:
-        _run(page, row, whole=wanted is not None)
+        _run(page, row, whole=wanted is not None, resumable=row["run"] in resumable)
     show(page)
     if not rows:
         click.echo(f"no run in {audit.path()}")
@@ -86,7 +89,7 @@ def _state(entry: Entry) -> str:
     return "running" if isinstance(pid, int) and at_work(pid, str(born or "")) else "killed"
 
 
-def _run(page: Page, row: Mapping[str, Any], *, whole: bool) -> None:
+def _run(page: Page, row: Mapping[str, Any], *, whole: bool, resumable: bool) -> None:
     about, outcome = row["about"], row.get("outcome")
     limit = f" -l {about['limit']}" if about.get("limit") else ""
     page.add(
@@ -97,12 +100,14 @@ def _run(page: Page, row: Mapping[str, Any], *, whole: bool) -> None:
     if about.get("reason"):
         page.add(f"    reason: {about['reason']}")
     if outcome is None:
-        resume = f"; continue it with: gpustate resume {row['run']}"
-        page.add("    ", (f"{row['state']}{resume * (row['state'] == 'killed')}", "yellow"))
+        resume = f"; continue it with: gpustate resume {row['run']}" if resumable else ""
+        page.add("    ", (f"{row['state']}{resume}", "yellow"))
         return
     good = outcome.get("exit_code") == 0
     words = outcome.get("summary") or outcome.get("error") or ""
     page.add("    ", (f"exit {outcome.get('exit_code')}", "green" if good else "red"), f"  {words}")
+    if outcome.get("stopped"):
+        page.add(f"    stopped: {outcome['stopped']}")
     if not whole:
         return
     for status, names in outcome.get("nodes", {}).items():

@@ -74,6 +74,12 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "Convert a policy to YAML, Python or ClusterPolicy.",
     ),
     "render": ("render", "render", "Print the Kubernetes objects of a policy as YAML, for GitOps."),
+    "upgrade": (
+        "upgrade",
+        "upgrade",
+        "Upgrade the driver in waves; a wave in which a node fails is rolled back.",
+    ),
+    "rollback": ("rollback", "rollback", "Take nodes back to before a run."),
     "remove": ("remove", "remove", "Remove everything a policy installed."),
     "lock": (
         "lock",
@@ -94,6 +100,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "history",
         "history",
         "Show the last runs from this controller: person, policy, reason, outcome.",
+    ),
+    "support-bundle": (
+        "support_bundle",
+        "support_bundle",
+        "Collect versions, policy, run, logs and diagnosis of nodes for a bug report.",
     ),
     "status": (
         "status",

@@ -85,8 +85,9 @@ def make_plan(
     ensure: str | None = None,
     estimate: bool = False,
     verb: str = "plan",
+    shown: bool = True,
 ) -> tuple[Any, dict[str, Any]]:
-    """Plan and print; return the run's result and the document."""
+    """Plan and print, unless it is not to be ``shown``; return the run's result and the document."""
     from gpustate import api
     from gpustate.engine import fleet
     from gpustate.reporting.runs import Outcome, run_of
@@ -105,7 +106,7 @@ def make_plan(
     made = context(verb, source, options)
     batches = common.serial(serial)
     count = len(inventory.nodes)
-    waves = watching.wave_sizes(batches, policy.pace, count)
+    waves = watching.wave_sizes(batches, policy.pace, inventory)
     about = run_of(fleet.new_run_id(), verb, source, made, nodes=count, waves=waves)
     shared: dict[str, Any] = {
         "lock": common.lock_file(source, options) or False,
@@ -142,6 +143,8 @@ def make_plan(
             document = {**document, "clusters": clusters.plan(result.nodes)}
         if out is not None:
             common.write_out(common.as_json(document), out)
+        if not shown:
+            return result, document
         reports.show_plan(document, output, diff=diff, whole=whole, reports=report_files, verb=verb)
         if output == "text":
             if out is not None:

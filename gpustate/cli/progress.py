@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from types import TracebackType
 from typing import Any
 
@@ -11,6 +12,16 @@ from gpustate.engine.events import Event
 from gpustate.formats.words import printable
 
 _SHOWN = 20
+#: What nodes at work are doing, by their newest event.
+_PHASES = {
+    "draining": "draining",
+    "started": "changing",
+    "step": "changing",
+    "result": "changing",
+    "verifying": "validating",
+    "rebooting": "rebooting",
+    "waiting": "waiting",
+}
 _PLAIN = ("started", "step", "result", "draining", "rebooting", "waiting", "note", "finished")
 
 
@@ -26,6 +37,8 @@ class Progress:
         self._nodes = nodes
         self._quiet = quiet
         self._busy: dict[str, str] = {}
+        self._phases: dict[str, str] = {}
+        self._wave = ""
         self._done = 0
         self._failed = 0
         self._live: Any = None
@@ -63,15 +76,20 @@ class Progress:
         if event.kind == "secret":
             self.say(f"{event.node}: {event.state}: {event.text}")
             return
-        if event.kind == "rollout":
+        if event.kind in ("wave", "rollout"):
+            if event.kind == "wave":
+                self._wave = event.text
             if not self._quiet:
                 self.say(event.text)
             return
         if event.kind == "finished":
             self._busy.pop(event.node, None)
+            self._phases.pop(event.node, None)
             self._done += 1
             self._failed += event.text not in ("ok",)
         else:
+            if event.kind != "probing" or event.node not in self._phases:
+                self._phases[event.node] = _PHASES.get(event.kind, "probing")
             text = f"{event.state}: {event.text}" if event.state else event.text or event.kind
             self._busy[event.node] = (
                 text if event.kind != "result" else f"{event.state} {event.text}"
@@ -87,12 +105,21 @@ class Progress:
                 flush=True,
             )
 
+    def _counts(self) -> list[str]:
+        """How many nodes are in each phase."""
+        counts = Counter(self._phases.values())
+        order = ("probing", *dict.fromkeys(_PHASES.values()))
+        words = ", ".join(f"{counts[phase]} {phase}" for phase in order if counts[phase])
+        return [words] if words else []
+
     def _table(self) -> Any:
         from rich.text import Text
 
         lines = Text()
         failed = f", {self._failed} not ok" if self._failed else ""
-        lines.append(f"{self._done} of {len(self._nodes)} nodes done{failed}\n", style="bold")
+        done = f"{self._done} of {len(self._nodes)} nodes done{failed}"
+        parts = [done, *([self._wave] if self._wave else []), *self._counts()]
+        lines.append("; ".join(parts) + "\n", style="bold")
         for name, what in list(self._busy.items())[:_SHOWN]:
             lines.append(f"{name:<{self._width}} ", style="cyan")
             lines.append(f"{printable(what[:100])}\n")

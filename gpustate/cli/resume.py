@@ -176,6 +176,7 @@ def _show(found: list[dict[str, Any]]) -> None:
 def _resume(record: dict[str, Any], own: dict[str, Any]) -> None:
     from gpustate import policies
     from gpustate.cli.apply import LEVEL, apply_policy, resume_plan
+    from gpustate.cli.rollback import roll_back
     from gpustate.engine import records
     from gpustate.formats.masking import missing_secrets
 
@@ -200,6 +201,9 @@ def _resume(record: dict[str, Any], own: dict[str, Any]) -> None:
     # The new run replaces this one in the list of runs to resume.
     records.end(records.path_of(str(record["run"])), interrupted=False)
     source = str(record["source"])
+    if record["verb"] == "rollback":
+        roll_back(source, options)
+        return
     if policies.kind(source) == "plan":
         resume_plan(source, options)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
@@ -133,10 +134,18 @@ def listener(watchers: Watchers, listen: Listener) -> Listener:
     return both
 
 
-def wave_sizes(requested: Sequence[str], pace: Sequence[str], count: int) -> list[int]:
-    """Number of nodes of each wave; empty: all at once."""
-    from gpustate.api.functions import batch_sizes
-    from gpustate.engine import fleet
+def wave_sizes(
+    requested: Sequence[str], pace: Sequence[str], inventory: Inventory, canary: str = ""
+) -> tuple[int, ...]:
+    """Number of nodes of each wave, as planned; empty: there is one.
 
-    sizes = batch_sizes(requested, pace, count)
-    return [len(batch) for batch in fleet.batches(range(count), sizes)] if sizes else []
+    Raises:
+        UsageError: a size or the canaries' pattern is invalid.
+    """
+    from gpustate.api.functions import batch_sizes
+    from gpustate.rollout.strategy import Strategy
+
+    sizes = batch_sizes(requested, pace, len(inventory.nodes))
+    if not sizes and not canary:
+        return ()
+    return Strategy(sizes, canary=canary).rollout(inventory, 1, time.time()).wave_sizes

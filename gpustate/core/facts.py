@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
-from gpustate.formats import gpu_models, rpm
+from gpustate.formats import gpu_models, keyed, rpm
 
 #: First and last PCI device id of each architecture, as far as a decision needs it.
 _ARCHITECTURES = (
@@ -181,15 +181,12 @@ class FactsQuery(Query[NodeFacts]):
         return _SCRIPT
 
     def parse(self, answer: Answer) -> NodeFacts:
-        keys: dict[str, list[str]] = {}
-        for line in answer.text.splitlines():
-            key, _, value = line.partition("=")
-            keys.setdefault(key, []).append(value)
+        keys = keyed.lists(answer.text)
         if "kernel" not in keys and "image" not in keys:
             raise ProbeError("the node did not say which kernel it runs (uname failed)")
 
         def one(key: str) -> str:
-            return keys.get(key, [""])[0]
+            return keyed.first(keys, key)
 
         pci: list[PciGpu] = []
         for line in keys.get("pci", []):

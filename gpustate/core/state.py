@@ -80,6 +80,8 @@ class State(BaseModel, Generic[ObservedT]):
         stepwise: what is left once its steps have run is planned again, as long as it is something else
             than before. Otherwise that is a failure.
         brings_bundle: every package of the policy comes from the bundle that this state's parameter ``file`` names.
+        restored: fields of the observation with the text of a file that a rollback restores to the byte, if nothing
+            else has changed it since. The steps write the text as :meth:`desired` has it.
         supported_runtime: name of the container runtime that it sets up, with the versions that were tested, for the
             table of what is supported; how it was tested, its tests on nodes declare.
         family: of a state that a policy may have many times, each with its own parameters: names that
@@ -110,6 +112,7 @@ class State(BaseModel, Generic[ObservedT]):
     left_to_apply: ClassVar[bool] = False
     stepwise: ClassVar[bool] = False
     brings_bundle: ClassVar[bool] = False
+    restored: ClassVar[tuple[str, ...]] = ()
     supported_runtime: ClassVar[str] = ""
     family: ClassVar[str] = ""
 
@@ -206,6 +209,16 @@ class State(BaseModel, Generic[ObservedT]):
     def reboot_blocker(self, observed: ObservedT) -> str | None:
         """MAY: say why this node must not reboot now (a kernel without a built module)."""
         return None
+
+    def pinned(self, observed: ObservedT) -> Mapping[str, Any]:
+        """MAY: parameters that a rollback to this observation needs beside those of the run before. Pure.
+
+        For what the parameters leave open: the exact versions of packages, where a policy names a branch or nothing.
+
+        Args:
+            observed: before a run changed anything.
+        """
+        return {}
 
     def preview(self, observed: ObservedT) -> str:
         """MAY: sh that adds to the folders below ``$T`` what the steps will add to the package manager's own.

@@ -23,7 +23,6 @@ _TIMED_OUT = (124, 137)
 
 def query_chain(
     node: Node,
-    wanted: chain.Wanted | None = None,
     *,
     timeout_s: int = 20,
     limit_s: int = 0,
@@ -33,7 +32,6 @@ def query_chain(
 
     Args:
         node: any node; it needs no validator.
-        wanted: what to validate; by default that of the validation record.
         timeout_s: limit for NVML.
         limit_s: limit for everything else; 0: none.
         program_s: limit for one program of it.
@@ -58,8 +56,8 @@ def query_chain(
     text = answer.stdout
     observed = chain_probe.parse(text, nvml)
     if kept is None:
-        return replace(observed, wanted=wanted or observed.wanted)
-    observed = replace(observed, wanted=wanted or chain.Wanted.parse(kept.made_for.wanted))
+        return observed
+    observed = replace(observed, wanted=chain.Wanted.parse(kept.made_for.wanted))
     now = chain.key(
         observed.boot_id,
         observed.loaded,

@@ -22,7 +22,7 @@ from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy, Resolved, resolve
 from gpustate.core.state import AnyState
-from gpustate.engine import gate
+from gpustate.engine import gate, rollback
 from gpustate.engine.events import Event, Listener, ignore
 from gpustate.engine.gate import Holder
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
@@ -66,6 +66,9 @@ class Request:
         checks: see :class:`gpustate.engine.walk.Options`.
         maintenance: takes nodes out of service for a change, and back.
         last_in_image: create the last states of a node that is the root of an image.
+        rollback_on_failure: a node whose change failed goes back to before the run; where that ends the run, the
+            other nodes of its wave that were changed go back, too.
+        undoes: see :class:`gpustate.engine.walk.Options`.
     """
 
     policy: Policy
@@ -88,6 +91,8 @@ class Request:
     last_in_image: LastInImage = ()
     checks: Sequence[gate.NodeCheck] = ()
     maintenance: Maintenance = NO_MAINTENANCE
+    rollback_on_failure: bool = False
+    undoes: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(slots=True)
@@ -305,6 +310,7 @@ def run(
         forecast=request.forecast,
         checks=request.checks,
         maintenance=request.maintenance,
+        undoes=request.undoes,
     )
 
     turns = request.turns or AllAtOnce([resolved.node.name for resolved, _ in plans])
@@ -315,15 +321,34 @@ def run(
             turns.hear(event)
             listen(event)
 
-    def one(resolved: Resolved, states: Sequence[AnyState]) -> NodeResult | None:
+    def back(plan: tuple[Resolved, list[AnyState]], node: NodeResult, because: str = "") -> None:
+        rollback.roll_back(
+            plan,
+            node,
+            options,
+            lambda states: ordered(states, request.known),
+            stop,
+            tell,
+            lambda: _session(plan[0].node),
+            because,
+        )
+
+    def one(resolved: Resolved, states: list[AnyState]) -> NodeResult | None:
         if stop():
             return None
         if resolved.node.connection.kind == "chroot":
             states = [*states, *(last(states, resolved.node) for last in request.last_in_image)]
-        return Walk(_session(resolved.node), resolved, states, options, stop, tell).run()
+        node = Walk(_session(resolved.node), resolved, states, options, stop, tell).run()
+        if request.rollback_on_failure and node.status in rollback.FAILED:
+            back((resolved, states), node)
+        return node
 
     result = FleetResult(run_id, applied=request.apply)
-    done = _in_turn({plan[0].node.name: plan for plan in plans}, turns, request.forks, one, stop)
+    by_name = {plan[0].node.name: plan for plan in plans}
+    done = _in_turn(by_name, turns, request.forks, one, stop)
+    failed = [name for name, node in done.items() if node.status in rollback.FAILED]
+    if request.rollback_on_failure and failed and not stop():
+        _with_failed(by_name, turns.returning(failed), done, failed[0], request.forks, back)
     result.stopped = turns.stopped
     result.nodes = [done[p[0].node.name] for p in plans if p[0].node.name in done]
     result.skipped = [p[0].node.name for p in plans if p[0].node.name not in done]
@@ -357,6 +382,23 @@ def _in_turn(
                 if node is not None:
                     done[node.name] = node
                     turns.ended(node)
+
+
+def _with_failed(
+    plans: Mapping[str, tuple[Resolved, list[AnyState]]],
+    names: Collection[str],
+    done: Mapping[str, NodeResult],
+    failed: str,
+    forks: int,
+    back: Callable[[tuple[Resolved, list[AnyState]], NodeResult, str], None],
+) -> None:
+    """Roll back the nodes of a wave that were changed and did not fail, because another one of it did."""
+    because = f"{failed} failed in the same wave"
+    wave = [node for name, node in done.items() if name in names]
+    changed = [node for node in wave if node.status is NodeStatus.OK and node.changed]
+    with ThreadPoolExecutor(max(1, forks)) as pool:
+        for going in [pool.submit(back, plans[node.name], node, because) for node in changed]:
+            going.result()
 
 
 def _session(node: InventoryNode) -> Session:

@@ -69,10 +69,14 @@ class Record:
         return None
 
 
-def last_lines(output: str, count: int = 12) -> str:
+#: Lines of a step's output that a message shows.
+_LAST_LINES = 12
+
+
+def last_lines(output: str) -> str:
     """The last lines of a step's output that are not blank."""
     lines = [line.rstrip() for line in output.splitlines() if line.strip()]
-    return "\n".join(lines[-count:])
+    return "\n".join(lines[-_LAST_LINES:])
 
 
 def cause(

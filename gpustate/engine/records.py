@@ -147,6 +147,11 @@ def load(run: str) -> dict[str, Any]:
     return found[run]
 
 
+def newest() -> dict[str, Any]:
+    """The record of the newest run; empty if there is none."""
+    return next(reversed(_all().values()), {})
+
+
 def _all() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder().glob("*.json")):

@@ -41,6 +41,10 @@ class Turns(Protocol):
     def ended(self, node: NodeResult) -> None:
         """A node has ended."""
 
+    def returning(self, failed: Sequence[str]) -> frozenset[str]:
+        """Nodes that go back with failed ones, at the end of a run: those of the wave that was the last because of them."""
+        ...
+
     @property
     def stopped(self) -> str:
         """Why the run ended before all nodes had begun, or was ended by somebody; empty: it did not."""
@@ -56,6 +60,7 @@ class AllAtOnce:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
+        self._all = frozenset(names)
 
     def next(self, *, interrupted: bool) -> Turn:
         """All of them, once."""
@@ -67,6 +72,10 @@ class AllAtOnce:
 
     def ended(self, node: NodeResult) -> None:
         """Nothing depends on it."""
+
+    def returning(self, failed: Sequence[str]) -> frozenset[str]:
+        """All, for they are one wave."""
+        return self._all if failed else frozenset()
 
     @property
     def stopped(self) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.core.policy import Resolved
 from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState, State
-from gpustate.engine import gate, journal, rebooting, verdicts
+from gpustate.engine import before, gate, journal, rebooting, verdicts
 from gpustate.engine.events import Event, Listener, ignore
 from gpustate.engine.gate import Holder
 from gpustate.engine.ledger import Ledger, LedgerQuery
@@ -73,6 +74,7 @@ class Options:
         forecast: predict the changes of states whose plan depends on other states.
         checks: further reasons not to change a node.
         maintenance: takes nodes out of service for a change, and back.
+        undoes: the run that this one rolls back, by node.
         shared: what probes keep for the other nodes of the run.
     """
 
@@ -91,6 +93,7 @@ class Options:
     forecast: bool = False
     checks: Sequence[gate.NodeCheck] = ()
     maintenance: Maintenance = NO_MAINTENANCE
+    undoes: Mapping[str, str] = field(default_factory=dict[str, str])
     shared: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
 
@@ -113,6 +116,7 @@ class Walk:
     _link: Link = field(init=False)
     _known: dict[Query[Any], Answer] = field(default_factory=dict[Query[Any], Answer])
     _allowed: Mapping[str, str] = field(default_factory=dict[str, str])
+    _before: ops.Before | None = None
 
     def __post_init__(self) -> None:
         self.result = NodeResult(self.resolved.node.name, notes=list(self.resolved.notes))
@@ -181,6 +185,7 @@ class Walk:
         self._gate(results)
         self._link.hand_over(ledger.secrets)
         if any(r.outcome is Outcome.PENDING for r in results.values()):
+            self._before = self._record(observations, ledger, results)
             self._in_maintenance(observations, ledger, results)
             return
         if ledger.lock is not None and gate.dead(ledger, self.options.holder):
@@ -190,6 +195,39 @@ class Walk:
             subject = self._subject(observations, results)
             say = partial(self._say, "draining")
             self.result.notes += self.options.maintenance.end(subject, "", say)
+
+    def _record(
+        self, observations: Observations, ledger: Ledger, results: Mapping[str, StateResult]
+    ) -> ops.Before | None:
+        """What the node is about to change from; an image that is baked has no way back."""
+        if observations.view.facts.image:
+            return None
+        options = self.options
+        made = before.RunBefore(
+            options.run,
+            ledger.now,
+            options.holder.name,
+            options.ticket,
+            options.undoes.get(self.result.name, ""),
+            before.record(self.states, observations, results, self._as_seen_by),
+        )
+        return ops.Before(options.run, made.text())
+
+    def _as_seen_by(self, states: Sequence[AnyState]) -> Mapping[str, object]:
+        """The node as other states observe it; most of their queries are answered already."""
+
+        def probe(node: Node) -> dict[str, object]:
+            found: dict[str, object] = {}
+            for state in states:
+                with suppress(ProbeError, RefusedError):
+                    found[state.name] = state.probe(node)
+            return found
+
+        node, known = self.resolved.node, dict(self._known)
+        try:
+            return self._link.repeat(lambda: query_node(node, probe, self.session.answer, known))
+        except ProbeError:
+            return {}
 
     def _is_rejected(self) -> bool:
         """A state cannot be applied, and ``all_or_nothing`` excludes the rest."""
@@ -419,7 +457,7 @@ class Walk:
             )
             for state in todo
         )
-        program = ops.compile_program(blocks, self._allowed)
+        program = ops.compile_program(blocks, self._allowed, self._before)
         more = any(r.outcome is Outcome.KNOWN_AFTER for r in results.values())
         reboot = any(isinstance(step, ops.Reboot) for block in blocks for step in block.steps)
         record = journal.Record()
@@ -428,6 +466,7 @@ class Walk:
             run = f"{self.options.run}-{stage}"
             self._link.upload(program)
             self._run_program(run, program, ledger, record, keep_lock=more or reboot)
+            self._before = None
         if record.died:
             steps = [r.unfinished_step for r in record.states.values() if r.unfinished_step]
             where = f" during: {steps[-1]}" if steps else ""

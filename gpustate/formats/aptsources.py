@@ -159,14 +159,11 @@ def render_deb822(
     suite: str,
     components: tuple[str, ...] = (),
     signed_by: str = "",
-    architectures: str = "",
 ) -> str:
     """One stanza of a ``.sources`` file."""
     lines = ["Types: deb", f"URIs: {uri.rstrip('/')}/", f"Suites: {suite}"]
     if components:
         lines.append(f"Components: {' '.join(components)}")
-    if architectures:
-        lines.append(f"Architectures: {architectures}")
     if "\n" in signed_by:
         # An embedded key: every line is a continuation, and an empty line is a dot.
         lines.append("Signed-By:")

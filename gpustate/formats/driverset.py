@@ -212,6 +212,7 @@ def target(
         elif mine is not None:
             packages.update(_renamed(name, version, available))
     _drop_built(packages, module_type, keep=use_prebuilt)
+    _drop_foreign(packages, scheme, branch, module_type, use_prebuilt)
     for kernel in prebuilt if use_prebuilt else ():
         names = scheme.built_for(kernel, version, module_type)
         name = _built(names, version, installed, available)
@@ -254,6 +255,29 @@ def _drop_built(packages: dict[str, str], module_type: str, *, keep: bool) -> No
     """Drop packages with prebuilt modules that are unwanted or of the other type."""
     for name in [name for name in packages if BUILT_MODULES.match(name)]:
         if not keep or ("-open" in name) != (module_type == OPEN):
+            packages.pop(name)
+
+
+def _drop_foreign(
+    packages: dict[str, str], scheme: Scheme, branch: int, module_type: str, use_prebuilt: bool
+) -> None:
+    """Drop what fits any version, but has the files of this set: DKMS refuses to build beside modules that are there.
+
+    Modules of another branch or type go, too, and tools that another repository for the distribution has apart.
+    """
+    stem = f"-nvidia-{branch}-server{'-open' if module_type == OPEN else ''}-"
+    others = {
+        name
+        for other in driverschemes.of(scheme.os_id)
+        for name in other.extra(branch, module_type)
+        if _TOOLS.match(name)
+    }
+    gone = others - set(scheme.extra(branch, module_type))
+    for name in list(packages):
+        modules = _KERNEL_MODULES.match(name) and not (
+            use_prebuilt and (stem in name or name.startswith("linux-signatures-"))
+        )
+        if modules or name in gone:
             packages.pop(name)
 
 

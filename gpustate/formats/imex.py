@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpustate import shell
+from gpustate.formats import keyed
 from gpustate.formats.numbers import whole
 
 _HOST = re.compile(
@@ -37,17 +38,13 @@ class ImexReport:
 
 def parse(text: str) -> ImexReport:
     """Parse the output of :data:`SCRIPT`."""
-    found: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        key, equals, value = line.partition("=")
-        if equals:
-            found.setdefault(key, []).append(value.strip())
+    found = keyed.lists(text)
     return ImexReport(
         masked="masked" in found,
-        library=found.get("library", [""])[0],
+        library=keyed.first(found, "library"),
         addresses=tuple(dict.fromkeys(found.get("address", []))),
-        channels=whole(found.get("channels", [""])[0]) or 0,
-        status=found.get("status", [""])[0][:80],
+        channels=whole(keyed.first(found, "channels")) or 0,
+        status=keyed.first(found, "status")[:80],
     )
 
 

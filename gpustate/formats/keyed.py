@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 def lists(text: str) -> dict[str, list[str]]:
     """Values by key in order, stripped; other lines are ignored."""
@@ -11,3 +13,8 @@ def lists(text: str) -> dict[str, list[str]]:
         if equals:
             found.setdefault(key, []).append(value.strip())
     return found
+
+
+def first(keys: Mapping[str, list[str]], key: str, default: str = "") -> str:
+    """The first value of a key."""
+    return keys.get(key, [default])[0]

@@ -12,7 +12,7 @@ from gpustate.ops.library import LIBRARY
 
 if TYPE_CHECKING:
     from gpustate.ops.families import hold, install, reinstall, remove
-    from gpustate.ops.program import Block, Program, compile_program
+    from gpustate.ops.program import Before, Block, Program, compile_program
     from gpustate.ops.steps import (
         AptHold,
         AptInstall,
@@ -46,6 +46,7 @@ __all__ = [
     "AptInstall",
     "AptRemove",
     "AptUpdate",
+    "Before",
     "Block",
     "DaemonReload",
     "DisableUnit",
@@ -77,7 +78,7 @@ __all__ = [
 
 
 _FAMILIES = ("hold", "install", "reinstall", "remove")
-_PROGRAM = ("Block", "Program", "compile_program")
+_PROGRAM = ("Before", "Block", "Program", "compile_program")
 
 
 def __getattr__(name: str) -> Any:

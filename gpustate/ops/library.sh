@@ -96,6 +96,12 @@ sweep() { # a program was killed before this one: let a step that outlived it en
   done
   [ $# = 0 ] || rm -f "$@"
 }
+keep_before() { # run: what it changes from outlives its program; thirty are kept
+  b=$G/before
+  { [ -d "$b" ] || mkdir "$b"; } && mv -fT "$R/before" "$b/$1" && sync "$b/$1" "$b" || { echo "$b cannot be written" >&2; exit 74; }
+  # shellcheck disable=SC2012 # in the order of time; names are those of runs
+  ls -1t "$b" | tail -n +31 | while read -r n; do rm -f "$b/$n"; done
+}
 no_new() { # path folder: why its next content could not be written
   rm -f "$t" 2>/dev/null || :
   e=$( ( : >"$t" ) 2>&1 ) && { rm -f "$t"; fail "$2: no room for $1"; }

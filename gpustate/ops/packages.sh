@@ -117,6 +117,10 @@ apt_rehold() { # dpkg forgets a hold when it unpacks; what has left is held no l
   done)
   [ $# = 0 ] || apt-mark hold "$@" >/dev/null 2>&1 || :
 }
+apt_leave_alone() { # packages...: nothing else leaves with them
+  al_g=$(apt -s remove --allow-change-held-packages "$@" 2>/dev/null | sed -nE 's/^(Remv|Purg) ([^ :]*).*/\2/p') || return 1
+  for al_p in $al_g; do case " $* " in *" $al_p "*) ;; *) return 1 ;; esac; done
+}
 apt_swap() { # words of an installation: done as a whole, or ROLLED is set and everything is as it was, what ran runs
   rm -f "$R/apt.log" "$R/back.log"; ran_before
   apt_swap_packages "$@" || { run_again; return 1; }
@@ -125,6 +129,18 @@ apt_swap_packages() {
   ROLLED=
   apt_list >"$R/before"; apt-mark showhold | sort >"$R/held"
   set -- install --allow-downgrades --allow-change-held-packages "$@"
+  # shellcheck disable=SC2086 # FIRST: names that leave before, for apt unpacks others over the files of what has no conflict with them
+  if [ -n "${FIRST-}" ] && apt_leave_alone $FIRST; then
+    if apt remove --allow-change-held-packages $FIRST >"$R/first.log" 2>&1; then
+      # What is gone may be unknown to apt by now.
+      as_n=$#
+      while [ "$as_n" -gt 0 ]; do
+        as_w=$1; shift; as_n=$((as_n - 1))
+        case $as_w in *-) case " $FIRST " in *" ${as_w%-} "*) continue ;; esac ;; esac
+        set -- "$@" "$as_w"
+      done
+    else tail -n 5 "$R/first.log"; fi
+  fi
   if apt_whole "$R/apt.log" "$@"; then apt_rehold; effect installed; return 0; fi
   case " $* " in *" --reinstall "*) ;; *)
     if [ -z "$(dpkg --audit)" ] && said=$(apt "$@" -s 2>&1) && ! printf '%s\n' "$said" | grep -qE '^(Inst|Conf|Remv|Purg) '; then

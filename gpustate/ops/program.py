@@ -36,18 +36,38 @@ class Program:
     steps: tuple[tuple[str, Step], ...] = field(default_factory=tuple[tuple[str, Step], ...])
 
 
-def compile_program(blocks: tuple[Block, ...], allowed: Mapping[str, str] | None = None) -> Program:
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a run changes from, kept on the node for a rollback.
+
+    Args:
+        run: its id.
+        text: the record.
+    """
+
+    run: str
+    text: str
+
+
+def compile_program(
+    blocks: tuple[Block, ...],
+    allowed: Mapping[str, str] | None = None,
+    before: Before | None = None,
+) -> Program:
     """Put the steps of some states, in order, into one program. Reboots are left out.
 
     Args:
         blocks: the steps of each state.
         allowed: rules of the matrix that were overridden, each with the reason; the journal tells.
+        before: kept ahead of the first step.
     """
     lines = ["sweep"]
+    if before is not None:
+        lines.append(f"keep_before {shlex.quote(before.run)}")
     for rule, reason in sorted((allowed or {}).items()):
         told = json.dumps({"e": "allowed", "rule": rule, "reason": mask(reason)})
         lines.append(f"entry {shlex.quote(told)}")
-    files: dict[str, str] = {}
+    files: dict[str, str] = {} if before is None else {"before": before.text}
     steps: list[tuple[str, Step]] = []
     for block in blocks:
         lines.append(f"block {shlex.quote(block.state)} {shlex.join(block.needs)}".rstrip())

@@ -25,7 +25,7 @@ RESULT_FORMAT = "gpustate.result/1"
 BAKE_FORMAT = "gpustate.bake/1"
 
 
-def change_data(change: Change, *, diff: bool = True) -> dict[str, Any]:
+def change_data(change: Change) -> dict[str, Any]:
     """One change; secrets are masked before anything is written anywhere."""
     data: dict[str, Any] = {"field": change.field}
     if change.secret:

@@ -30,6 +30,8 @@ NOT_COUNTED = (
     "steps that no node of this plan has run before",
 )
 _POSSIBLE = "a reboot that is only possible (known after ...) counts in the upper bound only"
+#: Rows of the longest and of unmeasured parts.
+_ROWS = 12
 _KNOWN_LATER = "a state that is known after another one takes as long as in earlier runs"
 
 
@@ -171,7 +173,7 @@ class Estimate:
             if basis in seconds
         ]
 
-    def _longest(self, limit: int = 12) -> list[dict[str, Any]]:
+    def _longest(self) -> list[dict[str, Any]]:
         """The longest parts, summed over all nodes."""
         rows: dict[tuple[str, str], list[tuple[Seconds, str]]] = {}
         for mine in self.parts.values():
@@ -183,16 +185,16 @@ class Estimate:
             spans = [seconds for seconds, _ in row[1]]
             return -sum(s.likely for s in spans), -sum(s.high for s in spans), row[0]
 
-        return [_row(*key, mine) for key, mine in sorted(rows.items(), key=order)[:limit]]
+        return [_row(*key, mine) for key, mine in sorted(rows.items(), key=order)[:_ROWS]]
 
-    def _unmeasured(self, limit: int = 12) -> list[dict[str, Any]]:
+    def _unmeasured(self) -> list[dict[str, Any]]:
         """Steps without a measurement, sorted by number of nodes."""
         nodes: dict[tuple[str, str], int] = {}
         for mine in self.parts.values():
             for key in {(part.state, part.what) for part in mine if part.seconds is None}:
                 nodes[key] = nodes.get(key, 0) + 1
         first = sorted(nodes.items(), key=lambda row: (-row[1], row[0]))
-        return [{"state": s, "what": w, "nodes": number} for (s, w), number in first[:limit]]
+        return [{"state": s, "what": w, "nodes": number} for (s, w), number in first[:_ROWS]]
 
 
 def _row(state: str, what: str, parts: Sequence[tuple[Seconds, str]]) -> dict[str, Any]:

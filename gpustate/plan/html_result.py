@@ -32,7 +32,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     }
     counts = {name: len(found.names(groups)) for name, groups in parts.items()}
     title = f"{text(about['verb'])}: {text(about['source'])}"
-    words = headline(outcome, counts["Changed"], counts["Not finished"], counts["Unchanged"])
+    words = headline(outcome, found, len(document["skipped"]))
     top = (
         f'<header class="top"><div><p class="kicker">gpustate result</p><h1>{title}</h1>'
         f'<p class="lead">{text(words)}</p>{_facts(about)}</div>'

@@ -21,9 +21,8 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any], *, diff: bool = 
     """
     about, outcome = run["about"], run["outcome"]
     found = sorted_groups(document)
-    counts = (len(found.names(part)) for part in (found.changed, found.failed, found.unchanged))
     lines = [f"# Result of {text(about['verb'])}: {text(about['source'])}", ""]
-    lines += [text(headline(outcome, *counts)), ""]
+    lines += [text(headline(outcome, found, len(document["skipped"]))), ""]
     lines += table(["", ""], ([name, code(value, cell=True)] for name, value in facts(about)))
     if found.failed:
         names = found.names(found.failed)

@@ -55,6 +55,8 @@ _COSTS = {
 _DIFF = {"+": "green", "-": "red", "@": "cyan", "~": "yellow"}
 #: Longer lines are cut; the documents have the whole text.
 _LONGEST = 4000
+#: Ranges of names that a line shows.
+_RANGES = 6
 
 
 @dataclass(slots=True)
@@ -119,11 +121,11 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
                 page.add("         ", (f"{title + ':':<9}{state[title]}", ""))
 
 
-def names_line(names: Sequence[str], limit: int = 6) -> str:
+def names_line(names: Sequence[str]) -> str:
     """The first names, folded into ranges, and the number of the others."""
     ranges = fold(names)
-    first = ", ".join(ranges[:limit])
-    more = f" and {len(ranges) - limit} more" if len(ranges) > limit else ""
+    first = ", ".join(ranges[:_RANGES])
+    more = f" and {len(ranges) - _RANGES} more" if len(ranges) > _RANGES else ""
     return f"{first}{more}" + (f" ({len(names)} nodes)" if len(names) > 1 else "")
 
 
@@ -214,7 +216,7 @@ def question(
 
     Args:
         document: the plan.
-        verb: ``apply`` or ``remove``.
+        verb: ``apply``, ``upgrade``, ``remove`` or ``rollback``.
         forks: nodes processed in parallel.
         batches: number of batches; 0: no batches.
         sizes: sizes of the batches.
@@ -231,7 +233,7 @@ def question(
         pace = f", in {batches} batch{'es' * (batches != 1)} ({','.join(sizes)})"
     elif view.size > 1:
         pace = f", {forks} at a time"
-    begin = "Remove from" if verb == "remove" else "Apply to"
+    begin = {"remove": "Remove from", "rollback": "Roll back"}.get(verb, "Apply to")
     return f"{begin} {names_line(names)}: {cost}{pace}?"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpustate.plan.results import Results
+
 _NAMES = {
     "person": "Person",
     "reason": "Reason",
@@ -33,12 +35,15 @@ def facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def headline(outcome: Mapping[str, Any], changed: int, failed: int, unchanged: int) -> str:
-    """The result in one sentence."""
-    total = changed + failed + unchanged
-    skipped = f", {len(outcome['skipped'])} not started" if outcome["skipped"] else ""
+def headline(outcome: Mapping[str, Any], found: Results, skipped: int) -> str:
+    """The result in one sentence; ``skipped`` is the number of nodes that were not started."""
+    parts = (found.changed, found.unchanged, found.failed)
+    changed, unchanged, failed = (len(found.names(part)) for part in parts)
+    total = changed + failed + unchanged + skipped
+    begun = f", {skipped} not started" if skipped else ""
+    stopped = f" Stopped: {outcome['stopped']}." if outcome.get("stopped") else ""
     how = "Interrupted" if outcome["interrupted"] else f"Exit code {outcome['exit_code']}"
     return (
         f"{how}: {total} node{'s' * (total != 1)}, {changed} changed, {unchanged} unchanged, "
-        f"{failed} not finished{skipped}."
+        f"{failed} not finished{begun}.{stopped}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -16,7 +16,6 @@ from gpustate.core import where
 from gpustate.core.policy import Policy
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.formats.words import printable
 from gpustate.formats.yaml_events import Written
 from gpustate.policies import document
 
@@ -39,9 +38,9 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(Written, lambda dumper, number: dumper.represent_float(float(number)))
 
 
-def as_yaml(policy: Policy, comments: Sequence[str] = ()) -> str:
+def as_yaml(policy: Policy) -> str:
     """A policy in gpustate's own format."""
-    body = yaml.dump(
+    return yaml.dump(
         document.as_data(policy),
         Dumper=_Dumper,
         sort_keys=False,
@@ -49,10 +48,9 @@ def as_yaml(policy: Policy, comments: Sequence[str] = ()) -> str:
         width=_WIDTH - 20,
         default_flow_style=False,
     )
-    return _comments(comments) + body
 
 
-def as_python(policy: Policy, comments: Sequence[str] = ()) -> str:
+def as_python(policy: Policy) -> str:
     """A policy in Python; a condition with custom code is written as its text."""
     writer = _Python()
     states = [writer.state(state) for state in policy.states]
@@ -72,11 +70,7 @@ def as_python(policy: Policy, comments: Sequence[str] = ()) -> str:
     lines = [f"from gpustate import {', '.join(names)}"]
     for module, classes in sorted(writer.imports.items()):
         lines.append(f"from {module} import {', '.join(sorted(classes))}")
-    return f"{_comments(comments)}{chr(10).join(lines)}\n\npolicy = {made}\n"
-
-
-def _comments(comments: Sequence[str]) -> str:
-    return "".join(f"# {printable(line)}\n" for line in comments)
+    return f"{chr(10).join(lines)}\n\npolicy = {made}\n"
 
 
 class _Python:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpustate.core.facts import PciGpu
 from gpustate.core.queries import Answer, Query
-from gpustate.formats import quarantine
+from gpustate.formats import keyed, quarantine
 from gpustate.formats.nvml_report import NvmlFacts
 from gpustate.formats.quarantine import Quarantine
 
@@ -20,11 +20,9 @@ class ExcludedGpusQuery(Query[Quarantine]):
         return f"{quarantine.SCRIPT}:"
 
     def parse(self, answer: Answer) -> Quarantine:
-        keys = dict(
-            reversed([line.split("=", 1) for line in answer.text.splitlines() if "=" in line])
-        )
-        now = keys.get("now", "")
-        return quarantine.read(keys.get("quarantine", ""), int(now) if now.isdecimal() else 0)
+        keys = keyed.lists(answer.text)
+        now = keyed.first(keys, "now")
+        return quarantine.read(keyed.first(keys, "quarantine"), int(now) if now.isdecimal() else 0)
 
     def placeholder(self) -> Quarantine:
         return Quarantine()

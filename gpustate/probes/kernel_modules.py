@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import KO
-from gpustate.formats import dkms
+from gpustate.formats import dkms, keyed
 
 _SCRIPT = KO + shell.load("kernel_modules", "gpustate.probes")
 
@@ -78,11 +78,7 @@ class KernelModuleQuery(Query[Kmod]):
         )
 
     def parse(self, answer: Answer) -> Kmod:
-        keys: dict[str, list[str]] = {}
-        for line in answer.text.splitlines():
-            key, equals, value = line.partition("=")
-            if equals:
-                keys.setdefault(key, []).append(value)
+        keys = keyed.lists(answer.text)
         built: dict[str, str | None] = {}
         headers: list[str] = []
         running, description, on_disk = "", "", ""
@@ -99,7 +95,7 @@ class KernelModuleQuery(Query[Kmod]):
                 running, on_disk = kernel, about.get("srcversion", "")
             if path and (runs or not description):
                 description = about.get("description", "")
-        version, _, source = keys.get("loaded", [""])[0].partition("|")
+        version, _, source = keyed.first(keys, "loaded").partition("|")
         here = built.get(running) or ""
         stale = bool(
             "loaded" in keys

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import KO
-from gpustate.formats import rdma
+from gpustate.formats import keyed, rdma
 
 # mlx_compat is the one module that OFED has and no kernel does.
 _SCRIPT = KO + shell.fill(shell.load("rdma", "gpustate.probes"), SYMBOL=rdma.SYMBOL)
@@ -50,13 +50,9 @@ class RdmaQuery(Query[Rdma]):
         return _SCRIPT
 
     def parse(self, answer: Answer) -> Rdma:
-        keys: dict[str, list[str]] = {}
-        for line in answer.text.splitlines():
-            key, equals, value = line.partition("=")
-            if equals:
-                keys.setdefault(key, []).append(value.strip())
+        keys = keyed.lists(answer.text)
         loaded, disk = _by_name(keys.get("loaded", [])), _by_name(keys.get("disk", []))
-        info = keys.get("info", [""])[0]
+        info = keyed.first(keys, "info")
         on_disk = "mlx_compat" in disk
         version = rdma.ofed_version(info) or disk.get("mlx5_core", "").partition("|")[0] or None
         return Rdma(

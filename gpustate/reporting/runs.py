@@ -31,7 +31,7 @@ class Run:
         nodes: number of nodes.
         waves: number of nodes of each wave; empty: all at once.
         plan: id of the saved plan, if there is one.
-        digest: SHA-256 of the file ``source``; empty if it is no file.
+        digest: SHA-256 of the file ``source``; empty if it is not a file.
         command: its words, without the limit.
     """
 
@@ -80,6 +80,7 @@ class Outcome:
         nodes: results of the nodes.
         skipped: nodes that were not started.
         interrupted: it was stopped early by its user.
+        stopped: why it stopped early; empty: it did not.
         error: why the run failed as a whole.
     """
 
@@ -88,6 +89,7 @@ class Outcome:
     nodes: Sequence[NodeResult] = ()
     skipped: Sequence[str] = ()
     interrupted: bool = False
+    stopped: str = ""
     error: str = ""
 
     def data(self) -> dict[str, Any]:
@@ -111,8 +113,8 @@ class Outcome:
             "held": held(self.nodes),
             "skipped": fold(self.skipped),
         }
-        if self.error:
-            values["error"] = self.error
+        reasons = {"stopped": self.stopped, "error": self.error}
+        values |= {key: reason for key, reason in reasons.items() if reason}
         data: dict[str, Any] = mask_data(values)
         return data
 

@@ -73,7 +73,9 @@ def _check(url: str, name: str) -> None:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A redirected POST would become a GET of another host."""
 
-    def redirect_request(self, *_: Any) -> None:
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> None:
         return None
 
 

@@ -9,6 +9,7 @@ nodes of its rack, which are skipped, for two nodes of one rack would be out of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -56,6 +57,12 @@ class Rollout:
     slots: int
     max_failures: int = 0
     soak_s: float = 0.0
+
+    @property
+    def wave_sizes(self) -> tuple[int, ...]:
+        """Number of nodes of each wave."""
+        counts = Counter(place.wave for place in self.places)
+        return tuple(counts[wave] for wave in range(max(counts, default=-1) + 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,7 @@ class ScheduledMaintenance:
         self._policy = policy
         self._text = text
         self._held: dict[str, _Held] = {}
+        self._away: set[str] = set()
         self._lock = threading.Lock()
 
     # --- the rollout -------------------------------------------------------------------
@@ -257,6 +258,8 @@ class ScheduledMaintenance:
         notes: list[str] = []
         running = kinds_of(subject.facts)
         for kind in dict.fromkeys((*running, *AGENTS.values())):
+            if kind in self._away and kind not in running:
+                continue
             try:
                 reason = self._leftover(subject, kind, say)
             except NotRefreshedError:
@@ -264,6 +267,8 @@ class ScheduledMaintenance:
             except GpustateError as error:
                 if kind in running:
                     notes.append(str(error))
+                elif not isinstance(error, RefusedError):
+                    self._away.add(kind)  # its other nodes do not wait for it
                 continue
             if reason:
                 notes.append(reason)

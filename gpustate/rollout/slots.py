@@ -115,7 +115,8 @@ class Slots:
         """
         told = ""
         while True:
-            if self._gate.stopped:
+            # A node that failed is out of service already: it may go back.
+            if self._gate.stopped and not (member.hold and member.hold.phase == "failed"):
                 raise NotDrainedError(f"not begun: {self._gate.stopped}")
             waits = self._gate.paused
             if not waits:

@@ -93,6 +93,7 @@ class Waves:
         boards: where it is shown and controlled, besides the schedulers that the run enters.
         clock: seconds since the epoch.
         say: tells what the rollout does.
+        announce: tells that a wave begins, where there are several.
     """
 
     rollout: Rollout
@@ -103,12 +104,14 @@ class Waves:
     boards: tuple[Board, ...] = ()
     clock: Callable[[], float] = time.time
     say: Callable[[str], None] = lambda _: None
+    announce: Callable[[str], None] = lambda _: None
 
     _progress: Progress = field(default_factory=Progress)
     _decision: Decision = field(default_factory=Decision)
     _began: dict[str, float] = field(default_factory=dict[str, float])
     _shown: dict[str, _Shown] = field(default_factory=dict[str, _Shown])
     _told: str = ""
+    _announced: int = -1
     _looked: float = float("-inf")
     _published: tuple[float, str] = (float("-inf"), "")
     _checking: Future[Mapping[str, str]] | None = None
@@ -188,6 +191,15 @@ class Waves:
                 wave_ended_at=self.clock(),
             )
             self._set(node.name, end.value, node.reason)
+
+    def returning(self, failed: Sequence[str]) -> frozenset[str]:
+        """Nodes of the waves of failed ones, unless so few may fail; what goes back may be taken out of service again."""
+        if len(failed) < (self.rollout.max_failures or 1):
+            return frozenset()
+        self.gate.stopped = ""
+        waves = {place.name: place.wave for place in self.rollout.places}
+        last = {waves[name] for name in failed if name in waves}
+        return frozenset(name for name, wave in waves.items() if wave in last)
 
     @property
     def stopped(self) -> str:
@@ -277,6 +289,14 @@ class Waves:
         if words and words != self._told:
             self.say(words)
         self._told = words
+        if decision.start and decision.wave != self._announced:
+            self._announced = decision.wave
+            sizes = self.rollout.wave_sizes
+            if len(sizes) > 1:
+                size = sizes[decision.wave]
+                self.announce(
+                    f"wave {decision.wave + 1} of {len(sizes)}: {size} node{'s' * (size != 1)}"
+                )
 
     @property
     def state(self) -> str:

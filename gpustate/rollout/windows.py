@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from gpustate.errors import UsageError
@@ -23,6 +23,11 @@ _WINDOW = re.compile(
     r"(?:(?P<days>[A-Za-z,-]+)\s+)?(?P<open>\d\d:\d\d)-(?P<close>\d\d:\d\d)(?:\s+(?P<zone>\S+))?"
 )
 _FIX = "write for example 'Mon-Fri 22:00-05:00 Europe/Berlin'; several are separated by ;"
+
+
+def _zone(name: str) -> tzinfo:
+    """A time zone by name; UTC needs no database of them."""
+    return UTC if name == "UTC" else ZoneInfo(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Window:
 
     def _openings(self, now: datetime) -> list[tuple[datetime, datetime]]:
         """When it opens and closes, from yesterday on."""
-        local = now.astimezone(ZoneInfo(self.zone))
+        local = now.astimezone(_zone(self.zone))
         found: list[tuple[datetime, datetime]] = []
         for ahead in range(-1, _AHEAD_DAYS + 1):
             midnight = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
@@ -95,7 +100,7 @@ def _parse(text: str, place: str | None) -> Window:
         raise UsageError(f"invalid maintenance window {text!r}", place=place, fix=_FIX)
     zone = match["zone"] or "UTC"
     try:
-        ZoneInfo(zone)
+        _zone(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise UsageError(
             f"unknown time zone {zone!r} in the maintenance window {text!r}", place=place, fix=_FIX

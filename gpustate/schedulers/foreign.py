@@ -16,6 +16,21 @@ Json = dict[str, Any]
 _UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 _MIG_STATE = "nvidia.com/mig.config.state"
 _NVSENTINEL_STATE = "dgxc.nvidia.com/nvsentinel-state"
+#: States in which the GPU Operator may stay for ever.
+_UPGRADES: Mapping[str, str] = {
+    "upgrade-required": (
+        "the GPU Operator is to upgrade its driver and has not begun ({}): one failed or cordoned node may use "
+        "up maxParallelUpgrades or maxUnavailable; let it finish, or set autoUpgrade to false"
+    ),
+    "upgrade-failed": (
+        "the GPU Operator's upgrade of its driver failed ({}); it goes on once the driver's pod is ready, or set "
+        "the label to upgrade-required to try again"
+    ),
+    "validation-required": (
+        "the GPU Operator validates its driver ({}); without a pod of nvidia-operator-validator on the node it "
+        "waits for ever"
+    ),
+}
 #: Taint keys by which other tools announce that a Node leaves or is worked on.
 _TAINTS: Mapping[str, str] = {
     "ToBeDeletedByClusterAutoscaler": "cluster-autoscaler deletes it",
@@ -106,7 +121,8 @@ def _labels(node: Json) -> Iterator[str]:
     labels = node["metadata"].get("labels") or {}
     state = labels.get(_UPGRADE_STATE, "")
     if state not in ("", "upgrade-done"):
-        yield f"the GPU Operator upgrades its driver ({_UPGRADE_STATE}={state})"
+        words = _UPGRADES.get(state, "the GPU Operator upgrades its driver ({})")
+        yield words.format(f"{_UPGRADE_STATE}={state}")
     if labels.get(_MIG_STATE) in ("pending", "rebooting"):
         yield f"NVIDIA's MIG manager changes it ({_MIG_STATE}={labels[_MIG_STATE]})"
     state = labels.get(_NVSENTINEL_STATE, "")

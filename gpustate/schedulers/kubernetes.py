@@ -66,7 +66,10 @@ _RIGHTS = (
     ("update", "coordination.k8s.io", "leases"),
     ("list", "maintenance.nvidia.com", "nodemaintenances"),
 )
+#: Labels by which the GPU Operator's tools let pods of NVIDIA's run on a Node.
+_DEPLOY = "nvidia.com/gpu.deploy."
 _CONFLICTS = 5
+_FAILED_S = 30.0
 #: Clocks that differ by more are wrong.
 _SKEW_S = 60.0
 _REFRESH_S = 180.0
@@ -105,6 +108,7 @@ class Kubernetes:
         self._lease = ClusterLease(api, sleep=sleep, clock=clock)
         self._events = node_events.NodeEvents(api)
         self._lists: _Lists | None = None
+        self._failed = (float("-inf"), ClusterError(""))
         self._may: list[str] | None = None
         self._cluster: eviction.Cluster | None = None
         self._pods: dict[str, list[Json]] | None = None
@@ -119,6 +123,8 @@ class Kubernetes:
     def _listed(self) -> _Lists:
         with self._lock:
             if self._lists is None:
+                if self._clock() < self._failed[0]:
+                    raise self._failed[1]
                 try:
                     nodes = self._api.nodes()
                     maintenances = self._api.maintenances()
@@ -126,6 +132,10 @@ class Kubernetes:
                     if error.status == 403:
                         self._check_rights()
                     raise with_rule(error) from None
+                except ClusterError as error:
+                    # The other nodes of the run do not wait for it one after the other.
+                    self._failed = (self._clock() + _FAILED_S, error)
+                    raise
                 self._lists = _Lists(nodes, cluster_pods.NodeIndex(nodes), maintenances)
             return self._lists
 
@@ -378,11 +388,27 @@ class Kubernetes:
             if not eviction.is_ready(pod):
                 return f"{eviction.name(pod)} is not ready"
         if old and not pods:
-            return "its DaemonSets have not created their pods again"
+            return self._paused(member.name)
         offered = member.gpus or (member.hold.gpus_before if member.hold else 0)
         if offered and not cluster_pods.allocatable(self._api.node(member.name)):
             return "allocatable has none"
         return ""
+
+    def _paused(self, name: str) -> str:
+        """Why NVIDIA's DaemonSets do not create their pods again."""
+        labels = self._api.node(name)["metadata"].get("labels") or {}
+        paused = [
+            key
+            for key, value in sorted(labels.items())
+            if key.startswith(_DEPLOY) and str(value).startswith("paused")
+        ]
+        if not paused:
+            return "its DaemonSets have not created their pods again"
+        words = " ".join(f"{key}=true" for key in paused)
+        return (
+            f"another tool left labels that keep NVIDIA's pods away: kubectl label node {name} "
+            f"--overwrite {words}"
+        )
 
     def release(self, member: Member) -> str:
         """Uncordon it, where the cordon is ours and nobody else has a claim on it."""

@@ -24,7 +24,6 @@ Json = dict[str, Any]
 
 #: Annotations of the Lease: a request to the run that holds it, and how far its rollout is.
 CONTROL, PROGRESS = "gpustate.io/pause", "gpustate.io/rollout"
-_CONFLICTS = 5
 NAMESPACE, NAME = "kube-system", "gpustate"
 VALID_S = 60.0
 RENEW_S = 15.0
@@ -246,7 +245,7 @@ def ask(api: Api, run: str, control: str) -> None:
 
 
 def _annotate(api: Api, lease: Json, notes: dict[str, str]) -> None:
-    """Set annotations of the Lease as it was read; an empty one is taken away."""
+    """Set annotations of the Lease as it was read; an empty one is removed."""
     found = {**(lease["metadata"].get("annotations") or {}), **notes}
     lease["metadata"]["annotations"] = {key: value for key, value in found.items() if value}
     lease["metadata"].pop("managedFields", None)

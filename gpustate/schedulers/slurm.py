@@ -2,13 +2,14 @@
 
 The commands run over SSH on the host that the inventory names, as root or SlurmUser. Surprising: a second drain
 overwrites the reason of the first, so every write is preceded by a read and followed by one. ``resume`` of 24.11
-keeps an old reason, which then hides newer ones, so it is emptied after a release.
+keeps an old reason, which then hides newer ones, so it is emptied after a release. 26.05 adds `` : Not responding`` to
+a reason, and refuses to undrain a node that registered with too few GPUs.
 
 ``sinfo`` and ``squeue`` with formats of their own instead of JSON: scontrol of 22.05 has no JSON, and its sinfo and
 squeue ignore ``-n`` and ``-w`` with it.
 
 Sources:
-    SchedMD/slurm, doc/man/man1/{scontrol,sinfo,squeue}.1; Debian's 22.05.8 and 24.11.5 as they behave.
+    SchedMD/slurm, doc/man/man1/{scontrol,sinfo,squeue}.1; Debian's 22.05.8, 24.11.5 and 26.05.5 as they behave.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from gpustate.schedulers.base import (
 #: What a reason of ours begins with; a run's id follows.
 PREFIX = "gpustate:"
 _REASON = re.compile(
-    r"gpustate:(?P<run>[^:\s]+): (?P<text>.*?)(?: \((?P<phase>\w+)\))?(?: by (?P<person>\S+))?"
+    r"gpustate:(?P<run>[^:\s]+): (?P<text>.*?)(?: \((?P<phase>\w+)\))?(?: by (?P<person>\S+))?(?: : .*)?"
 )
 _NODES = "%n|%o|%N|%T|%u|%H|%E"
 _JOBS = "%i|%T|%u|%b|%j"
@@ -296,11 +297,11 @@ class Slurm:
         return self._set(node.name, hold.run, hold.text, hold.person, phase)
 
     def _set(self, name: str, run: str, text: str, person: str, phase: str) -> Member:
-        words = re.sub(r"[()\[\]\"'|]", " ", text)
+        words = re.sub(r"[()\[\]\"'|]| :(?= )", " ", text)
         reason = f"{PREFIX}{run}: {words} ({phase}) by {person}"
         self._run("scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}")
         node = self._one(name)
-        if node.reason != reason:
+        if not node.reason.startswith(reason):
             raise HeldElsewhereError(
                 f"{self.title}: node {name} was drained by someone else at the same time: {_foreign(node)}"
             )
@@ -366,6 +367,14 @@ class Slurm:
         while down and "*" in node.state and self._clock() < deadline:
             self._sleep(_POLL_S)  # slurmd registers again after a boot
             node = self._one(member.name)
+        while node.base.startswith("inval") and self._clock() < deadline:
+            self._sleep(_POLL_S)  # slurmd has just been restarted
+            node = self._one(member.name)
+        if node.base.startswith("inval"):
+            return (
+                "slurmd registered with fewer GPUs than slurm.conf has; fix gres.conf or slurm.conf and restart "
+                f"slurmd, then: scontrol update NodeName={node.name} State=RESUME"
+            )
         if node.drained_or_down and not node.base.startswith("down"):
             # Otherwise a run that died in between has left only the reason.
             self._run("scontrol", "update", f"NodeName={node.name}", "State=UNDRAIN")

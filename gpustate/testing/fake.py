@@ -20,6 +20,7 @@ from gpustate.core.state import AnyState
 from gpustate.core.step import Step
 from gpustate.formats import dpkg, systemd
 from gpustate.operations.queries import CommandOutput, Output
+from gpustate.ops.library import original_path
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery
 from gpustate.probes.package_files import PackageFiles
 
@@ -110,7 +111,7 @@ class FakeNode(Node):
                     path: file_queries.FileStat(
                         "file", self.modes.get(path, 0o644), 0, 0, len(text.encode())
                     )
-                    for path, text in sorted(self.files.items())
+                    for path, text in sorted({**self.files, **self._kept()}.items())
                     if any(fnmatch.fnmatchcase(path, one) for one in patterns)
                 }
             case queries.Packages(patterns=patterns):
@@ -147,6 +148,10 @@ class FakeNode(Node):
                 raise AssertionError(f"FakeNode has no answer to the command of a fact: {text}")
             case _:
                 raise AssertionError(f"FakeNode has no answer to {query!r}: pass it in answers=")
+
+    def _kept(self) -> dict[str, str]:
+        """The paths of files whose originals are kept, where a node has them."""
+        return {f"{original_path(path)}.path": path for path in self.originals}
 
     def _unit(self, name: str) -> systemd.Unit:
         exists = name in self.unit_states

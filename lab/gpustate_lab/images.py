@@ -2,8 +2,8 @@
 
 An image is a stack of layers: the Debian root; on top, for ``debian13-containerd2`` containerd 2 of
 unstable, for ``-containerd22`` to ``-containerd24`` a release of its own project, for ``-runtimes`` docker,
-podman, crun, unattended-upgrades and needrestart, for ``-rpm`` dnf, rpm and zypper; then the
-simulator's packages, and last slurmd for a lab with Slurm. A layer's folder name ends in a digest of its
+podman, crun, unattended-upgrades and needrestart, for ``-rpm`` dnf, rpm and zypper, for ``ubuntu2404``
+what makes the root answer as Ubuntu; then the simulator's packages, and last slurmd for a lab with Slurm. A layer's folder name ends in a digest of its
 inputs, so a changed recipe gets a new folder. A layer is built under another name and renamed, so an existing
 folder is complete. The build has its own mount and pid namespaces: an interruption leaves nothing mounted or
 running.
@@ -66,6 +66,20 @@ class Recipe:
     script: str | None = None
     programs: str | None = None
 
+    @property
+    def base(self) -> str:
+        """Debian's release of the root, as the simulator names it."""
+        return {"bookworm": "debian12", "trixie": "debian13"}[self.suite]
+
+    @property
+    def script_text(self) -> str:
+        """The script, which reads the distribution where that is another than the root's."""
+        assert self.script is not None
+        text = (SCRIPTS / self.script).read_text()
+        return (
+            text if self.distribution == self.base else f"distribution={self.distribution}\n{text}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -92,6 +106,10 @@ IMAGES = {
     "debian12-runtimes": Recipe("bookworm", "debian12", "runtimes.sh"),
     "debian13-runtimes": Recipe("trixie", "debian13", "runtimes.sh"),
     "debian12-rpm": Recipe("bookworm", "debian12", "rpm.sh"),
+    # With containerd, systemd and apt of the Debian release that is nearest.
+    "ubuntu2204": Recipe("bookworm", "ubuntu2204", "ubuntu.sh"),
+    "ubuntu2404": Recipe("trixie", "ubuntu2404", "ubuntu.sh"),
+    "ubuntu2604": Recipe("trixie", "ubuntu2604", "ubuntu.sh"),
 }
 
 
@@ -148,7 +166,7 @@ def _stack(
     recipe = recipe_of(image)
     stack: tuple[Path, ...] = (_base(recipe, say),)
     if recipe.script is not None:
-        script = (SCRIPTS / recipe.script).read_text()
+        script = recipe.script_text
         bound, content = None, ""
         if recipe.programs is not None:
             files = programs.provide(recipe.programs, say).values()
@@ -156,7 +174,7 @@ def _stack(
             content = programs.identity(files)
         stack = (_layer(image, stack, script, bound, content, say), *stack)
     script = simulation.install_script(repository, recipe.distribution)
-    content = simulation.digest(repository)
+    content = simulation.digest(repository, recipe.distribution)
     stack = (_layer(f"{image}-gpu", stack, script, repository.root, content, say), *stack)
     if kubernetes:
         script = (SCRIPTS / "kubernetes.sh").read_text()
@@ -173,19 +191,19 @@ def _slurm_head(recipe: Recipe, say: Say) -> tuple[Path, ...]:
     """Return the layers of Slurm's head: Debian with slurmctld, without simulated GPUs."""
     stack = (_base(recipe, say),)
     script = (SCRIPTS / "slurmctld.sh").read_text()
-    name = f"{recipe.distribution}-slurmctld"
+    name = f"{recipe.base}-slurmctld"
     return (_layer(name, stack, script, None, "", say), *stack)
 
 
 def _base(recipe: Recipe, say: Say) -> Path:
     script = SCRIPTS / "base.sh"
-    arguments = [recipe.suite, str(_downloads(recipe.distribution)), *PACKAGES]
+    arguments = [recipe.suite, str(_downloads(recipe.base)), *PACKAGES]
 
     def build(folder: Path, log: Path) -> None:
         _build([str(script), str(folder / "root"), *arguments], log)
 
     digest = _digest(recipe.suite, *PACKAGES, script.read_text())
-    return _cached(recipe.distribution, digest, build, say, "debootstrap, takes about a minute")
+    return _cached(recipe.base, digest, build, say, "debootstrap, takes about a minute")
 
 
 def _layer(

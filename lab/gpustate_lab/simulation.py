@@ -45,11 +45,13 @@ def build_repository(destination: Path, say: Callable[[str], None]) -> Repositor
         return sim_repository.build(destination, say=say)
 
 
-def digest(repository: Repository) -> str:
-    """Return the digest of the image's content: key and indexes of the node packages."""
+def digest(repository: Repository, distribution: str) -> str:
+    """Return the digest of the image's content: key and indexes of the node packages and kernels."""
     content = hashlib.sha256(repository.key.read_bytes())
-    for path in sorted((repository.root / "lab").rglob("Packages")):
-        content.update(path.read_bytes())
+    for folder in (f"lab/{distribution}", f"ubuntu/{distribution}"):
+        for path in sorted((repository.root / folder).rglob("Packages")):
+            if path.parts[-3] in ("lab", "main"):
+                content.update(path.read_bytes())
     return content.hexdigest()
 
 
@@ -66,7 +68,7 @@ def check(gpus: str, faults: Iterable[str]) -> None:
 
 
 def sources(repository: Repository, distribution: str, base_url: str) -> dict[str, str]:
-    """Return the initial apt sources of a node: simulated kernels, no NVIDIA packages."""
+    """Return the initial apt sources of a node: simulated kernels, no repository of NVIDIA's."""
     return dict(repository.sources(distribution, base_url, include=("lab",)))
 
 
@@ -79,7 +81,7 @@ def install_script(repository: Repository, distribution: str) -> str:
         lines.append(f"printf %s {shlex.quote(text)} > {shlex.quote(path)}")
     lines.append("apt-get -q update")
     lines.append(
-        f"apt-get -q -y -o Dpkg::Use-Pty=0 -o APT::Install-Recommends=false install {shlex.join(repository.image_packages)}"
+        f"apt-get -q -y -o Dpkg::Use-Pty=0 -o APT::Install-Recommends=false install {shlex.join(repository.image_packages(distribution))}"
     )
     lines.append(f"rm -f {shlex.join(files)}")
     lines.append("mv /run/sources.list /etc/apt/sources.list")

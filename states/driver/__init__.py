@@ -110,6 +110,26 @@ class DriverInstalled(DriverParameters):
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return required.required(self, offer, observed)
 
+    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+        there = driverset.complete_set(observed.os_id, observed.packages)
+        if there is None:
+            return {}
+        _, version, kind = there
+        found: dict[str, Any] = {
+            "version": version,
+            "branch": None,
+            "module_type": kind,
+            "locked": {
+                name: full
+                for name, full in observed.packages.items()
+                if driverset.any_version_fits(name) or driverset.driver_version(full) == version
+            },
+            "hold": bool(observed.held),
+            "load": observed.autoload_text is not None,
+        }
+        options = files.parameters_in(observed.options_text)
+        return found if options is None else {**found, "parameters": options}
+
     def installed_set(self, observed: Observed) -> InstalledSet:
         complete = driverset.complete_set(observed.os_id, observed.packages)
         return InstalledSet(complete[0].name if complete else "", tuple(sorted(observed.built)))

@@ -111,8 +111,9 @@ def _as_locked(
     if gone:
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
         return None, (
-            f"{gone[0]} {locked[gone[0]]}{more} is pinned in the lock file, and "
-            f"{observed.manager} does not offer it; update the lock file: gpustate solve --update"
+            f"{gone[0]} {locked[gone[0]]}{more} is pinned by a lock file or a rollback, and "
+            f"{observed.manager} does not offer it; offer it again, or update the lock file: "
+            "gpustate solve --update"
         )
     packages = dict(sorted({**target.packages, **locked}.items()))
     remove = tuple(name for name in target.remove if name not in locked)

@@ -53,6 +53,18 @@ def options_text(parameters: Mapping[str, int | str]) -> str | None:
     return _WRITTEN + "".join(lines) if lines else None
 
 
+def parameters_in(text: str | None) -> dict[str, str] | None:
+    """Parameters whose options are this text; ``None`` if it is of something else."""
+    found: dict[str, str] = {}
+    for line in (text or "").splitlines():
+        words = line.split()
+        if words[:1] != ["options"] or len(words) != 3 or words[1] == "nvidia-current":
+            continue
+        name, _, value = words[2].partition("=")
+        found[name if words[1] == "nvidia" else f"{words[1]}.{name}"] = value
+    return found if options_text(found) == text else None
+
+
 def write(wanted: Observed, fields: Iterable[str]) -> Iterator[Step]:
     """Steps that make some of the files as they should be."""
     for field, path in PATHS.items():

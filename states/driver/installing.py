@@ -98,6 +98,8 @@ class Installation:
                 self.wanted.packages,
                 self.remove,
                 again=self.again,
+                # Ubuntu's packages and NVIDIA's for it have common files, and no relation that says so.
+                apart=self.observed.os_id == "ubuntu",
                 built=self.observed.built,
                 own=self._own,
                 roll_back=self.written,

@@ -15,7 +15,7 @@ from gpustate import PciGpu, shell
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import APT_KEY, KEPT
 from gpustate.errors import ProbeError
-from gpustate.formats import aptsources, dkms, dpkg, drivernames, driverset, modprobe, rpm
+from gpustate.formats import aptsources, dkms, dpkg, drivernames, driverset, keyed, modprobe, rpm
 from gpustate.ops.packages import UNMET
 from gpustate.probes import device_nodes, shadowing_libraries
 from gpustate.probes.gpu_clients import Holder
@@ -218,14 +218,13 @@ class LiveMigQuery(Query[Live]):
 
     def parse(self, answer: Answer) -> Live:
         head, *logs = answer.text.split("log=\n")
-        keys: dict[str, list[str]] = {}
-        for line in head.splitlines():
-            key, _, value = line.partition("=")
-            keys.setdefault(key, []).append(value)
-        library = re.search(r"\.so\.([0-9.]+)$", _first(keys, "library"))
-        loaded = _first(keys, "loaded")
+        keys = keyed.lists(head)
+        library = re.search(r"\.so\.([0-9.]+)$", keyed.first(keys, "library"))
+        loaded = keyed.first(keys, "loaded")
         if loaded:
-            loaded += " open" if "Open Kernel Module" in _first(keys, "nvrm") else " proprietary"
+            loaded += (
+                " open" if "Open Kernel Module" in keyed.first(keys, "nvrm") else " proprietary"
+            )
         errors = {dkms.log_kernel(log) or "": dkms.first_error(log) or "" for log in logs}
         return Live(
             loaded=loaded or None,
@@ -234,10 +233,12 @@ class LiveMigQuery(Query[Live]):
             operator="operator" in keys,
             modprobe=tuple(keys.get("modprobe", ())),
             beside=shadowing_libraries.describe(keys.get("beside", ())),
-            in_use=_first(keys, "in_use") or None,
+            in_use=keyed.first(keys, "in_use") or None,
             drm_in_use="drm" in keys,
             stopped=tuple(keys.get("stopped", [])),
-            secure_boot=SecureBoot("secure_boot" in keys, _first(keys, "key"), "enrolled" in keys),
+            secure_boot=SecureBoot(
+                "secure_boot" in keys, keyed.first(keys, "key"), "enrolled" in keys
+            ),
             build_errors={kernel: error for kernel, error in errors.items() if kernel and error},
             device_nodes=device_nodes.wrong(
                 (*keys.get("node", ()), *keys.get("cap", ())), keys.get("found", ())
@@ -246,10 +247,6 @@ class LiveMigQuery(Query[Live]):
 
     def placeholder(self) -> Live:
         return Live()
-
-
-def _first(keys: Mapping[str, list[str]], key: str) -> str:
-    return keys.get(key, [""])[0]
 
 
 #: Parameters that the file shows under another name than modprobe takes (nv-reg.h).

@@ -89,6 +89,7 @@ def install(
     remove: tuple[str, ...],
     *,
     again: bool = False,
+    apart: bool = False,
     built: Mapping[str, str | None],
     own: tuple[str, ...] = (),
     roll_back: tuple[str, ...],
@@ -99,14 +100,16 @@ def install(
         install: name to version.
         remove: packages that leave in the same transaction.
         again: put the files back even where the version is right.
+        apart: what leaves is removed before the others are unpacked.
         built: kernel to the module it has now; rebuilt where the packages are put back.
         own: kernels whose module is one of the packages that are there.
         roll_back: files that go back with the packages.
     """
     words = ("--reinstall " if again else "") + _words(install, remove)
     kernels = shlex.join(kernel for kernel, have in built.items() if have)
+    first = f"FIRST={shlex.quote(' '.join(remove))}\n" if apart and remove else ""
     return ops.Run(
-        PRELUDE + f"{_KEEP}{ARCHIVES}{kmod.APT_FAILED}keep_modules {kernels}\napt_ready\n"
+        PRELUDE + f"{_KEEP}{ARCHIVES}{kmod.APT_FAILED}keep_modules {kernels}\napt_ready\n{first}"
         f'if apt_swap {words}; then rm -rf "$G/modules"; forget_archives {shlex.join(own)}; exit 0; fi\n'
         f'[ -n "$ROLLED" ] || {{ modules_back {kernels}; {which_run()}exit 1; }}\n'
         f"set +e\n{rebuild(built)}modules_back {kernels}\n{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",

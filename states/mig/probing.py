@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpustate import Node, NodeFacts, shell
 from gpustate.core.file_queries import noted
+from gpustate.formats import keyed
 from gpustate.formats.numbers import whole
 from gpustate.formats.nvml_report import NvmlFacts, sysfs_address
 from gpustate.mig import live
@@ -37,8 +38,8 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
     drop_ins = tuple(node.drop_ins(UNIT))
     units = node.units(MANAGER, *clients)
     modules = node.modules()
-    rows = [line.partition("=")[::2] for line in said.stdout.splitlines()]
-    state = next((value for key, value in rows if key == "state"), "/var/lib/gpustate")
+    keys = keyed.lists(said.stdout)
+    state = keyed.first(keys, "state", "/var/lib/gpustate")
     files = {path.rpartition("/")[2]: text for path, text in texts.items()}
     for path, stat in stats.items():
         name, told = path.rpartition("/")[2], stat.otherwise()
@@ -46,10 +47,9 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
             files[name] = noted(told, files.get(name, ""))
     # nvidia-smi does not tell them; who has a GPU open is known by them.
     minors: dict[str, str] = {}
-    for key, value in rows:
+    for value in keys.get("minor", []):
         address, _, minor = value.partition(" ")
-        if key == "minor":
-            minors[address] = minor
+        minors[address] = minor
     gpus = tuple(
         gpu if gpu.minor is not None else replace(gpu, minor=whole(minors.get(gpu.pci, "")))
         for gpu in live.in_order(nvml)
@@ -61,13 +61,13 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
     modes, instances = shown(gpus) if not problem else ({}, {})
     no_reset = {}
     for number, gpu in enumerate(gpus):
-        if ("no_reset", gpu.pci) in rows:
+        if gpu.pci in keys.get("no_reset", []):
             no_reset[str(number)] = (
                 "it does not support a reset, such as a GPU passed through to a virtual machine"
             )
         elif "nvidia_drm" in modules:
             no_reset[str(number)] = "nvidia_drm is loaded and holds it"
-        elif gpu.pci in [sysfs_address(value) for key, value in rows if key == "tried"]:
+        elif gpu.pci in map(sysfs_address, keys.get("tried", [])):
             no_reset[str(number)] = "a reset was tried and did not work"
     manager = units.get(MANAGER)
     return Observed(
@@ -80,8 +80,8 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
         enabled=UNIT_LINK in link,
         stopped=tuple(files.get("stopped", "").split()),
         device_nodes=device_nodes.wrong(
-            (value for key, value in rows if key == "cap"),
-            (value for key, value in rows if key == "found"),
+            keys.get("cap", []),
+            keys.get("found", []),
         ),
         gpus=gpus if not problem else (),
         problem=problem,

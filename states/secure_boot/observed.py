@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
-from gpustate.formats import certificates
+from gpustate.formats import certificates, keyed
 from gpustate.formats.certificates import Certificate, Listed
 from gpustate.ops.modsign import CERTIFICATE_PATH, DEFAULTS, FOLDER
 
@@ -104,10 +104,7 @@ class FirmwareQuery(Query[Firmware]):
         parts = re.split(r"^=(\w+)\n", answer.text, flags=re.MULTILINE)
         lists = dict(zip(parts[1::2], parts[2::2], strict=True))
         head, *pairs = re.split(r"^certificate=", parts[0], flags=re.MULTILINE)
-        said: dict[str, list[str]] = {}
-        for line in head.splitlines():
-            key, _, value = line.partition("=")
-            said.setdefault(key, []).append(value)
+        keys = keyed.lists(head)
         found: dict[str, Certificate] = {}
         for text in pairs:
             first, _, rest = text.partition("\n")
@@ -115,21 +112,21 @@ class FirmwareQuery(Query[Firmware]):
             made = certificates.parse_openssl(rest, path, private=private == "1")
             if made is not None:
                 found[path] = made
-        ubuntu = said.get("id") == ["ubuntu"]
-        path = said.get("conf", [""])[0] or [*DEFAULTS][0 if ubuntu else 1]
+        ubuntu = keys.get("id") == ["ubuntu"]
+        path = keyed.first(keys, "conf") or [*DEFAULTS][0 if ubuntu else 1]
         signing = found.get(path)
         return Firmware(
-            on="on" in said,
-            own=said.get("own") in (["600"], ["400"]),
-            lacks=tuple(said.get("lacks", ())),
+            on="on" in keys,
+            own=keys.get("own") in (["600"], ["400"]),
+            lacks=tuple(keys.get("lacks", ())),
             certificate=signing if signing is not None and signing.private else None,
             ours=found.get(CERTIFICATE_PATH),
             enrolled=certificates.parse_mokutil(lists.get("enrolled", "")),
             queued=certificates.parse_mokutil(lists.get("queued", "")),
             keyring=certificates.parse_keys(lists.get("keyring", "")),
-            untold="untold" in said,
+            untold="untold" in keys,
             prebuilt=tuple(lists.get("prebuilt", "").split()),
-            brought="brought" in said,
+            brought="brought" in keys,
         )
 
     def placeholder(self) -> Firmware:

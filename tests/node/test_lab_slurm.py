@@ -142,7 +142,14 @@ def test_restarting_slurmd_leaves_its_jobs_alone(cluster: Cluster) -> None:
     cluster.until(lambda: cluster.state("gpu1").flags == {"IDLE"})
 
 
-def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path: Path) -> None:
+def change_waits(cluster: Cluster, tmp_path: Path, name: str) -> None:
+    """Change the driver of gpu1 under a foreign drain, without access, under a job and at a limit.
+
+    Args:
+        cluster: its driver is the one of the first policy.
+        tmp_path: for policies.
+        name: Slurm's name of the node.
+    """
     other = tmp_path / "policy.py"
     other.write_text(APPLIED.replace("580.65.06", "595.91.07"))
     node, words = cluster.lab.node("gpu1"), ("-i", cluster.lab.inventory, "-l", "gpu1", "--yes")
@@ -151,12 +158,12 @@ def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path
         query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1"
         return node.run(query, check=False).stdout.strip()
 
-    cluster.slurm.scontrol("update", "nodename=gpu1", "state=drain", "reason=disk swap")
+    cluster.slurm.scontrol("update", f"nodename={name}", "state=drain", "reason=disk swap")
     refused = gpustate("apply", other, *words, code=5)
-    assert "gpu1 is out of service: drained: disk swap by root" in refused.out
-    assert cluster.state("gpu1").reason == "disk swap"
+    assert f"{name} is out of service: drained: disk swap by root" in refused.out
+    assert cluster.state(name).reason == "disk swap"
     shown = gpustate("status", "-i", cluster.lab.inventory, "-o", "json", code=0)
-    assert [row["name"] for row in shown.document["members"]] == ["gpu1"]
+    assert [row["name"] for row in shown.document["members"]] == [name]
     assert shown.document["members"][0]["foreign"][0].startswith("drained: disk swap by root")
     cluster.resume()
     unnamed = tmp_path / "inventory.yml"
@@ -166,13 +173,13 @@ def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path
     assert "slurmd runs on this node" in without.out
     assert version() == "580.65.06"
 
-    cluster.submit("-w gpu1 --gres=gpu:8 --wrap 'sleep 20'")
-    cluster.until(lambda: cluster.state("gpu1").flags == {"MIXED"})
+    cluster.submit(f"-w {name} --gres=gpu:8 --wrap 'sleep 20'")
+    cluster.until(lambda: cluster.state(name).flags == {"MIXED"})
     seen: list[tuple[set[str], str, str]] = []
     with ThreadPoolExecutor(1) as pool:
         applied = pool.submit(gpustate, "apply", other, *words, "--reason", "CHG-7", code=0)
         while not applied.done():
-            state = cluster.state("gpu1")
+            state = cluster.state(name)
             seen.append((set(state.flags), state.reason, version()))
             time.sleep(1)
     applied.result()
@@ -181,16 +188,48 @@ def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path
     assert all(re.fullmatch(r"gpustate:\S+: CHG-7 \(held\) by \S+", r[1]) for r in draining), seen
     assert all(row[2] == "580.65.06" for row in draining), "nothing changes under a job"
     assert version() == "595.91.07"
-    cluster.until(lambda: cluster.state("gpu1").flags == {"IDLE"})
-    assert cluster.state("gpu1").reason in ("", "none")
+    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
+    assert cluster.state(name).reason in ("", "none")
 
-    cluster.submit("-w gpu1 --gres=gpu:8 --requeue --wrap 'sleep 600'")
-    cluster.until(lambda: cluster.state("gpu1").flags == {"MIXED"})
+    cluster.submit(f"-w {name} --gres=gpu:8 --requeue --wrap 'sleep 600'")
+    cluster.until(lambda: cluster.state(name).flags == {"MIXED"})
     gpustate("apply", cluster.policy, *words, "--drain-timeout", "3", code=0)
     assert version() == "580.65.06"
     assert cluster.head("squeue -h -o %T").stdout.split() != [], "the job waits for its turn again"
     cluster.head("scancel --user=op")
-    cluster.until(lambda: cluster.state("gpu1").flags == {"IDLE"})
+    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
+
+
+def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path: Path) -> None:
+    change_waits(cluster, tmp_path, "gpu1")
+
+
+def test_it_is_the_same_with_slurm_24_and_a_node_of_another_name(
+    lab_factory: Callable[[LabSpec], Lab], tmp_path: Path
+) -> None:
+    spec = LabSpec(nodes=1, images=("debian13",), gpus=("8xH100",), slurm=True)
+    cluster = Cluster.of(lab_factory(spec))
+    assert " 24.11." in cluster.slurm.version()
+    rename = (
+        "s/NodeName=gpu1 /NodeName=rack7-01 NodeHostname=gpu1 /; s/Nodes=gpu1 /Nodes=rack7-01 /"
+    )
+    node = cluster.lab.node("gpu1")
+    for machine, unit in ((cluster.slurm.head, "slurmctld"), (node, "slurmd")):
+        machine.run(f"sed -i '{rename}' /etc/slurm/slurm.conf; systemctl restart {unit}")
+    cluster.policy = tmp_path / "first.py"
+    cluster.policy.write_text(APPLIED)
+    gpustate("apply", cluster.policy, "-i", cluster.lab.inventory, "--yes", code=0)
+    cluster.until(lambda: "INVALID_REG" not in cluster.state("rack7-01").flags)
+    cluster.resume()
+    change_waits(cluster, tmp_path, "rack7-01")
+
+    # Debian's slurmd ends for good without a device node; with the drop-in it comes back.
+    node.run("mv /dev/nvidia7 /dev/away; systemctl restart --no-block slurmd")
+    query = 'journalctl --no-pager -u slurmd | grep -c "can\'t stat gres.conf file /dev/nvidia7"'
+    cluster.until(lambda: node.run(query, check=False).returncode == 0)
+    node.run("mv /dev/away /dev/nvidia7")
+    cluster.until(lambda: node.run("systemctl is-active slurmd", check=False).returncode == 0)
+    cluster.until(lambda: cluster.state("rack7-01").flags == {"IDLE"})
 
 
 def test_the_list_and_the_inventory_name_the_host_that_runs_slurmctld(cluster: Cluster) -> None:

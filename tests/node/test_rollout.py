@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shares
 from apigate import AFTER, Gate, Trap
 from rolloutbed import NEW, OLD, Bed, Ran, finish
 from stubcluster import TOKEN, StubCluster
@@ -286,7 +287,7 @@ def test_a_server_that_is_not_there_is_one_error(bed: Bed) -> None:
         bed.gate.open()
 
 
-@pytest.mark.parametrize("right", _RIGHTS, ids=" ".join)
+@pytest.mark.parametrize("right", shares.share("missing rights", _RIGHTS, most=3), ids=" ".join)
 def test_a_missing_right_is_named_with_its_rule(bed: Bed, right: tuple[str, str, str]) -> None:
     bed.cluster.denied = {right}
     refused(bed, bed.run("-l", "n0"), 1, rule(*right))

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpustate import Policy
-from gpustate.gpu_operator import history
+from gpustate.gpu_operator import history, upgrades
 from gpustate.gpu_operator.lint import lint
 from gpustate.policies import operator
 from gpustate.policies.converting import convert
@@ -229,3 +229,39 @@ def test_nothing_that_a_clusterpolicy_has_words_for_is_lost_on_the_way_back(text
     policy.original = None
     wrong = {one.rule for one in lint(convert(policy, "clusterpolicy").text, "cp.yaml").findings}
     assert wrong <= {"incomplete", "contradiction", "without-effect"}
+
+
+SECONDS = st.integers(0, 10**6)
+SELECTOR = st.sampled_from(["", "app=train", "tier in (a, b),!keep", "a!=b"])
+FLAG = st.booleans()
+EVICTION = {"force": FLAG, "timeoutSeconds": SECONDS, "deleteEmptyDir": FLAG}
+UPGRADE_POLICY = st.fixed_dictionaries(
+    {"autoUpgrade": FLAG},
+    optional={
+        "maxParallelUpgrades": st.integers(0, 9),
+        "maxUnavailable": st.sampled_from([1, "25%"]),
+        "waitForCompletion": st.fixed_dictionaries(
+            {}, optional={"podSelector": SELECTOR, "timeoutSeconds": SECONDS}
+        ),
+        "podDeletion": st.fixed_dictionaries({}, optional=EVICTION),
+        "drain": st.fixed_dictionaries(
+            {}, optional={"enable": FLAG, "podSelector": SELECTOR, **EVICTION}
+        ),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(section=UPGRADE_POLICY)
+def test_how_workloads_leave_comes_back_from_any_upgrade_policy(section: dict[str, Any]) -> None:
+    document = {
+        "apiVersion": "nvidia.com/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "cluster-policy"},
+        "spec": {"driver": {"upgradePolicy": section}},
+    }
+    policy = operator.read(yaml.safe_dump(document), "cp.yaml")
+    assert section["autoUpgrade"] or policy.drain is None
+    document["spec"] = {"driver": {"upgradePolicy": upgrades.section(policy.pace, policy.drain)}}
+    again = operator.read(yaml.safe_dump(document), "cp.yaml")
+    assert (again.drain, again.pace) == (policy.drain, policy.pace)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from http.client import HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
@@ -206,6 +208,8 @@ class _Handler(BaseHTTPRequestHandler):
             dict(parse_qsl(parts.query)),
             json.loads(raw) if raw else None,
             (self.headers.get("Authorization") or "").removeprefix("Bearer "),
+            self.path,
+            self.headers.get("Content-Type") or "application/json",
         )
         answer = gate.handle(request)
         if answer is None:
@@ -231,6 +235,43 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
+
+
+@dataclass(slots=True)
+class Upstream:
+    """A real API server behind a gate, which is asked as one of its users.
+
+    Args:
+        server: URL.
+        authority: file with its CA's certificate.
+        certificate, key: files of the user.
+    """
+
+    server: str
+    authority: Path
+    certificate: Path
+    key: Path
+
+    def answer(self, request: Request) -> Answer:
+        """What it says."""
+        context = ssl.create_default_context(cafile=str(self.authority))
+        context.load_cert_chain(self.certificate, self.key)
+        parts = urlsplit(self.server)
+        connection = HTTPSConnection(
+            parts.hostname or "", parts.port or 443, timeout=30, context=context
+        )
+        headers = {"Content-Type": request.content_type, "Accept": "application/json"}
+        headers["User-Agent"] = "python-httpx through a gate"
+        body = None if request.body is None else json.dumps(request.body)
+        try:
+            connection.request(request.method, request.url, body, headers)
+            response = connection.getresponse()
+            text = response.read().decode()
+            after = response.getheader("Retry-After")
+            kept = {"Content-Type": response.getheader("Content-Type") or "application/json"}
+            return Answer(response.status, text, kept | ({"Retry-After": after} if after else {}))
+        finally:
+            connection.close()
 
 
 def name_of(request: Request) -> str:

@@ -145,6 +145,7 @@ class Fleet:
         states: Sequence[AnyState],
         answerer: Any,
         extra: Sequence[Query[Any]],
+        shared: dict[Any, Any],
     ) -> tuple[Observations, NodeFacts, dict[Query[Any], Answer]]:
         began = time.thread_time()
         observations = self.observations_by_node[node.name]

@@ -42,6 +42,9 @@ _PACKAGES = (
     "diagnosis",
     "inventory",
     "gpu_operator",
+    "rollout",
+    "schedulers",
+    "cluster",
 )
 #: What the interpreter itself reads at its start.
 _START = ("PYTHON", "LC_", "LANG")

@@ -25,6 +25,8 @@ FOR_LONG = "away for long"
 ENTRY = "killed at an entry"
 #: What may go wrong at every write.
 ANYWHERE = ("killed before", "killed after", "answer lost", REFUSED, UNAVAILABLE, HANGING, FOR_LONG)
+#: An Event is not what a run depends on.
+FOR_EVENTS = ("killed before", "killed after", REFUSED, FOR_LONG)
 #: A run gets over these by itself.
 SAT_OUT = {"answer lost", REFUSED, UNAVAILABLE, HANGING, "annotated", "labelled", "lease written", "pod replaced"}  # fmt: skip
 #: And what another client does before one, by the first word of the write.
@@ -79,7 +81,8 @@ def record(bed: Bed) -> tuple[list[Point], Ran]:
     points = []
     for write in bed.gate.writes:
         others = OTHERS.get(write.split()[0], ())
-        points += [Point(what, write) for what in (*ANYWHERE, *others)]
+        anywhere = FOR_EVENTS if write.startswith("post events") else ANYWHERE
+        points += [Point(what, write) for what in (*anywhere, *others)]
     points += record_entries(bed)
     return points, ran
 

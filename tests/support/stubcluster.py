@@ -55,6 +55,8 @@ class Request:
         query: first value of each of its keys.
         body: as JSON.
         token: of the Authorization header.
+        url: path and query as they were sent.
+        content_type: of the body.
     """
 
     method: str
@@ -62,6 +64,8 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict[str, str])
     body: Any = None
     token: str = TOKEN
+    url: str = ""
+    content_type: str = "application/json"
 
     @property
     def place(self) -> Mapping[str, str | None]:

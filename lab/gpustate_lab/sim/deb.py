@@ -128,14 +128,14 @@ def _place(path: Path, entry: Entry) -> None:
     path.chmod(mode)
 
 
-def index(packages: Iterable[Package], directory: Path) -> str:
-    """Return the Packages file of a flat repository whose files lie in ``directory``."""
+def index(packages: Iterable[Package], directory: Path, prefix: str = ".") -> str:
+    """Return the Packages file of packages whose files lie in ``directory``, named below ``prefix``."""
     entries = []
     for package in sorted(packages, key=lambda one: (one.name, one.version)):
         data = (directory / package.file_name).read_bytes()
         entries.append(
             package.control()
-            + f"Filename: ./{package.file_name}\n"
+            + f"Filename: {prefix}/{package.file_name}\n"
             + f"Size: {len(data)}\n"
             + f"MD5sum: {hashlib.md5(data, usedforsecurity=False).hexdigest()}\n"
             + f"SHA256: {hashlib.sha256(data).hexdigest()}\n"
@@ -143,9 +143,18 @@ def index(packages: Iterable[Package], directory: Path) -> str:
     return "\n".join(entries)
 
 
-def write_index(packages: Iterable[Package], directory: Path) -> list[Path]:
-    """Write Packages and Packages.gz and return them."""
-    text = index(packages, directory).encode()
+def write_index(
+    packages: Iterable[Package], directory: Path, files: Path | None = None, prefix: str = "."
+) -> list[Path]:
+    """Write Packages and Packages.gz and return them.
+
+    Args:
+        packages: all of them.
+        directory: where the index goes.
+        files: folder of the packages, if it is another one.
+        prefix: path of that folder in the repository.
+    """
+    text = index(packages, files or directory, prefix).encode()
     plain, packed = directory / "Packages", directory / "Packages.gz"
     plain.write_bytes(text)
     packed.write_bytes(gzip.compress(text, mtime=EPOCH))

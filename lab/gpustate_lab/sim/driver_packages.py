@@ -109,8 +109,8 @@ class DriverSet:
                 depends=self._same("nvidia-driver", "nvidia-kernel-dkms"),
             ),
             self.fabric_manager(suffix),
-            self._imex(suffix),
-            self._single_library(f"libnvidia-nscq{suffix}", "libnvidia-nscq.so", "nscq"),
+            self.imex(suffix),
+            self.nscq(suffix),
         ]
 
     # --- parts -----------------------------------------------------------------------------------
@@ -295,7 +295,10 @@ class DriverSet:
             scripts=unit_scripts("nvidia-fabricmanager.service", enable=False, user=False),
         )
 
-    def _imex(self, suffix: str) -> Package:
+    def nscq(self, suffix: str) -> Package:
+        return self._single_library(f"libnvidia-nscq{suffix}", "libnvidia-nscq.so", "nscq")
+
+    def imex(self, suffix: str) -> Package:
         return self._package(
             f"nvidia-imex{suffix}",
             "NVIDIA IMEX daemon",

@@ -68,7 +68,9 @@ class Builder:
     def libraries(self, version: str, cuda_version: int) -> Libraries:
         """Build libnvidia-ml, libcuda and nvidia-smi of a version."""
         folder = self._directory / version
-        folder.mkdir(exist_ok=True)
+        if folder.exists():
+            return self._files(folder, version)
+        folder.mkdir()
         mark = folder / "version.o"
         self._gcc(
             *_FLAGS,
@@ -80,9 +82,8 @@ class Builder:
             str(mark),
         )
         common = [*self._objects("lab", "mig", "mig_change", "mps"), str(mark)]
-        nvml = folder / f"libnvidia-ml.so.{version}"
-        cuda = folder / f"libcuda.so.{version}"
-        smi = folder / "nvidia-smi"
+        found = self._files(folder, version)
+        nvml, cuda, smi = found.nvml, found.cuda, found.smi
         shared = ("-shared", "-s")
         self._gcc(
             *shared,
@@ -110,7 +111,15 @@ class Builder:
             *common,
             "-ldl",
         )
-        return Libraries(nvml=nvml, cuda=cuda, smi=smi)
+        return found
+
+    @staticmethod
+    def _files(folder: Path, version: str) -> Libraries:
+        return Libraries(
+            folder / f"libnvidia-ml.so.{version}",
+            folder / f"libcuda.so.{version}",
+            folder / "nvidia-smi",
+        )
 
     def stub_library(self, soname: str, file_name: str, symbol: str) -> Path:
         """Build a library with one symbol, for packages whose library is never called."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from gpustate.errors import LabError
@@ -28,6 +29,8 @@ MODULES = (
     "kernel/drivers/infiniband/hw/mlx5/mlx5_ib.ko",
     "kernel/drivers/vfio/pci/vfio-pci.ko",
 )
+#: What Ubuntu has in linux-modules-extra.
+_EXTRA = ("nouveau.ko", "ib_umad.ko", "mlx5_ib.ko")
 TOOLS = ("modprobe", "rmmod", "insmod", "lsmod")
 
 _RELEASE = re.compile(r"[0-9][0-9A-Za-z.+~_-]*")
@@ -75,11 +78,7 @@ def kernel_packages(release: str, builder: Builder, scratch: Path) -> list[Packa
     if not _RELEASE.fullmatch(release):
         raise LabError(f"{release!r} is not a kernel release")
     headers = _headers(release)
-    include = scratch / f"include-{release}"
-    for path, text in headers.items():
-        target = include / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+    include = include_folder(release, scratch)
     built: dict[str, Entry] = {}
     for path in MODULES:
         name = Path(path).stem
@@ -108,6 +107,78 @@ def kernel_packages(release: str, builder: Builder, scratch: Path) -> list[Packa
     return [image, _headers_package(release, headers, config)]
 
 
+def include_folder(release: str, scratch: Path) -> Path:
+    """Write the headers with which modules of a kernel are compiled; their folder."""
+    include = scratch / f"include-{release}"
+    for path, text in _headers(release).items():
+        target = include / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    return include
+
+
+def ubuntu_kernel_packages(release: str, builder: Builder, scratch: Path) -> list[Package]:
+    """Return the packages of one of Ubuntu's kernels: image, modules, further modules, headers."""
+    image, headers = kernel_packages(release, builder, scratch)
+    extra = {path: entry for path, entry in image.files.items() if Path(path).name in _EXTRA}
+    basic = {
+        path: entry
+        for path, entry in image.files.items()
+        if path.startswith("usr/lib/modules/") and path not in extra
+    }
+    boot = {path: entry for path, entry in image.files.items() if path.startswith("boot/")}
+    name = _as_name(release)
+    modules, further = f"linux-modules-{name}", f"linux-modules-extra-{name}"
+    version = kernel_version(release)
+    scripts = {"postinst": _text("headers.postinst", release)}
+    return [
+        replace(image, version=version, files=boot, depends=(*image.depends, modules)),
+        replace(
+            image, name=modules, version=version, files=basic, depends=(), relations={}, scripts={}
+        ),
+        replace(
+            image,
+            name=further,
+            version=version,
+            files=extra,
+            depends=(modules,),
+            relations={},
+            scripts={"postinst": f"#!/bin/sh\nset -e\ndepmod {release}\n"},
+        ),
+        replace(headers, version=version, relations={}, scripts=scripts),
+    ]
+
+
+def ubuntu_kernel_metas(release: str, number: str) -> list[Package]:
+    """Return the packages that follow Ubuntu's newest kernel of the flavour generic.
+
+    Args:
+        release: of that kernel.
+        number: of the release of Ubuntu, for the names of its hardware enablement kernels.
+    """
+    name, version = _as_name(release), kernel_version(release)
+    found: list[Package] = []
+    for flavour in ("generic", f"generic-hwe-{number}"):
+        needs = {
+            f"linux-image-{flavour}": (f"linux-image-{name}", f"linux-modules-extra-{name}"),
+            f"linux-headers-{flavour}": (headers_package(release),),
+            f"linux-{flavour}": tuple(
+                f"linux-{part}-{flavour} (= {version})" for part in ("image", "headers")
+            ),
+        }
+        found += [
+            Package(
+                meta,
+                version,
+                f"Ubuntu's newest kernel, {flavour}",
+                depends=depends,
+                section="kernel",
+            )
+            for meta, depends in needs.items()
+        ]
+    return found
+
+
 def _headers_package(release: str, headers: dict[str, str], config: str) -> Package:
     source = f"usr/src/linux-headers-{release}"
     files: dict[str, Entry] = {f"{source}/include/{path}": text for path, text in headers.items()}
@@ -127,6 +198,12 @@ def _headers_package(release: str, headers: dict[str, str], config: str) -> Pack
         files=files,
         scripts={"postinst": _text("headers.postinst", release)},
     )
+
+
+def kernel_version(release: str) -> str:
+    """Return the version of a kernel's packages in Ubuntu: 6.8.0-106.106 of 6.8.0-106-generic."""
+    number, dash, build = release.removesuffix("-generic").rpartition("-")
+    return f"{number}-{build}.{build}" if dash and build.isdigit() else release
 
 
 def image_package(release: str) -> str:

@@ -6,6 +6,7 @@ Layout below the root, flat repositories as NVIDIA's:
 - ``libnvidia-container/stable/deb/amd64``: the container toolkit;
 - ``mirror/<suite>``: the driver packages again, published by a company mirror under its own origin;
 - ``debian/<suite>``: the distribution's driver packages;
+- ``ubuntu/<suite>``: Ubuntu's archive, with pockets and components;
 - ``lab/<suite>``: the simulator and the kernels of the nodes;
 - ``keys/gpustate-lab.asc``: the key that signs all of them.
 
@@ -41,12 +42,15 @@ from gpustate_lab.sim import (
     gpudirect_packages,
     node_packages,
     toolkit_packages,
+    ubuntu_archive,
+    ubuntu_packages,
 )
 from gpustate_lab.sim.deb import Package
 from gpustate_lab.sim.native import Builder, run
-from gpustate_lab.sim.signing import SigningKey
+from gpustate_lab.sim.signing import ModuleSigner, SigningKey
+from gpustate_lab.sim.ubuntu_archive import Pocket
 
-SUITES = ("debian12", "debian13")
+SUITES = ("debian12", "debian13", *ubuntu_packages.RELEASES)
 TOOLKIT_PATH = "libnvidia-container/stable/deb/amd64"
 KEY_PATH = "keys/gpustate-lab.asc"
 #: Path of the key on a node.
@@ -72,10 +76,11 @@ class Repository:
     kernels: tuple[str, str]
     driver_versions: tuple[str, ...] = tuple(driver_packages.DRIVERS)
 
-    @property
-    def image_packages(self) -> tuple[str, ...]:
-        """Packages of an image from ``lab``, deliberately with headers of the running kernel only."""
+    def image_packages(self, suite: str) -> tuple[str, ...]:
+        """Packages of an image, deliberately with headers of the running kernel only."""
         running, older = self.kernels
+        if suite in ubuntu_packages.RELEASES:
+            older = ubuntu_packages.RELEASES[suite].kernels[0]
         return (
             "gpustate-lab-node",
             node_packages.image_package(running),
@@ -106,6 +111,10 @@ class Repository:
         """Return the apt source files of a node and their key, as text by path."""
         files = {NODE_KEY: self.key.read_text(encoding="utf-8")}
         base = base_url.rstrip("/")
+        release = ubuntu_packages.RELEASES.get(suite)
+        if release is not None:
+            text = ubuntu_archive.sources_text(release, base, NODE_KEY)
+            files["/etc/apt/sources.list.d/ubuntu.sources"] = text
         for kind in include:
             line = f"deb [signed-by={NODE_KEY}] {base}/{self.path(kind, suite)}/ /\n"
             files[f"/etc/apt/sources.list.d/gpustate-lab-{kind}.list"] = line
@@ -123,7 +132,7 @@ def build(
 
     Args:
         dest: folder of the repositories; its parent must be writable too.
-        suites: Debian releases, as NVIDIA writes them.
+        suites: releases of Debian and Ubuntu, as NVIDIA writes them.
         kernel: release of the kernel nodes run; default: this machine's.
         say: called with lines of progress while NVIDIA's programs are built.
 
@@ -185,15 +194,17 @@ def _fill(
 ) -> None:
     builder = Builder(scratch / "native")
     pool = _Pool(scratch / "pool")
-    vendor = [package for one in _driver_sets(builder) for package in one]
-    vendor += [
+    debian = [package for one in _driver_sets(builder) for package in one]
+    ubuntu = ubuntu_packages.vendor_packages(builder)
+    others = [
         *driver_packages.pinning(list(driver_packages.DRIVERS)),
         driver_packages.subnet_manager(),
         *dcgm_packages.packages(),
         *gpudirect_packages.packages(builder),
         *cuda_packages.packages(),
     ]
-    lab = [node_packages.node_package(builder)]
+    node = [node_packages.node_package(builder)]
+    lab = list(node)
     for release in kernels:
         lab += node_packages.kernel_packages(release, builder, scratch)
     toolkit = [
@@ -204,18 +215,33 @@ def _fill(
     wanted = {
         f"{TOOLKIT_PATH}": (toolkit, "nvidia.github.io/libnvidia-container", "NVIDIA CORPORATION")
     }
+    signer = ModuleSigner(key.directory)
+    archives = {
+        code: ubuntu_archive.pockets(release, kernels[0], builder, signer, scratch)
+        for code, release in ubuntu_packages.RELEASES.items()
+        if code in suites
+    }
     for suite in suites:
+        vendor = [*(ubuntu if suite in archives else debian), *others]
         wanted[f"cuda/repos/{suite}/x86_64"] = (vendor, "NVIDIA", "NVIDIA CUDA")
         wanted[f"mirror/{suite}"] = (vendor, "example-mirror", "example-mirror")
-        wanted[f"debian/{suite}"] = (
-            distribution_packages.packages(suite, builder),
-            "Debian",
-            "Debian",
-        )
+        if suite in archives:
+            wanted[f"lab/{suite}"] = (node, "gpustate-lab", "gpustate-lab")
+            continue
+        archive = distribution_packages.packages(suite, builder)
+        wanted[f"debian/{suite}"] = (archive, "Debian", "Debian")
         wanted[f"lab/{suite}"] = (lab, "gpustate-lab", "gpustate-lab")
+    pockets = [pocket for found in archives.values() for pocket in found]
     pool.build([package for packages, _, _ in wanted.values() for package in packages])
+    pool.build([one for pocket in pockets for part in pocket.packages.values() for one in part])
     for path, (packages, origin, label) in wanted.items():
         pool.publish(packages, root / path, origin, label, key)
+    for code, found in archives.items():
+        release = ubuntu_packages.RELEASES[code]
+        for pocket in found:
+            pool.publish_pocket(
+                pocket, root / f"ubuntu/{code}", release.codename, release.number, key
+            )
     (root / KEY_PATH).parent.mkdir()
     (root / KEY_PATH).write_bytes(key.public())
 
@@ -247,21 +273,53 @@ class _Pool:
         for package in packages:
             os.link(self._directory / package.file_name, directory / package.file_name)
         indices = deb.write_index(packages, directory)
-        release = _release(indices, origin, label)
+        self._sign(directory, _release(directory, indices, origin, label), key)
+
+    def publish_pocket(
+        self, pocket: Pocket, archive: Path, codename: str, number: str, key: SigningKey
+    ) -> None:
+        """Publish a pocket with its components, and its files in the archive's pool."""
+        directory = archive / "dists" / pocket.suite
+        indices: list[Path] = []
+        for component in ubuntu_archive.COMPONENTS:
+            packages = pocket.packages.get(component, [])
+            files = archive / "pool" / component
+            files.mkdir(parents=True, exist_ok=True)
+            for package in packages:
+                if not (files / package.file_name).exists():
+                    os.link(self._directory / package.file_name, files / package.file_name)
+            folder = directory / component / "binary-amd64"
+            folder.mkdir(parents=True)
+            indices += deb.write_index(packages, folder, files, f"pool/{component}")
+        fields = (
+            f"Suite: {pocket.suite}",
+            f"Codename: {codename}",
+            f"Version: {number}",
+            f"Components: {' '.join(ubuntu_archive.COMPONENTS)}",
+        )
+        self._sign(directory, _release(directory, indices, "Ubuntu", "Ubuntu", fields), key)
+
+    @staticmethod
+    def _sign(directory: Path, release: str, key: SigningKey) -> None:
         (directory / "Release").write_text(release, encoding="utf-8")
         (directory / "InRelease").write_bytes(key.clearsign(release.encode()))
         (directory / "Release.gpg").write_bytes(key.detached(release.encode()))
 
 
-def _release(indices: list[Path], origin: str, label: str) -> str:
+def _release(
+    directory: Path, indices: list[Path], origin: str, label: str, fields: Sequence[str] = ()
+) -> str:
     lines = [
         f"Origin: {origin}",
         f"Label: {label}",
+        *fields,
         "Architectures: amd64",
         f"Date: {datetime.now(UTC):%a, %d %b %Y %H:%M:%S +0000}",
         "SHA256:",
     ]
     for path in indices:
         data = path.read_bytes()
-        lines.append(f" {hashlib.sha256(data).hexdigest()} {len(data)} {path.name}")
+        lines.append(
+            f" {hashlib.sha256(data).hexdigest()} {len(data)} {path.relative_to(directory)}"
+        )
     return "\n".join(lines) + "\n"

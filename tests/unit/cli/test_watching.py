@@ -66,15 +66,14 @@ class _Receiver(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Receiver
-
     def do_POST(self) -> None:
+        assert isinstance(self.server, _Receiver)
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.bodies.append(json.loads(body))
         self.send_response(200)
         self.end_headers()
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:
         pass
 
 
@@ -134,6 +133,8 @@ def test_events_on_standard_output_are_alone_there(
     assert about["command"][:3] == ["gpustate", "apply", "policy.py"]
     assert found[-1]["outcome"]["changed"] == ["gpu[1-2]"]
     assert {one["run"] for one in found} == {found[0]["run"]}
+    waves = [one["text"] for one in found if one["kind"] == "wave"]
+    assert waves == ["wave 1 of 2: 1 node", "wave 2 of 2: 1 node"]
     kinds = [one["kind"] for one in found if one["node"] == "gpu1"]
     assert kinds[0] == "connecting"
     assert kinds[-1] == "finished"
@@ -221,3 +222,26 @@ def test_a_saved_plan_is_named_with_its_digest(gpustate: Cli, site: Path) -> Non
     data = (site / "plan.json").read_bytes()
     assert about["plan"] == json.loads(data)["id"]
     assert about["digest"] == hashlib.sha256(data).hexdigest()
+
+
+def test_a_killed_run_is_shown_as_such_and_can_be_resumed(
+    gpustate: Cli, site: Path, home: Path
+) -> None:
+    gpustate("apply", "policy.py", "-i", "good.yml", "--yes", "--reason", "CHG-8")
+    log = home / ".local/state/gpustate/audit.jsonl"
+    first, _ = log.read_text().splitlines()
+    log.write_text(first + "\n")
+    run = json.loads(first)["run"]
+    record = home / f".local/state/gpustate/runs/{run}.json"
+    record.write_text(record.read_text().replace('"ended": true', '"ended": false'))
+    shown = gpustate("history").out
+    assert "reason: CHG-8" in shown
+    assert f"killed; continue it with: gpustate resume {run}" in shown
+    done = gpustate("resume", "--yes", "--events", "events")
+    assert done.status == 0, done.err
+    assert events((site / "events").read_text())[-1]["outcome"]["exit_code"] == 0
+    assert "continue it" not in gpustate("history").out
+    assert [one["state"] for one in json.loads(gpustate("history", "-o", "json").out)["runs"]] == [
+        "killed",
+        "ended",
+    ]

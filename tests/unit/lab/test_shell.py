@@ -13,6 +13,7 @@ SHELLCHECK = Path(sysconfig.get_path("scripts")) / "shellcheck"
 MEANT = {
     ("lab/gpustate_lab/scripts/kubernetes.sh", "SC2164"): "layer.sh runs it with sh -eu",
     ("lab/gpustate_lab/scripts/rpm.sh", "SC2164"): "layer.sh runs it with sh -eu",
+    ("lab/gpustate_lab/scripts/ubuntu.sh", "SC2154"): "the image's recipe sets distribution",
     (
         "lab/gpustate_lab/sim/payload/driver/nvidia-fabricmanager-start.sh",
         "SC1007",

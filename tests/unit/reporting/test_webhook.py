@@ -30,9 +30,8 @@ class Receiver(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
     def do_POST(self) -> None:
+        assert isinstance(self.server, Receiver)
         self.server.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
         status = self.server.statuses
         code = status.pop(0) if len(status) > 1 else status[0]
@@ -41,7 +40,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Location", "/elsewhere")
         self.end_headers()
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:
         pass
 
 

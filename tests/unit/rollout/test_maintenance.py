@@ -223,6 +223,22 @@ def test_what_an_earlier_run_left_held_is_released_before_the_kubelet_has_starte
     assert scheduler.calls[-1] == "release"
 
 
+def test_a_scheduler_that_does_not_answer_holds_up_one_node_that_may_not_need_it() -> None:
+    asked: list[str] = []
+
+    class Away(FakeScheduler):
+        def member(self, facts: NodeFacts, name: str) -> Member:
+            asked.append(name)
+            raise ClusterError("does not answer")
+
+    found = maintenance(Kubernetes=Away())
+    for name in ("gpu1", "gpu2"):
+        one = Subject(InventoryNode(name), NodeFacts(), Disruption.NONE, ())
+        assert found.end(one, "", said) == ()
+    assert asked == ["gpu1"]
+    assert found.end(subject(Disruption.NONE), "", said) == ("does not answer",)
+
+
 def test_what_a_living_run_holds_is_left_to_it() -> None:
     scheduler = FakeScheduler(current=LEFT, fails={"enter": LockHeld("bob@ops2 run r1 is at work")})
     (note,) = maintenance(Kubernetes=scheduler).end(subject(Disruption.NONE), "", said)

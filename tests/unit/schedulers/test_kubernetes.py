@@ -125,6 +125,12 @@ class FakeApi:
             raise self.refusals[name].pop(0)
         self.pods_ = [one for one in self.pods_ if one["metadata"]["name"] != name]
 
+    def delete(self, pod: Json) -> None:
+        self.writes.append(f"delete {pod['metadata']['name']}")
+        self.pods_ = [
+            one for one in self.pods_ if one["metadata"]["name"] != pod["metadata"]["name"]
+        ]
+
 
 class Clock:
     """Time that only passes by waiting."""
@@ -190,6 +196,26 @@ def test_a_machine_is_matched_by_its_ids_and_not_by_name(api: FakeApi) -> None:
     assert scheduler(api).member(facts(boot_id="new"), "rebooted").name == "n1"
     with pytest.raises(RefusedError, match=r"n1: .*no Node of the cluster is this machine"):
         scheduler(api).member(facts(boot_id="x", machine_id="y", system_uuid="z"), "n1")
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for_by_each_node(api: FakeApi) -> None:
+    asked: list[int] = []
+
+    def nodes() -> list[Json]:
+        asked.append(1)
+        raise ClusterError("is unreachable")
+
+    api.nodes = nodes  # type: ignore[method-assign]
+    clock = Clock()
+    found = scheduler(api, clock)
+    for _ in range(3):
+        with pytest.raises(ClusterError, match="is unreachable"):
+            found.member(facts(), "gpu1")
+    assert len(asked) == 1
+    clock.now += 60.0
+    with pytest.raises(ClusterError):
+        found.member(facts(), "gpu1")
+    assert len(asked) == 2
 
 
 def test_a_hold_is_a_cordon_and_its_record_in_one_write(api: FakeApi) -> None:
@@ -311,6 +337,17 @@ def test_gpus_that_a_dead_run_saw_are_waited_for(api: FakeApi) -> None:
     assert (member.gpus, member.hold.gpus_before) == (0, 8)
     with pytest.raises(NotRefreshedError, match="allocatable has none"):
         again.refresh(member, print, lambda: False)
+
+
+def test_labels_that_another_tool_left_paused_are_told(api: FakeApi) -> None:
+    label = "nvidia.com/gpu.deploy.device-plugin"
+    api.node_["metadata"]["labels"] = {label: "paused-for-driver-upgrade", f"{label}-x": "true"}
+    plugin = pod("plugin", kind="DaemonSet")
+    plugin["spec"]["containers"] = [{"image": "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"}]
+    api.pods_ = [plugin]
+    found = scheduler(api)
+    with pytest.raises(NotRefreshedError, match=rf"kubectl label node n1 --overwrite {label}=true"):
+        found.refresh(found.member(facts(), "n"), lambda _: None, lambda: False)
 
 
 def test_a_conflicting_write_is_tried_again_and_given_up_after_five(api: FakeApi) -> None:

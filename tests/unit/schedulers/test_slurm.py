@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,53 @@ def test_rows_are_read_once_a_node() -> None:
     assert third.drained_or_down
     assert fourth.reason == "disk | swap"
     assert not fourth.ours
+
+
+def test_rows_of_26_05_are_read() -> None:
+    text = (Path(__file__).parents[2] / "data/slurm/sinfo-26.05.5.txt").read_text()
+    seen = {}
+    for section in text.split("## ")[1:]:
+        title, _, rows = section.partition("\n")
+        seen[title] = {one.name: one for one in read_nodes(rows)}
+    invalid, idle = seen["registered; gpu2 has 7 of 8"].values()
+    assert (invalid.host, invalid.address, invalid.by_slurm) == ("head", "10.9.9.1", True)
+    assert (invalid.drained_or_down, idle.drained_or_down, idle.reason) == (True, False, "")
+    states = [
+        (title, one.drained_or_down, one.ours, one.answers)
+        for title, nodes in seen.items()
+        for one in [nodes["rack7-01"]]
+    ]
+    assert states == [
+        ("registered; gpu2 has 7 of 8", False, False, True),
+        ("a job", False, False, True),
+        ("draining", True, True, True),
+        ("drained", True, True, True),
+        ("undrained", False, False, False),
+        ("no reason", False, False, False),
+        ("again", True, False, False),
+        ("resumed", False, False, False),
+        ("slurmd gone", True, True, False),
+        ("undrained while down", True, True, False),
+        ("back", False, False, True),
+        ("reservation", False, False, True),
+    ]
+
+
+def test_what_slurm_adds_to_a_reason_is_not_part_of_it() -> None:
+    reason = "gpustate:r1: CHG-7: driver (changing) by ann@ops1 : Not responding"
+    member = slurm(Controller("drained*", reason)).member(FACTS, "gpu1")
+    assert member.hold is not None
+    assert (member.hold.run, member.hold.text) == ("r1", "CHG-7: driver")
+    assert (member.hold.phase, member.hold.person) == ("changing", "ann@ops1")
+
+
+def test_a_node_that_registered_with_too_few_gpus_is_explained() -> None:
+    controller = Controller("inval", "gpustate:r: x (changing) by ann@ops1")
+    scheduler = slurm(controller)
+    words = scheduler.release(scheduler.member(FACTS, "gpu1"))
+    assert "fewer GPUs than slurm.conf" in words
+    assert "State=RESUME" in words
+    assert not [one for one in controller.commands if one.startswith("scontrol")]
 
 
 @dataclass

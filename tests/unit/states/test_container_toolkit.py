@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from goingback import rolled_back
 from policyconflicts import conflict
 from pydantic import ValidationError
 
@@ -19,6 +20,9 @@ from gpustate.testing import FakeNode, converge
 
 ORIGIN = "https://example.com stable/deb"
 SHIPPED = '#accept-nvidia-visible-devices-as-volume-mounts = false\n\n[nvidia-container-cli]\n#root = "/run/nvidia/driver"\nload-kmods = true\n'
+
+#: What is compared after a rollback: see :mod:`goingback`.
+GOES_BACK = {"container-toolkit": "config.toml with comments, versions, holds"}
 
 
 class Node(FakeNode):
@@ -357,3 +361,14 @@ def test_it_stays_while_a_file_of_gpustate_names_its_programs() -> None:
     ] * 2
     there = ContainerToolkitInstalled()
     assert conflict(there, {there.name: there}, observed=there.probe(node)) is None
+
+
+@pytest.mark.parametrize("config", [None, "# mine\n" + SHIPPED])
+def test_a_rollback_restores_the_bytes_and_versions(config: str | None) -> None:
+    old = ContainerToolkitInstalled(version="1.17.8")
+    rolled_back(Node(config=config), None, ContainerToolkitInstalled(mode="cdi"))
+    rolled_back(Node(config=config), old, ContainerToolkitInstalled(version="1.18.1", mode="cdi"))
+    rolled_back(Node(config=config), old, ContainerToolkitInstalled(ensure="absent"))
+    # What the policy leaves open is what was there.
+    node = Node(config=config or SHIPPED, installed="1.17.8-1")
+    rolled_back(node, ContainerToolkitInstalled(), ContainerToolkitInstalled(version="1.18.1"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from goingback import rolled_back
 
 from gpustate import Disruption, PolicyError, ProbeError, ops
 from gpustate.core.policy import build
@@ -37,6 +38,9 @@ BINARY = "/usr/bin/nvidia-container-runtime"
 DEBIAN = (DATA / "inputs" / "debian" / "config.toml").read_text()
 OLD_TABLE = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'
 NEW_TABLE = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\n"
+
+#: What is compared after a rollback: see :mod:`goingback`.
+GOES_BACK = {"containerd": "files with comments, of containerd 1 and 2"}
 
 
 def dump_of(version: str) -> str:
@@ -574,3 +578,10 @@ def test_the_answer_of_the_process_is_read_with_the_rest() -> None:
     cri = ContainerdQuery("containerd.service").parse(Answer(0, out)).cri
     assert cri is not None
     assert (cri.outcome, cri.version, cri.handlers[0].driver) == ("ok", "v1.7.24", "systemd")
+
+
+@pytest.mark.parametrize("version", ["1.6.20", "1.7.24", "2.0.5", "2.3.4"])
+def test_a_rollback_restores_the_bytes(version: str) -> None:
+    rolled_back(node_with(version), None, ContainerdHandlerRegistered())
+    absent = ContainerdHandlerRegistered(ensure="absent")
+    rolled_back(node_with(version), ContainerdHandlerRegistered(enable_cdi=True), absent)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from goingback import rolled_back
 from runtimeinputs import CRIO
 
 from gpustate import Disruption, PolicyError, ops
@@ -29,6 +30,9 @@ DROP_IN = "/etc/crio/crio.conf.d/99-zz-gpustate.toml"
 PACKAGED = {f"/etc/crio/{name}": text for name, text in CRIO["packaged"].items()}
 STAND_IN = Path(__file__).parents[2] / "support" / "crio_standin.py"
 DUMP = "[crio.runtime]\n# default_runtime = 'crun'\n"
+
+#: What is compared after a rollback: see :mod:`goingback`.
+GOES_BACK = {"crio": "the drop-in, among the package's files"}
 
 
 def found(node: FakeNode, facts: Mapping[str, Any]) -> Found:
@@ -318,3 +322,8 @@ def test_a_running_crio_that_does_not_answer_or_lacks_the_handler_is_seen() -> N
     other = CriStatus("/var/run/crio/crio.sock", "ok", handlers=(CriHandler("crun"),))
     observed = state.probe(node_with(node.files, cri=other, served=True))
     assert state.plan(observed).fields == {"read"}
+
+
+def test_a_rollback_restores_the_bytes() -> None:
+    rolled_back(node_with(), None, CrioHandlerRegistered())
+    rolled_back(node_with(), CrioHandlerRegistered(), CrioHandlerRegistered(ensure="absent"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from goingback import rolled_back
 
 from gpustate.ops.library import LIBRARY
 from gpustate.states.dev_char import RULE_PATH, RULE_TEXT, DevCharLinksPresent
@@ -13,6 +14,9 @@ from gpustate.testing.fake import converge
 
 NODES = "node=/dev/nvidia0 c3 0\nnode=/dev/nvidiactl c3 ff\nnode=/dev/nvidia-uvm 1ff 0\n"
 LINKS = "link=195:0 /dev/nvidia0\nlink=195:255 /dev/nvidiactl\nlink=511:0 /dev/nvidia-uvm\n"
+
+#: What is compared after a rollback: see :mod:`goingback`.
+GOES_BACK = {"dev-char": "the rule"}
 
 
 def node_with(said: str, files: dict[str, str] | None = None) -> FakeNode:
@@ -61,3 +65,7 @@ def test_a_reload_asks_first_who_would_suffer() -> None:
     text = LIBRARY[LIBRARY.index("systemd_reload()") :]
     assert text.index("gpu_scopes") < text.index("systemctl daemon-reload")
     assert subprocess.run(["sh", "-n"], input=LIBRARY, text=True, capture_output=True).stderr == ""
+
+
+def test_a_rollback_takes_the_rule_away() -> None:
+    rolled_back(node_with("missing=/dev/nvidia0\n"), None, DevCharLinksPresent())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from goingback import rolled_back
 
 from gpustate import Disruption, PolicyError, ProbeError, ops
 from gpustate.core.policy import build
@@ -27,6 +28,9 @@ PATH = "/etc/docker/daemon.json"
 BINARY = "/usr/bin/nvidia-container-runtime"
 SITE = '{\n  "features": {"buildkit": true},\n  "live-restore": true\n}\n'
 NVIDIA = '{"runtimes": {"nvidia": {"path": "%s", "args": []}}}'
+
+#: What is compared after a rollback: see :mod:`goingback`.
+GOES_BACK = {"docker": "daemon.json"}
 
 
 class Docker:
@@ -390,3 +394,11 @@ def test_the_answer_of_a_node_is_read() -> None:
     assert (silent.halted, silent.mute) == ("41", True)
     with pytest.raises(ProbeError, match="truncated"):
         DockerQuery("docker.service").parse(Answer(0, b"file=400 /c.json\nabc\n"))
+
+
+@pytest.mark.parametrize("files", [{}, {PATH: SITE}])
+def test_a_rollback_restores_the_bytes(files: dict[str, str]) -> None:
+    rolled_back(Node(files), None, DockerRuntimeRegistered())
+    rolled_back(Node(files), DockerRuntimeRegistered(), DockerRuntimeRegistered(default=True))
+    absent = DockerRuntimeRegistered(ensure="absent")
+    rolled_back(Node(files), DockerRuntimeRegistered(default=True), absent)

@@ -9,7 +9,7 @@ import pytest
 from policyconflicts import conflict
 
 from gpustate import Disruption, NodeFacts, PciGpu, PolicyError, ops
-from gpustate.core.policy import build
+from gpustate.core.policy import build, parameters
 from gpustate.core.queries import Answer
 from gpustate.formats import dpkg, driverset
 from gpustate.formats.aptsources import Offer
@@ -182,6 +182,9 @@ class World(FakeNode):
                     )
             case _:
                 pass
+
+    def probe_of(self, state: DriverInstalled) -> Observed:
+        return state.probe(self)
 
     def reach(self, state: DriverInstalled) -> tuple[Any, Any]:
         """One round of apply; the plan before and the plan after."""
@@ -882,3 +885,56 @@ def test_a_device_node_of_a_gpu_that_was_opened_is_made_again() -> None:
 
 def test_the_state_keeps_its_contract_on_a_fresh_node() -> None:
     check_contract(DriverInstalled(branch=580, parameters=PROFILING), World(gpu()))
+
+
+# --- rollback --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        DriverInstalled(branch=570, parameters={"NVreg_EnableStreamMemOPs": 1}),
+        DriverInstalled(branch=580, module_type="proprietary"),
+        DriverInstalled(branch=570, hold=False, load=False),
+    ],
+)
+def test_a_rollback_leads_to_the_version_type_parameters_and_holds_before(
+    then: DriverInstalled,
+) -> None:
+    """Only the branch is in the policy: the exact version is what was observed."""
+    node = World(gpu("2330"))
+    _, rest = node.reach(then)
+    assert not rest
+    before = node.probe_of(then)
+    other = DriverInstalled(version="580.65.06", parameters={"NVreg_EnableMSI": 0})
+    pinned = other.pinned(node.probe_of(other))
+    # A newer one of the branch is offered meanwhile.
+    newer = {570: "570.250.01-1", 580: "580.200.01-1"}[int(then.branch or 0)]
+    for name in NAMES:
+        node.packages_offered[name] = (newer, *node.packages_offered[name])
+    _, rest = node.reach(other)
+    assert not rest
+    back = build(DriverInstalled, {**parameters(then), **pinned})
+    _, rest = node.reach(back)
+    assert not rest
+    now = node.probe_of(then)
+    for field in ("packages", "built", "options_text", "autoload_text", "pin_text", "library"):
+        assert getattr(now, field) == getattr(before, field), field
+
+
+def test_a_version_that_is_gone_is_refused_by_a_rollback() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570))
+    pinned = DriverInstalled(branch=580).pinned(node.probe_of(DriverInstalled()))
+    node.reach(DriverInstalled(branch=580))
+    for name in NAMES:
+        node.packages_offered[name] = ("580.178.04-1",)
+    why = refusal(build(DriverInstalled, pinned), node)
+    assert why.startswith("apt does not offer driver 570.211.01 as a whole set")
+
+
+def test_nothing_is_pinned_without_a_whole_set() -> None:
+    node = World(gpu())
+    assert DriverInstalled().pinned(node.probe_of(DriverInstalled())) == {}
+    node.installed = {"libcuda1": "570.211.01-1"}
+    assert DriverInstalled().pinned(node.probe_of(DriverInstalled())) == {}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from goingback import rolled_back
 from pydantic import ValidationError
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
@@ -27,6 +28,9 @@ VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  R
 OFFERED = {"nvidia-fabricmanager": [("595.91.07-1", "vendor"), ("580.65.06-1", "vendor")]}
 MINE = {"nvidia-fabricmanager": "580.65.06-1"}
 WAIT = "wait until the fabric"
+
+#: What is compared after a rollback: see :mod:`goingback`.
+GOES_BACK = {"fabric-manager": "its configuration, the package, its hold"}
 
 
 def gpus(state: str = "completed", status: str = "success", count: int = 8) -> NvmlFacts:
@@ -379,3 +383,7 @@ def test_the_version_is_found_in_both_forms_of_the_file(
 def test_it_keeps_the_contract(one: FakeNode) -> None:
     check_contract(FabricManagerRunning(), one)
     check_contract(FabricManagerRunning(config={"FABRIC_MODE": 1}), one)
+
+
+def test_a_rollback_of_its_installation_leaves_nothing() -> None:
+    rolled_back(node(), None, FabricManagerRunning())

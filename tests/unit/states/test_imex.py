@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from goingback import rolled_back
 from pydantic import ValidationError
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
@@ -22,6 +23,9 @@ VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  R
 OFFERED = {"nvidia-imex": [("595.91.07-1", "vendor"), ("580.65.06-1", "vendor")]}
 GB200 = tuple(PciGpu(f"0000:{n + 16:02x}:00.0", "2941", "030200", None) for n in range(4))
 WAIT = "wait until IMEX is ready"
+
+#: What is compared after a rollback: see :mod:`goingback`.
+GOES_BACK = {"imex": "the list of nodes, the package, its hold"}
 
 
 def gpus(state: str = "completed") -> NvmlFacts:
@@ -272,3 +276,9 @@ def test_a_list_of_nodes_with_another_mode_is_written_again_and_nothing_restarts
     # Without a list in the policy the file is the administrator's.
     one.modes[NODES_PATH] = 0o666
     assert not ImexRunning().plan(ImexRunning().probe(one))
+
+
+def test_a_rollback_restores_the_list() -> None:
+    one, other = (ImexRunning(nodes=nodes) for nodes in (("10.0.0.1", "10.0.0.2"), ("10.0.0.1",)))
+    rolled_back(rack(), None, one)
+    rolled_back(rack(), one, other)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from goingback import rolled_back
 from standins import merge_k0s
 
 from gpustate import Disruption, ops
@@ -27,6 +28,9 @@ from gpustate.testing.fake import converge
 STEPLESS = {"k0s": "k0s is not on these nodes"}
 
 SERVES = CriStatus(SOCKET, "ok", handlers=(CriHandler("runc"), CriHandler("nvidia")))
+
+#: What is compared after a rollback: see :mod:`goingback`.
+GOES_BACK = {"k0s": "its one file"}
 
 
 def node_with(
@@ -141,3 +145,9 @@ def test_the_answer_of_a_node_is_read() -> None:
         True,
         "#",
     )
+
+
+def test_a_rollback_restores_the_bytes() -> None:
+    rolled_back(node_with(), None, K0sHandlerRegistered())
+    rolled_back(node_with(), K0sHandlerRegistered(), K0sHandlerRegistered(default=True))
+    rolled_back(node_with(), K0sHandlerRegistered(), K0sHandlerRegistered(ensure="absent"))

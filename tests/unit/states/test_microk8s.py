@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from goingback import rolled_back
 from standins import MICROK8S_TEMPLATE, render_microk8s
 
 from gpustate import Disruption, ops
@@ -25,6 +26,9 @@ from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
 STEPLESS = {"microk8s": "MicroK8s is not on these nodes"}
+
+#: What is compared after a rollback: see :mod:`goingback`.
+GOES_BACK = {"microk8s": "the template"}
 
 
 def node_with(template: str | None = MICROK8S_TEMPLATE, **facts: Any) -> FakeNode:
@@ -118,3 +122,10 @@ def test_the_answer_of_a_node_is_read() -> None:
         owed=True,
         dump="!",
     )
+
+
+def test_a_rollback_restores_the_bytes() -> None:
+    rolled_back(node_with(), None, Microk8sHandlerRegistered())
+    rolled_back(node_with(), Microk8sHandlerRegistered(), Microk8sHandlerRegistered(default=True))
+    absent = Microk8sHandlerRegistered(ensure="absent")
+    rolled_back(node_with(), Microk8sHandlerRegistered(default=True), absent)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from goingback import rolled_back
 
 from gpustate.core.queries import Answer
 from gpustate.states.podman import Found, PodmanCdiEnabled, PodmanQuery
@@ -20,6 +21,9 @@ TEXT = json.dumps({"version": "1.0.0", "hook": {"path": "/usr/bin/nvidia-contain
 OTHER = json.dumps(
     {"hook": {"path": "/usr/bin/site-hook"}, "when": {"annotations": {"nvidia": "1"}}}
 )
+
+#: What is compared after a rollback: see :mod:`goingback`.
+GOES_BACK = {"podman": "hooks that nobody owns"}
 
 
 def node_with(files: dict[str, str], **facts: Any) -> FakeNode:
@@ -90,3 +94,7 @@ def test_the_answer_of_a_node_is_read() -> None:
     assert found == Found(
         "4.3.1", {"/h.json": "{}"}, {"/h.json": "pkg"}, {"/c": "\n"}, {"/x": None}
     )
+
+
+def test_a_rollback_restores_the_bytes() -> None:
+    rolled_back(node_with({HOOK: TEXT}), None, PodmanCdiEnabled())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+from goingback import rolled_back
+
 from gpustate import Disruption, NodeFacts, PciGpu
 from gpustate.core.queries import Answer
 from gpustate.formats.slurm import Cpu
@@ -20,6 +22,9 @@ DROP_IN = "/etc/systemd/system/slurmd.service.d/gpustate.conf"
 TOPO = "GPU0\t X \tNV12\nGPU1\tNV12\t X \n"
 CPUS = tuple(Cpu(n, n % 2, n // 2, n % 2) for n in range(8))
 PLACES = Places("n1", CPUS, {"0000:1b:00.0": "0,2,4,6", "0000:43:00.0": "1,3,5,7"}, topology=TOPO)
+
+#: What is compared after a rollback: see :mod:`goingback`.
+GOES_BACK = {"slurm-gres": "gres.conf with foreign lines"}
 
 
 def gpu(index: int, pci: str, minor: int | None, **more: object) -> Gpu:
@@ -169,3 +174,11 @@ def test_a_file_of_ours_is_mended_and_one_of_the_site_keeps_its_owner_and_mode()
     fake.files[kept] = "# site\n"
     fake.modes[GRES] = 0o640
     assert not SlurmGresConfigured().plan(SlurmGresConfigured().probe(fake))
+
+
+def test_a_rollback_restores_the_bytes() -> None:
+    site = "# site\nName=tape Count=2"
+    for first in (None, SlurmGresConfigured()):
+        fake = node(active=False)
+        fake.files[GRES] = site
+        rolled_back(fake, first, SlurmGresConfigured(shards=2))

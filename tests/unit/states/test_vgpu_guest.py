@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from goingback import rolled_back
 from pydantic import ValidationError
 
 from gpustate import Disruption, PolicyError, ops
@@ -21,6 +22,9 @@ SECRET = "eyJhbGciOi.very-secret.token"
 TEMPLATE = "# FeatureType\nFeatureType=0\n"
 CONF = "# site\nEnableUI=FALSE\nFeatureType=0\n"
 VGPU = "        Virtualization Mode               : VGPU\n"
+
+#: What is compared after a rollback: see :mod:`goingback`.
+GOES_BACK = {"vgpu-guest": "gridd.conf; a token is a secret and is put again"}
 
 
 class Guest(FakeNode):
@@ -145,3 +149,10 @@ def test_wrong_parameters_are_errors_before_any_node_is_reached(parameters: dict
 
 def test_it_keeps_the_contract_of_every_state(token: str) -> None:
     check_contract(VgpuLicensed(token_file=token), Guest())
+
+
+def test_a_rollback_restores_the_bytes(token: str) -> None:
+    # The service comes with the driver; a removal leaves it enabled.
+    rolled_back(Guest(), None, VgpuLicensed(token_file=token), but=("enabled",))
+    one = VgpuLicensed(token_file=token)
+    rolled_back(Guest(), one, VgpuLicensed(token_file=token, server_address="10.0.0.1"))

@@ -1,0 +1,269 @@
+"""Rollback of nodes to before a run, planned and applied like a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from gpustate import clock, compat, registry
+from gpustate.api import functions
+from gpustate.api.results import ApplyResult, PlanResult
+from gpustate.api.rolling import roll_out
+from gpustate.core.change import Disruption
+from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.core.outcome import NodeResult, NodeStatus
+from gpustate.core.policy import Policy, Resolved
+from gpustate.core.state import AnyState
+from gpustate.engine import before, fleet
+from gpustate.engine.events import Listener, ignore
+from gpustate.engine.maintenance import Maintenance
+from gpustate.errors import RefusedError, UsageError
+from gpustate.formats.masking import keep_readable
+from gpustate.plan import document as documents
+from gpustate.plan.make import Observations
+from gpustate.rollout.options import SCHEDULERS, Schedulers
+from gpustate.rollout.strategy import Strategy
+
+if TYPE_CHECKING:
+    from gpustate.api.sources import InventorySource
+
+_LIST = "list the runs of nodes: gpustate rollback --list"
+#: States of a node and the order in which they are applied.
+_Plans = list[tuple[Resolved, list[AnyState]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackPlan(PlanResult):
+    """How nodes would go back; :func:`rollback` takes it.
+
+    Args:
+        inventory: the nodes.
+        ways: by node, the states that take it back.
+        stays: by node, states that cannot go back, each with the reason.
+    """
+
+    inventory: Inventory = field(repr=False)
+    ways: Mapping[str, before.WayBack] = field(repr=False)
+    plans: _Plans = field(repr=False)
+
+    @property
+    def stays(self) -> dict[str, tuple[str, ...]]:
+        """States that the run changed and that cannot go back, with the reason, by node."""
+        return {name: way.stays for name, way in self.ways.items() if way.stays}
+
+
+def runs_of(
+    inventory: Inventory, forks: int = fleet.DEFAULT_FORKS
+) -> dict[str, tuple[before.RunBefore, ...]]:
+    """The runs that changed nodes, by node, oldest first; without the nodes that could not be asked."""
+    answers = fleet.question(inventory.nodes, forks, lambda node: node.query(before.BeforeQuery()))
+    return {node.name: found for node, found, _ in answers if found is not None}
+
+
+def plan_rollback(
+    nodes: InventorySource,
+    run: str = "",
+    *,
+    limit: str | None = None,
+    exclude: str | None = None,
+    forks: int = fleet.DEFAULT_FORKS,
+    all_or_nothing: bool = False,
+    estimate: bool = False,
+    serial: Sequence[str] = (),
+    schedulers: Schedulers = SCHEDULERS,
+    events: Listener = ignore,
+    stop: Callable[[], bool] = functions.never,
+    context: Mapping[str, Any] | None = None,
+) -> RollbackPlan:
+    """Show what takes nodes back to before a run; nothing is written on the nodes.
+
+    Args:
+        nodes: the inventory.
+        run: the run to undo, with all that followed it on a node; empty: the last run that changed
+            the node, or the one that the last rollback undid.
+        limit, exclude, forks, all_or_nothing, estimate, serial, schedulers, events, stop, context: as for
+            :func:`gpustate.api.plan`.
+
+    Raises:
+        GpustateError: the inventory is invalid, or no node knows the run.
+    """
+    compat.load()
+    inventory = functions.nodes_of(nodes, limit, exclude)
+    names = registry.names()
+    keep_readable(names)
+    runs = runs_of(inventory, forks)
+    if run and runs and not any(before.target(found, run) for found in runs.values()):
+        raise UsageError(f"no run {run!r} has changed these nodes", fix=_LIST)
+    ways = {name: _way(found, run) for name, found in runs.items()}
+    plans = [_planned(node, ways.get(node.name), names) for node in inventory.nodes]
+    sizes = functions.batch_sizes(serial, (), len(inventory.nodes))
+    fleet.batches((), sizes)
+    with schedulers.maintenance(inventory.nodes) as maintenance:
+        request = _request(inventory, plans, ways, forks, maintenance)
+        request.timings, request.forecast = estimate, True
+        request.all_or_nothing = all_or_nothing
+        result = fleet.run(request, events, stop)
+    _tell(result.nodes, ways)
+    policy = Policy(*_different(plans), name=f"before {run}" if run else "before")
+    document = documents.plan_document(
+        policy,
+        "rollback",
+        result.nodes,
+        run=result.run,
+        created=clock.now(),
+        schedule=functions.schedule(result, forks, sizes) if estimate else None,
+        context=context,
+    )
+    return RollbackPlan(
+        run=result.run,
+        nodes=tuple(result.nodes),
+        exit_code=result.exit_code,
+        summary=result.summary(),
+        interrupted=result.interrupted,
+        notes=inventory.notes,
+        document=document,
+        policy=policy,
+        pending=result.pending,
+        inventory=inventory,
+        ways=ways,
+        plans=plans,
+    )
+
+
+def rollback(
+    planned: RollbackPlan,
+    *,
+    forks: int = fleet.DEFAULT_FORKS,
+    max_disruption: Disruption = Disruption.REBOOT,
+    all_or_nothing: bool = False,
+    serial: Sequence[str] = (),
+    max_failures: int = 0,
+    canary: str = "",
+    soak: str = "",
+    window: str = "",
+    spread: str = "",
+    reason: str = "",
+    schedulers: Schedulers = SCHEDULERS,
+    events: Listener = ignore,
+    stop: Callable[[], bool] = functions.never,
+    started: Callable[[str], None] | None = None,
+    run: str = "",
+    context: Mapping[str, Any] | None = None,
+) -> ApplyResult:
+    """Take nodes back as planned, without confirmation.
+
+    A node whose observed state is not the one of the plan is refused.
+
+    Args:
+        planned: of :func:`plan_rollback`.
+        forks, max_disruption, all_or_nothing, serial, max_failures, canary, soak, window, spread, reason, schedulers:
+            as for :func:`gpustate.api.apply`.
+        events, stop, started, run, context: likewise.
+
+    Raises:
+        GpustateError: options are invalid; no node was reached.
+    """
+    inventory, ways = planned.inventory, planned.ways
+    request = _request(inventory, planned.plans, ways, forks)
+    request.apply = True
+    request.run = run or fleet.new_run_id()
+    request.max_disruption = max_disruption
+    request.all_or_nothing = all_or_nothing
+    request.planned = documents.planned_observations(planned.document)
+    request.announced = documents.announced_disruptions(planned.document)
+    request.ticket = " ".join(reason.split())
+    request.undoes = {name: way.run for name, way in ways.items()}
+    strategy = Strategy(tuple(serial), max_failures, canary, soak, window, spread)
+    result = roll_out(request, strategy, schedulers, events, stop, started)
+    _tell(result.nodes, ways)
+    for node in result.nodes:
+        if node.status is NodeStatus.OK and node.name in ways:
+            way = ways[node.name]
+            differing = before.differences(way, node.observed)
+            node.notes += [f"differs from before run {way.run}: {one}" for one in differing]
+    outcome = documents.result_document(
+        result.nodes,
+        run=result.run,
+        created=clock.now(),
+        verb="rollback",
+        summary=result.summary(),
+        exit_code=result.exit_code,
+        notes=(f"stopped: {result.stopped}",) if result.stopped else (),
+        skipped=result.skipped,
+        context=context,
+    )
+    return ApplyResult(
+        run=result.run,
+        nodes=tuple(result.nodes),
+        exit_code=result.exit_code,
+        summary=result.summary(),
+        interrupted=result.interrupted,
+        notes=inventory.notes,
+        document=outcome,
+        skipped=tuple(result.skipped),
+        stopped=result.stopped,
+    )
+
+
+def _way(records: Sequence[before.RunBefore], run: str) -> before.WayBack:
+    undone = before.target(records, run)
+    kinds: dict[str, type[AnyState]] = {}
+    for name in {name for record in records for name in record.states}:
+        found = registry.find(name)
+        if found is not None:
+            kinds[name] = found
+    return before.way_back(records, undone, kinds)
+
+
+def _planned(
+    node: InventoryNode, way: before.WayBack | None, names: Collection[str]
+) -> tuple[Resolved, list[AnyState]]:
+    """The states of one node; none for one that has nothing to go back from, or that could not be asked."""
+    states = way.states if way is not None else ()
+    return Resolved(node, states), fleet.ordered(states, names)
+
+
+def _request(
+    inventory: Inventory,
+    plans: _Plans,
+    ways: Mapping[str, before.WayBack],
+    forks: int,
+    maintenance: Maintenance | None = None,
+) -> fleet.Request:
+    def untouched(states: Sequence[AnyState], observations: Observations) -> RefusedError | None:
+        way = ways.get(observations.view.name)
+        changed = before.changed_since(way, observations) if way is not None else ()
+        if not changed:
+            return None
+        return RefusedError(
+            f"changed by something else since the run: {', '.join(changed)}",
+            fix="restore the file's content of the run, for example by applying its policy, and run again",
+        )
+
+    request = fleet.Request(
+        Policy(), inventory, known=registry.names(), forks=forks, plans=plans, checks=(untouched,)
+    )
+    return request if maintenance is None else replace(request, maintenance=maintenance)
+
+
+def _tell(nodes: Sequence[NodeResult], ways: Mapping[str, before.WayBack]) -> None:
+    """Add to nodes which run they go back from, and what cannot go back."""
+    for node in nodes:
+        way = ways.get(node.name)
+        if way is None:
+            continue
+        if not way.run:
+            node.notes.append("nothing to roll back: no run of gpustate is recorded here")
+            continue
+        lines = (f"goes back to before run {way.run}", *way.notes, *way.stays)
+        node.notes[:0] = [line for line in lines if line not in node.notes]
+
+
+def _different(plans: _Plans) -> list[AnyState]:
+    """One state of each name, for the document."""
+    found: dict[str, AnyState] = {}
+    for _, states in plans:
+        for state in states:
+            found.setdefault(state.name, state)
+    return list(found.values())

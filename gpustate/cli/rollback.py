@@ -1,0 +1,119 @@
+"""``gpustate rollback``: take nodes back to before a run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate.cli import common, rules, watching
+from gpustate.cli.apply import apply_options, carry_out, confirm
+from gpustate.cli.context import context
+from gpustate.cli.schedulers import scheduler_options, schedulers_of
+from gpustate.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpustate.core.inventory import Inventory
+
+
+@click.command()
+@click.argument("run", required=False, default="")
+@common.inventory_options
+@apply_options
+@click.option("--list", "listed", is_flag=True, help="List the runs that changed nodes and exit.")
+@scheduler_options
+@watching.watch_options
+def rollback(run: str, listed: bool, **options: Any) -> None:
+    """Take nodes back to before RUN, and everything that followed it on them; without RUN, before each node's last run.
+
+    Packages, module parameters, files, services and the MIG layout become what they were. The plan is shown first,
+    with its disruption. A second rollback changes nothing; name the rollback's own run to undo it.
+    """
+    if listed:
+        _show(common.load_inventory(options), options)
+        return
+    if not options["yes"] and not sys.stdin.isatty():
+        raise UsageError("stdin is not a terminal", fix="review with --list, then pass --yes")
+    roll_back(run, options)
+
+
+def roll_back(run: str, options: dict[str, Any]) -> None:
+    """Plan, confirm and carry out a rollback."""
+    from gpustate import api
+    from gpustate.cli import reports
+    from gpustate.engine import fleet
+    from gpustate.reporting.runs import run_of
+
+    rules.read()
+    reports.check(options.get("reports") or (), options["serial"])
+    inventory = common.load_inventory(options)
+    quiet = options["output"] == "json"
+    with common.watched(inventory, quiet=quiet) as (listen, stop):
+        planned = api.plan_rollback(
+            inventory,
+            run,
+            forks=options["forks"],
+            all_or_nothing=bool(options.get("all_or_nothing")),
+            estimate=True,
+            serial=common.serial(options["serial"]),
+            schedulers=schedulers_of(options),
+            events=listen,
+            stop=stop,
+            context=context("rollback", run, options),
+        )
+    if not options["yes"]:
+        reports.show_plan(
+            planned.document, "text", diff=options["diff"], whole=False, verb="rollback"
+        )
+        if not planned.document["fleet"]["nodes"]["change"]:
+            click.echo(planned.summary)
+            common.finish(planned.exit_code)
+            return
+        confirm("rollback", planned.document, options, ())
+    serial = common.serial(options["serial"])
+    about = run_of(
+        fleet.new_run_id(),
+        "rollback",
+        run,
+        context("rollback", run, options),
+        reason=options.get("reason") or "",
+        nodes=len(inventory.nodes),
+        waves=watching.wave_sizes(serial, (), inventory, str(options.get("canary") or "")),
+        plan=str(planned.document["id"]),
+    )
+    carry_out(
+        about,
+        "rollback",
+        run,
+        options,
+        inventory,
+        lambda **shared: api.rollback(planned, **shared),
+    )
+
+
+def _show(inventory: Inventory, options: Mapping[str, Any]) -> None:
+    """Print the runs that changed nodes, newest first, with their nodes and the states they changed."""
+    from gpustate.api import rollbacks
+    from gpustate.formats.words import printable
+    from gpustate.plan.render import names_line
+
+    runs = rollbacks.runs_of(inventory, options["forks"])
+    nodes: dict[str, list[str]] = {}
+    lines: dict[str, str] = {}
+    for name, records in runs.items():
+        for one in records:
+            nodes.setdefault(one.run, []).append(name)
+            changed = [state for state, row in one.states.items() if not row.settled]
+            what = f"rollback of {one.undoes}" if one.undoes else f"changed {', '.join(changed)}"
+            why = f"  reason: {one.reason}" if one.reason else ""
+            lines.setdefault(one.run, f"{one.person}  {what}{why}")
+    for run in sorted(nodes, reverse=True):
+        click.echo(printable(f"{run}  {names_line(nodes[run])}  {lines[run]}"))
+    missing = [node.name for node in inventory.nodes if node.name not in runs]
+    if missing:
+        click.echo(f"could not be asked: {names_line(missing)}", err=True)
+    if not nodes:
+        click.echo("no run is recorded on these nodes")

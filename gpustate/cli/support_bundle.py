@@ -1,0 +1,281 @@
+"""``gpustate support-bundle``: collect what a bug report needs."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate import clock
+from gpustate.cli import common
+from gpustate.errors import EXIT_UNREACHABLE, GpustateError, UsageError
+from gpustate.files import TextFiles, write_private
+
+if TYPE_CHECKING:
+    from gpustate.core.facts import NodeFacts
+    from gpustate.core.inventory import Inventory
+    from gpustate.core.node import Node
+    from gpustate.reporting.node_files import Collected
+    from gpustate.reporting.support_bundle import Archive
+
+_ADDED_MIB = 16
+_FAILURES = {124: "its command timed out", 127: "its program is not installed"}
+
+
+@click.command("support-bundle")
+@click.argument("file", metavar="FILE.tar.gz", type=click.Path(dir_okay=False))
+@common.inventory_options
+@click.option("--run", "run", metavar="RUN", help="The run it is about [default: the newest one].")
+@click.option(
+    "--lines",
+    type=click.IntRange(1, 100000),
+    default=500,
+    show_default=True,
+    metavar="N",
+    help="Last lines of each log.",
+)
+@click.option(
+    "--add",
+    "added",
+    multiple=True,
+    metavar="PATH",
+    type=click.Path(dir_okay=False),
+    help="Also add this text file, such as a result or an event stream; repeatable.",
+)
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Cluster of the nodes [default: the variable gpustate_kubeconfig].",
+)
+def support_bundle(
+    file: str,
+    run: str | None,
+    lines: int,
+    added: tuple[str, ...],
+    kubeconfig: str | None,
+    **options: Any,
+) -> None:
+    """Collect what a bug report needs in FILE.tar.gz: versions, policy, run, logs and diagnosis of nodes.
+
+    Secrets are masked, also by name in logs and configuration of other programs. Read it before you send it
+    all the same. Nothing is changed on the nodes.
+    """
+    from gpustate.reporting.support_bundle import Archive
+
+    common.check_out(file)
+    archive = Archive(clock.now())
+    record = _record(run)
+    inventory = common.load_inventory(options)
+    archive.add_data("versions.json", _versions())
+    for path in added:
+        reader = TextFiles("text file", UsageError, _ADDED_MIB)
+        archive.add_text(f"added/{Path(path).name}", reader.text(path))
+    _add_run(archive, record, inventory)
+    rows, facts = _add_nodes(archive, inventory, options, run or str(record.get("run", "")), lines)
+    _add_cluster(archive, inventory, facts, kubeconfig or "")
+    about = {
+        "inventory": str(options["inventory"]),
+        "limit": options.get("limit") or "",
+        "run": str(record.get("run", "")),
+    }
+    index = archive.index(about, rows)
+    archive.add_data("index.json", index)
+    try:
+        write_private(Path(file), archive.pack())
+    except OSError as error:
+        raise UsageError(f"cannot write the file ({error.strerror})", place=file) from error
+    for path, why in sorted(archive.missing):
+        click.echo(f"missing: {path}: {why}", err=True)
+    click.echo(
+        f"{file}: {len(archive.files)} files of {len(rows)} nodes; secrets are masked, read it before you send it"
+    )
+    common.finish(*(EXIT_UNREACHABLE for row in rows if "error" in row))
+
+
+def _record(run: str | None) -> dict[str, Any]:
+    """The record of a run, by default of the newest one; empty if there is none."""
+    from gpustate.engine import records
+
+    return records.load(run) if run is not None else records.newest()
+
+
+def _versions() -> dict[str, Any]:
+    """Versions of gpustate, Python and the libraries."""
+    from gpustate import __version__
+
+    names = sorted({one.name.lower() for one in metadata.distributions() if one.name})
+    needed = {
+        word.split(";")[0].split("[")[0].strip(" <>=!~.0123456789,").lower()
+        for word in metadata.requires("gpustate") or ()
+        if "extra" not in word
+    }
+    return {
+        "gpustate": __version__,
+        "python": sys.version,
+        "platform": platform.platform(),
+        "libraries": {name: metadata.version(name) for name in names if name in needed},
+    }
+
+
+def _add_run(archive: Archive, record: Mapping[str, Any], inventory: Inventory) -> None:
+    """The run: its record, its lines of the audit log, its plan, its policy as every node has it."""
+    from gpustate import policies
+    from gpustate.api import saved
+    from gpustate.reporting import audit
+
+    if not record:
+        archive.miss("run", "no run is recorded on this machine")
+        return
+    archive.add_data("run/record.json", record)
+    try:
+        entries = [one for one in audit.read().runs if one.start["run"] == record["run"]]
+    except OSError as error:
+        archive.miss("run/audit.json", str(error))
+    else:
+        both = [dict(data) for one in entries for data in (one.start, one.end) if data]
+        archive.add_data("run/audit.json", both)
+    source = str(record["source"])
+    try:
+        if policies.kind(source) == "plan":
+            document = saved.read(source)
+            archive.add_data("run/plan.json", document)
+            policy = saved.policy_of(document, lambda name: common.load_policy(name), source)
+        else:
+            policy = common.load_policy(source, record["options"])
+        archive.add_data("policy.json", _resolved(policy, inventory, source))
+    except (GpustateError, OSError) as error:
+        archive.miss("policy.json", str(error))
+
+
+def _resolved(policy: Any, inventory: Inventory, source: str) -> dict[str, Any]:
+    """The policy as resolved for every node."""
+    from gpustate.core import provenance
+
+    known = common.known_states()
+    nodes = {}
+    for node in inventory.nodes:
+        found = provenance.resolution(policy, node, known)
+        nodes[node.name] = provenance.as_data(found, list(found.values), source)
+    return nodes
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a node has told, or why it has not."""
+
+    facts: NodeFacts | None
+    data: Mapping[str, Any]
+    errors: Mapping[str, str]
+    collected: Collected | None
+
+
+def _ask(node: Node, run: str, lines: int) -> _Answer:
+    """Query everything in one exec; a part that fails does not lose the others."""
+    from gpustate.cli.explain import diagnosis_data
+    from gpustate.core.encode import plain
+    from gpustate.engine.ledger import LedgerQuery
+    from gpustate.explain import walk
+    from gpustate.probes.gpu_facts import GpuFacts
+    from gpustate.reporting.node_files import CollectQuery
+
+    data: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    facts, collected = None, None
+    try:
+        facts = node.facts()
+        data["facts"] = {**plain(facts), "nvml": plain(node.query(GpuFacts()))}
+    except GpustateError as error:
+        errors["facts"] = str(error)
+    try:
+        data["explain"] = diagnosis_data(walk.diagnose(walk.query(node)))
+    except GpustateError as error:
+        errors["explain"] = str(error)
+    try:
+        data["ledger"] = plain(node.query(LedgerQuery()))
+    except GpustateError as error:
+        errors["ledger"] = str(error)
+    try:
+        collected = node.query(CollectQuery(run, lines))
+    except GpustateError as error:
+        errors["files"] = str(error)
+    return _Answer(facts, data, errors, collected)
+
+
+def _add_nodes(
+    archive: Archive, inventory: Inventory, options: Mapping[str, Any], run: str, lines: int
+) -> tuple[list[dict[str, Any]], dict[str, NodeFacts]]:
+    """Everything of the nodes; a row of the index for each, and their facts."""
+    from gpustate.engine import fleet
+    from gpustate.reporting.support_bundle import folders
+
+    rows: list[dict[str, Any]] = []
+    facts: dict[str, NodeFacts] = {}
+    places = folders([node.name for node in inventory.nodes])
+    for node, answer, error in fleet.question(
+        inventory.nodes, options["forks"], lambda on: _ask(on, run, lines)
+    ):
+        place = f"nodes/{places[node.name]}"
+        row: dict[str, Any] = {"name": node.name, "folder": place}
+        rows.append(row)
+        if answer is None:
+            row["error"] = str(error)
+            archive.miss(place, str(error))
+            continue
+        if answer.facts is not None:
+            facts[node.name] = answer.facts
+        for name, data in answer.data.items():
+            archive.add_data(f"{place}/{name}.json", data)
+        for name, why in answer.errors.items():
+            archive.miss(f"{place}/{name}", why)
+        _add_files(archive, place, answer.collected)
+    return rows, facts
+
+
+def _add_files(archive: Archive, place: str, collected: Collected | None) -> None:
+    if collected is None:
+        return
+    for item in collected.items:
+        path = f"{place}/{item.name}" + ("" if item.name.startswith("files/") else ".txt")
+        if item.text.strip():
+            archive.add_text(path, item.text)
+        if item.cut:
+            archive.cut.append(path)
+        if item.status in _FAILURES:
+            archive.miss(path, _FAILURES[item.status])
+        elif item.status and not item.text.strip():
+            archive.miss(path, f"its command ended with status {item.status}")
+    for name in collected.absent:
+        archive.miss(f"{place}/{name}", "the node does not have it")
+    if not collected.complete:
+        archive.miss(place, "collecting took too long; the rest is missing")
+
+
+def _add_cluster(
+    archive: Archive, inventory: Inventory, facts: Mapping[str, NodeFacts], option: str
+) -> None:
+    """The Node object of each machine, and gpustate's and NVIDIA's pods on it."""
+    from gpustate.cluster.kubeconfig import kubeconfig_of
+
+    paths: dict[str, list[str]] = {}
+    for node in inventory.nodes:
+        if node.name in facts and (path := kubeconfig_of(node, option)):
+            paths.setdefault(path, []).append(node.name)
+    for number, (path, names) in enumerate(paths.items(), 1):
+        from gpustate.reporting.cluster_files import collect
+
+        place = "kubernetes" if len(paths) == 1 else f"kubernetes-{number}"
+        try:
+            found, missing = collect(path, {name: facts[name] for name in names})
+        except GpustateError as error:
+            archive.miss(place, str(error))
+            continue
+        for name, data in found.items():
+            archive.add_data(f"{place}/{name}.json", data)
+        for name, why in missing.items():
+            archive.miss(f"{place}/{name}", why)

@@ -1,0 +1,79 @@
+"""``gpustate upgrade``: upgrade the driver in waves, with a rollback where it fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate.cli import common, watching
+from gpustate.cli.apply import apply_options, apply_policy
+from gpustate.cli.schedulers import scheduler_options
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.errors import RefusedError
+
+if TYPE_CHECKING:
+    from gpustate import api
+
+#: One node first, a tenth of the rest next.
+SERIAL = "1,10%,50%"
+#: What a forecast says of a driver that will be refused.
+_AHEAD = "will be refused: "
+
+
+@click.command()
+@click.argument("policy")
+@click.option(
+    "--driver",
+    required=True,
+    metavar="VERSION",
+    help="Driver version (580.65.06), or a branch (580): the newest version of it that is offered.",
+)
+@common.inventory_options
+@common.policy_options
+@apply_options
+@click.option(
+    "--rollback-on-failure/--no-rollback-on-failure",
+    default=True,
+    show_default=True,
+    help="Take a node whose change failed, and the changed nodes of its wave, back to before the run (exit 7).",
+)
+@scheduler_options
+@watching.watch_options
+def upgrade(policy: str, driver: str, **options: Any) -> None:
+    """Apply POLICY with another driver version, in waves of 1, 10% and 50% of the nodes.
+
+    What has to match the driver (Fabric Manager, IMEX, CDI) follows it. A lock file is ignored. Nothing is changed
+    if a node would refuse that driver, for example because its repository does not offer it.
+    """
+    options |= {"driver": driver, "no_lock": True, "serial": options["serial"] or SERIAL}
+    apply_policy(policy, options, verb="upgrade", check=_check_accepted)
+
+
+def _check_accepted(planned: api.PlanResult) -> None:
+    """Refuse an upgrade whose driver a node cannot get, before anything is changed.
+
+    Raises:
+        RefusedError: with the nodes and the first one's reason.
+    """
+    refused = {
+        node.name: reason
+        for node in planned.nodes
+        for state in node.states
+        if state.state == "driver" and (reason := _refusal(state))
+    }
+    if refused:
+        from gpustate.plan.render import names_line
+
+        raise RefusedError(
+            f"{names_line(list(refused))}: {next(iter(refused.values()))}",
+            fix="name another version, or leave these nodes out with --exclude",
+        )
+
+
+def _refusal(state: StateResult) -> str:
+    """Why a driver cannot be installed, as far as it is known yet; empty if nothing speaks against it."""
+    if state.outcome is Outcome.REFUSED:
+        return state.reason
+    ahead = (note.partition(_AHEAD)[2] for note in state.plan.notes if note.startswith(_AHEAD))
+    return next(ahead, "")

@@ -1,0 +1,388 @@
+"""What runs changed from: a record on the node for each run, and the states that take the node back there. Pure.
+
+A record is made from the first probe of a run, before anything is changed. Per state it holds the parameters that the
+run applies, whether nothing of the state was on the node, whether the state had nothing to do, and what it observed.
+A rollback is a policy made from these records: a state that was not there is removed, one that had nothing to do
+keeps its parameters, and any other one gets the parameters of the run before, with exact versions of packages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpustate import shell
+from gpustate.core.building import build, parameters
+from gpustate.core.encode import plain
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.core.queries import Answer, Query
+from gpustate.core.state import AnyState
+from gpustate.errors import GpustateError
+from gpustate.formats.masking import MASK, mask, mask_data, with_secrets
+from gpustate.plan.make import Observations, applicable, observed_data
+
+FORMAT = "gpustate.before/1"
+_RUN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
+_SECRET = "its parameters contain a secret, which no record keeps"
+
+
+@dataclass(frozen=True, slots=True)
+class StateBefore:
+    """One state when a run began.
+
+    Args:
+        parameters: those that the run applied, secrets masked.
+        absent: nothing of the state was on the node.
+        settled: the run had nothing to do for it.
+        pinned: parameters that pin what was observed.
+        observed: what was observed, secrets masked.
+        left: texts of files, by field of the observation, as the run leaves them; none with a secret.
+    """
+
+    parameters: Mapping[str, Any]
+    absent: bool = False
+    settled: bool = False
+    pinned: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    observed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    left: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class RunBefore:
+    """What one run changed from.
+
+    Args:
+        run: its id.
+        since: when it began, in seconds since 1970 by the node's clock.
+        person: who ran it.
+        reason: the ticket or reason.
+        undoes: the run that it rolled back; empty: it was none.
+        states: by name.
+    """
+
+    run: str
+    since: int = 0
+    person: str = ""
+    reason: str = ""
+    undoes: str = ""
+    states: Mapping[str, StateBefore] = field(default_factory=dict[str, StateBefore])
+
+    def text(self) -> str:
+        """The record, in one line."""
+        return json.dumps({"format": FORMAT, **plain(self)}, separators=(",", ":"))
+
+
+def record(
+    states: Sequence[AnyState],
+    observations: Observations,
+    results: Mapping[str, StateResult],
+    probe: Callable[[Sequence[AnyState]], Mapping[str, object]],
+) -> dict[str, StateBefore]:
+    """What a run is about to change from.
+
+    Args:
+        states: those of the run.
+        observations: of the node, before anything is changed.
+        results: its plan.
+        probe: observes the node as other states do, by name: those that remove what is there look for less.
+    """
+    seen = observed_data(states, observations)
+    found: dict[str, StateBefore] = {}
+    removals = [
+        build(type(state), {**parameters(state), "ensure": "absent"})
+        for state in states
+        if state.name in seen and results[state.name].outcome is not Outcome.UNCHANGED
+    ]
+    bare = probe(removals)
+    absent = {one.name for one in removals if one.name in bare and _is_empty(one, bare[one.name])}
+    for state in states:
+        if state.name not in seen or applicable(state, observations.view) is not None:
+            continue
+        observed = observations.observed[state.name]
+        given = parameters(state)
+        idle = results[state.name].outcome is Outcome.UNCHANGED
+        # A validation that is due again says nothing about its parameters.
+        same = (state.validating and not state.absent) or _is_empty(state, observed)
+        found[state.name] = StateBefore(
+            mask_data(given),
+            state.name in absent,
+            idle or (same and state.name not in absent),
+            mask_data(dict(_pinned(build(type(state), {**given, "ensure": "present"}), observed))),
+            mask_data(seen[state.name]),
+            _left(state, observed),
+        )
+    return found
+
+
+def _left(state: AnyState, observed: object) -> dict[str, str]:
+    """Texts of files that a rollback restores to the byte, as the run leaves them."""
+    try:
+        wanted = state.desired(observed) if state.restored else observed
+    except Exception:  # noqa: BLE001  a bug in a state must not end the run
+        return {}
+    texts = {name: getattr(wanted, name) for name in state.restored}
+    return {
+        name: text for name, text in texts.items() if isinstance(text, str) and mask(text) == text
+    }
+
+
+def _is_empty(state: AnyState, observed: object) -> bool:
+    """The state has nothing to do."""
+    try:
+        return not state.plan(observed)
+    except Exception:  # noqa: BLE001  a bug in a state must not end the run
+        return False
+
+
+def _pinned(state: AnyState, observed: object) -> Mapping[str, Any]:
+    if state.validating:
+        return {}
+    try:
+        return state.pinned(observed)
+    except Exception:  # noqa: BLE001  a bug in a state must not end the run
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeQuery(Query[tuple[RunBefore, ...]]):
+    """The records of a node, oldest first."""
+
+    def script(self) -> str:
+        return shell.load("before", "gpustate.engine")
+
+    def parse(self, answer: Answer) -> tuple[RunBefore, ...]:
+        return tuple(one for line in answer.text.splitlines() if (one := read(line)) is not None)
+
+    def placeholder(self) -> tuple[RunBefore, ...]:
+        return ()
+
+
+def read(line: str) -> RunBefore | None:
+    """Parse a record; ``None`` for one that is damaged or of another format."""
+    try:
+        data: Any = json.loads(line)
+        if data["format"] != FORMAT or not _RUN.fullmatch(data["run"]):
+            return None
+        states = {
+            str(name): StateBefore(
+                dict(row["parameters"]),
+                bool(row["absent"]),
+                bool(row["settled"]),
+                dict(row["pinned"]),
+                dict(row["observed"]),
+                {str(key): str(text) for key, text in row["left"].items()},
+            )
+            for name, row in data["states"].items()
+        }
+        return RunBefore(
+            str(data["run"]),
+            int(data["since"]),
+            str(data["person"]),
+            str(data["reason"]),
+            str(data["undoes"]),
+            states,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class WayBack:
+    """The states that take a node back to before a run.
+
+    Args:
+        run: the run that is undone, with all that followed it.
+        states: what held before it.
+        stays: changed states that cannot go back, each with the reason.
+        notes: what a person should know.
+        before: what each state observed then.
+        applied: each state as it was last applied, to tell later changes by others.
+    """
+
+    run: str
+    states: tuple[AnyState, ...] = ()
+    stays: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    before: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    applied: Mapping[str, AnyState] = field(default_factory=dict[str, AnyState])
+
+
+def target(records: Sequence[RunBefore], run: str = "") -> str:
+    """The run that a rollback undoes; empty: there is none.
+
+    Args:
+        records: of the node, oldest first.
+        run: the one a person named; empty: the last one, or the one that the last rollback undid.
+    """
+    if run:
+        return run if any(one.run == run for one in records) else ""
+    if not records:
+        return ""
+    last = records[-1]
+    return last.undoes or last.run
+
+
+def way_back(
+    records: Sequence[RunBefore],
+    run: str,
+    kinds: Mapping[str, type[AnyState]],
+    given: Mapping[str, Mapping[str, Any]] | None = None,
+) -> WayBack:
+    """How a node goes back to before a run; that of a run without a record does nothing.
+
+    Args:
+        records: of the node, oldest first.
+        run: the run to undo, with all that followed it.
+        kinds: classes of states by name.
+        given: parameters with their secrets, by state, where they are at hand.
+    """
+    at = next((n for n, one in enumerate(records) if one.run == run), len(records))
+    states: list[AnyState] = []
+    stays: list[str] = []
+    notes: list[str] = []
+    before: dict[str, Mapping[str, Any]] = {}
+    applied: dict[str, AnyState] = {}
+    names = dict.fromkeys(name for one in records[at:] for name in one.states)
+    for name in names:
+        first = next(n for n in range(at, len(records)) if name in records[n].states)
+        then = records[first].states[name]
+        earlier = next(
+            (r.states[name] for r in reversed(records[:first]) if name in r.states), None
+        )
+        last = next(r.states[name] for r in reversed(records) if name in r.states)
+        values, why = _values(then, earlier)
+        mine = (given or {}).get(name, {})
+        try:
+            if values is None:
+                raise _StaysError(why)
+            state = _restoring(_built(kinds, name, values, mine), then, last)
+        except GpustateError as error:
+            changed = any(not r.states[name].settled for r in records[at:] if name in r.states)
+            text = f"{name} cannot go back: {error}; it stays as it is"
+            (stays if changed else notes).append(
+                text if changed else f"{name} is left as it is: {error}"
+            )
+            continue
+        states.append(state)
+        before[name] = then.observed
+        if why:
+            notes.append(f"{name}: {why}")
+        try:
+            applied[name] = _built(kinds, name, last.parameters, mine)
+        except GpustateError:
+            continue
+    return WayBack(run, tuple(states), tuple(stays), tuple(notes), before, applied)
+
+
+class _StaysError(GpustateError):
+    """A state cannot go back."""
+
+
+def _values(then: StateBefore, earlier: StateBefore | None) -> tuple[Mapping[str, Any] | None, str]:
+    """Parameters of a state that describe the node before a run, with a note; or ``None`` and why there are none."""
+    removes = then.parameters.get("ensure") == "absent"
+    if then.settled:
+        return {**then.parameters, **({} if removes else then.pinned)}, ""
+    if then.absent:
+        return {**then.parameters, "ensure": "absent"}, ""
+    if earlier is not None and earlier.parameters.get("ensure") != "absent":
+        return {**earlier.parameters, **then.pinned}, ""
+    if then.pinned and not removes:
+        return {**then.parameters, **then.pinned}, (
+            "what configured it before is not recorded: beside "
+            f"{', '.join(sorted(then.pinned))} it keeps the parameters of the run"
+        )
+    return None, "it was there before gpustate's records begin, so its parameters are unknown"
+
+
+def _restoring(state: AnyState, then: StateBefore, last: StateBefore) -> AnyState:
+    """The same state, with files restored to the byte that are still as the last run left them."""
+    kind = type(state)
+    texts = {
+        name: (left, then.observed[name])
+        for name, left in last.left.items()
+        if name in kind.restored and MASK not in (then.observed.get(name) or MASK)
+    }
+    if not texts or state.absent:
+        return state
+
+    def desired(self: AnyState, observed: Any) -> Any:
+        wanted = kind.desired(self, observed)
+        same = {
+            name: text for name, (left, text) in texts.items()
+            if getattr(observed, name) in (left, text)
+        }  # fmt: skip
+        return replace(wanted, **same)
+
+    names = {"desired": desired, "__doc__": kind.__doc__, "__module__": kind.__module__}
+    return build(type(kind.__name__, (kind,), names), parameters(state))
+
+
+def _built(
+    kinds: Mapping[str, type[AnyState]],
+    name: str,
+    values: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> AnyState:
+    if name not in kinds:
+        raise _StaysError("this gpustate has no such state")
+    whole = with_secrets(dict(values), dict(given))
+    if MASK in json.dumps(whole):
+        raise _StaysError(_SECRET)
+    return build(kinds[name], whole)
+
+
+def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
+    """Files that are neither as the run left them nor as they were before it: something else has changed them since.
+
+    Only those that the rollback would write: a foreign setting in a file that gpustate edits in place is no change.
+
+    Args:
+        way: of the node.
+        observations: of the node now.
+    """
+    found: dict[str, None] = {}
+    for state in way.states:
+        last, observed = way.applied.get(state.name), observations.observed.get(state.name)
+        if last is None or observed is None:
+            continue
+        try:
+            left = {one.field: one for one in last.plan(observed).changes if one.path}
+            goes = {one.field for one in state.plan(observed).changes if one.path}
+        except Exception:  # noqa: BLE001  evaluated again in its stage
+            continue
+        then = way.before.get(state.name, {})
+        for name in left.keys() & goes:
+            now = left[name].before
+            if now is not None and name in then and mask_data(now) != then[name]:
+                found[str(left[name].path)] = None
+    return tuple(found)
+
+
+def differences(way: WayBack, observed: Mapping[str, object]) -> tuple[str, ...]:
+    """What differs from before the run once the node went back.
+
+    Args:
+        way: of the node.
+        observed: of the node afterwards, by state.
+    """
+    found: list[str] = []
+    for name, then in way.before.items():
+        now = observed.get(name)
+        if not isinstance(now, Mapping):
+            continue
+        for key in sorted(then.keys() & now.keys()):
+            was, is_ = then[key], now[key]
+            if isinstance(was, Mapping) and isinstance(is_, Mapping):
+                # What a policy asks about decides which keys there are.
+                found += [
+                    f"{name}.{key} of {one}"
+                    for one in sorted(was.keys() & is_.keys())
+                    if was[one] != is_[one]
+                ]
+            elif was != is_:
+                found.append(f"{name}.{key}")
+    return tuple(found)

@@ -1,0 +1,114 @@
+"""Takes a node back to before the present run, where its change failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
+from gpustate.core.policy import Resolved, parameters
+from gpustate.core.state import AnyState
+from gpustate.engine import before
+from gpustate.engine.events import Event, Listener
+from gpustate.engine.probing import query_node
+from gpustate.engine.walk import Options, Walk
+from gpustate.errors import GpustateError
+from gpustate.remote.session import Session
+
+#: A node that failed in one of these ways goes back, if the run has changed it.
+FAILED = (NodeStatus.FAILED, NodeStatus.ROLLED_BACK)
+#: Its rollback is a run of its own, which can be rolled back in turn.
+SUFFIX = "-back"
+
+
+def roll_back(
+    plan: tuple[Resolved, Sequence[AnyState]],
+    result: NodeResult,
+    options: Options,
+    order: Callable[[Sequence[AnyState]], list[AnyState]],
+    stop: Callable[[], bool],
+    listen: Listener,
+    session: Callable[[], Session],
+    because: str = "",
+) -> None:
+    """Take one node back and enter that into its result; a node that the run did not change stays as it is.
+
+    Args:
+        plan: the node, and the states that were applied to it.
+        result: of the run so far.
+        options: of the run.
+        order: sorts states by their dependencies.
+        stop: polled between steps.
+        listen: for events.
+        session: makes a connection.
+        because: why a node goes back that did not fail itself.
+    """
+    resolved, states = plan
+    why = because or result.reason
+    try:
+        records = _records(resolved, session())
+    except GpustateError as error:
+        _failed(result, why, str(error))
+        return
+    if before.target(records, options.run) == "":
+        return
+    way = before.way_back(
+        records,
+        options.run,
+        {state.name: type(state) for state in states},
+        {state.name: parameters(state) for state in states},
+    )
+    listen(Event(result.name, "note", f"rolling back: {why}"))
+    back = Walk(
+        session(),
+        replace(resolved, states=way.states, notes=()),
+        order(way.states),
+        replace(
+            options,
+            run=f"{options.run}{SUFFIX}",
+            planned=None,
+            announced=None,
+            checks=(),
+            undoes={result.name: options.run},
+        ),
+        stop,
+        lambda event: None if event.kind == "finished" else listen(event),
+    ).run()
+    result.execs += back.execs
+    result.connections += back.connections
+    result.reboots += back.reboots
+    result.duration_s += back.duration_s
+    result.observed, result.checks = back.observed, back.checks
+    result.notes += [note for note in (*way.notes, *back.notes) if note not in result.notes]
+    if back.status is not NodeStatus.OK:
+        _failed(result, why, f"{back.status.value}: {back.reason}")
+        return
+    if way.stays:
+        _failed(result, why, "; ".join(way.stays))
+        return
+    result.notes += [
+        f"differs from before the run: {one}" for one in before.differences(way, back.observed)
+    ]
+    result.states = [
+        replace(one, outcome=Outcome.ROLLED_BACK)
+        if one.outcome in (Outcome.CHANGED, Outcome.REBOOT_PENDING)
+        else one
+        for one in result.states
+    ]
+    result.status = NodeStatus.ROLLED_BACK
+    result.reason = f"{why}; rolled back to before run {options.run}"
+
+
+def _records(resolved: Resolved, session: Session) -> tuple[before.RunBefore, ...]:
+    try:
+        session.connect()
+        return query_node(
+            resolved.node, lambda node: node.query(before.BeforeQuery()), session.answer
+        )
+    finally:
+        session.close()
+
+
+def _failed(result: NodeResult, why: str, problem: str) -> None:
+    result.status = NodeStatus.FAILED
+    result.reason = f"{why}; its rollback failed: {problem}"

@@ -1,0 +1,160 @@
+"""Ubuntu: the Operator's file on a node with NVIDIA's repository, and the driver of Ubuntu's own archive.
+
+Real: systemd, sshd, apt, dpkg, DKMS, containerd. Simulated: that the root is Ubuntu's, its archive with the names,
+pockets and relations of the real one (docs/lab.md), its signatures' key, NVIDIA's packages, and the GPUs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Ran, gpustate
+from labnodes import LabFactory
+
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
+
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "preflight": ("simulated node", "ubuntu"),
+    "nouveau": ("simulated node", "ubuntu"),
+    "driver-repository": ("simulated node", "ubuntu"),
+    "driver": ("simulated node", "ubuntu"),
+    "fabric-manager": ("simulated node", "ubuntu"),
+    "persistenced": ("simulated node", "ubuntu"),
+    "dev-char": ("simulated node", "ubuntu"),
+    "toolkit-repository": ("simulated node", "ubuntu"),
+    "container-toolkit": ("simulated node", "ubuntu"),
+    "containerd": ("simulated node", "ubuntu"),
+    "cdi": ("simulated node", "ubuntu"),
+    "gpu-labels": ("simulated node", "ubuntu"),
+    "validator": ("simulated node", "ubuntu"),
+}
+POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
+ARCHIVE = """
+from gpustate import Policy
+from gpustate.states.driver import DriverInstalled
+from gpustate.states.nouveau import NouveauBlacklisted
+from gpustate.states.persistenced import PersistenceModeEnabled
+from gpustate.states.repository import DriverRepository
+
+policy = Policy(
+    NouveauBlacklisted(), DriverRepository(origin="distribution"), DriverInstalled({}), PersistenceModeEnabled()
+)
+"""
+SIGNER = "Canonical Ltd. Kernel Module Signing"
+
+
+@pytest.fixture(scope="module")
+def ubuntu(lab_factory: LabFactory) -> Lab:
+    return lab_factory(LabSpec(nodes=1, images=("ubuntu2404",), gpus=("8xH100",)))
+
+
+@pytest.fixture
+def node(ubuntu: Lab) -> Node:
+    ubuntu.nodes[0].reset()
+    return ubuntu.nodes[0]
+
+
+def said(node: Node, command: str) -> str:
+    return node.run(command, timeout_s=120).stdout.strip()
+
+
+def installed(node: Node) -> dict[str, str]:
+    """Version of every package of the driver, as dpkg has it."""
+    listing = said(
+        node,
+        "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n' '*nvidia*' 2>/dev/null || :",
+    )
+    rows = [line.split() for line in listing.splitlines()]
+    return {row[1]: row[2] for row in rows if row[0] == "installed" and "container" not in row[1]}
+
+
+def module(node: Node, field: str) -> dict[str, str]:
+    """What modinfo says of nvidia for each kernel in /boot."""
+    script = (
+        "for i in /boot/vmlinuz-*; do k=${i#/boot/vmlinuz-}; "
+        f'echo "$k=$(modinfo -k $k -F {field} nvidia 2>/dev/null)"; done'
+    )
+    return dict(line.split("=", 1) for line in said(node, script).splitlines())
+
+
+def test_a_cluster_policy_is_applied_validated_and_found_unchanged(ubuntu: Lab, node: Node) -> None:
+    gpustate("apply", POLICY, "-i", ubuntu.inventory, "--yes", code=0)
+    versions = installed(node)
+    assert versions["nvidia-utils-580"] == "580.65.06-0ubuntu1"
+    assert versions["nvidia-fabricmanager"] == "580.65.06-0ubuntu1"
+    assert "nvidia-dkms-580-open" in versions
+    assert set(module(node, "version").values()) == {"580.65.06"}
+    again = gpustate("apply", POLICY, "-i", ubuntu.inventory, "--yes", code=0)
+    assert "changed=0" in again.out
+    gpustate("validate", POLICY, "-i", ubuntu.inventory, code=0)
+    gpustate("drift", POLICY, "-i", ubuntu.inventory, code=0)
+    assert "all checks passed" in gpustate("explain", "-i", ubuntu.inventory, node.name, code=0).out
+
+
+class Archive:
+    """The node with the driver of Ubuntu's archive."""
+
+    def __init__(self, lab: Lab, node: Node, folder: Path) -> None:
+        self.node, self.folder = node, folder
+        self.inventory = folder / "inventory.yml"
+        data = yaml.safe_load(lab.inventory.read_text())
+        for group in data["all"]["children"].values():
+            group.get("vars", {}).pop("gpustate", None)
+        self.inventory.write_text(yaml.safe_dump(data))
+
+    def run(self, verb: str, parameters: str, code: int = 0) -> Ran:
+        path = self.folder / "policy.py"
+        path.write_text(ARCHIVE.replace("{}", parameters))
+        yes = ("--yes",) if verb in ("apply", "remove") else ()
+        return gpustate(verb, path, "-i", self.inventory, *yes, code=code)
+
+    def is_whole(self, version: str, *, signed: bool) -> None:
+        """One matched set, held, loaded, with the modules that are wanted."""
+        versions = {
+            name: one for name, one in installed(self.node).items() if not name.startswith("linux-")
+        }
+        versions.pop("nvidia-modprobe")
+        assert set(versions.values()) == {f"{version}-0ubuntu0.24.04.1"}, versions
+        held = set(said(self.node, "apt-mark showhold").split())
+        assert {"nvidia-utils-580-server", "nvidia-headless-no-dkms-580-server-open"} <= held
+        assert set(module(self.node, "version").values()) == {version}
+        assert (set(module(self.node, "signer").values()) == {SIGNER}) == signed
+        assert ("nvidia-dkms-580-server-open" in versions) == (not signed)
+        assert said(self.node, "cat /run/gpustate-lab/sys/module/nvidia/version") == version
+        assert said(self.node, "dpkg --audit") == ""
+
+
+@pytest.fixture
+def archive(ubuntu: Lab, node: Node, tmp_path: Path) -> Archive:
+    return Archive(ubuntu, node, tmp_path)
+
+
+def test_signed_modules_of_the_archive_are_taken_for_every_kernel(
+    ubuntu: Lab, archive: Archive
+) -> None:
+    archive.run("apply", "branch=580, precompiled=True")
+    archive.is_whole("580.178.04", signed=True)
+    assert "changed=0" in archive.run("apply", "branch=580, precompiled=True").out
+    # The security pocket has a newer kernel; unattended-upgrades must leave the set alone.
+    said(archive.node, "apt-get -q update; unattended-upgrade --debug")
+    archive.is_whole("580.178.04", signed=True)
+
+    archive.run("apply", "branch=580, precompiled=False")
+    archive.is_whole("580.178.04", signed=False)
+    archive.run("apply", "branch=580, precompiled=True")
+    archive.is_whole("580.178.04", signed=True)
+
+    gpustate("apply", POLICY, "-i", ubuntu.inventory, "--yes", code=0)
+    assert installed(archive.node)["nvidia-utils-580"] == "580.65.06-0ubuntu1"
+    archive.run("apply", "branch=580, precompiled=True")
+    archive.is_whole("580.178.04", signed=True)
+
+    archive.run("remove", "branch=580, precompiled=True")
+    assert installed(archive.node) == {}
+    held = said(archive.node, "apt-mark showhold").split()
+    assert [name for name in held if "container" not in name] == []

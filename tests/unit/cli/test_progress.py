@@ -1,0 +1,39 @@
+"""Progress on a terminal: nodes done, wave, phases, and a line for each node at work."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpustate.cli.progress import Progress
+from gpustate.engine.events import Event
+
+
+def shown(*events: Event) -> list[str]:
+    progress = Progress(["gpu1", "gpu2", "gpu3", "gpu4"], quiet=True)
+    for event in events:
+        progress.event(event)
+    return str(progress._table().plain).splitlines()
+
+
+def test_the_first_line_has_nodes_done_wave_and_phases() -> None:
+    lines = shown(
+        Event("", "wave", "wave 2 of 3: 3 nodes"),
+        Event("gpu1", "finished", "ok"),
+        Event("gpu2", "draining", "evicting a/b"),
+        Event("gpu3", "connecting"),
+        Event("gpu4", "verifying"),
+        Event("gpu4", "probing"),
+    )
+    first = "1 of 4 nodes done; wave 2 of 3: 3 nodes; 1 probing, 1 draining, 1 validating"
+    assert lines[0] == first
+    assert lines[1:] == ["gpu2 evicting a/b", "gpu3 connecting", "gpu4 probing"]
+
+
+def test_without_waves_and_nodes_at_work_there_is_little_to_say() -> None:
+    lines = shown(Event("gpu1", "started", "x"), Event("gpu1", "finished", "failed"))
+    assert lines == ["1 of 4 nodes done, 1 not ok"]
+
+
+def test_a_wave_is_a_line_of_its_own_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Progress(["gpu1"]).event(Event("", "wave", "wave 1 of 2: 1 node"))
+    assert capsys.readouterr().err == "gpustate: wave 1 of 2: 1 node\n"

@@ -1,0 +1,107 @@
+"""``gpustate rollback`` and ``gpustate upgrade`` as a person runs them; the node is this machine, in a folder of the test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from commandline import Cli, Done
+
+SCHEMA = Path(__file__).parents[3] / "gpustate/plan/schema/result.json"
+
+
+@pytest.fixture
+def policy(project: Path, tmp_path: Path) -> Path:
+    """A policy of one file, and an inventory of this machine."""
+    (project / "gpustate.toml").write_text('states = ["filestates:LightFirst"]\n')
+    (project / "hosts").write_text(
+        f"here ansible_connection=local gpustate_state_folder={tmp_path / 'state'}\n"
+    )
+    path = project / "policy.yaml"
+    path.write_text(
+        f"format: gpustate.policy/1\nstates:\n  light-first: {{path: {tmp_path / 'file'}, text: one}}\n"
+    )
+    return path
+
+
+def apply(gpustate: Cli, text: str, *words: str) -> Done:
+    return gpustate(
+        "apply", "policy.yaml", "-i", "hosts", "--yes", "--set", f"light-first.text={text}", *words
+    )
+
+
+def document(done: Done) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(done.out)
+    jsonschema.validate(data, json.loads(SCHEMA.read_text()))
+    return data
+
+
+def test_a_rollback_and_the_rollback_of_it(policy: Path, tmp_path: Path, gpustate: Cli) -> None:
+    assert apply(gpustate, "one").status == 0
+    run = document(apply(gpustate, "two", "-o", "json", "--reason", "CHG-7"))["run"]
+    listed = gpustate("rollback", "-i", "hosts", "--list").out.splitlines()
+    assert listed[0].startswith(f"{run}  here  ")
+    assert listed[0].endswith("changed light-first  reason: CHG-7")
+    unasked = gpustate("rollback", "-i", "hosts")
+    assert (unasked.status, "pass --yes" in unasked.err) == (1, True)
+    done = document(gpustate("rollback", "-i", "hosts", "--yes", "-o", "json"))
+    assert (tmp_path / "file").read_text() == "one"
+    assert done["verb"] == "rollback"
+    assert f"goes back to before run {run}" in done["nodes"][0]["notes"]
+    again = document(gpustate("rollback", "-i", "hosts", "--yes", "-o", "json"))
+    assert "changed=0" in again["summary"]
+    forth = gpustate("rollback", done["run"], "-i", "hosts", "--yes")
+    assert (forth.status, (tmp_path / "file").read_text()) == (0, "two")
+    assert f"rollback of {run}" in gpustate("rollback", "-i", "hosts", "--list").out
+
+
+def test_a_node_without_runs_and_a_run_that_nobody_knows(policy: Path, gpustate: Cli) -> None:
+    nothing = gpustate("rollback", "-i", "hosts", "--yes", "-o", "json")
+    assert nothing.status == 0
+    (node,) = document(nothing)["nodes"]
+    assert node["notes"] == ["nothing to roll back: no run of gpustate is recorded here"]
+    assert "no run is recorded" in gpustate("rollback", "-i", "hosts", "--list").out
+    unknown = gpustate("rollback", "20260101-000000-aaaaaa", "-i", "hosts", "--yes")
+    assert unknown.status == 1
+    assert "no run '20260101-000000-aaaaaa' has changed these nodes" in unknown.err
+
+
+def test_a_file_that_something_else_has_changed_is_refused_by_name(
+    policy: Path, tmp_path: Path, gpustate: Cli
+) -> None:
+    apply(gpustate, "one")
+    apply(gpustate, "two")
+    (tmp_path / "file").write_text("theirs")
+    refused = gpustate("rollback", "-i", "hosts", "--yes")
+    assert refused.status == 5
+    assert f"changed by something else since the run: {tmp_path / 'file'}" in refused.out
+    assert (tmp_path / "file").read_text() == "theirs"
+
+
+def test_a_failed_change_goes_back_by_itself(policy: Path, tmp_path: Path, gpustate: Cli) -> None:
+    apply(gpustate, "one")
+    failed = apply(
+        gpustate, "two", "--rollback-on-failure", "-o", "json",
+        "--set", f"light-first.script=printf broken >{tmp_path / 'file'}",
+    )  # fmt: skip
+    assert failed.status == 7
+    (node,) = document(failed)["nodes"]
+    assert node["status"] == "rolled back"
+    assert (tmp_path / "file").read_text() == "one"
+
+
+def test_an_upgrade_wants_a_driver_in_the_policy(policy: Path, gpustate: Cli) -> None:
+    refused = gpustate("upgrade", "policy.yaml", "--driver", "580", "-i", "hosts", "--yes")
+    assert refused.status == 1
+    assert refused.err == (
+        "gpustate: policy.yaml: the policy has no driver to upgrade; add the state driver to it\n"
+    )
+    (policy.parent / "driver.yaml").write_text(
+        "format: gpustate.policy/1\nstates:\n  driver: {branch: 570}\n"
+    )
+    refused = gpustate("upgrade", "driver.yaml", "--driver", "x", "-i", "hosts", "--yes")
+    assert refused.status == 1
+    assert "--driver: driver: version: must be a driver version" in refused.err

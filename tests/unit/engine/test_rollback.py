@@ -1,0 +1,337 @@
+"""Back to before a run: records on the node, the way back, and rollback on failure. Real files on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from filestates import FileState, First, Second, Seen, Third, here
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpustate import Plan, Policy, State, Step, ops
+from gpustate.core.inventory import Connection, Inventory, InventoryNode
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
+from gpustate.core.policy import Resolved
+from gpustate.engine import before, fleet
+from gpustate.engine.before import RunBefore, StateBefore
+from gpustate.engine.probing import query_node
+from gpustate.errors import RefusedError
+from gpustate.formats import masking
+from gpustate.remote.session import Session
+from gpustate.rollout.decide import Place, Rollout
+from gpustate.rollout.waves import Waves
+
+KINDS: dict[str, type[State[Any]]] = {"first": First, "second": Second, "third": Third}
+
+
+class Versioned(FileState):
+    """A file that keeps the text it has, unless its policy names one."""
+
+    name: ClassVar[str] = "versioned"
+    text: str = ""
+
+    def desired(self, observed: Seen) -> Seen:
+        return Seen(None if self.absent else self.text or observed.text or "newest")
+
+    def apply(self, observed: Seen, plan: Plan) -> Iterator[Step]:
+        yield ops.PutText(self.path, self.desired(observed).text or "")
+
+    def pinned(self, observed: Seen) -> Mapping[str, Any]:
+        return {"text": observed.text} if observed.text else {}
+
+
+class Node:
+    """This machine as one node of a run, or as two."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.node = here(folder / "state")
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def apply(self, *states: State[Any], **more: Any) -> fleet.FleetResult:
+        request = fleet.Request(
+            Policy(*states), Inventory("test", (self.node,)), apply=True, **more
+        )
+        return fleet.run(request)
+
+    def records(self) -> tuple[RunBefore, ...]:
+        session = Session(self.node)
+        session.connect()
+        try:
+            query = before.BeforeQuery()
+            return query_node(self.node, lambda node: node.query(query), session.answer)
+        finally:
+            session.close()
+
+    def way(self, run: str = "") -> before.WayBack:
+        records = self.records()
+        kinds = {**KINDS, "versioned": Versioned}
+        return before.way_back(records, before.target(records, run), kinds)
+
+    def back(self, run: str = "", **more: Any) -> NodeResult:
+        way = self.way(run)
+        plans = [(Resolved(self.node, way.states), fleet.ordered(way.states))]
+        request = fleet.Request(
+            Policy(), Inventory("test", (self.node,)), apply=True, plans=plans,
+            undoes={"here": way.run}, **more,
+        )  # fmt: skip
+        return fleet.run(request).nodes[0]
+
+    def files(self) -> dict[str, str]:
+        return {one.name: one.read_text() for one in sorted(self.folder.iterdir()) if one.is_file()}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_what_a_run_put_there_goes_and_what_it_changed_comes_back(node: Node) -> None:
+    node.apply(First(path=node.path("a"), text="one"))
+    before_it = node.files()
+    run = node.apply(First(path=node.path("a"), text="two"), Third(path=node.path("c"))).run
+    assert node.files() == {"a": "two", "c": "x"}
+    result = node.back(run)
+    assert (result.status, node.files()) == (NodeStatus.OK, before_it)
+
+
+def test_a_second_rollback_does_nothing_and_that_of_a_rollback_goes_forth(node: Node) -> None:
+    node.apply(First(path=node.path("a"), text="one"))
+    run = node.apply(First(path=node.path("a"), text="two")).run
+    assert node.back().changed
+    again = node.back()
+    assert not again.changed
+    assert again.execs == 1
+    (*_, last) = node.records()
+    assert last.undoes == run
+    assert node.back(last.run).changed
+    assert node.files() == {"a": "two"}
+
+
+def test_an_earlier_run_takes_what_followed_with_it(node: Node) -> None:
+    node.apply(First(path=node.path("a"), text="one"))
+    run = node.apply(First(path=node.path("a"), text="two")).run
+    node.apply(Third(path=node.path("c")))
+    node.apply(First(path=node.path("a"), text="three"))
+    node.back(run)
+    assert node.files() == {"a": "one"}
+
+
+def test_a_run_that_had_nothing_to_do_leaves_no_record(node: Node) -> None:
+    state = First(path=node.path("a"))
+    node.apply(state)
+    node.apply(state)
+    assert len(node.records()) == 1
+
+
+def test_a_removal_is_rolled_back(node: Node) -> None:
+    node.apply(First(path=node.path("a"), text="one"))
+    node.apply(First(path=node.path("a"), ensure="absent"))
+    assert node.files() == {}
+    node.back()
+    assert node.files() == {"a": "one"}
+
+
+def test_versions_that_no_policy_names_come_back(node: Node) -> None:
+    node.apply(Versioned(path=node.path("v")))
+    node.apply(Versioned(path=node.path("v"), text="2.0"))
+    node.back()
+    assert node.files() == {"v": "newest"}
+
+
+def test_a_state_with_unknown_parameters_stays_and_says_so(node: Node) -> None:
+    (node.folder / "a").write_text("somebody's")
+    node.apply(First(path=node.path("a")))
+    way = node.way()
+    assert way.states == ()
+    assert way.stays == (
+        "first cannot go back: it was there before gpustate's records begin, so its parameters "
+        "are unknown; it stays as it is",
+    )
+
+
+def test_a_secret_is_in_no_record_and_its_state_stays(node: Node) -> None:
+    secret = "S3cr3t-of-a-file-91"
+    masking.remember(secret)
+    node.apply(First(path=node.path("a"), text="one"))
+    node.apply(First(path=node.path("a"), text=secret))
+    kept = [one.read_text() for one in (node.folder / "state/before").iterdir()]
+    assert not any(secret in text for text in kept)
+    node.apply(First(path=node.path("a"), text="two"))
+    assert "contain a secret" in node.way().stays[0]
+
+
+def test_a_file_that_something_else_has_changed_since_is_named(node: Node) -> None:
+    node.apply(First(path=node.path("a"), text="one"))
+    node.apply(First(path=node.path("a"), text="two"))
+    (node.folder / "a").write_text("theirs")
+    way = node.way()
+
+    def check(states: Any, observations: Any) -> Any:
+        changed = before.changed_since(way, observations)
+        return RefusedError(", ".join(changed)) if changed else None
+
+    refused = node.back(checks=(check,))
+    assert (refused.status, refused.reason) == (NodeStatus.REFUSED, node.path("a"))
+    assert node.files() == {"a": "theirs"}
+    for text in ("one", "two"):
+        (node.folder / "a").write_text(text)
+        assert node.back(checks=(check,)).status is NodeStatus.OK
+
+
+def test_what_differs_afterwards_is_named() -> None:
+    way = before.WayBack(
+        "r", before={"a": {"x": 1, "y": {"k": "1", "only then": "2"}, "z": 3}, "b": {"x": 1}}
+    )
+    now = {"a": {"x": 2, "y": {"k": "2", "only now": "2"}, "z": 3}}
+    assert before.differences(way, now) == ("a.x", "a.y of k")
+
+
+def test_a_failed_node_goes_back_by_itself(node: Node) -> None:
+    node.apply(First(path=node.path("a"), text="one"))
+    result = node.apply(
+        First(path=node.path("a"), text="two"),
+        Third(path=node.path("c"), script="echo 'fatal: broken' >&2; exit 3"),
+        rollback_on_failure=True,
+    )
+    (row,) = result.nodes
+    assert node.files() == {"a": "one"}
+    assert row.status is NodeStatus.ROLLED_BACK
+    assert row.reason == (
+        f"third: the script ended with 3: fatal: broken; rolled back to before run {result.run}"
+    )
+    assert {one.state: one.outcome for one in row.states} == {
+        "first": Outcome.ROLLED_BACK,
+        "third": Outcome.FAILED,
+    }
+    assert result.exit_code == 7
+    assert "changed=0" in result.summary()
+    assert node.records()[-1].undoes == result.run
+
+
+def test_without_the_option_a_failed_node_stays_as_it_is(node: Node) -> None:
+    result = node.apply(
+        First(path=node.path("a"), text="two"), Third(path=node.path("c"), script="exit 3")
+    )
+    assert result.exit_code == 1
+    assert node.files() == {"a": "two"}
+
+
+def test_a_node_that_nothing_was_changed_on_is_not_rolled_back(node: Node) -> None:
+    node.apply(First(path=node.path("a"), text="one"))
+    result = node.apply(
+        First(path=node.path("a"), text="two"),
+        rollback_on_failure=True,
+        planned={"here": {"first": {"text": "other"}}},
+    )
+    assert result.nodes[0].status is NodeStatus.REFUSED
+    assert node.files() == {"a": "one"}
+
+
+def test_a_rollback_that_fails_says_both(node: Node) -> None:
+    (node.folder / "a").write_text("somebody's")
+    result = node.apply(
+        First(path=node.path("a"), text="two"),
+        Third(path=node.path("c"), script="exit 3"),
+        rollback_on_failure=True,
+    )
+    (row,) = result.nodes
+    assert row.status is NodeStatus.FAILED
+    assert "; its rollback failed: first cannot go back: " in row.reason
+    assert result.exit_code == 1
+
+
+class Fails(FileState):
+    """A file that only one of two nodes can have."""
+
+    name: ClassVar[str] = "fails"
+
+    def apply(self, observed: Seen, plan: Plan) -> Iterator[Step]:
+        if self.absent:
+            yield ops.Run(f'rm -f "{self.path}.${{G##*/}}"', "its removal")
+            return
+        yield ops.Run(
+            f'case $G in *bad*) exit 3 ;; esac; echo -n x >"{self.path}.${{G##*/}}"', "it"
+        )
+
+    def probe(self, node: Any) -> Seen:
+        return Seen(node.read_text(f"{self.path}.{node.name}"))
+
+
+def test_others_of_the_failed_wave_go_back_and_earlier_ones_stay(tmp_path: Path) -> None:
+    def named(name: str) -> InventoryNode:
+        folder = str(tmp_path / name)
+        return InventoryNode(
+            name,
+            vars={"gpustate_state_folder": folder, "gpustate": {"first": {"path": f"{folder}.a"}}},
+            connection=Connection(kind="local"),
+        )
+
+    nodes = tuple(named(name) for name in ("early", "good", "bad"))
+    policy = Policy(First(text="new"), Fails(path=str(tmp_path / "f"), ensure="present"))
+    done = fleet.run(
+        fleet.Request(
+            policy,
+            Inventory("test", nodes),
+            apply=True,
+            turns=Waves(Rollout((Place("early"), Place("good", 1), Place("bad", 1)), slots=2)),
+            rollback_on_failure=True,
+            known={"first", "fails"},
+        )
+    )
+    rows = {node.name: node for node in done.nodes}
+    assert {name: row.status for name, row in rows.items()} == {
+        "early": NodeStatus.OK,
+        "good": NodeStatus.ROLLED_BACK,
+        "bad": NodeStatus.ROLLED_BACK,
+    }
+    assert rows["good"].reason.startswith("bad failed in the same wave; rolled back")
+    assert sorted(one.name for one in tmp_path.iterdir() if one.is_file()) == [
+        "early.a",
+        "f.early",
+    ]
+    assert done.exit_code == 7
+
+
+@given(st.binary(max_size=60))
+def test_a_damaged_record_is_left_out(data: bytes) -> None:
+    whole = RunBefore("r", states={"first": StateBefore({"text": "x"})}).text()
+    assert before.read(whole) is not None
+    text = data.decode("utf-8", "replace")
+    assert before.read(whole[: len(data)] + text) is None or text in ("", whole[len(data) :])
+    assert before.read(json.dumps({"format": before.FORMAT, "states": text})) is None
+
+
+TEXTS = st.sampled_from((None, "one", "two", "three"))
+
+
+@settings(max_examples=5)
+@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=2, max_size=4), st.data())
+def test_apply_then_rollback_leads_to_the_observation_before(
+    tmp_path_factory: pytest.TempPathFactory,
+    wishes: list[tuple[str | None, str | None]],
+    data: st.DataObject,
+) -> None:
+    """Any sequence of runs, then back to before any of them: the files are as they were then."""
+    node = Node(tmp_path_factory.mktemp("back"))
+    runs: dict[str, dict[str, str]] = {}
+    for one, three in wishes:
+        then = node.files()
+        states = [
+            kind(path=node.path(name), text=text or "", ensure="present" if text else "absent")
+            for kind, name, text in ((First, "a", one), (Third, "c", three))
+        ]
+        result = node.apply(*states)
+        if any(record.run == result.run for record in node.records()):
+            runs[result.run] = then
+    if not runs:
+        return
+    run = data.draw(st.sampled_from(sorted(runs)))
+    assert node.back(run).status is NodeStatus.OK
+    assert node.files() == runs[run]

@@ -1,0 +1,94 @@
+"""The packages for Ubuntu: every name that gpustate asks for is there, and what they depend on."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpustate.formats import driverschemes
+from gpustate.formats.driverschemes import OPEN, PROPRIETARY, Scheme
+from gpustate_lab.sim import ubuntu_archive, ubuntu_packages
+from gpustate_lab.sim.deb import Package
+from gpustate_lab.sim.native import Builder
+from gpustate_lab.sim.signing import ModuleSigner
+
+RUNNING = "6.1.0-9-lab"
+RELEASE = ubuntu_packages.RELEASES["ubuntu2404"]
+ARCHIVE, VENDOR, VENDOR_BY_BRANCH = driverschemes.of("ubuntu")
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    if shutil.which("gcc") is None:
+        pytest.skip("packages are built with gcc, which is not installed")
+    return Builder(tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture(scope="module")
+def archive(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Package]]:
+    """Packages by pocket."""
+    folder = tmp_path_factory.mktemp("archive")
+    signer = ModuleSigner(folder / "keys")
+    found = ubuntu_archive.pockets(RELEASE, RUNNING, builder, signer, folder)
+    return {one.suite: [p for part in one.packages.values() for p in part] for one in found}
+
+
+def asked(scheme: Scheme, branch: int, version: str) -> set[str]:
+    """Every name that gpustate may ask for."""
+    names: set[str] = set()
+    for kind in (OPEN, PROPRIETARY):
+        for full in (False, True):
+            names |= {*scheme.required(branch, kind, full=full, prebuilt=False)}
+        names |= {*scheme.extra(branch, kind)}
+        for kernel in (*RELEASE.kernels, RUNNING) if scheme.prebuilt else ():
+            names |= {*scheme.built_for(kernel, version, kind)}
+    return names
+
+
+@pytest.mark.parametrize("version", ["535.309.01", "570.211.01", "580.178.04"])
+def test_the_archive_has_every_name_that_is_asked_for(
+    archive: dict[str, list[Package]], version: str
+) -> None:
+    names = {package.name for package in archive["noble-updates"]}
+    assert asked(ARCHIVE, int(version[:3]), version) - names == set()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "version"), [(VENDOR_BY_BRANCH, "580.65.06"), (VENDOR, "595.91.07")]
+)
+def test_nvidias_repository_has_every_name_that_is_asked_for(
+    builder: Builder, scheme: Scheme, version: str
+) -> None:
+    names = {package.name for package in ubuntu_packages.vendor_packages(builder)}
+    assert asked(scheme, int(version[:3]), version) - names == set()
+
+
+def test_every_exact_dependency_can_be_met(archive: dict[str, list[Package]]) -> None:
+    packages = [package for pocket in archive.values() for package in pocket]
+    there = {(package.name, package.version) for package in packages}
+    there |= {
+        (match[1], match[2])
+        for package in packages
+        for one in package.relations.get("Provides", ())
+        if (match := re.fullmatch(r"(\S+) \(= (\S+)\)", one))
+    }
+    for package in packages:
+        for need in package.depends:
+            choices = re.findall(r"(\S+) \(= ([^)]+)\)", need)
+            assert not choices or there & set(choices), (package.name, need)
+
+
+def test_modules_are_signed_as_ubuntus(archive: dict[str, list[Package]]) -> None:
+    (found,) = (
+        package
+        for package in archive["noble-updates"]
+        if package.name == f"linux-modules-nvidia-580-server-open-{RUNNING}"
+        and "58017804" in package.version
+    )
+    assert len(found.files) == len(ubuntu_packages.MODULES)
+    for entry in found.files.values():
+        assert isinstance(entry, Path)
+        assert entry.read_bytes().endswith(b"~Module signature appended~\n")
