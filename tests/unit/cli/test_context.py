@@ -151,9 +151,9 @@ def test_somebody_is_asked_about_what_would_change_and_about_nothing_else(
     asked: list[str] = []
     monkeypatch.setattr(click, "confirm", lambda text, **_: asked.append(text))
     options = {"serial": "1,50%", "forks": 50}
-    apply._confirm("apply", plan("words"), options, ())
+    apply.confirm("apply", plan("words"), options, ())
     assert asked == ["Apply to gpu[1-3] (3 nodes): at worst reboot on 3, in 3 batches (1,50%)?"]
-    apply._confirm("apply", plan("words", ()), options, ())
+    apply.confirm("apply", plan("words", ()), options, ())
     assert len(asked) == 1
 
 
