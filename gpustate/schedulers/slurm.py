@@ -388,8 +388,10 @@ class Slurm:
             node = self._one(member.name)
         if node.ours and not node.drained_or_down:
             # Last: a resumed node is down with its reason until slurmd registers.
-            self._run("scontrol", "update", f"NodeName={node.name}", "Reason=")
-            node = self._one(member.name)
+            for empty in ("", "none"):  # 24.11 does not take an empty reason
+                if node.ours:
+                    self._run("scontrol", "update", f"NodeName={node.name}", f"Reason={empty}")
+                    node = self._one(member.name)
         return (
             f"it is {node.state}: {node.reason or 'without a reason'}"
             if node.drained_or_down

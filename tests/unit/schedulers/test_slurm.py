@@ -98,6 +98,7 @@ class Controller:
     overwritten_by: str = ""
     undrain_to: str = "idle"
     resume_to: str = "idle"
+    keeps_reason: bool = False
 
     def run(self, command: str) -> tuple[int, str]:
         words = shlex.split(command)
@@ -119,7 +120,8 @@ class Controller:
             self.state = "draining" if self.jobs else "drained"
         if values.get("State") in ("UNDRAIN", "RESUME"):
             self.state = self.undrain_to if values["State"] == "UNDRAIN" else self.resume_to
-        self.reason = values.get("Reason", self.reason)
+        if values.get("Reason") or not self.keeps_reason:
+            self.reason = values.get("Reason", self.reason)
         if self.overwritten_by:
             self.reason, self.user = self.overwritten_by, "bob"
         return 0, ""
@@ -299,6 +301,14 @@ def test_the_reason_is_emptied_once_a_resumed_node_has_registered() -> None:
     scheduler = slurm(controller, ends_at=10.0)
     assert scheduler.release(scheduler.member(FACTS, "gpu1")) == ""
     assert (controller.state, controller.reason) == ("idle", "")
+
+
+def test_where_no_empty_reason_is_taken_it_becomes_none() -> None:
+    controller = Controller("drained", "gpustate:r: x (changing) by ann@ops1", keeps_reason=True)
+    scheduler = slurm(controller)
+    assert scheduler.release(scheduler.member(FACTS, "gpu1")) == ""
+    assert controller.reason == "none"
+    assert scheduler.member(FACTS, "gpu1").hold is None
 
 
 def test_a_node_that_undrain_leaves_down_is_resumed() -> None:
