@@ -237,10 +237,10 @@ def _fill(
     for path, (packages, origin, label) in wanted.items():
         pool.publish(packages, root / path, origin, label, key)
     for code, found in archives.items():
-        release = ubuntu_packages.RELEASES[code]
+        ubuntu_release = ubuntu_packages.RELEASES[code]
         for pocket in found:
             pool.publish_pocket(
-                pocket, root / f"ubuntu/{code}", release.codename, release.number, key
+                pocket, root / f"ubuntu/{code}", ubuntu_release.codename, ubuntu_release.number, key
             )
     (root / KEY_PATH).parent.mkdir()
     (root / KEY_PATH).write_bytes(key.public())
