@@ -383,11 +383,12 @@ class Slurm:
             # UNDRAIN leaves it down; a drained node that booted shows only now that it is.
             self._run("scontrol", "update", f"NodeName={node.name}", "State=RESUME")
             node = self._one(member.name)
-        if node.ours and not node.drained_or_down:
-            self._run("scontrol", "update", f"NodeName={node.name}", "Reason=")
-            node = self._one(member.name)
         while not node.answers and self._clock() < deadline:
             self._sleep(_POLL_S)
+            node = self._one(member.name)
+        if node.ours and not node.drained_or_down:
+            # Last: a resumed node is down with its reason until slurmd registers.
+            self._run("scontrol", "update", f"NodeName={node.name}", "Reason=")
             node = self._one(member.name)
         return (
             f"it is {node.state}: {node.reason or 'without a reason'}"

@@ -97,6 +97,7 @@ class Controller:
     commands: list[str] = field(default_factory=list)
     overwritten_by: str = ""
     undrain_to: str = "idle"
+    resume_to: str = "idle"
 
     def run(self, command: str) -> tuple[int, str]:
         words = shlex.split(command)
@@ -117,7 +118,7 @@ class Controller:
         if values.get("State") == "DRAIN":
             self.state = "draining" if self.jobs else "drained"
         if values.get("State") in ("UNDRAIN", "RESUME"):
-            self.state = self.undrain_to if values["State"] == "UNDRAIN" else "idle"
+            self.state = self.undrain_to if values["State"] == "UNDRAIN" else self.resume_to
         self.reason = values.get("Reason", self.reason)
         if self.overwritten_by:
             self.reason, self.user = self.overwritten_by, "bob"
@@ -132,7 +133,8 @@ class Clock:
         self.now += seconds
         if self.ends_at and self.now >= self.ends_at:
             self.controller.jobs = []
-            self.controller.state = self.controller.state.replace("draining", "drained")
+            state = self.controller.state.replace("draining", "drained")
+            self.controller.state = state.replace("down*", "idle")
 
     def __call__(self) -> float:
         return self.now
@@ -289,6 +291,14 @@ def test_a_machine_without_a_node_and_one_with_two_are_refused_with_names() -> N
     words = r"a \(NodeHostname gpu1, NodeAddr gpu1\); b \(NodeHostname gpu9, NodeAddr 10\.0\.0\.1\)"
     with pytest.raises(RefusedError, match=words):
         twice.member(NodeFacts(hostname="gpu1"), "gpu1")
+
+
+def test_the_reason_is_emptied_once_a_resumed_node_has_registered() -> None:
+    controller = Controller("drained*", "gpustate:r: x (changing) by ann@ops1", undrain_to="down*")
+    controller.resume_to = "down*"  # until slurmd registers
+    scheduler = slurm(controller, ends_at=10.0)
+    assert scheduler.release(scheduler.member(FACTS, "gpu1")) == ""
+    assert (controller.state, controller.reason) == ("idle", "")
 
 
 def test_a_node_that_undrain_leaves_down_is_resumed() -> None:
