@@ -350,6 +350,9 @@ STAYS: dict[str, dict[str, str]] = {
         ("rule_text", "missing"), "links that exist harm nothing, and need no rule while they do"
     ),
     "driver-repository": {"folder_access": "a directory that apt cannot read is not broken again"},
+    "gds": dict.fromkeys(
+        ("built", "says"), "a module that no package brought is replaced by one that goes again"
+    ),
     "nouveau": dict.fromkeys(
         ("loaded", "bound", "initramfs"), "the next boot loads nouveau; a rollback does not"
     ),
