@@ -378,9 +378,10 @@ def differences(way: WayBack, observed: Mapping[str, object]) -> tuple[str, ...]
         observed: of the node afterwards, by state.
     """
     found: list[str] = []
+    validating = {state.name for state in way.states if state.validating}
     for name, then in way.before.items():
         now = observed.get(name)
-        if not isinstance(now, Mapping):
+        if not isinstance(now, Mapping) or name in validating:
             continue
         for key in sorted(then.keys() & now.keys()):
             was, is_ = then[key], now[key]

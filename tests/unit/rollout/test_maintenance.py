@@ -327,3 +327,21 @@ def test_a_plan_names_what_leaves_and_what_cannot() -> None:
     assert note.startswith("apply would refuse: ")
     assert "cordoned by bob" in note
     assert foreign.calls == []
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "words"), [(0.0, "without a time limit"), (60.0, "60 s at most")]
+)
+def test_a_plan_says_what_is_waited_for_and_how_long(limit_s: float, words: str) -> None:
+    scheduler = FakeScheduler()
+    scheduler.found = (
+        Workload("a/job", gpu=True, problem="a budget", waited=True),
+        Workload("a/train", gpu=True),
+    )
+    policy = DrainPolicy("app=job", limit_s)
+    plan = ScheduledMaintenance(lambda node, kind: scheduler, "r2", "ann@ops1", policy)
+    first, *stuck = plan.preview(subject())
+    assert first.endswith(
+        f"; waits for a/job to complete, {words}; GPU workloads that leave: a/train"
+    )
+    assert stuck == (["cannot be drained: a/job: a budget"] if limit_s else [])
