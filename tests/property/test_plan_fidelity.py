@@ -346,10 +346,15 @@ def test_a_plan_and_its_observation_survive_json(name: str, data: st.DataObject)
 
 #: States, with fields of theirs that a rollback does not bring back, and the reason.
 STAYS: dict[str, dict[str, str]] = {
+    "container-toolkit": {"config_access": "a file that users may read stays readable"},
     "dev-char": dict.fromkeys(
         ("rule_text", "missing"), "links that exist harm nothing, and need no rule while they do"
     ),
     "driver-repository": {"folder_access": "a directory that apt cannot read is not broken again"},
+    "gds": dict.fromkeys(
+        ("built", "says"), "a module that no package brought is replaced by one that goes again"
+    ),
+    "nvlsm": {"loaded": "modules stay loaded until the next boot"},
     "nouveau": dict.fromkeys(
         ("loaded", "bound", "initramfs"), "the next boot loads nouveau; a rollback does not"
     ),
