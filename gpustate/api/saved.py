@@ -59,7 +59,6 @@ def policy_of(
     states = [
         build(registry.get(row["state"]), row["parameters"], place=place) for row in data["states"]
     ]
-    layers = {key: data.get(key) or {} for key in ("groups", "nodes")}
     try:
         return Policy(
             *states,
@@ -69,7 +68,8 @@ def policy_of(
             last=data.get("last", ()),
             pace=data.get("pace", ()),
             drain=data.get("drain"),
-            **layers,
+            groups=data.get("groups") or {},
+            nodes=data.get("nodes") or {},
         )
     except PolicyError as error:
         raise PolicyError(f"the plan is damaged: {error.message}", place=place) from None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate import clock
-from gpustate.cli import common, notes, reports, rules, watching
+from gpustate.cli import common, notes, objects, reports, rules, watching
 from gpustate.cli.context import context
 from gpustate.cli.rollout import rollout_options, strategy_of
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
@@ -101,6 +102,8 @@ apply_options = common.options(
 @rollback_on_failure
 @scheduler_options
 @watching.watch_options
+@objects.object_options
+@objects.rollout_option
 def apply(policy: str, **options: Any) -> None:
     """Apply POLICY, or a saved PLAN exactly as it was saved.
 
@@ -158,7 +161,7 @@ def apply_policy(
         if check is not None:
             check(planned)
         if not options["yes"]:
-            if not document["fleet"]["nodes"]["change"]:
+            if not document["fleet"]["nodes"]["change"] and not objects.changes(document):
                 common.finish(planned.exit_code)
                 return
             confirm(verb, document, options, document["policy"].get("pace", ()))
@@ -170,6 +173,8 @@ def apply_policy(
 def _apply_plan(path: str, options: dict[str, Any]) -> None:
     from gpustate.api import saved
 
+    if options.get("cluster_objects"):
+        raise UsageError("a saved plan is only for nodes", fix="omit --cluster-objects")
     document = saved.read(path)
     rules.read()
     reports.check(options.get("reports") or (), options["serial"])
@@ -196,8 +201,11 @@ def confirm(
     from gpustate.plan import render
     from gpustate.plan.overview import overview
 
+    objects_change = objects.changes(document)
     if not overview(document).counts["change"]:
-        return  # the plan has no changes
+        if objects_change:
+            click.confirm(f"{verb.capitalize()} {objects_change} objects?", abort=True, err=True)
+        return  # the plan changes no node
     names = [str(row["name"]) for row in document["nodes"]]
     sizes = batch_sizes(common.serial(options["serial"]), pace, len(names))
     batches = len(fleet.batches(names, sizes)) if sizes else 0
@@ -242,6 +250,8 @@ def execute(
         notes.report_unknown_targets(inventory, target, source)
     else:
         inventory = saved.only_planned(inventory, saved.document_of(target), source)
+    absent = ensure == "absent"
+    clusters = _clusters(target, source, inventory, options, absent=absent)
     serial = common.serial(options["serial"])
     about = run_of(
         fleet.new_run_id(),
@@ -257,17 +267,25 @@ def execute(
     )
 
     def run(**shared: Any) -> api.ApplyResult:
-        return api.apply(
+        applied: list[dict[str, Any]] = []
+        if clusters is not None and absent:  # pods leave before what they use
+            applied = clusters.apply((), shared["stop"])
+        result = api.apply(
             target,
             inventory,
             lock=common.lock_file(source, options) or False,
-            remove=ensure == "absent",
+            remove=absent,
             rollback_on_failure=bool(options.get("rollback_on_failure")),
             source=source,
             read_policy=read_policy,
             partly_applied=partly_applied,
             **shared,
         )
+        if clusters is not None and not absent and not (result.interrupted or result.stopped):
+            applied = clusters.apply(result.nodes, shared["stop"])
+        if not applied:
+            return result
+        return replace(result, document={**result.document, "clusters": applied})
 
     carry_out(about, verb, source, options, inventory, run)
 
@@ -344,7 +362,24 @@ def carry_out(
         watchers.end(outcome)
         show_result(result, options)
         reports.write_result(result.document, options, watchers, outcome)
-    common.finish(result.exit_code)
+    common.finish(result.exit_code, *objects.codes(result.document))
+
+
+def _clusters(
+    target: Policy | saved.Plan | api.PlanResult,
+    source: str,
+    inventory: Inventory,
+    options: dict[str, Any],
+    *,
+    absent: bool,
+) -> objects.Clusters | None:
+    """The clusters whose objects are applied; ``None`` without ``--cluster-objects``."""
+    from gpustate import api
+
+    policy = target.policy if isinstance(target, api.PlanResult) else target
+    if not isinstance(policy, api.Policy):
+        return None  # a saved plan, which is only for nodes
+    return objects.clusters(policy, source, inventory, options, absent=absent)
 
 
 def _pace_of(target: Policy | saved.Plan | api.PlanResult) -> Sequence[str]:
@@ -369,6 +404,7 @@ def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
         return
     show(render.nodes_page(document, diff=options["diff"]))
     show(render.troubles_page(document, diff=options["diff"]))
+    objects.show(document)
     if result.stopped:
         click.echo(f"Stopped: {result.stopped}")
     if result.skipped:

@@ -37,6 +37,8 @@ _VALUES = {
     "folder": "--tests",
     "tests_limit": "--tests-limit",
     "kubeconfig": "--kubeconfig",
+    "namespace": "--namespace",
+    "rollout_timeout": "--rollout-timeout",
     "pod_timeout": "--pod-timeout",
     "drain_timeout": "--drain-timeout",
     "max_unavailable": "--max-unavailable",
@@ -57,6 +59,8 @@ _FLAGS = {
     "ignore_scheduler": "--ignore-scheduler",
     "delete_emptydir_data": "--delete-emptydir-data",
     "drain_force": "--drain-force",
+    "cluster_objects": "--cluster-objects",
+    "force_conflicts": "--force-conflicts",
     "rollback_on_failure": "--rollback-on-failure",
     "yes": "--yes",
 }
@@ -66,6 +70,7 @@ _DEFAULTS = {
     "max_disruption": "reboot",
     "tests_limit": 60.0,
     "pod_timeout": 60.0,
+    "rollout_timeout": 300,
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpustate.cli import common, watching
+from gpustate.cli import common, objects, watching
 from gpustate.errors import EXIT_PENDING
 
 
@@ -15,6 +15,12 @@ from gpustate.errors import EXIT_PENDING
 @common.inventory_options
 @common.policy_options
 @common.lock_options
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Cluster of the nodes, for --cluster-objects [default: the variable gpustate_kubeconfig].",
+)
+@objects.object_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 @click.option(
     "--diff", is_flag=True, help="Show the content of files that differ; secrets stay masked."
@@ -31,8 +37,12 @@ def drift(
     """
     from gpustate.cli.plan import make_plan
 
-    result, _ = make_plan(policy, options, output=output, diff=diff, whole=whole, verb="drift")
-    codes = [result.exit_code]
-    if result.drifted and not exit_zero_on_changes:
+    result, document = make_plan(
+        policy, options, output=output, diff=diff, whole=whole, verb="drift"
+    )
+    codes = [result.exit_code, *objects.codes(document, drift=True)]
+    if result.drifted:
         codes.append(EXIT_PENDING)
+    if exit_zero_on_changes:
+        codes = [code for code in codes if code != EXIT_PENDING]
     common.finish(*codes)

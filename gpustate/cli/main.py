@@ -73,6 +73,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "convert",
         "Convert a policy to YAML, Python or ClusterPolicy.",
     ),
+    "render": ("render", "render", "Print the Kubernetes objects of a policy as YAML, for GitOps."),
     "upgrade": (
         "upgrade",
         "upgrade",

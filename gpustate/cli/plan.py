@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpustate.cli import common, notes, reports, rules, watching
+from gpustate.cli import common, notes, objects, reports, rules, watching
 from gpustate.cli.context import context
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import EXIT_PENDING, UsageError
@@ -18,6 +18,7 @@ from gpustate.errors import EXIT_PENDING, UsageError
 @common.policy_options
 @common.lock_options
 @scheduler_options
+@objects.object_options
 @click.option("-o", "--output", type=reports.FORMATS, default="text", show_default=True)
 @reports.report_options
 @watching.events_option
@@ -57,7 +58,7 @@ def plan(
     if policy and policies.kind(policy) == "plan":
         _show_saved(policy, options, output=output, out=out, diff=diff, whole=whole)
         return
-    result, _ = make_plan(
+    result, document = make_plan(
         policy,
         options,
         output=output,
@@ -67,7 +68,7 @@ def plan(
         ensure="absent" if options["removal"] else None,
         estimate=True,
     )
-    codes = [result.exit_code]
+    codes = [result.exit_code, *objects.codes(document, detailed=detailed_exitcode)]
     if detailed_exitcode and result.pending:
         codes.append(EXIT_PENDING)
     common.finish(*codes)
@@ -99,6 +100,9 @@ def make_plan(
     policy = common.load_policy(source, options)
     inventory = common.load_inventory(options)
     notes.report_unknown_targets(inventory, policy, source)
+    clusters = objects.clusters(
+        policy, source, inventory, {**options, "out": out}, absent=ensure == "absent"
+    )
     made = context(verb, source, options)
     batches = common.serial(serial)
     count = len(inventory.nodes)
@@ -135,6 +139,8 @@ def make_plan(
             Outcome(result.exit_code, result.summary, result.nodes, interrupted=result.interrupted)
         )
         document = result.document
+        if clusters is not None:
+            document = {**document, "clusters": clusters.plan(result.nodes)}
         if out is not None:
             common.write_out(common.as_json(document), out)
         if not shown:
@@ -145,6 +151,7 @@ def make_plan(
                 click.echo(
                     f"Saved to {out}; apply it with: gpustate apply {out} -i {options['inventory']}"
                 )
+            objects.show(document, whole=whole)
             if isinstance(result, api.DriftResult):
                 drifted = len(result.drifted)
                 click.echo(f"Drift: {drifted} of {len(result.nodes)} nodes differ from the policy.")
@@ -158,7 +165,12 @@ def _show_saved(
     """Show a saved plan."""
     from gpustate.api import saved
 
-    given = {"--out": out, "--serial": options["serial"], "--remove": options["removal"]}
+    given = {
+        "--out": out,
+        "--serial": options["serial"],
+        "--remove": options["removal"],
+        "--cluster-objects": options["cluster_objects"],
+    }
     if any(given.values()):
         name = next(name for name, value in given.items() if value)
         raise UsageError(

@@ -8,6 +8,7 @@ import click
 
 from gpustate.cli import common, watching
 from gpustate.cli.apply import apply_options, apply_policy
+from gpustate.cli.objects import object_options, rollout_option
 from gpustate.cli.schedulers import scheduler_options
 
 
@@ -17,6 +18,8 @@ from gpustate.cli.schedulers import scheduler_options
 @apply_options
 @scheduler_options
 @watching.watch_options
+@object_options
+@rollout_option
 def remove(policy: str, **options: Any) -> None:
     """Remove everything that POLICY's states installed on nodes, in reverse order.
 

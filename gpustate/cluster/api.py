@@ -202,6 +202,19 @@ class Api:
         with suppress(ValueError):
             self.skew_s = time.time() - parsedate_to_datetime(date).timestamp()
 
+    def call(self, action: str, work: Callable[[Client], T]) -> T:
+        """Call the client, with errors as of every request.
+
+        Args:
+            action: what is requested, for messages.
+            work: called with the client.
+
+        Raises:
+            RefusedRequest: the server's error.
+            ClusterError: the server is unreachable.
+        """
+        return self._request(action, lambda: work(self._client))
+
     def close(self) -> None:
         """Close all connections."""
         self._client.close()

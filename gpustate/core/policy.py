@@ -40,6 +40,7 @@ from gpustate.core.state import AnyState, State
 from gpustate.core.where import NOWHERE
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote, quote_name
+from gpustate.manifests.settings import ClusterObjects
 
 __all__ = [
     "Policy",
@@ -95,6 +96,7 @@ class Policy:
         last: paths of values that no narrower layer replaces; the command line's.
         pace: what a batch of nodes must not exceed, numbers and percentages, where nobody says otherwise.
         drain: how workloads leave, or plain data for it; ``None``: by the defaults.
+        cluster: settings of the objects of the nodes' cluster.
 
     Raises:
         PolicyError: one name twice, or parameters for a group or node that cannot be.
@@ -112,6 +114,7 @@ class Policy:
         last: Iterable[Path] = (),
         pace: Iterable[str] = (),
         drain: DrainPolicy | Mapping[str, Any] | None = None,
+        cluster: ClusterObjects | None = None,
     ) -> None:
         seen: set[str] = set()
         for state in states:
@@ -135,6 +138,7 @@ class Policy:
         self.last = _paths(last)
         self.pace = _sizes(pace)
         self.drain = drain_policy(drain, self.places)
+        self.cluster = cluster
         #: What a file said at those paths, with its place; for those who ask why.
         self.replaced: dict[Path, tuple[Any, str]] = {}
         #: What it was read from, where that is a file of another program.
@@ -173,6 +177,7 @@ class Policy:
             last=(*self.last, *last),
             pace=self.pace,
             drain=self.drain,
+            cluster=self.cluster,
         )
         made.replaced.update(self.replaced)
         made.original = self.original

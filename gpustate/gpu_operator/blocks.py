@@ -38,6 +38,7 @@ class Field:
         minimum: the lowest allowed integer.
         instead: the path to use, for a deprecated or dead field.
         until: the last release that read it, for a dead field; empty if none did.
+        objects: it is a field of objects that gpustate applies with ``--cluster-objects``, and of no state.
         parsed_again: the chart writes it without quotes, so that a string becomes what YAML reads in it.
     """
 
@@ -49,6 +50,7 @@ class Field:
     minimum: int | None = None
     instead: str = ""
     until: str = ""
+    objects: bool = False
     parsed_again: bool = False
 
 
@@ -61,6 +63,8 @@ METRICS_WHY = "a property of a ServiceMonitor"
 
 honoured = partial(Field, support=Support.HONOURED)
 kubernetes = partial(Field, support=Support.KUBERNETES)
+#: Of an object of the cluster, not of a node.
+in_objects = partial(Field, support=Support.HONOURED, objects=True)
 no_meaning = partial(Field, support=Support.NO_MEANING)
 later = partial(Field, support=Support.LATER)
 deprecated = partial(Field, support=Support.DEPRECATED)
@@ -79,6 +83,14 @@ def with_support(support: Support, detail: str, part: Fields, until: str = "") -
     """The same fields with another kind of support."""
     return {
         path: replace(one, support=support, detail=detail, until=until)
+        for path, one in part.items()
+    }
+
+
+def as_objects(detail: str, part: Fields) -> dict[str, Field]:
+    """The same fields, where gpustate applies the object they are about."""
+    return {
+        path: replace(one, support=Support.HONOURED, detail=detail, objects=True)
         for path, one in part.items()
     }
 

@@ -210,6 +210,8 @@ def notes_on(source: Source) -> Iterator[str]:
         mine = [s for s in left if s.field.support is support]
         for reason, settings in _by_reason(mine).items():
             yield f"{_first(source, settings)}: {said}: {_listed(settings)}: {reason}"
+    objects = [s for s in source.settings if s.field.objects and s.path not in source.noted]
+    yield from _note(source, objects, "carried out only with --cluster-objects")
     for support, said in _SUMMED_UP.items():
         yield from _note(source, [s for s in left if s.field.support is support], said)
 

@@ -22,10 +22,12 @@ from gpustate.gpu_operator.blocks import (
     Field,
     Fields,
     Support,
+    as_objects,
     dead,
     deprecated,
     env,
     honoured,
+    in_objects,
     kubernetes,
     later,
     no_meaning,
@@ -202,7 +204,9 @@ _CC = (
 )
 _KATA = "the Operator no longer runs the Kata manager"
 _KATA_UNTIL = "v26.3.3"
-_PLUGIN = "the device plugin is a pod; device-plugin-config is its configuration"
+_PLUGIN = "the DaemonSet nvidia-device-plugin-daemonset"
+_DISCOVERY = "the DaemonSet gpu-feature-discovery"
+_DAEMON_SETS = "the DaemonSets of the device plugin and GPU feature discovery"
 _LABELLED = "on nodes with a label that names a configuration"
 _MIG_DEFAULT = (
     "never: it may be just the API server's default, and would remove every MIG layout; the label "
@@ -238,16 +242,18 @@ CLUSTER_POLICY: Fields = {
     ),
     **under(
         "daemonsets",
-        TOLERATIONS,
-        under("podSecurityContext", SECURITY),
+        as_objects(_DAEMON_SETS, {**TOLERATIONS, **under("podSecurityContext", SECURITY)}),
         {
-            "labels": kubernetes("map[string]", POD_WHY),
-            "annotations": kubernetes("map[string]", POD_WHY),
-            "priorityClassName": kubernetes("string", POD_WHY),
-            "updateStrategy": kubernetes(
-                "string", POD_WHY, choices=("RollingUpdate", "OnDelete"), default="RollingUpdate"
+            "labels": in_objects("map[string]", _DAEMON_SETS),
+            "annotations": in_objects("map[string]", _DAEMON_SETS),
+            "priorityClassName": in_objects("string", _DAEMON_SETS),
+            "updateStrategy": in_objects(
+                "string",
+                _DAEMON_SETS,
+                choices=("RollingUpdate", "OnDelete"),
+                default="RollingUpdate",
             ),
-            "rollingUpdate.maxUnavailable": kubernetes("string", POD_WHY),
+            "rollingUpdate.maxUnavailable": in_objects("string", _DAEMON_SETS),
         },
     ),
     **under(
@@ -302,21 +308,25 @@ CLUSTER_POLICY: Fields = {
     ),
     **under(
         "devicePlugin",
-        COMPONENT,
+        as_objects(_PLUGIN, COMPONENT),
         {
-            "enabled": kubernetes("boolean", _PLUGIN),
+            "enabled": in_objects("boolean", _PLUGIN),
             "config.name": honoured(
                 "string", "device-plugin-config.configs, from the ConfigMap in the same file"
             ),
             "config.default": honoured("string", "device-plugin-config.default"),
-            "mps.root": no_meaning(
+            "mps.root": in_objects(
                 "string",
-                "files of the device plugin's MPS daemon, a pod",
+                "the DaemonSets of the device plugin and its MPS daemon",
                 default="/run/nvidia/mps",
             ),
         },
     ),
-    **under("gfd", COMPONENT, {"enabled": honoured("boolean", "gpu-labels")}),
+    **under(
+        "gfd",
+        as_objects(_DISCOVERY, COMPONENT),
+        {"enabled": honoured("boolean", f"gpu-labels, and {_DISCOVERY}")},
+    ),
     "mig.strategy": honoured(
         "string", "gpu-labels.mig_strategy", choices=("none", "single", "mixed")
     ),
@@ -413,7 +423,7 @@ CLUSTER_POLICY: Fields = {
     "kataManager.config.runtimeClasses[].artifacts.pullSecret": dead(
         "string", _KATA, until=_KATA_UNTIL
     ),
-    "psa.enabled": kubernetes("boolean", "labels of a namespace"),
+    "psa.enabled": in_objects("boolean", "labels of the Namespace"),
     "psp.enabled": dead(
         "boolean", "PodSecurityPolicy was removed from Kubernetes", until="v23.9.2"
     ),

@@ -15,6 +15,7 @@ from dataclasses import replace
 from gpustate.gpu_operator.blocks import (
     ENV,
     IMAGE,
+    POD_WHY,
     RESOURCES,
     Field,
     Fields,
@@ -60,6 +61,8 @@ _UNREAD = (
 
 
 def _shared(path: str, field: Field) -> Field:
+    if field.objects:  # the objects of a ClusterPolicy
+        field = replace(field, support=Support.KUBERNETES, detail=POD_WHY, objects=False)
     if not path.startswith(_UNREAD):
         return field
     return replace(field, support=Support.DEAD, detail="nothing in the Operator reads it")

@@ -75,7 +75,7 @@ def desired_operands(source: Source) -> Iterator[DesiredState]:
         )
     elif labels:
         state = DesiredState("gpu-labels")
-        strategy, place = _strategy(source)
+        strategy, place = mig_strategy(source)
         if strategy:
             state.set("mig_strategy", strategy, place)
         yield state
@@ -84,7 +84,7 @@ def desired_operands(source: Source) -> Iterator[DesiredState]:
     yield from _mig(source)
 
 
-def _strategy(source: Source) -> tuple[str, str | None]:
+def mig_strategy(source: Source) -> tuple[str, str | None]:
     """``mig.strategy``, which the Operator passes in the environment; the chart has a default."""
     found = source.spec.get("mig", "strategy")
     if found is not None:

@@ -38,6 +38,7 @@ from gpustate.gpu_operator.helm import (
 )
 from gpustate.gpu_operator.machines import with_machines
 from gpustate.gpu_operator.metrics import desired_metrics
+from gpustate.gpu_operator.objects import cluster_objects
 from gpustate.gpu_operator.operands import desired_operands
 from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import parts
@@ -50,9 +51,10 @@ from gpustate.gpu_operator.pools import (
 )
 from gpustate.gpu_operator.references import ReferenceResolver
 from gpustate.gpu_operator.runtime import desired_links, desired_runtime, desired_validator
+from gpustate.manifests import ClusterObjects
 
 #: Enabled by default, and without effect on a node or without a state yet.
-_ON_BY_DEFAULT = ("devicePlugin", "dcgm", "dcgmExporter")
+_ON_BY_DEFAULT = ("dcgm", "dcgmExporter")
 _OF_DRIVER = ("driver.", "gds.", "gdrcopy.")
 #: Allowed top-level keys of an object.
 _HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
@@ -76,6 +78,7 @@ class Reading:
         pace: upper limits of a batch of nodes.
         drain: how workloads leave; ``None``: the file does not set it.
         release: of the Operator that it was read for, as tagged.
+        objects: settings of the cluster's objects; ``None`` if the file has none.
     """
 
     kind: str
@@ -88,6 +91,7 @@ class Reading:
     pace: tuple[str, ...] = ()
     drain: DrainPolicy | None = None
     release: str = ""
+    objects: ClusterObjects | None = None
 
 
 def read(text: str, file: str, *, strict: Strict = never_strict, release: str = "") -> Reading:
@@ -237,7 +241,7 @@ class _Reader:
                 "is not true"
             )
         states = with_machines(source, lambda: _stack(source, driver))
-        return self._reading("clusterpolicy", item, source, states, _ON_BY_DEFAULT)
+        return self._reading("clusterpolicy", item, source, states, _ON_BY_DEFAULT, objects=True)
 
     def _gpu_cluster(self, item: Item) -> Reading:
         source = self._source(self._spec(item), GPU_CLUSTER, "gpucluster")
@@ -286,7 +290,7 @@ class _Reader:
             for n in _ON_BY_DEFAULT
             if n != "dcgm" or of_chart or is_null(source.spec, "dcgm.enabled")
         )
-        return self._reading("helm", item, source, states, on)
+        return self._reading("helm", item, source, states, on, objects=True)
 
     def _nvidia_drivers_alone(self) -> Reading:
         own: list[str] = []
@@ -393,6 +397,8 @@ class _Reader:
         source: Source,
         states: tuple[DesiredState, ...],
         on: tuple[str, ...],
+        *,
+        objects: bool = False,
     ) -> Reading:
         silent = [name for name in on if source.spec.get(name, "enabled") is None]
         if silent:
@@ -400,6 +406,12 @@ class _Reader:
                 f"{self.file}: enabled in the Operator by default, and not set up by gpustate: "
                 f"{', '.join(silent)}"
             )
+        if objects and source.spec.get("devicePlugin", "enabled") is None:
+            source.notes.append(
+                f"{self.file}: enabled in the Operator by default, and set up only with "
+                "--cluster-objects: devicePlugin"
+            )
+        settings = cluster_objects(source, states) if objects else None
         notes = (*source.notes, *notes_on(source))
         name = item.text("metadata", "name")
         pace = next((one.pace for one in states if one.pace), ())
@@ -415,6 +427,7 @@ class _Reader:
             for_labels=labels,
             pace=pace,
             drain=drain,
+            objects=settings,
         )
 
 

@@ -69,6 +69,10 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
     else:
         lost.extend(differ)
         lost.extend(f"of the file itself: {note}" for note in policy.notes)
+    if policy.cluster is not None and policy.original is None:
+        lost.append(
+            "cluster: the objects of the cluster; set them in Python, or in a ClusterPolicy"
+        )
     left_out = (
         f"{path.removeprefix('states.')}: secrets are not written, nor what needs one; set it in the "
         "inventory, in the variable gpustate"
@@ -121,6 +125,7 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
         last=policy.last,
         pace=policy.pace,
         drain=policy.drain,
+        cluster=policy.cluster,
     )
     made.original = original
     return made

@@ -128,6 +128,7 @@ def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Polic
         places=places,
         pace=reading.pace,
         drain=reading.drain,
+        cluster=reading.objects,
     )
     beside = tuple(preserving.companion_objects(reading))
     policy.original = Original(

@@ -1,0 +1,236 @@
+"""The objects of the nodes' clusters in ``plan``, ``apply``, ``drift`` and ``remove``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.cli.render import built, namespace_option, settings_of
+from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
+
+if TYPE_CHECKING:
+    from gpustate.cluster.objects import Objects
+    from gpustate.core.inventory import Inventory
+    from gpustate.core.outcome import NodeResult
+    from gpustate.core.policy import Policy
+    from gpustate.reconcile.planning import Target
+
+_ROLLOUT_S = 300
+
+
+def object_options(function: common.F) -> common.F:
+    """Options of verbs that compare objects of clusters with a policy."""
+    for option in reversed(
+        (
+            click.option(
+                "--cluster-objects",
+                is_flag=True,
+                help="Include the policy's Kubernetes objects in the clusters of the nodes.",
+            ),
+            namespace_option,
+            click.option(
+                "--force-conflicts",
+                is_flag=True,
+                help="Take over objects, and fields of objects, that others manage.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+rollout_option = click.option(
+    "--rollout-timeout",
+    type=click.IntRange(min=1),
+    default=_ROLLOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --cluster-objects: time within which the DaemonSets' pods are available.",
+)
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """The clusters of an inventory, and what should be in them.
+
+    Args:
+        policy: with settings of objects.
+        items: the objects; none if they are to be absent.
+        namespace: of the objects.
+        kubeconfigs: by node, the path of its cluster's kubeconfig.
+        options: of the verb.
+        absent: remove all objects.
+    """
+
+    policy: Policy
+    items: list[dict[str, Any]]
+    namespace: str
+    kubeconfigs: Mapping[str, str]
+    options: Mapping[str, Any]
+    absent: bool
+
+    def plan(self, nodes: Sequence[NodeResult]) -> list[dict[str, Any]]:
+        """Compare every cluster; nothing is changed."""
+        from gpustate.reconcile.applying import Applied
+        from gpustate.reconcile.document import cluster_data
+        from gpustate.reconcile.planning import plan
+
+        found: list[dict[str, Any]] = []
+        for path in self._paths():
+            with _connected(path) as objects:
+                done = Applied()
+                try:
+                    done.changes = plan(objects, self._target(objects, path, nodes))
+                except ClusterError as error:
+                    done.failures.append(str(error))
+                found.append(cluster_data(objects.server, self.namespace, done.changes, done))
+        return found
+
+    def apply(
+        self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
+    ) -> list[dict[str, Any]]:
+        """Apply to every cluster, after its nodes."""
+        from gpustate.reconcile.applying import Applied, Applier
+        from gpustate.reconcile.document import cluster_data
+        from gpustate.reconcile.planning import plan
+
+        found: list[dict[str, Any]] = []
+        for path in self._paths():
+            with _connected(path) as objects:
+                try:
+                    target = self._target(objects, path, nodes)
+                    applier = Applier(
+                        objects,
+                        target,
+                        float(self.options.get("rollout_timeout") or _ROLLOUT_S),
+                        lambda text: click.echo(f"cluster: {text}", err=True),
+                        stop,
+                    )
+                    done = applier.apply(plan(objects, target))
+                except ClusterError as error:
+                    done = Applied(failures=[str(error)])
+                found.append(cluster_data(objects.server, self.namespace, done.changes, done))
+        return found
+
+    def read_kubeconfigs(self) -> None:
+        """Read every kubeconfig; no cluster is contacted.
+
+        Raises:
+            UsageError: one of them is invalid.
+        """
+        for path in self._paths():
+            with _connected(path):
+                pass
+
+    def _paths(self) -> list[str]:
+        return list(dict.fromkeys(path for path in self.kubeconfigs.values() if path))
+
+    def _target(self, objects: Objects, path: str, nodes: Sequence[NodeResult]) -> Target:
+        from gpustate.manifests.build import node_labels
+        from gpustate.reconcile.nodes import names_of
+        from gpustate.reconcile.planning import Target
+
+        labels: dict[str, Mapping[str, str]] = {}
+        if not self.absent and self.policy.cluster is not None:
+            here = [node for node in nodes if self.kubeconfigs.get(node.name) == path]
+            wanted = node_labels(self.policy.cluster)
+            labels = dict.fromkeys(names_of(objects, here), wanted)
+        force = bool(self.options.get("force_conflicts"))
+        return Target(self.items, self.namespace, labels, self.absent, force)
+
+
+def clusters(
+    policy: Policy, source: str, inventory: Inventory, options: Mapping[str, Any], *, absent: bool
+) -> Clusters | None:
+    """The clusters of an inventory; ``None`` without ``--cluster-objects``.
+
+    Raises:
+        UsageError: the policy has no objects, or no node has a kubeconfig.
+    """
+    given = [name for name in ("namespace", "force_conflicts") if options.get(name)]
+    if not options.get("cluster_objects"):
+        if given:
+            word = f"--{given[0].replace('_', '-')}"
+            raise UsageError(f"{word} is only for objects", fix="add --cluster-objects")
+        return None
+    from gpustate.cluster.kubeconfig import kubeconfig_of
+
+    if options.get("out"):
+        raise UsageError(
+            "a saved plan is only for nodes", fix="omit --cluster-objects, or omit --out"
+        )
+    settings = settings_of(policy, source, options.get("namespace"))
+    paths = {node.name: kubeconfig_of(node, options.get("kubeconfig") or "") for node in inventory}
+    if not any(paths.values()):
+        raise UsageError(
+            "no node has a kubeconfig",
+            fix="pass --kubeconfig FILE, or set the inventory variable gpustate_kubeconfig",
+        )
+    items = [] if absent else built(policy, settings, options)
+    found = Clusters(policy, items, settings.namespace, paths, options, absent)
+    found.read_kubeconfigs()
+    return found
+
+
+@contextmanager
+def _connected(path: str) -> Iterator[Objects]:
+    from gpustate.cluster.api import connect
+    from gpustate.cluster.objects import Objects
+
+    api = connect(path)
+    try:
+        yield Objects(api)
+    finally:
+        api.close()
+
+
+def show(document: Mapping[str, Any], *, whole: bool = False) -> None:
+    """Print the clusters of a document."""
+    from gpustate.cli import show as pages
+    from gpustate.plan.render import Page
+    from gpustate.reconcile.document import lines
+
+    page = Page()
+    for data in document.get("clusters", ()):
+        for pieces in lines(data, whole=whole):
+            page.add(*pieces)
+    if document.get("clusters"):
+        pages.show(page)
+
+
+def changes(document: Mapping[str, Any]) -> int:
+    """How many objects an apply would write."""
+    from gpustate.reconcile.document import pending
+
+    return sum(pending(data) for data in document.get("clusters", ()))
+
+
+def codes(document: Mapping[str, Any], *, detailed: bool = False, drift: bool = False) -> list[int]:
+    """Exit codes for the clusters of a document.
+
+    Args:
+        document: of a plan or a result.
+        detailed: pending changes count.
+        drift: objects that differ count, and those that could not be changed count as such.
+    """
+    from gpustate.reconcile.document import exit_codes, refused
+
+    found: list[int] = []
+    for data in document.get("clusters", ()):
+        compared = [one for one in data["objects"] if one.get("changes")]
+        if (
+            drift
+            and refused(data)
+            and all(one in compared for one in data["objects"] if one["action"] == "refused")
+        ):
+            found.append(EXIT_PENDING)  # refused, and still compared
+        else:
+            found += exit_codes(data)
+    if (detailed or drift) and changes(document):
+        found.append(EXIT_PENDING)
+    return found

@@ -1,0 +1,86 @@
+"""``gpustate render``: print the objects of a policy's cluster as YAML."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpustate.core.policy import Policy
+    from gpustate.manifests import ClusterObjects
+
+namespace_option = click.option(
+    "--namespace",
+    metavar="NAME",
+    help="Namespace of the cluster's objects [default: the policy's, gpu-operator for an Operator file].",
+)
+
+
+@click.command()
+@click.argument("policy")
+@common.policy_options
+@namespace_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["yaml", "json"]),
+    default="yaml",
+    show_default=True,
+    help="Documents in YAML, or one List in JSON.",
+)
+@click.option(
+    "--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write to a file, atomically."
+)
+def render(policy: str, output: str, out: str | None, **options: Any) -> None:
+    """Print the Kubernetes objects of POLICY, for GitOps; no cluster is contacted.
+
+    The objects are those that `gpustate apply --cluster-objects` applies, in that order. Equal policies
+    result in equal bytes.
+    """
+    from gpustate.gpu_operator.writing import dump
+
+    if out is not None:
+        common.check_out(out)
+    loaded = common.load_policy(policy, options)
+    found = built(loaded, settings_of(loaded, policy, options.get("namespace")), options)
+    if output == "json":
+        common.write_out(common.as_json({"apiVersion": "v1", "kind": "List", "items": found}), out)
+    else:
+        common.write_out(dump(found), out)
+
+
+def settings_of(policy: Policy, source: str, namespace: str | None) -> ClusterObjects:
+    """The settings of the cluster's objects in a policy.
+
+    Raises:
+        UsageError: it has none.
+    """
+    from dataclasses import replace
+
+    if policy.cluster is None:
+        raise UsageError(
+            "the policy has no objects of a cluster",
+            place=source,
+            fix="use a ClusterPolicy, Helm values, or cluster=ClusterObjects() in Python",
+        )
+    return replace(policy.cluster, namespace=namespace) if namespace else policy.cluster
+
+
+def built(
+    policy: Policy, settings: ClusterObjects, options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The objects, with the images of the policy's release of the Operator."""
+    from gpustate.gpu_operator import history
+    from gpustate.gpu_operator.objects import images
+    from gpustate.manifests.build import build
+
+    release = policy.original.release if policy.original is not None else ""
+    if not release and options.get("release"):
+        release = history.release(options["release"])
+    return build(settings, images(release))

@@ -1,0 +1,145 @@
+"""Objects of any kind through the API server: list, server-side apply, delete. Objects are plain data.
+
+Surprising: items of a list have neither kind nor apiVersion; they are filled in.
+
+Sources:
+    kubernetes.io/docs/reference/using-api/server-side-apply (409 for a conflict, dry run);
+    lightkube 1.0: generic_resource, Client.patch, Client.delete.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, cast
+
+from lightkube.generic_resource import (
+    GenericGlobalResource,
+    GenericNamespacedResource,
+    create_global_resource,
+    create_namespaced_resource,
+)
+from lightkube.types import CascadeType, PatchType
+
+from gpustate.cluster.api import FIELD_MANAGER, Api, RefusedRequest
+from gpustate.errors import ClusterError
+from gpustate.manifests.kinds import BY_NAME, NODE, Kind, title
+
+Json = dict[str, Any]
+
+#: Field manager of labels that gpustate sets on Nodes, apart from that of whole objects.
+LABEL_MANAGER = "gpustate-labels"
+_FORBIDDEN = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
+_ESCALATION = "attempting to grant RBAC permissions not currently held"
+
+
+class Objects:
+    """A cluster's objects.
+
+    Args:
+        api: access to the cluster.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self.server = api.server
+
+    def list(self, kind: Kind, namespace: str) -> list[Json]:
+        """List the objects of a kind, of one namespace if they are in namespaces.
+
+        Raises:
+            ClusterError: the request failed; without the right, with the rule to add.
+        """
+        resource = _resource(kind)
+        options: dict[str, Any] = {"namespace": namespace} if kind.namespaced else {}
+        found = self._call(
+            f"list {kind.plural}",
+            lambda client: [one.to_dict() for one in client.list(resource, **options)],
+        )
+        head = {"apiVersion": kind.version, "kind": kind.name}
+        return [{**head, **one} for one in cast("list[Json]", found)]
+
+    def apply(self, item: Json, *, force: bool = False, dry_run: bool = False) -> Json:
+        """Apply an object, and return it as the server has it then.
+
+        Args:
+            item: the fields that gpustate decides.
+            force: take over fields of other managers.
+            dry_run: change nothing.
+
+        Raises:
+            Conflict: another manager decides one of the fields otherwise.
+            ClusterError: the request failed.
+        """
+        kind = BY_NAME[item["kind"]]
+        meta = item["metadata"]
+        manager = LABEL_MANAGER if kind is NODE else FIELD_MANAGER
+        options: dict[str, Any] = {"namespace": meta["namespace"]} if kind.namespaced else {}
+        resource = _resource(kind)
+        try:
+            found = self._call(
+                f"apply {title(item)}",
+                lambda client: client.patch(
+                    resource,
+                    meta["name"],
+                    item,
+                    patch_type=PatchType.APPLY,
+                    field_manager=manager,
+                    force=force,
+                    dry_run=dry_run,
+                    **options,
+                ).to_dict(),
+            )
+        except RefusedRequest as error:
+            if error.status == 409 and "FieldManagerConflict" in error.causes:
+                raise Conflict(" ".join(error.words.split())) from None
+            raise
+        return cast(Json, found)
+
+    def delete(self, item: Json) -> None:
+        """Delete an object and what it owns; ignore a missing one."""
+        kind = BY_NAME[item["kind"]]
+        meta = item["metadata"]
+        options: dict[str, Any] = {"namespace": meta["namespace"]} if kind.namespaced else {}
+        resource = _resource(kind)
+        try:
+            self._call(
+                f"delete {title(item)}",
+                lambda client: client.delete(
+                    resource, meta["name"], cascade=CascadeType.BACKGROUND, **options
+                ),
+            )
+        except RefusedRequest as error:
+            if error.status != 404:
+                raise
+
+    def _call(self, action: str, work: Any) -> Any:
+        try:
+            return self._api.call(action, work)
+        except RefusedRequest as error:
+            if error.status == 403:
+                raise ClusterError(str(error), fix=missing_right(error.words)) from None
+            raise
+
+
+class Conflict(ClusterError):
+    """Another field manager decides a field otherwise; the message names both."""
+
+
+def missing_right(words: str) -> str:
+    """What to add to a role, by the server's message."""
+    found = _FORBIDDEN.search(words)
+    if found is not None:
+        verb, resource, group = found.groups()
+        rule = f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
+        return f"add to a role of its user: {rule}"
+    if _ESCALATION in words:
+        return "add the verbs bind and escalate for roles and clusterroles to a role of its user"
+    return "ask the cluster's administrator"
+
+
+@cache
+def _resource(kind: Kind) -> type[GenericGlobalResource] | type[GenericNamespacedResource]:
+    group, _, version = kind.version.rpartition("/")
+    create = create_namespaced_resource if kind.namespaced else create_global_resource
+    return create(group, version, kind.name, kind.plural)

@@ -1,0 +1,139 @@
+"""What a policy decides about a cluster's objects.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: api/nvidia/v1/clusterpolicy_types.go (fields), deployments/gpu-operator/values.yaml
+    (defaults of daemonsets), docs.nvidia.com/datacenter/cloud-native/gpu-operator (the namespace).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.errors import PolicyError
+from gpustate.formats.words import quote
+
+#: Any part of an object.
+Json = dict[str, Any]
+
+STRATEGIES = ("RollingUpdate", "OnDelete")
+MIG_STRATEGIES = ("", "none", "single", "mixed")
+#: Labels that select pods, which a policy cannot replace.
+RESERVED_LABELS = ("app", "app.kubernetes.io/part-of")
+
+
+def _tolerations() -> tuple[Json, ...]:
+    return ({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},)
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One component that runs as the pods of a DaemonSet.
+
+    Args:
+        enabled: whether it runs.
+        image: complete reference; empty: that of the GPU Operator's release.
+        image_pull_policy: Always, IfNotPresent or Never.
+        image_pull_secrets: names of Secrets in the namespace.
+        resources: ``limits`` and ``requests`` of every container.
+        args: arguments of the program.
+        env: variables of the main container; they take precedence.
+        host_network: pods use the node's network.
+    """
+
+    enabled: bool = True
+    image: str = ""
+    image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
+    resources: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    host_network: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PluginConfig:
+    """Configurations of the device plugin in a ConfigMap; the label ``nvidia.com/device-plugin.config`` selects one.
+
+    Args:
+        name: of the ConfigMap.
+        default: its key for nodes without the label; empty: no configuration.
+        data: configurations by key; ``None``: the ConfigMap exists already and is not managed.
+    """
+
+    name: str
+    default: str = ""
+    data: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """What all pods have in common.
+
+    Args:
+        labels, annotations: added to DaemonSets and pods.
+        tolerations: of the pods.
+        priority_class: of the pods.
+        update_strategy: RollingUpdate or OnDelete.
+        max_unavailable: of a rolling update: a number, or a percentage.
+        security_context: of the pods.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    tolerations: tuple[Json, ...] = field(default_factory=_tolerations)
+    priority_class: str = "system-node-critical"
+    update_strategy: str = "RollingUpdate"
+    max_unavailable: int | str = 1
+    security_context: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        if self.update_strategy not in STRATEGIES:
+            _refuse("update_strategy", self.update_strategy, STRATEGIES)
+        for label in RESERVED_LABELS:
+            if label in self.labels:
+                raise PolicyError(f"labels: {label} selects the pods and cannot be set")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterObjects:
+    """The objects of a cluster.
+
+    Args:
+        namespace: of everything that has one.
+        privileged_namespace: label the namespace, so that Pod Security admits privileged pods.
+        runtime_class: name and handler of the RuntimeClass, and that of the pods.
+        device_plugin, feature_discovery: the components.
+        config: configurations of the device plugin; ``None``: its defaults.
+        device_list_strategy: how the device plugin passes GPUs to the container runtime.
+        cdi: whether the runtime injects CDI devices.
+        cdi_hook: path of ``nvidia-cdi-hook`` on the nodes.
+        gdrcopy, gds: pass the device nodes of GDRCopy and GPUDirect Storage to every container with a GPU.
+        mig_strategy: none, single or mixed; empty: that of the configuration.
+        mps_root: directory of the MPS daemon on the nodes.
+        pods: what all pods have in common.
+    """
+
+    namespace: str = "gpu-operator"
+    privileged_namespace: bool = False
+    runtime_class: str = "nvidia"
+    device_plugin: Component = field(default_factory=Component)
+    feature_discovery: Component = field(default_factory=Component)
+    config: PluginConfig | None = None
+    device_list_strategy: str = "cdi-annotations,cdi-cri"
+    cdi: bool = True
+    cdi_hook: str = "/usr/bin/nvidia-cdi-hook"
+    gdrcopy: bool = False
+    gds: bool = False
+    mig_strategy: str = ""
+    mps_root: str = "/run/nvidia/mps"
+    pods: Pods = field(default_factory=Pods)
+
+    def __post_init__(self) -> None:
+        if self.mig_strategy not in MIG_STRATEGIES:
+            _refuse("mig_strategy", self.mig_strategy, MIG_STRATEGIES[1:])
+
+
+def _refuse(name: str, value: str, wanted: tuple[str, ...]) -> None:
+    raise PolicyError(f"{name} is {quote(value)}, wanted {' or '.join(map(repr, wanted))}")

@@ -1,0 +1,188 @@
+"""Apply a plan of a cluster's objects, and verify the result by reading again.
+
+Objects are applied in order, removed ones deleted in the opposite order. A namespace is deleted only if nothing of
+others is in it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.errors import ClusterError
+from gpustate.manifests.kinds import BY_NAME, Kind, is_owned, title
+from gpustate.reconcile import readiness
+from gpustate.reconcile.planning import PENDING, Action, Change, Objects, Target, plan
+
+Json = dict[str, Any]
+
+_POLL_S = 1.0
+_PODS = Kind("Pod", "v1", "pods", namespaced=True)
+#: What people put into a namespace; what has a controller goes with it.
+_CONTENT = (
+    _PODS,
+    Kind("Service", "v1", "services", namespaced=True),
+    Kind("ConfigMap", "v1", "configmaps", namespaced=True),
+    Kind("Secret", "v1", "secrets", namespaced=True),
+    Kind("ServiceAccount", "v1", "serviceaccounts", namespaced=True),
+    Kind("PersistentVolumeClaim", "v1", "persistentvolumeclaims", namespaced=True),
+    Kind("Deployment", "apps/v1", "deployments", namespaced=True),
+    Kind("StatefulSet", "apps/v1", "statefulsets", namespaced=True),
+    Kind("DaemonSet", "apps/v1", "daemonsets", namespaced=True),
+    Kind("Job", "batch/v1", "jobs", namespaced=True),
+    Kind("CronJob", "batch/v1", "cronjobs", namespaced=True),
+    Kind("Role", "rbac.authorization.k8s.io/v1", "roles", namespaced=True),
+    Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings", namespaced=True),
+)
+#: In every namespace.
+_BUILT_IN = (("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default"))
+
+
+@dataclass(slots=True)
+class Applied:
+    """The result of an apply.
+
+    Args:
+        changes: what was done, or refused.
+        failures: what went wrong, or does not hold afterwards.
+        unready: DaemonSets that were not rolled out in time, and why.
+        notes: what was kept, and why.
+    """
+
+    changes: list[Change] = field(default_factory=list[Change])
+    failures: list[str] = field(default_factory=list[str])
+    unready: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True)
+class Applier:
+    """Applies a target to a cluster.
+
+    Args:
+        objects: of the cluster.
+        target: what should be there.
+        timeout_s: seconds within which DaemonSets are rolled out, and removed objects are gone.
+        say: called with what is being done.
+        stop: polled; once true, nothing more is written or waited for.
+        sleep, clock: wait, and the time in seconds.
+    """
+
+    objects: Objects
+    target: Target
+    timeout_s: float
+    say: Callable[[str], None] = lambda text: None
+    stop: Callable[[], bool] = lambda: False
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def apply(self, changes: Sequence[Change]) -> Applied:
+        """Carry out a plan. Nothing is written if one of its objects is refused.
+
+        Raises:
+            ClusterError: a request to read failed.
+        """
+        done = Applied()
+        if any(change.action is Action.REFUSED for change in changes):
+            done.changes = list(changes)
+            return done
+        for change in changes:
+            if self.stop():
+                done.failures.append("interrupted")
+                return done
+            try:
+                done.changes.append(self._carry_out(change, done))
+            except ClusterError as error:
+                done.failures.append(str(error))
+                return done
+        if any(change.action in PENDING for change in done.changes):
+            self._verify(done)
+        if not self.target.absent:
+            done.unready = self._wait_for_pods()
+        return done
+
+    def _carry_out(self, change: Change, done: Applied) -> Change:
+        if change.action not in PENDING:
+            return change
+        self.say(f"{change.action} {title(change.item)}")
+        if change.action is not Action.DELETE:
+            self.objects.apply(change.item, force=self.target.force)
+            return change
+        if change.item["kind"] == "Namespace":
+            others = self._others_in(change.item["metadata"]["name"])
+            if others:
+                name = change.item["metadata"]["name"]
+                done.notes.append(f"namespace/{name} is kept, because others use it: {others}")
+                bare: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+                self.objects.apply(bare)
+                return Change(bare, Action.RELEASE, reason=f"kept: {others}")
+        self.objects.delete(change.item)
+        return change
+
+    def _others_in(self, namespace: str) -> str:
+        """What is in a namespace and not gpustate's; empty if it can go."""
+        found: list[str] = []
+        for kind in _CONTENT:
+            for item in self.objects.list(kind, namespace):
+                own = (kind.name, item["metadata"]["name"]) in _BUILT_IN or is_owned(item)
+                if not own and not item["metadata"].get("ownerReferences"):
+                    found.append(title(item))
+        return ", ".join([*found[:5], *(["..."] if found[5:] else [])])
+
+    def _verify(self, done: Applied) -> None:
+        """Read again: nothing may be left to change."""
+        end = self.clock() + self.timeout_s
+        while True:
+            left = [one for one in plan(self.objects, self.target) if self._is_left(one)]
+            if not left:
+                return
+            if not self.target.absent or self.clock() > end or self.stop():
+                break
+            self.sleep(_POLL_S)
+        done.failures += [
+            f"{title(one.item)}: still to {one.action}: "
+            f"{', '.join(item.field for item in one.differences) or one.reason or 'it remains'}"
+            for one in left
+        ]
+
+    def _is_left(self, change: Change) -> bool:
+        if change.action in (Action.UNCHANGED, Action.FOREIGN):
+            return False
+        # A deleted object may take a while; waiting for it is only useful when all are to go.
+        deleting = bool(change.item["metadata"].get("deletionTimestamp"))
+        return not (deleting and not self.target.absent)
+
+    def _wait_for_pods(self) -> list[str]:
+        """Wait for the DaemonSets of the target; return those that are not rolled out, and why."""
+        names = [one["metadata"]["name"] for one in self.target.items if one["kind"] == "DaemonSet"]
+        end = self.clock() + self.timeout_s
+        announced = ""
+        while True:
+            found = {
+                one["metadata"]["name"]: one
+                for one in self.objects.list(BY_NAME["DaemonSet"], self.target.namespace)
+            }
+            left = {
+                name: words
+                for name in names
+                if name in found and (words := readiness.waiting(found[name]))
+            }
+            if not left:
+                return []
+            if self.clock() > end or self.stop():
+                break
+            words = "; ".join(left.values())
+            if words != announced:
+                self.say(f"waiting for {words}")
+                announced = words
+            self.sleep(_POLL_S)
+        pods = self.objects.list(_PODS, self.target.namespace)
+        lines: list[str] = []
+        for name, words in left.items():
+            why = readiness.problems(pods, found[name])
+            lines.append(
+                f"{words} after {self.timeout_s:.0f} s" + "".join(f"; {one}" for one in why[:3])
+            )
+        return lines

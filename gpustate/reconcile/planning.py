@@ -1,0 +1,276 @@
+"""Compare a cluster's objects with those of a policy, and decide what to do with each.
+
+The API server itself decides what differs: every object is applied as a dry run, so that defaults and fields of other
+managers are judged by the server. An object that is not gpustate's is left alone if it is as wanted, and refused if
+it is not.
+
+Surprising: after ``kubectl edit`` of a field that gpustate had applied, that field belongs to kubectl. Applying it again
+is a conflict, which is refused unless it is forced.
+
+Sources:
+    kubernetes.io/docs/reference/using-api/server-side-apply: conflicts, ownership of fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Protocol
+
+from gpustate.cluster.api import FIELD_MANAGER
+from gpustate.cluster.objects import LABEL_MANAGER, Conflict
+from gpustate.errors import ClusterError
+from gpustate.manifests.differences import Difference, differences, owned_fields
+from gpustate.manifests.kinds import BY_NAME, KINDS, NODE, OWNER, Key, Kind, key, order
+
+Json = dict[str, Any]
+
+
+class Objects(Protocol):
+    """The requests that are needed; see :class:`gpustate.cluster.objects.Objects`."""
+
+    @property
+    def server(self) -> str: ...
+    def list(self, kind: Kind, namespace: str) -> list[Json]: ...
+    def apply(self, item: Json, *, force: bool = False, dry_run: bool = False) -> Json: ...
+    def delete(self, item: Json) -> None: ...
+
+
+class Action(StrEnum):
+    """What happens to an object."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+    RELEASE = "release"  # of another's object: remove the fields that are ours
+    UNCHANGED = "unchanged"
+    FOREIGN = "not managed"  # of others, and as wanted
+    REFUSED = "refused"
+
+
+#: Actions that write.
+PENDING = (Action.CREATE, Action.UPDATE, Action.DELETE, Action.RELEASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One object.
+
+    Args:
+        item: as it is applied, or as it is to be deleted.
+        action: what happens to it.
+        differences: its fields that change.
+        reason: why it is refused; of others a note.
+    """
+
+    item: Json
+    action: Action
+    differences: tuple[Difference, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What should be in a cluster.
+
+    Args:
+        items: the objects, in the order of their application; none: everything of gpustate is removed.
+        namespace: of the objects that are in one.
+        labels: by Node, the labels it should have.
+        absent: remove everything of gpustate.
+        force: take over fields of other managers, and objects that are not gpustate's.
+    """
+
+    items: Sequence[Json]
+    namespace: str
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    absent: bool = False
+    force: bool = False
+
+
+@dataclass(slots=True)
+class _Found:
+    """The objects of a cluster, by kind and name."""
+
+    by_key: dict[Key, Json]
+
+    def get(self, item: Json) -> Json | None:
+        return self.by_key.get(key(item))
+
+    @property
+    def ours(self) -> list[Json]:
+        return [item for item in self.by_key.values() if is_ours(item)]
+
+
+def is_ours(item: Json) -> bool:
+    """Whether gpustate has created an object: it has one of our labels, and fields that we applied."""
+    labels = item["metadata"].get("labels") or {}
+    labelled = any(labels.get(name) == value for name, value in OWNER.items())
+    return labelled and owned_fields(item, FIELD_MANAGER) is not None
+
+
+def plan(objects: Objects, target: Target) -> list[Change]:
+    """Compare the cluster with the target. Nothing is changed.
+
+    Raises:
+        ClusterError: a request failed that no object can be judged without.
+    """
+    found = _read(objects, target)
+    wanted = {key(item) for item in target.items}
+    changes = [_judge(objects, target, found, item) for item in target.items]
+    stale = [item for item in found.ours if key(item) not in wanted]
+    for item in sorted(stale, key=order, reverse=True):
+        changes.append(Change(item, Action.DELETE))
+    released = [
+        item
+        for item in found.by_key.values()
+        if item["kind"] == "Namespace" and key(item) not in wanted and not is_ours(item)
+    ]
+    changes += [
+        Change(_bare(item), Action.RELEASE, reason="it is not gpustate's, and is kept")
+        for item in released
+        if owned_fields(item, FIELD_MANAGER)
+    ]
+    if target.labels or target.absent:
+        changes += _label(objects, target)
+    return changes
+
+
+def _read(objects: Objects, target: Target) -> _Found:
+    """One list per kind."""
+    return _Found(
+        {key(item): item for kind in KINDS for item in objects.list(kind, target.namespace)}
+    )
+
+
+def _judge(objects: Objects, target: Target, found: _Found, item: Json) -> Change:
+    live = found.get(item)
+    if live is None:
+        return _creation(objects, found, item)
+    owner = _controller(live)
+    if owner:
+        return Change(
+            item,
+            Action.REFUSED,
+            reason=f"it belongs to {owner}, which would change it back; remove that first",
+        )
+    if is_ours(live):
+        return _comparison(objects, live, item, force=target.force)
+    if item["kind"] == "Namespace":
+        return _in_foreign_namespace(objects, target, live, item)
+    return _foreign(objects, target, live, item)
+
+
+def _creation(objects: Objects, found: _Found, item: Json) -> Change:
+    """A new object; the server judges it, unless it needs another one that is not there yet."""
+    namespace = item["metadata"].get("namespace")
+    role = item.get("roleRef")
+    waits = namespace is not None and ("Namespace", namespace) not in found.by_key
+    waits = waits or (role is not None and (role["kind"], role["name"]) not in found.by_key)
+    if not waits:
+        try:
+            objects.apply(item, dry_run=True)
+        except ClusterError as error:
+            return Change(item, Action.REFUSED, reason=str(error))
+    return Change(item, Action.CREATE)
+
+
+def _comparison(objects: Objects, live: Json, item: Json, *, force: bool) -> Change:
+    """An object of ours, compared with what applying it would result in."""
+    manager = LABEL_MANAGER if item["kind"] == NODE.name else FIELD_MANAGER
+    conflict = ""
+    try:
+        try:
+            after = objects.apply(item, dry_run=True)
+        except Conflict as error:
+            conflict = str(error)
+            after = objects.apply(item, force=True, dry_run=True)
+    except ClusterError as error:
+        return Change(item, Action.REFUSED, reason=str(error))
+    found = tuple(differences(live, after))
+    if conflict and not force:
+        return Change(item, Action.REFUSED, found, f"{conflict}; take over with --force-conflicts")
+    if not found and owned_fields(live, manager) == owned_fields(after, manager):
+        return Change(item, Action.UNCHANGED)
+    return Change(item, Action.UPDATE, found, conflict)
+
+
+def _in_foreign_namespace(objects: Objects, target: Target, live: Json, item: Json) -> Change:
+    """A namespace that existed before: only the labels for Pod Security are ours."""
+    bare = _without_owner(item)
+    if not bare["metadata"]["labels"] and not owned_fields(live, FIELD_MANAGER):
+        return Change(bare, Action.FOREIGN)
+    return _comparison(objects, live, bare, force=target.force)
+
+
+def _foreign(objects: Objects, target: Target, live: Json, item: Json) -> Change:
+    """An object that others have created."""
+    try:
+        after = objects.apply(_without_owner(item), force=True, dry_run=True)
+    except ClusterError as error:
+        return Change(item, Action.REFUSED, reason=str(error))
+    found = tuple(differences(live, after))
+    if not found:
+        return Change(item, Action.FOREIGN, reason="it is not gpustate's, and as wanted")
+    if target.force:
+        return Change(item, Action.UPDATE, found, "taken over")
+    managers = ", ".join(
+        dict.fromkeys(
+            str(entry.get("manager")) for entry in live["metadata"].get("managedFields") or ()
+        )
+    )
+    by = f" (managed by {managers})" if managers else ""
+    return Change(
+        item,
+        Action.REFUSED,
+        found,
+        f"it exists, is not gpustate's{by}, and differs; take it over with --force-conflicts",
+    )
+
+
+def _label(objects: Objects, target: Target) -> Iterable[Change]:
+    """Labels of Nodes. Values that others have set are kept: they switch a component off on one Node."""
+    for node in objects.list(NODE, ""):
+        name = node["metadata"]["name"]
+        mine = owned_fields(node, LABEL_MANAGER)
+        item: Json = {"apiVersion": NODE.version, "kind": NODE.name, "metadata": {"name": name}}
+        if target.absent:
+            if mine:
+                yield replace(_comparison(objects, node, item, force=False), action=Action.RELEASE)
+            continue
+        wanted = target.labels.get(name)
+        if wanted is None:
+            continue
+        labels = node["metadata"].get("labels") or {}
+        owned = ((mine or {}).get("f:metadata") or {}).get("f:labels") or {}
+        kept = {
+            label: value
+            for label, value in wanted.items()
+            if f"f:{label}" in owned or not labels.get(label) or labels[label] == value
+        }
+        item["metadata"]["labels"] = kept
+        yield _comparison(objects, node, item, force=target.force)
+
+
+def _controller(item: Json) -> str:
+    """The controller that owns an object; empty without one."""
+    for owner in item["metadata"].get("ownerReferences") or ():
+        if owner.get("controller"):
+            return f"{owner['kind']} {owner['name']}"
+    return ""
+
+
+def _without_owner(item: Json) -> Json:
+    meta = item["metadata"]
+    labels = {name: value for name, value in meta["labels"].items() if name not in OWNER}
+    return {**item, "metadata": {**meta, "labels": labels}}
+
+
+def _bare(item: Json) -> Json:
+    """An object with no field but its name."""
+    kind = BY_NAME[item["kind"]]
+    meta = {"name": item["metadata"]["name"]}
+    if kind.namespaced:
+        meta["namespace"] = item["metadata"]["namespace"]
+    return {"apiVersion": kind.version, "kind": kind.name, "metadata": meta}

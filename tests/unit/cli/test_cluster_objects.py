@@ -1,0 +1,94 @@
+"""``--cluster-objects``: what is refused before any node or cluster is contacted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import Cli
+
+from gpustate.cli import objects
+from gpustate.reconcile.planning import Action
+
+ON = ("-i", "n1,n2")
+
+
+@pytest.fixture(autouse=True)
+def files(project: Path) -> None:
+    (project / "cp.yaml").write_text(
+        "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec: {}\n"
+    )
+    (project / "own.yaml").write_text("format: gpustate.policy/1\nstates: {nouveau: }\n")
+    (project / "plan.json").write_text('{"format": "gpustate.plan/1", "nodes": []}')
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("plan", "cp.yaml", "--namespace", "x"), "--namespace is only for objects; add --cluster"),
+        (("drift", "cp.yaml", "--force-conflicts"), "--force-conflicts is only for objects"),
+        (("apply", "cp.yaml", "--yes", "--cluster-objects"), "no node has a kubeconfig; pass"),
+        (("plan", "own.yaml", "--cluster-objects"), "the policy has no objects of a cluster"),
+        (
+            ("plan", "cp.yaml", "--cluster-objects", "--out", "x.json", "--kubeconfig", "k"),
+            "a saved plan is only for nodes",
+        ),
+        (("apply", "plan.json", "--yes", "--cluster-objects"), "a saved plan is only for nodes"),
+        (("plan", "plan.json", "--cluster-objects"), "--cluster-objects is only for new plans"),
+    ],
+)
+def test_it_is_refused_in_one_line(gpustate: Cli, words: tuple[str, ...], error: str) -> None:
+    done = gpustate(*words, *ON)
+    assert done.status == 1
+    assert error in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_an_unreadable_kubeconfig_is_named_before_nodes_are_contacted(gpustate: Cli) -> None:
+    done = gpustate(
+        "apply", "cp.yaml", "--yes", "--cluster-objects", "--kubeconfig", "missing", *ON
+    )
+    assert done.status == 1
+    assert "missing: cannot read the kubeconfig" in done.err
+    assert "unreachable" not in done.err
+
+
+def test_the_schema_of_plans_has_every_action() -> None:
+    schema = json.loads((Path(__file__).parents[3] / "gpustate/plan/schema/plan.json").read_text())
+    actions = schema["$defs"]["cluster"]["properties"]["objects"]["items"]["properties"]["action"]
+    assert set(actions["enum"]) == {one.value for one in Action}
+
+
+CHANGE = {"field": "data.a", "before": "1", "after": "2"}
+
+
+def document(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
+    objects_ = [{"object": f"configmap/{number}", **row} for number, row in enumerate(rows)]
+    return {"clusters": [{"server": "s", "namespace": "n", "objects": objects_, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("found", "plan", "detailed", "drift"),
+    [
+        (document({"action": "unchanged"}), [], [], []),
+        (document({"action": "update", "changes": [CHANGE]}), [], [2], [2]),
+        (document({"action": "create"}), [], [2], [2]),
+        (document({"action": "refused", "changes": [CHANGE]}), [5], [5], [2]),
+        (document({"action": "refused", "reason": "forbidden"}), [5], [5], [5]),
+        (
+            document({"action": "refused", "changes": [CHANGE]}, {"action": "refused"}),
+            *([5], [5], [5]),
+        ),
+        (document(failures=["unreachable"]), [1], [1], [1]),
+        (document({"action": "update"}, unready=["daemonset/x"]), [3], [3, 2], [3, 2]),
+        ({}, [], [], []),
+    ],
+)
+def test_exit_codes_are_those_of_the_worst_object(
+    found: dict[str, Any], plan: list[int], detailed: list[int], drift: list[int]
+) -> None:
+    assert objects.codes(found) == plan
+    assert objects.codes(found, detailed=True) == detailed
+    assert objects.codes(found, drift=True) == drift

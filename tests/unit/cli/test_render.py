@@ -1,0 +1,75 @@
+"""``gpustate render``: the objects of a policy as text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from commandline import Cli
+
+POLICY = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec: {}\n"
+PYTHON = """\
+from gpustate import Policy
+from gpustate.manifests import ClusterObjects, Component
+from gpustate.states.nouveau import NouveauBlacklisted
+
+policy = Policy(NouveauBlacklisted(), cluster=ClusterObjects(device_plugin=Component(image="p:v1")))
+"""
+
+
+@pytest.fixture(autouse=True)
+def files(project: Path) -> None:
+    (project / "cp.yaml").write_text(POLICY)
+    (project / "own.py").write_text(PYTHON)
+    (project / "none.yaml").write_text("format: gpustate.policy/1\nstates: {nouveau: }\n")
+
+
+def test_it_prints_the_same_bytes_every_time(gpustate: Cli) -> None:
+    first, second = gpustate("render", "cp.yaml"), gpustate("render", "cp.yaml")
+    assert first.status == 0, first
+    assert first.out == second.out
+    kinds = [one["kind"] for one in yaml.safe_load_all(first.out)]
+    assert kinds[0] == "Namespace"
+    assert kinds[-1] == "DaemonSet"
+
+
+def test_json_is_one_list_of_the_same_objects(gpustate: Cli) -> None:
+    text, document = gpustate("render", "cp.yaml"), gpustate("render", "cp.yaml", "-o", "json")
+    assert json.loads(document.out)["items"] == list(yaml.safe_load_all(text.out))
+
+
+def test_options_change_release_namespace_and_values(gpustate: Cli, project: Path) -> None:
+    done = gpustate(
+        *("render", "cp.yaml", "--release", "v25.3.0", "--namespace", "gpus"),
+        *("--set", "psa.enabled=true", "--out", "objects.yaml"),
+    )
+    assert done.status == 0, done
+    found = list(yaml.safe_load_all((project / "objects.yaml").read_text()))
+    labels = found[0]["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert {one["metadata"].get("namespace", "gpus") for one in found} == {"gpus"}
+    image = found[-1]["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert image.endswith(":v0.17.1")
+
+
+def test_a_policy_in_python_has_objects_too(gpustate: Cli) -> None:
+    done = gpustate("render", "own.py", "--release", "v24.9.0")
+    assert done.status == 0, done
+    found = {one["metadata"]["name"]: one for one in yaml.safe_load_all(done.out)}
+    plugin = found["nvidia-device-plugin-daemonset"]["spec"]["template"]["spec"]
+    assert plugin["containers"][0]["image"] == "p:v1"
+    discovery = found["gpu-feature-discovery"]["spec"]["template"]["spec"]
+    assert discovery["containers"][0]["image"].endswith(":v0.17.0-ubi9")
+
+
+def test_a_policy_without_objects_is_one_clear_error(gpustate: Cli) -> None:
+    done = gpustate("render", "none.yaml")
+    assert done.status == 1
+    assert done.err.startswith("gpustate: none.yaml: the policy has no objects of a cluster; use")
+
+
+def test_conversion_reports_the_objects_that_a_format_cannot_express(gpustate: Cli) -> None:
+    done = gpustate("convert", "own.py", "--to", "yaml")
+    assert "cluster: the objects of the cluster" in done.err

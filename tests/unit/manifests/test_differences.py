@@ -1,0 +1,59 @@
+"""Two versions of an object, compared field by field."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from gpustate.manifests.build import build
+from gpustate.manifests.differences import Difference, differences, owned_fields
+from gpustate.manifests.settings import ClusterObjects
+
+IMAGES = {"devicePlugin": "p:v1", "gfd": "g:v1"}
+
+
+def plugin() -> dict[str, Any]:
+    return build(ClusterObjects(), IMAGES)[-1]
+
+
+def test_fields_of_the_server_are_not_compared() -> None:
+    one, other = plugin(), plugin()
+    other["metadata"] |= {"uid": "u", "resourceVersion": "7", "generation": 3, "managedFields": []}
+    other["status"] = {"numberReady": 1}
+    del other["apiVersion"]
+    assert differences(one, other) == []
+
+
+def test_elements_with_names_are_compared_one_by_one() -> None:
+    one, other = plugin(), plugin()
+    container = other["spec"]["template"]["spec"]["containers"][0]
+    container["image"] = "p:v2"
+    container["env"].insert(0, {"name": "NEW", "value": "1"})
+    other["metadata"]["labels"]["example.com/x"] = "y"
+    other["spec"]["template"]["spec"]["tolerations"] = []
+    at = "spec.template.spec.containers[nvidia-device-plugin]"
+    tolerations = one["spec"]["template"]["spec"]["tolerations"]
+    assert differences(one, other) == [
+        Difference("metadata.labels[example.com/x]", None, "y"),
+        Difference(f"{at}.env[NEW]", None, {"name": "NEW", "value": "1"}),
+        Difference(f"{at}.image", "p:v1", "p:v2"),
+        Difference("spec.template.spec.tolerations", tolerations, []),
+    ]
+
+
+def test_missing_and_empty_are_the_same() -> None:
+    one = plugin()
+    other = copy.deepcopy(one)
+    other["metadata"]["annotations"] = {}
+    assert differences(one, other) == []
+
+
+def test_owned_fields_are_those_that_were_applied() -> None:
+    item = plugin()
+    assert owned_fields(item, "gpustate") is None
+    item["metadata"]["managedFields"] = [
+        {"manager": "gpustate", "operation": "Update", "fieldsV1": {"f:a": {}}},
+        {"manager": "gpustate", "operation": "Apply", "subresource": "status", "fieldsV1": {}},
+        {"manager": "gpustate", "operation": "Apply", "fieldsV1": {"f:b": {}}},
+    ]
+    assert owned_fields(item, "gpustate") == {"f:b": {}}

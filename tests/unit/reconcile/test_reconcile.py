@@ -1,0 +1,302 @@
+"""Plan, apply, prune and verify objects: decisions that need no real API server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fakeobjects import FakeObjects
+
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.errors import EXIT_ERROR, EXIT_REFUSED, EXIT_VALIDATION
+from gpustate.manifests import ClusterObjects, Component, PluginConfig
+from gpustate.manifests.build import build, node_labels
+from gpustate.manifests.kinds import KINDS
+from gpustate.reconcile.applying import Applied, Applier
+from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending
+from gpustate.reconcile.nodes import names_of
+from gpustate.reconcile.planning import Action, Target, plan
+
+IMAGES = {"devicePlugin": "p:v1", "gfd": "g:v1"}
+SETTINGS = ClusterObjects(
+    privileged_namespace=True, config=PluginConfig("configs", "a", {"a": "version: v1"})
+)
+PLUGIN = ("DaemonSet", "nvidia-device-plugin-daemonset")
+ABSENT = Target((), "gpu-operator", absent=True)
+ROLLED_OUT = {
+    "observedGeneration": 1,
+    "desiredNumberScheduled": 2,
+    "updatedNumberScheduled": 2,
+    "numberAvailable": 2,
+}
+
+
+def target(settings: ClusterObjects = SETTINGS, **more: Any) -> Target:
+    return Target(build(settings, IMAGES), settings.namespace, **more)
+
+
+def apply(objects: FakeObjects, wanted: Target) -> Applied:
+    clock = iter(range(1000))
+    applier = Applier(
+        objects, wanted, 5, sleep=lambda seconds: None, clock=lambda: float(next(clock))
+    )
+    return applier.apply(plan(objects, wanted))
+
+
+def actions(objects: FakeObjects, wanted: Target) -> dict[str, Action]:
+    return {
+        f"{one.item['kind']}/{one.item['metadata']['name']}": one.action
+        for one in plan(objects, wanted)
+    }
+
+
+@pytest.fixture
+def objects() -> FakeObjects:
+    """A cluster in which everything was applied."""
+    found = FakeObjects()
+    done = apply(found, target())
+    assert not done.failures
+    found.requests.clear()
+    return found
+
+
+def test_a_plan_reads_one_list_per_kind_and_writes_nothing(objects: FakeObjects) -> None:
+    assert set(actions(objects, target()).values()) == {Action.UNCHANGED}
+    lists = [one for one in objects.requests if one.startswith("list")]
+    assert lists == [f"list {kind.plural}" for kind in KINDS]
+    assert not objects.writes
+
+
+def test_a_second_apply_writes_nothing(objects: FakeObjects) -> None:
+    assert not apply(objects, target()).failures
+    assert not objects.writes
+
+
+def test_objects_are_applied_in_order_and_deleted_in_the_opposite_order() -> None:
+    objects = FakeObjects()
+    apply(objects, target())
+    names = [f"apply {one['kind']} {one['metadata']['name']}" for one in target().items]
+    assert objects.writes == names
+    objects.requests.clear()
+    assert not apply(objects, ABSENT).failures
+    assert objects.writes == [one.replace("apply", "delete") for one in reversed(names)]
+    assert not objects.items
+
+
+def test_fields_of_others_are_no_difference(objects: FakeObjects) -> None:
+    objects.edit(PLUGIN, ("metadata", "labels", "example.com/theirs"), "x")
+    assert set(actions(objects, target()).values()) == {Action.UNCHANGED}
+    apply(objects, target(replace(SETTINGS, mig_strategy="single")))
+    assert objects.items[PLUGIN]["metadata"]["labels"]["example.com/theirs"] == "x"
+
+
+def test_a_changed_field_of_ours_is_a_conflict_until_it_is_forced(objects: FakeObjects) -> None:
+    objects.edit(PLUGIN, ("spec", "updateStrategy", "rollingUpdate", "maxUnavailable"), 7)
+    (change,) = (one for one in plan(objects, target()) if one.action is Action.REFUSED)
+    assert [(one.field, one.before, one.after) for one in change.differences] == [
+        ("spec.updateStrategy.rollingUpdate.maxUnavailable", 7, 1)
+    ]
+    assert 'conflict with "kubectl-edit"' in change.reason
+    assert "--force-conflicts" in change.reason
+    refused = apply(objects, target())
+    assert not objects.writes
+    data = cluster_data("s", "n", refused.changes, refused)
+    assert list(exit_codes(data)) == [EXIT_REFUSED]
+    assert not apply(objects, target(force=True)).failures
+    assert objects.writes == [f"apply {PLUGIN[0]} {PLUGIN[1]}"]
+    assert set(actions(objects, target()).values()) == {Action.UNCHANGED}
+
+
+def test_one_refused_object_keeps_all_from_being_written() -> None:
+    objects = FakeObjects()
+    runtime_class = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "nvidia"},
+        "handler": "other",
+    }
+    objects.add(runtime_class)
+    done = apply(objects, target())
+    assert not objects.writes
+    (refused,) = (one for one in done.changes if one.action is Action.REFUSED)
+    assert refused.reason.startswith("it exists, is not gpustate's (managed by kubectl-create)")
+    assert [one.field for one in refused.differences] == ["handler"]
+
+
+def test_an_equal_object_of_others_is_left_alone_and_survives() -> None:
+    objects = FakeObjects()
+    objects.add(
+        {
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": "nvidia"},
+            "handler": "nvidia",
+        }
+    )
+    assert actions(objects, target())["RuntimeClass/nvidia"] is Action.FOREIGN
+    assert not apply(objects, target()).failures
+    assert not apply(objects, ABSENT).failures
+    assert list(objects.items) == [("RuntimeClass", "nvidia")]
+    assert "gpustate" not in set(objects.owners["RuntimeClass", "nvidia"].values())
+
+
+def test_an_object_of_the_operator_is_refused(objects: FakeObjects) -> None:
+    owner = {"kind": "ClusterPolicy", "name": "cluster-policy", "controller": True}
+    objects.items[PLUGIN]["metadata"]["ownerReferences"] = [owner]
+    (change,) = (one for one in plan(objects, target(force=True)) if one.action is Action.REFUSED)
+    assert change.reason.startswith("it belongs to ClusterPolicy cluster-policy")
+
+
+def test_what_the_policy_no_longer_has_is_pruned(objects: FakeObjects) -> None:
+    smaller = target(replace(SETTINGS, feature_discovery=Component(enabled=False), config=None))
+    found = actions(objects, smaller)
+    deleted = {name for name, action in found.items() if action is Action.DELETE}
+    assert "DaemonSet/gpu-feature-discovery" in deleted
+    assert "ConfigMap/configs" in deleted
+    assert "DaemonSet/nvidia-device-plugin-daemonset" not in deleted
+    assert not apply(objects, smaller).failures
+    assert set(actions(objects, smaller).values()) == {Action.UNCHANGED}
+
+
+def test_copied_labels_make_no_object_ours(objects: FakeObjects) -> None:
+    labels = {"app.kubernetes.io/managed-by": "gpustate", "gpustate.io/owner": "cluster-objects"}
+    copy = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "copy", "namespace": "gpu-operator", "labels": labels},
+    }
+    objects.add(copy)
+    assert "ServiceAccount/copy" not in actions(objects, target())
+
+
+def test_a_namespace_with_objects_of_others_is_kept(objects: FakeObjects) -> None:
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "theirs", "namespace": "gpu-operator"},
+        "data": {"a": "b"},
+    }
+    objects.add(theirs)
+    done = apply(objects, ABSENT)
+    assert not done.failures
+    assert done.notes == ["namespace/gpu-operator is kept, because others use it: configmap/theirs"]
+    assert set(objects.items) == {("Namespace", "gpu-operator"), ("ConfigMap", "theirs")}
+    assert not objects.items["Namespace", "gpu-operator"]["metadata"].get("labels")
+
+
+def test_a_foreign_namespace_gets_pod_security_labels_and_loses_only_these() -> None:
+    objects = FakeObjects()
+    objects.add(
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": "gpu-operator", "labels": {"team": "x"}},
+        }
+    )
+    assert not apply(objects, target()).failures
+    labels = objects.items["Namespace", "gpu-operator"]["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert "gpustate.io/owner" not in labels
+    assert set(actions(objects, target()).values()) == {Action.UNCHANGED}
+    assert not apply(objects, ABSENT).failures
+    assert objects.items["Namespace", "gpu-operator"]["metadata"]["labels"] == {"team": "x"}
+
+
+def node(name: str, **labels: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+
+
+def test_nodes_are_labelled_and_values_of_others_are_kept(objects: FakeObjects) -> None:
+    deploy = "nvidia.com/gpu.deploy.device-plugin"
+    for one in (node("gpu1"), node("gpu2", **{deploy: "false"}), node("other")):
+        objects.add(one)
+    wanted = target(labels=dict.fromkeys(("gpu1", "gpu2", "gone"), node_labels(SETTINGS)))
+    assert not apply(objects, wanted).failures
+    labels = {
+        name: objects.items["Node", name]["metadata"]["labels"]
+        for name in ("gpu1", "gpu2", "other")
+    }
+    assert labels["gpu1"] == node_labels(SETTINGS)
+    assert labels["gpu2"] == {**node_labels(SETTINGS), deploy: "false"}
+    assert not labels["other"]
+    assert ("Node", "gone") not in objects.items
+    objects.edit(("Node", "gpu1"), ("metadata", "labels", deploy), "false", "kubectl-label")
+    assert set(actions(objects, wanted).values()) <= {Action.UNCHANGED, Action.UPDATE}
+    assert not apply(objects, wanted).failures
+    assert objects.items["Node", "gpu1"]["metadata"]["labels"][deploy] == "false"
+    assert not apply(objects, ABSENT).failures
+    assert objects.items["Node", "gpu1"]["metadata"]["labels"] == {deploy: "false"}
+    assert objects.items["Node", "gpu2"]["metadata"]["labels"] == {deploy: "false"}
+
+
+def test_a_failed_request_ends_the_apply_and_is_reported(objects: FakeObjects) -> None:
+    objects.denied.add(f"apply {PLUGIN[0]} {PLUGIN[1]}")
+    done = apply(objects, target(replace(SETTINGS, mig_strategy="single")))
+    assert done.failures == [f"apply {PLUGIN[0]} {PLUGIN[1]} is forbidden; add a rule"]
+    assert list(exit_codes(cluster_data("s", "n", done.changes, done))) == [EXIT_ERROR]
+
+
+def test_a_refused_dry_run_refuses_the_object(objects: FakeObjects) -> None:
+    objects.denied.add(f"dry run of {PLUGIN[0]} {PLUGIN[1]}")
+    assert actions(objects, target())["/".join(PLUGIN)] is Action.REFUSED
+
+
+def test_pods_that_never_run_are_reported_with_their_reason(objects: FakeObjects) -> None:
+    objects.statuses = [{**ROLLED_OUT, "numberAvailable": 1}]
+    waiting = {"state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "gpu-operator", "labels": {"app": PLUGIN[1]}},
+        "spec": {"nodeName": "gpu1"},
+        "status": {"containerStatuses": [{"name": "nvidia-device-plugin", **waiting}]},
+    }
+    objects.items["Pod", "p"] = pod
+    done = apply(objects, target())
+    assert done.unready[1] == (
+        f"daemonset/{PLUGIN[1]}: 1 of 2 pods are available after 5 s; "
+        "p on gpu1: nvidia-device-plugin: ErrImagePull: not found"
+    )
+    assert list(exit_codes(cluster_data("s", "n", done.changes, done))) == [EXIT_VALIDATION]
+    objects.statuses = [{**ROLLED_OUT, "updatedNumberScheduled": 0}, ROLLED_OUT]
+    assert not apply(objects, target()).unready
+
+
+def test_the_document_has_every_object_and_the_page_those_that_change(objects: FakeObjects) -> None:
+    changes = plan(objects, target(replace(SETTINGS, mig_strategy="mixed")))
+    data = cluster_data("https://s", "gpu-operator", changes)
+    assert len(data["objects"]) == len(changes)
+    assert pending(data) == 2
+    text = ["".join(piece for piece, _ in one) for one in lines(data)]
+    assert text[0] == "cluster: https://s, namespace gpu-operator"
+    assert "  ~ daemonset/nvidia-device-plugin-daemonset  update" in text
+    assert text[-1] == f"  {len(changes) - 2} unchanged"
+    assert len(list(lines(data, whole=True))) > len(changes)
+
+
+def result(
+    name: str, *, gpus: bool = True, state: str = "driver", status: NodeStatus = NodeStatus.OK
+) -> NodeResult:
+    pci = [{"class_id": "030200"}] if gpus else [{"class_id": "068000"}]
+    facts: dict[str, object] = {"boot_id": f"boot-{name}", "machine_id": "", "pci": pci}
+    return NodeResult(name, status, states=[StateResult(state, Outcome.UNCHANGED)], facts=facts)
+
+
+def test_only_machines_with_gpus_and_without_a_failure_are_labelled() -> None:
+    objects = FakeObjects()
+    for name in ("a", "b", "c", "d", "e"):
+        one = node(f"node-{name}")
+        one["status"] = {"nodeInfo": {"bootID": f"boot-{name}"}}
+        objects.items["Node", f"node-{name}"] = one
+    results = [
+        result("a"),
+        result("b", gpus=False),
+        result("c", state="vfio"),
+        result("d", status=NodeStatus.FAILED),
+        result("elsewhere"),
+    ]
+    assert names_of(objects, results) == ["node-a"]
+    objects.requests.clear()
+    assert names_of(objects, results[1:4]) == []
+    assert not objects.requests
