@@ -136,6 +136,14 @@ TABLE = (
         ("node/test_lab_slurm.py", "proof/test_slurm_releases.py"),
         "slurmctld and slurmd of Debian 12 and 13",
     ),
+    Support(
+        Kind.SCHEDULER,
+        "Slurm 26.05",
+        (),
+        Level.RECORDED,
+        ("unit/schedulers/test_slurm.py",),
+        "output of slurmctld and slurmd of Debian unstable",
+    ),
 )
 
 

@@ -221,7 +221,7 @@ def _planned(
 ) -> tuple[Resolved, list[AnyState]]:
     """The states of one node; none for one that has nothing to go back from, or that could not be asked."""
     states = way.states if way is not None else ()
-    return Resolved(node, states), fleet.ordered(states, names)
+    return Resolved(node, states), fleet.ordered_back(states, names)
 
 
 def _request(

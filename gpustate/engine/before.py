@@ -22,7 +22,7 @@ from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
 from gpustate.formats.masking import MASK, mask, mask_data, with_secrets
-from gpustate.plan.make import Observations, applicable, observed_data
+from gpustate.plan.make import Observations, observed_data
 
 FORMAT = "gpustate.before/1"
 _RUN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
@@ -99,7 +99,10 @@ def record(
     bare = probe(removals)
     absent = {one.name for one in removals if one.name in bare and _is_empty(one, bare[one.name])}
     for state in states:
-        if state.name not in seen or applicable(state, observations.view) is not None:
+        if results[state.name].outcome is Outcome.NOT_APPLICABLE:
+            continue
+        if state.name not in seen:
+            found[state.name] = StateBefore(mask_data(parameters(state)))
             continue
         observed = observations.observed[state.name]
         given = parameters(state)
@@ -295,6 +298,8 @@ def _values(then: StateBefore, earlier: StateBefore | None) -> tuple[Mapping[str
             "what configured it before is not recorded: beside "
             f"{', '.join(sorted(then.pinned))} it keeps the parameters of the run"
         )
+    if not then.observed:
+        return None, "it could not be observed before the run"
     return None, "it was there before gpustate's records begin, so its parameters are unknown"
 
 
@@ -370,9 +375,10 @@ def differences(way: WayBack, observed: Mapping[str, object]) -> tuple[str, ...]
         observed: of the node afterwards, by state.
     """
     found: list[str] = []
+    validating = {state.name for state in way.states if state.validating}
     for name, then in way.before.items():
         now = observed.get(name)
-        if not isinstance(now, Mapping):
+        if not isinstance(now, Mapping) or name in validating:
             continue
         for key in sorted(then.keys() & now.keys()):
             was, is_ = then[key], now[key]

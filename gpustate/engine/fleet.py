@@ -227,6 +227,15 @@ def ordered(states: Sequence[AnyState], known: Collection[str] = frozenset()) ->
     return [by_name[name] for name in order(graph)]
 
 
+def ordered_back(
+    states: Sequence[AnyState], known: Collection[str] = frozenset()
+) -> list[AnyState]:
+    """States of a rollback: first those that are removed, in reverse, then the others in dependency order."""
+    gone = [state for state in states if state.absent]
+    rest = [state for state in states if not state.absent]
+    return [*ordered(gone, known), *ordered(rest, known)]
+
+
 def resolve_all(request: Request) -> list[tuple[Resolved, list[AnyState]]]:
     """Resolve and check the states of every node before the first connection; the result is cached.
 
@@ -326,7 +335,7 @@ def run(
             plan,
             node,
             options,
-            lambda states: ordered(states, request.known),
+            lambda states: ordered_back(states, request.known),
             stop,
             tell,
             lambda: _session(plan[0].node),

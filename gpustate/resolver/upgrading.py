@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
+from copy import copy
+from typing import Any
 
 from gpustate.core.policy import Policy, build, parameters
 from gpustate.errors import UsageError
@@ -36,7 +39,28 @@ def with_driver(policy: Policy, driver: str, place: str) -> Policy:
     }
     new = build(type(state), {**parameters(state), **wanted}, place="--driver")
     states = [new if one is state else one for one in policy.states]
-    return policy.but(*states, last=[("states", state.name, key) for key in wanted])
+    bare = copy(policy)
+    # A version beside another branch would be a contradiction.
+    bare.groups, bare.nodes = (
+        _without(overrides, state.name, wanted) for overrides in (policy.groups, policy.nodes)
+    )
+    return bare.but(*states, last=[("states", state.name, key) for key in wanted])
+
+
+def _without(
+    overrides: Mapping[str, Mapping[str, Any]], state: str, keys: Collection[str]
+) -> dict[str, dict[str, Any]]:
+    """Overrides without some parameters of a state."""
+
+    def kept(name: str, values: Any) -> Any:
+        if name != state:
+            return values
+        return {key: value for key, value in values.items() if key not in keys}
+
+    return {
+        scope: {name: kept(name, values) for name, values in body.items()}
+        for scope, body in overrides.items()
+    }
 
 
 __all__ = ["with_driver"]

@@ -181,7 +181,7 @@ class ScheduledMaintenance:
             if scheduler is None:
                 raise RefusedError(self._no_access(subject, kind))
             found.append(scheduler)
-        held = _Held()
+        held, failed = _Held(), False
         with self._lock:
             self._held[subject.node.name] = held
         name = subject.node.name
@@ -193,6 +193,7 @@ class ScheduledMaintenance:
         try:
             for scheduler in found:
                 member = scheduler.member(subject.facts, name)
+                failed = failed or (member.hold is not None and member.hold.phase == "failed")
                 scheduler.enter(why, say, leave)
                 self._gate.enter(scheduler)
                 self._slots.take(scheduler, member, name, say, leave)
@@ -209,6 +210,9 @@ class ScheduledMaintenance:
                         f"{scheduler.title}: {member.name} was returned to service by someone else"
                     )
         except GpustateError as error:
+            if failed:  # an earlier change is still why it is out of service
+                self._leave(subject, str(error))
+                raise
             # Nothing was changed yet, so there is no reason to keep it out of service.
             left, stuck = self._release(subject, say)
             left += stuck

@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -29,6 +29,8 @@ PHASES = ("queued", "held", "drained", "changing", "validating", "released", "fa
 _LOOK_S = 2.0
 _PUBLISH_S = 5.0
 _CHECK_S = 60.0
+#: How long the nodes wait for a place that does not answer.
+_VISIT_S = 1.0
 _UNTOUCHED = (NodeStatus.REFUSED, NodeStatus.LOCKED)
 #: Checks nodes again, by name and with the seconds since they began: what is wrong with those that are not well.
 Check = Callable[[Mapping[str, float]], Mapping[str, str]]
@@ -117,6 +119,9 @@ class Waves:
     _checking: Future[Mapping[str, str]] | None = None
     _checked_at: float = 0.0
     _last_check: bool = False
+    _visiting: Future[dict[int, str]] | None = None
+    _requests: dict[int, str] = field(default_factory=dict[int, str])
+    _desk: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     _checker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -149,10 +154,8 @@ class Waves:
             for name, why in never_begins(self.rollout, self._progress, decision.stop).items():
                 self._set(name, "skipped", why)
         self._tell(decision)
-        over = decision.over and not busy
-        self._publish(last=over)
-        if over:
-            self._checker.shutdown(wait=False, cancel_futures=True)
+        if decision.over and not busy:
+            self._leave()
         return Turn(decision.start, decision.over, self._wait_s(decision))
 
     def _wait_s(self, decision: Decision) -> float:
@@ -212,16 +215,24 @@ class Waves:
         return [*self.boards, *(one for one in self.gate.entered if isinstance(one, Board))]
 
     def _look(self) -> None:
-        """See whether somebody paused or aborted it."""
-        if self.clock() - self._looked < _LOOK_S:
+        """Publish how far it is, and see whether somebody paused or aborted it.
+
+        A server that does not answer is waited for in a thread of its own, so it delays the nodes of others little.
+        """
+        if self._visiting is None:
+            places = self._places()
+            if not places or self.clock() - self._looked < _LOOK_S:
+                return
+            self._looked = self.clock()
+            self._visiting = self._desk.submit(self._visit, places, self._news())
+        wait([self._visiting], _VISIT_S)
+        if not self._visiting.done():
             return
-        self._looked = self.clock()
-        texts = [board.control() for board in self._places()]
-        if None in texts:
-            return  # a place that cannot be read now lifts no pause
-        controls = [one for text in texts if (one := read_control(text or "", self.run))]
-        aborts = [str(one) for one in controls if one.action == ABORT]
-        pauses = [str(one) for one in controls if one.action != ABORT]
+        self._requests |= self._visiting.result()
+        self._visiting = None
+        found = [one for text in self._requests.values() if (one := read_control(text, self.run))]
+        aborts = [str(one) for one in found if one.action == ABORT]
+        pauses = [str(one) for one in found if one.action != ABORT]
         paused = pauses[0] if pauses else ""
         with self._lock:
             self.gate.paused, self.gate.aborted = paused, bool(aborts)
@@ -230,6 +241,14 @@ class Waves:
                 paused=paused,
                 stopped=self._progress.stopped or (aborts[0] if aborts else ""),
             )
+
+    def _visit(self, places: Sequence[Board], progress: str | None) -> dict[int, str]:
+        """Publish at every place, and read its request; one that cannot be read now keeps the one that it had."""
+        if progress is not None:
+            for board in places:
+                board.publish(progress)
+        texts = {id(board): board.control() for board in places}
+        return {place: text for place, text in texts.items() if text is not None}
 
     # --- soak time ---------------------------------------------------------------------
 
@@ -343,16 +362,20 @@ class Waves:
             return f"waits for wave {wave}"
         return self._decision.why or "waits for a slot"
 
-    def _publish(self, *, last: bool) -> None:
-        """Show it where colleagues look, after a change and every few seconds at most."""
-        places = self._places()
+    def _news(self) -> str | None:
+        """What is to be published, after a change and every few seconds at most; ``None``: nothing."""
         at, before = self._published
-        if not places or (self.clock() - at < _PUBLISH_S and not last):
-            return
+        if self.clock() - at < _PUBLISH_S:
+            return None
         made = self.document()
         text = json.dumps(made, separators=(",", ":"))
-        if text.replace(made["updated"], "") == before and not last:
-            return
+        if text.replace(made["updated"], "") == before:
+            return None
         self._published = (self.clock(), text.replace(made["updated"], ""))
-        for board in places:
-            board.publish("" if last else text)
+        return text
+
+    def _leave(self) -> None:
+        """It is over: nothing is shown any more."""
+        self._desk.submit(self._visit, self._places(), "").result()
+        self._desk.shutdown()
+        self._checker.shutdown(wait=False, cancel_futures=True)

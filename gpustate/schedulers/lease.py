@@ -160,14 +160,19 @@ class ClusterLease:
         with self._lock:
             if not self._identity:
                 return
-            try:
-                lease = self._api.lease(NAMESPACE, NAME)
-                if lease is None or standing(lease).holder != self._identity:
+            shown = {PROGRESS: progress} if progress else {PROGRESS: "", CONTROL: ""}
+            for _ in range(_CONFLICTS):
+                try:
+                    lease = self._api.lease(NAMESPACE, NAME)
+                    if lease is None or standing(lease).holder != self._identity:
+                        return
+                    _annotate(self._api, lease, shown)
                     return
-                shown = {PROGRESS: progress} if progress else {PROGRESS: "", CONTROL: ""}
-                _annotate(self._api, lease, shown)
-            except ClusterError:
-                return
+                except RefusedRequest as error:
+                    if error.status != 409:
+                        return
+                except ClusterError:
+                    return
 
     def control(self) -> str | None:
         """The request to the run; ``None``: the server does not answer."""

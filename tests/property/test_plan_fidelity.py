@@ -112,6 +112,9 @@ FIELDS: dict[tuple[str, str], st.SearchStrategy[Any]] = {
     ("gpustate.states.cdi.reading", "proc"): st.just("/proc"),
     # Layouts have a property test of their own, over the simulator: test_mig_simulator.py.
     ("gpustate.states.mig.observed", "gpus"): st.just(()),
+    ("gpustate.states.gds", "offered"): st.lists(
+        st.sampled_from(("2.26.6-1", "2.17.5-1")), unique=True
+    ).map(tuple),
     ("gpustate.states.mig.observed", "folder"): st.just("/var/lib/gpustate/mig"),
     ("gpustate.states.docker", "files"): _JSON,
     ("gpustate.states.docker.query", "originals"): _JSON,

@@ -29,7 +29,7 @@ FIRST = (
         "test_network_faults",
         "test_bake",
     ),
-    *("test_containerd_configurations", "test_runtime_configurations"),
+    *("test_rollout_points", "test_containerd_configurations", "test_runtime_configurations"),
 )
 ALONE = ("test_bench",)
 #: These wait for processors that others want.

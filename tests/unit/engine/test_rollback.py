@@ -114,6 +114,32 @@ def test_a_second_rollback_does_nothing_and_that_of_a_rollback_goes_forth(node: 
     assert node.files() == {"a": "two"}
 
 
+def test_killed_in_the_middle_of_a_rollback_it_converges(node: Node) -> None:
+    flag = node.folder / "state/kill"
+    script = (
+        f'if [ -e {flag} ]; then rm {flag}; kill -9 "$(cat "$R/pid")"; exit 1; fi; '
+        f"printf old >{node.path('c')}"
+    )
+    old = (
+        First(path=node.path("a"), text="one"),
+        Third(path=node.path("c"), text="old", script=script),
+    )
+    node.apply(*old)
+    then = node.files()
+    run = node.apply(
+        First(path=node.path("a"), text="two"), Third(path=node.path("c"), text="new")
+    ).run
+    flag.touch()
+    killed = node.back()
+    assert killed.status is NodeStatus.FAILED
+    assert "killed" in "; ".join((killed.reason, *killed.notes))
+    assert node.files() == {"a": "one", "c": "new"}
+    # Without a name it is still the run that the killed rollback was to undo.
+    assert node.way().run == run
+    assert node.back().status is NodeStatus.OK
+    assert node.files() == then
+
+
 def test_an_earlier_run_takes_what_followed_with_it(node: Node) -> None:
     node.apply(First(path=node.path("a"), text="one"))
     run = node.apply(First(path=node.path("a"), text="two")).run
@@ -297,6 +323,24 @@ def test_others_of_the_failed_wave_go_back_and_earlier_ones_stay(tmp_path: Path)
         "f.early",
     ]
     assert done.exit_code == 7
+
+
+def test_what_could_not_be_observed_stays_unless_it_was_recorded() -> None:
+    rows = {"first": StateBefore({"text": "two"})}
+    way = before.way_back((RunBefore("r", states=rows),), "r", KINDS)
+    assert "it could not be observed before the run" in way.stays[0]
+    earlier = RunBefore("q", states={"first": StateBefore({"text": "one"})})
+    way = before.way_back((earlier, RunBefore("r", states=rows)), "r", KINDS)
+    assert [getattr(state, "text", "") for state in way.states] == ["one"]
+
+
+def test_what_a_run_added_goes_first_in_reverse_then_the_rest_goes_back() -> None:
+    states = [
+        First(), Second(ensure="absent"), Third(ensure="absent"), Versioned(),
+    ]  # fmt: skip
+    names = [state.name for state in fleet.ordered_back(states)]
+    assert set(names[:2]) == {"second", "third"}
+    assert set(names[2:]) == {"first", "versioned"}
 
 
 @given(st.binary(max_size=60))

@@ -163,6 +163,32 @@ def test_a_node_that_cannot_be_drained_is_released_unchanged() -> None:
     assert scheduler.calls == ["hold changes driver", "drain gpu", "release"]
 
 
+def test_a_node_that_failed_before_and_cannot_be_drained_stays_held() -> None:
+    """Its rollback, or the next apply, has not begun: what it was changed by is still in place."""
+    hold = Hold("r1", "ann@ops1", "changes driver", "failed", "")
+    scheduler = FakeScheduler(
+        current=Member("n1", ready=True, schedulable=False, hold=hold),
+        fails={"drain": NotDrainedError("pod a/b stays")},
+    )
+    with pytest.raises(NotDrainedError, match="pod a/b stays"):
+        maintenance(Kubernetes=scheduler).begin(subject(), said, never)
+    assert scheduler.calls == ["hold changes driver", "drain gpu", "note failed"]
+
+
+def test_a_failed_change_is_followed_by_its_rollback_in_the_same_run() -> None:
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    found.end(subject(), "driver failed", said)
+    hold = Hold("r2", "ann@ops1", "changes driver", "failed", "")
+    scheduler.current = Member("n1", ready=True, schedulable=False, hold=hold)
+    scheduler.calls.clear()
+    found.begin(subject(), said, never)
+    assert found.end(subject(), "", said) == ()
+    assert scheduler.calls[0] == "hold changes driver"
+    assert scheduler.calls[-1] == "release"
+
+
 @pytest.mark.parametrize(
     ("agent", "words"),
     [
@@ -301,3 +327,21 @@ def test_a_plan_names_what_leaves_and_what_cannot() -> None:
     assert note.startswith("apply would refuse: ")
     assert "cordoned by bob" in note
     assert foreign.calls == []
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "words"), [(0.0, "without a time limit"), (60.0, "60 s at most")]
+)
+def test_a_plan_says_what_is_waited_for_and_how_long(limit_s: float, words: str) -> None:
+    scheduler = FakeScheduler()
+    scheduler.found = (
+        Workload("a/job", gpu=True, problem="a budget", waited=True),
+        Workload("a/train", gpu=True),
+    )
+    policy = DrainPolicy("app=job", limit_s)
+    plan = ScheduledMaintenance(lambda node, kind: scheduler, "r2", "ann@ops1", policy)
+    first, *stuck = plan.preview(subject())
+    assert first.endswith(
+        f"; waits for a/job to complete, {words}; GPU workloads that leave: a/train"
+    )
+    assert stuck == (["cannot be drained: a/job: a budget"] if limit_s else [])

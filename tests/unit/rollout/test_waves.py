@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from gpustate.engine import fleet
 from gpustate.engine.events import Event
 from gpustate.engine.turns import Turn
 from gpustate.errors import UsageError
-from gpustate.rollout import windows
+from gpustate.rollout import waves, windows
 from gpustate.rollout.board import Control
 from gpustate.rollout.strategy import Strategy
 from gpustate.rollout.waves import Check, Waves, cut
@@ -303,3 +304,23 @@ def test_the_phase_of_every_node_is_shown_with_the_reason() -> None:
     assert (shown["n1"]["phase"], shown["n1"]["why"]) == ("changing", "stage 1: driver")
     assert shown["n2"]["phase"] == "failed"
     assert (shown["n5"]["phase"], shown["n5"]["why"]) == ("queued", "waits for wave 1")
+
+
+def test_a_place_that_does_not_answer_delays_no_node_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waves, "_VISIT_S", 0.02)
+    answers = threading.Event()
+
+    class Slow(Desk):
+        def control(self) -> str | None:
+            answers.wait(30)
+            return ""
+
+    here = Desk(Control("r1", "abort", "bob@ops2", "10:00").text())
+    loop = Loop(Strategy(("2",)), desk=Slow())
+    assert loop.step().start == ("n0", "n1")
+    answers.set()
+    loop.until(lambda _: loop.waves._visiting is None)
+    loop.waves.boards = (here, Desk(None))
+    assert loop.until(lambda turn: turn.over).start == (), "one place alone is enough for a request"

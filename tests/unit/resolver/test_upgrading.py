@@ -1,0 +1,45 @@
+"""A policy with another driver version than it requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpustate import Policy
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.policy import parameters, resolve
+from gpustate.errors import PolicyError, UsageError
+from gpustate.resolver.upgrading import with_driver
+from gpustate.states.driver import DriverInstalled
+from gpustate.states.nouveau import NouveauBlacklisted
+
+NODE = InventoryNode("gpu1", vars={"gpustate": {"driver": {"branch": 570, "load": False}}})
+
+
+@pytest.mark.parametrize(
+    ("driver", "version", "branch"), [("580", None, 580), ("580.65.06", "580.65.06", None)]
+)
+def test_it_wins_over_policy_group_node_and_lock_file(
+    driver: str, version: str | None, branch: int | None
+) -> None:
+    old = DriverInstalled(
+        version="570.211.01", locked={"libcuda1": "570.211.01-1"}, module_type="open"
+    )
+    policy = Policy(NouveauBlacklisted(), old, nodes={"gpu1": {"driver": {"branch": 570}}})
+    locked = policy.with_locks({"gpu1": {"driver": {"version": "570.211.01"}}}, "gpustate.lock")
+    upgraded = with_driver(locked, driver, "policy.py")
+    (state,) = (s for s in resolve(upgraded, NODE).states if s.name == "driver")
+    found = parameters(state)
+    assert (found["version"], found["branch"], found["locked"]) == (version, branch, {})
+    assert (found["module_type"], found["load"]) == ("open", False)
+    assert [s.name for s in upgraded.states] == ["nouveau", "driver"]
+
+
+def test_a_policy_without_a_driver_is_refused() -> None:
+    for policy in (Policy(NouveauBlacklisted()), Policy(DriverInstalled(ensure="absent"))):
+        with pytest.raises(UsageError, match="the policy has no driver to upgrade"):
+            with_driver(policy, "580", "policy.py")
+
+
+def test_what_is_no_version_is_refused() -> None:
+    with pytest.raises(PolicyError, match="must be a driver version"):
+        with_driver(Policy(DriverInstalled()), "newest", "policy.py")
