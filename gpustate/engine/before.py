@@ -355,15 +355,18 @@ def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
         if last is None or observed is None:
             continue
         try:
-            left = {one.field: one for one in last.plan(observed).changes if one.path}
-            goes = {one.field for one in state.plan(observed).changes if one.path}
+            left = [one for one in last.plan(observed).changes if one.path]
+            goes = {(one.field, one.path) for one in state.plan(observed).changes}
         except Exception:  # noqa: BLE001  evaluated again in its stage
             continue
         then = way.before.get(state.name, {})
-        for name in left.keys() & goes:
-            now = left[name].before
-            if now is not None and name in then and mask_data(now) != then[name]:
-                found[str(left[name].path)] = None
+        for one in left:
+            was = then.get(one.field, one.before)
+            if isinstance(was, Mapping) and not isinstance(one.before, Mapping):
+                was = was.get(one.path)  # one change for each of several files
+            written = (one.field, one.path) in goes and one.before is not None
+            if written and mask_data(one.before) != was:
+                found[str(one.path)] = None
     return tuple(found)
 
 
@@ -375,9 +378,10 @@ def differences(way: WayBack, observed: Mapping[str, object]) -> tuple[str, ...]
         observed: of the node afterwards, by state.
     """
     found: list[str] = []
+    validating = {state.name for state in way.states if state.validating}
     for name, then in way.before.items():
         now = observed.get(name)
-        if not isinstance(now, Mapping):
+        if not isinstance(now, Mapping) or name in validating:
             continue
         for key in sorted(then.keys() & now.keys()):
             was, is_ = then[key], now[key]

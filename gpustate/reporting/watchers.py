@@ -9,7 +9,7 @@ from typing import Any
 from gpustate.clock import timestamp
 from gpustate.engine import fleet
 from gpustate.engine.events import Event
-from gpustate.reporting import audit, webhook
+from gpustate.reporting import audit
 from gpustate.reporting.runs import Outcome, Run, one_line
 from gpustate.reporting.stream import EventStream
 
@@ -87,8 +87,12 @@ class Watchers:
 
     def notify(self) -> None:
         """POST the outcome to the webhooks, after everything else: they may be slow."""
-        for url in self._webhooks if self._body else ():
-            if reason := webhook.send(url, self._body):
+        if not self._webhooks or not self._body:
+            return
+        from gpustate.reporting import post  # urllib's import takes a while
+
+        for url in self._webhooks:
+            if reason := post.send(url, self._body):
                 self._warn(reason)
 
     def _write(self, kind: str, text: str, node: str = "", state: str = "", **more: Any) -> None:

@@ -112,6 +112,9 @@ FIELDS: dict[tuple[str, str], st.SearchStrategy[Any]] = {
     ("gpustate.states.cdi.reading", "proc"): st.just("/proc"),
     # Layouts have a property test of their own, over the simulator: test_mig_simulator.py.
     ("gpustate.states.mig.observed", "gpus"): st.just(()),
+    ("gpustate.states.gds", "offered"): st.lists(
+        st.sampled_from(("2.26.6-1", "2.17.5-1")), unique=True
+    ).map(tuple),
     ("gpustate.states.mig.observed", "folder"): st.just("/var/lib/gpustate/mig"),
     ("gpustate.states.docker", "files"): _JSON,
     ("gpustate.states.docker.query", "originals"): _JSON,
@@ -343,10 +346,15 @@ def test_a_plan_and_its_observation_survive_json(name: str, data: st.DataObject)
 
 #: States, with fields of theirs that a rollback does not bring back, and the reason.
 STAYS: dict[str, dict[str, str]] = {
+    "container-toolkit": {"config_access": "a file that users may read stays readable"},
     "dev-char": dict.fromkeys(
         ("rule_text", "missing"), "links that exist harm nothing, and need no rule while they do"
     ),
     "driver-repository": {"folder_access": "a directory that apt cannot read is not broken again"},
+    "gds": dict.fromkeys(
+        ("built", "says"), "a module that no package brought is replaced by one that goes again"
+    ),
+    "nvlsm": {"loaded": "modules stay loaded until the next boot"},
     "nouveau": dict.fromkeys(
         ("loaded", "bound", "initramfs"), "the next boot loads nouveau; a rollback does not"
     ),

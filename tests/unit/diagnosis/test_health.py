@@ -85,7 +85,7 @@ def test_links_that_are_down_on_all_gpus_of_a_model_are_how_they_are_wired() -> 
 
 
 def test_an_xid_fails_a_gpu_unless_its_driver_says_that_nothing_is_to_be_done() -> None:
-    log = (Xid("0000:03:00", 95, 2, "x"),)
+    log = (Xid("0000:03:00", 95, 2, 100.0, "x"),)
     (fixed,) = health.judge(NVML, log)
     assert (fixed.gpu, fixed.level) == (2, "warning")
     (found,) = health.judge(with_gpu(health=None), log)
@@ -95,8 +95,8 @@ def test_an_xid_fails_a_gpu_unless_its_driver_says_that_nothing_is_to_be_done() 
 
 
 def test_xids_of_programs_are_no_finding_and_one_of_a_gpu_that_is_gone_is() -> None:
-    assert health.judge(with_gpu(health=None), (Xid("0000:03:00", 13, 9, ""),)) == ()
-    (found,) = health.judge(NVML, (Xid("0000:99:00", 79, 1, ""),))
+    assert health.judge(with_gpu(health=None), (Xid("0000:03:00", 13, 9, 1.0, ""),)) == ()
+    (found,) = health.judge(NVML, (Xid("0000:99:00", 79, 1, 1.0, ""),))
     assert (found.gpu, found.pci, found.level) == (None, "0000:99:00.0", "failed")
 
 

@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustate import Plan, Policy, State, Step, ops
+from gpustate.core.change import Change
+from gpustate.core.facts import FactsQuery, NodeView
 from gpustate.core.inventory import Connection, Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Resolved
@@ -21,6 +23,7 @@ from gpustate.engine.before import RunBefore, StateBefore
 from gpustate.engine.probing import query_node
 from gpustate.errors import RefusedError
 from gpustate.formats import masking
+from gpustate.plan.make import Observations
 from gpustate.remote.session import Session
 from gpustate.rollout.decide import Place, Rollout
 from gpustate.rollout.waves import Waves
@@ -209,6 +212,46 @@ def test_a_file_that_something_else_has_changed_since_is_named(node: Node) -> No
     for text in ("one", "two"):
         (node.folder / "a").write_text(text)
         assert node.back(checks=(check,)).status is NodeStatus.OK
+
+
+def test_of_several_files_each_is_compared_with_its_own_text() -> None:
+    """An interrupted rollback has restored one of them already."""
+
+    class Several(State[Any]):
+        """Files in one field, a change for each."""
+
+        name: ClassVar[str] = "several"
+        text: str = ""
+
+        def probe(self, node: Any) -> Any:
+            raise NotImplementedError
+
+        def desired(self, observed: Any) -> Any:
+            raise NotImplementedError
+
+        def plan(self, observed: Any) -> Plan:
+            rows = {path: text for path, text in observed.items() if text != self.text}
+            return Plan(
+                tuple(Change("files", text, self.text, path=path) for path, text in rows.items())
+            )
+
+        def apply(self, observed: Any, plan: Plan) -> Iterator[Step]:
+            raise NotImplementedError
+
+    way = before.WayBack(
+        "r",
+        (Several(text="old"),),
+        before={"several": {"files": {"/a": "old", "/b": "old"}}},
+        applied={"several": Several(text="new")},
+    )
+
+    def changed(**texts: str) -> tuple[str, ...]:
+        view = NodeView("n", (), {}, FactsQuery().placeholder())
+        seen = {f"/{name}": text for name, text in texts.items()}
+        return before.changed_since(way, Observations(view, {"several": seen}))
+
+    assert changed(a="old", b="new") == ()
+    assert changed(a="theirs", b="new") == ("/a",)
 
 
 def test_what_differs_afterwards_is_named() -> None:

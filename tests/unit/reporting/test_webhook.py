@@ -12,7 +12,7 @@ import pytest
 from gpustate.core.inventory import InventoryNode
 from gpustate.errors import UsageError
 from gpustate.formats import masking
-from gpustate.reporting import webhook
+from gpustate.reporting import post, webhook
 
 
 class Receiver(ThreadingHTTPServer):
@@ -77,17 +77,17 @@ def test_only_what_may_pass_is_tried_again(
     receiver = Receiver(*statuses)
     receivers.append(receiver)
     waits: list[float] = []
-    failed = webhook.send(receiver.url, b'{"a": 1}\n', waits.append)
+    failed = post.send(receiver.url, b'{"a": 1}\n', waits.append)
     assert failed == (f"webhook of 127.0.0.1: {reason}" if reason else "")
     assert receiver.bodies == [b'{"a": 1}\n'] * attempts
-    assert waits == list(webhook.PAUSES_S)[: attempts - 1]
+    assert waits == list(post.PAUSES_S)[: attempts - 1]
 
 
 def test_a_receiver_that_is_not_there_is_named_without_its_url() -> None:
     receiver = Receiver(200)
     receiver.shutdown()
     receiver.server_close()
-    failed = webhook.send(receiver.url, b"{}", lambda _: None)
+    failed = post.send(receiver.url, b"{}", lambda _: None)
     assert failed == "webhook of 127.0.0.1: Connection refused"
 
 
