@@ -371,17 +371,19 @@ def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
 
 
 def differences(way: WayBack, observed: Mapping[str, object]) -> tuple[str, ...]:
-    """What differs from before the run once the node went back.
+    """What differs from before the run once the node went back, of states that do not go back by themselves.
+
+    The others are verified: each has nothing to do any more.
 
     Args:
         way: of the node.
         observed: of the node afterwards, by state.
     """
     found: list[str] = []
-    validating = {state.name for state in way.states if state.validating}
+    verified = {state.name for state in way.states}
     for name, then in way.before.items():
         now = observed.get(name)
-        if not isinstance(now, Mapping) or name in validating:
+        if not isinstance(now, Mapping) or name in verified:
             continue
         for key in sorted(then.keys() & now.keys()):
             was, is_ = then[key], now[key]

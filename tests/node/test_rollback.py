@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import shares
 from commands import GPUSTATE, Ran, gpustate
 
 from gpustate_lab.api import Lab
@@ -109,8 +110,22 @@ class Bench:
         return {name: self.said(command) for name, command in commands.items()}
 
 
+#: What is tried on a node; another share with each commit.
+TRIALS = (
+    "a_driver_goes_up_and_back_with_all_that_belongs_to_it",
+    "foreign_changes_since_the_run_stay_and_those_of_ours_are_named",
+    "a_version_that_is_gone_is_named_by_the_plan_and_nothing_is_changed",
+    "killed_in_the_middle_of_a_rollback_it_converges",
+    "an_upgrade_that_fails_goes_back_by_itself",
+    "an_upgrade_to_a_version_that_is_not_offered_is_one_line",
+)
+TAKEN = shares.share("rollbacks on a node", TRIALS, most=1)
+
+
 @pytest.fixture
-def on(lab: Lab, node12: Node, tmp_path: Path) -> Bench:
+def on(request: pytest.FixtureRequest, lab: Lab, node12: Node, tmp_path: Path) -> Bench:
+    if request.node.name.removeprefix("test_") not in TAKEN:
+        pytest.skip("not in this commit's share")
     bench = Bench(lab, node12, tmp_path)
     config = node12.root / "etc/containerd/config.toml"
     config.parent.mkdir(parents=True, exist_ok=True)
