@@ -235,10 +235,12 @@ class SlurmGresConfigured(State[Observed]):
             "features": self.features,
             "gres_path": self.gres_path,
             "node_file": self.node_file,
+            "drop_in": _DROP_IN,
         }
         writes = {
             self.gres_path: f"put {shlex.quote(self.gres_path)} - -",
             self.node_path: f"put {shlex.quote(self.node_path)} 0644 own",
+            self.drop_in_path: f"{{ put {shlex.quote(self.drop_in_path)} 0644 own; systemctl daemon-reload; }}",
         }
         label = f"write {self.gres_path}"
         yield first_boot.compute_files("slurm", json.dumps(options, sort_keys=True), writes, label)

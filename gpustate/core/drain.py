@@ -164,7 +164,6 @@ def _values(
 def _value(
     path: tuple[str, ...], value: Any, wanted: str, places: Mapping[tuple[str, ...], str]
 ) -> Any:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
     if wanted == "EvictionRules":
         return value
     if wanted == "bool" and not isinstance(value, bool):
@@ -172,10 +171,14 @@ def _value(
     if wanted == "str" and not isinstance(value, str):
         raise _error(path, places, f"is {quote(value)}, wanted a label selector such as app=train")
     if wanted == "float":
-        if not number or not 0 <= value <= _LONGEST_S:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 <= value <= _LONGEST_S
+        ):
             raise _error(path, places, f"is {quote(value)}, wanted seconds, 0 for no limit")
         return float(value)
-    whole = number and isinstance(value, int) and 0 <= value <= _LONGEST_S
+    whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LONGEST_S
     if wanted == "int | None" and value is not None and not whole:
         raise _error(path, places, f"is {quote(value)}, wanted whole seconds")
     return value

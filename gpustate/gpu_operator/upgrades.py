@@ -169,12 +169,13 @@ def section(pace: Sequence[str], drain: DrainPolicy | None) -> dict[str, Any]:
             "timeoutSeconds": int(drain.wait_timeout_s),
         }
     found["podDeletion"] = _written(drain.gpu_pods)
-    found["drain"] = {"enable": drain.node_after_gpu_pods}
+    node: dict[str, Any] = {"enable": drain.node_after_gpu_pods}
+    found["drain"] = node
     if drain.node_after_gpu_pods:
-        found["drain"].update(_written(drain.node))
+        node.update(_written(drain.node))
         selector = drain.node.pod_selector.removesuffix(SKIP_DRAIN).removesuffix(",")
         if selector:
-            found["drain"]["podSelector"] = selector
+            node["podSelector"] = selector
     return found
 
 

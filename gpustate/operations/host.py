@@ -397,12 +397,11 @@ def _comparable(
 
 def _operation(node: Node, name: str, arguments: Mapping[str, Any]) -> _Operation:
     # The arguments of a state are one object for all nodes, and kept with it, so that its id is not used again.
-    shared: dict[int, _Operation] | None = node.shared.get(_Operation)
-    if shared is None:
+    if _Operation not in node.shared:
         # A new run: pyinfra would keep the content of local files for ever.
         util.TEMPLATES.clear()
         util.FILE_SHAS.clear()
-        shared = node.shared.setdefault(_Operation, {})
+    shared: dict[int, _Operation] = node.shared.setdefault(_Operation, {})
     found = shared.get(id(arguments))
     if found is None:
         function = names.find(name)

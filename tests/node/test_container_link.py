@@ -99,7 +99,7 @@ def test_a_container_without_gpus_is_explained(lab: Lab, proven: Node, point: Br
         found = checks(proven)
         assert found["container"]["outcome"] == "failed", found
         evidence = found["container"]["evidence"]
-        assert kind.says in evidence
+        assert kind.summary in evidence
         assert all(word in evidence for word in point.words), evidence
         assert found["container"]["remedy"] == kind.remedy
         assert "toolkit-ready" not in proven.run("ls /run/nvidia/validations", check=False).stdout

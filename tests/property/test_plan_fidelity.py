@@ -139,7 +139,7 @@ _RUNTIMES = ("containerd", "crio", "docker", "k0s", "microk8s")
 #: Fields that follow from others, which are the ones a plan tells.
 FOLLOWS: dict[str, frozenset[str]] = {
     **dict.fromkeys(_RUNTIMES, frozenset({"digest", "found", "dead"})),
-    "k3s": frozenset({"late"}),
+    "k3s": frozenset({"late", "active"}),
 }
 
 #: Modules below ``tests/support/observed``, one a state that wants it: more of the tables above, and ``possible``.

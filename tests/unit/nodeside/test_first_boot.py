@@ -34,6 +34,7 @@ NVML = NvmlFacts(
     source="nvml", driver_loaded=True, driver_version="580.65.06", cuda_version="13.0", gpus=(GPU,)
 )
 SHARED = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 4}]}}\n"
+DROP_IN = "/etc/systemd/system/slurmd.service.d/gpustate.conf"
 FOREIGN = "# mine\nNodeName=other Name=gpu File=/dev/nvidia0\n"
 
 
@@ -74,13 +75,17 @@ def settled(state: AnyState, files: dict[str, str]) -> tuple[str, dict[str, Any]
         (GpuLabelsWritten(), {}, [PATH]),
         (GpuLabelsWritten(), {CONFIG_PATH: SHARED}, [PATH]),
         (GpuLabelsWritten(mig_strategy="mixed"), {CONFIG_PATH: SHARED}, [PATH]),
-        (SlurmGresConfigured(), {}, ["/etc/slurm/gres.conf", "/etc/slurm/gpustate-node.conf"]),
+        (
+            SlurmGresConfigured(),
+            {},
+            ["/etc/slurm/gres.conf", "/etc/slurm/gpustate-node.conf", DROP_IN],
+        ),
         (
             SlurmGresConfigured(shards=4, features=("ib",), node_name="gpu-7"),
             {"/etc/slurm/gres.conf": FOREIGN},
-            ["/etc/slurm/gres.conf", "/etc/slurm/gpustate-node.conf"],
+            ["/etc/slurm/gres.conf", "/etc/slurm/gpustate-node.conf", DROP_IN],
         ),
-        (SlurmGresConfigured(node_file=False), {}, ["/etc/slurm/gres.conf"]),
+        (SlurmGresConfigured(node_file=False), {}, ["/etc/slurm/gres.conf", DROP_IN]),
     ],
 )
 def test_an_apply_finds_nothing_to_do_after_the_first_boot(

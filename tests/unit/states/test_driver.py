@@ -915,6 +915,7 @@ def test_a_rollback_leads_to_the_version_type_parameters_and_holds_before(
     _, rest = node.reach(other)
     assert not rest
     back = build(DriverInstalled, {**parameters(then), **pinned})
+    assert isinstance(back, DriverInstalled)
     _, rest = node.reach(back)
     assert not rest
     now = node.probe_of(then)
@@ -929,7 +930,9 @@ def test_a_version_that_is_gone_is_refused_by_a_rollback() -> None:
     node.reach(DriverInstalled(branch=580))
     for name in NAMES:
         node.packages_offered[name] = ("580.178.04-1",)
-    why = refusal(build(DriverInstalled, pinned), node)
+    back = build(DriverInstalled, pinned)
+    assert isinstance(back, DriverInstalled)
+    why = refusal(back, node)
     assert why.startswith("apt does not offer driver 570.211.01 as a whole set")
 
 
