@@ -191,6 +191,8 @@ def _connected(path: str) -> Iterator[Objects]:
 
 def show(document: Mapping[str, Any], *, whole: bool = False) -> None:
     """Print the clusters of a document."""
+    if not document.get("clusters"):
+        return  # what prints them imports lightkube
     from gpustate.cli import show as pages
     from gpustate.plan.render import Page
     from gpustate.reconcile.document import lines
@@ -199,12 +201,13 @@ def show(document: Mapping[str, Any], *, whole: bool = False) -> None:
     for data in document.get("clusters", ()):
         for pieces in lines(data, whole=whole):
             page.add(*pieces)
-    if document.get("clusters"):
-        pages.show(page)
+    pages.show(page)
 
 
 def changes(document: Mapping[str, Any]) -> int:
     """How many objects an apply would write."""
+    if not document.get("clusters"):
+        return 0
     from gpustate.reconcile.document import pending
 
     return sum(pending(data) for data in document.get("clusters", ()))
@@ -218,6 +221,8 @@ def codes(document: Mapping[str, Any], *, detailed: bool = False, drift: bool = 
         detailed: pending changes count.
         drift: objects that differ count, and those that could not be changed count as such.
     """
+    if not document.get("clusters"):
+        return []
     from gpustate.reconcile.document import exit_codes, refused
 
     found: list[int] = []

@@ -66,7 +66,7 @@ def assert_counts_and_memory(costs: Costs) -> None:
             observed += 1
             assert cost["connections"] == 1
             assert cost["channels"] == (3 if drifted else 1)
-            assert cost["memory_mib"] <= 55 + 0.1 * nodes
+            assert cost["memory_mib"] <= 63 + 0.1 * nodes
     assert observed
 
 
