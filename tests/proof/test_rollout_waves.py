@@ -7,6 +7,7 @@ accepts connections and says nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -106,18 +107,20 @@ def processes(machine: Machine) -> list[int]:
     assert machine._process is not None
     found, todo = [machine._process.pid], [machine._process.pid]
     while todo:
-        pid = todo.pop()
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            more = [int(word) for word in task.read_text().split()]
-            found += more
-            todo += more
+        folder = Path(f"/proc/{todo.pop()}/task")
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            for task in list(folder.glob("*/children")):
+                more = [int(word) for word in task.read_text().split()]
+                found += more
+                todo += more
     return found
 
 
 def hang(machine: Machine) -> None:
     """Stop everything on it."""
     for pid in processes(machine):
-        os.kill(pid, signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
 
 
 def held(bed: Bed) -> dict[str, str]:
