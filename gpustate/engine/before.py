@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -202,7 +203,7 @@ class WayBack:
         stays: changed states that cannot go back, each with the reason.
         notes: what a person should know.
         before: what each state observed then.
-        applied: each state as it was last applied, to tell later changes by others.
+        applied: each state as that run and those since applied it, to tell changes by others.
     """
 
     run: str
@@ -210,7 +211,9 @@ class WayBack:
     stays: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     before: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    applied: Mapping[str, AnyState] = field(default_factory=dict[str, AnyState])
+    applied: Mapping[str, tuple[AnyState, ...]] = field(
+        default_factory=dict[str, tuple[AnyState, ...]]
+    )
 
 
 def target(records: Sequence[RunBefore], run: str = "") -> str:
@@ -247,7 +250,7 @@ def way_back(
     stays: list[str] = []
     notes: list[str] = []
     before: dict[str, Mapping[str, Any]] = {}
-    applied: dict[str, AnyState] = {}
+    applied: dict[str, tuple[AnyState, ...]] = {}
     names = dict.fromkeys(name for one in records[at:] for name in one.states)
     for name in names:
         first = next(n for n in range(at, len(records)) if name in records[n].states)
@@ -273,11 +276,21 @@ def way_back(
         before[name] = then.observed
         if why:
             notes.append(f"{name}: {why}")
-        try:
-            applied[name] = _built(kinds, name, last.parameters, mine)
-        except GpustateError:
-            continue
+        applied[name] = tuple(_applied(kinds, name, records[at:], mine))
     return WayBack(run, tuple(states), tuple(stays), tuple(notes), before, applied)
+
+
+def _applied(
+    kinds: Mapping[str, type[AnyState]],
+    name: str,
+    records: Sequence[RunBefore],
+    given: Mapping[str, Any],
+) -> Iterator[AnyState]:
+    """A state as each of some runs applied it."""
+    for one in records:
+        if name in one.states:
+            with suppress(GpustateError):
+                yield _built(kinds, name, one.states[name].parameters, given)
 
 
 class _StaysError(GpustateError):
@@ -341,9 +354,10 @@ def _built(
 
 
 def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
-    """Files that are neither as the run left them nor as they were before it: something else has changed them since.
+    """Files that are neither as a run left them nor as they were before: something else has changed them since.
 
-    Only those that the rollback would write: a foreign setting in a file that gpustate edits in place is no change.
+    A run that was killed leaves some of them as the run before it did. Only those count that the rollback would write:
+    a foreign setting in a file that gpustate edits in place is no change.
 
     Args:
         way: of the node.
@@ -351,14 +365,21 @@ def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
     """
     found: dict[str, None] = {}
     for state in way.states:
-        last, observed = way.applied.get(state.name), observations.observed.get(state.name)
-        if last is None or observed is None:
+        observed = observations.observed.get(state.name)
+        runs = way.applied.get(state.name, ())
+        if not runs or observed is None:
             continue
         try:
-            left = [one for one in last.plan(observed).changes if one.path]
+            plans = [one.plan(observed).changes for one in runs]
             goes = {(one.field, one.path) for one in state.plan(observed).changes}
         except Exception:  # noqa: BLE001  evaluated again in its stage
             continue
+        as_left = [{(one.field, one.path) for one in changes} for changes in plans]
+        left = [
+            one
+            for one in plans[-1]
+            if one.path and all((one.field, one.path) in others for others in as_left)
+        ]
         then = way.before.get(state.name, {})
         for one in left:
             was = then.get(one.field, one.before)

@@ -37,11 +37,11 @@ policy = Policy(
 )
 """
 OLD = {
-    "branch": 570, "parameters": {"NVreg_EnableStreamMemOPs": 1}, "toolkit": "1.17.8",
+    "branch": 570, "parameters": {"NVreg_EnableStreamMemOPs": 1}, "toolkit": "1.18.2",
     "mode": "auto", "default": False, "more": "",
 }  # fmt: skip
 NEW = {
-    "branch": 580, "parameters": {"NVreg_RestrictProfilingToAdminUsers": 0}, "toolkit": "1.18.2",
+    "branch": 580, "parameters": {"NVreg_RestrictProfilingToAdminUsers": 0}, "toolkit": "1.20.1",
     "mode": "cdi", "default": True, "more": 'get("dcgm")(),',
 }  # fmt: skip
 MIG = """version: v1
@@ -60,6 +60,8 @@ version = 2
 """
 #: What apt, ldconfig and systemd make of other files, and what has its own time or number in it.
 VOLATILE = "ld.so.cache|/etc/gpustate-lab|machine-id|resolv.conf"
+#: What packages leave when they go: their users. So does dpkg, which knows of their configuration files.
+USERS = "/etc/(passwd|group|shadow|gshadow)-?$"
 
 
 class Bench:
@@ -92,10 +94,10 @@ class Bench:
         """What rollback has to restore, by the distribution's and NVIDIA's own tools."""
         commands = {
             "packages": "dpkg-query -W -f '${db:Status-Abbrev} ${Package} ${Version}\\n' | "
-            "grep -E 'nvidia|cuda|datacenter-gpu'",
+            "grep -E 'nvidia|cuda|datacenter-gpu' | grep -v '^rc'",
             "holds": "apt-mark showhold | sort",
             "files": "find /etc /run/cdi /usr/lib/systemd/system -type f -exec sha256sum {} + "
-            f"| grep -vE '{VOLATILE}' | sort -k 2",
+            f"| grep -vE '{VOLATILE}|{USERS}' | sort -k 2",
             "modes": "find /etc/containerd /etc/modprobe.d /etc/nvidia-container-runtime -type f "
             "-exec stat -c '%n %a %U:%G' {} + | sort",
             "loaded": "cat /run/gpustate-lab/sys/module/nvidia/version; "

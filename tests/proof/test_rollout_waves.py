@@ -25,7 +25,7 @@ from rolloutbed import NEW, SUPPORT, Bed, Machine, Ran
 
 from gpustate.schedulers.lease import CONTROL, PROGRESS
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.proof]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +198,7 @@ def check_budget_and_order(bed: Bed, scenario: Scenario) -> None:
     assert waves == sorted(waves)
 
 
-@pytest.mark.parametrize(
-    "scenario", [SMALL, pytest.param(LARGE, marks=pytest.mark.proof)], ids=["20", "200"]
-)
+@pytest.mark.parametrize("scenario", [SMALL, LARGE], ids=["20", "200"])
 def test_waves_stop_at_the_threshold_resume_and_leave_only_the_failed_held(
     beds: Callable[[int], Bed], scenario: Scenario, tmp_path: Path
 ) -> None:

@@ -28,13 +28,16 @@ LONGEST_FIRST = {"proof": 0, "test_checks.py": 1, "node": 2}
 BY_TURNS = frozenset(
     {
         "test_bake.py",
+        "test_cluster_objects.py",
         "test_containerd_configurations.py",
         "test_network_faults.py",
         "test_package_faults.py",
+        "test_rollback.py",
         "test_runtime_configurations.py",
+        "test_ubuntu.py",
     }
 )
-TURNS = 1
+TURNS = 2
 _everything = False
 
 

@@ -18,6 +18,7 @@ from gpustate.core.facts import FactsQuery, NodeView
 from gpustate.core.inventory import Connection, Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Resolved
+from gpustate.core.state import AnyState
 from gpustate.engine import before, fleet
 from gpustate.engine.before import RunBefore, StateBefore
 from gpustate.engine.probing import query_node
@@ -238,11 +239,12 @@ def test_of_several_files_each_is_compared_with_its_own_text() -> None:
         def apply(self, observed: Any, plan: Plan) -> Iterator[Step]:
             raise NotImplementedError
 
+    applied: dict[str, tuple[AnyState, ...]] = {"several": (Several(text="new"),)}
     way = before.WayBack(
         "r",
         (Several(text="old"),),
         before={"several": {"files": {"/a": "old", "/b": "old"}}},
-        applied={"several": Several(text="new")},
+        applied=applied,
     )
 
     def changed(**texts: str) -> tuple[str, ...]:
@@ -250,6 +252,10 @@ def test_of_several_files_each_is_compared_with_its_own_text() -> None:
         seen = {f"/{name}": text for name, text in texts.items()}
         return before.changed_since(way, Observations(view, {"several": seen}))
 
+    assert changed(a="old", b="new") == ()
+    assert changed(a="theirs", b="new") == ("/a",)
+    # A rollback was killed in between, before or after it had written a file.
+    applied["several"] += (Several(text="old"),)
     assert changed(a="old", b="new") == ()
     assert changed(a="theirs", b="new") == ("/a",)
 
