@@ -198,7 +198,9 @@ def test_a_version_that_is_gone_is_named_by_the_plan_and_nothing_is_changed(on: 
     on.run("apply", on.old())
     on.run("apply", on.new())
     middle = on.seen()
-    pin = "Package: *\\nPin: version 570.211.01*\\nPin-Priority: -1\\n"
+    # Packages by name: gpustate's own pins would win over a pattern.
+    names = "nvidia-driver-cuda nvidia-kernel-open-dkms libcuda1 libnvidia-ml1"
+    pin = f"Package: {names}\\nPin: version 570.211.01*\\nPin-Priority: -1\\n"
     on.said(f"printf '{pin}' >/etc/apt/preferences.d/00site")
     refused = on.run("rollback", "--all-or-nothing", code=5)
     assert "570.211.01" in refused.out
