@@ -204,6 +204,7 @@ def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path
     change_waits(cluster, tmp_path, "gpu1")
 
 
+@pytest.mark.proof
 def test_it_is_the_same_with_slurm_24_and_a_node_of_another_name(
     lab_factory: Callable[[LabSpec], Lab], tmp_path: Path
 ) -> None:

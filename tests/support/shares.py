@@ -33,7 +33,11 @@ BY_TURNS = frozenset(
         "test_network_faults.py",
         "test_package_faults.py",
         "test_rollback.py",
+        "test_rollout_points.py",
+        "test_rollout_points_slurm.py",
+        "test_rollout_rights.py",
         "test_runtime_configurations.py",
+        "test_support_bundle.py",
         "test_ubuntu.py",
     }
 )
