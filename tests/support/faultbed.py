@@ -295,7 +295,7 @@ class Bed:
         if not state.is_dir():
             return wrong
         for path in state.iterdir():
-            if path.name not in {"runs", "originals", "lib", "cache", "proof.json"}:
+            if path.name not in {"runs", "before", "originals", "lib", "cache", "proof.json"}:
                 wrong.append(f"left in the state folder: {path.name}")
         for run in (state / "runs").iterdir() if (state / "runs").is_dir() else ():
             journal = run / "journal"
