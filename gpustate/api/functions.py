@@ -109,7 +109,10 @@ def plan(
     )
     _add_lock(document, inputs)
     return PlanResult(
-        **_common(inputs, result), document=document, policy=effective, pending=result.pending
+        **common_fields(result, inputs.notes),
+        document=document,
+        policy=effective,
+        pending=result.pending,
     )
 
 
@@ -149,7 +152,7 @@ def drift(
         context=context,
     )
     _add_lock(document, inputs)
-    return DriftResult(**_common(inputs, result), document=document)
+    return DriftResult(**common_fields(result, inputs.notes), document=document)
 
 
 def apply(
@@ -258,7 +261,7 @@ def apply(
         context=_retried(context, document, result.nodes),
     )
     return ApplyResult(
-        **_common(inputs, result),
+        **common_fields(result, inputs.notes),
         document=outcome,
         skipped=tuple(result.skipped),
         stopped=result.stopped,
@@ -401,14 +404,15 @@ def schedule(result: fleet.FleetResult, forks: int, sizes: Sequence[str]) -> Sch
     return Schedule(forks, words, tuple(tuple(batch) for batch in batches))
 
 
-def _common(inputs: _Inputs, result: fleet.FleetResult) -> dict[str, Any]:
+def common_fields(result: fleet.FleetResult, notes: tuple[str, ...]) -> dict[str, Any]:
+    """Fields of every result."""
     return {
         "run": result.run,
         "nodes": tuple(result.nodes),
         "exit_code": result.exit_code,
         "summary": result.summary(),
         "interrupted": result.interrupted,
-        "notes": inputs.notes,
+        "notes": notes,
     }
 
 

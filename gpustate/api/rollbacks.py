@@ -116,12 +116,7 @@ def plan_rollback(
         context=context,
     )
     return RollbackPlan(
-        run=result.run,
-        nodes=tuple(result.nodes),
-        exit_code=result.exit_code,
-        summary=result.summary(),
-        interrupted=result.interrupted,
-        notes=inventory.notes,
+        **functions.common_fields(result, inventory.notes),
         document=document,
         policy=policy,
         pending=result.pending,
@@ -194,12 +189,7 @@ def rollback(
         context=context,
     )
     return ApplyResult(
-        run=result.run,
-        nodes=tuple(result.nodes),
-        exit_code=result.exit_code,
-        summary=result.summary(),
-        interrupted=result.interrupted,
-        notes=inventory.notes,
+        **functions.common_fields(result, inventory.notes),
         document=outcome,
         skipped=tuple(result.skipped),
         stopped=result.stopped,
