@@ -167,7 +167,7 @@ def _resolved(policy: Any, inventory: Inventory, source: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a node has told, or why it has not."""
+    """What was collected from a node, and what could not be."""
 
     facts: NodeFacts | None
     data: Mapping[str, Any]

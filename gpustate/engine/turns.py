@@ -1,6 +1,6 @@
 """Which nodes of a run begin when: the engine's side of it.
 
-The engine asks again whenever a node has ended, and whenever the time that it was given is over.
+The engine decides again whenever a node has ended, and after ``wait_s``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Turn:
     Args:
         start: names of nodes that begin.
         over: no further node will begin.
-        wait_s: ask again after so many seconds, even if no node has ended.
+        wait_s: decide again after so many seconds, even if no node has ended.
     """
 
     start: tuple[str, ...] = ()

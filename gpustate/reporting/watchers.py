@@ -1,4 +1,4 @@
-"""Everyone who is told about a run: the event stream, webhooks and the audit log."""
+"""Receivers of a run's events and outcome: the event stream, webhooks and the audit log."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Slots:
             NoSlotError: too many others are out of service, and none of them by this run.
             NotDrainedError: interrupted, or the rollout stopped.
         """
-        told = ""
+        reported = ""
         while True:
             # A node that failed is out of service already: it may go back.
             if self._gate.stopped and not (member.hold and member.hold.phase == "failed"):
@@ -124,9 +124,9 @@ class Slots:
                 if not names:
                     return
                 waits = f"out of service are {', '.join(names)}"
-            if waits != told:
+            if waits != reported:
                 say(f"waiting for a slot: {waits}")
-                told = waits
+                reported = waits
             if stop():
                 raise NotDrainedError("interrupted while it waited for a slot")
             self._sleep(_POLL_S)

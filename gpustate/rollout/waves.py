@@ -112,7 +112,7 @@ class Waves:
     _decision: Decision = field(default_factory=Decision)
     _began: dict[str, float] = field(default_factory=dict[str, float])
     _shown: dict[str, _Shown] = field(default_factory=dict[str, _Shown])
-    _told: str = ""
+    _reported: str = ""
     _announced: int = -1
     _looked: float = float("-inf")
     _published: tuple[float, str] = (float("-inf"), "")
@@ -305,9 +305,9 @@ class Waves:
     def _tell(self, decision: Decision) -> None:
         words = decision.stop and f"no further node begins: {decision.stop}"
         words = words or decision.why
-        if words and words != self._told:
+        if words and words != self._reported:
             self.say(words)
-        self._told = words
+        self._reported = words
         if decision.start and decision.wave != self._announced:
             self._announced = decision.wave
             sizes = self.rollout.wave_sizes

@@ -517,7 +517,7 @@ class Kubernetes:
         if not policy.wait_selector:
             return
         began = self._clock()
-        told: set[str] = set()
+        reported: set[str] = set()
         while True:
             pods = self._api.pods_on(member.name)
             left = {eviction.name(pod) for pod in pods if eviction.is_waited_for(pod, policy)}
@@ -526,9 +526,9 @@ class Kubernetes:
             if policy.wait_timeout_s and self._clock() - began > policy.wait_timeout_s:
                 say(f"{_some(left)} did not complete within {policy.wait_timeout_s:g} s")
                 return
-            if left - told:
+            if left - reported:
                 say(f"waiting for {_some(left)} to complete")
-                told |= left
+                reported |= left
             _check(stop)
             self._sleep(_WAIT_S)
 
@@ -558,7 +558,7 @@ class _Eviction:
         next_try: dict[str, float] = {}
         blocked: dict[str, str] = {}
         failed: dict[str, str] = {}
-        told_at = self.clock()
+        reported_at = self.clock()
         if waiting:
             self.say(f"evicting {_some(map(eviction.name, waiting.values()))}")
         while waiting:
@@ -583,9 +583,9 @@ class _Eviction:
                 break
             if self.timeout_s and self.clock() - self.began > self.timeout_s:
                 raise self._late(waiting, blocked)
-            if self.clock() - told_at > _REMIND_S:
+            if self.clock() - reported_at > _REMIND_S:
                 self.say(f"still waiting: {self._remaining(waiting, blocked)}")
-                told_at = self.clock()
+                reported_at = self.clock()
             self.sleep(_POLL_S)
         if failed:
             raise NotDrainedError(

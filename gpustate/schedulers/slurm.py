@@ -312,15 +312,15 @@ class Slurm:
     ) -> None:
         """Wait for its jobs; those that are still there at the limit are requeued."""
         began, limit_s = self._clock(), rules_of(policy, scope).timeout_s
-        told: set[str] = set()
+        reported: set[str] = set()
         requeued = False
         while jobs := self._jobs(member.name):
             if stop():
                 raise NotDrainedError("interrupted while it was drained")
             names = {job.name for job in jobs}
-            if names - told:
+            if names - reported:
                 say(f"waiting for {', '.join(sorted(names))}")
-                told |= names
+                reported |= names
             elapsed = self._clock() - began
             if limit_s and elapsed > limit_s and not requeued:
                 self._requeue(member.name, jobs, say)

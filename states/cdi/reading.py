@@ -90,8 +90,8 @@ def access(stats: Mapping[str, FileStat]) -> tuple[str, ...]:
     folder, spec = stats.get(SPEC_FOLDER), stats.get(SPEC_PATH)
     if folder is not None and folder.kind == "dir" and folder.mode & 0o555 != 0o555:
         wrong.append(f"{SPEC_FOLDER}: mode {folder.mode:04o}")
-    if spec is not None and (told := spec.otherwise()):
-        wrong.append(f"{SPEC_PATH}: {told}")
+    if spec is not None and (reason := spec.otherwise()):
+        wrong.append(f"{SPEC_PATH}: {reason}")
     return tuple(wrong)
 
 
