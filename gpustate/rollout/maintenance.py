@@ -227,7 +227,7 @@ class ScheduledMaintenance:
         try:
             self._refresh(subject, say)
         except GpustateError as error:
-            notes = self._leave(subject, str(error))
+            notes = self._leave(subject)
             raise NotRefreshedError("; ".join((str(error), *notes))) from error
         notes, stuck = self._release(subject, say)
         if stuck:
@@ -240,8 +240,8 @@ class ScheduledMaintenance:
         for scheduler, member in holds:
             scheduler.refresh(member, say, _never)
 
-    def _leave(self, subject: Subject, failed: str) -> tuple[str, ...]:
-        """Record that it stays out of service, and why."""
+    def _leave(self, subject: Subject, failed: str = "") -> tuple[str, ...]:
+        """Record that it stays out of service; notes of that, with why."""
         held = self._take(subject)
         notes: list[str] = []
         for scheduler, member in held.holds:
@@ -338,7 +338,8 @@ def _never() -> bool:
 
 
 def _stays_out(scheduler: Scheduler, member: Member, why: str) -> str:
-    return f"{scheduler.title}: {member.name} {STAYS_OUT}: {why}"
+    out = f"{scheduler.title}: {member.name} {STAYS_OUT}"
+    return f"{out}: {why}" if why else out
 
 
 def _names(workloads: list[Workload], limit: int = 5) -> str:

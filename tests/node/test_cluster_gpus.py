@@ -426,8 +426,10 @@ def test_a_mig_layout_is_resources_of_the_plugin_and_a_pod_gets_one_instance(
         "from gpustate.states.mig import MigLayoutApplied\n"
         "policy = Policy(MigLayoutApplied('all-3g.40gb'), CdiSpecificationCurrent())\n"
     )
-    # The plugin is a client of the GPUs; MIG mode is changed without it.
+    # The plugin is a client of the GPUs; MIG mode is changed without it. A Node that offered GPUs
+    # before the change is waited for until it offers them again.
     node.run(["systemctl", "stop", PLUGIN])
+    wait_resources(cluster, node, {})
     gpustate("apply", policy, "-i", cluster.inventory, "-l", "gpu2", "--yes", code=0)
     restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri", "MIG_STRATEGY=mixed")
     wait_resources(cluster, node, {"nvidia.com/mig-3g.40gb": 16})
