@@ -84,7 +84,7 @@ def plan(
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
     effective = inputs.policy.with_ensure("absent") if remove else inputs.policy
-    with schedulers.maintenance(inputs.inventory.nodes, effective.drain) as maintenance:
+    with schedulers.maintenance(inputs.inventory, effective.drain) as maintenance:
         result, sizes = _probe(
             inputs,
             effective,

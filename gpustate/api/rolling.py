@@ -44,8 +44,9 @@ def roll_out(
     """
     gate, person = Gate(), fleet.controller().name
     with schedulers.maintenance(
-        request.inventory.nodes,
+        request.inventory,
         request.policy.drain,
+        drains=request.drains,
         run=request.run,
         person=person,
         text=request.ticket,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gpustate.core.drain import DrainOverrides, DrainPolicy
-from gpustate.core.inventory import InventoryNode
+from gpustate.core.inventory import Inventory
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.gate import Gate
@@ -26,6 +26,8 @@ class Schedulers:
         overrides: values that replace those of ``drain`` or of the policy.
         max_unavailable: members of one cluster that may be out of service at a time, whoever took them out: a
             number, or a percentage of those with GPUs, rounded up; empty: no limit.
+        slurm_hold: how nodes of Slurm are held: ``drain``, or by a ``reservation``; empty: the inventory's variable
+            ``gpustate_slurm_hold``, else ``drain``.
     """
 
     kubeconfig: str = ""
@@ -33,13 +35,15 @@ class Schedulers:
     drain: DrainPolicy | None = None
     overrides: DrainOverrides = field(default_factory=DrainOverrides)
     max_unavailable: str = ""
+    slurm_hold: str = ""
 
     @contextmanager
     def maintenance(
         self,
-        nodes: Sequence[InventoryNode],
+        inventory: Inventory,
         drain: DrainPolicy | None = None,
         *,
+        drains: Mapping[str, DrainPolicy] | None = None,
         run: str = "",
         person: str = "",
         text: str = "",
@@ -48,8 +52,9 @@ class Schedulers:
         """Maintenance of these nodes; its connections are closed at the end.
 
         Args:
-            nodes: of the inventory.
+            inventory: the nodes.
             drain: how workloads leave by the policy.
+            drains: by node, how they leave there.
             run: id of the run that changes them; empty: they are only planned.
             person: who runs it.
             text: the ticket or reason.
@@ -62,10 +67,11 @@ class Schedulers:
             yield NO_MAINTENANCE
             return
         leaving = self.overrides.on(self.drain or drain or DrainPolicy())
-        access = Accesses(nodes, self.kubeconfig, read=bool(run))
+        others = {} if self.drain else {k: self.overrides.on(v) for k, v in (drains or {}).items()}
+        access = Accesses(inventory, self.kubeconfig, read=bool(run), slurm_hold=self.slurm_hold)
         try:
             yield ScheduledMaintenance(
-                access, run, person, leaving, text, self.max_unavailable, gate
+                access, run, person, leaving, text, self.max_unavailable, gate, others
             )
         finally:
             access.close()

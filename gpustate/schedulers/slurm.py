@@ -1,9 +1,10 @@
-"""Slurm as a scheduler: hold is ``State=DRAIN`` with a reason of ours, and draining is waiting for jobs.
+"""Slurm as a scheduler: hold is ``State=DRAIN`` or a reservation, with a reason of ours; draining is waiting for jobs.
 
 The commands run over SSH on the host that the inventory names, as root or SlurmUser. Surprising: a second drain
 overwrites the reason of the first, so every write is preceded by a read and followed by one. ``resume`` of 24.11
 keeps an old reason, which then hides newer ones, so it is emptied after a release. 26.05 adds `` : Not responding`` to
-a reason, and refuses to undrain a node that registered with too few GPUs.
+a reason, and refuses to undrain a node that registered with too few GPUs. A reservation has no reason, so it stands on
+the node all the same; it is written first and emptied last.
 
 ``sinfo`` and ``squeue`` with formats of their own instead of JSON: scontrol of 22.05 has no JSON, and its sinfo and
 squeue ignore ``-n`` and ``-w`` with it.
@@ -19,25 +20,27 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
-from gpustate.errors import ClusterError, RefusedError
+from gpustate.errors import ClusterError, ConnectionFailed, RefusedError
 from gpustate.schedulers.base import (
     HeldElsewhereError,
     Hold,
     Member,
     NotDrainedError,
+    NotRefreshedError,
     Say,
     Scope,
     Stop,
     Why,
     Workload,
-    rules_of,
     taken_over,
 )
+from gpustate.schedulers.lease import NAME, NAMESPACE, ClusterLease, Standing, ask, standing
+from gpustate.schedulers.slurm_lease import LeaseFile
 
 #: What a reason of ours begins with; a run's id follows.
 PREFIX = "gpustate:"
@@ -46,6 +49,11 @@ _REASON = re.compile(
 )
 _NODES = "%n|%o|%N|%T|%u|%H|%E"
 _JOBS = "%i|%T|%u|%b|%j"
+_GRES = "%N|%G"
+_RESERVATIONS = "%N|%i"
+_RESERVED = re.compile(r"(?m)^ReservationName=(\S+)")
+#: What the name of a reservation of ours begins with; the node's name follows.
+RESERVATION = "gpustate-"
 #: What Slurm itself writes as a reason when a node does not fit its configuration or does not answer.
 _BY_SLURM = (
     "gres/",
@@ -59,7 +67,10 @@ _BY_SLURM = (
     "Invalid registration",
 )
 _POLL_S = 2.0
-_REGISTER_S = 60.0
+_REGISTER_S = 120.0
+#: How long a host or a slurmctld that does not answer is waited for.
+_PATIENCE_S = 45.0
+_AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused")
 
 #: Runs a command on the host with slurmctld's tools; returns exit status and output.
 Command = Callable[[str], tuple[int, str]]
@@ -75,6 +86,8 @@ class SlurmNode:
         name: Slurm's name of it.
         state: as ``sinfo`` prints it, with flags such as ``*``.
         user, since, reason: who set the reason, when, and the reason; empty where there is none.
+        reservation: a reservation that it is in, as far as that was asked for.
+        reserved: this tool has reserved it, as far as that was asked for.
     """
 
     host: str
@@ -84,6 +97,8 @@ class SlurmNode:
     user: str = ""
     since: str = ""
     reason: str = ""
+    reservation: str = ""
+    reserved: bool = False
 
     @property
     def ours(self) -> bool:
@@ -93,7 +108,20 @@ class SlurmNode:
     @property
     def by_slurm(self) -> bool:
         """Slurm itself took it out of service, for what it saw of the node."""
-        return self.reason.startswith(_BY_SLURM)
+        # An older reason stays, and may be an empty one.
+        return self.reason.startswith(_BY_SLURM) or (
+            self.base.startswith("inval") and not self.reason
+        )
+
+    @property
+    def in_maintenance(self) -> bool:
+        """It is reserved for maintenance, so that no other jobs begin there."""
+        return self.base.startswith("maint") or "$" in self.state
+
+    @property
+    def drained(self) -> bool:
+        """It is drained, or will be once its jobs end."""
+        return self.base.startswith("drain")
 
     @property
     def base(self) -> str:
@@ -171,6 +199,7 @@ class Slurm:
         command: runs a command where its tools are.
         host: that host, for messages.
         hosts: under which name or address the inventory reaches its nodes, by their names there.
+        reserve: hold nodes by a reservation instead of ``State=DRAIN``.
         sleep, clock: for waiting, in seconds.
     """
 
@@ -180,6 +209,7 @@ class Slurm:
         host: str,
         hosts: Mapping[str, str] | None = None,
         *,
+        reserve: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -190,14 +220,33 @@ class Slurm:
         self._clock = clock
         self._lock = threading.Lock()
         self._nodes: list[SlurmNode] | None = None
+        self._gpus: set[str] = set()
+        self._reserve = reserve
+        self._store = LeaseFile(self._answer, self.title)
+        self._lease = ClusterLease(self._store, sleep=sleep, clock=clock)
 
     @property
     def title(self) -> str:
         """As messages name it."""
         return f"Slurm at {self._host}"
 
+    def _answer(self, command: str) -> tuple[int, str]:
+        """Exit status and output; a host or slurmctld that is away is waited for."""
+        until = self._clock() + _PATIENCE_S
+        while True:
+            try:
+                status, output = self._command(command)
+            except ConnectionFailed as error:
+                if self._clock() >= until:
+                    raise ClusterError(f"{self.title}: {error}") from error
+            else:
+                away = status != 0 and any(words in output for words in _AWAY)
+                if not away or self._clock() >= until:
+                    return status, output
+            self._sleep(_POLL_S)
+
     def _run(self, *words: str) -> str:
-        status, output = self._command(shlex.join(words))
+        status, output = self._answer(shlex.join(words))
         if status != 0:
             last = " ".join(output.split())[-300:] or f"exit status {status}"
             raise ClusterError(
@@ -206,12 +255,29 @@ class Slurm:
             )
         return output
 
-    def _read(self, name: str = "") -> list[SlurmNode]:
+    def _read(self, name: str = "", *, reservations: bool = False) -> list[SlurmNode]:
         only = ("-n", name) if name else ()
-        return read_nodes(self._run("sinfo", "-N", "-a", "-h", *only, "-o", _NODES))
+        nodes = read_nodes(self._run("sinfo", "-N", "-a", "-h", *only, "-o", _NODES))
+        if not reservations:
+            reservations = any(n.in_maintenance or (n.ours and not n.drained) for n in nodes)
+        if not reservations:
+            return nodes
+        # One that is in several is listed with one of them.
+        output = self._run("sinfo", "-N", "-a", "-h", *only, "-o", _RESERVATIONS)
+        rows = (line.partition("|") for line in output.splitlines())
+        within = {node.strip(): reservation.strip() for node, _, reservation in rows}
+        names = set(_RESERVED.findall(self._run("scontrol", "-o", "show", "reservation")))
+        return [
+            replace(
+                one,
+                reservation=within.get(one.name, ""),
+                reserved=f"{RESERVATION}{one.name}" in names,
+            )
+            for one in nodes
+        ]
 
-    def _one(self, name: str) -> SlurmNode:
-        found = self._read(name)
+    def _one(self, name: str, *, reservations: bool = False) -> SlurmNode:
+        found = self._read(name, reservations=reservations)
         if not found:
             raise ClusterError(f"{self.title}: node {name} is gone")
         return found[0]
@@ -219,11 +285,20 @@ class Slurm:
     # --- members -----------------------------------------------------------------------
 
     def members(self, *, fresh: bool = False) -> Sequence[Member]:
-        """Every node of every partition."""
+        """Every node of every partition; those with GPUs in ``slurm.conf`` count, or all if it has none."""
         with self._lock:
             if self._nodes is None or fresh:
                 self._nodes = self._read()
-            return [_member(node) for node in self._nodes]
+                rows = self._run("sinfo", "-N", "-a", "-h", "-o", _GRES).splitlines()
+                self._gpus = {
+                    name.strip()
+                    for name, _, gres in (row.partition("|") for row in rows)
+                    if "gpu" in gres
+                }
+            gpus = self._gpus
+            return [
+                replace(_member(node), counts=not gpus or node.name in gpus) for node in self._nodes
+            ]
 
     def member(self, facts: NodeFacts, name: str) -> Member:
         """The node that has this machine's host name or one of its addresses.
@@ -251,8 +326,10 @@ class Slurm:
         return _member(self._one(found[0].name))
 
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
-        """The jobs that run there; all of them leave, whatever the scope."""
-        return self._jobs(member.name)
+        """The jobs that run there; all of them are waited for, whatever the scope."""
+        limit_s = policy.jobs_timeout_s
+        then = f"requeued after {limit_s:g} s" if limit_s else "without a time limit"
+        return [replace(job, waited=True, then=then) for job in self._jobs(member.name)]
 
     def _jobs(self, name: str) -> list[Workload]:
         output = self._run("squeue", "-h", "-a", "-w", name, "-o", _JOBS)
@@ -269,22 +346,57 @@ class Slurm:
     # --- hold and release --------------------------------------------------------------
 
     def enter(self, why: Why, say: Say, stop: Stop) -> None:
-        """Slurm has nothing to hold; two runs see each other by the reasons of nodes."""
+        """Take the Lease of the cluster."""
+        self._lease.hold(why, say, stop)
 
     def leave(self) -> None:
-        """Nothing is held."""
+        """Let go of the Lease."""
+        self._lease.release()
+
+    def publish(self, progress: str) -> None:
+        """Show how far the rollout of this run is; empty: it is over."""
+        self._lease.publish(progress)
+
+    def control(self) -> str | None:
+        """The request to this run; ``None``: the host does not answer."""
+        return self._lease.control()
+
+    def standing(self) -> Standing:
+        """Which run changes nodes of this cluster, how far it is, and what it is asked for.
+
+        Raises:
+            ClusterError: the host does not answer.
+        """
+        return standing(self._store.lease(NAMESPACE, NAME))
+
+    def ask(self, run: str, control: str) -> None:
+        """Leave a request to a run; empty: take it back.
+
+        Raises:
+            ClusterError: the run does not hold the Lease, or the host does not answer.
+        """
+        ask(self._store, run, control)
 
     def hold(self, member: Member, why: Why) -> Member:
-        """Drain it with a reason of ours; one that Slurm itself drained keeps Slurm's reason."""
+        """Drain or reserve it with a reason of ours; one that Slurm itself drained keeps Slurm's reason."""
         node = self._one(member.name)
         if node.drained_or_down and node.by_slurm:
             return _member(node)
-        if node.drained_or_down and not node.ours:
+        if foreign := _elsewhere(node):
             raise HeldElsewhereError(
-                f"{self.title}: node {node.name} is out of service: {_foreign(node)}",
+                f"{self.title}: node {node.name} is out of service: {foreign}",
                 fix="run again when that is over; --ignore-scheduler changes it all the same",
             )
-        return self._set(node.name, why.run, why.text, why.person, "held")
+        # One that an earlier run holds stays held the way it is.
+        drain = node.drained or not (self._reserve or node.reserved)
+        held = self._set(node.name, why.run, why.text, why.person, "held", drain=drain)
+        if drain or node.reserved:
+            return held
+        name = f"{RESERVATION}{node.name}"
+        when = ("StartTime=now", "Duration=UNLIMITED", "Users=root", "Flags=MAINT,IGNORE_JOBS")
+        words = (f"ReservationName={name}", *when, f"Nodes={node.name}")
+        self._run("scontrol", "create", "reservation", *words)
+        return _member(self._one(member.name))
 
     def note(self, member: Member, phase: str) -> Member:
         """Record the phase in the reason."""
@@ -294,12 +406,16 @@ class Slurm:
             return _member(node)
         if other := taken_over(member, hold):
             raise HeldElsewhereError(f"{self.title}: node {node.name}: {other}")
-        return self._set(node.name, hold.run, hold.text, hold.person, phase)
+        drain = not node.reserved
+        return self._set(node.name, hold.run, hold.text, hold.person, phase, drain=drain)
 
-    def _set(self, name: str, run: str, text: str, person: str, phase: str) -> Member:
+    def _set(
+        self, name: str, run: str, text: str, person: str, phase: str, *, drain: bool
+    ) -> Member:
         words = re.sub(r"[()\[\]\"'|]| :(?= )", " ", text)
         reason = f"{PREFIX}{run}: {words} ({phase}) by {person}"
-        self._run("scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}")
+        state = ("State=DRAIN",) if drain else ()
+        self._run("scontrol", "update", f"NodeName={name}", *state, f"Reason={reason}")
         node = self._one(name)
         if not node.reason.startswith(reason):
             raise HeldElsewhereError(
@@ -311,7 +427,7 @@ class Slurm:
         self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
     ) -> None:
         """Wait for its jobs; those that are still there at the limit are requeued."""
-        began, limit_s = self._clock(), rules_of(policy, scope).timeout_s
+        began, limit_s = self._clock(), policy.jobs_timeout_s
         reported: set[str] = set()
         requeued = False
         while jobs := self._jobs(member.name):
@@ -346,11 +462,24 @@ class Slurm:
             )
 
     def refresh(self, member: Member, say: Say, stop: Stop) -> None:
-        """slurmd opens no GPU; whether its count fits is seen when it registers."""
+        """Wait until slurmd has registered with as many GPUs as it has to have, if it did before."""
+        if member.hold is None or not member.ready:
+            return
+        until = self._clock() + _REGISTER_S
+        node = self._one(member.name)
+        while _unregistered(node) and self._clock() < until and not stop():
+            self._sleep(_POLL_S)
+            node = self._one(member.name)
+        if wrong := _unregistered(node):
+            raise NotRefreshedError(f"{self.title}: node {node.name}: {wrong}")
 
     def release(self, member: Member) -> str:
         """Return it to service, where the reason is still ours."""
-        node = self._one(member.name)
+        node = self._one(member.name, reservations=True)
+        other = taken_over(member, _hold(node))
+        if node.reserved and not other:
+            self._run("scontrol", "delete", f"ReservationName={RESERVATION}{node.name}")
+            node = self._one(member.name)
         if not node.ours and node.drained_or_down:
             resume = f"scontrol update NodeName={node.name} State=RESUME"
             return (
@@ -360,7 +489,7 @@ class Slurm:
             )
         if not node.ours:
             return ""
-        if other := taken_over(member, _hold(node)):
+        if other:
             return other
         deadline = self._clock() + _REGISTER_S
         down = node.base.startswith("down")
@@ -371,11 +500,8 @@ class Slurm:
             self._sleep(_POLL_S)  # slurmd has just been restarted
             node = self._one(member.name)
         if node.base.startswith("inval"):
-            return (
-                "slurmd registered with fewer GPUs than slurm.conf has; fix gres.conf or slurm.conf and restart "
-                f"slurmd, then: scontrol update NodeName={node.name} State=RESUME"
-            )
-        if node.drained_or_down and not node.base.startswith("down"):
+            return _unregistered(node)
+        if node.drained:
             # Otherwise a run that died in between has left only the reason.
             self._run("scontrol", "update", f"NodeName={node.name}", "State=UNDRAIN")
             node = self._one(member.name)
@@ -419,13 +545,36 @@ def _foreign(node: SlurmNode) -> str:
     return f"{node.state}: {node.reason or 'no reason given'}{by}"
 
 
+def _unregistered(node: SlurmNode) -> str:
+    """Why slurmctld does not take a node as it is; empty: it does."""
+    if node.base.startswith("inval"):
+        return (
+            "slurmd registered with fewer GPUs than slurm.conf has; fix gres.conf or slurm.conf and restart "
+            f"slurmd, then: scontrol update NodeName={node.name} State=RESUME"
+        )
+    if "*" in node.state:
+        return (
+            f"it is {node.state}: slurmd has not registered since; look there: journalctl -u slurmd"
+        )
+    return ""
+
+
+def _elsewhere(node: SlurmNode) -> str:
+    """Who else took it out of service; empty: nobody did."""
+    if node.in_maintenance and not node.reserved:
+        return f"{node.state}: reservation {node.reservation or '(unknown)'}"
+    if node.drained_or_down and not node.ours and not node.by_slurm and not node.reserved:
+        return _foreign(node)
+    return ""
+
+
 def _member(node: SlurmNode) -> Member:
-    elsewhere = node.drained_or_down and not node.ours and not node.by_slurm
-    foreign = (_foreign(node),) if elsewhere else ()
+    foreign = _elsewhere(node)
+    out = node.drained_or_down or node.in_maintenance or node.reserved
     return Member(
         node.name,
         ready=node.answers,
-        schedulable=not node.drained_or_down,
+        schedulable=not out,
         hold=_hold(node),
-        foreign=foreign,
+        foreign=(foreign,) if foreign else (),
     )

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from gpustate.core.drain import DrainPolicy, EvictionRules
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
-from gpustate.errors import ClusterError, RefusedError
-from gpustate.schedulers.base import HeldElsewhereError, NotDrainedError, Scope, Why
+from gpustate.errors import ClusterError, ConnectionFailed, RefusedError
+from gpustate.schedulers.base import (
+    HeldElsewhereError,
+    NotDrainedError,
+    NotRefreshedError,
+    Scope,
+    Why,
+)
 from gpustate.schedulers.slurm import Slurm, SlurmNode, matching, read_nodes
 
 WHY = Why("20261124-1", "ann@ops1", 'driver "580"')
@@ -82,7 +88,7 @@ def test_a_node_that_registered_with_too_few_gpus_is_explained() -> None:
     words = scheduler.release(scheduler.member(FACTS, "gpu1"))
     assert "fewer GPUs than slurm.conf" in words
     assert "State=RESUME" in words
-    assert not [one for one in controller.commands if one.startswith("scontrol")]
+    assert not [one for one in controller.commands if one.startswith("scontrol update")]
 
 
 @dataclass
@@ -99,10 +105,28 @@ class Controller:
     undrain_to: str = "idle"
     resume_to: str = "idle"
     keeps_reason: bool = False
+    reservation: str = ""
 
     def run(self, command: str) -> tuple[int, str]:
         words = shlex.split(command)
         self.commands.append(command)
+        if words[0] == "sinfo" and words[-1] == "%N|%G":
+            return 0, "gpu1|gpu:h100:8(S:0-1)\ncpu1|(null)\n"
+        if words[0] == "sinfo" and words[-1] == "%N|%i":
+            return 0, f"gpu1|{self.reservation}\n"
+        if words == ["scontrol", "-o", "show", "reservation"]:
+            rows = f"ReservationName={self.reservation} StartTime=now Nodes=gpu1\n"
+            return 0, rows if self.reservation else "No reservations in the system\n"
+        if words[:3] == ["scontrol", "create", "reservation"]:
+            if self.reservation:
+                return 1, "Error creating the reservation: Reservation already exists\n"
+            self.reservation = words[3].partition("=")[2]
+            self.state = "maint" if self.state == "idle" else f"{self.state}$"
+            return 0, f"Reservation created: {self.reservation}\n"
+        if words[:2] == ["scontrol", "delete"]:
+            assert words[2] == f"ReservationName={self.reservation}"
+            self.reservation, self.state = "", self.state.replace("maint", "idle").rstrip("$")
+            return 0, ""
         if words[0] == "sinfo":
             return (
                 0,
@@ -142,21 +166,21 @@ class Clock:
         return self.now
 
 
-def slurm(controller: Controller, ends_at: float = 0.0) -> Slurm:
+def slurm(controller: Controller, ends_at: float = 0.0, *, reserve: bool = False) -> Slurm:
     clock = Clock(controller, ends_at)
-    return Slurm(controller.run, "head", sleep=clock.sleep, clock=clock)
+    return Slurm(controller.run, "head", reserve=reserve, sleep=clock.sleep, clock=clock)
 
 
 FACTS = NodeFacts(hostname="gpu1.example.net")
 
 
-def drain(scheduler: Slurm, timeout_s: float = 300.0) -> list[str]:
+def drain(scheduler: Slurm, timeout_s: float = 0.0) -> list[str]:
     told: list[str] = []
     member = scheduler.member(FACTS, "gpu1")
     scheduler.drain(
         member,
         Scope.GPU,
-        DrainPolicy(gpu_pods=EvictionRules(timeout_s=timeout_s)),
+        DrainPolicy(jobs_timeout_s=timeout_s),
         told.append,
         lambda: False,
     )
@@ -187,7 +211,7 @@ def test_a_foreign_drain_is_neither_taken_nor_lifted() -> None:
     with pytest.raises(HeldElsewhereError, match="disk swap by bob"):
         scheduler.hold(member, WHY)
     assert "disk swap" in scheduler.release(member)
-    assert not [one for one in controller.commands if one.startswith("scontrol")]
+    assert not [one for one in controller.commands if one.startswith("scontrol update")]
 
 
 def test_a_drain_by_slurm_itself_keeps_its_reason_and_is_explained() -> None:
@@ -221,6 +245,106 @@ def test_a_reason_that_a_dead_run_left_is_emptied() -> None:
     assert scheduler.release(scheduler.member(FACTS, "gpu1")) == ""
     assert (controller.state, controller.reason) == ("idle", "")
     assert not any("State=" in one for one in controller.commands)
+
+
+def test_a_reservation_holds_a_node_without_a_drain() -> None:
+    controller = Controller()
+    scheduler = slurm(controller, reserve=True)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    assert (controller.state, controller.reservation) == ("maint", "gpustate-gpu1")
+    assert member.hold is not None
+    assert (member.schedulable, member.foreign, member.hold.phase) == (False, (), "held")
+    noted = scheduler.note(member, "changing")
+    assert noted.hold is not None
+    assert (noted.hold.phase, noted.schedulable) == ("changing", False)
+    # A run that takes over keeps the way it is held, whatever its own is.
+    again = slurm(controller).hold(scheduler.member(FACTS, "gpu1"), WHY)
+    assert not any("State=" in one for one in controller.commands)
+    assert scheduler.release(again) == ""
+    assert (controller.state, controller.reason, controller.reservation) == ("idle", "", "")
+    writes = [one.split()[1] for one in controller.commands if "scontrol -o" not in one]
+    assert [one for one in writes if one in ("create", "delete")] == ["create", "delete"]
+
+
+def test_a_run_that_died_between_reason_and_reservation_is_taken_over() -> None:
+    controller = Controller("idle", "gpustate:r: x (held) by ann@ops1")
+    scheduler = slurm(controller, reserve=True)
+    scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    assert (controller.state, controller.reservation) == ("maint", "gpustate-gpu1")
+
+
+def test_a_drain_of_someone_else_during_a_reservation_stays_and_the_reservation_goes() -> None:
+    controller = Controller()
+    scheduler = slurm(controller, reserve=True)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    controller.state, controller.reason, controller.user = "drained", "disk swap", "bob"
+    assert "disk swap by bob" in scheduler.release(member)
+    assert (controller.state, controller.reason, controller.reservation) == (
+        "drained",
+        "disk swap",
+        "",
+    )
+
+
+@pytest.mark.parametrize("state", ["maint", "mixed$", "allocated$"])
+def test_a_foreign_reservation_for_maintenance_is_named_and_left_alone(state: str) -> None:
+    controller = Controller(state, reservation="cooling")
+    scheduler = slurm(controller)
+    member = scheduler.member(FACTS, "gpu1")
+    assert (member.foreign, member.available) == ((f"{state}: reservation cooling",), False)
+    with pytest.raises(HeldElsewhereError, match="reservation cooling"):
+        scheduler.hold(member, WHY)
+    assert controller.reservation == "cooling"
+
+
+def test_an_invalid_node_whose_older_reason_was_emptied_is_slurm_s_own() -> None:
+    scheduler = slurm(Controller("inval", "none", "root"))
+    member = scheduler.member(FACTS, "gpu1")
+    assert (member.foreign, member.schedulable) == ((), False)
+    assert "State=RESUME" in scheduler.release(scheduler.hold(member, WHY))
+
+
+def test_a_controller_that_is_away_is_waited_for() -> None:
+    controller = Controller()
+    clock = Clock(controller)
+
+    def run(command: str) -> tuple[int, str]:
+        if clock.now < 10:
+            raise ConnectionFailed("head: connection refused")
+        if clock.now < 20:
+            return 1, "slurm_load_node: Unable to contact slurm controller (connect failure)\n"
+        return controller.run(command)
+
+    scheduler = Slurm(run, "head", sleep=clock.sleep, clock=clock)
+    assert [one.name for one in scheduler.members()] == ["gpu1"]
+    clock.now = -60.0
+    with pytest.raises(ClusterError, match="Slurm at head: head: connection refused"):
+        scheduler.members(fresh=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("inval", "fewer GPUs than slurm.conf"), ("drained*", "not registered")]
+)
+def test_a_change_after_which_slurmd_does_not_register_as_before_has_failed(
+    state: str, words: str
+) -> None:
+    controller = Controller()
+    scheduler = slurm(controller)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    scheduler.refresh(member, print, lambda: False)
+    controller.state = state
+    with pytest.raises(NotRefreshedError, match=words):
+        scheduler.refresh(member, print, lambda: False)
+    # What did not answer before is not the change's fault.
+    scheduler.refresh(replace(member, ready=False), print, lambda: False)
+    scheduler.refresh(replace(member, hold=None), print, lambda: False)
+
+
+def test_nodes_without_gpus_in_slurm_conf_do_not_count() -> None:
+    rows = "gpu1|10.0.0.1|gpu1|idle|||none\ncpu1|10.0.0.2|cpu1|down*|||none\n"
+    gres = "gpu1|gpu:h100:8(S:0-1)\ncpu1|(null)\n"
+    found = Slurm(lambda command: (0, gres if "%G" in command else rows), "head").members()
+    assert [(one.name, one.counts) for one in found] == [("gpu1", True), ("cpu1", False)]
 
 
 def test_what_another_run_took_over_is_neither_changed_nor_released() -> None:
