@@ -3,8 +3,8 @@
 The commands run over SSH on the host that the inventory names, as root or SlurmUser. Surprising: a second drain
 overwrites the reason of the first, so every write is preceded by a read and followed by one. ``resume`` of 24.11
 keeps an old reason, which then hides newer ones, so it is emptied after a release. 26.05 adds `` : Not responding`` to
-a reason, and refuses to undrain a node that registered with too few GPUs. A reservation has no reason, so it stands on
-the node all the same; it is written first and emptied last.
+a reason, and refuses to undrain a node that registered with too few GPUs. A node that is reserved for maintenance may
+look idle for seconds, so reservations are read too. That of 22.05 has no comment: its name alone tells whose it is.
 
 ``sinfo`` and ``squeue`` with formats of their own instead of JSON: scontrol of 22.05 has no JSON, and its sinfo and
 squeue ignore ``-n`` and ``-w`` with it.
@@ -26,6 +26,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, ConnectionFailed, RefusedError
+from gpustate.formats.slurm import hostlist
 from gpustate.schedulers.base import (
     HeldElsewhereError,
     Hold,
@@ -50,10 +51,13 @@ _REASON = re.compile(
 _NODES = "%n|%o|%N|%T|%u|%H|%E"
 _JOBS = "%i|%T|%u|%b|%j"
 _GRES = "%N|%G"
-_RESERVATIONS = "%N|%i"
-_RESERVED = re.compile(r"(?m)^ReservationName=(\S+)")
-#: What the name of a reservation of ours begins with; the node's name follows.
-RESERVATION = "gpustate-"
+_RESERVATION = re.compile(
+    r"(?m)^ReservationName=(?P<name>\S+) StartTime=(?P<since>\S+) .*?\bNodes=(?P<nodes>\S+) .*?"
+    r"\bFlags=(?P<flags>\S*)(?:.* Comment=(?P<comment>.*))?"
+)
+#: A reservation of ours, by its name: the run, and the node.
+_OURS = re.compile(r"gpustate_(?P<run>[^_\s]+)_(?P<node>\S+)")
+_NO_COMMENT = "Unknown parameter Comment"
 #: What Slurm itself writes as a reason when a node does not fit its configuration or does not answer.
 _BY_SLURM = (
     "gres/",
@@ -66,6 +70,8 @@ _BY_SLURM = (
     "Kill task failed",
     "Invalid registration",
 )
+#: What Slurm writes of a node that booted without its doing.
+_BOOTED = ("Node unexpectedly rebooted", "Not responding", "Node Not Responding")
 _POLL_S = 2.0
 _REGISTER_S = 120.0
 #: How long a host or a slurmctld that does not answer is waited for.
@@ -74,6 +80,23 @@ _AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection r
 
 #: Runs a command on the host with slurmctld's tools; returns exit status and output.
 Command = Callable[[str], tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One for maintenance.
+
+    Args:
+        name: its name.
+        since: when it began.
+        comment: its comment; empty where it has none.
+        run: the run of this tool that it is of; empty: it is of someone else.
+    """
+
+    name: str
+    since: str
+    comment: str = ""
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +109,7 @@ class SlurmNode:
         name: Slurm's name of it.
         state: as ``sinfo`` prints it, with flags such as ``*``.
         user, since, reason: who set the reason, when, and the reason; empty where there is none.
-        reservation: a reservation that it is in, as far as that was asked for.
-        reserved: this tool has reserved it, as far as that was asked for.
+        reservations: those for maintenance that it is in.
     """
 
     host: str
@@ -97,8 +119,12 @@ class SlurmNode:
     user: str = ""
     since: str = ""
     reason: str = ""
-    reservation: str = ""
-    reserved: bool = False
+    reservations: tuple[Reservation, ...] = ()
+
+    @property
+    def reserved(self) -> Reservation | None:
+        """This tool's reservation of it."""
+        return next((one for one in self.reservations if one.run), None)
 
     @property
     def ours(self) -> bool:
@@ -116,7 +142,7 @@ class SlurmNode:
     @property
     def in_maintenance(self) -> bool:
         """It is reserved for maintenance, so that no other jobs begin there."""
-        return self.base.startswith("maint") or "$" in self.state
+        return self.base.startswith("maint") or "$" in self.state or bool(self.reservations)
 
     @property
     def drained(self) -> bool:
@@ -147,10 +173,26 @@ def read_nodes(text: str) -> list[SlurmNode]:
         if len(parts) != 7:
             continue
         host, address, name, state, user, since, reason = (part.strip() for part in parts)
-        if reason == "none":
+        if reason in ("none", ""):
             user = since = reason = ""
+        # What Slurm adds to a reason that was emptied.
+        reason = reason.removeprefix("none : ").removeprefix(": ")
         found[name] = SlurmNode(host, address, name, state, user, since, reason)
     return list(found.values())
+
+
+def read_reservations(text: str) -> dict[str, list[Reservation]]:
+    """Read ``scontrol -o show reservation``: those for maintenance, by node."""
+    found: dict[str, list[Reservation]] = {}
+    for match in _RESERVATION.finditer(text):
+        if "MAINT" not in match["flags"].split(","):
+            continue
+        ours = _OURS.fullmatch(match["name"])
+        run = ours["run"] if ours else ""
+        one = Reservation(match["name"], match["since"], (match["comment"] or "").strip(), run)
+        for name in hostlist.names(match["nodes"]):
+            found.setdefault(name, []).append(one)
+    return found
 
 
 def matching(nodes: Iterable[SlurmNode], facts: NodeFacts, reached: str) -> list[SlurmNode]:
@@ -221,6 +263,7 @@ class Slurm:
         self._lock = threading.Lock()
         self._nodes: list[SlurmNode] | None = None
         self._gpus: set[str] = set()
+        self._whys: dict[str, Why] = {}
         self._reserve = reserve
         self._store = LeaseFile(self._answer, self.title)
         self._lease = ClusterLease(self._store, sleep=sleep, clock=clock)
@@ -255,29 +298,14 @@ class Slurm:
             )
         return output
 
-    def _read(self, name: str = "", *, reservations: bool = False) -> list[SlurmNode]:
+    def _read(self, name: str = "") -> list[SlurmNode]:
         only = ("-n", name) if name else ()
         nodes = read_nodes(self._run("sinfo", "-N", "-a", "-h", *only, "-o", _NODES))
-        if not reservations:
-            reservations = any(n.in_maintenance or (n.ours and not n.drained) for n in nodes)
-        if not reservations:
-            return nodes
-        # One that is in several is listed with one of them.
-        output = self._run("sinfo", "-N", "-a", "-h", *only, "-o", _RESERVATIONS)
-        rows = (line.partition("|") for line in output.splitlines())
-        within = {node.strip(): reservation.strip() for node, _, reservation in rows}
-        names = set(_RESERVED.findall(self._run("scontrol", "-o", "show", "reservation")))
-        return [
-            replace(
-                one,
-                reservation=within.get(one.name, ""),
-                reserved=f"{RESERVATION}{one.name}" in names,
-            )
-            for one in nodes
-        ]
+        reserved = read_reservations(self._run("scontrol", "-o", "show", "reservation"))
+        return [replace(one, reservations=tuple(reserved.get(one.name, ()))) for one in nodes]
 
-    def _one(self, name: str, *, reservations: bool = False) -> SlurmNode:
-        found = self._read(name, reservations=reservations)
+    def _one(self, name: str) -> SlurmNode:
+        found = self._read(name)
         if not found:
             raise ClusterError(f"{self.title}: node {name} is gone")
         return found[0]
@@ -387,16 +415,38 @@ class Slurm:
                 f"{self.title}: node {node.name} is out of service: {foreign}",
                 fix="run again when that is over; --ignore-scheduler changes it all the same",
             )
-        # One that an earlier run holds stays held the way it is.
-        drain = node.drained or not (self._reserve or node.reserved)
-        held = self._set(node.name, why.run, why.text, why.person, "held", drain=drain)
-        if drain or node.reserved:
-            return held
-        name = f"{RESERVATION}{node.name}"
-        when = ("StartTime=now", "Duration=UNLIMITED", "Users=root", "Flags=MAINT,IGNORE_JOBS")
-        words = (f"ReservationName={name}", *when, f"Nodes={node.name}")
-        self._run("scontrol", "create", "reservation", *words)
-        return _member(self._one(member.name))
+        if node.drained or not self._reserve:
+            held = self._set(node.name, why.run, why.text, why.person, "held")
+        else:
+            held = self._reserved(node.name, why)
+        old = node.reserved
+        if old is not None and old.run != why.run:
+            self._run("scontrol", "delete", f"ReservationName={old.name}")
+        return held
+
+    def _reserved(self, name: str, why: Why) -> Member:
+        """Reserve it, unless this run has done so already."""
+        self._whys[why.run] = why
+        node = self._one(name)
+        if node.reserved is None or node.reserved.run != why.run:
+            when = ("StartTime=now", "Duration=UNLIMITED", "Users=root", "Flags=MAINT,IGNORE_JOBS")
+            words = (f"ReservationName=gpustate_{why.run}_{name}", *when, f"Nodes={name}")
+            self._with_comment(
+                ("create", "reservation", *words), _reason(why.run, why.text, why.person, "held")
+            )
+        return _member(self._one(name))
+
+    def _with_comment(self, words: Sequence[str], comment: str) -> bool:
+        """Write a reservation with its comment, or without it where that is not known; whether it has it."""
+        command = shlex.join(("scontrol", *words, f"Comment={comment}"))
+        status, output = self._answer(command)
+        if status != 0 and _NO_COMMENT in output:
+            if words[0] == "create":
+                self._run("scontrol", *words)
+            return False
+        if status != 0:
+            self._run("scontrol", *words, f"Comment={comment}")
+        return True
 
     def note(self, member: Member, phase: str) -> Member:
         """Record the phase in the reason."""
@@ -406,16 +456,19 @@ class Slurm:
             return _member(node)
         if other := taken_over(member, hold):
             raise HeldElsewhereError(f"{self.title}: node {node.name}: {other}")
-        drain = not node.reserved
-        return self._set(node.name, hold.run, hold.text, hold.person, phase, drain=drain)
+        if node.ours or node.reserved is None:
+            return self._set(node.name, hold.run, hold.text, hold.person, phase)
+        words = ("update", f"ReservationName={node.reserved.name}")
+        if self._with_comment(words, _reason(hold.run, hold.text, hold.person, phase)):
+            return _member(self._one(node.name))
+        if phase == "failed" and not node.drained:  # it has to stand somewhere
+            why = self._whys.get(hold.run, Why(hold.run, "unknown", "a change"))
+            return self._set(node.name, why.run, why.text, why.person, phase)
+        return _member(node)
 
-    def _set(
-        self, name: str, run: str, text: str, person: str, phase: str, *, drain: bool
-    ) -> Member:
-        words = re.sub(r"[()\[\]\"'|]| :(?= )", " ", text)
-        reason = f"{PREFIX}{run}: {words} ({phase}) by {person}"
-        state = ("State=DRAIN",) if drain else ()
-        self._run("scontrol", "update", f"NodeName={name}", *state, f"Reason={reason}")
+    def _set(self, name: str, run: str, text: str, person: str, phase: str) -> Member:
+        reason = _reason(run, text, person, phase)
+        self._run("scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}")
         node = self._one(name)
         if not node.reason.startswith(reason):
             raise HeldElsewhereError(
@@ -475,22 +528,18 @@ class Slurm:
 
     def release(self, member: Member) -> str:
         """Return it to service, where the reason is still ours."""
-        node = self._one(member.name, reservations=True)
-        other = taken_over(member, _hold(node))
-        if node.reserved and not other:
-            self._run("scontrol", "delete", f"ReservationName={RESERVATION}{node.name}")
-            node = self._one(member.name)
+        node = self._one(member.name)
+        if other := taken_over(member, _hold(node)):
+            return other
+        if node.reserved is not None:
+            self._run("scontrol", "delete", f"ReservationName={node.reserved.name}")
+            if not node.ours:
+                return self._after_reservation(self._one(node.name))
+            node = self._one(node.name)
         if not node.ours and node.drained_or_down:
-            resume = f"scontrol update NodeName={node.name} State=RESUME"
-            return (
-                f"{_foreign(node)}; once its cause is gone: {resume}"
-                if node.by_slurm
-                else _foreign(node)
-            )
+            return _stays(node)
         if not node.ours:
             return ""
-        if other:
-            return other
         deadline = self._clock() + _REGISTER_S
         down = node.base.startswith("down")
         while down and "*" in node.state and self._clock() < deadline:
@@ -524,20 +573,53 @@ class Slurm:
             else ""
         )
 
+    def _after_reservation(self, node: SlurmNode) -> str:
+        """Resume a node that booted while it was reserved; why it stays out of service, empty where it does not."""
+        deadline = self._clock() + _REGISTER_S
+        while "*" in node.state and self._clock() < deadline:
+            self._sleep(_POLL_S)
+            node = self._one(node.name)
+        if node.base.startswith("down") and node.reason.startswith(_BOOTED):
+            self._run("scontrol", "update", f"NodeName={node.name}", "State=RESUME")
+            node = self._one(node.name)
+        while (node.in_maintenance or not node.answers) and self._clock() < deadline:
+            if node.reservations:
+                break  # of someone else
+            self._sleep(_POLL_S)  # the state follows a moment later
+            node = self._one(node.name)
+        return _stays(node) if node.drained_or_down else ""
+
+
+def _reason(run: str, text: str, person: str, phase: str) -> str:
+    """What stands in a reason or comment of ours."""
+    words = re.sub(r"[()\[\]\"'|]| :(?= )", " ", text)
+    return f"{PREFIX}{run}: {words} ({phase}) by {person}"
+
 
 def _hold(node: SlurmNode) -> Hold | None:
-    if not node.ours:
+    reserved = node.reserved
+    if not node.ours and reserved is None:
         return None
-    match = _REASON.fullmatch(node.reason)
-    if match is None:
-        return Hold("", node.user, node.reason, "held", node.since)
-    return Hold(
-        match["run"],
-        match["person"] or node.user,
-        match["text"],
-        match["phase"] or "held",
-        node.since,
+    text, since = (
+        (node.reason, node.since)
+        if node.ours or reserved is None
+        else (reserved.comment, reserved.since)
     )
+    match = _REASON.fullmatch(text)
+    if match is None:
+        run = reserved.run if reserved is not None else ""
+        return Hold(run, node.user, text, "held", since)
+    return Hold(
+        match["run"], match["person"] or node.user, match["text"], match["phase"] or "held", since
+    )
+
+
+def _stays(node: SlurmNode) -> str:
+    """Why it stays out of service."""
+    if not node.by_slurm:
+        return _elsewhere(node) or _foreign(node)
+    resume = f"scontrol update NodeName={node.name} State=RESUME"
+    return f"{_foreign(node)}; once its cause is gone: {resume}"
 
 
 def _foreign(node: SlurmNode) -> str:
@@ -561,16 +643,17 @@ def _unregistered(node: SlurmNode) -> str:
 
 def _elsewhere(node: SlurmNode) -> str:
     """Who else took it out of service; empty: nobody did."""
-    if node.in_maintenance and not node.reserved:
-        return f"{node.state}: reservation {node.reservation or '(unknown)'}"
-    if node.drained_or_down and not node.ours and not node.by_slurm and not node.reserved:
-        return _foreign(node)
-    return ""
+    others = [one.name for one in node.reservations if not one.run]
+    if others or (node.base.startswith("maint") and node.reserved is None):
+        return f"{node.state}: reservation {', '.join(others) or '(unknown)'}"
+    if node.base.startswith("maint") or not node.drained_or_down:
+        return ""
+    return "" if node.ours or node.by_slurm else _foreign(node)
 
 
 def _member(node: SlurmNode) -> Member:
     foreign = _elsewhere(node)
-    out = node.drained_or_down or node.in_maintenance or node.reserved
+    out = node.drained_or_down or node.in_maintenance
     return Member(
         node.name,
         ready=node.answers,

@@ -41,9 +41,6 @@ def main(folder: Path, program: str, words: list[str]) -> int:
         nodes = _read(folder)
         if program == "sinfo" and words[-1] == "%N|%G":
             print("".join(f"{name}|gpu:h100:8\n" for name in nodes), end="")
-        elif program == "sinfo" and words[-1] == "%N|%i":
-            for name, one in nodes.items():
-                print(f"{name}|{one.get('reservation', '')}")
         elif program == "sinfo":
             only = words[words.index("-n") + 1] if "-n" in words else ""
             for name, one in nodes.items():
@@ -68,13 +65,16 @@ def _reservations(folder: Path, words: list[str]) -> int:
     """Create, delete or list reservations for maintenance; a name that is taken is refused."""
     nodes = _read(folder)
     if words == ["-o", "show", "reservation"]:
-        names = [one["reservation"] for one in nodes.values() if one.get("reservation")]
-        for name in names:
-            print(f"ReservationName={name} StartTime=2026-11-24T10:00:00 Flags=MAINT,IGNORE_JOBS")
-        if not names:
+        rows = [(key, one["reservation"]) for key, one in nodes.items() if one.get("reservation")]
+        for key, name in rows:
+            print(f"ReservationName={name} StartTime=2026-11-24T10:00:00 Nodes={key} NodeCnt=1 Flags=MAINT,IGNORE_JOBS")  # fmt: skip
+        if not rows:
             print("No reservations in the system")
         return 0
     values = dict(word.split("=", 1) for word in words if "=" in word)
+    if "Comment" in values:  # as 22.05
+        print(f"scontrol: error: Unknown parameter Comment={values['Comment']}.", file=sys.stderr)
+        return 1
     name, creates = values["ReservationName"], words[:2] == ["create", "reservation"]
     holders = [key for key, one in nodes.items() if one.get("reservation") == name]
     target = values["Nodes"] if creates else "".join(holders)

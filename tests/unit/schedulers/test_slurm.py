@@ -12,8 +12,10 @@ import pytest
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, ConnectionFailed, RefusedError
+from gpustate.formats.slurm import hostlist
 from gpustate.schedulers.base import (
     HeldElsewhereError,
+    Hold,
     NotDrainedError,
     NotRefreshedError,
     Scope,
@@ -22,6 +24,13 @@ from gpustate.schedulers.base import (
 from gpustate.schedulers.slurm import Slurm, SlurmNode, matching, read_nodes
 
 WHY = Why("20261124-1", "ann@ops1", 'driver "580"')
+#: As 24.11.5 prints it; 22.05.8 has no comment.
+RESERVATION = (
+    "ReservationName={name} StartTime=2026-11-24T19:22:03 EndTime=2027-11-24T19:22:03 Duration=365-00:00:00 "
+    "Nodes=gpu[1,7-8] NodeCnt=1 CoreCnt=64 Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES "
+    "TRES=cpu=64 Users=root Groups=(null) Accounts=(null) Licenses=(null) State=ACTIVE BurstBuffer=(null) "
+    "MaxStartDelay=(null){comment}\n"
+)
 #: As Debian's 22.05.8 and 24.11.5 print the format of the module.
 ROWS = """\
 gpu1|10.217.0.11|gpu1|drained*|root|2026-11-23T10:00:00|gpustate:r1: changes driver (held) by ann@ops1
@@ -105,28 +114,42 @@ class Controller:
     undrain_to: str = "idle"
     resume_to: str = "idle"
     keeps_reason: bool = False
-    reservation: str = ""
+    comments: bool = True
+    reservations: dict[str, str] = field(default_factory=dict)
+
+    def _reserve(self, words: list[str]) -> tuple[int, str]:
+        values = dict(word.split("=", 1) for word in words if "=" in word)
+        name, comment = values["ReservationName"], values.get("Comment", "")
+        if comment and not self.comments:
+            return 1, f"scontrol: error: Unknown parameter Comment={comment}.\n"
+        if words[1] == "create":
+            assert values["Nodes"] == "gpu1"
+            if name in self.reservations:
+                return 1, "Error creating the reservation: Duplicate reservation name\n"
+            self.state = "maint" if self.state == "idle" else f"{self.state}$"
+        elif name not in self.reservations:
+            return 1, "Requested reservation is invalid\n"
+        if words[1] == "delete":
+            del self.reservations[name]
+            if not self.reservations:
+                self.state = self.state.replace("maint", "idle").rstrip("$")
+        else:
+            self.reservations[name] = comment
+        return 0, ""
 
     def run(self, command: str) -> tuple[int, str]:
         words = shlex.split(command)
         self.commands.append(command)
         if words[0] == "sinfo" and words[-1] == "%N|%G":
             return 0, "gpu1|gpu:h100:8(S:0-1)\ncpu1|(null)\n"
-        if words[0] == "sinfo" and words[-1] == "%N|%i":
-            return 0, f"gpu1|{self.reservation}\n"
         if words == ["scontrol", "-o", "show", "reservation"]:
-            rows = f"ReservationName={self.reservation} StartTime=now Nodes=gpu1\n"
-            return 0, rows if self.reservation else "No reservations in the system\n"
-        if words[:3] == ["scontrol", "create", "reservation"]:
-            if self.reservation:
-                return 1, "Error creating the reservation: Reservation already exists\n"
-            self.reservation = words[3].partition("=")[2]
-            self.state = "maint" if self.state == "idle" else f"{self.state}$"
-            return 0, f"Reservation created: {self.reservation}\n"
-        if words[:2] == ["scontrol", "delete"]:
-            assert words[2] == f"ReservationName={self.reservation}"
-            self.reservation, self.state = "", self.state.replace("maint", "idle").rstrip("$")
-            return 0, ""
+            shown = "".join(
+                RESERVATION.format(name=name, comment=f" Comment={comment}" if comment else "")
+                for name, comment in self.reservations.items()
+            )
+            return 0, shown or "No reservations in the system\n"
+        if words[0] == "scontrol" and any(one.startswith("ReservationName=") for one in words):
+            return self._reserve(words)
         if words[0] == "sinfo":
             return (
                 0,
@@ -247,54 +270,86 @@ def test_a_reason_that_a_dead_run_left_is_emptied() -> None:
     assert not any("State=" in one for one in controller.commands)
 
 
-def test_a_reservation_holds_a_node_without_a_drain() -> None:
-    controller = Controller()
+@pytest.mark.parametrize("comments", [True, False])
+def test_a_reservation_holds_a_node_without_a_drain(comments: bool) -> None:
+    controller = Controller(comments=comments)
     scheduler = slurm(controller, reserve=True)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
-    assert (controller.state, controller.reservation) == ("maint", "gpustate-gpu1")
+    assert list(controller.reservations) == ["gpustate_20261124-1_gpu1"]
     assert member.hold is not None
-    assert (member.schedulable, member.foreign, member.hold.phase) == (False, (), "held")
+    assert (member.schedulable, member.foreign, member.hold.run) == (False, (), "20261124-1")
     noted = scheduler.note(member, "changing")
     assert noted.hold is not None
-    assert (noted.hold.phase, noted.schedulable) == ("changing", False)
-    # A run that takes over keeps the way it is held, whatever its own is.
-    again = slurm(controller).hold(scheduler.member(FACTS, "gpu1"), WHY)
+    assert noted.hold.phase == ("changing" if comments else "held")
+    assert noted.hold.person == ("ann@ops1" if comments else "")
+    assert not noted.schedulable
+    assert scheduler.release(noted) == ""
+    assert (controller.state, controller.reason, controller.reservations) == ("idle", "", {})
     assert not any("State=" in one for one in controller.commands)
-    assert scheduler.release(again) == ""
-    assert (controller.state, controller.reason, controller.reservation) == ("idle", "", "")
-    writes = [one.split()[1] for one in controller.commands if "scontrol -o" not in one]
-    assert [one for one in writes if one in ("create", "delete")] == ["create", "delete"]
 
 
-def test_a_run_that_died_between_reason_and_reservation_is_taken_over() -> None:
-    controller = Controller("idle", "gpustate:r: x (held) by ann@ops1")
+def test_what_failed_without_a_comment_is_drained_so_that_it_stands_somewhere() -> None:
+    controller = Controller(comments=False)
     scheduler = slurm(controller, reserve=True)
-    scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
-    assert (controller.state, controller.reservation) == ("maint", "gpustate-gpu1")
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    failed = scheduler.note(member, "failed")
+    assert failed.hold is not None
+    assert (failed.hold.phase, controller.state) == ("failed", "drained")
+    assert scheduler.release(failed) == ""
+    assert (controller.state, controller.reason, controller.reservations) == ("idle", "", {})
+
+
+def test_a_run_takes_over_a_dead_one_s_reservation_or_drains_in_its_place() -> None:
+    for reserve in (True, False):
+        controller = Controller()
+        slurm(controller, reserve=True).hold(member := slurm(controller).member(FACTS, "gpu1"), WHY)
+        taken = slurm(controller, reserve=reserve).hold(member, Why("r2", "bob@ops2", "x"))
+        assert list(controller.reservations) == (["gpustate_r2_gpu1"] if reserve else [])
+        dead = replace(taken, hold=Hold("20261124-1", "ann@ops1", "x", "held", ""))
+        assert "run r2 of bob@ops2 has taken it over" in slurm(controller).release(dead)
 
 
 def test_a_drain_of_someone_else_during_a_reservation_stays_and_the_reservation_goes() -> None:
     controller = Controller()
     scheduler = slurm(controller, reserve=True)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
-    controller.state, controller.reason, controller.user = "drained", "disk swap", "bob"
+    controller.state, controller.reason, controller.user = "drained$", "disk swap", "bob"
     assert "disk swap by bob" in scheduler.release(member)
-    assert (controller.state, controller.reason, controller.reservation) == (
-        "drained",
-        "disk swap",
-        "",
-    )
+    assert (controller.state, controller.reason) == ("drained", "disk swap")
+    assert controller.reservations == {}
 
 
-@pytest.mark.parametrize("state", ["maint", "mixed$", "allocated$"])
+def test_a_node_that_booted_while_it_was_reserved_is_resumed() -> None:
+    controller = Controller()
+    scheduler = slurm(controller, reserve=True)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    controller.state, controller.reason = "down$", "Node unexpectedly rebooted"
+    assert scheduler.release(member) == ""
+    assert controller.state == "idle"
+
+
+@pytest.mark.parametrize("state", ["idle", "maint", "mixed$", "allocated$"])
 def test_a_foreign_reservation_for_maintenance_is_named_and_left_alone(state: str) -> None:
-    controller = Controller(state, reservation="cooling")
+    controller = Controller(state, reservations={"cooling": ""})
     scheduler = slurm(controller)
     member = scheduler.member(FACTS, "gpu1")
     assert (member.foreign, member.available) == ((f"{state}: reservation cooling",), False)
     with pytest.raises(HeldElsewhereError, match="reservation cooling"):
         scheduler.hold(member, WHY)
-    assert controller.reservation == "cooling"
+    assert controller.reservations == {"cooling": ""}
+
+
+def test_names_of_nodes_in_a_list() -> None:
+    numbered = ["a1b09", "a1b10", "a2b09", "a2b10"]
+    text = "gpu[1-3,07],rack-01,a[1-2]b[09-10]"
+    assert hostlist.names(text) == ["gpu1", "gpu2", "gpu3", "gpu07", "rack-01", *numbered]
+    assert hostlist.names("(null)") == ["(null)"]
+    assert hostlist.names("") == []
+
+
+def test_what_slurm_adds_to_an_emptied_reason_is_its_own() -> None:
+    (node,) = read_nodes("gpu1|10.0.0.1|gpu1|down*|slurm|2026-11-24T10:00:00|none : Not responding")
+    assert (node.reason, node.by_slurm) == ("Not responding", True)
 
 
 def test_an_invalid_node_whose_older_reason_was_emptied_is_slurm_s_own() -> None:
