@@ -70,7 +70,7 @@ class Request:
         rollback_on_failure: a node whose change failed goes back to before the run; where that ends the run, the
             other nodes of its wave that were changed go back, too.
         undoes: see :class:`gpustate.engine.walk.Options`.
-        drains: how workloads of nodes leave, where not as the policy says.
+        drains: how workloads of nodes leave, where they do not leave by the policy.
     """
 
     policy: Policy

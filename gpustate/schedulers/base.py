@@ -123,7 +123,7 @@ class Workload:
         gpu: it uses a GPU.
         problem: why it cannot leave by itself; empty where it can.
         waited: it is waited for before anything is evicted.
-        then: what is done with it after how long, if it is waited for; empty: as the policy says.
+        then: what is done with it after how long, if it is waited for; empty: by the policy.
     """
 
     name: str
