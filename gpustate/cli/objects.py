@@ -13,7 +13,6 @@ from gpustate.cli import common
 from gpustate.cli import show as pages
 from gpustate.cli.render import built, namespace_option, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
-from gpustate.manifests.build import node_labels
 from gpustate.plan.render import Page
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending, refused
@@ -128,6 +127,7 @@ class Clusters:
         return list(dict.fromkeys(path for path in self.kubeconfigs.values() if path))
 
     def _target(self, objects: Objects, path: str, nodes: Sequence[NodeResult]) -> Target:
+        from gpustate.manifests.build import node_labels
         from gpustate.reconcile.nodes import names_of
 
         labels: dict[str, Mapping[str, str]] = {}
