@@ -19,6 +19,7 @@ from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending
 from gpustate.reconcile.planning import Target, plan
 
 if TYPE_CHECKING:
+    from gpustate.cluster.kubeconfig import Kubeconfig
     from gpustate.cluster.objects import Objects
     from gpustate.core.inventory import Inventory
     from gpustate.core.outcome import NodeResult
@@ -66,7 +67,7 @@ class Clusters:
         policy: with settings of objects.
         items: the objects; none if they are to be absent.
         namespace: of the objects.
-        kubeconfigs: by node, the path of its cluster's kubeconfig.
+        kubeconfigs: by node, its cluster's.
         options: of the verb.
         absent: remove all objects.
     """
@@ -74,18 +75,18 @@ class Clusters:
     policy: Policy
     items: list[dict[str, Any]]
     namespace: str
-    kubeconfigs: Mapping[str, str]
+    kubeconfigs: Mapping[str, Kubeconfig]
     options: Mapping[str, Any]
     absent: bool
 
     def plan(self, nodes: Sequence[NodeResult]) -> list[dict[str, Any]]:
         """Compare every cluster; nothing is changed."""
         found: list[dict[str, Any]] = []
-        for path in self._paths():
-            with _connected(path) as objects:
+        for kubeconfig in self._distinct():
+            with _connected(kubeconfig) as objects:
                 done = Applied()
                 try:
-                    done.changes = plan(objects, self._target(objects, path, nodes))
+                    done.changes = plan(objects, self._target(objects, kubeconfig, nodes))
                 except ClusterError as error:
                     done.failures.append(str(error))
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
@@ -96,10 +97,10 @@ class Clusters:
     ) -> list[dict[str, Any]]:
         """Apply to every cluster, after its nodes."""
         found: list[dict[str, Any]] = []
-        for path in self._paths():
-            with _connected(path) as objects:
+        for kubeconfig in self._distinct():
+            with _connected(kubeconfig) as objects:
                 try:
-                    target = self._target(objects, path, nodes)
+                    target = self._target(objects, kubeconfig, nodes)
                     applier = Applier(
                         objects,
                         target,
@@ -119,20 +120,22 @@ class Clusters:
         Raises:
             UsageError: one of them is invalid.
         """
-        for path in self._paths():
-            with _connected(path):
+        for one in self._distinct():
+            with _connected(one):
                 pass
 
-    def _paths(self) -> list[str]:
-        return list(dict.fromkeys(path for path in self.kubeconfigs.values() if path))
+    def _distinct(self) -> list[Kubeconfig]:
+        return list(dict.fromkeys(one for one in self.kubeconfigs.values() if one))
 
-    def _target(self, objects: Objects, path: str, nodes: Sequence[NodeResult]) -> Target:
+    def _target(
+        self, objects: Objects, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]
+    ) -> Target:
         from gpustate.manifests.build import node_labels
         from gpustate.reconcile.nodes import names_of
 
         labels: dict[str, Mapping[str, str]] = {}
         if not self.absent and self.policy.cluster is not None:
-            here = [node for node in nodes if self.kubeconfigs.get(node.name) == path]
+            here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
             wanted = node_labels(self.policy.cluster)
             labels = dict.fromkeys(names_of(objects, here), wanted)
         force = bool(self.options.get("force_conflicts"))
@@ -160,24 +163,26 @@ def clusters(
             "a saved plan is only for nodes", fix="omit --cluster-objects, or omit --out"
         )
     settings = settings_of(policy, source, options.get("namespace"))
-    paths = {node.name: kubeconfig_of(node, options.get("kubeconfig") or "") for node in inventory}
-    if not any(paths.values()):
+    kubeconfigs = {
+        node.name: kubeconfig_of(node, options.get("kubeconfig") or "") for node in inventory
+    }
+    if not any(kubeconfigs.values()):
         raise UsageError(
             "no node has a kubeconfig",
             fix="pass --kubeconfig FILE, or set the inventory variable gpustate_kubeconfig",
         )
     items = [] if absent else built(policy, settings, options)
-    found = Clusters(policy, items, settings.namespace, paths, options, absent)
+    found = Clusters(policy, items, settings.namespace, kubeconfigs, options, absent)
     found.read_kubeconfigs()
     return found
 
 
 @contextmanager
-def _connected(path: str) -> Iterator[Objects]:
+def _connected(kubeconfig: Kubeconfig) -> Iterator[Objects]:
     from gpustate.cluster.api import connect
     from gpustate.cluster.objects import Objects
 
-    api = connect(path)
+    api = connect(kubeconfig.path, kubeconfig.context)
     try:
         yield Objects(api)
     finally:
