@@ -20,6 +20,7 @@ from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import plain
 from gpustate.gpu_operator.helm import is_null
 from gpustate.gpu_operator.operands import (
+    layout_by_label,
     mig_strategy,
     missing_reference,
     require_config_map,
@@ -77,6 +78,7 @@ def cluster_objects(source: Source, states: Iterable[DesiredState]) -> ClusterOb
         gdrcopy=source.enabled("gdrcopy", otherwise=False),
         gds=source.enabled("gds", otherwise=False),
         mig_strategy=mig,
+        mig=layout_by_label(source),
         pods=_pods(source),
     )
     runtime_class = _value(source, "operator.runtimeClass")

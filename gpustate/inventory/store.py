@@ -55,6 +55,8 @@ class Store:
         self.groups: dict[str, Group] = {"all": Group("all"), "ungrouped": Group("ungrouped")}
         self.nodes: dict[str, Node] = {}
         self.notes: dict[str, None] = {}
+        #: Kubeconfigs of clusters that were read.
+        self.clusters: dict[str, None] = {}
         self._places: dict[int, tuple[Any, Mapping[tuple[str, ...], str]]] = {}
         self._parents: dict[str, list[str]] = {}
         self._closures: dict[tuple[str, ...], tuple[str, ...]] = {}

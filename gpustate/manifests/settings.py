@@ -111,6 +111,8 @@ class ClusterObjects:
         cdi_hook: path of ``nvidia-cdi-hook`` on the nodes.
         gdrcopy, gds: pass the device nodes of GDRCopy and GPUDirect Storage to every container with a GPU.
         mig_strategy: none, single or mixed; empty: that of the configuration.
+        mig: parameters of the state ``mig`` on Nodes whose label ``nvidia.com/mig.config`` names a layout;
+            ``None``: the label is not carried out.
         mps_root: directory of the MPS daemon on the nodes.
         pods: what all pods have in common.
     """
@@ -127,6 +129,7 @@ class ClusterObjects:
     gdrcopy: bool = False
     gds: bool = False
     mig_strategy: str = ""
+    mig: Mapping[str, Any] | None = None
     mps_root: str = "/run/nvidia/mps"
     pods: Pods = field(default_factory=Pods)
 
