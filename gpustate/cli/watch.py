@@ -20,6 +20,7 @@ from gpustate.errors import ClusterError, GpustateError, UsageError
 
 if TYPE_CHECKING:
     from gpustate.api import ApplyResult
+    from gpustate.cluster.kubeconfig import Kubeconfig
     from gpustate.core.inventory import Inventory
     from gpustate.watch.watcher import Round, Signals
 
@@ -86,7 +87,7 @@ def watch(policy: str, printed: str | None, image: str, **options: Any) -> None:
             lambda: common.load_inventory(options, reach=False, empty=True),
             lambda this: _apply(policy, options, this),
             str(options["window"] or ""),
-            _Lines(path if len(paths) > 1 else "").say,
+            _Lines(str(path) if len(paths) > 1 else "").say,
             signals,
             f"watch {policy}",
             options["kubeconfig"] or "",
@@ -96,16 +97,17 @@ def watch(policy: str, printed: str | None, image: str, **options: Any) -> None:
     common.raise_all(_run_all([one.run for one in watchers], signals))
 
 
-def _clusters(inventory: Inventory, options: Mapping[str, Any]) -> list[str]:
+def _clusters(inventory: Inventory, options: Mapping[str, Any]) -> list[Kubeconfig]:
     """Kubeconfigs of the clusters of an inventory.
 
     Raises:
         UsageError: there is none.
     """
-    from gpustate.cluster.kubeconfig import kubeconfig_of
+    from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 
+    own = (Kubeconfig(*one) for one in inventory.clusters)
     found = (kubeconfig_of(node, options["kubeconfig"] or "") for node in inventory)
-    paths = [path for path in dict.fromkeys((*inventory.clusters, *found)) if path]
+    paths = [path for path in dict.fromkeys((*own, *found)) if path]
     if not paths:
         raise UsageError(
             "no node has a kubeconfig",

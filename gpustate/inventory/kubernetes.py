@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpustate.cluster.kubeconfig import VARIABLE
+from gpustate.cluster.kubeconfig import CONTEXT, PATH, Kubeconfig
 from gpustate.core.inventory import LABELS
 from gpustate.errors import ClusterError, InventoryError
 from gpustate.formats.labels import selectors
@@ -42,7 +42,7 @@ PREFIX = f"{NAME}:"
 _ADDRESSES = ("InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS")
 #: The Node's name itself, for ``~/.ssh/config``.
 _BY_NAME = "Name"
-_KEYS = ("kubeconfig", "selector", "address", "groups", "vars", "prefix", "name")
+_KEYS = ("kubeconfig", "context", "selector", "address", "groups", "vars", "prefix", "name")
 #: Labels by which a Node has NVIDIA GPUs; the class is that of a display controller.
 _GPU = re.compile(
     r"feature\.node\.kubernetes\.io/pci-(03[0-9a-f]{2}_)?10de(_[0-9a-f_]+)?\.present|nvidia\.com/gpu\.present"
@@ -56,7 +56,7 @@ class Cluster:
     """One cluster of an inventory.
 
     Args:
-        kubeconfig: path, or ``in-cluster``.
+        kubeconfig: path, or ``in-cluster``, and context.
         selector: of labels; empty: Nodes with NVIDIA GPUs.
         address: type of the address that is connected to, or ``Name``.
         groups: labels whose values make groups.
@@ -66,7 +66,7 @@ class Cluster:
         place: where it is written.
     """
 
-    kubeconfig: str
+    kubeconfig: Kubeconfig
     selector: str = ""
     address: str = _ADDRESSES[0]
     groups: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ def fill_source(store: Store, source: str) -> None:
     """
     paths = source.removeprefix(NAME).removeprefix(":").split(",")
     for path in paths:
-        _fill(store, Cluster(path.strip() or default_kubeconfig(), place=source), None)
+        _fill(store, Cluster(Kubeconfig(path.strip() or default_kubeconfig()), place=source), None)
 
 
 def is_ours(data: Any) -> bool:
@@ -141,7 +141,7 @@ def _cluster(data: Json, path: str, place: str) -> Cluster:
             raise InventoryError(
                 f"unknown key {quote(key)}", place=place, fix=f"supported keys: {', '.join(_KEYS)}"
             )
-    for key in ("kubeconfig", "selector", "address", "prefix", "name"):
+    for key in ("kubeconfig", "context", "selector", "address", "prefix", "name"):
         if not isinstance(data.get(key, ""), str):
             raise InventoryError(f"{key} is {kind_of(data[key])}, wanted text", place=place)
     groups = data.get("groups") or []
@@ -156,7 +156,7 @@ def _cluster(data: Json, path: str, place: str) -> Cluster:
     if file != IN_CLUSTER:
         file = os.path.join(os.path.dirname(path), os.path.expanduser(file))
     return Cluster(
-        file,
+        Kubeconfig(file, data.get("context", "")),
         data.get("selector", ""),
         address,
         tuple(groups),
@@ -187,9 +187,9 @@ def _add(
         store.note(f"{place}: left out: it has no address of type {cluster.address}, but {types}")
         return
     name = check_name(f"{cluster.prefix}{item['metadata']['name']}", place)
-    if name in store.nodes and VARIABLE in store.nodes[name].vars:
+    if name in store.nodes and PATH in store.nodes[name].vars:
         raise InventoryError(
-            f"{quote(name)} is a Node of {store.nodes[name].vars[VARIABLE].value}, too",
+            f"{quote(name)} is a Node of {store.nodes[name].vars[PATH].value}, too",
             place=place,
             fix="set prefix of one of the clusters",
         )
@@ -202,7 +202,9 @@ def _add(
         store.group(group, place)
         store.node(name, group, source=source)
     variables = store.nodes[name].vars
-    variables[VARIABLE] = Value(cluster.kubeconfig, place)
+    variables[PATH] = Value(cluster.kubeconfig.path, place)
+    if cluster.kubeconfig.context:
+        variables[CONTEXT] = Value(cluster.kubeconfig.context, place)
     variables[LABELS[-1]] = Value(dict(labels), place)
     if address:
         variables["ansible_host"] = Value(address, place)
@@ -215,7 +217,7 @@ def _word(text: str) -> str:
     return re.sub(r"\W", "_", text, flags=re.ASCII)
 
 
-def nodes_of(kubeconfig: str) -> list[Json]:
+def nodes_of(kubeconfig: Kubeconfig) -> list[Json]:
     """List the Nodes of a cluster.
 
     Raises:
@@ -225,7 +227,7 @@ def nodes_of(kubeconfig: str) -> list[Json]:
     from gpustate.cluster.api import RefusedRequest, connect
     from gpustate.cluster.objects import missing_right
 
-    api = connect(kubeconfig)
+    api = connect(kubeconfig.path, kubeconfig.context)
     try:
         return api.nodes_with_version()[0]
     except RefusedRequest as error:

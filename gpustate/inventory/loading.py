@@ -86,8 +86,9 @@ def load(
     store = Store()
     base = _read(store, source, vault)
     store.finish()
-    if not store.nodes and store.clusters and empty:
-        return Inventory(source, notes=tuple(store.notes), clusters=tuple(store.clusters))
+    clusters = tuple((one.path, one.context) for one in store.clusters)
+    if not store.nodes and clusters and empty:
+        return Inventory(source, notes=tuple(store.notes), clusters=clusters)
     if not store.nodes:
         raise InventoryError("contains no node", place=source, fix="add a node to it")
     names = list(store.nodes)
@@ -119,7 +120,7 @@ def load(
         restrict(groups, kept),
         tuple(store.notes),
         frozenset(names),
-        tuple(store.clusters),
+        clusters,
     )
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from gpustate import clock
 from gpustate.api.results import ApplyResult
 from gpustate.cluster.api import Api, RefusedRequest, connect
-from gpustate.cluster.kubeconfig import kubeconfig_of
+from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.cluster.node_watch import NodeEvent, NodeWatch, What
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult
@@ -112,7 +112,7 @@ class Watcher:
         option: kubeconfig of the command line, which counts for every node; empty: each node's variable.
     """
 
-    kubeconfig: str
+    kubeconfig: Kubeconfig
     inventory: Callable[[], Inventory]
     apply: Callable[[Round], ApplyResult]
     window: str
@@ -134,20 +134,23 @@ class Watcher:
             ClusterError: rights are missing.
             LockHeld: the Lease was lost.
         """
-        api = connect(self.kubeconfig)
+        api = self._connect()
         try:
             self._check_rights(api)
             self._lease = ClusterLease(api, WATCH)
             if not self._enter(self._lease, api):
                 return
             self.say(f"watching the Nodes of {api.server}")
-            watch = NodeWatch(lambda: connect(self.kubeconfig), self.say, self._over)
+            watch = NodeWatch(self._connect, self.say, self._over)
             threading.Thread(target=self._follow, args=(watch,), daemon=True).start()
             self._loop(self._lease)
         finally:
             if self._lease is not None:
                 self._lease.release()
             api.close()
+
+    def _connect(self) -> Api:
+        return connect(self.kubeconfig.path, self.kubeconfig.context)
 
     def _over(self) -> bool:
         """Nothing more is watched."""
@@ -238,7 +241,7 @@ class Watcher:
         nodes = tuple(node for node in inventory.nodes if node.name in names)
         for node, seen in chosen.values():
             self.say(f"{_title(node, seen)}: {why(seen)}; applying, run {run}")
-        api = connect(self.kubeconfig)
+        api = self._connect()
         api.fence = self._fence
         events = node_events.NodeEvents(api)
         try:

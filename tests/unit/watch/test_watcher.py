@@ -15,6 +15,7 @@ from apigate import Gate
 from stubcluster import TOKEN, StubCluster
 
 from gpustate.api.results import ApplyResult
+from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.inventory import Connection, Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.errors import ClusterError, GpustateError, LockHeld
@@ -86,7 +87,7 @@ class Bench:
     def start(self) -> Signals:
         signals = Signals()
         one = Watcher(
-            self.kubeconfig,
+            Kubeconfig(self.kubeconfig),
             self.inventory,
             self.apply,
             self.window,
