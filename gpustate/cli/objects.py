@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import common
+from gpustate.cli import show as pages
 from gpustate.cli.render import built, namespace_option, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
+from gpustate.plan.render import Page
+from gpustate.reconcile.applying import Applied, Applier
+from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending, refused
+from gpustate.reconcile.planning import Target, plan
 
 if TYPE_CHECKING:
+    from gpustate.cluster.kubeconfig import Kubeconfig
     from gpustate.cluster.objects import Objects
     from gpustate.core.inventory import Inventory
     from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
-    from gpustate.reconcile.planning import Target
 
 _ROLLOUT_S = 300
 
@@ -62,7 +67,7 @@ class Clusters:
         policy: with settings of objects.
         items: the objects; none if they are to be absent.
         namespace: of the objects.
-        kubeconfigs: by node, the path of its cluster's kubeconfig.
+        kubeconfigs: by node, its cluster's.
         options: of the verb.
         absent: remove all objects.
     """
@@ -70,22 +75,18 @@ class Clusters:
     policy: Policy
     items: list[dict[str, Any]]
     namespace: str
-    kubeconfigs: Mapping[str, str]
+    kubeconfigs: Mapping[str, Kubeconfig]
     options: Mapping[str, Any]
     absent: bool
 
     def plan(self, nodes: Sequence[NodeResult]) -> list[dict[str, Any]]:
         """Compare every cluster; nothing is changed."""
-        from gpustate.reconcile.applying import Applied
-        from gpustate.reconcile.document import cluster_data
-        from gpustate.reconcile.planning import plan
-
         found: list[dict[str, Any]] = []
-        for path in self._paths():
-            with _connected(path) as objects:
+        for kubeconfig in self._distinct():
+            with _connected(kubeconfig) as objects:
                 done = Applied()
                 try:
-                    done.changes = plan(objects, self._target(objects, path, nodes))
+                    done.changes = plan(objects, self._target(objects, kubeconfig, nodes))
                 except ClusterError as error:
                     done.failures.append(str(error))
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
@@ -95,15 +96,11 @@ class Clusters:
         self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
     ) -> list[dict[str, Any]]:
         """Apply to every cluster, after its nodes."""
-        from gpustate.reconcile.applying import Applied, Applier
-        from gpustate.reconcile.document import cluster_data
-        from gpustate.reconcile.planning import plan
-
         found: list[dict[str, Any]] = []
-        for path in self._paths():
-            with _connected(path) as objects:
+        for kubeconfig in self._distinct():
+            with _connected(kubeconfig) as objects:
                 try:
-                    target = self._target(objects, path, nodes)
+                    target = self._target(objects, kubeconfig, nodes)
                     applier = Applier(
                         objects,
                         target,
@@ -123,21 +120,22 @@ class Clusters:
         Raises:
             UsageError: one of them is invalid.
         """
-        for path in self._paths():
-            with _connected(path):
+        for one in self._distinct():
+            with _connected(one):
                 pass
 
-    def _paths(self) -> list[str]:
-        return list(dict.fromkeys(path for path in self.kubeconfigs.values() if path))
+    def _distinct(self) -> list[Kubeconfig]:
+        return list(dict.fromkeys(one for one in self.kubeconfigs.values() if one))
 
-    def _target(self, objects: Objects, path: str, nodes: Sequence[NodeResult]) -> Target:
+    def _target(
+        self, objects: Objects, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]
+    ) -> Target:
         from gpustate.manifests.build import node_labels
         from gpustate.reconcile.nodes import names_of
-        from gpustate.reconcile.planning import Target
 
         labels: dict[str, Mapping[str, str]] = {}
         if not self.absent and self.policy.cluster is not None:
-            here = [node for node in nodes if self.kubeconfigs.get(node.name) == path]
+            here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
             wanted = node_labels(self.policy.cluster)
             labels = dict.fromkeys(names_of(objects, here), wanted)
         force = bool(self.options.get("force_conflicts"))
@@ -165,24 +163,26 @@ def clusters(
             "a saved plan is only for nodes", fix="omit --cluster-objects, or omit --out"
         )
     settings = settings_of(policy, source, options.get("namespace"))
-    paths = {node.name: kubeconfig_of(node, options.get("kubeconfig") or "") for node in inventory}
-    if not any(paths.values()):
+    kubeconfigs = {
+        node.name: kubeconfig_of(node, options.get("kubeconfig") or "") for node in inventory
+    }
+    if not any(kubeconfigs.values()):
         raise UsageError(
             "no node has a kubeconfig",
             fix="pass --kubeconfig FILE, or set the inventory variable gpustate_kubeconfig",
         )
     items = [] if absent else built(policy, settings, options)
-    found = Clusters(policy, items, settings.namespace, paths, options, absent)
+    found = Clusters(policy, items, settings.namespace, kubeconfigs, options, absent)
     found.read_kubeconfigs()
     return found
 
 
 @contextmanager
-def _connected(path: str) -> Iterator[Objects]:
+def _connected(kubeconfig: Kubeconfig) -> Iterator[Objects]:
     from gpustate.cluster.api import connect
     from gpustate.cluster.objects import Objects
 
-    api = connect(path)
+    api = connect(kubeconfig.path, kubeconfig.context)
     try:
         yield Objects(api)
     finally:
@@ -191,12 +191,6 @@ def _connected(path: str) -> Iterator[Objects]:
 
 def show(document: Mapping[str, Any], *, whole: bool = False) -> None:
     """Print the clusters of a document."""
-    if not document.get("clusters"):
-        return  # what prints them imports lightkube
-    from gpustate.cli import show as pages
-    from gpustate.plan.render import Page
-    from gpustate.reconcile.document import lines
-
     page = Page()
     for data in document.get("clusters", ()):
         for pieces in lines(data, whole=whole):
@@ -206,10 +200,6 @@ def show(document: Mapping[str, Any], *, whole: bool = False) -> None:
 
 def changes(document: Mapping[str, Any]) -> int:
     """How many objects an apply would write."""
-    if not document.get("clusters"):
-        return 0
-    from gpustate.reconcile.document import pending
-
     return sum(pending(data) for data in document.get("clusters", ()))
 
 
@@ -221,10 +211,6 @@ def codes(document: Mapping[str, Any], *, detailed: bool = False, drift: bool = 
         detailed: pending changes count.
         drift: objects that differ count, and those that could not be changed count as such.
     """
-    if not document.get("clusters"):
-        return []
-    from gpustate.reconcile.document import exit_codes, refused
-
     found: list[int] = []
     for data in document.get("clusters", ()):
         compared = [one for one in data["objects"] if one.get("changes")]

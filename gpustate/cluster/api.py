@@ -43,6 +43,8 @@ from lightkube.types import PatchType
 
 from gpustate.cluster.logins import LoginFailed, ProgramLogin
 from gpustate.errors import ClusterError, UsageError
+from gpustate.formats.words import quote
+from gpustate.manifests.ownership import FIELD_MANAGER
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -76,8 +78,6 @@ for _kind in (Node, Pod, Event, RuntimeClass, DaemonSet, PodDisruptionBudget, Re
 _NodeMaintenance = create_global_resource(
     "maintenance.nvidia.com", "v1alpha1", "NodeMaintenance", "nodemaintenances"
 )
-#: Field manager of gpustate in managedFields.
-FIELD_MANAGER = "gpustate"
 
 
 class RefusedRequest(ClusterError):
@@ -449,12 +449,13 @@ class Api:
         return True
 
 
-def connect(path: str) -> Api:
+def connect(path: str, context: str = "") -> Api:
     """Read a kubeconfig. The server is not contacted yet.
 
     Args:
-        path: the file; ``~`` is expanded. Its current context is used, with its namespace. ``in-cluster``: the
-            service account of the pod that gpustate runs in; its token may rotate.
+        path: the file; ``~`` is expanded. ``in-cluster``: the service account of the pod that gpustate runs in; its
+            token may rotate.
+        context: in the file, used with its namespace; empty: the current one.
 
     Raises:
         UsageError: the file cannot be read, or is not a kubeconfig; gpustate does not run in a pod.
@@ -465,19 +466,19 @@ def connect(path: str) -> Api:
     proxy: str | None = None
     try:
         data = {} if path == IN_CLUSTER else _load(path, fix)
-        config = _of_the_pod(path) if path == IN_CLUSTER else _current(data, path)
+        config = _of_the_pod(path) if path == IN_CLUSTER else _current(data, path, context)
         user = _named(data, "user", config.context.user)
         cluster = _named(data, "cluster", config.context.cluster)
         proxy = cluster.get("proxy-url") or None
         client = Client(config=config, timeout=timeout, proxy=proxy)
         if user.get("exec"):
-            context = verify_cluster(config.cluster, cast(User, config.user), config.abs_file)
-            login = ProgramLogin(user["exec"], cluster, config, context)
+            tls = verify_cluster(config.cluster, cast(User, config.user), config.abs_file)
+            login = ProgramLogin(user["exec"], cluster, config, tls)
             client.close()
             # lightkube takes no other way to log in.
             cast(Any, client)._client._client = httpx2.Client(
                 base_url=config.cluster.server,
-                verify=context,
+                verify=tls,
                 auth=login,
                 timeout=timeout,
                 proxy=proxy,
@@ -529,11 +530,20 @@ def _load(path: str, fix: str) -> Json:
     return data
 
 
-def _current(data: Json, path: str) -> SingleConfig:
-    """Its current context."""
-    config = KubeConfig.from_dict(data, fname=Path(path).expanduser().absolute()).get()
+def _current(data: Json, path: str, context: str) -> SingleConfig:
+    """The context that is asked for, else its current one."""
+    whole = KubeConfig.from_dict(data, fname=Path(path).expanduser().absolute())
+    if context and context not in whole.contexts:
+        raise UsageError(
+            f"the kubeconfig has no context {quote(context)}, only {', '.join(sorted(whole.contexts)) or 'none'}",
+            place=path,
+            fix="correct the inventory variable gpustate_kube_context",
+        )
+    config = whole.get(context or None)
     if config is None or config.user is None:
-        raise ConfigError("the current context has no user")
+        raise ConfigError(
+            f"the context {context} has no user" if context else "the current context has no user"
+        )
     return config
 
 

@@ -113,7 +113,7 @@ class ProgramLogin(httpx2.Auth):
         self._words = [_program(command, config), *map(str, settings.get("args") or [])]
         self._context = context
         self._hint = str(settings.get("installHint") or "").strip()
-        self._kubeconfig = str(config.fname)
+        self._kubeconfig, self._name = str(config.fname), config.context_name
         self._environment = {
             str(one["name"]): str(one["value"]) for one in settings.get("env") or []
         }
@@ -141,8 +141,8 @@ class ProgramLogin(httpx2.Auth):
 
     @property
     def _log_in(self) -> str:
-        words = f"kubectl --kubeconfig {shlex.quote(self._kubeconfig)} get nodes"
-        return f"log in with its provider's tool until this works: {words}"
+        options = ("--kubeconfig", self._kubeconfig, "--context", self._name)
+        return f"log in with its provider's tool until this works: kubectl get nodes {shlex.join(options)}"
 
     def sync_auth_flow(
         self, request: httpx2.Request

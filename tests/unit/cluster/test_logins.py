@@ -163,7 +163,9 @@ def test_an_expired_token_of_the_program_is_named(site: Site) -> None:
     assert caught.value.fix.startswith(
         "login of the kubeconfig returned credentials that the server refuses, which expired at 2026-01-02T03:04:05Z"
     )
-    assert f"kubectl --kubeconfig {site.folder}/kubeconfig get nodes" in caught.value.fix
+    assert (
+        f"kubectl get nodes --kubeconfig {site.folder}/kubeconfig --context c" in caught.value.fix
+    )
     assert len(site.runs) == 2
 
 
