@@ -142,7 +142,7 @@ def soak_check(request: fleet.Request, stop: Callable[[], bool], alerts_url: str
             if error is not None or found:
                 bad[node.name] = str(error or found)
         rest = [node for node in rest if node.name not in bad]
-        return bad | (watched(rest, ages, last) if watched else {})
+        return {**bad, **(watched(rest, ages, last) if watched else {})}
 
     return check
 
