@@ -178,6 +178,7 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
         max_failures=int(options["max_failures"] or 0),
         canary=str(options["canary"]),
         soak=str(options["soak"]),
+        soak_alerts=str(options["soak_alerts"]),
         window=str(options["window"]),
         spread=str(options["spread"]),
         schedulers=replace(schedulers_of(options), fence=this.fence),
