@@ -171,6 +171,7 @@ def apply(
     rollback_on_failure: bool = False,
     canary: str = "",
     soak: str = "",
+    soak_alerts: str = "",
     window: str = "",
     spread: str = "",
     reason: str = "",
@@ -197,7 +198,7 @@ def apply(
         max_failures: no further node is begun once so many failed; 0: see ``serial``.
         rollback_on_failure: a node whose change failed goes back to before the run; where that ends the run,
             the other nodes of its wave that were changed go back, too.
-        canary, soak, window, spread: see :class:`gpustate.rollout.strategy.Strategy`.
+        canary, soak, soak_alerts, window, spread: see :class:`gpustate.rollout.strategy.Strategy`.
         reason: a ticket or reason, for the nodes' leases and the records of the run.
         schedulers: how the nodes' schedulers are reached and workloads leave.
         started: called with the id of the run once everything is checked, before the first node is reached.
@@ -245,6 +246,7 @@ def apply(
         max_failures,
         canary,
         soak,
+        soak_alerts,
         window,
         spread,
     )

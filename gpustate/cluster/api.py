@@ -23,7 +23,9 @@ from typing import Any, TypeVar, cast
 import httpx2
 import yaml
 from lightkube import ApiError, Client, KubeConfig, SingleConfig
+from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SERVICE_ACCOUNT
+from lightkube.config.models import User
 from lightkube.core import decoders
 from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_global_resource
@@ -39,6 +41,7 @@ from lightkube.resources.policy_v1 import PodDisruptionBudget
 from lightkube.resources.resource_v1 import ResourceClaim
 from lightkube.types import PatchType
 
+from gpustate.cluster.logins import LoginFailed, ProgramLogin
 from gpustate.errors import ClusterError, UsageError
 from gpustate.formats.words import quote
 from gpustate.manifests.ownership import FIELD_MANAGER
@@ -120,6 +123,7 @@ class Api:
     Args:
         client: connects at the first request.
         server: URL, for messages.
+        login: the program that the client logs in with, if it does.
     """
 
     def __init__(
@@ -128,8 +132,10 @@ class Api:
         server: str,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        login: ProgramLogin | None = None,
     ) -> None:
         self._client = client
+        self._login = login
         self.server = server
         self._sleep = sleep
         self._clock = clock
@@ -175,12 +181,14 @@ class Api:
                 causes,
                 after_s,
                 message,
-                fix=_LOGIN if status == 401 else None,
+                fix=self._remedy if status == 401 else None,
             )
             # A budget's refusal of an eviction is an answer; any other 429 is the server's own load.
             if status in _AWAY or (status == 429 and after_s and "DisruptionBudget" not in causes):
                 raise _Away(refused, after_s or _RETRY_S) from None
             raise refused from None
+        except LoginFailed as error:  # its provider may be away for a moment
+            raise _Away(error, _RETRY_S) from None
         except (
             httpx2.HTTPStatusError
         ) as error:  # without a Status: no such API, or a proxy's answer
@@ -195,6 +203,11 @@ class Api:
             raise _Away(ClusterError(words, fix=fix), _RETRY_S) from None
         except (ConfigError, ValueError) as error:
             raise ClusterError(f"{self.server}: {action}: {error}") from None
+
+    @property
+    def _remedy(self) -> str:
+        """What to do when the server refuses the credentials."""
+        return self._login.remedy if self._login else _LOGIN
 
     def read_clock(self, response: httpx2.Response) -> None:
         """Take the difference between this machine's clock and the server's from a response."""
@@ -448,34 +461,78 @@ def connect(path: str, context: str = "") -> Api:
         UsageError: the file cannot be read, or is not a kubeconfig; gpustate does not run in a pod.
     """
     fix = "set --kubeconfig FILE or the inventory variable gpustate_kubeconfig"
+    timeout = httpx2.Timeout(TIMEOUT_S)
+    login: ProgramLogin | None = None
+    proxy: str | None = None
     try:
-        config = _of_the_pod(path) if path == IN_CLUSTER else _of_the_file(path, context, fix)
-        client = Client(config=config, timeout=httpx2.Timeout(TIMEOUT_S))
+        data = {} if path == IN_CLUSTER else _load(path, fix)
+        config = _of_the_pod(path) if path == IN_CLUSTER else _current(data, path, context)
+        user = _named(data, "user", config.context.user)
+        cluster = _named(data, "cluster", config.context.cluster)
+        proxy = cluster.get("proxy-url") or None
+        client = Client(config=config, timeout=timeout, proxy=proxy)
+        if user.get("exec"):
+            tls = verify_cluster(config.cluster, cast(User, config.user), config.abs_file)
+            login = ProgramLogin(user["exec"], cluster, config, tls)
+            client.close()
+            # lightkube takes no other way to log in.
+            cast(Any, client)._client._client = httpx2.Client(
+                base_url=config.cluster.server,
+                verify=tls,
+                auth=login,
+                timeout=timeout,
+                proxy=proxy,
+            )
     except (ConfigError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         missing = isinstance(error, KeyError)
         reason = f"missing key {error}" if missing else " ".join(str(error).split())
         raise UsageError(f"not a kubeconfig: {reason}", place=path, fix=fix) from error
+    except ImportError as error:
+        raise UsageError(f"unsupported proxy-url {proxy}", place=path, fix="use an HTTP proxy") from error  # fmt: skip
     except OSError as error:  # a certificate file
         raise UsageError(
             f"cannot read a file that the kubeconfig refers to: {error}", place=path, fix=fix
         ) from error
-    api = Api(client, config.cluster.server)
-    # lightkube has no access to the headers of a response.
-    cast(Any, client)._client._client.event_hooks = {"response": [api.read_clock]}
+    api = Api(client, config.cluster.server, login=login)
+    # lightkube has no access to headers and names.
+    cast(Any, client)._client._client.event_hooks = {
+        "request": [lambda request: _adapt(request, cluster, user)],
+        "response": [api.read_clock],
+    }
     return api
 
 
-def _of_the_file(path: str, context: str, fix: str) -> SingleConfig:
+def _adapt(request: httpx2.Request, cluster: Json, user: Json) -> None:
+    """Apply what lightkube ignores of a kubeconfig: the name in the server's certificate, and impersonation."""
+    if cluster.get("tls-server-name"):
+        request.extensions["sni_hostname"] = str(cluster["tls-server-name"])
+    if user.get("as"):
+        request.headers["Impersonate-User"] = str(user["as"])
+        if user.get("as-uid"):
+            request.headers["Impersonate-Uid"] = str(user["as-uid"])
+        groups = [("Impersonate-Group", str(group)) for group in user.get("as-groups") or []]
+        if "Impersonate-Group" not in request.headers:  # a request is adapted again after a login
+            request.headers = httpx2.Headers([*request.headers.multi_items(), *groups])
+
+
+def _load(path: str, fix: str) -> Json:
+    """The content of a kubeconfig."""
     file = Path(path).expanduser()
     try:
         with file.open("rb") as opened:
-            data = opened.read(_MAX_BYTES + 1)
+            text = opened.read(_MAX_BYTES + 1)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"cannot read the kubeconfig ({reason})", place=path, fix=fix) from error
-    if len(data) > _MAX_BYTES:
+    if len(text) > _MAX_BYTES:
         raise UsageError("not a kubeconfig: larger than 4 MiB", place=path, fix=fix)
-    whole = KubeConfig.from_dict(yaml.safe_load(data), fname=file)
+    data: Json = yaml.safe_load(text)
+    return data
+
+
+def _current(data: Json, path: str, context: str) -> SingleConfig:
+    """The context that is asked for, else its current one."""
+    whole = KubeConfig.from_dict(data, fname=Path(path).expanduser().absolute())
     if context and context not in whole.contexts:
         raise UsageError(
             f"the kubeconfig has no context {quote(context)}, only {', '.join(sorted(whole.contexts)) or 'none'}",
@@ -488,6 +545,15 @@ def _of_the_file(path: str, context: str, fix: str) -> SingleConfig:
             f"the context {context} has no user" if context else "the current context has no user"
         )
     return config
+
+
+def _named(data: Json, kind: str, name: str | None) -> Json:
+    """A cluster or user of a kubeconfig, as it is in the file."""
+    for one in data.get(f"{kind}s") or []:
+        if one["name"] == name:
+            found: Json = one[kind] or {}
+            return found
+    return {}
 
 
 def _of_the_pod(path: str) -> SingleConfig:

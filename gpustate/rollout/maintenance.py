@@ -17,6 +17,7 @@ from gpustate.core.facts import AGENTS, NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import STAYS_OUT, Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError
+from gpustate.formats.masking import mask
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.gate import Gate
 from gpustate.rollout.slots import Slots
@@ -38,6 +39,8 @@ _ACCESS = {
     "Kubernetes": "name its kubeconfig with --kubeconfig FILE or the variable gpustate_kubeconfig",
     "Slurm": "name the host with scontrol in the variable gpustate_slurm_host",
 }
+#: Of a reason that a scheduler keeps.
+_MOST_CHARS = 200
 #: The scheduler of a node by its kind; ``None``: there is no access to it.
 Access = Callable[[InventoryNode, str], Scheduler | None]
 
@@ -203,7 +206,9 @@ class ScheduledMaintenance:
                 self._gate.note(name, "held", f"{member.name} in {scheduler.title}")
             for scheduler, member in held.holds:
                 scheduler.drain(member, scope, self._policy, say, leave)
-                self._gate.note(name, "drained", "")
+                scheduler.note(member, "drained")
+                self._gate.note(name, "drained", f"{member.name} in {scheduler.title}")
+            for scheduler, member in held.holds:
                 noted = scheduler.note(member, "changing")
                 if member.hold is not None and (noted.hold is None or noted.schedulable):
                     raise HeldElsewhereError(
@@ -227,7 +232,7 @@ class ScheduledMaintenance:
         try:
             self._refresh(subject, say)
         except GpustateError as error:
-            notes = self._leave(subject)
+            notes = self._leave(subject, recorded=str(error))
             raise NotRefreshedError("; ".join((str(error), *notes))) from error
         notes, stuck = self._release(subject, say)
         if stuck:
@@ -238,16 +243,27 @@ class ScheduledMaintenance:
         with self._lock:
             holds = list(self._held.get(subject.node.name, _Held()).holds)
         for scheduler, member in holds:
+            try:
+                scheduler.note(member, "validating")
+            except HeldElsewhereError:  # the release reports who has it
+                continue
+            self._gate.note(subject.node.name, "validating", f"{member.name} in {scheduler.title}")
             scheduler.refresh(member, say, _never)
 
-    def _leave(self, subject: Subject, failed: str = "") -> tuple[str, ...]:
-        """Record that it stays out of service; notes of that, with why."""
+    def _leave(self, subject: Subject, failed: str = "", *, recorded: str = "") -> tuple[str, ...]:
+        """Record that it stays out of service; notes of that, with why.
+
+        Args:
+            subject: the node.
+            failed: why, for the notes and the record.
+            recorded: why, for the record alone.
+        """
         held = self._take(subject)
         notes: list[str] = []
         for scheduler, member in held.holds:
             notes.append(_stays_out(scheduler, member, failed))
             try:
-                scheduler.note(member, "failed")
+                scheduler.note(member, "failed", _brief(recorded or failed))
             except GpustateError as error:
                 notes.append(str(error))
         self._give(held)
@@ -298,8 +314,8 @@ class ScheduledMaintenance:
                 return ""
             try:
                 scheduler.refresh(member, say, _never)
-            except NotRefreshedError:
-                scheduler.note(member, "failed")
+            except NotRefreshedError as error:
+                scheduler.note(member, "failed", _brief(str(error)))
                 raise
         say(f"releasing {member.name}, which run {hold.run} left out of service")
         reason = scheduler.release(member)
@@ -331,6 +347,12 @@ class ScheduledMaintenance:
                 say(f"released {member.name} in {scheduler.title}")
         self._give(held)
         return tuple(notes), tuple(stuck)
+
+
+def _brief(text: str) -> str:
+    """One line that a scheduler keeps, without secrets."""
+    words = mask(" ".join(text.split()))
+    return words if len(words) <= _MOST_CHARS else f"{words[: _MOST_CHARS - 3]}..."
 
 
 def _never() -> bool:

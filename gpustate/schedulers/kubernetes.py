@@ -331,19 +331,22 @@ class Kubernetes:
                 fix="synchronize both clocks, then run again",
             )
 
-    def note(self, member: Member, phase: str) -> Member:
+    def note(self, member: Member, phase: str, why: str = "") -> Member:
         """Record the phase."""
 
         def change(node: Json, current: Member) -> Json | None:
-            if current.hold is None or current.hold.phase == phase:
+            hold = current.hold
+            if hold is None or (hold.phase == phase and why in ("", hold.text)):
                 return None
-            if other := taken_over(member, current.hold):
+            if other := taken_over(member, hold):
                 raise HeldElsewhereError(f"{self.title}: Node {member.name}: {other}")
-            return _patch(node, replace(current.hold, phase=phase, since=clock.now()))
+            text = why or hold.text
+            return _patch(node, replace(hold, phase=phase, since=clock.now(), text=text))
 
         noted = self._write(member.name, change)
         if phase == "failed":
-            self._report(member, node_events.FAILED, "the change failed, the Node stays cordoned")
+            words = "the change failed, the Node stays cordoned"
+            self._report(member, node_events.FAILED, f"{words}: {why}" if why else words)
         return noted
 
     def _report(self, member: Member, reason: str, text: str) -> None:

@@ -514,6 +514,13 @@ class StubCluster:
         answer = self.answer(request)
         assert answer.status == 200, answer.body
 
+    def replace_pods(self, app: str) -> None:
+        """The pods of an owner are new ones of the same name, with another uid."""
+        with self.lock:
+            for pod in self.objects["pods"].values():
+                if pod["metadata"]["labels"]["app"] == app and not pod["metadata"].get("deletionTimestamp"):  # fmt: skip
+                    pod["metadata"]["uid"] += "-again"
+
 
 def _key(meta: Mapping[str, Any]) -> str:
     return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
