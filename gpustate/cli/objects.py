@@ -131,13 +131,15 @@ class Clusters:
         self, objects: Objects, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]
     ) -> Target:
         from gpustate.manifests.build import node_labels
-        from gpustate.reconcile.nodes import names_of
+        from gpustate.reconcile.nodes import nodes_of, states_of
 
         labels: dict[str, Mapping[str, str]] = {}
         if not self.absent and self.policy.cluster is not None:
             here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
-            wanted = node_labels(self.policy.cluster)
-            labels = dict.fromkeys(names_of(objects, here), wanted)
+            labels = {
+                name: node_labels(self.policy.cluster, states_of(result, self.policy))
+                for name, result in nodes_of(objects, here).items()
+            }
         force = bool(self.options.get("force_conflicts"))
         return Target(self.items, self.namespace, labels, self.absent, force)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpustate.cluster.pods import Machine, NodeIndex, Verdict
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
+from gpustate.core.policy import Policy
 from gpustate.manifests.kinds import NODE
 from gpustate.reconcile.planning import Objects
 
@@ -16,25 +17,31 @@ _IDS = ("boot_id", "machine_id", "system_uuid")
 _WITHOUT_EFFECT = (Outcome.NOT_APPLICABLE, Outcome.NOT_RUN)
 
 
-def names_of(objects: Objects, results: Iterable[NodeResult]) -> list[str]:
-    """Names of the Nodes that are machines of a run: with GPUs, with a kubelet, and without a failure.
+def nodes_of(objects: Objects, results: Iterable[NodeResult]) -> dict[str, NodeResult]:
+    """The Nodes that are machines of a run, by name: with GPUs, with a kubelet, and without a failure.
 
     Raises:
         ClusterError: the Nodes cannot be listed.
     """
     fit = [result for result in results if _is_fit(result)]
     if not fit:
-        return []
+        return {}
     index = NodeIndex(objects.list(NODE, ""))
-    found: list[str] = []
+    found: dict[str, NodeResult] = {}
     for result in fit:
         boot, machine, system = (str(result.facts.get(name) or "") for name in _IDS)
         try:
             node = index.match(Machine(boot, machine, system), any_boot=True)
         except Verdict:
             continue  # a machine of another cluster, or one that has not joined
-        found.append(str(node["metadata"]["name"]))
-    return sorted(found)
+        found[str(node["metadata"]["name"])] = result
+    return dict(sorted(found.items()))
+
+
+def states_of(result: NodeResult, policy: Policy) -> set[str]:
+    """States that are present on a node."""
+    present = {state.name for state in policy.states if not state.absent}
+    return {one.state for one in result.states if one.outcome not in _WITHOUT_EFFECT} & present
 
 
 def _is_fit(result: NodeResult) -> bool:

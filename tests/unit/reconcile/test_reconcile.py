@@ -15,7 +15,7 @@ from gpustate.manifests.build import build, node_labels
 from gpustate.manifests.kinds import KINDS
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending
-from gpustate.reconcile.nodes import names_of
+from gpustate.reconcile.nodes import nodes_of
 from gpustate.reconcile.planning import Action, Target, plan
 
 IMAGES = {"devicePlugin": "p:v1", "gfd": "g:v1"}
@@ -296,7 +296,7 @@ def test_only_machines_with_gpus_and_without_a_failure_are_labelled() -> None:
         result("d", status=NodeStatus.FAILED),
         result("elsewhere"),
     ]
-    assert names_of(objects, results) == ["node-a"]
+    assert list(nodes_of(objects, results)) == ["node-a"]
     objects.requests.clear()
-    assert names_of(objects, results[1:4]) == []
+    assert nodes_of(objects, results[1:4]) == {}
     assert not objects.requests
