@@ -128,7 +128,6 @@ def _feature_discovery(source: Source) -> Mapping[str, Any] | None:
         prefix = f"{nfd.NAME}."
         why = "nfd.enabled is not true in the file, so node feature discovery is not installed"
         source.note_unused(why, prefix)
-        source.noted.update(one.path for one in source.settings if one.path.startswith(prefix))
         return None
     of_chart: dict[str, Any] = {}
     for path, default in history.chart_defaults(source.release).items():

@@ -282,6 +282,7 @@ class _Reader:
             )
             states = (*_dra_stack(driver), *desired_metrics(source))
             return self._reading("helm", item, source, states, (), objects=True)
+        source.note_unused("gpuCluster.deployCR is not true", "draDriver.")
         states = with_machines(source, lambda: _stack(source, driver))
         # The chart disables dcgm, unless null removes its default.
         of_chart = bool(source.chart_default("dcgm.enabled"))
