@@ -36,6 +36,11 @@ _VERSION = re.compile(r"[0-9]{3}\.[0-9]+(\.[0-9]+)*$")
 _KERNEL_MODULES = re.compile(r"linux-(modules|objects|signatures)-nvidia-")
 #: Small tools that the distributions build from sources of their own: any version of them fits.
 _TOOLS = re.compile(r"nvidia-(modprobe|persistenced|settings|xconfig)$|libxnvctrl")
+#: Names of Ubuntu's packages that exist for servers and for desktops; those of components exist once.
+_FLAVOUR = re.compile(
+    r"(?!nvidia-(fabricmanager|imex)|libnvidia-nscq|libnvsdm|cuda-drivers-fabricmanager|linux-)"
+    r".*-[0-9]{3}(?P<server>-server)?(-open)?(-[0-9.]+)?"
+)
 _BRANCH_NAME = re.compile(r"-([0-9]{3})(?=-|$)")
 
 
@@ -242,6 +247,10 @@ def target(
         offers = available.get(name, ())
         if any_version_fits(name) and offers:
             packages[name] = installed.get(name) or max(offers, key=version_key)
+            # They want their objects in the same version, and apt takes the newest unless told.
+            objects = name.replace("linux-modules-", "linux-objects-", 1)
+            if (objects, packages[name]) in (module_drivers or {}):
+                packages[objects] = packages[name]
         elif name not in packages and (fitting := at_version(offers, version)) is not None:
             packages[name] = fitting
     for name in _other_type(scheme, branch, module_type, use_prebuilt):
@@ -311,7 +320,8 @@ def _drop_foreign(
 ) -> None:
     """Drop what fits any version, but has the files of this set: DKMS refuses to build beside modules that are there.
 
-    Modules of another branch or type go, too, and tools that another repository for the distribution has apart.
+    Modules of another branch or type go, too, tools that another repository for the distribution has apart, and
+    packages of the other flavour.
     """
     stem = _signed_stem(scheme, branch, module_type)
     others = {
@@ -321,12 +331,16 @@ def _drop_foreign(
         if _TOOLS.match(name)
     }
     gone = others - set(scheme.extra(branch, module_type))
+    server = "-server" in scheme.kernel[0]
     for name in list(packages):
         kept = use_prebuilt and (
             name.startswith("linux-signatures-") or (stem and stem.search(name))
         )
         modules = _KERNEL_MODULES.match(name) and not kept
-        if modules or name in gone:
+        flavour = (
+            _FLAVOUR.fullmatch(name) if scheme.os_id == "ubuntu" and scheme.by_branch else None
+        )
+        if modules or name in gone or (flavour and bool(flavour["server"]) != server):
             packages.pop(name)
 
 
