@@ -25,4 +25,4 @@ for p in $m; do case $p in *\|*\|*\|*) p=${p%%|*}; n="$n $p";; *) continue;; esa
 # kept sets n and s.
 l=; for p in $n; do case $p in linux-modules-nvidia-*) l="$l $p";; esac; done
 kept driver-offers "$APT_KEY $n" apt-cache policy $n 2>/dev/null || :
-[ -z "$l" ] || { echo =drivers; kept driver-modules "$APT_KEY $l" modules_of $l; }
+[ -z "$l" ] || { echo '=drivers'; kept driver-modules "$APT_KEY $l" modules_of $l; }
