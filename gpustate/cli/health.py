@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common
-from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, UsageError
+from gpustate.cli import admission, common
+from gpustate.cluster.kubeconfig import kubeconfig_of
+from gpustate.core.outcome import NodeResult
+from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, ClusterError, UsageError
 
 if TYPE_CHECKING:
     from gpustate.core.node import Node
@@ -30,7 +32,17 @@ printf 'clock=%s\n' "$(date +%s)"
 @click.command()
 @common.inventory_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
-def health(output: str, **options: Any) -> None:
+@click.option(
+    "--node-condition",
+    is_flag=True,
+    help="Write the result to the condition GPUHealthy of the Nodes.",
+)
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Cluster for --node-condition; its current context [default: the variable gpustate_kubeconfig].",
+)
+def health(output: str, *, node_condition: bool, kubeconfig: str | None, **options: Any) -> None:
     """Show GPU health from NVML and the kernel log; exit 3 if a GPU is unhealthy.
 
     Xids since the module was loaded, remapped rows, retired pages, the PCIe link, clock throttling,
@@ -38,15 +50,71 @@ def health(output: str, **options: Any) -> None:
     GPU is shown but does not count.
     """
     inventory = common.load_inventory(options)
-    rows, codes = common.query_nodes(inventory, options["forks"], _health)
+    machines: dict[str, dict[str, Any]] = {}
+
+    def query(node: Node) -> dict[str, Any]:
+        if node_condition:
+            facts = node.facts()
+            ids = ("boot_id", "machine_id", "system_uuid")
+            machines[node.name] = {name: getattr(facts, name) for name in ids}
+        return _health(node)
+
+    paths = {node.name: kubeconfig_of(node, kubeconfig or "") for node in inventory}
+    if node_condition and not any(paths.values()):
+        raise UsageError(
+            "no node has a kubeconfig",
+            fix="pass --kubeconfig FILE, or set the inventory variable gpustate_kubeconfig",
+        )
+    rows, codes = common.query_nodes(inventory, options["forks"], query)
     for row in rows:
         if any(gpu["state"] == "failed" for gpu in row.get("gpus", [])) or row.get("others"):
             codes.append(EXIT_VALIDATION)
+    if node_condition:
+        codes += _report(rows, machines, paths)
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.health/1", "nodes": rows}))
     else:
         _page(rows)
     common.finish(*codes)
+
+
+def _report(
+    rows: list[dict[str, Any]], machines: dict[str, dict[str, Any]], paths: dict[str, str]
+) -> list[int]:
+    """Write the condition of the Nodes of all clusters; exit codes for what could not be written."""
+    from gpustate.reconcile.verdicts import of_findings
+
+    judged = [
+        (NodeResult(row["name"], facts=dict(machines[row["name"]])), of_findings(_faults(row)))
+        for row in rows
+        if row["name"] in machines
+    ]
+    codes: list[int] = []
+    for path in dict.fromkeys(filter(None, paths.values())):
+        here = [(one, verdict) for one, verdict in judged if paths[one.name] == path]
+        try:
+            done = admission.report_health(path, here)
+        except ClusterError as error:
+            click.echo(f"conditions of Nodes could not be written: {error}", err=True)
+            codes.append(EXIT_ERROR)
+            continue
+        for line in done.notes:
+            click.echo(str(line), err=True)
+    return codes
+
+
+def _faults(row: dict[str, Any]) -> list[str]:
+    """The failed findings of a node's GPUs, without those in quarantine."""
+    if "gpus" not in row:
+        return [row["error"]] if "error" in row else []
+    found = [
+        f"GPU {gpu['index']} ({gpu['pci']}): {one['evidence']}"
+        for gpu in row["gpus"]
+        if gpu["state"] == "failed"
+        for one in gpu["findings"]
+        if one["level"] == "failed"
+    ]
+    return found + [f"{one['pci']}: {one['evidence']}" for one in row["others"]]
 
 
 def _observe(node: Node) -> ChainObservation:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import admission, common
 from gpustate.cli.render import built, namespace_option, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpustate.core.inventory import Inventory
     from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
+    from gpustate.reconcile.applying import Applied
     from gpustate.reconcile.planning import Target
 
 _ROLLOUT_S = 300
@@ -38,6 +39,7 @@ def object_options(function: common.F) -> common.F:
                 is_flag=True,
                 help="Take over objects, and fields of objects, that others manage.",
             ),
+            admission.startup_taint_option,
         )
     ):
         function = option(function)
@@ -112,10 +114,60 @@ class Clusters:
                         stop,
                     )
                     done = applier.apply(plan(objects, target))
+                    self._admit(done, path, nodes, stop)
                 except ClusterError as error:
                     done = Applied(failures=[str(error)])
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
+
+    def report(
+        self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
+    ) -> list[dict[str, Any]]:
+        """Write only what a run says about the GPUs of Nodes, after one that was stopped."""
+        from gpustate.reconcile.applying import Applied
+        from gpustate.reconcile.document import cluster_data
+
+        found: list[dict[str, Any]] = []
+        for path in self._paths():
+            with _connected(path) as objects:
+                done = Applied()
+                try:
+                    self._admit(done, path, nodes, stop, "the run was stopped")
+                except ClusterError as error:
+                    done.failures.append(str(error))
+                found.append(cluster_data(objects.server, self.namespace, (), done))
+        return found
+
+    def _admit(
+        self,
+        done: Applied,
+        path: str,
+        nodes: Sequence[NodeResult],
+        stop: Callable[[], bool],
+        blocked: str = "",
+    ) -> None:
+        """Write conditions, and lift start-up taints if the objects are as wanted."""
+        if self.absent:
+            admitted = admission.withdraw(path)
+        else:
+            if (
+                done.failures
+                or done.unready
+                or any(one.action == "refused" for one in done.changes)
+            ):
+                blocked = "objects of the cluster are not as wanted"
+            settings = self.policy.cluster
+            here = [node for node in nodes if self.kubeconfigs.get(node.name) == path]
+            admitted = admission.admit(
+                path,
+                here,
+                taint=admission.taint_of(self.policy, self.options),
+                offers_gpus=settings is not None and settings.device_plugin.enabled,
+                blocked=blocked,
+                stop=stop,
+            )
+        done.notes += map(str, admitted.notes)
+        done.failures += map(str, admitted.failures)
 
     def read_kubeconfigs(self) -> None:
         """Read every kubeconfig; no cluster is contacted.
@@ -131,15 +183,14 @@ class Clusters:
         return list(dict.fromkeys(path for path in self.kubeconfigs.values() if path))
 
     def _target(self, objects: Objects, path: str, nodes: Sequence[NodeResult]) -> Target:
-        from gpustate.manifests.build import node_labels
-        from gpustate.reconcile.nodes import names_of
+        from gpustate.manifests.kinds import NODE
+        from gpustate.reconcile.nodes import labels_of, members
         from gpustate.reconcile.planning import Target
 
-        labels: dict[str, Mapping[str, str]] = {}
+        labels: dict[str, dict[str, str]] = {}
         if not self.absent and self.policy.cluster is not None:
             here = [node for node in nodes if self.kubeconfigs.get(node.name) == path]
-            wanted = node_labels(self.policy.cluster)
-            labels = dict.fromkeys(names_of(objects, here), wanted)
+            labels = labels_of(members(objects.list(NODE, ""), here)) if here else {}
         force = bool(self.options.get("force_conflicts"))
         return Target(self.items, self.namespace, labels, self.absent, force)
 
@@ -152,7 +203,8 @@ def clusters(
     Raises:
         UsageError: the policy has no objects, or no node has a kubeconfig.
     """
-    given = [name for name in ("namespace", "force_conflicts") if options.get(name)]
+    own = ("namespace", "force_conflicts", "startup_taint")
+    given = [name for name in own if options.get(name)]
     if not options.get("cluster_objects"):
         if given:
             word = f"--{given[0].replace('_', '-')}"
@@ -164,7 +216,7 @@ def clusters(
         raise UsageError(
             "a saved plan is only for nodes", fix="omit --cluster-objects, or omit --out"
         )
-    settings = settings_of(policy, source, options.get("namespace"))
+    settings = admission.with_taint(settings_of(policy, source, options.get("namespace")), options)
     paths = {node.name: kubeconfig_of(node, options.get("kubeconfig") or "") for node in inventory}
     if not any(paths.values()):
         raise UsageError(

@@ -240,7 +240,7 @@ def _label(objects: Objects, target: Target) -> Iterable[Change]:
                 yield replace(_comparison(objects, node, item, force=False), action=Action.RELEASE)
             continue
         wanted = target.labels.get(name)
-        if wanted is None:
+        if wanted is None or not (wanted or mine):
             continue
         labels = node["metadata"].get("labels") or {}
         owned = ((mine or {}).get("f:metadata") or {}).get("f:labels") or {}

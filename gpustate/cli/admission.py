@@ -1,0 +1,130 @@
+"""The condition ``GPUHealthy`` and the start-up taint of Nodes, for verbs with access to a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate import clock
+from gpustate.manifests import ClusterObjects
+from gpustate.manifests.settings import STARTUP_TAINT
+
+if TYPE_CHECKING:
+    from gpustate.cluster.node_status import NodeStatusApi
+    from gpustate.core.outcome import NodeResult
+    from gpustate.core.policy import Policy
+    from gpustate.reconcile.admission import Admitted
+    from gpustate.reconcile.verdicts import Verdict
+
+
+startup_taint_option = click.option(
+    "--startup-taint",
+    metavar="KEY",
+    help=f"Taint of new Nodes that a passed validation removes [default: the policy's, {STARTUP_TAINT}].",
+)
+
+
+def taint_of(policy: Policy, options: Mapping[str, Any]) -> str:
+    """The key of the start-up taint.
+
+    Raises:
+        PolicyError: it is not the key of a taint.
+    """
+    settings = with_taint(policy.cluster or ClusterObjects(), options)
+    return settings.startup_taint
+
+
+def with_taint(settings: ClusterObjects, options: Mapping[str, Any]) -> ClusterObjects:
+    """The settings with the start-up taint of the command line, if it names one."""
+    key = options.get("startup_taint")
+    return replace(settings, startup_taint=key) if key else settings
+
+
+def admit(
+    path: str,
+    results: Iterable[NodeResult],
+    *,
+    taint: str = "",
+    offers_gpus: bool = False,
+    blocked: str = "",
+    fresh: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> Admitted:
+    """Report on the Nodes of one cluster what a run says about their GPUs, and lift start-up taints.
+
+    Args:
+        path: of the cluster's kubeconfig.
+        results: machines of the run; those of other clusters are skipped.
+        taint: key of the start-up taint; empty: taints are left alone.
+        offers_gpus: a Node is admitted only when it offers GPUs.
+        blocked: why no Node is admitted.
+        fresh: the run has validated every node.
+        stop: polled; once true, nothing is waited for.
+
+    Raises:
+        ClusterError: the Nodes cannot be listed.
+    """
+    from gpustate.reconcile.admission import Admission
+    from gpustate.reconcile.nodes import members
+    from gpustate.reconcile.verdicts import of_result
+
+    judged = [(one, verdict) for one in results if (verdict := of_result(one, fresh=fresh))]
+    with _connected(path) as api:
+        by_name = {one.name: verdict for one, verdict in judged}
+        found = members(api.nodes(), [one for one, _ in judged])
+        admission = Admission(api, clock.now(), taint, offers_gpus, blocked, stop=stop)
+        done = admission.report([(one.node, by_name[one.result.name]) for one in found])
+        done.names = {one.result.name: one.name for one in found}
+        return done
+
+
+def withdraw(path: str) -> Admitted:
+    """Remove gpustate's condition from all Nodes of a cluster.
+
+    Raises:
+        ClusterError: the Nodes cannot be listed.
+    """
+    from gpustate.reconcile.admission import Admission
+
+    with _connected(path) as api:
+        return Admission(api, clock.now()).withdraw(api.nodes())
+
+
+def report_health(path: str, results: Sequence[tuple[NodeResult, Verdict | None]]) -> Admitted:
+    """Report on the Nodes of one cluster how well their GPUs are.
+
+    Raises:
+        ClusterError: the Nodes cannot be listed.
+    """
+    from gpustate.cluster.node_status import condition_of
+    from gpustate.reconcile.admission import Admission
+    from gpustate.reconcile.nodes import members
+    from gpustate.reconcile.verdicts import after_health
+
+    with _connected(path) as api:
+        by_name = {one.name: verdict for one, verdict in results}
+        found = members(api.nodes(), [one for one, _ in results])
+        rows = [
+            (one.node, verdict)
+            for one in found
+            if (verdict := after_health(by_name[one.result.name], condition_of(one.node)))
+        ]
+        done = Admission(api, clock.now()).report(rows)
+        done.names = {one.result.name: one.name for one in found}
+        return done
+
+
+@contextmanager
+def _connected(path: str) -> Iterator[NodeStatusApi]:
+    from gpustate.cluster.api import connect
+    from gpustate.cluster.node_status import NodeStatusApi
+
+    api = connect(path)
+    try:
+        yield NodeStatusApi(api)
+    finally:
+        api.close()
