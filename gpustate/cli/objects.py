@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import admission, common
+from gpustate.cli import show as pages
 from gpustate.cli.render import built, namespace_option, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
+from gpustate.manifests.build import node_labels
+from gpustate.manifests.kinds import NODE
+from gpustate.plan.render import Page
+from gpustate.reconcile.applying import Applied, Applier
+from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending, refused
+from gpustate.reconcile.planning import Target, plan
 
 if TYPE_CHECKING:
     from gpustate.cluster.objects import Objects
     from gpustate.core.inventory import Inventory
     from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
-    from gpustate.reconcile.applying import Applied
-    from gpustate.reconcile.planning import Target
 
 _ROLLOUT_S = 300
 
@@ -78,10 +83,6 @@ class Clusters:
 
     def plan(self, nodes: Sequence[NodeResult]) -> list[dict[str, Any]]:
         """Compare every cluster; nothing is changed."""
-        from gpustate.reconcile.applying import Applied
-        from gpustate.reconcile.document import cluster_data
-        from gpustate.reconcile.planning import plan
-
         found: list[dict[str, Any]] = []
         for path in self._paths():
             with _connected(path) as objects:
@@ -97,10 +98,6 @@ class Clusters:
         self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
     ) -> list[dict[str, Any]]:
         """Apply to every cluster, after its nodes."""
-        from gpustate.reconcile.applying import Applied, Applier
-        from gpustate.reconcile.document import cluster_data
-        from gpustate.reconcile.planning import plan
-
         found: list[dict[str, Any]] = []
         for path in self._paths():
             with _connected(path) as objects:
@@ -124,9 +121,6 @@ class Clusters:
         self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
     ) -> list[dict[str, Any]]:
         """Write only what a run says about the GPUs of Nodes, after one that was stopped."""
-        from gpustate.reconcile.applying import Applied
-        from gpustate.reconcile.document import cluster_data
-
         found: list[dict[str, Any]] = []
         for path in self._paths():
             with _connected(path) as objects:
@@ -183,14 +177,13 @@ class Clusters:
         return list(dict.fromkeys(path for path in self.kubeconfigs.values() if path))
 
     def _target(self, objects: Objects, path: str, nodes: Sequence[NodeResult]) -> Target:
-        from gpustate.manifests.kinds import NODE
         from gpustate.reconcile.nodes import labels_of, members
-        from gpustate.reconcile.planning import Target
 
         labels: dict[str, dict[str, str]] = {}
         if not self.absent and self.policy.cluster is not None:
             here = [node for node in nodes if self.kubeconfigs.get(node.name) == path]
-            labels = labels_of(members(objects.list(NODE, ""), here)) if here else {}
+            found = members(objects.list(NODE, ""), here) if here else []
+            labels = labels_of(found, node_labels(self.policy.cluster))
         force = bool(self.options.get("force_conflicts"))
         return Target(self.items, self.namespace, labels, self.absent, force)
 
@@ -243,12 +236,6 @@ def _connected(path: str) -> Iterator[Objects]:
 
 def show(document: Mapping[str, Any], *, whole: bool = False) -> None:
     """Print the clusters of a document."""
-    if not document.get("clusters"):
-        return  # what prints them imports lightkube
-    from gpustate.cli import show as pages
-    from gpustate.plan.render import Page
-    from gpustate.reconcile.document import lines
-
     page = Page()
     for data in document.get("clusters", ()):
         for pieces in lines(data, whole=whole):
@@ -258,10 +245,6 @@ def show(document: Mapping[str, Any], *, whole: bool = False) -> None:
 
 def changes(document: Mapping[str, Any]) -> int:
     """How many objects an apply would write."""
-    if not document.get("clusters"):
-        return 0
-    from gpustate.reconcile.document import pending
-
     return sum(pending(data) for data in document.get("clusters", ()))
 
 
@@ -273,10 +256,6 @@ def codes(document: Mapping[str, Any], *, detailed: bool = False, drift: bool = 
         detailed: pending changes count.
         drift: objects that differ count, and those that could not be changed count as such.
     """
-    if not document.get("clusters"):
-        return []
-    from gpustate.reconcile.document import exit_codes, refused
-
     found: list[int] = []
     for data in document.get("clusters", ()):
         compared = [one for one in data["objects"] if one.get("changes")]

@@ -40,6 +40,7 @@ from lightkube.resources.resource_v1 import ResourceClaim
 from lightkube.types import PatchType
 
 from gpustate.errors import ClusterError, UsageError
+from gpustate.manifests.ownership import FIELD_MANAGER
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -73,8 +74,6 @@ for _kind in (Node, Pod, Event, RuntimeClass, DaemonSet, PodDisruptionBudget, Re
 _NodeMaintenance = create_global_resource(
     "maintenance.nvidia.com", "v1alpha1", "NodeMaintenance", "nodemaintenances"
 )
-#: Field manager of gpustate in managedFields.
-FIELD_MANAGER = "gpustate"
 
 
 class RefusedRequest(ClusterError):

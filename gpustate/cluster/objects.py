@@ -21,14 +21,13 @@ from lightkube.generic_resource import (
 )
 from lightkube.types import CascadeType, PatchType
 
-from gpustate.cluster.api import FIELD_MANAGER, Api, RefusedRequest
+from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.errors import ClusterError
 from gpustate.manifests.kinds import BY_NAME, NODE, Kind, title
+from gpustate.manifests.ownership import FIELD_MANAGER, LABEL_MANAGER, FieldConflict
 
 Json = dict[str, Any]
 
-#: Field manager of labels that gpustate sets on Nodes, apart from that of whole objects.
-LABEL_MANAGER = "gpustate-labels"
 _FORBIDDEN = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
 _ESCALATION = "attempting to grant RBAC permissions not currently held"
 
@@ -68,7 +67,7 @@ class Objects:
             dry_run: change nothing.
 
         Raises:
-            Conflict: another manager decides one of the fields otherwise.
+            FieldConflict: another manager decides one of the fields otherwise.
             ClusterError: the request failed.
         """
         kind = BY_NAME[item["kind"]]
@@ -92,7 +91,7 @@ class Objects:
             )
         except RefusedRequest as error:
             if error.status == 409 and "FieldManagerConflict" in error.causes:
-                raise Conflict(" ".join(error.words.split())) from None
+                raise FieldConflict(" ".join(error.words.split())) from None
             raise
         return cast(Json, found)
 
@@ -120,10 +119,6 @@ class Objects:
             if error.status == 403:
                 raise ClusterError(str(error), fix=missing_right(error.words)) from None
             raise
-
-
-class Conflict(ClusterError):
-    """Another field manager decides a field otherwise; the message names both."""
 
 
 def missing_right(words: str) -> str:

@@ -25,7 +25,7 @@ from gpustate.gpu_operator.operands import (
     require_config_map,
 )
 from gpustate.gpu_operator.runtime import cdi_by_default
-from gpustate.manifests.build import DISCOVERY, PLUGIN
+from gpustate.manifests.components import PARTS, device_plugin, feature_discovery
 from gpustate.manifests.settings import (
     RESERVED_LABELS,
     ClusterObjects,
@@ -35,7 +35,7 @@ from gpustate.manifests.settings import (
 )
 
 _POLICIES = ("Always", "IfNotPresent", "Never")
-_PARTS = ("repository", "image", "version")
+_IMAGE = ("repository", "image", "version")
 _CONFIG = "devicePlugin.config.name"
 _BY_ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _BY_MOUNT = "accept-nvidia-visible-devices-as-volume-mounts"
@@ -49,8 +49,8 @@ def images(release: str = "") -> dict[str, str]:
     """
     table = history.chart_defaults(release)
     return {
-        name: _reference(*(str(table.get(f"{name}.{part}", "")) for part in _PARTS))
-        for name in (PLUGIN, DISCOVERY)
+        part.name: _reference(*(str(table.get(f"{part.name}.{piece}", "")) for piece in _IMAGE))
+        for part in PARTS
     }
 
 
@@ -69,8 +69,8 @@ def cluster_objects(source: Source, states: Iterable[DesiredState]) -> ClusterOb
     mig, _ = mig_strategy(source)
     made = ClusterObjects(
         privileged_namespace=source.enabled("psa", otherwise=False),
-        device_plugin=_component(source, PLUGIN),
-        feature_discovery=_component(source, DISCOVERY),
+        device_plugin=_component(source, device_plugin.PART.name),
+        feature_discovery=_component(source, feature_discovery.PART.name),
         config=_plugin_config(source),
         device_list_strategy=strategy,
         cdi=cdi,
@@ -120,13 +120,13 @@ def _image(source: Source, name: str) -> str:
     Raises:
         PolicyError: the Operator cannot make a reference of it either.
     """
-    parts = {part: str(_value(source, f"{name}.{part}") or "") for part in _PARTS}
+    parts = {part: str(_value(source, f"{name}.{part}") or "") for part in _IMAGE}
     if all(parts.values()):
         return _reference(*parts.values())
     given = [part for part, value in parts.items() if value]
     if given in ([], ["image"]):
         return parts["image"]
-    missing = ", ".join(f"{name}.{part}" for part in _PARTS if not parts[part])
+    missing = ", ".join(f"{name}.{part}" for part in _IMAGE if not parts[part])
     section = source.spec.get(name) or source.spec
     raise PolicyError(
         f"{name} sets {' and '.join(given)} of its image, without {missing}",

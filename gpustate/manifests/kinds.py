@@ -1,4 +1,4 @@
-"""Kinds of objects, and the labels by which gpustate recognises its own."""
+"""Kinds of objects: their names, and the order of their application."""
 
 from __future__ import annotations
 
@@ -52,12 +52,6 @@ KINDS = (
 NODE = Kind("Node", "v1", "nodes", namespaced=False)
 BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in (*KINDS, NODE)}
 
-#: Labels of every object that gpustate has created.
-OWNER: Mapping[str, str] = {
-    "app.kubernetes.io/managed-by": "gpustate",
-    "gpustate.io/owner": "cluster-objects",
-}
-
 #: Kind and name; every namespaced object is in one and the same namespace.
 Key = tuple[str, str]
 
@@ -65,12 +59,6 @@ Key = tuple[str, str]
 def key(item: Json) -> Key:
     """Kind and name of an object."""
     return item["kind"], item["metadata"]["name"]
-
-
-def is_owned(item: Json) -> bool:
-    """Whether an object has the labels of gpustate's own."""
-    labels = item["metadata"].get("labels") or {}
-    return all(labels.get(name) == value for name, value in OWNER.items())
 
 
 def title(item: Json) -> str:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import ClusterError
-from gpustate.manifests.kinds import BY_NAME, Kind, is_owned, title
+from gpustate.manifests.kinds import BY_NAME, Kind, title
+from gpustate.manifests.ownership import is_owned
 from gpustate.reconcile import readiness
 from gpustate.reconcile.planning import PENDING, Action, Change, Objects, Target, plan
 

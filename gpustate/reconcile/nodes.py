@@ -87,12 +87,18 @@ def members(nodes: Sequence[Json], results: Iterable[NodeResult]) -> list[Member
     return sorted(found, key=lambda one: one.name)
 
 
-def labels_of(found: Iterable[Member]) -> dict[str, dict[str, str]]:
-    """The labels of each Node; without GPUs none, and those with a failure keep what they have."""
-    return {one.name: _labels(one) for one in found if one.result.status is NodeStatus.OK}
+def labels_of(found: Iterable[Member], components: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The labels of each Node; without GPUs none, and those with a failure keep what they have.
+
+    Args:
+        found: the Nodes.
+        components: labels for the policy's components, on Nodes for containers.
+    """
+    fit = (one for one in found if one.result.status is NodeStatus.OK)
+    return {one.name: _labels(one, components) for one in fit}
 
 
-def _labels(member: Member) -> dict[str, str]:
+def _labels(member: Member, components: Mapping[str, str]) -> dict[str, str]:
     if not member.has_gpus:
         return {}
     live = member.node["metadata"].get("labels") or {}
@@ -103,12 +109,14 @@ def _labels(member: Member) -> dict[str, str]:
     names = list(COMPONENTS[workload])
     if workload == PASSTHROUGH and _acted(member.result, "kata"):
         names[names.index("sandbox-device-plugin")] = _KATA_PLUGIN
-    if workload == CONTAINER and _mig_capable(member):
-        names.append(_MIG_MANAGER)
-    for name in sorted(names):
+    if workload == CONTAINER:
+        found |= components
+        if _mig_capable(member):
+            names.append(_MIG_MANAGER)
+    for name in names:
         host = name in _ON_HOST and _acted(member.result, name)
         found[f"{DEPLOY}{name}"] = _PRE_INSTALLED if host else "true"
-    return found
+    return dict(sorted(found.items()))
 
 
 def _workload(member: Member) -> str:

@@ -18,11 +18,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
-from gpustate.cluster.api import FIELD_MANAGER
-from gpustate.cluster.objects import LABEL_MANAGER, Conflict
 from gpustate.errors import ClusterError
-from gpustate.manifests.differences import Difference, differences, owned_fields
-from gpustate.manifests.kinds import BY_NAME, KINDS, NODE, OWNER, Key, Kind, key, order
+from gpustate.manifests.differences import Difference, differences
+from gpustate.manifests.kinds import BY_NAME, KINDS, NODE, Key, Kind, key, order
+from gpustate.manifests.ownership import (
+    FIELD_MANAGER,
+    LABEL_MANAGER,
+    OWNER,
+    FieldConflict,
+    owned_fields,
+)
 
 Json = dict[str, Any]
 
@@ -183,7 +188,7 @@ def _comparison(objects: Objects, live: Json, item: Json, *, force: bool) -> Cha
     try:
         try:
             after = objects.apply(item, dry_run=True)
-        except Conflict as error:
+        except FieldConflict as error:
             conflict = str(error)
             after = objects.apply(item, force=True, dry_run=True)
     except ClusterError as error:

@@ -20,10 +20,11 @@ from typing import Any
 
 from gpustate import clock
 from gpustate.cluster import pods as cluster_pods
-from gpustate.cluster.api import FIELD_MANAGER, Api, RefusedRequest
+from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
+from gpustate.manifests.ownership import FIELD_MANAGER
 from gpustate.schedulers import eviction, foreign, node_events
 from gpustate.schedulers.base import (
     HeldElsewhereError,

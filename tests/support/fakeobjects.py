@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from gpustate.cluster.objects import LABEL_MANAGER, Conflict
 from gpustate.errors import ClusterError
 from gpustate.manifests.kinds import BY_NAME, Key, Kind, key
+from gpustate.manifests.ownership import LABEL_MANAGER, FieldConflict
 
 Json = dict[str, Any]
 Path = tuple[str, ...]
@@ -105,7 +105,7 @@ class FakeObjects:
         for path, value in wanted.items():
             other = owners.get(path)
             if other not in (None, manager) and before.get(path) != value and not force:
-                raise Conflict(f'conflict with "{other}": {".".join(path)}')
+                raise FieldConflict(f'conflict with "{other}": {".".join(path)}')
         for path in [path for path, owner in owners.items() if owner == manager]:
             if path not in wanted:
                 _remove(live, path)

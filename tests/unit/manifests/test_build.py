@@ -16,7 +16,8 @@ from gpustate.gpu_operator.objects import images
 from gpustate.gpu_operator.writing import dump
 from gpustate.manifests import ClusterObjects, Component, PluginConfig, Pods
 from gpustate.manifests.build import build, node_labels
-from gpustate.manifests.kinds import KINDS, OWNER, is_owned, order
+from gpustate.manifests.kinds import KINDS, order
+from gpustate.manifests.ownership import OWNER, is_owned
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "manifests"
 CASES = sorted(file.name.removesuffix(".policy.yaml") for file in GOLDEN.glob("*.policy.yaml"))
