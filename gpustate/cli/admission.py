@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate import clock
+from gpustate.errors import ClusterError
 from gpustate.manifests import ClusterObjects
 from gpustate.manifests.settings import STARTUP_TAINT
 
@@ -116,6 +117,38 @@ def report_health(path: str, results: Sequence[tuple[NodeResult, Verdict | None]
         done = Admission(api, clock.now()).report(rows)
         done.names = {one.result.name: one.name for one in found}
         return done
+
+
+def quarantine_changed(result: NodeResult) -> bool:
+    """Whether a run has changed which GPUs of a node are in quarantine."""
+    return any(
+        one.state == "quarantine" and one.outcome.value == "changed" for one in result.states
+    )
+
+
+def restart_plugins(path: str, results: Sequence[NodeResult]) -> Iterator[tuple[str, bool, str]]:
+    """Restart the device plugin on the Nodes of machines whose list of quarantined GPUs has changed.
+
+    Returns:
+        The machine, whether its list is in effect, and what happened.
+    """
+    from gpustate.cluster.api import connect
+    from gpustate.reconcile.nodes import members
+    from gpustate.reconcile.plugin_restart import PluginRestart
+
+    api = connect(path)
+    try:
+        for one in members(api.nodes(), results):
+            try:
+                done, words = PluginRestart(api).restart(one.name)
+            except ClusterError as error:
+                done, words = False, f"the device plugin is not restarted: {error}"
+            yield one.result.name, done, words
+    except ClusterError as error:
+        for result in results:
+            yield result.name, False, f"the device plugin is not restarted: {error}"
+    finally:
+        api.close()
 
 
 @contextmanager

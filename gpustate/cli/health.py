@@ -54,9 +54,7 @@ def health(output: str, *, node_condition: bool, kubeconfig: str | None, **optio
 
     def query(node: Node) -> dict[str, Any]:
         if node_condition:
-            facts = node.facts()
-            ids = ("boot_id", "machine_id", "system_uuid")
-            machines[node.name] = {name: getattr(facts, name) for name in ids}
+            machines[node.name] = _identity(node)
         return _health(node)
 
     paths = {node.name: kubeconfig_of(node, kubeconfig or "") for node in inventory}
@@ -203,13 +201,24 @@ def _findings(page: Any, findings: list[dict[str, Any]]) -> None:
 @click.option("--reason", "-m", help="Reason, shown whenever the node is probed.")
 @click.option("--for", "duration", metavar="TIME", help="How long: 30m, 8h, 7d.")
 @click.option("--end", is_flag=True, help="End it now; without --gpu, for all GPUs.")
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Also restart the device plugin on the Node, so that its GPUs are offered without this one; its current context [default: the variable gpustate_kubeconfig].",
+)
 def quarantine(
-    gpu: str | None, reason: str | None, duration: str | None, end: bool, **options: Any
+    gpu: str | None,
+    reason: str | None,
+    duration: str | None,
+    end: bool,
+    kubeconfig: str | None,
+    **options: Any,
 ) -> None:
     """List quarantined GPUs; quarantine a GPU for a while, or end its quarantine.
 
     validate, explain, labels and gres.conf lines leave a quarantined GPU out, and every plan names it. The
-    quarantine expires by itself. Processes that use the GPU are not stopped, and new ones are not prevented.
+    quarantine expires by itself. Processes that use the GPU are not stopped. On Kubernetes new pods do not
+    get it; other programs of the node are not prevented from using it.
     """
     if end and (reason is not None or duration is not None):
         raise UsageError(
@@ -227,7 +236,7 @@ def quarantine(
             "--reason is not one line of 1 to 300 characters", fix="shorten it to one line"
         )
     length_s = _seconds(duration) if duration is not None else 0
-    _work(options, gpu, reason or "", length_s, end)
+    _work(options, gpu, reason or "", length_s, end, kubeconfig or "")
 
 
 def _seconds(text: str) -> int:
@@ -240,7 +249,14 @@ def _seconds(text: str) -> int:
     return found
 
 
-def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, end: bool) -> None:
+def _work(
+    options: dict[str, Any],
+    gpu: str | None,
+    reason: str,
+    length_s: int,
+    end: bool,
+    kubeconfig: str,
+) -> None:
     from gpustate.engine import fleet
     from gpustate.engine.fleet import controller
     from gpustate.formats.words import printable
@@ -248,11 +264,13 @@ def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, 
     inventory = common.load_inventory(options)
     codes: list[int] = []
     writes = gpu is not None or end
+    paths = {node.name: kubeconfig_of(node, kubeconfig) for node in inventory} if writes else {}
+    machines: dict[str, dict[str, Any]] = {}
 
     def work(session: Any) -> list[str]:
         from gpustate.engine.probing import query_node
 
-        observed, clock = query_node(session.node, _query, session.answer)
+        observed, clock, ids = query_node(session.node, _query, session.answer)
         if not writes:
             return _describe(observed)
         entries = _new_entries(observed, clock, gpu, reason, length_s, end, controller().name)
@@ -263,6 +281,7 @@ def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, 
                 place=session.node.name,
                 fix="free disk space on the node, or mount it read-write",
             )
+        machines[session.node.name] = ids
         return [f"in quarantine: {one.text}" for one in entries] or ["no GPU is in quarantine"]
 
     for node, lines, error in fleet.each(inventory.nodes, options["forks"], work):
@@ -272,14 +291,38 @@ def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, 
             continue
         for line in lines:
             click.echo(printable(f"{node.name}: {line}"))
+    codes += _restart_plugins(paths, machines)
     common.finish(*codes)
 
 
-def _query(node: Node) -> tuple[ChainObservation, int]:
+def _restart_plugins(paths: dict[str, str], machines: dict[str, dict[str, Any]]) -> list[int]:
+    """Let the device plugins of nodes see their GPUs again; exit codes for what did not work."""
+    from gpustate.formats.words import printable
+
+    codes: list[int] = []
+    for path in dict.fromkeys(path for name, path in paths.items() if path and name in machines):
+        here = [
+            NodeResult(name, facts=dict(ids))
+            for name, ids in machines.items()
+            if paths[name] == path
+        ]
+        for name, done, words in admission.restart_plugins(path, here):
+            click.echo(printable(f"{name}: {words}"), err=not done)
+            codes += [] if done else [EXIT_ERROR]
+    return codes
+
+
+def _query(node: Node) -> tuple[ChainObservation, int, dict[str, Any]]:
     observed = _observe(node)
     clock = node.shell("date +%s", assume=str(int(time.time()))).stdout.strip()
     text = clock if clock.isdecimal() else "0"
-    return observed, int(text)
+    return observed, int(text), _identity(node)
+
+
+def _identity(node: Node) -> dict[str, Any]:
+    """The ids by which the machine's Node is found."""
+    facts = node.facts()
+    return {name: getattr(facts, name) for name in ("boot_id", "machine_id", "system_uuid")}
 
 
 def _describe(observed: ChainObservation) -> list[str]:

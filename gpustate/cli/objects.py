@@ -152,6 +152,10 @@ class Clusters:
                 blocked = "objects of the cluster are not as wanted"
             settings = self.policy.cluster
             here = [node for node in nodes if self.kubeconfigs.get(node.name) == path]
+            changed = [node for node in here if admission.quarantine_changed(node)]
+            if changed and not blocked:
+                for name, in_effect, words in admission.restart_plugins(path, changed):
+                    (done.notes if in_effect else done.failures).append(f"{name}: {words}")
             admitted = admission.admit(
                 path,
                 here,

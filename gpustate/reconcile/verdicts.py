@@ -144,12 +144,13 @@ def reason_of_health(evidence: str) -> str:
 
 
 def _proof(checks: Iterable[Mapping[str, object]]) -> str:
-    """What was validated, without what differs from run to run."""
-    parts = [
-        f"{one['name']}: {str(one['evidence']).partition(';')[0]}"
-        for one in checks
-        if one.get("name") in ("driver", "health", "cuda") and one.get("outcome") == "ok"
-    ]
+    """What was validated, without what differs from run to run, and which GPUs were left out."""
+    parts: list[str] = []
+    for one in checks:
+        if one.get("name") in ("driver", "health", "cuda") and one.get("outcome") == "ok":
+            first, *more = str(one["evidence"]).split("; ")
+            parts.append(f"{one['name']}: {first}")
+            parts += [words for words in more if words.startswith("in quarantine: ")]
     return _line("; ".join(parts) or "validated")
 
 
