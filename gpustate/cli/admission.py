@@ -15,6 +15,7 @@ from gpustate.manifests import ClusterObjects
 from gpustate.manifests.settings import STARTUP_TAINT
 
 if TYPE_CHECKING:
+    from gpustate.cluster.kubeconfig import Kubeconfig
     from gpustate.cluster.node_status import NodeStatusApi
     from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
@@ -46,7 +47,7 @@ def with_taint(settings: ClusterObjects, options: Mapping[str, Any]) -> ClusterO
 
 
 def admit(
-    path: str,
+    kubeconfig: Kubeconfig,
     results: Iterable[NodeResult],
     *,
     taint: str = "",
@@ -58,7 +59,7 @@ def admit(
     """Report on the Nodes of one cluster what a run says about their GPUs, and lift start-up taints.
 
     Args:
-        path: of the cluster's kubeconfig.
+        kubeconfig: of the cluster.
         results: machines of the run; those of other clusters are skipped.
         taint: key of the start-up taint; empty: taints are left alone.
         offers_gpus: a Node is admitted only when it offers GPUs.
@@ -74,7 +75,7 @@ def admit(
     from gpustate.reconcile.verdicts import of_result
 
     judged = [(one, verdict) for one in results if (verdict := of_result(one, fresh=fresh))]
-    with _connected(path) as api:
+    with _connected(kubeconfig) as api:
         by_name = {one.name: verdict for one, verdict in judged}
         found = members(api.nodes(), [one for one, _ in judged])
         admission = Admission(api, clock.now(), taint, offers_gpus, blocked, stop=stop)
@@ -83,7 +84,7 @@ def admit(
         return done
 
 
-def withdraw(path: str) -> Admitted:
+def withdraw(kubeconfig: Kubeconfig) -> Admitted:
     """Remove gpustate's condition from all Nodes of a cluster.
 
     Raises:
@@ -91,11 +92,13 @@ def withdraw(path: str) -> Admitted:
     """
     from gpustate.reconcile.admission import Admission
 
-    with _connected(path) as api:
+    with _connected(kubeconfig) as api:
         return Admission(api, clock.now()).withdraw(api.nodes())
 
 
-def report_health(path: str, results: Sequence[tuple[NodeResult, Verdict | None]]) -> Admitted:
+def report_health(
+    kubeconfig: Kubeconfig, results: Sequence[tuple[NodeResult, Verdict | None]]
+) -> Admitted:
     """Report on the Nodes of one cluster how well their GPUs are.
 
     Raises:
@@ -106,7 +109,7 @@ def report_health(path: str, results: Sequence[tuple[NodeResult, Verdict | None]
     from gpustate.reconcile.nodes import members
     from gpustate.reconcile.verdicts import after_health
 
-    with _connected(path) as api:
+    with _connected(kubeconfig) as api:
         by_name = {one.name: verdict for one, verdict in results}
         found = members(api.nodes(), [one for one, _ in results])
         rows = [
@@ -126,7 +129,9 @@ def quarantine_changed(result: NodeResult) -> bool:
     )
 
 
-def restart_plugins(path: str, results: Sequence[NodeResult]) -> Iterator[tuple[str, bool, str]]:
+def restart_plugins(
+    kubeconfig: Kubeconfig, results: Sequence[NodeResult]
+) -> Iterator[tuple[str, bool, str]]:
     """Restart the device plugin on the Nodes of machines whose list of quarantined GPUs has changed.
 
     Returns:
@@ -136,7 +141,7 @@ def restart_plugins(path: str, results: Sequence[NodeResult]) -> Iterator[tuple[
     from gpustate.reconcile.nodes import members
     from gpustate.reconcile.plugin_restart import PluginRestart
 
-    api = connect(path)
+    api = connect(kubeconfig.path, kubeconfig.context)
     try:
         for one in members(api.nodes(), results):
             try:
@@ -152,11 +157,11 @@ def restart_plugins(path: str, results: Sequence[NodeResult]) -> Iterator[tuple[
 
 
 @contextmanager
-def _connected(path: str) -> Iterator[NodeStatusApi]:
+def _connected(kubeconfig: Kubeconfig) -> Iterator[NodeStatusApi]:
     from gpustate.cluster.api import connect
     from gpustate.cluster.node_status import NodeStatusApi
 
-    api = connect(path)
+    api = connect(kubeconfig.path, kubeconfig.context)
     try:
         yield NodeStatusApi(api)
     finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import common
+from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.errors import EXIT_VALIDATION, GpustateError, InventoryError, UsageError
 from gpustate.plan.render import Page
 
@@ -147,8 +148,8 @@ def explain(
         raise UsageError("--kubeconfig is only for --pod", fix="add --pod NAMESPACE/NAME")
     page, document, codes = Page(), {"format": "gpustate.explain/1", "nodes": []}, list[int]()
     if pod is not None:
-        path = kubeconfig or _only_kubeconfig(options)
-        codes += _explain_pod(path, *pod, page, document)
+        cluster = Kubeconfig(kubeconfig) if kubeconfig else _only_kubeconfig(options)
+        codes += _explain_pod(cluster, *pod, page, document)
     if node is not None:
         codes += _explain_nodes(node, page, document, options)
     if output == "json":
@@ -158,25 +159,23 @@ def explain(
     common.finish(*codes)
 
 
-def _only_kubeconfig(options: dict[str, Any]) -> str:
+def _only_kubeconfig(options: dict[str, Any]) -> Kubeconfig:
     """The kubeconfig of the inventory's nodes, if they have one and the same."""
-    from gpustate.cluster.kubeconfig import kubeconfig_of
-
     fix = "pass --kubeconfig FILE"
     if not options.get("inventory"):
         raise UsageError("no cluster is named", fix=f"{fix}, or an inventory that has it")
     inventory = common.load_inventory(options)
-    paths = {path for node in inventory if (path := kubeconfig_of(node, ""))}
-    if len(paths) != 1:
-        found = ", ".join(sorted(paths)) or "none"
+    clusters = {one for node in inventory if (one := kubeconfig_of(node, ""))}
+    if len(clusters) != 1:
+        found = ", ".join(sorted(map(str, clusters))) or "none"
         raise UsageError(
             f"the nodes have not one kubeconfig, but {found}", fix=f"{fix}, or --limit"
         )
-    return paths.pop()
+    return clusters.pop()
 
 
 def _explain_pod(
-    path: str, namespace: str, name: str, page: Page, document: dict[str, Any]
+    cluster: Kubeconfig, namespace: str, name: str, page: Page, document: dict[str, Any]
 ) -> list[int]:
     """Add a pod to page and document; return exit codes."""
     from gpustate.cluster import snapshots
@@ -184,7 +183,7 @@ def _explain_pod(
     from gpustate.core.encode import plain
     from gpustate.explain import pending
 
-    api = connect(path)
+    api = connect(cluster.path, cluster.context)
     try:
         snapshot = snapshots.read(api, namespace, name)
     finally:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import admission, common
-from gpustate.cluster.kubeconfig import kubeconfig_of
+from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.core.outcome import NodeResult
 from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, ClusterError, UsageError
 
@@ -57,8 +57,8 @@ def health(output: str, *, node_condition: bool, kubeconfig: str | None, **optio
             machines[node.name] = _identity(node)
         return _health(node)
 
-    paths = {node.name: kubeconfig_of(node, kubeconfig or "") for node in inventory}
-    if node_condition and not any(paths.values()):
+    clusters = {node.name: kubeconfig_of(node, kubeconfig or "") for node in inventory}
+    if node_condition and not any(clusters.values()):
         raise UsageError(
             "no node has a kubeconfig",
             fix="pass --kubeconfig FILE, or set the inventory variable gpustate_kubeconfig",
@@ -68,7 +68,7 @@ def health(output: str, *, node_condition: bool, kubeconfig: str | None, **optio
         if any(gpu["state"] == "failed" for gpu in row.get("gpus", [])) or row.get("others"):
             codes.append(EXIT_VALIDATION)
     if node_condition:
-        codes += _report(rows, machines, paths)
+        codes += _report(rows, machines, clusters)
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.health/1", "nodes": rows}))
     else:
@@ -77,7 +77,7 @@ def health(output: str, *, node_condition: bool, kubeconfig: str | None, **optio
 
 
 def _report(
-    rows: list[dict[str, Any]], machines: dict[str, dict[str, Any]], paths: dict[str, str]
+    rows: list[dict[str, Any]], machines: dict[str, dict[str, Any]], clusters: dict[str, Kubeconfig]
 ) -> list[int]:
     """Write the condition of the Nodes of all clusters; exit codes for what could not be written."""
     from gpustate.reconcile.verdicts import of_findings
@@ -88,10 +88,10 @@ def _report(
         if row["name"] in machines
     ]
     codes: list[int] = []
-    for path in dict.fromkeys(filter(None, paths.values())):
-        here = [(one, verdict) for one, verdict in judged if paths[one.name] == path]
+    for cluster in dict.fromkeys(filter(None, clusters.values())):
+        here = [(one, verdict) for one, verdict in judged if clusters[one.name] == cluster]
         try:
-            done = admission.report_health(path, here)
+            done = admission.report_health(cluster, here)
         except ClusterError as error:
             click.echo(f"conditions of Nodes could not be written: {error}", err=True)
             codes.append(EXIT_ERROR)
@@ -264,7 +264,7 @@ def _work(
     inventory = common.load_inventory(options)
     codes: list[int] = []
     writes = gpu is not None or end
-    paths = {node.name: kubeconfig_of(node, kubeconfig) for node in inventory} if writes else {}
+    clusters = {node.name: kubeconfig_of(node, kubeconfig) for node in inventory}
     machines: dict[str, dict[str, Any]] = {}
 
     def work(session: Any) -> list[str]:
@@ -291,22 +291,21 @@ def _work(
             continue
         for line in lines:
             click.echo(printable(f"{node.name}: {line}"))
-    codes += _restart_plugins(paths, machines)
+    codes += _restart_plugins(clusters, machines)
     common.finish(*codes)
 
 
-def _restart_plugins(paths: dict[str, str], machines: dict[str, dict[str, Any]]) -> list[int]:
+def _restart_plugins(
+    clusters: dict[str, Kubeconfig], machines: dict[str, dict[str, Any]]
+) -> list[int]:
     """Let the device plugins of nodes see their GPUs again; exit codes for what did not work."""
     from gpustate.formats.words import printable
 
     codes: list[int] = []
-    for path in dict.fromkeys(path for name, path in paths.items() if path and name in machines):
-        here = [
-            NodeResult(name, facts=dict(ids))
-            for name, ids in machines.items()
-            if paths[name] == path
-        ]
-        for name, done, words in admission.restart_plugins(path, here):
+    for cluster in dict.fromkeys(clusters[name] for name in machines if clusters[name]):
+        names = [name for name in machines if clusters[name] == cluster]
+        here = [NodeResult(name, facts=dict(machines[name])) for name in names]
+        for name, done, words in admission.restart_plugins(cluster, here):
             click.echo(printable(f"{name}: {words}"), err=not done)
             codes += [] if done else [EXIT_ERROR]
     return codes

@@ -13,7 +13,6 @@ from gpustate.cli import admission, common
 from gpustate.cli import show as pages
 from gpustate.cli.render import built, namespace_option, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
-from gpustate.manifests.build import node_labels
 from gpustate.manifests.kinds import NODE
 from gpustate.plan.render import Page
 from gpustate.reconcile.applying import Applied, Applier
@@ -21,6 +20,7 @@ from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending
 from gpustate.reconcile.planning import Target, plan
 
 if TYPE_CHECKING:
+    from gpustate.cluster.kubeconfig import Kubeconfig
     from gpustate.cluster.objects import Objects
     from gpustate.core.inventory import Inventory
     from gpustate.core.outcome import NodeResult
@@ -69,7 +69,7 @@ class Clusters:
         policy: with settings of objects.
         items: the objects; none if they are to be absent.
         namespace: of the objects.
-        kubeconfigs: by node, the path of its cluster's kubeconfig.
+        kubeconfigs: by node, its cluster's.
         options: of the verb.
         absent: remove all objects.
     """
@@ -77,18 +77,18 @@ class Clusters:
     policy: Policy
     items: list[dict[str, Any]]
     namespace: str
-    kubeconfigs: Mapping[str, str]
+    kubeconfigs: Mapping[str, Kubeconfig]
     options: Mapping[str, Any]
     absent: bool
 
     def plan(self, nodes: Sequence[NodeResult]) -> list[dict[str, Any]]:
         """Compare every cluster; nothing is changed."""
         found: list[dict[str, Any]] = []
-        for path in self._paths():
-            with _connected(path) as objects:
+        for kubeconfig in self._distinct():
+            with _connected(kubeconfig) as objects:
                 done = Applied()
                 try:
-                    done.changes = plan(objects, self._target(objects, path, nodes))
+                    done.changes = plan(objects, self._target(objects, kubeconfig, nodes))
                 except ClusterError as error:
                     done.failures.append(str(error))
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
@@ -99,10 +99,10 @@ class Clusters:
     ) -> list[dict[str, Any]]:
         """Apply to every cluster, after its nodes."""
         found: list[dict[str, Any]] = []
-        for path in self._paths():
-            with _connected(path) as objects:
+        for kubeconfig in self._distinct():
+            with _connected(kubeconfig) as objects:
                 try:
-                    target = self._target(objects, path, nodes)
+                    target = self._target(objects, kubeconfig, nodes)
                     applier = Applier(
                         objects,
                         target,
@@ -111,7 +111,7 @@ class Clusters:
                         stop,
                     )
                     done = applier.apply(plan(objects, target))
-                    self._admit(done, path, nodes, stop)
+                    self._admit(done, kubeconfig, nodes, stop)
                 except ClusterError as error:
                     done = Applied(failures=[str(error)])
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
@@ -122,50 +122,47 @@ class Clusters:
     ) -> list[dict[str, Any]]:
         """Write only what a run says about the GPUs of Nodes, after one that was stopped."""
         found: list[dict[str, Any]] = []
-        for path in self._paths():
-            with _connected(path) as objects:
+        for kubeconfig in self._distinct():
+            with _connected(kubeconfig) as objects:
                 done = Applied()
-                try:
-                    self._admit(done, path, nodes, stop, "the run was stopped")
-                except ClusterError as error:
-                    done.failures.append(str(error))
+                self._admit(done, kubeconfig, nodes, stop, "the run was stopped")
                 found.append(cluster_data(objects.server, self.namespace, (), done))
         return found
 
     def _admit(
         self,
         done: Applied,
-        path: str,
+        kubeconfig: Kubeconfig,
         nodes: Sequence[NodeResult],
         stop: Callable[[], bool],
         blocked: str = "",
     ) -> None:
         """Write conditions, and lift start-up taints if the objects are as wanted."""
-        if self.absent:
-            admitted = admission.withdraw(path)
+        if done.failures or done.unready or any(one.action == "refused" for one in done.changes):
+            blocked = "objects of the cluster are not as wanted"
+        here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
+        changed = [node for node in here if admission.quarantine_changed(node)]
+        settings = self.policy.cluster
+        try:
+            if self.absent:
+                admitted = admission.withdraw(kubeconfig)
+            else:
+                if changed and not blocked:
+                    for name, in_effect, words in admission.restart_plugins(kubeconfig, changed):
+                        (done.notes if in_effect else done.failures).append(f"{name}: {words}")
+                admitted = admission.admit(
+                    kubeconfig,
+                    here,
+                    taint=admission.taint_of(self.policy, self.options),
+                    offers_gpus=settings is not None and settings.device_plugin.enabled,
+                    blocked=blocked,
+                    stop=stop,
+                )
+        except ClusterError as error:
+            done.failures.append(str(error))
         else:
-            if (
-                done.failures
-                or done.unready
-                or any(one.action == "refused" for one in done.changes)
-            ):
-                blocked = "objects of the cluster are not as wanted"
-            settings = self.policy.cluster
-            here = [node for node in nodes if self.kubeconfigs.get(node.name) == path]
-            changed = [node for node in here if admission.quarantine_changed(node)]
-            if changed and not blocked:
-                for name, in_effect, words in admission.restart_plugins(path, changed):
-                    (done.notes if in_effect else done.failures).append(f"{name}: {words}")
-            admitted = admission.admit(
-                path,
-                here,
-                taint=admission.taint_of(self.policy, self.options),
-                offers_gpus=settings is not None and settings.device_plugin.enabled,
-                blocked=blocked,
-                stop=stop,
-            )
-        done.notes += map(str, admitted.notes)
-        done.failures += map(str, admitted.failures)
+            done.notes += map(str, admitted.notes)
+            done.failures += map(str, admitted.failures)
 
     def read_kubeconfigs(self) -> None:
         """Read every kubeconfig; no cluster is contacted.
@@ -173,19 +170,22 @@ class Clusters:
         Raises:
             UsageError: one of them is invalid.
         """
-        for path in self._paths():
-            with _connected(path):
+        for one in self._distinct():
+            with _connected(one):
                 pass
 
-    def _paths(self) -> list[str]:
-        return list(dict.fromkeys(path for path in self.kubeconfigs.values() if path))
+    def _distinct(self) -> list[Kubeconfig]:
+        return list(dict.fromkeys(one for one in self.kubeconfigs.values() if one))
 
-    def _target(self, objects: Objects, path: str, nodes: Sequence[NodeResult]) -> Target:
+    def _target(
+        self, objects: Objects, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]
+    ) -> Target:
+        from gpustate.manifests.build import node_labels
         from gpustate.reconcile.nodes import labels_of, members
 
         labels: dict[str, dict[str, str]] = {}
         if not self.absent and self.policy.cluster is not None:
-            here = [node for node in nodes if self.kubeconfigs.get(node.name) == path]
+            here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
             found = members(objects.list(NODE, ""), here) if here else []
             labels = labels_of(found, node_labels(self.policy.cluster))
         force = bool(self.options.get("force_conflicts"))
@@ -214,24 +214,26 @@ def clusters(
             "a saved plan is only for nodes", fix="omit --cluster-objects, or omit --out"
         )
     settings = admission.with_taint(settings_of(policy, source, options.get("namespace")), options)
-    paths = {node.name: kubeconfig_of(node, options.get("kubeconfig") or "") for node in inventory}
-    if not any(paths.values()):
+    kubeconfigs = {
+        node.name: kubeconfig_of(node, options.get("kubeconfig") or "") for node in inventory
+    }
+    if not any(kubeconfigs.values()):
         raise UsageError(
             "no node has a kubeconfig",
             fix="pass --kubeconfig FILE, or set the inventory variable gpustate_kubeconfig",
         )
     items = [] if absent else built(policy, settings, options)
-    found = Clusters(policy, items, settings.namespace, paths, options, absent)
+    found = Clusters(policy, items, settings.namespace, kubeconfigs, options, absent)
     found.read_kubeconfigs()
     return found
 
 
 @contextmanager
-def _connected(path: str) -> Iterator[Objects]:
+def _connected(kubeconfig: Kubeconfig) -> Iterator[Objects]:
     from gpustate.cluster.api import connect
     from gpustate.cluster.objects import Objects
 
-    api = connect(path)
+    api = connect(kubeconfig.path, kubeconfig.context)
     try:
         yield Objects(api)
     finally:

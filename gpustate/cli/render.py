@@ -8,7 +8,6 @@ import click
 
 from gpustate.cli import common
 from gpustate.errors import UsageError
-from gpustate.manifests.build import build
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,6 +78,7 @@ def built(
     """The objects, with the images of the policy's release of the Operator."""
     from gpustate.gpu_operator import history
     from gpustate.gpu_operator.objects import images
+    from gpustate.manifests.build import build
 
     release = policy.original.release if policy.original is not None else ""
     if not release and options.get("release"):

@@ -281,12 +281,12 @@ def _report(
         return []
     from gpustate.cluster.kubeconfig import kubeconfig_of
 
-    paths = {node.name: kubeconfig_of(node, kubeconfig) for node in nodes}
+    clusters = {node.name: kubeconfig_of(node, kubeconfig) for node in nodes}
     codes: list[int] = []
-    for path in dict.fromkeys(filter(None, paths.values())):
-        here = [one for one in result.nodes if paths[one.name] == path]
+    for cluster in dict.fromkeys(filter(None, clusters.values())):
+        here = [one for one in result.nodes if clusters[one.name] == cluster]
         try:
-            done = admission.admit(path, here, taint=taint, offers_gpus=True, fresh=True)
+            done = admission.admit(cluster, here, taint=taint, offers_gpus=True, fresh=True)
         except ClusterError as error:
             click.echo(f"conditions of Nodes could not be written: {error}", err=True)
             codes.append(EXIT_ERROR)

@@ -40,6 +40,7 @@ from lightkube.resources.resource_v1 import ResourceClaim
 from lightkube.types import PatchType
 
 from gpustate.errors import ClusterError, UsageError
+from gpustate.formats.words import quote
 from gpustate.manifests.ownership import FIELD_MANAGER
 
 T = TypeVar("T")
@@ -435,19 +436,20 @@ class Api:
         return True
 
 
-def connect(path: str) -> Api:
+def connect(path: str, context: str = "") -> Api:
     """Read a kubeconfig. The server is not contacted yet.
 
     Args:
-        path: the file; ``~`` is expanded. Its current context is used, with its namespace. ``in-cluster``: the
-            service account of the pod that gpustate runs in; its token may rotate.
+        path: the file; ``~`` is expanded. ``in-cluster``: the service account of the pod that gpustate runs in; its
+            token may rotate.
+        context: in the file, used with its namespace; empty: the current one.
 
     Raises:
         UsageError: the file cannot be read, or is not a kubeconfig; gpustate does not run in a pod.
     """
     fix = "set --kubeconfig FILE or the inventory variable gpustate_kubeconfig"
     try:
-        config = _of_the_pod(path) if path == IN_CLUSTER else _of_the_file(path, fix)
+        config = _of_the_pod(path) if path == IN_CLUSTER else _of_the_file(path, context, fix)
         client = Client(config=config, timeout=httpx2.Timeout(TIMEOUT_S))
     except (ConfigError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         missing = isinstance(error, KeyError)
@@ -463,7 +465,7 @@ def connect(path: str) -> Api:
     return api
 
 
-def _of_the_file(path: str, fix: str) -> SingleConfig:
+def _of_the_file(path: str, context: str, fix: str) -> SingleConfig:
     file = Path(path).expanduser()
     try:
         with file.open("rb") as opened:
@@ -473,9 +475,18 @@ def _of_the_file(path: str, fix: str) -> SingleConfig:
         raise UsageError(f"cannot read the kubeconfig ({reason})", place=path, fix=fix) from error
     if len(data) > _MAX_BYTES:
         raise UsageError("not a kubeconfig: larger than 4 MiB", place=path, fix=fix)
-    config = KubeConfig.from_dict(yaml.safe_load(data), fname=file).get()
+    whole = KubeConfig.from_dict(yaml.safe_load(data), fname=file)
+    if context and context not in whole.contexts:
+        raise UsageError(
+            f"the kubeconfig has no context {quote(context)}, only {', '.join(sorted(whole.contexts)) or 'none'}",
+            place=path,
+            fix="correct the inventory variable gpustate_kube_context",
+        )
+    config = whole.get(context or None)
     if config is None or config.user is None:
-        raise ConfigError("the current context has no user")
+        raise ConfigError(
+            f"the context {context} has no user" if context else "the current context has no user"
+        )
     return config
 
 

@@ -49,9 +49,9 @@ def _matches(expression: Json, values: Mapping[str, str]) -> bool:
     key, operator = expression["key"], expression["operator"]
     wanted, found = expression.get("values") or [], values.get(key)
     if operator in ("Exists", "DoesNotExist"):
-        return (found is not None) == (operator == "Exists")
+        return (found is not None) is bool(operator == "Exists")
     if operator in ("In", "NotIn"):
-        return (found in wanted) == (operator == "In")
+        return (found in wanted) is bool(operator == "In")
     left, right = whole(found or ""), whole(wanted[0]) if wanted else None
     if left is None or right is None:
         return False

@@ -254,7 +254,8 @@ def _label(objects: Objects, target: Target) -> Iterable[Change]:
             for label, value in wanted.items()
             if f"f:{label}" in owned or not labels.get(label) or labels[label] == value
         }
-        item["metadata"]["labels"] = kept
+        if kept:
+            item["metadata"]["labels"] = kept
         yield _comparison(objects, node, item, force=target.force)
 
 
