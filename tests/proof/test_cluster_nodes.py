@@ -32,7 +32,7 @@ POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
 DEPLOY = "nvidia.com/gpu.deploy."
 GPU = "nvidia.com/gpu"
 #: As a kubelet puts it on with --register-with-taints, and one of others.
-TAINTS = (f"{STARTUP_TAINT}=new:NoSchedule", "example.com/theirs=x:NoSchedule")
+TAINTS = (f"{STARTUP_TAINT}=new:NoSchedule", "example.com/theirs=x:PreferNoSchedule")
 
 
 @pytest.fixture(scope="module")
