@@ -180,14 +180,13 @@ class Clusters:
     def _target(
         self, objects: Objects, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]
     ) -> Target:
-        from gpustate.manifests.build import node_labels
         from gpustate.reconcile.nodes import labels_of, members
 
         labels: dict[str, dict[str, str]] = {}
         if not self.absent and self.policy.cluster is not None:
             here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
             found = members(objects.list(NODE, ""), here) if here else []
-            labels = labels_of(found, node_labels(self.policy.cluster))
+            labels = labels_of(found, self.policy)
         force = bool(self.options.get("force_conflicts"))
         return Target(self.items, self.namespace, labels, self.absent, force)
 

@@ -162,6 +162,18 @@ _IDS = (
 )
 
 
+def names_of(node: Json) -> tuple[str, ...]:
+    """Every name and address of a Node, the strongest first."""
+    labels = node["metadata"].get("labels") or {}
+    addresses = (node.get("status") or {}).get("addresses") or []
+    found = (
+        node["metadata"]["name"],
+        labels.get("kubernetes.io/hostname"),
+        *(one.get("address") for one in addresses),
+    )
+    return tuple(str(name) for name in found if name)
+
+
 class NodeIndex:
     """All Nodes of a cluster, by the ids that their kubelets report.
 

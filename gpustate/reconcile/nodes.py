@@ -7,13 +7,16 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpustate.cluster.pods import Machine, NodeIndex, Verdict
 from gpustate.core.facts import PciGpu
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
+from gpustate.core.policy import Policy
+from gpustate.manifests.build import node_labels
+from gpustate.manifests.settings import ClusterObjects
 
 Json = dict[str, Any]
 
@@ -42,8 +45,8 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
 }
 _KATA_PLUGIN = "kata-sandbox-device-plugin"
 _MIG_MANAGER = "mig-manager"
-#: Components that are states of the node; pods of theirs would undo these.
-_ON_HOST = ("driver", "container-toolkit")
+#: Components that may be states of the node, with the same name; then their pods stay away.
+_ON_HOST = ("driver", "container-toolkit", "dcgm", "dcgm-exporter")
 #: GPU models that the GPU Operator knows to be MIG capable without the label of GPU feature discovery.
 _MIG_MODELS = ("h100", "a100", "a30")
 _IDS = ("boot_id", "machine_id", "system_uuid")
@@ -87,52 +90,49 @@ def members(nodes: Sequence[Json], results: Iterable[NodeResult]) -> list[Member
     return sorted(found, key=lambda one: one.name)
 
 
-def labels_of(found: Iterable[Member], components: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The labels of each Node; without GPUs none, and those with a failure keep what they have.
-
-    Args:
-        found: the Nodes.
-        components: labels for the policy's components, on Nodes for containers.
-    """
+def labels_of(found: Iterable[Member], policy: Policy) -> dict[str, dict[str, str]]:
+    """The labels of each Node; without GPUs none, and those with a failure keep what they have."""
     fit = (one for one in found if one.result.status is NodeStatus.OK)
-    return {one.name: _labels(one, components) for one in fit}
+    return {one.name: _labels(one, policy) for one in fit}
 
 
-def _labels(member: Member, components: Mapping[str, str]) -> dict[str, str]:
+def _labels(member: Member, policy: Policy) -> dict[str, str]:
     if not member.has_gpus:
         return {}
     live = member.node["metadata"].get("labels") or {}
     found = {PRESENT: "true"}
     if live.get(OPERANDS) == "false":
         return found
-    workload = _workload(member)
+    states = states_of(member.result, policy)
+    workload = _workload(live, states)
     names = list(COMPONENTS[workload])
-    if workload == PASSTHROUGH and _acted(member.result, "kata"):
+    if workload == PASSTHROUGH and "kata" in states:
         names[names.index("sandbox-device-plugin")] = _KATA_PLUGIN
     if workload == CONTAINER:
-        found |= components
+        found |= node_labels(policy.cluster or ClusterObjects(), states)
         if _mig_capable(member):
             names.append(_MIG_MANAGER)
     for name in names:
-        host = name in _ON_HOST and _acted(member.result, name)
+        host = name in _ON_HOST and name in states
         found[f"{DEPLOY}{name}"] = _PRE_INSTALLED if host else "true"
     return dict(sorted(found.items()))
 
 
-def _workload(member: Member) -> str:
+def states_of(result: NodeResult, policy: Policy) -> set[str]:
+    """States that are present on a node."""
+    present = {state.name for state in policy.states if not state.absent}
+    return {one.state for one in result.states if one.outcome not in _WITHOUT_EFFECT} & present
+
+
+def _workload(live: Mapping[str, str], states: Collection[str]) -> str:
     """The kind of workload: that of the Node's label, else by what the policy set up.
 
     A machine whose GPUs are bound for virtual machines has none for containers, whatever the label.
     """
-    wanted = (member.node["metadata"].get("labels") or {}).get(WORKLOAD, "")
-    bound = _acted(member.result, "vfio") or _acted(member.result, "kata")
-    if bound:
+    wanted = live.get(WORKLOAD, "")
+    if "vfio" in states or "kata" in states:
         return wanted if wanted in (PASSTHROUGH, VGPU) else PASSTHROUGH
     return VGPU if wanted == VGPU else CONTAINER
-
-
-def _acted(result: NodeResult, state: str) -> bool:
-    return any(one.state == state and one.outcome not in _WITHOUT_EFFECT for one in result.states)
 
 
 def _gpus(result: NodeResult) -> list[PciGpu]:

@@ -6,10 +6,24 @@ from typing import Any
 
 import pytest
 
+from gpustate import Policy
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.manifests import ClusterObjects
 from gpustate.reconcile.nodes import labels_of, members
+from gpustate.states.container_toolkit import ContainerToolkitInstalled
+from gpustate.states.dcgm import DcgmRunning
+from gpustate.states.dcgm_exporter import DcgmExporterRunning
+from gpustate.states.driver import DriverInstalled
+from gpustate.states.kata import KataHostReady
+from gpustate.states.vfio import VfioBound
 
 DEPLOY = "nvidia.com/gpu.deploy."
+#: Labels depend on states by their names.
+POLICY = Policy(
+    *(DriverInstalled(branch=580), ContainerToolkitInstalled(), VfioBound(), KataHostReady()),
+    *(DcgmRunning(), DcgmExporterRunning()),
+    cluster=ClusterObjects(),
+)
 T4, H100, SWITCH = "1eb8", "2330", "22a3"
 
 
@@ -36,7 +50,7 @@ def result(
 
 
 def deployed(live: dict[str, Any], machine: NodeResult) -> dict[str, str]:
-    found = labels_of(members([live], [machine]), {})["node-a"]
+    found = labels_of(members([live], [machine]), POLICY)["node-a"]
     return {key.removeprefix(DEPLOY): value for key, value in found.items() if DEPLOY in key}
 
 
@@ -54,11 +68,10 @@ def test_machines_are_matched_and_labelled_only_without_a_failure() -> None:
         result("c", status=NodeStatus.FAILED),
         result("elsewhere"),
     ]
-    found = labels_of(members(nodes, results), {f"{DEPLOY}extra": "true"})
+    found = labels_of(members(nodes, results), POLICY)
     assert sorted(found) == ["node-a", "node-b"]
     assert found["node-b"] == {}
     assert found["node-a"]["nvidia.com/gpu.present"] == "true"
-    assert found["node-a"][f"{DEPLOY}extra"] == "true"
 
 
 def test_a_node_for_containers_has_every_label_of_the_operator() -> None:
@@ -66,9 +79,12 @@ def test_a_node_for_containers_has_every_label_of_the_operator() -> None:
 
 
 def test_what_the_host_has_keeps_the_operators_pods_off() -> None:
-    found = deployed(node(), result("a", "driver", "container-toolkit"))
+    found = deployed(node(), result("a", "driver", "container-toolkit", "dcgm"))
     other = {key for key, value in found.items() if value == "pre-installed"}
-    assert other == {"driver", "container-toolkit"}
+    assert other == {"driver", "container-toolkit", "dcgm"}
+    gone = Policy(DriverInstalled(branch=580, ensure="absent"), cluster=ClusterObjects())
+    absent = labels_of(members([node()], [result("a", "driver")]), gone)["node-a"]
+    assert absent[f"{DEPLOY}driver"] == "true"
     skipped = deployed(node(), result("a", "driver", outcome=Outcome.NOT_APPLICABLE))
     assert skipped["driver"] == "true"
 
@@ -121,5 +137,5 @@ def test_the_kind_of_workload_decides(label: str, state: str, names: set[str]) -
 
 def test_without_operands_only_the_gpu_is_named() -> None:
     live = node(**{f"{DEPLOY}operands": "false"})
-    found = labels_of(members([live], [result()]), {f"{DEPLOY}extra": "true"})
+    found = labels_of(members([live], [result()]), POLICY)
     assert found == {"node-a": {"nvidia.com/gpu.present": "true"}}
