@@ -136,6 +136,7 @@ def rollback(
     max_failures: int = 0,
     canary: str = "",
     soak: str = "",
+    soak_alerts: str = "",
     window: str = "",
     spread: str = "",
     reason: str = "",
@@ -152,7 +153,7 @@ def rollback(
 
     Args:
         planned: of :func:`plan_rollback`.
-        forks, max_disruption, all_or_nothing, serial, max_failures, canary, soak, window, spread, reason, schedulers:
+        forks, max_disruption, all_or_nothing, serial, max_failures, canary, soak, soak_alerts, window, spread, reason, schedulers:
             as for :func:`gpustate.api.apply`.
         events, stop, started, run, context: likewise.
 
@@ -169,7 +170,7 @@ def rollback(
     request.announced = documents.announced_disruptions(planned.document)
     request.ticket = " ".join(reason.split())
     request.undoes = {name: way.run for name, way in ways.items()}
-    strategy = Strategy(tuple(serial), max_failures, canary, soak, window, spread)
+    strategy = Strategy(tuple(serial), max_failures, canary, soak, soak_alerts, window, spread)
     result = roll_out(request, strategy, schedulers, events, stop, started)
     _tell(result.nodes, ways)
     for node in result.nodes:

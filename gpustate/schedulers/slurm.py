@@ -286,7 +286,7 @@ class Slurm:
             )
         return self._set(node.name, why.run, why.text, why.person, "held")
 
-    def note(self, member: Member, phase: str) -> Member:
+    def note(self, member: Member, phase: str, why: str = "") -> Member:
         """Record the phase in the reason."""
         node = self._one(member.name)
         hold = _hold(node)
@@ -294,7 +294,7 @@ class Slurm:
             return _member(node)
         if other := taken_over(member, hold):
             raise HeldElsewhereError(f"{self.title}: node {node.name}: {other}")
-        return self._set(node.name, hold.run, hold.text, hold.person, phase)
+        return self._set(node.name, hold.run, why or hold.text, hold.person, phase)
 
     def _set(self, name: str, run: str, text: str, person: str, phase: str) -> Member:
         words = re.sub(r"[()\[\]\"'|]| :(?= )", " ", text)

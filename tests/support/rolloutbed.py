@@ -171,6 +171,10 @@ class Bed:
         agents: of each; with slurmd there is a machine ``head`` with Slurm's tools (``slurmhead.py``), too.
     """
 
+    #: The API server is away for a moment, or for longer than a run waits for it.
+    away_s, long_s = 1.5, 8.0
+    bound_s = BOUND_S
+
     def __init__(self, folder: Path, count: int, agents: tuple[str, ...] = ("kubelet",)) -> None:
         self.folder = folder
         for key in ("host", "user"):
@@ -259,7 +263,7 @@ class Bed:
 
     def run(self, *words: str, verb: str = "apply", hurry: bool = True) -> Ran:
         """Run gpustate over all machines."""
-        return finish(self.start(*words, verb=verb, hurry=hurry))
+        return finish(self.start(*words, verb=verb, hurry=hurry), self.bound_s)
 
     def hold(self, machine: Machine) -> Hold:
         """The pipes at which the node program of a machine waits."""
@@ -310,7 +314,7 @@ class Bed:
         return found
 
 
-def finish(command: Command) -> Ran:
+def finish(command: Command, bound_s: float = BOUND_S) -> Ran:
     """Wait for the end of a run."""
-    done = command.wait(BOUND_S)
+    done = command.wait(bound_s)
     return Ran(done.returncode, done.stdout, done.stderr)

@@ -69,8 +69,8 @@ def verbs() -> list[str]:
 
 
 def run(api: FakeApi, name: str = "gpu1") -> Check:
-    nodes = [InventoryNode(name, vars={kubeconfig.VARIABLE: "k"}), InventoryNode("plain")]
-    request = pods.Request(nodes, {"k": cast(Api, api)})
+    nodes = [InventoryNode(name, vars={kubeconfig.PATH: "k"}), InventoryNode("plain")]
+    request = pods.Request(nodes, {kubeconfig.Kubeconfig("k"): cast(Api, api)})
     found = pods.run(request)
     assert list(found) == [name], "a node without a kubeconfig has no such link"
     return found[name]
@@ -180,12 +180,12 @@ def test_a_node_that_is_away_fails(shell: Answers) -> None:
 
 
 def test_a_kubeconfig_of_the_command_line_counts_for_every_node() -> None:
-    named = InventoryNode("a", vars={kubeconfig.VARIABLE: "inventory"})
-    assert kubeconfig.kubeconfig_of(named, "option") == "option"
-    assert kubeconfig.kubeconfig_of(named, "") == "inventory"
-    assert kubeconfig.kubeconfig_of(InventoryNode("b"), "") == ""
+    named = InventoryNode("a", vars={kubeconfig.PATH: "inventory"})
+    assert kubeconfig.kubeconfig_of(named, "option").path == "option"
+    assert kubeconfig.kubeconfig_of(named, "").path == "inventory"
+    assert not kubeconfig.kubeconfig_of(InventoryNode("b"), "")
     with pytest.raises(InventoryError, match="gpustate_kubeconfig of c is not a path"):
-        kubeconfig.kubeconfig_of(InventoryNode("c", vars={kubeconfig.VARIABLE: 3}), "")
+        kubeconfig.kubeconfig_of(InventoryNode("c", vars={kubeconfig.PATH: 3}), "")
 
 
 def test_a_failed_pod_fails_the_proving_state_and_the_node() -> None:
