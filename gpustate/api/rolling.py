@@ -9,6 +9,7 @@ from dataclasses import replace
 from gpustate import registry
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.node import Node
+from gpustate.core.outcome import NodeResult
 from gpustate.core.policy import Policy, build, parameters
 from gpustate.diagnosis import chain_probe, health
 from gpustate.engine import fleet
@@ -16,7 +17,9 @@ from gpustate.engine.events import Event, Listener
 from gpustate.formats import quarantine, xids
 from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.resolver.checks import node_checks
+from gpustate.rollout.access import Accesses
 from gpustate.rollout.board import RecordBoard
+from gpustate.rollout.by_label import ByLabel
 from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance
 from gpustate.rollout.options import Schedulers
@@ -31,6 +34,8 @@ def roll_out(
     events: Listener,
     stop: Callable[[], bool],
     started: Callable[[str], None] | None,
+    access: Accesses | None = None,
+    labelled: ByLabel | None = None,
 ) -> fleet.FleetResult:
     """Run a request.
 
@@ -39,6 +44,8 @@ def roll_out(
         strategy: how the rollout goes through the nodes.
         schedulers: how they are reached.
         events, stop, started: as for :func:`gpustate.api.apply`.
+        access: to the schedulers; by default one of its own.
+        labelled: what labels of Nodes select.
 
     Raises:
         GpustateError: the strategy, an inventory variable or a cluster is invalid; no node was reached.
@@ -47,6 +54,8 @@ def roll_out(
     with schedulers.maintenance(
         request.inventory.nodes,
         request.policy.drain,
+        access=access,
+        mig=labelled.mig if labelled is not None else None,
         run=request.run,
         person=person,
         text=request.ticket,
@@ -76,6 +85,7 @@ def roll_out(
             boards=boards,
             say=say,
             announce=announce,
+            after=labelled.ended if labelled is not None else _nothing,
         )
         if started is not None:
             started(request.run)
@@ -84,6 +94,10 @@ def roll_out(
         finally:
             for board in boards:
                 board.publish("")
+
+
+def _nothing(_: NodeResult) -> None:
+    """Nothing is recorded."""
 
 
 def validation(policy: Policy) -> Policy | None:

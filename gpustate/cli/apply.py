@@ -285,8 +285,9 @@ def execute(
             partly_applied=partly_applied,
             **shared,
         )
-        if clusters is not None and not absent and not (result.interrupted or result.stopped):
-            applied = clusters.apply(result.nodes, shared["stop"])
+        if clusters is not None and not absent and not result.interrupted:
+            work = clusters.report if result.stopped else clusters.apply
+            applied = work(result.nodes, shared["stop"])
         if not applied:
             return result
         return replace(result, document={**result.document, "clusters": applied})

@@ -13,8 +13,9 @@ Sources:
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -141,6 +142,8 @@ class Api:
         self._clock = clock
         self._answered = False
         self.skew_s = 0.0
+        #: Called before every request that changes something; raises where none may be made.
+        self.fence: Callable[[], None] | None = None
 
     def _request(self, action: str, work: Callable[[], T]) -> T:
         """Make a request; a server that has answered before may be away for a while.
@@ -163,9 +166,21 @@ class Api:
                 self._answered = True
                 return result
 
+    def _change(self, action: str, work: Callable[[], T]) -> T:
+        """Make a request that changes something."""
+
+        def guarded() -> T:
+            if self.fence is not None:
+                self.fence()
+            return work()
+
+        return self._request(action, guarded)
+
     def _try(self, action: str, work: Callable[[], T]) -> T:
         try:
             return work()
+        except (_Away, RefusedRequest):
+            raise
         except ApiError as error:
             status = error.response.status_code
             message = str(error) or f"HTTP status {status}"
@@ -242,6 +257,74 @@ class Api:
         """Get a Node."""
         return self._request(f"get node {name}", lambda: self._client.get(Node, name).to_dict())
 
+    def nodes_with_version(self) -> tuple[list[Json], str]:
+        """List all Nodes as the server has them, and the version at which a watch goes on."""
+        found = self._request("list nodes", lambda: self._get("api/v1/nodes", {}))
+        return found["items"], str(found["metadata"]["resourceVersion"])
+
+    def watch_nodes(self, version: str, timeout_s: int, silent_s: float) -> Iterator[Json]:
+        """Watch all Nodes: events with ``type`` and ``object``, until the server ends the watch. Never retried.
+
+        Args:
+            version: events after this one.
+            timeout_s: seconds after which the server ends it.
+            silent_s: seconds without any event after which the connection counts as dead.
+
+        Raises:
+            RefusedRequest: the server's error, also one in the stream; 410: the version is too old.
+            ClusterError: the connection broke.
+        """
+        params = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(timeout_s),
+        }
+        timeout = httpx2.Timeout(TIMEOUT_S, read=silent_s)
+        http = cast(Any, self._client)._client._client
+        try:
+            with http.stream("GET", "api/v1/nodes", params=params, timeout=timeout) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise self._refused("watch nodes", response)
+                for line in response.iter_lines():
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        status = event["object"]
+                        words = str(status.get("message") or status.get("reason"))
+                        message = f"{self.server}: watch nodes: {words}"
+                        raise RefusedRequest(message, int(status.get("code") or 500), words=words)
+                    yield event
+        except (httpx2.HTTPError, OSError, ValueError, KeyError) as error:
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            raise ClusterError(f"API server {self.server}: watch nodes: {reason}") from None
+
+    def _get(self, path: str, params: dict[str, str]) -> Json:
+        """A response as the server sent it."""
+        response = cast(Any, self._client)._client._client.get(path, params=params)
+        if response.status_code != 200:
+            refused = self._refused(f"list {path.rpartition('/')[2]}", response)
+            if refused.status in _AWAY or (refused.status == 429 and refused.retry_after_s):
+                raise _Away(refused, refused.retry_after_s or _RETRY_S)
+            raise refused
+        found: Json = response.json()
+        return found
+
+    def _refused(self, action: str, response: httpx2.Response) -> RefusedRequest:
+        """The server's error in a response that has been read."""
+        try:
+            words = str(response.json()["message"])
+        except (ValueError, KeyError, TypeError):
+            words = " ".join(response.text.split())[:200] or f"HTTP status {response.status_code}"
+        after = response.headers.get("retry-after", "")
+        return RefusedRequest(
+            f"{self.server}: {action}: {words}",
+            response.status_code,
+            retry_after_s=float(after) if after.isdigit() else None,
+            words=words,
+            fix=self._remedy if response.status_code == 401 else None,
+        )
+
     def pods_on(self, node: str) -> list[Json]:
         """List the pods of all namespaces that are bound to a Node."""
         fields: Fields = {"spec.nodeName": node}
@@ -296,7 +379,7 @@ class Api:
 
     def patch_node(self, name: str, patch: Json) -> Json:
         """Merge a patch into a Node; ``metadata.resourceVersion`` in it makes the patch conditional."""
-        return self._request(
+        return self._change(
             f"patch node {name}",
             lambda: self._client.patch(
                 Node,
@@ -325,7 +408,7 @@ class Api:
             metadata=ObjectMeta(name=meta["name"], namespace=meta["namespace"]),
             deleteOptions=options,
         )
-        self._request(
+        self._change(
             f"evict pod {meta['namespace']}/{meta['name']}",
             lambda: self._client.create(eviction, meta["name"], namespace=meta["namespace"]),
         )
@@ -334,7 +417,7 @@ class Api:
         """Delete a pod of any namespace, with its own grace period; ignore a missing one."""
         meta = pod["metadata"]
         try:
-            self._request(
+            self._change(
                 f"delete pod {meta['namespace']}/{meta['name']}",
                 lambda: self._client.delete(Pod, meta["name"], namespace=meta["namespace"]),
             )
@@ -358,26 +441,33 @@ class Api:
         """Create a Lease, or replace the one with the same resourceVersion."""
         meta = lease["metadata"]
         work = self._client.create if create else self._client.replace
-        return self._request(
+        return self._change(
             f"write lease {meta['namespace']}/{meta['name']}",
             lambda: work(
                 cast(Lease, Lease.from_dict(lease)), field_manager=FIELD_MANAGER
             ).to_dict(),
         )
 
-    def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
-        """Whether the user has a permission in all namespaces.
+    def may(
+        self, verb: str, group: str, resource: str, subresource: str = "", namespace: str = ""
+    ) -> bool:
+        """Whether the user has a permission.
 
         Args:
             verb: such as ``patch``.
             group: API group; empty: core.
             resource: plural, in lower case.
             subresource: optional.
+            namespace: in which; empty: all of them.
         """
         review = SelfSubjectAccessReview(
             spec=SelfSubjectAccessReviewSpec(
                 resourceAttributes=ResourceAttributes(
-                    verb=verb, group=group, resource=resource, subresource=subresource or None
+                    verb=verb,
+                    group=group,
+                    resource=resource,
+                    subresource=subresource or None,
+                    namespace=namespace or None,
                 )
             )
         )
@@ -386,7 +476,7 @@ class Api:
 
     def create_event(self, event: Json) -> None:
         """Record an Event."""
-        self._request(
+        self._change(
             "create event", lambda: self._client.create(cast(Event, Event.from_dict(event)))
         )
 

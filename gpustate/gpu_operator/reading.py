@@ -53,8 +53,8 @@ from gpustate.gpu_operator.references import ReferenceResolver
 from gpustate.gpu_operator.runtime import desired_links, desired_runtime, desired_validator
 from gpustate.manifests import ClusterObjects
 
-#: Enabled by default, and without effect on a node or without a state yet.
-_ON_BY_DEFAULT = ("dcgm", "dcgmExporter")
+#: Enabled by default, as pods.
+_ON_BY_DEFAULT = ("devicePlugin", "dcgm", "dcgmExporter")
 _OF_DRIVER = ("driver.", "gds.", "gdrcopy.")
 #: Allowed top-level keys of an object.
 _HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
@@ -403,13 +403,8 @@ class _Reader:
         silent = [name for name in on if source.spec.get(name, "enabled") is None]
         if silent:
             source.notes.append(
-                f"{self.file}: enabled in the Operator by default, and not set up by gpustate: "
-                f"{', '.join(silent)}"
-            )
-        if objects and source.spec.get("devicePlugin", "enabled") is None:
-            source.notes.append(
                 f"{self.file}: enabled in the Operator by default, and set up only with "
-                "--cluster-objects: devicePlugin"
+                f"--cluster-objects: {', '.join(silent)}"
             )
         settings = cluster_objects(source, states) if objects else None
         notes = (*source.notes, *notes_on(source))

@@ -1,4 +1,4 @@
-"""Kubernetes objects of a policy as plain data: the device plugin and what it needs. Pure.
+"""Kubernetes objects of a policy as plain data: the components of a cluster. Pure.
 
 ``settings`` is what a policy decides, ``build`` turns it into objects in the order of their application, ``components``
 has a module for each component, ``pods`` and ``rbac`` are what they share, ``kinds`` lists the kinds, and ``differences``
@@ -7,6 +7,22 @@ compares two objects.
 
 from __future__ import annotations
 
-from gpustate.manifests.settings import ClusterObjects, Component, PluginConfig, Pods
+from gpustate.manifests.settings import (
+    ClusterObjects,
+    Component,
+    Counters,
+    Exporter,
+    Monitor,
+    PluginConfig,
+    Pods,
+)
 
-__all__ = ["ClusterObjects", "Component", "PluginConfig", "Pods"]
+__all__ = [
+    "ClusterObjects",
+    "Component",
+    "Counters",
+    "Exporter",
+    "Monitor",
+    "PluginConfig",
+    "Pods",
+]

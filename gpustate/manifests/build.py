@@ -5,10 +5,11 @@ The result depends on the settings alone, and is in the order of application: wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from gpustate.errors import PolicyError
+from gpustate.manifests import nfd
 from gpustate.manifests.components import PARTS
 from gpustate.manifests.kinds import order
 from gpustate.manifests.ownership import OWNER
@@ -33,9 +34,18 @@ def build(settings: ClusterObjects, images: Mapping[str, str]) -> list[Json]:
     return sorted(found, key=order)
 
 
-def node_labels(settings: ClusterObjects) -> dict[str, str]:
-    """Labels of the Nodes on which the pods run."""
-    used = (part.node_label for part in PARTS if part.settings(settings).enabled)
+def node_labels(settings: ClusterObjects, states: Collection[str] = ()) -> dict[str, str]:
+    """Labels of a Node, by which the pods run there.
+
+    Args:
+        settings: of the policy.
+        states: of the node; what runs as a service of it does not run as pods.
+    """
+    used = (
+        part.node_label
+        for part in PARTS
+        if part.settings(settings).enabled and part.host_state not in states
+    )
     return {"nvidia.com/gpu.present": "true", **dict.fromkeys(used, "true")}
 
 
@@ -57,6 +67,9 @@ def _objects(settings: ClusterObjects, images: Mapping[str, str]) -> Iterator[Js
             "metadata": {"name": config.name, "namespace": settings.namespace},
             "data": dict(sorted(config.data.items())),
         }
+    yield from nfd.objects(
+        settings.node_feature_discovery, settings.namespace, rules=settings.module_rules
+    )
     for part in PARTS:
         component = part.settings(settings)
         if component.enabled:

@@ -18,12 +18,16 @@ class Kind:
         version: its apiVersion.
         plural: its resource.
         namespaced: whether it is in a namespace.
+        without: what to do about a cluster that lacks the kind; empty for kinds that every cluster has.
+        large: its objects are so large that only those of interest are read.
     """
 
     name: str
     version: str
     plural: str
     namespaced: bool
+    without: str = ""
+    large: bool = False
 
     @property
     def group(self) -> str:
@@ -31,8 +35,16 @@ class Kind:
         return self.version.rpartition("/")[0]
 
 
+_PROMETHEUS = "install prometheus-operator, or set dcgmExporter.serviceMonitor.enabled to false"
 #: In the order of their application; they are deleted in the opposite order.
 KINDS = (
+    Kind(
+        "CustomResourceDefinition",
+        "apiextensions.k8s.io/v1",
+        "customresourcedefinitions",
+        namespaced=False,
+        large=True,
+    ),
     Kind("Namespace", "v1", "namespaces", namespaced=False),
     Kind("RuntimeClass", "node.k8s.io/v1", "runtimeclasses", namespaced=False),
     Kind("ServiceAccount", "v1", "serviceaccounts", namespaced=True),
@@ -46,7 +58,39 @@ KINDS = (
     ),
     Kind("Role", "rbac.authorization.k8s.io/v1", "roles", namespaced=True),
     Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings", namespaced=True),
+    Kind("Service", "v1", "services", namespaced=True),
+    Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies", namespaced=True),
+    Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets", namespaced=True),
+    Kind("Deployment", "apps/v1", "deployments", namespaced=True),
     Kind("DaemonSet", "apps/v1", "daemonsets", namespaced=True),
+    Kind(
+        "NodeFeatureRule",
+        "nfd.k8s-sigs.io/v1alpha1",
+        "nodefeaturerules",
+        namespaced=False,
+        without="install node feature discovery, or set nfd.nodefeaturerules to false",
+    ),
+    Kind(
+        "ServiceMonitor",
+        "monitoring.coreos.com/v1",
+        "servicemonitors",
+        namespaced=True,
+        without=_PROMETHEUS,
+    ),
+    Kind(
+        "PrometheusRule",
+        "monitoring.coreos.com/v1",
+        "prometheusrules",
+        namespaced=True,
+        without=_PROMETHEUS,
+    ),
+    Kind(
+        "PodMonitor",
+        "monitoring.coreos.com/v1",
+        "podmonitors",
+        namespaced=True,
+        without="install prometheus-operator, or set node-feature-discovery.prometheus.enable to false",
+    ),
 )
 #: Nodes are labelled, never created or deleted.
 NODE = Kind("Node", "v1", "nodes", namespaced=False)

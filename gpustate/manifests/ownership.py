@@ -26,6 +26,10 @@ class FieldConflict(ClusterError):
     """Another field manager decides a field otherwise; the message names both."""
 
 
+class MissingKind(ClusterError):
+    """The API server has no objects of a kind: its custom resource definition is missing."""
+
+
 def is_owned(item: Json) -> bool:
     """Whether an object has the labels of gpustate's own."""
     labels = item["metadata"].get("labels") or {}

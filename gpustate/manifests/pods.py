@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from gpustate.manifests.settings import ClusterObjects, Component
@@ -21,6 +22,8 @@ _CONFIG_FILE = f"{_CONFIG}/config.yaml"
 #: The configuration is a link into the ConfigMap, so every container needs both.
 _CONFIG_MOUNTS = (("available-configs", _CONFIGS), ("config", _CONFIG))
 
+_NONE: Mapping[str, str] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
@@ -29,13 +32,15 @@ class Program:
     Args:
         name: of the DaemonSet, and value of the label ``app``.
         container: name of the main container.
-        command: of the main container.
+        command: of the main container; empty: that of the image.
         account: service account.
         nodes: labels of the Nodes.
         env: variables.
         fields: variables with fields of the pod.
         mounts, volumes: of the main container and the pod.
         ports: of the main container.
+        probes: of the main container, by name.
+        annotations: added to the pods.
         labels: more labels that select the pods.
         first: init containers.
         security: security context of the main container.
@@ -44,18 +49,22 @@ class Program:
         own: the component's ``args`` and ``env`` are for this program.
         api: the program uses the API server, so its pods have a token.
         host_pid: pods see the node's processes.
+        host_network: pods use the node's network, whatever the component says.
+        gpus: the runtime gives the pods GPUs.
     """
 
     name: str
     container: str
-    command: Sequence[str]
     account: str
     nodes: Mapping[str, str]
-    env: Mapping[str, str]
+    command: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
     fields: Mapping[str, str] = field(default_factory=dict[str, str])
     mounts: Sequence[Json] = ()
     volumes: Sequence[Json] = ()
     ports: Sequence[Json] = ()
+    probes: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     first: Sequence[Json] = ()
     security: Mapping[str, Any] = field(default_factory=lambda: {"privileged": True})
@@ -63,6 +72,8 @@ class Program:
     own: bool = True
     api: bool = False
     host_pid: bool = False
+    host_network: bool = False
+    gpus: bool = True
 
 
 def daemon_set(
@@ -71,26 +82,27 @@ def daemon_set(
     """The DaemonSet of a program."""
     pods = settings.pods
     config = settings.config if program.reloads else None
+    runtime_class = settings.runtime_class if program.gpus else ""
     selector = {"app": program.name, **program.labels}
     env = {**program.env, **(component.env if program.own else {})}
     if config is not None:
         env.setdefault("CONFIG_FILE", _CONFIG_FILE)
+    variables = [
+        *({"name": key, "value": value} for key, value in env.items()),
+        *(variable(key, path) for key, path in program.fields.items() if key not in env),
+    ]
+    mounts = [*program.mounts, *(mount(*one) for one in _CONFIG_MOUNTS if config is not None)]
     main: Json = {
         "name": program.container,
         "image": image,
         "imagePullPolicy": component.image_pull_policy,
-        "command": [*program.command],
+        **({"command": [*program.command]} if program.command else {}),
         **({"args": list(component.args)} if component.args and program.own else {}),
-        "env": [
-            *({"name": key, "value": value} for key, value in env.items()),
-            *(variable(key, path) for key, path in program.fields.items() if key not in env),
-        ],
+        **({"env": variables} if variables else {}),
         **({"ports": [*program.ports]} if program.ports else {}),
+        **program.probes,
         "securityContext": dict(program.security),
-        "volumeMounts": [
-            *program.mounts,
-            *(mount(*one) for one in _CONFIG_MOUNTS if config is not None),
-        ],
+        **({"volumeMounts": mounts} if mounts else {}),
     }
     containers, before, volumes = [main], [*program.first], [*program.volumes]
     if config is not None:
@@ -107,16 +119,16 @@ def daemon_set(
     spec: Json = {
         "serviceAccountName": program.account,
         "automountServiceAccountToken": program.api or config is not None,
-        **({"runtimeClassName": settings.runtime_class} if settings.runtime_class else {}),
+        **({"runtimeClassName": runtime_class} if runtime_class else {}),
         **({"priorityClassName": pods.priority_class} if pods.priority_class else {}),
         "nodeSelector": dict(program.nodes),
-        "tolerations": [dict(one) for one in pods.tolerations],
+        "tolerations": _tolerations(settings),
     }
     if pods.security_context:
         spec["securityContext"] = dict(pods.security_context)
     if component.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": one} for one in component.image_pull_secrets]
-    if component.host_network:
+    if component.host_network or program.host_network:
         spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if program.host_pid:
         spec["hostPID"] = True
@@ -124,7 +136,7 @@ def daemon_set(
         spec["shareProcessNamespace"] = True
     if before:
         spec["initContainers"] = before
-    spec |= {"containers": containers, "volumes": volumes}
+    spec |= {"containers": containers, **({"volumes": volumes} if volumes else {})}
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -136,9 +148,19 @@ def daemon_set(
         "spec": {
             "selector": {"matchLabels": selector},
             "updateStrategy": _update_strategy(settings),
-            "template": {"metadata": _labelled(settings, selector), "spec": spec},
+            "template": {
+                "metadata": _labelled(settings, selector, program.annotations),
+                "spec": spec,
+            },
         },
     }
+
+
+def _tolerations(settings: ClusterObjects) -> list[Json]:
+    """Those of the policy, and the start-up taint: a Node is validated with the components' pods."""
+    found = [dict(one) for one in settings.pods.tolerations]
+    startup: Json = {"key": settings.startup_taint, "operator": "Exists"}
+    return found if startup in found else [*found, startup]
 
 
 def mig_variables(settings: ClusterObjects) -> dict[str, str]:
@@ -205,10 +227,12 @@ def _update_strategy(settings: ClusterObjects) -> Json:
     }
 
 
-def _labelled(settings: ClusterObjects, selector: Mapping[str, str]) -> Json:
+def _labelled(
+    settings: ClusterObjects, selector: Mapping[str, str], annotations: Mapping[str, str] = _NONE
+) -> Json:
     """Labels and annotations of a DaemonSet or of its pods."""
     pods = settings.pods
     found: Json = {"labels": {**pods.labels, **selector}}
-    if pods.annotations:
-        found["annotations"] = dict(pods.annotations)
+    if annotations or pods.annotations:
+        found["annotations"] = {**annotations, **pods.annotations}
     return found

@@ -28,8 +28,10 @@ def account(name: str, namespace: str) -> Json:
     }
 
 
-def grant(name: str, namespace: str, rules: Sequence[Json], *, cluster: bool) -> Iterator[Json]:
-    """A role of a service account's name, with its binding; in the namespace, or in the whole cluster."""
+def grant(
+    name: str, namespace: str, rules: Sequence[Json], *, cluster: bool, account: str = ""
+) -> Iterator[Json]:
+    """A role with its binding, in the namespace or in the whole cluster; without ``account``, of the role's name."""
     kind = "ClusterRole" if cluster else "Role"
     meta = {"name": name} if cluster else {"name": name, "namespace": namespace}
     version = f"{_GROUP}/v1"
@@ -44,5 +46,5 @@ def grant(name: str, namespace: str, rules: Sequence[Json], *, cluster: bool) ->
         "kind": f"{kind}Binding",
         "metadata": dict(meta),
         "roleRef": {"apiGroup": _GROUP, "kind": kind, "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+        "subjects": [{"kind": "ServiceAccount", "name": account or name, "namespace": namespace}],
     }

@@ -6,7 +6,7 @@ Kubernetes through a kubeconfig; Slurm through the host with its tools, over SSH
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -62,14 +62,21 @@ class Accesses:
         nodes: of the inventory.
         kubeconfig: of the command line; empty: the inventory's variable counts.
         read: read every kubeconfig now.
+        fence: called before every write to a cluster; raises where nothing may be written any more.
 
     Raises:
         UsageError: a kubeconfig cannot be used; InventoryError: a variable is not what it has to be.
     """
 
     def __init__(
-        self, nodes: Sequence[InventoryNode], kubeconfig: str = "", *, read: bool = False
+        self,
+        nodes: Sequence[InventoryNode],
+        kubeconfig: str = "",
+        *,
+        read: bool = False,
+        fence: Callable[[], None] | None = None,
     ) -> None:
+        self._fence = fence
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], Slurm] = {}
         self._clusters: dict[Kubeconfig, Kubernetes] = {}
@@ -105,6 +112,28 @@ class Accesses:
             named = dict.fromkeys(one for one in self._kubeconfigs.values() if one)
             return [self._kubernetes(one) for one in named]
 
+    @property
+    def has_clusters(self) -> bool:
+        """At least one node names a Kubernetes cluster."""
+        return any(self._kubeconfigs.values())
+
+    def nodes(self) -> dict[str, tuple[Kubernetes, dict[str, Any]]]:
+        """The Node objects of nodes and their clusters, by node, as far as names or addresses are the same.
+
+        Raises:
+            GpustateError: a cluster cannot be used.
+        """
+        found: dict[str, tuple[Kubernetes, dict[str, Any]]] = {}
+        for kubeconfig in dict.fromkeys(one for one in self._kubeconfigs.values() if one):
+            with self._lock:
+                cluster = self._kubernetes(kubeconfig)
+            items = cluster.by_name()
+            for name, node in self._by_name.items():
+                item = items.get(name) or items.get(node.connection.host or "")
+                if item is not None and self._kubeconfigs[name] == kubeconfig:
+                    found[name] = (cluster, item)
+        return found
+
     def labels(self, key: str) -> dict[str, str]:
         """Values of a label of the nodes' Node objects, by node, as far as names or addresses are the same.
 
@@ -126,6 +155,7 @@ class Accesses:
             from gpustate.schedulers.kubernetes import Kubernetes
 
             api = connect(kubeconfig.path, kubeconfig.context)
+            api.fence = self._fence
             self._closed.append(api)
             self._clusters[kubeconfig] = Kubernetes(api)
         return self._clusters[kubeconfig]

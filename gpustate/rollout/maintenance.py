@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gpustate.core.change import Disruption
@@ -19,6 +20,7 @@ from gpustate.engine.maintenance import STAYS_OUT, Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError
 from gpustate.formats.masking import mask
 from gpustate.rollout.access import Accesses
+from gpustate.rollout.by_label import MigNode
 from gpustate.rollout.gate import Gate
 from gpustate.rollout.slots import Slots
 from gpustate.schedulers.base import (
@@ -33,6 +35,7 @@ from gpustate.schedulers.base import (
     Why,
     Workload,
 )
+from gpustate.schedulers.mig_state import CONFIG
 
 #: How a scheduler is named in an inventory and on the command line.
 _ACCESS = {
@@ -77,6 +80,7 @@ class ScheduledMaintenance:
         max_unavailable: members of one cluster that may be out of service at a time, a number or a percentage;
             empty: no limit.
         gate: shared with the rollout.
+        mig: Nodes whose MIG layout their label selects, by node.
     """
 
     def __init__(
@@ -88,7 +92,9 @@ class ScheduledMaintenance:
         text: str = "",
         max_unavailable: str = "",
         gate: Gate | None = None,
+        mig: Mapping[str, MigNode] | None = None,
     ) -> None:
+        self._mig = mig or {}
         self._gate = gate or Gate()
         self._slots = Slots(max_unavailable, gate=self._gate)
         self._access = access
@@ -176,7 +182,13 @@ class ScheduledMaintenance:
     def begin(self, subject: Subject, say: Say, stop: Stop) -> None:
         """Hold it and make its workloads leave."""
         scope = scope_of(subject.worst)
+        mig = self._changing_layout(subject)
+        if mig is not None:
+            say(f"{mig.name}: label {CONFIG}={mig.config}")
+            mig.cluster.mig.begin(mig.name, self._run)
+            mig.open = True
         if scope is None:
+            self._pause(subject, mig, say, stop)
             return
         found: list[Scheduler] = []
         for kind in kinds_of(subject.facts):
@@ -214,6 +226,7 @@ class ScheduledMaintenance:
                     raise HeldElsewhereError(
                         f"{scheduler.title}: {member.name} was returned to service by someone else"
                     )
+            self._pause(subject, mig, say, leave)
         except GpustateError as error:
             if failed:  # an earlier change is still why it is out of service
                 self._leave(subject, str(error))
@@ -227,9 +240,12 @@ class ScheduledMaintenance:
 
     def end(self, subject: Subject, failed: str, say: Say) -> tuple[str, ...]:
         """Release it, or leave it held with the reason."""
+        paused = self._resume(subject)
         if failed:
-            return self._leave(subject, failed)
+            return (*self._leave(subject, failed), *paused)
         try:
+            if paused:
+                raise ClusterError("; ".join(paused), fix="run gpustate apply again")
             self._refresh(subject, say)
         except GpustateError as error:
             notes = self._leave(subject, recorded=str(error))
@@ -238,6 +254,51 @@ class ScheduledMaintenance:
         if stuck:
             raise ClusterError("; ".join((*stuck, *notes)), fix="run gpustate apply again")
         return (*notes, *self._leftovers(subject, say))
+
+    def rebooting(self, subject: Subject) -> None:
+        """Record on the Node that it reboots for its MIG layout; the result does not depend on it."""
+        mig = self._mig.get(subject.node.name)
+        if mig is not None and mig.open:
+            with suppress(GpustateError):
+                mig.cluster.mig.rebooting(mig.name)
+
+    def _changing_layout(self, subject: Subject) -> MigNode | None:
+        """The Node whose label selects the MIG layout that is about to change; ``None``: there is none.
+
+        Raises:
+            RefusedError: the Node of this name is another machine.
+        """
+        mig = self._mig.get(subject.node.name)
+        if mig is None or "mig" not in subject.pending:
+            return None
+        member = mig.cluster.member(subject.facts, subject.node.name)
+        if member.name != mig.name:
+            raise RefusedError(
+                f"{subject.node.name} is Node {member.name}, and by its name or address Node {mig.name}",
+                fix="name it in the inventory as its Node is named",
+            )
+        return mig
+
+    def _pause(self, subject: Subject, mig: MigNode | None, say: Say, stop: Stop) -> None:
+        """Keep programs that have GPUs open away from the Node, and wait until they have left."""
+        if mig is None:
+            return
+        try:
+            mig.cluster.mig.pause(mig.name, say, stop)
+        except GpustateError:
+            self._resume(subject)
+            raise
+
+    def _resume(self, subject: Subject) -> tuple[str, ...]:
+        """Let them run again; what went wrong."""
+        mig = self._mig.get(subject.node.name)
+        if mig is None or not mig.open:
+            return ()
+        try:
+            mig.cluster.mig.resume(mig.name)
+        except GpustateError as error:
+            return (f"programs that use GPUs are still kept off Node {mig.name}: {error}",)
+        return ()
 
     def _refresh(self, subject: Subject, say: Say) -> None:
         with self._lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -10,6 +10,7 @@ from gpustate.core.drain import DrainOverrides, DrainPolicy
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.rollout.access import Accesses
+from gpustate.rollout.by_label import MigNode
 from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance
 
@@ -26,6 +27,7 @@ class Schedulers:
         overrides: values that replace those of ``drain`` or of the policy.
         max_unavailable: members of one cluster that may be out of service at a time, whoever took them out: a
             number, or a percentage of those with GPUs, rounded up; empty: no limit.
+        fence: called before every write to a cluster; raises where nothing may be written any more.
     """
 
     kubeconfig: str = ""
@@ -33,6 +35,32 @@ class Schedulers:
     drain: DrainPolicy | None = None
     overrides: DrainOverrides = field(default_factory=DrainOverrides)
     max_unavailable: str = ""
+    fence: Callable[[], None] | None = None
+
+    def _accesses(self, nodes: Sequence[InventoryNode], *, read: bool) -> Accesses:
+        return Accesses(nodes, self.kubeconfig, read=read, fence=self.fence)
+
+    @contextmanager
+    def access(
+        self, nodes: Sequence[InventoryNode], *, read: bool = False
+    ) -> Iterator[Accesses | None]:
+        """The schedulers of these nodes, closed at the end; ``None`` if they are ignored.
+
+        Args:
+            nodes: of the inventory.
+            read: read every kubeconfig now.
+
+        Raises:
+            UsageError: a kubeconfig, or a variable that names a scheduler, cannot be used.
+        """
+        if self.ignore:
+            yield None
+            return
+        found = self._accesses(nodes, read=read)
+        try:
+            yield found
+        finally:
+            found.close()
 
     @contextmanager
     def maintenance(
@@ -40,6 +68,8 @@ class Schedulers:
         nodes: Sequence[InventoryNode],
         drain: DrainPolicy | None = None,
         *,
+        access: Accesses | None = None,
+        mig: Mapping[str, MigNode] | None = None,
         run: str = "",
         person: str = "",
         text: str = "",
@@ -50,6 +80,8 @@ class Schedulers:
         Args:
             nodes: of the inventory.
             drain: how workloads leave by the policy.
+            access: to the schedulers, which stays open; by default one of its own.
+            mig: Nodes whose MIG layout their label selects, by node.
             run: id of the run that changes them; empty: they are only planned.
             person: who runs it.
             text: the ticket or reason.
@@ -62,13 +94,14 @@ class Schedulers:
             yield NO_MAINTENANCE
             return
         leaving = self.overrides.on(self.drain or drain or DrainPolicy())
-        access = Accesses(nodes, self.kubeconfig, read=bool(run))
+        used = access or self._accesses(nodes, read=bool(run))
         try:
             yield ScheduledMaintenance(
-                access, run, person, leaving, text, self.max_unavailable, gate
+                used, run, person, leaving, text, self.max_unavailable, gate, mig
             )
         finally:
-            access.close()
+            if used is not access:
+                used.close()
 
 
 #: As the inventory says, with the defaults of a drain.

@@ -115,6 +115,7 @@ class Waves:
         clock: seconds since the epoch.
         say: tells what the rollout does.
         announce: tells that a wave begins, where there are several.
+        after: called with every node that has ended.
     """
 
     rollout: Rollout
@@ -126,6 +127,7 @@ class Waves:
     clock: Callable[[], float] = time.time
     say: Callable[[str], None] = lambda _: None
     announce: Callable[[str], None] = lambda _: None
+    after: Callable[[NodeResult], None] = lambda _: None
 
     _progress: Progress = field(default_factory=Progress)
     _decision: Decision = field(default_factory=Decision)
@@ -211,6 +213,7 @@ class Waves:
 
     def ended(self, node: NodeResult) -> None:
         """A node has ended."""
+        self.after(node)
         end = End.RELEASED
         if node.exit_code:
             end = End.SKIPPED if node.status in _UNTOUCHED else End.FAILED

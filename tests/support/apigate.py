@@ -219,6 +219,9 @@ class _Handler(BaseHTTPRequestHandler):
             with suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
             return
+        if answer.stream is not None:
+            self._stream(answer)
+            return
         text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
         with suppress(OSError):  # the client may be dead
             self.send_response(answer.status)
@@ -228,6 +231,21 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(key, value)
             self.end_headers()
             self.wfile.write(text.encode())
+
+    def _stream(self, answer: Answer) -> None:
+        """A watch: one line an event, in chunks."""
+        assert answer.stream is not None
+        self.send_response(answer.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.close_connection = True
+        with suppress(OSError):  # the client may be gone, or the server cut it off
+            for event in answer.stream:
+                line = json.dumps(event).encode() + b"\n"
+                self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+                self.wfile.flush()
+            self.wfile.write(b"0\r\n\r\n")
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _any  # noqa: N815
 

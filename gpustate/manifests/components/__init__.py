@@ -5,9 +5,21 @@ A new one is a module with a ``PART``, its settings in :mod:`gpustate.manifests.
 
 from __future__ import annotations
 
-from gpustate.manifests.components import device_plugin, feature_discovery
+from gpustate.manifests.components import (
+    dcgm,
+    dcgm_exporter,
+    device_plugin,
+    feature_discovery,
+    node_status_exporter,
+)
 from gpustate.manifests.components.part import Part
 
-PARTS: tuple[Part, ...] = (device_plugin.PART, feature_discovery.PART)
+PARTS: tuple[Part, ...] = (
+    device_plugin.PART,
+    feature_discovery.PART,
+    dcgm.PART,
+    dcgm_exporter.PART,
+    node_status_exporter.PART,
+)
 
 __all__ = ["PARTS", "Part"]

@@ -20,9 +20,11 @@ class Part:
         settings: its settings.
         objects: its objects, of the settings and the image.
         node_label: the label of Nodes on which its pods run.
+        host_state: the state that does the same as a service of a node, where the pods do not run then.
     """
 
     name: str
     settings: Callable[[ClusterObjects], Component]
     objects: Callable[[ClusterObjects, str], Iterator[Json]]
     node_label: str
+    host_state: str = ""

@@ -123,7 +123,11 @@ def test_images_are_those_of_the_policy_or_of_its_release(settings: Any, tmp_pat
     assert images("v24.9.0")["devicePlugin"] == "nvcr.io/nvidia/k8s-device-plugin:v0.17.0-ubi9"
     assert images()["gfd"] == "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"
     for release in history.releases():
-        assert all(images(release).values()), release
+        found = images(release)
+        assert all(found[name] for name in ("devicePlugin", "gfd", "dcgmExporter")), release
+        later = not history.before(release, "v1.8.0")
+        assert bool(found["dcgm"]) == bool(found["nodeStatusExporter"].count("/")) == later, release
+    assert images("v24.9.0")["nodeStatusExporter"].endswith("/gpu-operator-validator:v24.9.0")
     whole = "  devicePlugin: {repository: r.io/n, image: p, version: %s}\n"
     assert settings(whole % "v1").device_plugin.image == "r.io/n/p:v1"
     assert settings(whole % "sha256:ab").device_plugin.image == "r.io/n/p@sha256:ab"
