@@ -185,7 +185,7 @@ def pod_spec(
         **({"runtimeClassName": runtime_class} if runtime_class else {}),
         **({"priorityClassName": pods.priority_class} if pods.priority_class else {}),
         "nodeSelector": dict(nodes),
-        "tolerations": [dict(one) for one in pods.tolerations],
+        "tolerations": _tolerations(settings),
     }
     if pods.security_context:
         spec["securityContext"] = dict(pods.security_context)
@@ -205,6 +205,13 @@ def claim_template(name: str, namespace: str) -> Json:
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"spec": {"devices": {"requests": [{"name": _CLAIM, "exactly": every}]}}},
     }
+
+
+def _tolerations(settings: ClusterObjects) -> list[Json]:
+    """Those of the policy, and the start-up taint: a Node is validated with the components' pods."""
+    found = [dict(one) for one in settings.pods.tolerations]
+    startup: Json = {"key": settings.startup_taint, "operator": "Exists"}
+    return found if startup in found else [*found, startup]
 
 
 def mig_variables(settings: ClusterObjects) -> dict[str, str]:

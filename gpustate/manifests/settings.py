@@ -7,6 +7,7 @@ Sources:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,11 @@ Json = dict[str, Any]
 
 STRATEGIES = ("RollingUpdate", "OnDelete")
 MIG_STRATEGIES = ("", "none", "single", "mixed")
+#: Lifted from a validated Node. Cluster autoscaler counts a Node with a taint of this prefix as one that is to come.
+STARTUP_TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/gpustate"
+_TAINT_KEY = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
 #: Labels that select pods, which a policy cannot replace.
 RESERVED_LABELS = ("app", "app.kubernetes.io/part-of")
 
@@ -214,6 +220,7 @@ class ClusterObjects:
         kubelet_root: directory of the kubelet on the nodes.
         node_feature_discovery: values of its chart, over the chart's own; ``None``: it is in the cluster already.
         module_rules: label Nodes by the kernel modules of GDRCopy, GPUDirect Storage and peer memory.
+        startup_taint: key of the taint that the validator lifts; pods of components tolerate it.
         pods: what all pods of components have in common.
     """
 
@@ -238,11 +245,17 @@ class ClusterObjects:
     kubelet_root: str = "/var/lib/kubelet"
     node_feature_discovery: Mapping[str, Any] | None = None
     module_rules: bool = False
+    startup_taint: str = STARTUP_TAINT
     pods: Pods = field(default_factory=Pods)
 
     def __post_init__(self) -> None:
         if self.mig_strategy not in MIG_STRATEGIES:
             _refuse("mig_strategy", self.mig_strategy, MIG_STRATEGIES[1:])
+        if not _TAINT_KEY.fullmatch(self.startup_taint):
+            raise PolicyError(
+                f"startup_taint: {quote(self.startup_taint)} is not the key of a taint",
+                fix="write NAME or DOMAIN/NAME, without value and effect",
+            )
 
 
 def _refuse(name: str, value: str, wanted: tuple[str, ...]) -> None:
