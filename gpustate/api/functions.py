@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +20,14 @@ from gpustate.core.policy import Policy
 from gpustate.core.unknown_targets import describe_unknown_targets
 from gpustate.engine import fleet
 from gpustate.engine.events import Listener, ignore
+from gpustate.engine.gate import NodeCheck
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.errors import UsageError
 from gpustate.plan import document as documents
 from gpustate.plan.estimate import Schedule
 from gpustate.resolver.checks import node_checks
+from gpustate.rollout.access import Accesses
+from gpustate.rollout.by_label import ByLabel, by_label
 from gpustate.rollout.options import SCHEDULERS, Schedulers
 from gpustate.rollout.strategy import Strategy
 
@@ -84,20 +87,25 @@ def plan(
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
     effective = inputs.policy.with_ensure("absent") if remove else inputs.policy
-    with schedulers.maintenance(inputs.inventory, effective.drain) as maintenance:
-        result, sizes = _probe(
-            inputs,
-            effective,
-            forks,
-            all_or_nothing,
-            estimate,
-            serial,
-            events,
-            stop,
-            forecast=True,
-            run=run,
-            maintenance=maintenance,
-        )
+    with schedulers.access(inputs.inventory) as access:
+        inputs, labelled = _with_labels(inputs, effective, None if remove else access)
+        effective = labelled.policy
+        with schedulers.maintenance(
+            inputs.inventory, effective.drain, access=access
+        ) as maintenance:
+            result, sizes = _probe(
+                inputs,
+                labelled,
+                forks,
+                all_or_nothing,
+                estimate,
+                serial,
+                events,
+                stop,
+                forecast=True,
+                run=run,
+                maintenance=maintenance,
+            )
     document = documents.plan_document(
         effective,
         inputs.source,
@@ -124,6 +132,7 @@ def drift(
     exclude: str | None = None,
     lock: bool | str | PathLike[str] = True,
     forks: int = fleet.DEFAULT_FORKS,
+    schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
     stop: Callable[[], bool] = never,
     run: str = "",
@@ -139,12 +148,14 @@ def drift(
         GpustateError: policy, inventory, lock file or rules are invalid; no node was reached.
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
-    result, _ = _probe(
-        inputs, inputs.policy, forks, False, False, (), events, stop, forecast=False, run=run
-    )
+    with schedulers.access(inputs.inventory) as access:
+        inputs, labelled = _with_labels(inputs, inputs.policy, access)
+        result, _ = _probe(
+            inputs, labelled, forks, False, False, (), events, stop, forecast=False, run=run
+        )
     result.drift = True
     document = documents.plan_document(
-        inputs.policy,
+        labelled.policy,
         inputs.source,
         result.nodes,
         run=result.run,
@@ -171,6 +182,7 @@ def apply(
     rollback_on_failure: bool = False,
     canary: str = "",
     soak: str = "",
+    soak_alerts: str = "",
     window: str = "",
     spread: str = "",
     reason: str = "",
@@ -197,7 +209,7 @@ def apply(
         max_failures: no further node is begun once so many failed; 0: see ``serial``.
         rollback_on_failure: a node whose change failed goes back to before the run; where that ends the run,
             the other nodes of its wave that were changed go back, too.
-        canary, soak, window, spread: see :class:`gpustate.rollout.strategy.Strategy`.
+        canary, soak, soak_alerts, window, spread: see :class:`gpustate.rollout.strategy.Strategy`.
         reason: a ticket or reason, for the nodes' leases and the records of the run.
         schedulers: how the nodes' schedulers are reached and workloads leave.
         started: called with the id of the run once everything is checked, before the first node is reached.
@@ -223,32 +235,37 @@ def apply(
         targets = saved.only_planned(nodes_of(nodes, limit, exclude), document, name)
         effective = saved.as_locked(effective, targets, document, name)
         inputs = _Inputs(effective, targets, name, None, targets.notes)
-    request = run_request(
-        effective,
-        inputs.inventory,
-        apply=True,
-        forks=forks,
-        max_disruption=max_disruption,
-        planned=documents.planned_observations(document)
-        if document and not partly_applied
-        else None,
-        announced=documents.announced_disruptions(document) if document else None,
-        plan_id=str(document["id"]) if document else "",
-        run=run or fleet.new_run_id(),
-        ticket=" ".join(reason.split()),
-        all_or_nothing=all_or_nothing,
-        rollback_on_failure=rollback_on_failure,
-    )
-    fleet.resolve_all(request)
-    strategy = Strategy(
-        batch_sizes(serial, effective.pace, len(inputs.inventory.nodes)),
-        max_failures,
-        canary,
-        soak,
-        window,
-        spread,
-    )
-    result = roll_out(request, strategy, schedulers, events, stop, started)
+    with schedulers.access(inputs.inventory, read=True) as access:
+        inputs, labelled = _with_labels(inputs, effective, None if remove else access)
+        effective = labelled.policy
+        request = run_request(
+            effective,
+            inputs.inventory,
+            labelled.checks,
+            apply=True,
+            forks=forks,
+            max_disruption=max_disruption,
+            planned=documents.planned_observations(document)
+            if document and not partly_applied
+            else None,
+            announced=documents.announced_disruptions(document) if document else None,
+            plan_id=str(document["id"]) if document else "",
+            run=run or fleet.new_run_id(),
+            ticket=" ".join(reason.split()),
+            all_or_nothing=all_or_nothing,
+            rollback_on_failure=rollback_on_failure,
+        )
+        fleet.resolve_all(request)
+        strategy = Strategy(
+            batch_sizes(serial, effective.pace, len(inputs.inventory.nodes)),
+            max_failures,
+            canary,
+            soak,
+            soak_alerts,
+            window,
+            spread,
+        )
+        result = roll_out(request, strategy, schedulers, events, stop, started, access, labelled)
     outcome = documents.result_document(
         result.nodes,
         run=result.run,
@@ -343,7 +360,7 @@ def _plan_of(policy: object) -> Mapping[str, Any] | None:
 
 def _probe(
     inputs: _Inputs,
-    policy: Policy,
+    labelled: ByLabel,
     forks: int,
     all_or_nothing: bool,
     timings: bool,
@@ -356,11 +373,13 @@ def _probe(
     maintenance: Maintenance = NO_MAINTENANCE,
 ) -> tuple[fleet.FleetResult, tuple[str, ...]]:
     """Probe and plan all nodes."""
+    policy = labelled.policy
     sizes = batch_sizes(serial, policy.pace, len(inputs.inventory.nodes))
     fleet.batches((), sizes)
     request = run_request(
         policy,
         inputs.inventory,
+        labelled.checks,
         forks=forks,
         timings=timings,
         forecast=forecast,
@@ -368,14 +387,20 @@ def _probe(
         all_or_nothing=all_or_nothing,
         run=run,
     )
-    return fleet.run(request, events, stop), sizes
+    result = fleet.run(request, events, stop)
+    for node in result.nodes:
+        labelled.describe(node)
+    return result, sizes
 
 
-def run_request(policy: Policy, inventory: Inventory, **options: Any) -> fleet.Request:
+def run_request(
+    policy: Policy, inventory: Inventory, checks: Sequence[NodeCheck] = (), **options: Any
+) -> fleet.Request:
     """A request with the checks, and the states of images, that every run of a policy has.
 
     Args:
         policy, inventory: what should hold, and where.
+        checks: further ones.
         options: other fields of the request.
     """
     return fleet.Request(
@@ -383,9 +408,17 @@ def run_request(policy: Policy, inventory: Inventory, **options: Any) -> fleet.R
         inventory,
         known=registry.names(),
         last_in_image=_last_in_image(inventory),
-        checks=node_checks(policy),
+        checks=(*node_checks(policy), *checks),
         **options,
     )
+
+
+def _with_labels(
+    inputs: _Inputs, policy: Policy, access: Accesses | None
+) -> tuple[_Inputs, ByLabel]:
+    """Inputs with what labels of Nodes select."""
+    labelled = by_label(policy, inputs.inventory, access)
+    return replace(inputs, inventory=labelled.inventory), labelled
 
 
 def _last_in_image(inventory: Inventory) -> fleet.LastInImage:

@@ -154,6 +154,7 @@ def rollback(
     max_failures: int = 0,
     canary: str = "",
     soak: str = "",
+    soak_alerts: str = "",
     window: str = "",
     spread: str = "",
     reason: str = "",
@@ -170,7 +171,7 @@ def rollback(
 
     Args:
         planned: of :func:`plan_rollback`.
-        forks, max_disruption, all_or_nothing, serial, max_failures, canary, soak, window, spread, reason, schedulers:
+        forks, max_disruption, all_or_nothing, serial, max_failures, canary, soak, soak_alerts, window, spread, reason, schedulers:
             as for :func:`gpustate.api.apply`.
         events, stop, started, run, context: likewise.
 
@@ -188,7 +189,7 @@ def rollback(
     request.ticket = " ".join(reason.split())
     request.undoes = {name: way.run for name, way in ways.items()}
     sizes = functions.batch_sizes(serial, request.policy.pace, len(inventory.nodes))
-    strategy = Strategy(sizes, max_failures, canary, soak, window, spread)
+    strategy = Strategy(sizes, max_failures, canary, soak, soak_alerts, window, spread)
     result = roll_out(request, strategy, schedulers, events, stop, started)
     _tell(result.nodes, ways, planned.kept)
     for node in result.nodes:

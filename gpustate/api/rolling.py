@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from gpustate import registry
+from gpustate.core.inventory import InventoryNode
 from gpustate.core.node import Node
+from gpustate.core.outcome import NodeResult
 from gpustate.core.policy import Policy, build, parameters
 from gpustate.diagnosis import chain_probe, health
 from gpustate.engine import fleet
@@ -15,12 +17,14 @@ from gpustate.engine.events import Event, Listener
 from gpustate.formats import quarantine, xids
 from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.resolver.checks import node_checks
+from gpustate.rollout.access import Accesses
 from gpustate.rollout.board import RecordBoard
+from gpustate.rollout.by_label import ByLabel
 from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance
 from gpustate.rollout.options import Schedulers
-from gpustate.rollout.strategy import Strategy
-from gpustate.rollout.waves import Check, Waves
+from gpustate.rollout.strategy import ALERTS, Strategy
+from gpustate.rollout.waves import Ages, Check, Waves, no_check
 
 
 def roll_out(
@@ -30,6 +34,8 @@ def roll_out(
     events: Listener,
     stop: Callable[[], bool],
     started: Callable[[str], None] | None,
+    access: Accesses | None = None,
+    labelled: ByLabel | None = None,
 ) -> fleet.FleetResult:
     """Run a request.
 
@@ -38,6 +44,8 @@ def roll_out(
         strategy: how the rollout goes through the nodes.
         schedulers: how they are reached.
         events, stop, started: as for :func:`gpustate.api.apply`.
+        access: to the schedulers; by default one of its own.
+        labelled: what labels of Nodes select.
 
     Raises:
         GpustateError: the strategy, an inventory variable or a cluster is invalid; no node was reached.
@@ -47,6 +55,8 @@ def roll_out(
         request.inventory,
         request.policy.drain,
         drains=request.drains,
+        access=access,
+        mig=labelled.mig if labelled is not None else None,
         run=request.run,
         person=person,
         text=request.ticket,
@@ -56,6 +66,7 @@ def roll_out(
         scheduled = maintenance if isinstance(maintenance, ScheduledMaintenance) else None
         labels = {"labels": scheduled.labels} if scheduled else {}
         rollout = strategy.rollout(request.inventory, request.forks, time.time(), **labels)
+        check = soak_check(request, stop, strategy.soak_alerts) if rollout.soak_s else no_check
 
         def say(text: str) -> None:
             events(Event("", "rollout", text))
@@ -70,11 +81,12 @@ def roll_out(
             rollout,
             request.run,
             person,
-            check=soak_check(request, stop),
+            check=check,
             gate=gate,
             boards=boards,
             say=say,
             announce=announce,
+            after=labelled.ended if labelled is not None else _nothing,
         )
         if started is not None:
             started(request.run)
@@ -83,6 +95,10 @@ def roll_out(
         finally:
             for board in boards:
                 board.publish("")
+
+
+def _nothing(_: NodeResult) -> None:
+    """Nothing is recorded."""
 
 
 def validation(policy: Policy) -> Policy | None:
@@ -95,12 +111,21 @@ def validation(policy: Policy) -> Policy | None:
     return policy.but(*forced) if forced else None
 
 
-def soak_check(request: fleet.Request, stop: Callable[[], bool]) -> Check:
-    """Checks nodes of a request again: its validator, and what the kernel log and NVML say of their GPUs."""
-    policy = validation(request.policy)
+def soak_check(request: fleet.Request, stop: Callable[[], bool], alerts_url: str = "") -> Check:
+    """Checks nodes of a request again: its validator, what the kernel log and NVML say of their GPUs, and alerts.
 
-    def check(ages_s: Mapping[str, float]) -> Mapping[str, str]:
-        nodes = tuple(node for node in request.inventory.nodes if node.name in ages_s)
+    Args:
+        request, stop: of the run.
+        alerts_url: URL of Alertmanager or Prometheus; empty: the inventory's variable counts.
+
+    Raises:
+        GpustateError: a URL is invalid, or alerts cannot be read.
+    """
+    policy = validation(request.policy)
+    watched = _alerts_of(request.inventory.nodes, alerts_url)
+
+    def check(ages: Mapping[str, Ages], last: bool) -> Mapping[str, str]:
+        nodes = tuple(node for node in request.inventory.nodes if node.name in ages)
         inventory = replace(request.inventory, nodes=nodes)
         bad: dict[str, str] = {}
         if policy is not None:
@@ -126,14 +151,52 @@ def soak_check(request: fleet.Request, stop: Callable[[], bool]) -> Check:
         now = time.monotonic()
 
         def gpus(node: Node) -> str:
-            return gpu_failures(node, ages_s[node.name] + time.monotonic() - now)
+            return gpu_failures(node, ages[node.name].began_s + time.monotonic() - now)
 
         for node, found, error in fleet.question(rest, request.forks, gpus):
             if error is not None or found:
                 bad[node.name] = str(error or found)
-        return bad
+        rest = [node for node in rest if node.name not in bad]
+        return {**bad, **(watched(rest, ages, last) if watched else {})}
 
     return check
+
+
+def _alerts_of(
+    nodes: Sequence[InventoryNode], option: str
+) -> Callable[[Sequence[InventoryNode], Mapping[str, Ages], bool], Mapping[str, str]] | None:
+    """Reads the alerts of some nodes; ``None``: no server is named for them.
+
+    Raises:
+        GpustateError: a URL is invalid, or alerts cannot be read.
+    """
+    if not option and not any(ALERTS in node.vars for node in nodes):
+        return None
+    from gpustate.rollout import alerts
+
+    urls = {node.name: alerts.url_of(node, option) for node in nodes}
+    for url in dict.fromkeys(filter(None, urls.values())):
+        alerts.firing(url)
+
+    def read(
+        nodes: Sequence[InventoryNode], ages: Mapping[str, Ages], last: bool
+    ) -> Mapping[str, str]:
+        bad: dict[str, str] = {}
+        for url in dict.fromkeys(filter(None, (urls[node.name] for node in nodes))):
+            try:
+                found = alerts.firing(url)
+            except alerts.AlertsUnavailable:
+                if last:
+                    raise
+                continue
+            for node in nodes:
+                if urls[node.name] == url:
+                    age = ages[node.name]
+                    words = alerts.failing(found, node, age.began_s, age.ended_s, last=last)
+                    bad |= {node.name: words} if words else {}
+        return bad
+
+    return read
 
 
 def gpu_failures(node: Node, age_s: float) -> str:

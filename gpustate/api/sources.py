@@ -72,6 +72,7 @@ def load_inventory(
     limit: str | None = None,
     exclude: str | None = None,
     vault: Vault | None = None,
+    empty: bool = False,
 ) -> Inventory:
     """Load an inventory.
 
@@ -79,13 +80,14 @@ def load_inventory(
         source: a file, a folder, an executable, or ``node1,node2``.
         limit, exclude: Ansible's host patterns.
         vault: decrypts values of Ansible Vault.
+        empty: clusters without a Node with GPUs are no error.
 
     Raises:
         InventoryError: the inventory is invalid; with file and line.
     """
     from gpustate import inventory
 
-    return inventory.load(str(source), limit=limit, exclude=exclude, vault=vault)
+    return inventory.load(str(source), limit=limit, exclude=exclude, vault=vault, empty=empty)
 
 
 def lock_file(source: str, lock: bool | str | PathLike[str]) -> str | None:

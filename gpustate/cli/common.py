@@ -160,12 +160,15 @@ def locked(policy: Policy, inventory: Inventory, source: str, options: dict[str,
     return lock_layers.onto(policy, inventory, lock_layers.load(file), file, known_states())
 
 
-def load_inventory(options: dict[str, Any], *, reach: bool = True) -> Inventory:
+def load_inventory(
+    options: dict[str, Any], *, reach: bool = True, empty: bool = False
+) -> Inventory:
     """Load the inventory of the options, and apply the connection options to it.
 
     Args:
         options: of the verb.
         reach: nodes will be connected to, so their passwords are needed.
+        empty: clusters without a Node with GPUs are no error.
     """
     from gpustate.api import sources
 
@@ -175,7 +178,11 @@ def load_inventory(options: dict[str, Any], *, reach: bool = True) -> Inventory:
             "no inventory", fix="give one with -i: a file, a directory, or node1,node2"
         )
     loaded = sources.load_inventory(
-        source, limit=options.get("limit"), exclude=options.get("exclude"), vault=_vault(options)
+        source,
+        limit=options.get("limit"),
+        exclude=options.get("exclude"),
+        vault=_vault(options),
+        empty=empty,
     )
     notes.print_notes(loaded.notes)
     if options.get("private_key"):

@@ -29,6 +29,7 @@ _VALUES = {
     "max_failures": "--max-failures",
     "canary": "--canary",
     "soak": "--soak",
+    "soak_alerts": "--soak-alerts",
     "window": "--window",
     "spread": "--spread",
     "max_disruption": "--max-disruption",

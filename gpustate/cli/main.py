@@ -74,6 +74,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "Convert a policy to YAML, Python or ClusterPolicy.",
     ),
     "render": ("render", "render", "Print the Kubernetes objects of a policy as YAML, for GitOps."),
+    "watch": (
+        "watch",
+        "watch",
+        "Apply a policy to Nodes that join, reboot, or get another MIG label.",
+    ),
     "upgrade": (
         "upgrade",
         "upgrade",

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import admission, common
+from gpustate.cli import show as pages
 from gpustate.cli.render import built, namespace_option, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
+from gpustate.manifests.kinds import NODE
+from gpustate.plan.render import Page
+from gpustate.reconcile.applying import Applied, Applier
+from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending, refused
+from gpustate.reconcile.planning import Target, plan
 
 if TYPE_CHECKING:
+    from gpustate.cluster.kubeconfig import Kubeconfig
     from gpustate.cluster.objects import Objects
     from gpustate.core.inventory import Inventory
     from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
-    from gpustate.reconcile.planning import Target
 
 _ROLLOUT_S = 300
 
@@ -38,6 +44,7 @@ def object_options(function: common.F) -> common.F:
                 is_flag=True,
                 help="Take over objects, and fields of objects, that others manage.",
             ),
+            admission.startup_taint_option,
         )
     ):
         function = option(function)
@@ -62,7 +69,7 @@ class Clusters:
         policy: with settings of objects.
         items: the objects; none if they are to be absent.
         namespace: of the objects.
-        kubeconfigs: by node, the path of its cluster's kubeconfig.
+        kubeconfigs: by node, its cluster's.
         options: of the verb.
         absent: remove all objects.
     """
@@ -70,22 +77,18 @@ class Clusters:
     policy: Policy
     items: list[dict[str, Any]]
     namespace: str
-    kubeconfigs: Mapping[str, str]
+    kubeconfigs: Mapping[str, Kubeconfig]
     options: Mapping[str, Any]
     absent: bool
 
     def plan(self, nodes: Sequence[NodeResult]) -> list[dict[str, Any]]:
         """Compare every cluster; nothing is changed."""
-        from gpustate.reconcile.applying import Applied
-        from gpustate.reconcile.document import cluster_data
-        from gpustate.reconcile.planning import plan
-
         found: list[dict[str, Any]] = []
-        for path in self._paths():
-            with _connected(path) as objects:
+        for kubeconfig in self._distinct():
+            with _connected(kubeconfig) as objects:
                 done = Applied()
                 try:
-                    done.changes = plan(objects, self._target(objects, path, nodes))
+                    done.changes = plan(objects, self._target(objects, kubeconfig, nodes))
                 except ClusterError as error:
                     done.failures.append(str(error))
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
@@ -95,15 +98,11 @@ class Clusters:
         self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
     ) -> list[dict[str, Any]]:
         """Apply to every cluster, after its nodes."""
-        from gpustate.reconcile.applying import Applied, Applier
-        from gpustate.reconcile.document import cluster_data
-        from gpustate.reconcile.planning import plan
-
         found: list[dict[str, Any]] = []
-        for path in self._paths():
-            with _connected(path) as objects:
+        for kubeconfig in self._distinct():
+            with _connected(kubeconfig) as objects:
                 try:
-                    target = self._target(objects, path, nodes)
+                    target = self._target(objects, kubeconfig, nodes)
                     applier = Applier(
                         objects,
                         target,
@@ -112,10 +111,58 @@ class Clusters:
                         stop,
                     )
                     done = applier.apply(plan(objects, target))
+                    self._admit(done, kubeconfig, nodes, stop)
                 except ClusterError as error:
                     done = Applied(failures=[str(error)])
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
+
+    def report(
+        self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
+    ) -> list[dict[str, Any]]:
+        """Write only what a run says about the GPUs of Nodes, after one that was stopped."""
+        found: list[dict[str, Any]] = []
+        for kubeconfig in self._distinct():
+            with _connected(kubeconfig) as objects:
+                done = Applied()
+                self._admit(done, kubeconfig, nodes, stop, "the run was stopped")
+                found.append(cluster_data(objects.server, self.namespace, (), done))
+        return found
+
+    def _admit(
+        self,
+        done: Applied,
+        kubeconfig: Kubeconfig,
+        nodes: Sequence[NodeResult],
+        stop: Callable[[], bool],
+        blocked: str = "",
+    ) -> None:
+        """Write conditions, and lift start-up taints if the objects are as wanted."""
+        if done.failures or done.unready or any(one.action == "refused" for one in done.changes):
+            blocked = "objects of the cluster are not as wanted"
+        here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
+        changed = [node for node in here if admission.quarantine_changed(node)]
+        settings = self.policy.cluster
+        try:
+            if self.absent:
+                admitted = admission.withdraw(kubeconfig)
+            else:
+                if changed and not blocked:
+                    for name, in_effect, words in admission.restart_plugins(kubeconfig, changed):
+                        (done.notes if in_effect else done.failures).append(f"{name}: {words}")
+                admitted = admission.admit(
+                    kubeconfig,
+                    here,
+                    taint=admission.taint_of(self.policy, self.options),
+                    offers_gpus=settings is not None and settings.device_plugin.enabled,
+                    blocked=blocked,
+                    stop=stop,
+                )
+        except ClusterError as error:
+            done.failures.append(str(error))
+        else:
+            done.notes += map(str, admitted.notes)
+            done.failures += map(str, admitted.failures)
 
     def read_kubeconfigs(self) -> None:
         """Read every kubeconfig; no cluster is contacted.
@@ -123,23 +170,23 @@ class Clusters:
         Raises:
             UsageError: one of them is invalid.
         """
-        for path in self._paths():
-            with _connected(path):
+        for one in self._distinct():
+            with _connected(one):
                 pass
 
-    def _paths(self) -> list[str]:
-        return list(dict.fromkeys(path for path in self.kubeconfigs.values() if path))
+    def _distinct(self) -> list[Kubeconfig]:
+        return list(dict.fromkeys(one for one in self.kubeconfigs.values() if one))
 
-    def _target(self, objects: Objects, path: str, nodes: Sequence[NodeResult]) -> Target:
-        from gpustate.manifests.build import node_labels
-        from gpustate.reconcile.nodes import names_of
-        from gpustate.reconcile.planning import Target
+    def _target(
+        self, objects: Objects, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]
+    ) -> Target:
+        from gpustate.reconcile.nodes import labels_of, members
 
-        labels: dict[str, Mapping[str, str]] = {}
+        labels: dict[str, dict[str, str]] = {}
         if not self.absent and self.policy.cluster is not None:
-            here = [node for node in nodes if self.kubeconfigs.get(node.name) == path]
-            wanted = node_labels(self.policy.cluster)
-            labels = dict.fromkeys(names_of(objects, here), wanted)
+            here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
+            found = members(objects.list(NODE, ""), here) if here else []
+            labels = labels_of(found, self.policy)
         force = bool(self.options.get("force_conflicts"))
         return Target(self.items, self.namespace, labels, self.absent, force)
 
@@ -152,7 +199,8 @@ def clusters(
     Raises:
         UsageError: the policy has no objects, or no node has a kubeconfig.
     """
-    given = [name for name in ("namespace", "force_conflicts") if options.get(name)]
+    own = ("namespace", "force_conflicts", "startup_taint")
+    given = [name for name in own if options.get(name)]
     if not options.get("cluster_objects"):
         if given:
             word = f"--{given[0].replace('_', '-')}"
@@ -164,25 +212,27 @@ def clusters(
         raise UsageError(
             "a saved plan is only for nodes", fix="omit --cluster-objects, or omit --out"
         )
-    settings = settings_of(policy, source, options.get("namespace"))
-    paths = {node.name: kubeconfig_of(node, options.get("kubeconfig") or "") for node in inventory}
-    if not any(paths.values()):
+    settings = admission.with_taint(settings_of(policy, source, options.get("namespace")), options)
+    kubeconfigs = {
+        node.name: kubeconfig_of(node, options.get("kubeconfig") or "") for node in inventory
+    }
+    if not any(kubeconfigs.values()):
         raise UsageError(
             "no node has a kubeconfig",
             fix="pass --kubeconfig FILE, or set the inventory variable gpustate_kubeconfig",
         )
     items = [] if absent else built(policy, settings, options)
-    found = Clusters(policy, items, settings.namespace, paths, options, absent)
+    found = Clusters(policy, items, settings.namespace, kubeconfigs, options, absent)
     found.read_kubeconfigs()
     return found
 
 
 @contextmanager
-def _connected(path: str) -> Iterator[Objects]:
+def _connected(kubeconfig: Kubeconfig) -> Iterator[Objects]:
     from gpustate.cluster.api import connect
     from gpustate.cluster.objects import Objects
 
-    api = connect(path)
+    api = connect(kubeconfig.path, kubeconfig.context)
     try:
         yield Objects(api)
     finally:
@@ -191,12 +241,6 @@ def _connected(path: str) -> Iterator[Objects]:
 
 def show(document: Mapping[str, Any], *, whole: bool = False) -> None:
     """Print the clusters of a document."""
-    if not document.get("clusters"):
-        return  # what prints them imports lightkube
-    from gpustate.cli import show as pages
-    from gpustate.plan.render import Page
-    from gpustate.reconcile.document import lines
-
     page = Page()
     for data in document.get("clusters", ()):
         for pieces in lines(data, whole=whole):
@@ -206,10 +250,6 @@ def show(document: Mapping[str, Any], *, whole: bool = False) -> None:
 
 def changes(document: Mapping[str, Any]) -> int:
     """How many objects an apply would write."""
-    if not document.get("clusters"):
-        return 0
-    from gpustate.reconcile.document import pending
-
     return sum(pending(data) for data in document.get("clusters", ()))
 
 
@@ -221,10 +261,6 @@ def codes(document: Mapping[str, Any], *, detailed: bool = False, drift: bool = 
         detailed: pending changes count.
         drift: objects that differ count, and those that could not be changed count as such.
     """
-    if not document.get("clusters"):
-        return []
-    from gpustate.reconcile.document import exit_codes, refused
-
     found: list[int] = []
     for data in document.get("clusters", ()):
         compared = [one for one in data["objects"] if one.get("changes")]

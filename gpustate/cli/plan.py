@@ -121,7 +121,14 @@ def make_plan(
         with common.watched(inventory, quiet=output != "text") as (progress, stop):
             listen = watching.listener(watchers, progress)
             if verb == "drift":
-                result = api.drift(policy, inventory, events=listen, stop=stop, **shared)
+                result = api.drift(
+                    policy,
+                    inventory,
+                    schedulers=schedulers_of(options),
+                    events=listen,
+                    stop=stop,
+                    **shared,
+                )
             else:
                 result = api.plan(
                     policy,

@@ -22,6 +22,12 @@ rollout_options = (
         help="Time between two waves in which the nodes done so far are validated again: 30m, 2h.",
     ),
     click.option(
+        "--soak-alerts",
+        metavar="URL",
+        default="",
+        help="Alertmanager or Prometheus: a critical alert of a node that fires during the soak time stops the rollout.",
+    ),
+    click.option(
         "--window",
         metavar="TIMES",
         default="",
@@ -38,4 +44,7 @@ rollout_options = (
 
 def strategy_of(options: Mapping[str, Any]) -> dict[str, str]:
     """What these options say; an older record of a run says nothing."""
-    return {key: str(options.get(key) or "") for key in ("canary", "soak", "window", "spread")}
+    return {
+        key: str(options.get(key) or "")
+        for key in ("canary", "soak", "soak_alerts", "window", "spread")
+    }

@@ -18,6 +18,7 @@ from gpustate.errors import EXIT_UNREACHABLE, GpustateError, UsageError
 from gpustate.files import TextFiles, write_private
 
 if TYPE_CHECKING:
+    from gpustate.cluster.kubeconfig import Kubeconfig
     from gpustate.core.facts import NodeFacts
     from gpustate.core.inventory import Inventory
     from gpustate.core.node import Node
@@ -262,16 +263,16 @@ def _add_cluster(
     """The Node object of each machine, and gpustate's and NVIDIA's pods on it."""
     from gpustate.cluster.kubeconfig import kubeconfig_of
 
-    paths: dict[str, list[str]] = {}
+    members: dict[Kubeconfig, list[str]] = {}
     for node in inventory.nodes:
-        if node.name in facts and (path := kubeconfig_of(node, option)):
-            paths.setdefault(path, []).append(node.name)
-    for number, (path, names) in enumerate(paths.items(), 1):
+        if node.name in facts and (kubeconfig := kubeconfig_of(node, option)):
+            members.setdefault(kubeconfig, []).append(node.name)
+    for number, (kubeconfig, names) in enumerate(members.items(), 1):
         from gpustate.reporting.cluster_files import collect
 
-        place = "kubernetes" if len(paths) == 1 else f"kubernetes-{number}"
+        place = "kubernetes" if len(members) == 1 else f"kubernetes-{number}"
         try:
-            found, missing = collect(path, {name: facts[name] for name in names})
+            found, missing = collect(kubeconfig, {name: facts[name] for name in names})
         except GpustateError as error:
             archive.miss(place, str(error))
             continue

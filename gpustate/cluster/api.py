@@ -13,8 +13,9 @@ Sources:
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -23,7 +24,9 @@ from typing import Any, TypeVar, cast
 import httpx2
 import yaml
 from lightkube import ApiError, Client, KubeConfig, SingleConfig
+from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SERVICE_ACCOUNT
+from lightkube.config.models import User
 from lightkube.core import decoders
 from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_global_resource
@@ -39,7 +42,10 @@ from lightkube.resources.policy_v1 import PodDisruptionBudget
 from lightkube.resources.resource_v1 import ResourceClaim
 from lightkube.types import PatchType
 
+from gpustate.cluster.logins import LoginFailed, ProgramLogin
 from gpustate.errors import ClusterError, UsageError
+from gpustate.formats.words import quote
+from gpustate.manifests.ownership import FIELD_MANAGER
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -73,8 +79,6 @@ for _kind in (Node, Pod, Event, RuntimeClass, DaemonSet, PodDisruptionBudget, Re
 _NodeMaintenance = create_global_resource(
     "maintenance.nvidia.com", "v1alpha1", "NodeMaintenance", "nodemaintenances"
 )
-#: Field manager of gpustate in managedFields.
-FIELD_MANAGER = "gpustate"
 
 
 class RefusedRequest(ClusterError):
@@ -120,6 +124,7 @@ class Api:
     Args:
         client: connects at the first request.
         server: URL, for messages.
+        login: the program that the client logs in with, if it does.
     """
 
     def __init__(
@@ -128,13 +133,17 @@ class Api:
         server: str,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        login: ProgramLogin | None = None,
     ) -> None:
         self._client = client
+        self._login = login
         self.server = server
         self._sleep = sleep
         self._clock = clock
         self._answered = False
         self.skew_s = 0.0
+        #: Called before every request that changes something; raises where none may be made.
+        self.fence: Callable[[], None] | None = None
 
     def _request(self, action: str, work: Callable[[], T]) -> T:
         """Make a request; a server that has answered before may be away for a while.
@@ -157,9 +166,21 @@ class Api:
                 self._answered = True
                 return result
 
+    def _change(self, action: str, work: Callable[[], T]) -> T:
+        """Make a request that changes something."""
+
+        def guarded() -> T:
+            if self.fence is not None:
+                self.fence()
+            return work()
+
+        return self._request(action, guarded)
+
     def _try(self, action: str, work: Callable[[], T]) -> T:
         try:
             return work()
+        except (_Away, RefusedRequest):
+            raise
         except ApiError as error:
             status = error.response.status_code
             message = str(error) or f"HTTP status {status}"
@@ -175,12 +196,14 @@ class Api:
                 causes,
                 after_s,
                 message,
-                fix=_LOGIN if status == 401 else None,
+                fix=self._remedy if status == 401 else None,
             )
             # A budget's refusal of an eviction is an answer; any other 429 is the server's own load.
             if status in _AWAY or (status == 429 and after_s and "DisruptionBudget" not in causes):
                 raise _Away(refused, after_s or _RETRY_S) from None
             raise refused from None
+        except LoginFailed as error:  # its provider may be away for a moment
+            raise _Away(error, _RETRY_S) from None
         except (
             httpx2.HTTPStatusError
         ) as error:  # without a Status: no such API, or a proxy's answer
@@ -195,6 +218,11 @@ class Api:
             raise _Away(ClusterError(words, fix=fix), _RETRY_S) from None
         except (ConfigError, ValueError) as error:
             raise ClusterError(f"{self.server}: {action}: {error}") from None
+
+    @property
+    def _remedy(self) -> str:
+        """What to do when the server refuses the credentials."""
+        return self._login.remedy if self._login else _LOGIN
 
     def read_clock(self, response: httpx2.Response) -> None:
         """Take the difference between this machine's clock and the server's from a response."""
@@ -228,6 +256,74 @@ class Api:
     def node(self, name: str) -> Json:
         """Get a Node."""
         return self._request(f"get node {name}", lambda: self._client.get(Node, name).to_dict())
+
+    def nodes_with_version(self) -> tuple[list[Json], str]:
+        """List all Nodes as the server has them, and the version at which a watch goes on."""
+        found = self._request("list nodes", lambda: self._get("api/v1/nodes", {}))
+        return found["items"], str(found["metadata"]["resourceVersion"])
+
+    def watch_nodes(self, version: str, timeout_s: int, silent_s: float) -> Iterator[Json]:
+        """Watch all Nodes: events with ``type`` and ``object``, until the server ends the watch. Never retried.
+
+        Args:
+            version: events after this one.
+            timeout_s: seconds after which the server ends it.
+            silent_s: seconds without any event after which the connection counts as dead.
+
+        Raises:
+            RefusedRequest: the server's error, also one in the stream; 410: the version is too old.
+            ClusterError: the connection broke.
+        """
+        params = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(timeout_s),
+        }
+        timeout = httpx2.Timeout(TIMEOUT_S, read=silent_s)
+        http = cast(Any, self._client)._client._client
+        try:
+            with http.stream("GET", "api/v1/nodes", params=params, timeout=timeout) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise self._refused("watch nodes", response)
+                for line in response.iter_lines():
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        status = event["object"]
+                        words = str(status.get("message") or status.get("reason"))
+                        message = f"{self.server}: watch nodes: {words}"
+                        raise RefusedRequest(message, int(status.get("code") or 500), words=words)
+                    yield event
+        except (httpx2.HTTPError, OSError, ValueError, KeyError) as error:
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            raise ClusterError(f"API server {self.server}: watch nodes: {reason}") from None
+
+    def _get(self, path: str, params: dict[str, str]) -> Json:
+        """A response as the server sent it."""
+        response = cast(Any, self._client)._client._client.get(path, params=params)
+        if response.status_code != 200:
+            refused = self._refused(f"list {path.rpartition('/')[2]}", response)
+            if refused.status in _AWAY or (refused.status == 429 and refused.retry_after_s):
+                raise _Away(refused, refused.retry_after_s or _RETRY_S)
+            raise refused
+        found: Json = response.json()
+        return found
+
+    def _refused(self, action: str, response: httpx2.Response) -> RefusedRequest:
+        """The server's error in a response that has been read."""
+        try:
+            words = str(response.json()["message"])
+        except (ValueError, KeyError, TypeError):
+            words = " ".join(response.text.split())[:200] or f"HTTP status {response.status_code}"
+        after = response.headers.get("retry-after", "")
+        return RefusedRequest(
+            f"{self.server}: {action}: {words}",
+            response.status_code,
+            retry_after_s=float(after) if after.isdigit() else None,
+            words=words,
+            fix=self._remedy if response.status_code == 401 else None,
+        )
 
     def pods_on(self, node: str) -> list[Json]:
         """List the pods of all namespaces that are bound to a Node."""
@@ -283,7 +379,7 @@ class Api:
 
     def patch_node(self, name: str, patch: Json) -> Json:
         """Merge a patch into a Node; ``metadata.resourceVersion`` in it makes the patch conditional."""
-        return self._request(
+        return self._change(
             f"patch node {name}",
             lambda: self._client.patch(
                 Node,
@@ -312,7 +408,7 @@ class Api:
             metadata=ObjectMeta(name=meta["name"], namespace=meta["namespace"]),
             deleteOptions=options,
         )
-        self._request(
+        self._change(
             f"evict pod {meta['namespace']}/{meta['name']}",
             lambda: self._client.create(eviction, meta["name"], namespace=meta["namespace"]),
         )
@@ -321,7 +417,7 @@ class Api:
         """Delete a pod of any namespace, with its own grace period; ignore a missing one."""
         meta = pod["metadata"]
         try:
-            self._request(
+            self._change(
                 f"delete pod {meta['namespace']}/{meta['name']}",
                 lambda: self._client.delete(Pod, meta["name"], namespace=meta["namespace"]),
             )
@@ -345,26 +441,33 @@ class Api:
         """Create a Lease, or replace the one with the same resourceVersion."""
         meta = lease["metadata"]
         work = self._client.create if create else self._client.replace
-        return self._request(
+        return self._change(
             f"write lease {meta['namespace']}/{meta['name']}",
             lambda: work(
                 cast(Lease, Lease.from_dict(lease)), field_manager=FIELD_MANAGER
             ).to_dict(),
         )
 
-    def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
-        """Whether the user has a permission in all namespaces.
+    def may(
+        self, verb: str, group: str, resource: str, subresource: str = "", namespace: str = ""
+    ) -> bool:
+        """Whether the user has a permission.
 
         Args:
             verb: such as ``patch``.
             group: API group; empty: core.
             resource: plural, in lower case.
             subresource: optional.
+            namespace: in which; empty: all of them.
         """
         review = SelfSubjectAccessReview(
             spec=SelfSubjectAccessReviewSpec(
                 resourceAttributes=ResourceAttributes(
-                    verb=verb, group=group, resource=resource, subresource=subresource or None
+                    verb=verb,
+                    group=group,
+                    resource=resource,
+                    subresource=subresource or None,
+                    namespace=namespace or None,
                 )
             )
         )
@@ -373,7 +476,7 @@ class Api:
 
     def create_event(self, event: Json) -> None:
         """Record an Event."""
-        self._request(
+        self._change(
             "create event", lambda: self._client.create(cast(Event, Event.from_dict(event)))
         )
 
@@ -436,48 +539,111 @@ class Api:
         return True
 
 
-def connect(path: str) -> Api:
+def connect(path: str, context: str = "") -> Api:
     """Read a kubeconfig. The server is not contacted yet.
 
     Args:
-        path: the file; ``~`` is expanded. Its current context is used, with its namespace. ``in-cluster``: the
-            service account of the pod that gpustate runs in; its token may rotate.
+        path: the file; ``~`` is expanded. ``in-cluster``: the service account of the pod that gpustate runs in; its
+            token may rotate.
+        context: in the file, used with its namespace; empty: the current one.
 
     Raises:
         UsageError: the file cannot be read, or is not a kubeconfig; gpustate does not run in a pod.
     """
     fix = "set --kubeconfig FILE or the inventory variable gpustate_kubeconfig"
+    timeout = httpx2.Timeout(TIMEOUT_S)
+    login: ProgramLogin | None = None
+    proxy: str | None = None
     try:
-        config = _of_the_pod(path) if path == IN_CLUSTER else _of_the_file(path, fix)
-        client = Client(config=config, timeout=httpx2.Timeout(TIMEOUT_S))
+        data = {} if path == IN_CLUSTER else _load(path, fix)
+        config = _of_the_pod(path) if path == IN_CLUSTER else _current(data, path, context)
+        user = _named(data, "user", config.context.user)
+        cluster = _named(data, "cluster", config.context.cluster)
+        proxy = cluster.get("proxy-url") or None
+        client = Client(config=config, timeout=timeout, proxy=proxy)
+        if user.get("exec"):
+            tls = verify_cluster(config.cluster, cast(User, config.user), config.abs_file)
+            login = ProgramLogin(user["exec"], cluster, config, tls)
+            client.close()
+            # lightkube takes no other way to log in.
+            cast(Any, client)._client._client = httpx2.Client(
+                base_url=config.cluster.server,
+                verify=tls,
+                auth=login,
+                timeout=timeout,
+                proxy=proxy,
+            )
     except (ConfigError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         missing = isinstance(error, KeyError)
         reason = f"missing key {error}" if missing else " ".join(str(error).split())
         raise UsageError(f"not a kubeconfig: {reason}", place=path, fix=fix) from error
+    except ImportError as error:
+        raise UsageError(f"unsupported proxy-url {proxy}", place=path, fix="use an HTTP proxy") from error  # fmt: skip
     except OSError as error:  # a certificate file
         raise UsageError(
             f"cannot read a file that the kubeconfig refers to: {error}", place=path, fix=fix
         ) from error
-    api = Api(client, config.cluster.server)
-    # lightkube has no access to the headers of a response.
-    cast(Any, client)._client._client.event_hooks = {"response": [api.read_clock]}
+    api = Api(client, config.cluster.server, login=login)
+    # lightkube has no access to headers and names.
+    cast(Any, client)._client._client.event_hooks = {
+        "request": [lambda request: _adapt(request, cluster, user)],
+        "response": [api.read_clock],
+    }
     return api
 
 
-def _of_the_file(path: str, fix: str) -> SingleConfig:
+def _adapt(request: httpx2.Request, cluster: Json, user: Json) -> None:
+    """Apply what lightkube ignores of a kubeconfig: the name in the server's certificate, and impersonation."""
+    if cluster.get("tls-server-name"):
+        request.extensions["sni_hostname"] = str(cluster["tls-server-name"])
+    if user.get("as"):
+        request.headers["Impersonate-User"] = str(user["as"])
+        if user.get("as-uid"):
+            request.headers["Impersonate-Uid"] = str(user["as-uid"])
+        groups = [("Impersonate-Group", str(group)) for group in user.get("as-groups") or []]
+        if "Impersonate-Group" not in request.headers:  # a request is adapted again after a login
+            request.headers = httpx2.Headers([*request.headers.multi_items(), *groups])
+
+
+def _load(path: str, fix: str) -> Json:
+    """The content of a kubeconfig."""
     file = Path(path).expanduser()
     try:
         with file.open("rb") as opened:
-            data = opened.read(_MAX_BYTES + 1)
+            text = opened.read(_MAX_BYTES + 1)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"cannot read the kubeconfig ({reason})", place=path, fix=fix) from error
-    if len(data) > _MAX_BYTES:
+    if len(text) > _MAX_BYTES:
         raise UsageError("not a kubeconfig: larger than 4 MiB", place=path, fix=fix)
-    config = KubeConfig.from_dict(yaml.safe_load(data), fname=file).get()
+    data: Json = yaml.safe_load(text)
+    return data
+
+
+def _current(data: Json, path: str, context: str) -> SingleConfig:
+    """The context that is asked for, else its current one."""
+    whole = KubeConfig.from_dict(data, fname=Path(path).expanduser().absolute())
+    if context and context not in whole.contexts:
+        raise UsageError(
+            f"the kubeconfig has no context {quote(context)}, only {', '.join(sorted(whole.contexts)) or 'none'}",
+            place=path,
+            fix="correct the inventory variable gpustate_kube_context",
+        )
+    config = whole.get(context or None)
     if config is None or config.user is None:
-        raise ConfigError("the current context has no user")
+        raise ConfigError(
+            f"the context {context} has no user" if context else "the current context has no user"
+        )
     return config
+
+
+def _named(data: Json, kind: str, name: str | None) -> Json:
+    """A cluster or user of a kubeconfig, as it is in the file."""
+    for one in data.get(f"{kind}s") or []:
+        if one["name"] == name:
+            found: Json = one[kind] or {}
+            return found
+    return {}
 
 
 def _of_the_pod(path: str) -> SingleConfig:

@@ -10,6 +10,7 @@ Sources:
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import cache
 from typing import Any, cast
 
@@ -21,14 +22,19 @@ from lightkube.generic_resource import (
 )
 from lightkube.types import CascadeType, PatchType
 
-from gpustate.cluster.api import FIELD_MANAGER, Api, RefusedRequest
+from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.errors import ClusterError
 from gpustate.manifests.kinds import BY_NAME, NODE, Kind, title
+from gpustate.manifests.ownership import (
+    FIELD_MANAGER,
+    LABEL_MANAGER,
+    OWNER,
+    FieldConflict,
+    MissingKind,
+)
 
 Json = dict[str, Any]
 
-#: Field manager of labels that gpustate sets on Nodes, apart from that of whole objects.
-LABEL_MANAGER = "gpustate-labels"
 _FORBIDDEN = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
 _ESCALATION = "attempting to grant RBAC permissions not currently held"
 
@@ -44,20 +50,53 @@ class Objects:
         self._api = api
         self.server = api.server
 
-    def list(self, kind: Kind, namespace: str) -> list[Json]:
+    def list(self, kind: Kind, namespace: str, names: Collection[str] = ()) -> list[Json]:
         """List the objects of a kind, of one namespace if they are in namespaces.
 
+        Args:
+            kind: of the objects; of large ones only those of gpustate are listed.
+            namespace: ``*`` for all.
+            names: of a large kind, others to include.
+
         Raises:
+            MissingKind: the cluster has no such kind.
             ClusterError: the request failed; without the right, with the rule to add.
         """
         resource = _resource(kind)
         options: dict[str, Any] = {"namespace": namespace} if kind.namespaced else {}
-        found = self._call(
-            f"list {kind.plural}",
-            lambda client: [one.to_dict() for one in client.list(resource, **options)],
-        )
+        if kind.large:
+            options["labels"] = dict(OWNER)
+        try:
+            found = self._call(
+                f"list {kind.plural}",
+                lambda client: [one.to_dict() for one in client.list(resource, **options)],
+            )
+        except RefusedRequest as error:
+            if error.status == 404 and kind.without:
+                raise MissingKind(f"the cluster has no {kind.name}", fix=kind.without) from None
+            raise
+        items = cast("list[Json]", found)
+        listed = {one["metadata"]["name"] for one in items}
+        items += [
+            one
+            for name in sorted(set(names) - listed if kind.large else ())
+            if (one := self._get(kind, name)) is not None
+        ]
         head = {"apiVersion": kind.version, "kind": kind.name}
-        return [{**head, **one} for one in cast("list[Json]", found)]
+        return [{**head, **one} for one in items]
+
+    def _get(self, kind: Kind, name: str) -> Json | None:
+        """One object that is not in a namespace; ``None`` if there is none."""
+        resource = _resource(kind)
+        try:
+            found = self._call(
+                f"get {kind.plural}", lambda client: client.get(resource, name).to_dict()
+            )
+        except RefusedRequest as error:
+            if error.status == 404:
+                return None
+            raise
+        return cast(Json, found)
 
     def apply(self, item: Json, *, force: bool = False, dry_run: bool = False) -> Json:
         """Apply an object, and return it as the server has it then.
@@ -68,7 +107,8 @@ class Objects:
             dry_run: change nothing.
 
         Raises:
-            Conflict: another manager decides one of the fields otherwise.
+            FieldConflict: another manager decides one of the fields otherwise.
+            MissingKind: the cluster has no such kind.
             ClusterError: the request failed.
         """
         kind = BY_NAME[item["kind"]]
@@ -92,7 +132,9 @@ class Objects:
             )
         except RefusedRequest as error:
             if error.status == 409 and "FieldManagerConflict" in error.causes:
-                raise Conflict(" ".join(error.words.split())) from None
+                raise FieldConflict(" ".join(error.words.split())) from None
+            if error.status == 404 and kind.without:
+                raise MissingKind(f"the cluster has no {kind.name}", fix=kind.without) from None
             raise
         return cast(Json, found)
 
@@ -120,10 +162,6 @@ class Objects:
             if error.status == 403:
                 raise ClusterError(str(error), fix=missing_right(error.words)) from None
             raise
-
-
-class Conflict(ClusterError):
-    """Another field manager decides a field otherwise; the message names both."""
 
 
 def missing_right(words: str) -> str:

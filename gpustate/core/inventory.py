@@ -232,6 +232,7 @@ class Inventory:
         notes: what was seen in the source and has no effect, one line each, with its place.
         names: of every node of the source, those beside the limit included. Empty for an inventory
             made by hand.
+        clusters: those that it was read from, each as the path of a kubeconfig and a context in it.
         beyond: gives a node of the source by its name, those beside the limit included.
     """
 
@@ -240,6 +241,7 @@ class Inventory:
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     notes: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
+    clusters: tuple[tuple[str, str], ...] = ()
     beyond: Callable[[str], InventoryNode | None] = field(default=_none, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[InventoryNode]:

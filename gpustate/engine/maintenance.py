@@ -26,12 +26,14 @@ class Subject:
         facts: what was seen of it.
         worst: the most that the change may cost.
         states: names of the states that change.
+        pending: the same, and states that change without a disruption.
     """
 
     node: InventoryNode
     facts: NodeFacts
     worst: Disruption
     states: tuple[str, ...]
+    pending: frozenset[str] = frozenset()
 
 
 class Maintenance(Protocol):
@@ -47,6 +49,9 @@ class Maintenance(Protocol):
         Raises:
             GpustateError: it must not be changed now.
         """
+
+    def rebooting(self, subject: Subject) -> None:
+        """It is about to reboot."""
 
     def end(self, subject: Subject, failed: str, say: Callable[[str], None]) -> tuple[str, ...]:
         """Return it to service, or leave it out with the reason; notes of the result.
@@ -70,6 +75,9 @@ class _NoMaintenance:
         return ()
 
     def begin(self, subject: Subject, say: Callable[[str], None], stop: Callable[[], bool]) -> None:
+        """Nothing to do."""
+
+    def rebooting(self, subject: Subject) -> None:
         """Nothing to do."""
 
     def end(self, subject: Subject, failed: str, say: Callable[[str], None]) -> tuple[str, ...]:

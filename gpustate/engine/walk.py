@@ -53,6 +53,8 @@ from gpustate.remote.session import Session
 
 #: A policy that still has changes after so many stages does not converge.
 _MAX_STAGES = 10
+#: Outcomes of states that will change something, or may.
+_PENDING = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,11 +378,13 @@ class Walk:
     def _subject(self, observations: Observations, results: Mapping[str, StateResult]) -> Subject:
         """The node and what is about to happen to it, for its scheduler."""
         changing = [r for r in results.values() if r.worst > Disruption.NONE]
+        pending = (r.state for r in results.values() if r.outcome in _PENDING)
         return Subject(
             self.resolved.node,
             observations.view.facts,
             max((r.worst for r in changing), default=Disruption.NONE),
             tuple(r.state for r in changing),
+            frozenset(pending),
         )
 
     def _in_maintenance(
@@ -552,6 +556,7 @@ class Walk:
         steps = [step for state in waiting for step in verdicts.reboot_steps(state, observations)]
         self._say("rebooting", "; ".join(dict.fromkeys(step.reason for step in steps)))
         timeout_s = max((step.timeout_s for step in steps), default=900)
+        self.options.maintenance.rebooting(self._subject(observations, results))
         rebooting.restart(self.session, str(self.result.facts.get("boot_id", "")), timeout_s)
         self.result.reboots += 1
         return True

@@ -82,7 +82,7 @@ def under(prefix: str, *parts: Fields) -> dict[str, Field]:
 def with_support(support: Support, detail: str, part: Fields, until: str = "") -> dict[str, Field]:
     """The same fields with another kind of support."""
     return {
-        path: replace(one, support=support, detail=detail, until=until)
+        path: replace(one, support=support, detail=detail, until=until, objects=False)
         for path, one in part.items()
     }
 

@@ -82,6 +82,7 @@ class Source:
         release: of the Operator that the document is for.
         notes: settings that no state carries out, filled while reading.
         noted: paths that have a note of their own already.
+        in_objects: paths that only objects of the cluster carry out in this file.
         for_nodes: parameters for single nodes by state, with their places; filled while reading.
     """
 
@@ -93,6 +94,7 @@ class Source:
     release: str = field(default_factory=history.newest)
     notes: list[str] = field(default_factory=list[str])
     noted: set[str] = field(default_factory=set[str])
+    in_objects: set[str] = field(default_factory=set[str])
     for_nodes: list[ForNode] = field(default_factory=list["ForNode"])
 
     def for_node(self, label: Label, state: str, **parameters: object) -> None:
@@ -120,16 +122,17 @@ class Source:
 
     def note_unused(self, why: str, *prefixes: str, but: tuple[str, ...] = ()) -> None:
         """Note settings that are not used because of ``why``."""
-        unused = [
+        honoured = [
             s
             for s in self.settings
             if s.field.support is Support.HONOURED
             and s.path.startswith(prefixes)
             and s.path not in but
-            and s.item.value not in ("", False)
         ]
+        unused = [s for s in honoured if s.item.value not in ("", False)]
         if unused:
             self.notes.append(f"{_first(self, unused)}: not used: {_listed(unused, 20)}: {why}")
+        self.noted.update(s.path for s in honoured)
 
     def config_map(self, name: Item, path: str) -> Companion:
         """Return the ConfigMap that a key names.
@@ -210,7 +213,11 @@ def notes_on(source: Source) -> Iterator[str]:
         mine = [s for s in left if s.field.support is support]
         for reason, settings in _by_reason(mine).items():
             yield f"{_first(source, settings)}: {said}: {_listed(settings)}: {reason}"
-    objects = [s for s in source.settings if s.field.objects and s.path not in source.noted]
+    objects = [
+        s
+        for s in source.settings
+        if (s.field.objects or s.path in source.in_objects) and s.path not in source.noted
+    ]
     yield from _note(source, objects, "carried out only with --cluster-objects")
     for support, said in _SUMMED_UP.items():
         yield from _note(source, [s for s in left if s.field.support is support], said)

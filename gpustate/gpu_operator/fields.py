@@ -206,7 +206,12 @@ _KATA = "the Operator no longer runs the Kata manager"
 _KATA_UNTIL = "v26.3.3"
 _PLUGIN = "the DaemonSet nvidia-device-plugin-daemonset"
 _DISCOVERY = "the DaemonSet gpu-feature-discovery"
-_DAEMON_SETS = "the DaemonSets of the device plugin and GPU feature discovery"
+_ENGINE = "the DaemonSet nvidia-dcgm"
+_EXPORTER = "the DaemonSet nvidia-dcgm-exporter"
+_EXPORTER_SERVICE = "the Service nvidia-dcgm-exporter"
+_MONITORS = "the ServiceMonitors and the PrometheusRule of the exporters"
+_STATUS = "the DaemonSet nvidia-node-status-exporter"
+_DAEMON_SETS = "the DaemonSets of all components"
 _LABELLED = "on nodes with a label that names a configuration"
 _MIG_DEFAULT = (
     "never: it may be just the API server's default, and would remove every MIG layout; the label "
@@ -237,7 +242,9 @@ CLUSTER_POLICY: Fields = {
         {
             "rootFS": no_meaning("string", "gpustate works on the node itself, whose root is /"),
             "driverInstallDir": no_meaning("string", "the root of the driver container"),
-            "kubeletRootDir": no_meaning("string", "a mount of a pod", default="/var/lib/kubelet"),
+            "kubeletRootDir": in_objects(
+                "string", f"{_EXPORTER}: its mount of pod-resources", default="/var/lib/kubelet"
+            ),
         },
     ),
     **under(
@@ -345,35 +352,38 @@ CLUSTER_POLICY: Fields = {
     ),
     **under(
         "dcgm",
-        COMPONENT,
+        as_objects(_ENGINE, COMPONENT),
         {
-            "enabled": honoured("boolean", "dcgm, when it is true"),
-            "version": honoured("string", "dcgm.version"),
+            "enabled": honoured("boolean", f"dcgm, when it is true; when it is not set, {_ENGINE}"),
+            "version": honoured("string", f"dcgm.version, or the image of {_ENGINE}"),
         },
     ),
     "dcgm.hostPort": dead("integer", "the port is 5555", until="v24.3.0"),
     **under(
         "dcgmExporter",
-        COMPONENT,
-        under("serviceMonitor", SERVICE_MONITOR),
+        as_objects(_EXPORTER, COMPONENT),
+        under("serviceMonitor", as_objects(_MONITORS, SERVICE_MONITOR)),
         {
-            "enabled": honoured("boolean", "dcgm-exporter, when it is true"),
-            "version": honoured("string", "dcgm-exporter.version"),
-            "annotations": kubernetes("map[string]", POD_WHY),
+            "enabled": honoured(
+                "boolean", f"dcgm-exporter, when it is true; when it is not set, {_EXPORTER}"
+            ),
+            "version": honoured("string", f"dcgm-exporter.version, or the image of {_EXPORTER}"),
+            "annotations": in_objects("map[string]", _EXPORTER),
             "config.name": honoured("string", "dcgm-exporter.counters, from the ConfigMap"),
-            "enablePodLabels": kubernetes("boolean", "about labels of pods"),
-            "enablePodUID": kubernetes("boolean", "about labels of pods"),
-            "podLabelAllowlistRegex": kubernetes("list[string]", "about labels of pods"),
-            "hostPID": kubernetes("boolean", POD_WHY),
+            "enablePodLabels": in_objects("boolean", _EXPORTER),
+            "enablePodUID": in_objects("boolean", _EXPORTER),
+            "podLabelAllowlistRegex": in_objects("list[string]", _EXPORTER),
+            "hostPID": in_objects("boolean", _EXPORTER),
             "hpcJobMapping.enabled": honoured("boolean", "dcgm-exporter.job_mapping"),
             "hpcJobMapping.directory": honoured("string", "dcgm-exporter.job_mapping"),
-            "service.type": kubernetes("string", "a property of a Service"),
-            "service.internalTrafficPolicy": kubernetes("string", "a property of a Service"),
+            "service.type": in_objects("string", _EXPORTER_SERVICE),
+            "service.internalTrafficPolicy": in_objects("string", _EXPORTER_SERVICE),
         },
     ),
-    **_simple(
+    **under(
         "nodeStatusExporter",
-        "exports the results of the Operator's validator; use gpustate validate and gpustate health",
+        as_objects(_STATUS, COMPONENT),
+        {"enabled": in_objects("boolean", f"{_STATUS}, when it is true")},
     ),
     **_validator(),
     **_GDS,

@@ -1,7 +1,8 @@
 """Metrics that a document requests: the DCGM host engine and its exporter, as services of the host.
 
 Surprising: a ClusterPolicy enables both by default. They need packages, and ports that the Operator's own
-pods use as well, so gpustate sets them up only for an explicit ``enabled: true``.
+pods use as well, so gpustate sets them up only for an explicit ``enabled: true``. Otherwise they are pods, with
+``--cluster-objects`` (:mod:`gpustate.gpu_operator.exporters`).
 
 Sources:
     NVIDIA/gpu-operator v26.7: controllers/object_controls.go (TransformDCGMExporter: which host engine),
@@ -18,6 +19,7 @@ from gpustate.formats.words import quote
 from gpustate.gpu_operator.companions import CONFIG_MAP
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.driver import software_version
+from gpustate.gpu_operator.exporters import JOBS, NODE_STATUS, in_pods, on_hosts
 from gpustate.gpu_operator.operands import (
     left_out_note,
     missing_key_error,
@@ -26,8 +28,6 @@ from gpustate.gpu_operator.operands import (
 )
 
 COUNTERS_KEY = "dcgm-metrics.csv"
-#: Default folder of the exporter's job mapping.
-JOBS = "/var/lib/dcgm-exporter/job-mapping"
 _NUMBER = re.compile(r"\d+(?:\.\d+)+")
 
 
@@ -37,15 +37,14 @@ def desired_metrics(source: Source) -> Iterator[DesiredState]:
     Raises:
         PolicyError: an invalid version, or a ConfigMap that is missing or lacks its key.
     """
-    engine = source.enabled("dcgm", otherwise=False)
+    engine = on_hosts(source, "dcgm")
     if engine:
         state = DesiredState("dcgm")
         _give_version(source, state, "dcgm", 0)
         yield state
-    else:
-        source.note_unused("dcgm.enabled is not true", "dcgm.")
-    if not source.enabled("dcgmExporter", otherwise=False):
-        source.note_unused("dcgmExporter.enabled is not true", "dcgmExporter.")
+    for section in ("dcgm", "dcgmExporter", NODE_STATUS):
+        _note_unused(source, section)
+    if not on_hosts(source, "dcgmExporter"):
         return
     lacking = missing_reference(source, "dcgmExporter.config.name")
     if lacking is not None:
@@ -76,6 +75,23 @@ def desired_metrics(source: Source) -> Iterator[DesiredState]:
         given = folder.value if folder is not None and folder.value else JOBS
         state.set("job_mapping", given, source.place(folder or jobs))
     yield state
+
+
+def _note_unused(source: Source, name: str) -> None:
+    """Note the settings of a section that are not used where it runs."""
+    of_pods = [one for one in source.settings if one.path.startswith(f"{name}.")]
+    if on_hosts(source, name):
+        unused = [one.path for one in of_pods if one.field.objects]
+        why = (
+            f"{name}.enabled is true in the file, so it is a service of the nodes; without it, pods"
+        )
+        source.note_unused(why, *unused)
+        source.noted.update(unused)
+    elif source.kind == "gpucluster" or not in_pods(source, name):
+        source.note_unused(f"{name}.enabled is not true", f"{name}.")
+        source.noted.update(one.path for one in of_pods if one.field.objects)
+    else:
+        source.in_objects.update(one.path for one in of_pods)
 
 
 def _give_version(source: Source, state: DesiredState, section: str, which: int) -> None:

@@ -1,7 +1,7 @@
 """The support of every value of node feature discovery (NFD), a dependency of the Operator's chart.
 
-NFD is pods and a service account, and does not change a node. But three of its values decide whether
-labels, including those of the state ``gpu-labels``, reach a node: its worker has to run and to read
+Its objects are applied if the file itself has ``nfd.enabled: true`` (:mod:`gpustate.manifests.nfd`). Three of its values
+decide whether labels, including those of the state ``gpu-labels``, reach a node: its worker has to run and to read
 feature files (the source ``local``), and its master has to allow ``nvidia.com``.
 
 Sources:
@@ -13,10 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpustate.gpu_operator.blocks import Field, Fields, Support, kubernetes, under, with_support
+from gpustate.gpu_operator.blocks import (
+    Field,
+    Fields,
+    Support,
+    in_objects,
+    no_meaning,
+    under,
+    with_support,
+)
 
-_POD = "a pod of node feature discovery"
-_READ = "configures node feature discovery, which has to read the labels of gpu-labels"
+_POD = "the objects of node feature discovery"
+_READ = "the configuration of node feature discovery, which has to read the labels of gpu-labels"
 _DRAWN = "removed from the chart of node feature discovery"
 #: Values of the pods of all four programs.
 _ALL: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -34,7 +42,7 @@ _PROBE = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "failureThre
 
 
 def _some(kind: str, names: Iterable[str], detail: str = _POD) -> dict[str, Field]:
-    return {name: kubernetes(kind, detail) for name in names}
+    return {name: in_objects(kind, detail) for name in names}
 
 
 def _pods(*probes: str) -> dict[str, Field]:
@@ -122,11 +130,14 @@ def _table() -> dict[str, Field]:
     made: dict[str, Field] = {
         **_some("string", ("image.repository", "image.pullPolicy", "image.tag")),
         **_some("any", ("imagePullSecrets", "global")),
-        **_some("string", ("nameOverride", "fullnameOverride", "namespaceOverride")),
+        **_some("string", ("nameOverride", "fullnameOverride")),
+        "namespaceOverride": no_meaning("string", "the namespace is that of --namespace"),
         **_some("string", ("priorityClassName", "prometheus.scrapeInterval")),
         **_some("map[boolean]", ("featureGates",)),
         **_some("map[string]", ("prometheus.labels",)),
-        **_some("boolean", ("checksumValuesOnly", "postDeleteCleanup", "prometheus.enable")),
+        **_some("boolean", ("prometheus.enable",)),
+        "checksumValuesOnly": no_meaning("boolean", "pods always follow the configuration alone"),
+        "postDeleteCleanup": no_meaning("boolean", "a hook of Helm"),
         **under("master", _MASTER),
         **under("worker", _WORKER),
         **under("topologyUpdater", _TOPOLOGY),

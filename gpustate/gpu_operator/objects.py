@@ -14,18 +14,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpustate.errors import PolicyError
-from gpustate.gpu_operator import history
+from gpustate.gpu_operator import dra, exporters, history
+from gpustate.gpu_operator.components import IMAGE, OF_CHART, component, reference, texts, value
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import plain
-from gpustate.gpu_operator.helm import is_null
+from gpustate.gpu_operator.helm import deploys_dra
 from gpustate.gpu_operator.operands import (
+    layout_by_label,
     mig_strategy,
     missing_reference,
     require_config_map,
 )
 from gpustate.gpu_operator.runtime import cdi_by_default
-from gpustate.manifests.build import DISCOVERY, PLUGIN
+from gpustate.manifests import nfd
+from gpustate.manifests.components import PARTS
 from gpustate.manifests.settings import (
     RESERVED_LABELS,
     ClusterObjects,
@@ -34,8 +36,6 @@ from gpustate.manifests.settings import (
     Pods,
 )
 
-_POLICIES = ("Always", "IfNotPresent", "Never")
-_PARTS = ("repository", "image", "version")
 _CONFIG = "devicePlugin.config.name"
 _BY_ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _BY_MOUNT = "accept-nvidia-visible-devices-as-volume-mounts"
@@ -48,10 +48,13 @@ def images(release: str = "") -> dict[str, str]:
         NVIDIA/gpu-operator, each release: deployments/gpu-operator/values.yaml.
     """
     table = history.chart_defaults(release)
-    return {
-        name: _reference(*(str(table.get(f"{name}.{part}", "")) for part in _PARTS))
-        for name in (PLUGIN, DISCOVERY)
-    }
+    found: dict[str, str] = {}
+    for part in PARTS:
+        pieces = {piece: str(table.get(f"{part.name}.{piece}", "")) for piece in IMAGE}
+        if part.name in OF_CHART:
+            pieces["version"] = pieces["version"] or release or history.newest()
+        found[part.name] = reference(*pieces.values())
+    return found
 
 
 def cluster_objects(source: Source, states: Iterable[DesiredState]) -> ClusterObjects:
@@ -64,80 +67,85 @@ def cluster_objects(source: Source, states: Iterable[DesiredState]) -> ClusterOb
     Raises:
         PolicyError: an image that is set in part only.
     """
+    if source.kind == "gpucluster" or (source.kind == "helm" and deploys_dra(source)):
+        return _with_dra(source)
     cdi = source.enabled("cdi", otherwise=cdi_by_default(source))
     strategy = "cdi-annotations,cdi-cri" if cdi else _strategy_without_cdi(states)
     mig, _ = mig_strategy(source)
     made = ClusterObjects(
         privileged_namespace=source.enabled("psa", otherwise=False),
-        device_plugin=_component(source, PLUGIN),
-        feature_discovery=_component(source, DISCOVERY),
+        device_plugin=_by_default(source, "devicePlugin"),
+        feature_discovery=_by_default(source, "gfd"),
         config=_plugin_config(source),
         device_list_strategy=strategy,
         cdi=cdi,
         gdrcopy=source.enabled("gdrcopy", otherwise=False),
         gds=source.enabled("gds", otherwise=False),
         mig_strategy=mig,
+        mig=layout_by_label(source),
+        dcgm=exporters.engine(source),
+        dcgm_exporter=exporters.exporter(source),
+        node_status_exporter=exporters.node_status(source),
         pods=_pods(source),
     )
-    runtime_class = _value(source, "operator.runtimeClass")
-    root = _value(source, "devicePlugin.mps.root")
+    if source.kind == "helm":
+        made = replace(
+            made,
+            node_feature_discovery=_feature_discovery(source),
+            module_rules=bool(value(source, "nfd.nodefeaturerules")),
+        )
+    runtime_class = value(source, "operator.runtimeClass")
+    root = value(source, "devicePlugin.mps.root")
+    kubelet = value(source, "hostPaths.kubeletRootDir")
     return replace(
         made,
         runtime_class=str(runtime_class or made.runtime_class),
         mps_root=str(root or made.mps_root),
+        kubelet_root=str(kubelet or made.kubelet_root),
     )
 
 
-def _value(source: Source, path: str) -> Any:
-    """The value at a path as plain data, or the chart's default; ``None`` without both."""
-    item = source.spec.get(*path.split("."))
-    if item is not None:
-        return plain(item)
-    if source.kind != "helm" or is_null(source.spec, path):
+def _with_dra(source: Source) -> ClusterObjects:
+    """The objects of a GPUCluster, which has no device plugin."""
+    absent = Component(enabled=False)
+    made = ClusterObjects(
+        privileged_namespace=source.enabled("psa", otherwise=False),
+        runtime_class="",
+        device_plugin=absent,
+        feature_discovery=absent,
+        dra_driver=dra.driver(source),
+        dcgm=exporters.engine(source),
+        dcgm_exporter=exporters.exporter(source),
+        pods=_pods(source),
+    )
+    kubelet = value(source, "hostPaths.kubeletRootDir")
+    return replace(made, kubelet_root=str(kubelet or made.kubelet_root))
+
+
+def _feature_discovery(source: Source) -> Mapping[str, Any] | None:
+    """Values of node feature discovery; ``None`` unless the file itself asks for it."""
+    if not source.enabled("nfd", otherwise=False):
+        prefix = f"{nfd.NAME}."
+        why = "nfd.enabled is not true in the file, so node feature discovery is not installed"
+        source.note_unused(why, prefix)
         return None
-    given, value = history.chart_default(path, mapping=True, release=source.release)
-    return value if given else None
+    of_chart: dict[str, Any] = {}
+    for path, default in history.chart_defaults(source.release).items():
+        if path.startswith(f"{nfd.NAME}."):
+            *above, key = path.split(".")[1:]
+            section = of_chart
+            for name in above:
+                section = section.setdefault(name, {})
+            section[key] = default
+    own = source.spec.get(nfd.NAME)
+    shared = source.spec.get("global")
+    found = nfd.merged(of_chart, {} if own is None else plain(own))
+    return found if shared is None else {**found, "global": plain(shared)}
 
 
-def _component(source: Source, name: str) -> Component:
-    policy = str(_value(source, f"{name}.imagePullPolicy") or "")
-    variables = _value(source, f"{name}.env") or []
-    return Component(
-        enabled=source.enabled(name, otherwise=True),
-        image=_image(source, name),
-        image_pull_policy=policy if policy in _POLICIES else "IfNotPresent",
-        image_pull_secrets=tuple(map(str, _value(source, f"{name}.imagePullSecrets") or ())),
-        resources=_value(source, f"{name}.resources") or {},
-        args=tuple(map(str, _value(source, f"{name}.args") or ())),
-        env={str(one["name"]): str(one.get("value") or "") for one in variables},
-        host_network=bool(_value(source, f"{name}.hostNetwork")),
-    )
-
-
-def _image(source: Source, name: str) -> str:
-    """The reference that the file sets; empty if it sets none.
-
-    Raises:
-        PolicyError: the Operator cannot make a reference of it either.
-    """
-    parts = {part: str(_value(source, f"{name}.{part}") or "") for part in _PARTS}
-    if all(parts.values()):
-        return _reference(*parts.values())
-    given = [part for part, value in parts.items() if value]
-    if given in ([], ["image"]):
-        return parts["image"]
-    missing = ", ".join(f"{name}.{part}" for part in _PARTS if not parts[part])
-    section = source.spec.get(name) or source.spec
-    raise PolicyError(
-        f"{name} sets {' and '.join(given)} of its image, without {missing}",
-        place=source.place(section),
-        fix="set repository, image and version, or image alone as the complete reference",
-    )
-
-
-def _reference(repository: str, image: str, version: str) -> str:
-    mark = "@" if version.startswith("sha256:") else ":"
-    return f"{repository}/{image}{mark}{version}" if repository and image and version else ""
+def _by_default(source: Source, name: str) -> Component:
+    """A component that runs unless the file disables it."""
+    return component(source, name, enabled=source.enabled(name, otherwise=True))
 
 
 def _strategy_without_cdi(states: Iterable[DesiredState]) -> str:
@@ -162,7 +170,7 @@ def _plugin_config(source: Source) -> PluginConfig | None:
 
 
 def _pods(source: Source) -> Pods:
-    labels: Mapping[str, Any] = _value(source, "daemonsets.labels") or {}
+    labels = texts(source, "daemonsets.labels")
     reserved = sorted(set(labels) & set(RESERVED_LABELS))
     if reserved:
         section = source.spec.get("daemonsets", "labels") or source.spec
@@ -171,17 +179,14 @@ def _pods(source: Source) -> Pods:
             f"{', '.join(reserved)}: it selects the pods"
         )
     made = Pods(
-        labels={key: str(value) for key, value in labels.items() if key not in RESERVED_LABELS},
-        annotations={
-            key: str(value)
-            for key, value in (_value(source, "daemonsets.annotations") or {}).items()
-        },
-        security_context=_value(source, "daemonsets.podSecurityContext") or {},
-        update_strategy=str(_value(source, "daemonsets.updateStrategy") or "RollingUpdate"),
+        labels={key: text for key, text in labels.items() if key not in RESERVED_LABELS},
+        annotations=texts(source, "daemonsets.annotations"),
+        security_context=value(source, "daemonsets.podSecurityContext") or {},
+        update_strategy=str(value(source, "daemonsets.updateStrategy") or "RollingUpdate"),
     )
-    tolerations = _value(source, "daemonsets.tolerations")
-    priority = _value(source, "daemonsets.priorityClassName")
-    unavailable = str(_value(source, "daemonsets.rollingUpdate.maxUnavailable") or "")
+    tolerations = value(source, "daemonsets.tolerations")
+    priority = value(source, "daemonsets.priorityClassName")
+    unavailable = str(value(source, "daemonsets.rollingUpdate.maxUnavailable") or "")
     return replace(
         made,
         tolerations=tuple(tolerations) if tolerations else made.tolerations,

@@ -157,19 +157,17 @@ def _mig(source: Source) -> Iterator[DesiredState]:
         return
     _note_on_default(source, bool(labels))
     if not labels:
-        why = f"no Node next to the file has the label {nodelabels.MIG}"
+        why = (
+            f"no Node next to the file has the label {nodelabels.MIG}; the labels of a cluster's Nodes "
+            "count where gpustate has access to it"
+        )
         source.note_unused(why, "migManager.", but=("migManager.enabled",))
         return
+    state = _layout(source)
     # Any name in the file: on nodes without the label the state is absent.
-    state = DesiredState("mig", {"config": min(one.value for one in labels), "only": NOWHERE})
-    name = source.spec.get("migManager", "config", "name")
-    text, path = None, ""
-    if name is not None and name.value and not _made_by_operator(source, name):
-        text, path = _mig_text(source, name)
-        state.set("file", path, source.place(name))
-        state.set("contents", {path: text}, source.place(name))
-    _clients(source, state)
-    _reboots(source, state)
+    state.parameters.update(config=min(one.value for one in labels), only=NOWHERE)
+    path = state.parameters.get("file", "")
+    text = state.parameters.get("contents", {}).get(path)
     file = builtin.config_file() if text is None else mig_config.read(text, path)
     for label in labels:
         try:
@@ -183,6 +181,48 @@ def _mig(source: Source) -> Iterator[DesiredState]:
         # Present on this node, absent everywhere else.
         source.for_node(label, "mig", config=label.value, only=None)
     yield state
+
+
+def _layout(source: Source) -> DesiredState:
+    """The state ``mig`` without the name of a layout."""
+    state = DesiredState("mig")
+    name = source.spec.get("migManager", "config", "name")
+    if name is not None and name.value and not _made_by_operator(source, name):
+        text, path = _mig_text(source, name)
+        state.set("file", path, source.place(name))
+        state.set("contents", {path: text}, source.place(name))
+    _clients(source, state)
+    _reboots(source, state)
+    return state
+
+
+def layout_by_label(source: Source) -> dict[str, Any] | None:
+    """Parameters of the state ``mig`` for a Node whose label names a layout; ``None``: none are applied.
+
+    They are the same as beside a Node in the file, where their notes are made.
+    """
+    references = ("migManager.config.name", "migManager.gpuClientsConfig.name")
+    name = source.spec.get(*references[0].split("."))
+    lacking = missing_reference(source, references[0]) is not None
+    if lacking and name is not None and _made_by_operator(source, name):
+        lacking = False
+    if not source.enabled("migManager", otherwise=True) or lacking:
+        return None
+    if missing_reference(source, references[1]) is not None:
+        return None
+    noted, notes = set(source.noted), len(source.notes)
+    try:
+        state = _layout(source)
+        file = state.parameters.get("file")
+        text = state.parameters.get("contents", {}).get(file) if file else None
+        layouts = builtin.config_file() if text is None else mig_config.read(text, str(file))
+    except PolicyError as error:
+        words = f"labels {nodelabels.MIG} of a cluster's Nodes are not carried out: {error}"
+        source.notes[notes:] = [words]  # an error only beside a Node with the label
+        return None
+    del source.notes[notes:]
+    source.noted.intersection_update(noted)
+    return {**state.parameters, "config": next(iter(layouts.configs))}
 
 
 def _note_on_default(source: Source, labelled: bool) -> None:

@@ -53,8 +53,8 @@ from gpustate.gpu_operator.references import ReferenceResolver
 from gpustate.gpu_operator.runtime import desired_links, desired_runtime, desired_validator
 from gpustate.manifests import ClusterObjects
 
-#: Enabled by default, and without effect on a node or without a state yet.
-_ON_BY_DEFAULT = ("dcgm", "dcgmExporter")
+#: Enabled by default, as pods.
+_ON_BY_DEFAULT = ("devicePlugin", "dcgm", "dcgmExporter")
 _OF_DRIVER = ("driver.", "gds.", "gdrcopy.")
 #: Allowed top-level keys of an object.
 _HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
@@ -254,7 +254,7 @@ class _Reader:
                 "and not changed"
             )
         states = (*_dra_stack(driver), *desired_metrics(source))
-        return self._reading("gpucluster", item, source, states, ())
+        return self._reading("gpucluster", item, source, states, (), objects=True)
 
     def _helm(self, item: Item) -> Reading:
         source = self._source(item, HELM, "helm")
@@ -281,7 +281,8 @@ class _Reader:
                 "not part of a GPUCluster", "toolkit.", "cdi.", "operator.runtimeClass"
             )
             states = (*_dra_stack(driver), *desired_metrics(source))
-            return self._reading("helm", item, source, states, ())
+            return self._reading("helm", item, source, states, (), objects=True)
+        source.note_unused("gpuCluster.deployCR is not true", "draDriver.")
         states = with_machines(source, lambda: _stack(source, driver))
         # The chart disables dcgm, unless null removes its default.
         of_chart = bool(source.chart_default("dcgm.enabled"))
@@ -403,13 +404,8 @@ class _Reader:
         silent = [name for name in on if source.spec.get(name, "enabled") is None]
         if silent:
             source.notes.append(
-                f"{self.file}: enabled in the Operator by default, and not set up by gpustate: "
-                f"{', '.join(silent)}"
-            )
-        if objects and source.spec.get("devicePlugin", "enabled") is None:
-            source.notes.append(
                 f"{self.file}: enabled in the Operator by default, and set up only with "
-                "--cluster-objects: devicePlugin"
+                f"--cluster-objects: {', '.join(silent)}"
             )
         settings = cluster_objects(source, states) if objects else None
         notes = (*source.notes, *notes_on(source))

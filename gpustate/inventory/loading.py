@@ -21,6 +21,7 @@ from gpustate.inventory import (
     connection,
     executable,
     ini,
+    kubernetes,
     plain,
     pyinfra_,
     pyinfra_connection,
@@ -66,15 +67,17 @@ def load(
     exclude: str | None = None,
     known_hosts: str | None = None,
     vault: Vault | None = None,
+    empty: bool = False,
 ) -> Inventory:
     """Read an inventory.
 
     Args:
-        source: a file, a directory, or a list of nodes with at least one comma.
+        source: a file, a directory, a list of nodes with at least one comma, or ``kubernetes:KUBECONFIG``.
         limit: a pattern that selects nodes.
         exclude: a pattern that excludes nodes.
         known_hosts: a file of host keys for all nodes, overriding the inventory.
         vault: decrypts values of Ansible Vault on demand.
+        empty: clusters without a Node with GPUs are no error.
 
     Raises:
         InventoryError: an error in the inventory, with file and line if known.
@@ -83,6 +86,9 @@ def load(
     store = Store()
     base = _read(store, source, vault)
     store.finish()
+    clusters = tuple((one.path, one.context) for one in store.clusters)
+    if not store.nodes and clusters and empty:
+        return Inventory(source, notes=tuple(store.notes), clusters=clusters)
     if not store.nodes:
         raise InventoryError("contains no node", place=source, fix="add a node to it")
     names = list(store.nodes)
@@ -113,6 +119,7 @@ def load(
         restrict(groups, kept),
         tuple(store.notes),
         frozenset(names),
+        clusters,
         lambda name: built(name) if name in store.nodes else None,
     )
 
@@ -128,6 +135,9 @@ def _read(store: Store, source: str, vault: Vault) -> str | None:
         _file(store, source, vault)
         # pyinfra has only group_data/, which its reader has read.
         return None if _is_pyinfra(source) else os.path.dirname(source)
+    if source == kubernetes.NAME or source.startswith(kubernetes.PREFIX):
+        kubernetes.fill_source(store, source)
+        return None
     if source.startswith("@"):
         pyinfra_.fill_list(store, source)
         return None
@@ -182,6 +192,8 @@ def _file(store: Store, path: str, vault: Vault, *, among_others: bool = False) 
         document = parse(text, path)
         if isinstance(document.data, dict) and "_meta" in document.data:
             executable.fill_from(store, document.data, path, path)
+        elif kubernetes.is_ours(document.data):
+            kubernetes.fill(store, document)
         else:
             yaml_.fill(store, document)
     else:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.errors import InventoryError
 from gpustate.formats.words import quote, quote_name
 from gpustate.inventory.documents import Document
@@ -55,6 +56,8 @@ class Store:
         self.groups: dict[str, Group] = {"all": Group("all"), "ungrouped": Group("ungrouped")}
         self.nodes: dict[str, Node] = {}
         self.notes: dict[str, None] = {}
+        #: Clusters that were read.
+        self.clusters: dict[Kubeconfig, None] = {}
         self._places: dict[int, tuple[Any, Mapping[tuple[str, ...], str]]] = {}
         self._parents: dict[str, list[str]] = {}
         self._closures: dict[tuple[str, ...], tuple[str, ...]] = {}

@@ -1,11 +1,32 @@
-"""Kubernetes objects of a policy as plain data: the device plugin and what it needs. Pure.
+"""Kubernetes objects of a policy as plain data: the components of a cluster. Pure.
 
-``settings`` is what a policy decides, ``build`` turns it into objects in the order of their application,
-``daemonsets`` and ``rbac`` contain the parts, ``kinds`` lists the kinds, and ``differences`` compares two objects.
+``settings`` is what a policy decides, ``build`` turns it into objects in the order of their application, ``components``
+has a module for each component, ``pods`` and ``rbac`` are what they share, ``kinds`` lists the kinds, and ``differences``
+compares two objects.
 """
 
 from __future__ import annotations
 
-from gpustate.manifests.settings import ClusterObjects, Component, PluginConfig, Pods
+from gpustate.manifests.settings import (
+    ClusterObjects,
+    Component,
+    Container,
+    Counters,
+    DraDriver,
+    Exporter,
+    Monitor,
+    PluginConfig,
+    Pods,
+)
 
-__all__ = ["ClusterObjects", "Component", "PluginConfig", "Pods"]
+__all__ = [
+    "ClusterObjects",
+    "Component",
+    "Container",
+    "Counters",
+    "DraDriver",
+    "Exporter",
+    "Monitor",
+    "PluginConfig",
+    "Pods",
+]

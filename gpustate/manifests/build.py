@@ -5,21 +5,22 @@ The result depends on the settings alone, and is in the order of application: wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from gpustate.errors import PolicyError
-from gpustate.manifests import daemonsets, rbac
-from gpustate.manifests.kinds import OWNER, order
+from gpustate.manifests import nfd
+from gpustate.manifests.components import PARTS
+from gpustate.manifests.components.part import by_claim
+from gpustate.manifests.kinds import order
+from gpustate.manifests.ownership import OWNER
 from gpustate.manifests.settings import ClusterObjects, Component
 
 Json = dict[str, Any]
 
-#: Names of the components in a ClusterPolicy, by which images are looked up.
-PLUGIN, DISCOVERY = "devicePlugin", "gfd"
 _POD_SECURITY = "pod-security.kubernetes.io/"
+#: Of a namespace in which claims may be for devices that others use.
+_ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
 
 
 def build(settings: ClusterObjects, images: Mapping[str, str]) -> list[Json]:
@@ -36,32 +37,23 @@ def build(settings: ClusterObjects, images: Mapping[str, str]) -> list[Json]:
     return sorted(found, key=order)
 
 
-def node_labels(settings: ClusterObjects) -> dict[str, str]:
-    """Labels of the Nodes on which the pods run."""
-    found = {"nvidia.com/gpu.present": "true"}
-    if settings.device_plugin.enabled:
-        found[daemonsets.DEPLOY_PLUGIN] = "true"
-    if settings.feature_discovery.enabled:
-        found[daemonsets.DEPLOY_DISCOVERY] = "true"
-    return found
+def node_labels(settings: ClusterObjects, states: Collection[str] = ()) -> dict[str, str]:
+    """Labels of a Node, by which the pods run there.
 
-
-def shares_by_mps(settings: ClusterObjects) -> bool:
-    """Whether a configuration shares GPUs by MPS, which needs a daemon on the nodes."""
-    data = settings.config.data if settings.config is not None else None
-    for text in (data or {}).values():
-        try:
-            parsed = yaml.safe_load(text)
-        except yaml.YAMLError:
-            continue  # the reader of the policy reports it
-        sharing = parsed.get("sharing") if isinstance(parsed, dict) else None
-        if isinstance(sharing, dict) and sharing.get("mps"):
-            return True
-    return False
+    Args:
+        settings: of the policy.
+        states: of the node; what runs as a service of it does not run as pods.
+    """
+    used = (
+        by_claim(settings, part.node_label) if part.claims else part.node_label
+        for part in PARTS
+        if part.settings(settings).enabled and part.host_state not in states
+    )
+    return {"nvidia.com/gpu.present": "true", **dict.fromkeys(used, "true")}
 
 
 def _objects(settings: ClusterObjects, images: Mapping[str, str]) -> Iterator[Json]:
-    namespace, config = settings.namespace, settings.config
+    config = settings.config
     yield _namespace(settings)
     if settings.runtime_class:
         yield {
@@ -75,28 +67,24 @@ def _objects(settings: ClusterObjects, images: Mapping[str, str]) -> Iterator[Js
         yield {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": config.name, "namespace": namespace},
+            "metadata": {"name": config.name, "namespace": settings.namespace},
             "data": dict(sorted(config.data.items())),
         }
-    configured = config is not None
-    if settings.device_plugin.enabled:
-        image = _image(settings.device_plugin, PLUGIN, images)
-        account = daemonsets.PLUGIN_ACCOUNT
-        yield from rbac.of_device_plugin(account, namespace, config=configured)
-        yield daemonsets.device_plugin(settings, image)
-        if shares_by_mps(settings):
-            yield daemonsets.mps_daemon(settings, image)
-    if settings.feature_discovery.enabled:
-        image = _image(settings.feature_discovery, DISCOVERY, images)
-        account = daemonsets.DISCOVERY_ACCOUNT
-        yield from rbac.of_feature_discovery(account, namespace, config=configured)
-        yield daemonsets.feature_discovery(settings, image)
+    yield from nfd.objects(
+        settings.node_feature_discovery, settings.namespace, rules=settings.module_rules
+    )
+    for part in PARTS:
+        component = part.settings(settings)
+        if component.enabled:
+            yield from part.objects(settings, _image(component, part.name, images))
 
 
 def _namespace(settings: ClusterObjects) -> Json:
     labels: dict[str, str] = {}
     if settings.privileged_namespace:
         labels = {f"{_POD_SECURITY}{mode}": "privileged" for mode in ("audit", "enforce", "warn")}
+    if settings.dra_driver.enabled:
+        labels[_ADMIN_ACCESS] = "true"
     return {
         "apiVersion": "v1",
         "kind": "Namespace",

@@ -71,12 +71,3 @@ def _by_name(value: Any) -> dict[str, Any] | None:
         return None
     found = {str(one.get("name", "")): one for one in value}
     return found if len(found) == len(value) and "" not in found else None
-
-
-def owned_fields(item: Json, manager: str) -> Any:
-    """The fields of an object that a manager has applied; ``None`` if it has applied none."""
-    for entry in item["metadata"].get("managedFields") or ():
-        applied = entry.get("operation") == "Apply" and not entry.get("subresource")
-        if entry.get("manager") == manager and applied:
-            return entry.get("fieldsV1")
-    return None

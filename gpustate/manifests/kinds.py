@@ -1,4 +1,4 @@
-"""Kinds of objects, and the labels by which gpustate recognises its own."""
+"""Kinds of objects: their names, and the order of their application."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ class Kind:
         version: its apiVersion.
         plural: its resource.
         namespaced: whether it is in a namespace.
+        without: what to do about a cluster that lacks the kind; empty for kinds that every cluster has.
+        large: its objects are so large that only those of interest are read.
     """
 
     name: str
     version: str
     plural: str
     namespaced: bool
+    without: str = ""
+    large: bool = False
 
     @property
     def group(self) -> str:
@@ -31,9 +35,39 @@ class Kind:
         return self.version.rpartition("/")[0]
 
 
+_PROMETHEUS = "install prometheus-operator, or set dcgmExporter.serviceMonitor.enabled to false"
+_DRA = "dynamic resource allocation needs Kubernetes 1.34 or newer"
 #: In the order of their application; they are deleted in the opposite order.
 KINDS = (
+    Kind(
+        "CustomResourceDefinition",
+        "apiextensions.k8s.io/v1",
+        "customresourcedefinitions",
+        namespaced=False,
+        large=True,
+    ),
     Kind("Namespace", "v1", "namespaces", namespaced=False),
+    Kind(
+        "DeviceClass",
+        "resource.k8s.io/v1",
+        "deviceclasses",
+        namespaced=False,
+        without=_DRA,
+    ),
+    Kind(
+        "ValidatingAdmissionPolicy",
+        "admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicies",
+        namespaced=False,
+        without=_DRA,
+    ),
+    Kind(
+        "ValidatingAdmissionPolicyBinding",
+        "admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicybindings",
+        namespaced=False,
+        without=_DRA,
+    ),
     Kind("RuntimeClass", "node.k8s.io/v1", "runtimeclasses", namespaced=False),
     Kind("ServiceAccount", "v1", "serviceaccounts", namespaced=True),
     Kind("ConfigMap", "v1", "configmaps", namespaced=True),
@@ -46,17 +80,50 @@ KINDS = (
     ),
     Kind("Role", "rbac.authorization.k8s.io/v1", "roles", namespaced=True),
     Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings", namespaced=True),
+    Kind(
+        "ResourceClaimTemplate",
+        "resource.k8s.io/v1",
+        "resourceclaimtemplates",
+        namespaced=True,
+        without=_DRA,
+    ),
+    Kind("Service", "v1", "services", namespaced=True),
+    Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies", namespaced=True),
+    Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets", namespaced=True),
+    Kind("Deployment", "apps/v1", "deployments", namespaced=True),
     Kind("DaemonSet", "apps/v1", "daemonsets", namespaced=True),
+    Kind(
+        "NodeFeatureRule",
+        "nfd.k8s-sigs.io/v1alpha1",
+        "nodefeaturerules",
+        namespaced=False,
+        without="install node feature discovery, or set nfd.nodefeaturerules to false",
+    ),
+    Kind(
+        "ServiceMonitor",
+        "monitoring.coreos.com/v1",
+        "servicemonitors",
+        namespaced=True,
+        without=_PROMETHEUS,
+    ),
+    Kind(
+        "PrometheusRule",
+        "monitoring.coreos.com/v1",
+        "prometheusrules",
+        namespaced=True,
+        without=_PROMETHEUS,
+    ),
+    Kind(
+        "PodMonitor",
+        "monitoring.coreos.com/v1",
+        "podmonitors",
+        namespaced=True,
+        without="install prometheus-operator, or set node-feature-discovery.prometheus.enable to false",
+    ),
 )
 #: Nodes are labelled, never created or deleted.
 NODE = Kind("Node", "v1", "nodes", namespaced=False)
 BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in (*KINDS, NODE)}
-
-#: Labels of every object that gpustate has created.
-OWNER: Mapping[str, str] = {
-    "app.kubernetes.io/managed-by": "gpustate",
-    "gpustate.io/owner": "cluster-objects",
-}
 
 #: Kind and name; every namespaced object is in one and the same namespace.
 Key = tuple[str, str]
@@ -65,12 +132,6 @@ Key = tuple[str, str]
 def key(item: Json) -> Key:
     """Kind and name of an object."""
     return item["kind"], item["metadata"]["name"]
-
-
-def is_owned(item: Json) -> bool:
-    """Whether an object has the labels of gpustate's own."""
-    labels = item["metadata"].get("labels") or {}
-    return all(labels.get(name) == value for name, value in OWNER.items())
 
 
 def title(item: Json) -> str:

@@ -1,24 +1,34 @@
 """Apply a plan of a cluster's objects, and verify the result by reading again.
 
 Objects are applied in order, removed ones deleted in the opposite order. A namespace is deleted only if nothing of
-others is in it.
+others is in it, and a custom resource definition only if others have no objects of it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import ClusterError
-from gpustate.manifests.kinds import BY_NAME, Kind, is_owned, title
+from gpustate.manifests.kinds import BY_NAME, Kind, key, title
+from gpustate.manifests.ownership import MissingKind, is_owned
 from gpustate.reconcile import readiness
-from gpustate.reconcile.planning import PENDING, Action, Change, Objects, Target, plan
+from gpustate.reconcile.planning import (
+    PENDING,
+    Action,
+    Change,
+    Objects,
+    Target,
+    disowned,
+    plan,
+)
 
 Json = dict[str, Any]
 
 _POLL_S = 1.0
+_WORKLOADS = ("Deployment", "DaemonSet")
 _PODS = Kind("Pod", "v1", "pods", namespaced=True)
 #: What people put into a namespace; what has a controller goes with it.
 _CONTENT = (
@@ -47,7 +57,7 @@ class Applied:
     Args:
         changes: what was done, or refused.
         failures: what went wrong, or does not hold afterwards.
-        unready: DaemonSets that were not rolled out in time, and why.
+        unready: workloads that were not rolled out in time, and why.
         notes: what was kept, and why.
     """
 
@@ -64,7 +74,7 @@ class Applier:
     Args:
         objects: of the cluster.
         target: what should be there.
-        timeout_s: seconds within which DaemonSets are rolled out, and removed objects are gone.
+        timeout_s: seconds within which workloads are rolled out, and removed objects are gone.
         say: called with what is being done.
         stop: polled; once true, nothing more is written or waited for.
         sleep, clock: wait, and the time in seconds.
@@ -108,8 +118,15 @@ class Applier:
             return change
         self.say(f"{change.action} {title(change.item)}")
         if change.action is not Action.DELETE:
-            self.objects.apply(change.item, force=self.target.force)
+            self._apply(change.item)
             return change
+        if change.item["kind"] == "CustomResourceDefinition":
+            others = self._others_of(change.item)
+            if others:
+                done.notes.append(f"{title(change.item)} is kept, because others use it: {others}")
+                item = disowned(change.item)
+                self.objects.apply(item, force=True)
+                return Change(item, Action.RELEASE, reason=f"kept: {others}")
         if change.item["kind"] == "Namespace":
             others = self._others_in(change.item["metadata"]["name"])
             if others:
@@ -121,6 +138,31 @@ class Applier:
         self.objects.delete(change.item)
         return change
 
+    def _apply(self, item: Json) -> None:
+        """Apply an object; the API server serves a kind a moment after its definition was created."""
+        end = self.clock() + self.timeout_s
+        while True:
+            try:
+                self.objects.apply(item, force=self.target.force)
+                return
+            except MissingKind:
+                if self.clock() > end or self.stop():
+                    raise
+            self.sleep(_POLL_S)
+
+    def _others_of(self, definition: Json) -> str:
+        """Objects of a kind that are not gpustate's, nor its pods'; empty if its definition can go."""
+        spec = definition["spec"]
+        group, names = spec["group"], spec["names"]
+        version = next(one["name"] for one in spec["versions"] if one["storage"])
+        namespaced = spec["scope"] == "Namespaced"
+        kind = Kind(names["kind"], f"{group}/{version}", names["plural"], namespaced=namespaced)
+        return _short(
+            title(item)
+            for item in self.objects.list(kind, "*")
+            if not is_owned(item) and not item["metadata"].get("ownerReferences")
+        )
+
     def _others_in(self, namespace: str) -> str:
         """What is in a namespace and not gpustate's; empty if it can go."""
         found: list[str] = []
@@ -129,7 +171,7 @@ class Applier:
                 own = (kind.name, item["metadata"]["name"]) in _BUILT_IN or is_owned(item)
                 if not own and not item["metadata"].get("ownerReferences"):
                     found.append(title(item))
-        return ", ".join([*found[:5], *(["..."] if found[5:] else [])])
+        return _short(found)
 
     def _verify(self, done: Applied) -> None:
         """Read again: nothing may be left to change."""
@@ -148,21 +190,23 @@ class Applier:
         ]
 
     def _is_left(self, change: Change) -> bool:
-        if change.action in (Action.UNCHANGED, Action.FOREIGN):
+        if change.action in (Action.UNCHANGED, Action.FOREIGN, Action.SKIPPED):
             return False
         # A deleted object may take a while; waiting for it is only useful when all are to go.
         deleting = bool(change.item["metadata"].get("deletionTimestamp"))
         return not (deleting and not self.target.absent)
 
     def _wait_for_pods(self) -> list[str]:
-        """Wait for the DaemonSets of the target; return those that are not rolled out, and why."""
-        names = [one["metadata"]["name"] for one in self.target.items if one["kind"] == "DaemonSet"]
+        """Wait for the workloads of the target; return those that are not rolled out, and why."""
+        names = [key(one) for one in self.target.items if one["kind"] in _WORKLOADS]
+        kinds = [BY_NAME[kind] for kind in dict.fromkeys(kind for kind, _ in names)]
         end = self.clock() + self.timeout_s
         announced = ""
         while True:
             found = {
-                one["metadata"]["name"]: one
-                for one in self.objects.list(BY_NAME["DaemonSet"], self.target.namespace)
+                key(one): one
+                for kind in kinds
+                for one in self.objects.list(kind, self.target.namespace)
             }
             left = {
                 name: words
@@ -186,3 +230,9 @@ class Applier:
                 f"{words} after {self.timeout_s:.0f} s" + "".join(f"; {one}" for one in why[:3])
             )
         return lines
+
+
+def _short(titles: Iterable[str]) -> str:
+    """The first of many objects."""
+    found = list(titles)
+    return ", ".join([*found[:5], *(["..."] if found[5:] else [])])

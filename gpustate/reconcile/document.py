@@ -21,6 +21,7 @@ _SIGNS = {
     Action.RELEASE: ("-", "yellow"),
     Action.UNCHANGED: ("=", "green"),
     Action.FOREIGN: ("=", "dim"),
+    Action.SKIPPED: ("!", "yellow"),
     Action.REFUSED: ("x", "red"),
 }
 _LONGEST = 200
@@ -94,8 +95,12 @@ def lines(data: Mapping[str, Any], *, whole: bool = False) -> Iterator[list[tupl
     quiet = (Action.UNCHANGED.value, Action.FOREIGN.value)
     same = sum(one["action"] in quiet for one in objects)
     yield [("cluster: ", "bold"), (f"{data['server']}, namespace {data['namespace']}", "")]
+    skipped: dict[str, list[str]] = {}
     for one in objects:
         if one["action"] in quiet and not whole:
+            continue
+        if one["action"] == Action.SKIPPED.value:
+            skipped.setdefault(one["reason"], []).append(one["object"])
             continue
         sign, style = _SIGNS[Action(one["action"])]
         yield [(f"  {sign} {one['object']}", style), (f"  {one['action']}", "dim")]
@@ -104,6 +109,9 @@ def lines(data: Mapping[str, Any], *, whole: bool = False) -> Iterator[list[tupl
             yield [(f"      {change['field']}: {before} -> {after}", "")]
         if one.get("reason"):
             yield [(f"      {one['reason']}", "")]
+    sign, style = _SIGNS[Action.SKIPPED]
+    for reason, names in skipped.items():
+        yield [(f"  {sign} {', '.join(names)}", style), (f"  skipped: {reason}", "")]
     if same and not whole:
         yield [(f"  {same} unchanged", "dim")]
     for name, style in (("failures", "red"), ("unready", "red"), ("notes", "")):

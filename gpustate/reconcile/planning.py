@@ -13,16 +13,23 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
-from gpustate.cluster.api import FIELD_MANAGER
-from gpustate.cluster.objects import LABEL_MANAGER, Conflict
 from gpustate.errors import ClusterError
-from gpustate.manifests.differences import Difference, differences, owned_fields
-from gpustate.manifests.kinds import BY_NAME, KINDS, NODE, OWNER, Key, Kind, key, order
+from gpustate.manifests import nfd
+from gpustate.manifests.differences import Difference, differences
+from gpustate.manifests.kinds import BY_NAME, KINDS, NODE, Key, Kind, key, order
+from gpustate.manifests.ownership import (
+    FIELD_MANAGER,
+    LABEL_MANAGER,
+    OWNER,
+    FieldConflict,
+    MissingKind,
+    owned_fields,
+)
 
 Json = dict[str, Any]
 
@@ -32,7 +39,7 @@ class Objects(Protocol):
 
     @property
     def server(self) -> str: ...
-    def list(self, kind: Kind, namespace: str) -> list[Json]: ...
+    def list(self, kind: Kind, namespace: str, names: Collection[str] = ()) -> list[Json]: ...
     def apply(self, item: Json, *, force: bool = False, dry_run: bool = False) -> Json: ...
     def delete(self, item: Json) -> None: ...
 
@@ -46,9 +53,12 @@ class Action(StrEnum):
     RELEASE = "release"  # of another's object: remove the fields that are ours
     UNCHANGED = "unchanged"
     FOREIGN = "not managed"  # of others, and as wanted
+    SKIPPED = "skipped"  # not for this cluster
     REFUSED = "refused"
 
 
+_DEFINITION = "CustomResourceDefinition"
+_FOREIGN_NFD = "node feature discovery is in the cluster already, and is used"
 #: Actions that write.
 PENDING = (Action.CREATE, Action.UPDATE, Action.DELETE, Action.RELEASE)
 
@@ -61,7 +71,7 @@ class Change:
         item: as it is applied, or as it is to be deleted.
         action: what happens to it.
         differences: its fields that change.
-        reason: why it is refused; of others a note.
+        reason: why it is refused or skipped; of others a note.
     """
 
     item: Json
@@ -88,15 +98,27 @@ class Target:
     absent: bool = False
     force: bool = False
 
+    @property
+    def defined(self) -> set[str]:
+        """Kinds that its custom resource definitions add to the cluster."""
+        return {one["spec"]["names"]["kind"] for one in self.items if one["kind"] == _DEFINITION}
+
 
 @dataclass(slots=True)
 class _Found:
     """The objects of a cluster, by kind and name."""
 
     by_key: dict[Key, Json]
+    missing: dict[str, str]  # kinds that the cluster lacks, and what to do about it
 
     def get(self, item: Json) -> Json | None:
         return self.by_key.get(key(item))
+
+    @property
+    def has_foreign_nfd(self) -> bool:
+        """Whether others have installed node feature discovery."""
+        item = self.by_key.get((_DEFINITION, nfd.DEFINITION))
+        return item is not None and not is_ours(item)
 
     @property
     def ours(self) -> list[Json]:
@@ -139,12 +161,23 @@ def plan(objects: Objects, target: Target) -> list[Change]:
 
 def _read(objects: Objects, target: Target) -> _Found:
     """One list per kind."""
-    return _Found(
-        {key(item): item for kind in KINDS for item in objects.list(kind, target.namespace)}
-    )
+    found = _Found({}, {})
+    names = {one["metadata"]["name"] for one in target.items if BY_NAME[one["kind"]].large}
+    for kind in KINDS:
+        wanted = names if kind.large else ()
+        try:
+            items = objects.list(kind, target.namespace, wanted)
+            found.by_key |= {key(item): item for item in items}
+        except MissingKind as error:
+            found.missing[kind.name] = f"{error.message}: {error.fix}"
+    return found
 
 
 def _judge(objects: Objects, target: Target, found: _Found, item: Json) -> Change:
+    if nfd.is_of_nfd(item) and found.has_foreign_nfd:
+        return Change(item, Action.SKIPPED, reason=_FOREIGN_NFD)
+    if item["kind"] in found.missing and item["kind"] not in target.defined:
+        return Change(item, Action.SKIPPED, reason=found.missing[item["kind"]])
     live = found.get(item)
     if live is None:
         return _creation(objects, found, item)
@@ -168,6 +201,7 @@ def _creation(objects: Objects, found: _Found, item: Json) -> Change:
     role = item.get("roleRef")
     waits = namespace is not None and ("Namespace", namespace) not in found.by_key
     waits = waits or (role is not None and (role["kind"], role["name"]) not in found.by_key)
+    waits = waits or item["kind"] in found.missing
     if not waits:
         try:
             objects.apply(item, dry_run=True)
@@ -183,7 +217,7 @@ def _comparison(objects: Objects, live: Json, item: Json, *, force: bool) -> Cha
     try:
         try:
             after = objects.apply(item, dry_run=True)
-        except Conflict as error:
+        except FieldConflict as error:
             conflict = str(error)
             after = objects.apply(item, force=True, dry_run=True)
     except ClusterError as error:
@@ -240,7 +274,7 @@ def _label(objects: Objects, target: Target) -> Iterable[Change]:
                 yield replace(_comparison(objects, node, item, force=False), action=Action.RELEASE)
             continue
         wanted = target.labels.get(name)
-        if wanted is None:
+        if wanted is None or not (wanted or mine):
             continue
         labels = node["metadata"].get("labels") or {}
         owned = ((mine or {}).get("f:metadata") or {}).get("f:labels") or {}
@@ -249,7 +283,8 @@ def _label(objects: Objects, target: Target) -> Iterable[Change]:
             for label, value in wanted.items()
             if f"f:{label}" in owned or not labels.get(label) or labels[label] == value
         }
-        item["metadata"]["labels"] = kept
+        if kept:
+            item["metadata"]["labels"] = kept
         yield _comparison(objects, node, item, force=target.force)
 
 
@@ -265,6 +300,16 @@ def _without_owner(item: Json) -> Json:
     meta = item["metadata"]
     labels = {name: value for name, value in meta["labels"].items() if name not in OWNER}
     return {**item, "metadata": {**meta, "labels": labels}}
+
+
+def disowned(item: Json) -> Json:
+    """An object as it is, without our labels."""
+    found = _without_owner(item)
+    meta = {name: found["metadata"].get(name) for name in ("name", "labels", "annotations")}
+    return {
+        **{name: found[name] for name in ("apiVersion", "kind", "spec")},
+        "metadata": {name: value for name, value in meta.items() if value},
+    }
 
 
 def _bare(item: Json) -> Json:

@@ -1,7 +1,8 @@
-"""Whether the pods of a DaemonSet run, as ``kubectl rollout status`` judges it, and why not.
+"""Whether the pods of a DaemonSet or a Deployment run, as ``kubectl rollout status`` judges it, and why not.
 
 Sources:
-    kubernetes/kubectl, pkg/polymorphichelpers/rollout_status.go (DaemonSet); Kubernetes API: DaemonSetStatus, PodStatus.
+    kubernetes/kubectl, pkg/polymorphichelpers/rollout_status.go; Kubernetes API: DaemonSetStatus, DeploymentStatus,
+    PodStatus.
 """
 
 from __future__ import annotations
@@ -9,39 +10,47 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from gpustate.manifests.kinds import title
+
 Json = dict[str, Any]
 
 
-def waiting(daemon_set: Json) -> str:
-    """What a DaemonSet still waits for; empty if it is rolled out."""
-    status = daemon_set.get("status") or {}
-    name = daemon_set["metadata"]["name"]
-    if status.get("observedGeneration", 0) < daemon_set["metadata"].get("generation", 0):
-        return f"daemonset/{name}: not observed yet by its controller"
-    desired = status.get("desiredNumberScheduled", 0)
-    rolling = daemon_set["spec"].get("updateStrategy", {}).get("type") != "OnDelete"
-    updated = status.get("updatedNumberScheduled", 0)
+def waiting(item: Json) -> str:
+    """What a DaemonSet or a Deployment still waits for; empty if it is rolled out."""
+    status, spec = item.get("status") or {}, item["spec"]
+    if status.get("observedGeneration", 0) < item["metadata"].get("generation", 0):
+        return f"{title(item)}: not observed yet by its controller"
+    if item["kind"] == "Deployment":
+        desired = spec.get("replicas", 1)
+        updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
+    else:
+        desired = status.get("desiredNumberScheduled", 0)
+        updated, available = (
+            status.get("updatedNumberScheduled", 0),
+            status.get("numberAvailable", 0),
+        )
+    rolling = spec.get("updateStrategy", {}).get("type") != "OnDelete"
     if rolling and updated < desired:
-        return f"daemonset/{name}: {updated} of {desired} pods are updated"
-    available = status.get("numberAvailable", 0)
+        return f"{title(item)}: {updated} of {desired} pods are updated"
     if available < desired:
-        return f"daemonset/{name}: {available} of {desired} pods are available"
+        return f"{title(item)}: {available} of {desired} pods are available"
     return ""
 
 
-def problems(pods: Iterable[Json], daemon_set: Json) -> list[str]:
-    """Why pods of a DaemonSet are not ready, one line for each."""
-    selector = daemon_set["spec"]["selector"]["matchLabels"]
+def problems(pods: Iterable[Json], item: Json) -> list[str]:
+    """Why pods of a DaemonSet or a Deployment are not ready, one line for each."""
+    selector = item["spec"]["selector"]["matchLabels"]
     found: list[str] = []
     for pod in pods:
         labels = pod["metadata"].get("labels") or {}
-        if selector.items() <= labels.items() and (words := _problem(pod)):
+        if selector.items() <= labels.items() and (words := problem(pod)):
             node = (pod.get("spec") or {}).get("nodeName", "no node")
             found.append(f"{pod['metadata']['name']} on {node}: {words}")
     return sorted(found)
 
 
-def _problem(pod: Json) -> str:
+def problem(pod: Json) -> str:
+    """Why a pod is not ready; empty if it is."""
     status = pod.get("status") or {}
     containers = [
         *(status.get("initContainerStatuses") or ()),

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpustate.cluster import pods
 from gpustate.cluster.api import connect
+from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import GpustateError
 from gpustate.schedulers.eviction import is_operand
@@ -17,17 +18,19 @@ from gpustate.schedulers.eviction import is_operand
 Json = dict[str, Any]
 
 
-def collect(path: str, facts: Mapping[str, NodeFacts]) -> tuple[dict[str, Json], dict[str, str]]:
+def collect(
+    kubeconfig: Kubeconfig, facts: Mapping[str, NodeFacts]
+) -> tuple[dict[str, Json], dict[str, str]]:
     """Objects by node, and why there are none for others.
 
     Args:
-        path: the kubeconfig.
+        kubeconfig: of the cluster.
         facts: of the nodes, by name.
 
     Raises:
         GpustateError: the cluster cannot be used.
     """
-    api = connect(path)
+    api = connect(kubeconfig.path, kubeconfig.context)
     try:
         index = pods.NodeIndex(api.nodes())
         found: dict[str, Json] = {}

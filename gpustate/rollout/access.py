@@ -6,10 +6,11 @@ Kubernetes through a kubeconfig; Slurm through the host with its tools, over SSH
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpustate.cluster.kubeconfig import kubeconfig_of
+from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.errors import ConnectionFailed, InventoryError
 from gpustate.formats.words import quote
@@ -67,6 +68,7 @@ class Accesses:
         kubeconfig: of the command line; empty: the inventory's variable counts.
         read: read every kubeconfig now.
         slurm_hold: how nodes of Slurm are held, one of :data:`HOLDS`; empty: the inventory's variable counts.
+        fence: called before every write to a cluster; raises where nothing may be written any more.
 
     Raises:
         UsageError: a kubeconfig cannot be used; InventoryError: a variable is not what it has to be.
@@ -79,27 +81,29 @@ class Accesses:
         *,
         read: bool = False,
         slurm_hold: str = "",
+        fence: Callable[[], None] | None = None,
     ) -> None:
         nodes = inventory.nodes
         self._beyond = inventory.beyond
         self._slurm_hold = slurm_hold
+        self._fence = fence
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], Slurm] = {}
-        self._clusters: dict[str, Kubernetes] = {}
+        self._clusters: dict[Kubeconfig, Kubernetes] = {}
         self._closed: list[Any] = []
         self._by_name = {node.name: node for node in nodes}
         self._kubeconfigs = {node.name: kubeconfig_of(node, kubeconfig) for node in nodes}
         self._hosts = {node.name: slurm_host_of(node) for node in nodes}
-        for path in dict.fromkeys(self._kubeconfigs.values()) if read else ():
-            if path:
-                self._kubernetes(path)
+        for one in dict.fromkeys(self._kubeconfigs.values()) if read else ():
+            if one:
+                self._kubernetes(one)
 
     def __call__(self, node: InventoryNode, kind: str) -> Scheduler | None:
         """The scheduler of a node; ``None``: neither inventory nor command line names one of this kind."""
         with self._lock:
             if kind == "Kubernetes":
-                path = self._kubeconfigs.get(node.name, "")
-                return self._kubernetes(path) if path else None
+                kubeconfig = self._kubeconfigs.get(node.name, Kubeconfig())
+                return self._kubernetes(kubeconfig) if kubeconfig else None
             host = self._hosts.get(node.name, "")
             return self._slurm(node, host) if host else None
 
@@ -115,8 +119,30 @@ class Accesses:
             UsageError: a kubeconfig cannot be used.
         """
         with self._lock:
-            paths = dict.fromkeys(path for path in self._kubeconfigs.values() if path)
-            return [self._kubernetes(path) for path in paths]
+            named = dict.fromkeys(one for one in self._kubeconfigs.values() if one)
+            return [self._kubernetes(one) for one in named]
+
+    @property
+    def has_clusters(self) -> bool:
+        """At least one node names a Kubernetes cluster."""
+        return any(self._kubeconfigs.values())
+
+    def nodes(self) -> dict[str, tuple[Kubernetes, dict[str, Any]]]:
+        """The Node objects of nodes and their clusters, by node, as far as names or addresses are the same.
+
+        Raises:
+            GpustateError: a cluster cannot be used.
+        """
+        found: dict[str, tuple[Kubernetes, dict[str, Any]]] = {}
+        for kubeconfig in dict.fromkeys(one for one in self._kubeconfigs.values() if one):
+            with self._lock:
+                cluster = self._kubernetes(kubeconfig)
+            items = cluster.by_name()
+            for name, node in self._by_name.items():
+                item = items.get(name) or items.get(node.connection.host or "")
+                if item is not None and self._kubeconfigs[name] == kubeconfig:
+                    found[name] = (cluster, item)
+        return found
 
     def labels(self, key: str) -> dict[str, str]:
         """Values of a label of the nodes' Node objects, by node, as far as names or addresses are the same.
@@ -133,15 +159,16 @@ class Accesses:
                     found.setdefault(name, hits[0])
         return found
 
-    def _kubernetes(self, path: str) -> Kubernetes:
-        if path not in self._clusters:
+    def _kubernetes(self, kubeconfig: Kubeconfig) -> Kubernetes:
+        if kubeconfig not in self._clusters:
             from gpustate.cluster.api import connect
             from gpustate.schedulers.kubernetes import Kubernetes
 
-            api = connect(path)
+            api = connect(kubeconfig.path, kubeconfig.context)
+            api.fence = self._fence
             self._closed.append(api)
-            self._clusters[path] = Kubernetes(api)
-        return self._clusters[path]
+            self._clusters[kubeconfig] = Kubernetes(api)
+        return self._clusters[kubeconfig]
 
     def leased(self) -> list[Kubernetes | Slurm]:
         """The clusters that nodes name, each of which one run at a time holds.

@@ -6,7 +6,9 @@ of the run. A rollout looks at all of them.
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from gpustate.engine import records
 from gpustate.files import write_private
 
 PAUSE, ABORT = "pause", "abort"
+_PLAIN_CHARS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +56,20 @@ def read_control(text: str, run: str) -> Control | None:
     return found if found.run == run and found.action in (PAUSE, ABORT) else None
 
 
+def packed(progress: str) -> str:
+    """Progress as it is published: annotations of an object have 256 KiB at most, so that of many nodes is compressed."""
+    if len(progress) <= _PLAIN_CHARS:
+        return progress
+    return base64.b64encode(zlib.compress(progress.encode())).decode()
+
+
 def read_progress(text: str) -> Mapping[str, Any] | None:
     """What a rollout has published; ``None``: nothing that can be read."""
     try:
+        if text and not text.startswith("{"):
+            text = zlib.decompress(base64.b64decode(text, validate=True)).decode()
         data = json.loads(text or "null")
-    except ValueError:
+    except (ValueError, zlib.error):
         return None
     return data if isinstance(data, dict) and isinstance(data.get("nodes"), dict) else None
 

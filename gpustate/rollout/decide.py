@@ -16,6 +16,8 @@ from enum import Enum
 
 from gpustate.rollout.windows import Window, wait_s
 
+OUTSIDE = "outside of the maintenance window"
+
 
 class End(Enum):
     """How a node ended."""
@@ -197,7 +199,7 @@ def _choose(
             waits[place.windows] = max(wait_s(some, now) for some in place.windows or ((),))
         wait = waits[place.windows]
         if wait:
-            why = "outside of the maintenance window"
+            why = OUTSIDE
             wake = wait if wake is None else min(wait, wake)
             continue
         start.append(place.name)

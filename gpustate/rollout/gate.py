@@ -8,6 +8,11 @@ from dataclasses import dataclass, field
 from gpustate.schedulers.base import Scheduler
 
 
+def _open(node: str) -> str:
+    """No node has maintenance windows."""
+    return ""
+
+
 def _nobody(node: str, phase: str, why: str) -> None:
     """Nobody listens."""
 
@@ -22,6 +27,7 @@ class Gate:
         aborted: somebody ended the rollout: nodes that are drained return to service.
         exhausted: why no node could be taken out of service any more, though the rollout goes on; empty: one could.
         entered: schedulers that the run has entered.
+        closed: why a node must not be taken out of service now; empty: it may.
         note: hears the phase of a node, and why it is in it.
     """
 
@@ -30,6 +36,7 @@ class Gate:
     aborted: bool = False
     exhausted: str = ""
     entered: list[Scheduler] = field(default_factory=list[Scheduler])
+    closed: Callable[[str], str] = _open
     note: Callable[[str, str, str], None] = _nobody
 
     def enter(self, scheduler: Scheduler) -> None:

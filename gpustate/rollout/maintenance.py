@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gpustate.core.change import Disruption
@@ -17,7 +18,9 @@ from gpustate.core.facts import AGENTS, NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import STAYS_OUT, Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError
+from gpustate.formats.masking import mask
 from gpustate.rollout.access import Accesses
+from gpustate.rollout.by_label import MigNode
 from gpustate.rollout.gate import Gate
 from gpustate.rollout.slots import Slots
 from gpustate.schedulers.base import (
@@ -32,12 +35,15 @@ from gpustate.schedulers.base import (
     Why,
     Workload,
 )
+from gpustate.schedulers.mig_state import CONFIG
 
 #: How a scheduler is named in an inventory and on the command line.
 _ACCESS = {
     "Kubernetes": "name its kubeconfig with --kubeconfig FILE or the variable gpustate_kubeconfig",
     "Slurm": "name the host with scontrol in the variable gpustate_slurm_host",
 }
+#: Of a reason that a scheduler keeps.
+_MOST_CHARS = 200
 #: The scheduler of a node by its kind; ``None``: there is no access to it.
 Access = Callable[[InventoryNode, str], Scheduler | None]
 
@@ -74,6 +80,7 @@ class ScheduledMaintenance:
         max_unavailable: members of one cluster that may be out of service at a time, a number or a percentage;
             empty: no limit.
         gate: shared with the rollout.
+        mig: Nodes whose MIG layout their label selects, by node.
         policies: how workloads leave, by node, where not by ``policy``.
     """
 
@@ -86,8 +93,10 @@ class ScheduledMaintenance:
         text: str = "",
         max_unavailable: str = "",
         gate: Gate | None = None,
+        mig: Mapping[str, MigNode] | None = None,
         policies: Mapping[str, DrainPolicy] | None = None,
     ) -> None:
+        self._mig = mig or {}
         self._gate = gate or Gate()
         self._slots = Slots(max_unavailable, gate=self._gate)
         self._access = access
@@ -176,7 +185,13 @@ class ScheduledMaintenance:
     def begin(self, subject: Subject, say: Say, stop: Stop) -> None:
         """Hold it and make its workloads leave."""
         scope = scope_of(subject.worst)
+        mig = self._changing_layout(subject)
+        if mig is not None:
+            say(f"{mig.name}: label {CONFIG}={mig.config}")
+            mig.cluster.mig.begin(mig.name, self._run)
+            mig.open = True
         if scope is None:
+            self._pause(subject, mig, say, stop)
             return
         found: list[Scheduler] = []
         for kind in kinds_of(subject.facts):
@@ -207,12 +222,15 @@ class ScheduledMaintenance:
             for scheduler, member in held.holds:
                 policy = self._policies.get(name, self._policy)
                 scheduler.drain(member, scope, policy, say, leave)
-                self._gate.note(name, "drained", "")
+                scheduler.note(member, "drained")
+                self._gate.note(name, "drained", f"{member.name} in {scheduler.title}")
+            for scheduler, member in held.holds:
                 noted = scheduler.note(member, "changing")
                 if member.hold is not None and (noted.hold is None or noted.schedulable):
                     raise HeldElsewhereError(
                         f"{scheduler.title}: {member.name} was returned to service by someone else"
                     )
+            self._pause(subject, mig, say, leave)
         except GpustateError as error:
             if failed:  # an earlier change is still why it is out of service
                 self._leave(subject, str(error))
@@ -226,32 +244,91 @@ class ScheduledMaintenance:
 
     def end(self, subject: Subject, failed: str, say: Say) -> tuple[str, ...]:
         """Release it, or leave it held with the reason."""
+        paused = self._resume(subject)
         if failed:
-            return self._leave(subject, failed)
+            return (*self._leave(subject, failed), *paused)
         try:
+            if paused:
+                raise ClusterError("; ".join(paused), fix="run gpustate apply again")
             self._refresh(subject, say)
         except GpustateError as error:
-            notes = self._leave(subject)
+            notes = self._leave(subject, recorded=str(error))
             raise NotRefreshedError("; ".join((str(error), *notes))) from error
         notes, stuck = self._release(subject, say)
         if stuck:
             raise ClusterError("; ".join((*stuck, *notes)), fix="run gpustate apply again")
         return (*notes, *self._leftovers(subject, say))
 
+    def rebooting(self, subject: Subject) -> None:
+        """Record on the Node that it reboots for its MIG layout; the result does not depend on it."""
+        mig = self._mig.get(subject.node.name)
+        if mig is not None and mig.open:
+            with suppress(GpustateError):
+                mig.cluster.mig.rebooting(mig.name)
+
+    def _changing_layout(self, subject: Subject) -> MigNode | None:
+        """The Node whose label selects the MIG layout that is about to change; ``None``: there is none.
+
+        Raises:
+            RefusedError: the Node of this name is another machine.
+        """
+        mig = self._mig.get(subject.node.name)
+        if mig is None or "mig" not in subject.pending:
+            return None
+        member = mig.cluster.member(subject.facts, subject.node.name)
+        if member.name != mig.name:
+            raise RefusedError(
+                f"{subject.node.name} is Node {member.name}, and by its name or address Node {mig.name}",
+                fix="name it in the inventory as its Node is named",
+            )
+        return mig
+
+    def _pause(self, subject: Subject, mig: MigNode | None, say: Say, stop: Stop) -> None:
+        """Keep programs that have GPUs open away from the Node, and wait until they have left."""
+        if mig is None:
+            return
+        try:
+            mig.cluster.mig.pause(mig.name, say, stop)
+        except GpustateError:
+            self._resume(subject)
+            raise
+
+    def _resume(self, subject: Subject) -> tuple[str, ...]:
+        """Let them run again; what went wrong."""
+        mig = self._mig.get(subject.node.name)
+        if mig is None or not mig.open:
+            return ()
+        try:
+            mig.cluster.mig.resume(mig.name)
+        except GpustateError as error:
+            return (f"programs that use GPUs are still kept off Node {mig.name}: {error}",)
+        return ()
+
     def _refresh(self, subject: Subject, say: Say) -> None:
         with self._lock:
             holds = list(self._held.get(subject.node.name, _Held()).holds)
         for scheduler, member in holds:
+            try:
+                scheduler.note(member, "validating")
+            except HeldElsewhereError:  # the release reports who has it
+                continue
+            self._gate.note(subject.node.name, "validating", f"{member.name} in {scheduler.title}")
             scheduler.refresh(member, say, _never)
 
-    def _leave(self, subject: Subject, failed: str = "") -> tuple[str, ...]:
-        """Record that it stays out of service; notes of that, with why."""
+    def _leave(self, subject: Subject, failed: str = "", *, recorded: str = "") -> tuple[str, ...]:
+        """Record that it stays out of service; notes of that, with why.
+
+        Args:
+            subject: the node.
+            failed: why, for the notes and the record.
+            recorded: why, for the record alone.
+        """
         held = self._take(subject)
         notes: list[str] = []
         for scheduler, member in held.holds:
             notes.append(_stays_out(scheduler, member, failed))
             try:
-                scheduler.note(member, "failed")
+                scheduler.note(member, "failed", _brief(recorded or failed))
             except GpustateError as error:
                 notes.append(str(error))
         self._give(held)
@@ -302,8 +379,8 @@ class ScheduledMaintenance:
                 return ""
             try:
                 scheduler.refresh(member, say, _never)
-            except NotRefreshedError:
-                scheduler.note(member, "failed")
+            except NotRefreshedError as error:
+                scheduler.note(member, "failed", _brief(str(error)))
                 raise
         say(f"releasing {member.name}, which run {hold.run} left out of service")
         reason = scheduler.release(member)
@@ -340,6 +417,12 @@ class ScheduledMaintenance:
 def _waiting_time(policy: DrainPolicy) -> str:
     seconds = policy.wait_timeout_s
     return f"{seconds:g} s at most" if seconds else "without a time limit"
+
+
+def _brief(text: str) -> str:
+    """One line that a scheduler keeps, without secrets."""
+    words = mask(" ".join(text.split()))
+    return words if len(words) <= _MOST_CHARS else f"{words[: _MOST_CHARS - 3]}..."
 
 
 def _never() -> bool:

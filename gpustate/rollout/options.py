@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -10,6 +10,7 @@ from gpustate.core.drain import DrainOverrides, DrainPolicy
 from gpustate.core.inventory import Inventory
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.rollout.access import Accesses
+from gpustate.rollout.by_label import MigNode
 from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance
 
@@ -28,6 +29,7 @@ class Schedulers:
             number, or a percentage of those with GPUs, rounded up; empty: no limit.
         slurm_hold: how nodes of Slurm are held: ``drain``, or by a ``reservation``; empty: the inventory's variable
             ``gpustate_slurm_hold``, else ``drain``.
+        fence: called before every write to a cluster; raises where nothing may be written any more.
     """
 
     kubeconfig: str = ""
@@ -36,6 +38,32 @@ class Schedulers:
     overrides: DrainOverrides = field(default_factory=DrainOverrides)
     max_unavailable: str = ""
     slurm_hold: str = ""
+    fence: Callable[[], None] | None = None
+
+    def _accesses(self, inventory: Inventory, *, read: bool) -> Accesses:
+        return Accesses(
+            inventory, self.kubeconfig, read=read, slurm_hold=self.slurm_hold, fence=self.fence
+        )
+
+    @contextmanager
+    def access(self, inventory: Inventory, *, read: bool = False) -> Iterator[Accesses | None]:
+        """The schedulers of these nodes, closed at the end; ``None`` if they are ignored.
+
+        Args:
+            inventory: the nodes.
+            read: read every kubeconfig now.
+
+        Raises:
+            UsageError: a kubeconfig, or a variable that names a scheduler, cannot be used.
+        """
+        if self.ignore:
+            yield None
+            return
+        found = self._accesses(inventory, read=read)
+        try:
+            yield found
+        finally:
+            found.close()
 
     @contextmanager
     def maintenance(
@@ -44,6 +72,8 @@ class Schedulers:
         drain: DrainPolicy | None = None,
         *,
         drains: Mapping[str, DrainPolicy] | None = None,
+        access: Accesses | None = None,
+        mig: Mapping[str, MigNode] | None = None,
         run: str = "",
         person: str = "",
         text: str = "",
@@ -55,6 +85,8 @@ class Schedulers:
             inventory: the nodes.
             drain: how workloads leave by the policy.
             drains: by node, how they leave there.
+            access: to the schedulers, which stays open; by default one of its own.
+            mig: Nodes whose MIG layout their label selects, by node.
             run: id of the run that changes them; empty: they are only planned.
             person: who runs it.
             text: the ticket or reason.
@@ -68,13 +100,14 @@ class Schedulers:
             return
         leaving = self.overrides.on(self.drain or drain or DrainPolicy())
         others = {} if self.drain else {k: self.overrides.on(v) for k, v in (drains or {}).items()}
-        access = Accesses(inventory, self.kubeconfig, read=bool(run), slurm_hold=self.slurm_hold)
+        used = access or self._accesses(inventory, read=bool(run))
         try:
             yield ScheduledMaintenance(
-                access, run, person, leaving, text, self.max_unavailable, gate, others
+                used, run, person, leaving, text, self.max_unavailable, gate, mig, others
             )
         finally:
-            access.close()
+            if used is not access:
+                used.close()
 
 
 #: As the inventory says, with the defaults of a drain.

@@ -87,7 +87,8 @@ class Slots:
         limit: members of one cluster that may be out of service; empty: no limit.
         sleep: waits so many seconds.
         clock: seconds, monotonic.
-        gate: a pause or a stop of the rollout keeps nodes in service that wait for their turn.
+        gate: a pause or a stop of the rollout, or the end of a maintenance window, keeps nodes in service that wait
+            for their turn.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Slots:
             # A node that failed is out of service already: it may go back.
             if self._gate.stopped and not (member.hold and member.hold.phase == "failed"):
                 raise NotDrainedError(f"not begun: {self._gate.stopped}")
-            waits = self._gate.paused
+            waits = self._gate.paused or self._gate.closed(node)
             if not waits:
                 names = self._try(scheduler, member, node)
                 if not names:
@@ -162,4 +163,6 @@ class Slots:
     def give(self, scheduler: Scheduler, member: Member) -> None:
         """This member is done, well or not."""
         with self._lock:
+            # It may have failed, and have been listed before it was held.
+            self._seen.pop(scheduler.title, None)
             self._taken.get(scheduler.title, {}).pop(member.name, None)

@@ -14,8 +14,8 @@ from gpustate.rollout import windows
 from gpustate.rollout.decide import Place, Rollout
 from gpustate.rollout.waves import cut
 
-#: Inventory variables: maintenance windows of a node, and its NVLink domain.
-WINDOW, DOMAIN = "gpustate_window", "gpustate_nvlink_domain"
+#: Inventory variables: maintenance windows of a node, its NVLink domain, and where its alerts are read.
+WINDOW, DOMAIN, ALERTS = "gpustate_window", "gpustate_nvlink_domain", "gpustate_soak_alerts"
 #: Label of Nodes of one NVLink domain, by NVIDIA's GPU feature discovery.
 CLIQUE = "nvidia.com/gpu.clique"
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -53,6 +53,8 @@ class Strategy:
         max_failures: no further node begins once so many have failed; 0: the wave of the first failure is the last.
         canary: pattern of the nodes of a wave of their own before all others; empty: none.
         soak: time between waves in which the nodes done so far are checked: ``30m``; empty: none.
+        soak_alerts: URL of Alertmanager or Prometheus, whose critical alerts of nodes are such checks; empty: the
+            inventory's variable counts.
         window: maintenance windows outside of which no node begins; empty: none but the nodes' own.
         spread: inventory variable, or label of Nodes, with the rack of a node. At most one node of a rack is at work
             at a time. Empty: racks do not matter.
@@ -62,6 +64,7 @@ class Strategy:
     max_failures: int = 0
     canary: str = ""
     soak: str = ""
+    soak_alerts: str = ""
     window: str = ""
     spread: str = ""
 
@@ -87,6 +90,8 @@ class Strategy:
         """
         nodes = inventory.nodes
         soak_s = seconds(self.soak, "--soak") if self.soak else 0.0
+        if self.soak_alerts and not soak_s:
+            raise UsageError("--soak-alerts without --soak", fix="add for example --soak 30m")
         fleet.batch_sizes(self.serial, len(nodes))
         several = bool(self.serial or self.canary)
         canaries = (

@@ -20,9 +20,18 @@ from gpustate.engine import fleet
 from gpustate.engine.events import Event
 from gpustate.engine.turns import Turn
 from gpustate.errors import GpustateError
-from gpustate.rollout.board import ABORT, Board, read_control
-from gpustate.rollout.decide import Decision, End, Progress, Rollout, decide, never_begins
+from gpustate.rollout.board import ABORT, Board, packed, read_control
+from gpustate.rollout.decide import (
+    OUTSIDE,
+    Decision,
+    End,
+    Progress,
+    Rollout,
+    decide,
+    never_begins,
+)
 from gpustate.rollout.gate import Gate
+from gpustate.rollout.windows import Window, wait_s
 
 #: Phases of a node, in their order, and how it ends.
 PHASES = ("queued", "held", "drained", "changing", "validating", "released", "failed", "skipped")
@@ -32,11 +41,21 @@ _CHECK_S = 60.0
 #: How long the nodes wait for a place that does not answer.
 _VISIT_S = 1.0
 _UNTOUCHED = (NodeStatus.REFUSED, NodeStatus.LOCKED)
-#: Checks nodes again, by name and with the seconds since they began: what is wrong with those that are not well.
-Check = Callable[[Mapping[str, float]], Mapping[str, str]]
 
 
-def _well(ages_s: Mapping[str, float]) -> Mapping[str, str]:
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """Seconds since a node's change began and ended."""
+
+    began_s: float
+    ended_s: float
+
+
+#: Checks nodes again, by name, and whether it is for the last time: what is wrong with those that are not well.
+Check = Callable[[Mapping[str, Ages], bool], Mapping[str, str]]
+
+
+def no_check(nodes: Mapping[str, Ages], last: bool) -> Mapping[str, str]:
     """No check is made."""
     return {}
 
@@ -96,21 +115,25 @@ class Waves:
         clock: seconds since the epoch.
         say: tells what the rollout does.
         announce: tells that a wave begins, where there are several.
+        after: called with every node that has ended.
     """
 
     rollout: Rollout
     run: str = ""
     person: str = ""
-    check: Check = _well
+    check: Check = no_check
     gate: Gate = field(default_factory=Gate)
     boards: tuple[Board, ...] = ()
     clock: Callable[[], float] = time.time
     say: Callable[[str], None] = lambda _: None
     announce: Callable[[str], None] = lambda _: None
+    after: Callable[[NodeResult], None] = lambda _: None
 
     _progress: Progress = field(default_factory=Progress)
     _decision: Decision = field(default_factory=Decision)
+    _windows: dict[str, tuple[tuple[Window, ...], ...]] = field(init=False)
     _began: dict[str, float] = field(default_factory=dict[str, float])
+    _ended: dict[str, float] = field(default_factory=dict[str, float])
     _shown: dict[str, _Shown] = field(default_factory=dict[str, _Shown])
     _reported: str = ""
     _announced: int = -1
@@ -129,6 +152,8 @@ class Waves:
         now = self._now()
         self._shown = {place.name: _Shown(since=now) for place in self.rollout.places}
         self.gate.note = self.note
+        self._windows = {place.name: place.windows for place in self.rollout.places}
+        self.gate.closed = self._closed
 
     # --- the engine's side -------------------------------------------------------------
 
@@ -181,12 +206,19 @@ class Waves:
         with self._lock:
             self._set(node, phase, why)
 
+    def _closed(self, node: str) -> str:
+        """Why a node that has begun must not be taken out of service yet."""
+        closed = any(wait_s(some, self.clock()) for some in self._windows.get(node, ()))
+        return OUTSIDE if closed else ""
+
     def ended(self, node: NodeResult) -> None:
         """A node has ended."""
+        self.after(node)
         end = End.RELEASED
         if node.exit_code:
             end = End.SKIPPED if node.status in _UNTOUCHED else End.FAILED
         with self._lock:
+            self._ended[node.name] = self.clock()
             self._progress = replace(
                 self._progress,
                 busy=self._progress.busy - {node.name},
@@ -275,15 +307,15 @@ class Waves:
         if late or now - self._checked_at >= _CHECK_S:
             self._checked_at, self._last_check = now, late
             good = {
-                name: now - self._began.get(name, now)
+                name: Ages(now - self._began.get(name, now), now - self._ended.get(name, now))
                 for name, end in self._progress.ended.items()
                 if end is End.RELEASED
             }
-            self._checking = self._checker.submit(self._checks, good)
+            self._checking = self._checker.submit(self._checks, good, late)
 
-    def _checks(self, ages_s: Mapping[str, float]) -> Mapping[str, str]:
+    def _checks(self, nodes: Mapping[str, Ages], last: bool) -> Mapping[str, str]:
         try:
-            return self.check(ages_s) if ages_s else {}
+            return self.check(nodes, last) if nodes else {}
         except GpustateError as error:
             return {"the check": str(error)}
         except Exception as error:  # noqa: BLE001  a check that cannot be made must stop the rollout, not hang it
@@ -372,7 +404,7 @@ class Waves:
         if text.replace(made["updated"], "") == before:
             return None
         self._published = (self.clock(), text.replace(made["updated"], ""))
-        return text
+        return packed(text)
 
     def _leave(self) -> None:
         """It is over: nothing is shown any more."""

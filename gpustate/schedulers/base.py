@@ -181,8 +181,13 @@ class Scheduler(Protocol):
         """
         ...
 
-    def note(self, member: Member, phase: str) -> Member:
+    def note(self, member: Member, phase: str, why: str = "") -> Member:
         """Record the phase of a member that is held; as it is now.
+
+        Args:
+            member: as it was when it was held.
+            phase: of it.
+            why: it is in it; empty: for the reason of the hold.
 
         Raises:
             HeldElsewhereError: another run holds it now.

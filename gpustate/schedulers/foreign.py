@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from gpustate.schedulers.mig_state import PENDING, REBOOTING, STATE, is_ours
+
 Json = dict[str, Any]
 
 _UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
-_MIG_STATE = "nvidia.com/mig.config.state"
 _NVSENTINEL_STATE = "dgxc.nvidia.com/nvsentinel-state"
 #: States in which the GPU Operator may stay for ever.
 _UPGRADES: Mapping[str, str] = {
@@ -123,8 +124,8 @@ def _labels(node: Json) -> Iterator[str]:
     if state not in ("", "upgrade-done"):
         words = _UPGRADES.get(state, "the GPU Operator upgrades its driver ({})")
         yield words.format(f"{_UPGRADE_STATE}={state}")
-    if labels.get(_MIG_STATE) in ("pending", "rebooting"):
-        yield f"NVIDIA's MIG manager changes it ({_MIG_STATE}={labels[_MIG_STATE]})"
+    if labels.get(STATE) in (PENDING, REBOOTING) and not is_ours(node):
+        yield f"NVIDIA's MIG manager changes it ({STATE}={labels[STATE]})"
     state = labels.get(_NVSENTINEL_STATE, "")
     if state not in ("", "remediation-succeeded"):
         yield f"NVSentinel handles a fault ({_NVSENTINEL_STATE}={state})"

@@ -20,10 +20,11 @@ from typing import Any
 
 from gpustate import clock
 from gpustate.cluster import pods as cluster_pods
-from gpustate.cluster.api import FIELD_MANAGER, Api, RefusedRequest
+from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
+from gpustate.manifests.ownership import FIELD_MANAGER
 from gpustate.schedulers import eviction, foreign, node_events
 from gpustate.schedulers.base import (
     HeldElsewhereError,
@@ -40,6 +41,8 @@ from gpustate.schedulers.base import (
     taken_over,
 )
 from gpustate.schedulers.lease import NAME, NAMESPACE, ClusterLease, Standing, ask, standing
+from gpustate.schedulers.mig_labels import MigLabels
+from gpustate.schedulers.mig_state import manager_of
 
 Json = dict[str, Any]
 
@@ -107,11 +110,13 @@ class Kubernetes:
         self._reviewing = threading.Lock()
         self._lease = ClusterLease(api, sleep=sleep, clock=clock)
         self._events = node_events.NodeEvents(api)
+        self.mig = MigLabels(api, sleep, clock)
         self._lists: _Lists | None = None
         self._failed = (float("-inf"), ClusterError(""))
         self._may: list[str] | None = None
         self._cluster: eviction.Cluster | None = None
         self._pods: dict[str, list[Json]] | None = None
+        self._daemon_sets: list[Json] | None = None
 
     @property
     def title(self) -> str:
@@ -176,15 +181,36 @@ class Kubernetes:
         """A label's value, by every name and address of the Nodes that have it."""
         found: dict[str, str] = {}
         for node in self._listed().nodes:
-            labels = node["metadata"].get("labels") or {}
-            if not labels.get(key):
-                continue
-            addresses = (node.get("status") or {}).get("addresses") or []
-            names = [node["metadata"]["name"], labels.get("kubernetes.io/hostname")]
-            for name in (*names, *(one.get("address") for one in addresses)):
-                if name:
-                    found[str(name)] = str(labels[key])
+            value = (node["metadata"].get("labels") or {}).get(key)
+            if value:
+                found.update(dict.fromkeys(cluster_pods.names_of(node), str(value)))
         return found
+
+    def by_name(self) -> dict[str, Json]:
+        """All Nodes, by every name and address that they have.
+
+        Raises:
+            ClusterError: they cannot be listed.
+        """
+        found: dict[str, Json] = {}
+        for node in self._listed().nodes:
+            for name in cluster_pods.names_of(node):
+                found.setdefault(name, node)
+        return found
+
+    def mig_manager_on(self, node: Json) -> str:
+        """The DaemonSet of NVIDIA's MIG manager that has a pod on a Node; empty: there is none.
+
+        Raises:
+            ClusterError: the DaemonSets cannot be listed.
+        """
+        with self._lock:
+            if self._daemon_sets is None:
+                try:
+                    self._daemon_sets = self._api.daemon_sets()
+                except RefusedRequest as error:
+                    raise with_rule(error) from None
+        return manager_of(node, self._daemon_sets)
 
     # --- the rollout of the cluster ------------------------------------------------------
 
@@ -309,11 +335,7 @@ class Kubernetes:
         """Refuse before anything is written, with every rule that is missing."""
         with self._reviewing:
             if self._may is None:
-                self._may = [
-                    rule(verb, group, resource)
-                    for verb, group, resource in _RIGHTS
-                    if not self._api.may(verb, group, *resource.split("/"))
-                ]
+                self._may = missing_rules(self._api, _RIGHTS)
             missing = self._may
         if missing:
             raise ClusterError(
@@ -330,19 +352,22 @@ class Kubernetes:
                 fix="synchronize both clocks, then run again",
             )
 
-    def note(self, member: Member, phase: str) -> Member:
+    def note(self, member: Member, phase: str, why: str = "") -> Member:
         """Record the phase."""
 
         def change(node: Json, current: Member) -> Json | None:
-            if current.hold is None or current.hold.phase == phase:
+            hold = current.hold
+            if hold is None or (hold.phase == phase and why in ("", hold.text)):
                 return None
-            if other := taken_over(member, current.hold):
+            if other := taken_over(member, hold):
                 raise HeldElsewhereError(f"{self.title}: Node {member.name}: {other}")
-            return _patch(node, replace(current.hold, phase=phase, since=clock.now()))
+            text = why or hold.text
+            return _patch(node, replace(hold, phase=phase, since=clock.now(), text=text))
 
         noted = self._write(member.name, change)
         if phase == "failed":
-            self._report(member, node_events.FAILED, "the change failed, the Node stays cordoned")
+            words = "the change failed, the Node stays cordoned"
+            self._report(member, node_events.FAILED, f"{words}: {why}" if why else words)
         return noted
 
     def _report(self, member: Member, reason: str, text: str) -> None:
@@ -680,6 +705,20 @@ def with_rule(error: RefusedRequest) -> ClusterError:
         return error
     missing = rule(match["verb"], match["group"], match["resource"])
     return ClusterError(str(error), fix=f"add to a ClusterRole of its user: {missing}")
+
+
+def missing_rules(api: Api, rights: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Rules for rights that a user does not have: verb, API group, resource with its subresource.
+
+    Leases are in one namespace only.
+    """
+    found: list[str] = []
+    for verb, group, resource in rights:
+        name, _, sub = resource.partition("/")
+        namespace = NAMESPACE if name == "leases" else ""
+        if not api.may(verb, group, name, sub, namespace):
+            found.append(rule(verb, group, resource))
+    return found
 
 
 def rule(verb: str, group: str, resource: str) -> str:

@@ -1,4 +1,4 @@
-"""One run at a time changes the nodes of a cluster: a Lease that its controller renews.
+"""One run at a time changes the nodes of a cluster, and one watcher follows them: a Lease that its controller renews.
 
 A holder is dead when its Lease has not changed for as long as it is valid, by the clock of whoever watches it. So
 clocks that differ between controllers do no harm, and a controller that was killed blocks the next for a minute.
@@ -24,9 +24,13 @@ Json = dict[str, Any]
 #: Annotations of the Lease: a request to the run that holds it, and how far its rollout is.
 CONTROL, PROGRESS = "gpustate.io/pause", "gpustate.io/rollout"
 NAMESPACE, NAME = "kube-system", "gpustate"
+#: Of watchers.
+WATCH = "gpustate-watch"
 VALID_S = 60.0
 RENEW_S = 15.0
 _POLL_S = 2.0
+#: A Lease that could not be renewed is given up after this part of the time for which it is valid.
+_SURE = 5 / 6
 _CONFLICTS = 5
 _CONFLICT = 409
 
@@ -62,6 +66,7 @@ class ClusterLease:
 
     Args:
         api: where it is kept.
+        name: of the Lease.
         sleep: waits so many seconds.
         clock: seconds, monotonic.
     """
@@ -69,11 +74,13 @@ class ClusterLease:
     def __init__(
         self,
         api: LeaseStore,
+        name: str = NAME,
         *,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
+        self._name = name
         self._sleep = sleep
         self._clock = clock
         self._lock = threading.Lock()
@@ -98,10 +105,15 @@ class ClusterLease:
                 self._thread = threading.Thread(target=self._renewing, daemon=True)
                 self._thread.start()
 
+    @property
+    def held(self) -> bool:
+        """Nobody else can have it yet."""
+        return bool(self._identity) and self._clock() - self._renewed < VALID_S * _SURE
+
     def _take(self, identity: str, say: Say, stop: Stop) -> None:
         watched = ("", "", self._clock())
         while True:
-            lease = self._api.lease(NAMESPACE, NAME)
+            lease = self._api.lease(NAMESPACE, self._name)
             spec = (lease or {}).get("spec") or {}
             holder, renewed = (
                 str(spec.get("holderIdentity") or ""),
@@ -114,7 +126,7 @@ class ClusterLease:
             if (holder, renewed) != watched[:2]:
                 if watched[0]:
                     raise LockHeld(
-                        f"{holder} changes nodes of {self._api.server}",
+                        f"{holder} {'watches' if self._name == WATCH else 'changes'} nodes of {self._api.server}",
                         fix="wait until it is done, or stop it there",
                     )
                 watched = (holder, renewed, self._clock())
@@ -132,7 +144,7 @@ class ClusterLease:
         old = (lease or {}).get("spec") or {}
         fresh: Json = {
             "metadata": dict(
-                (lease or {}).get("metadata") or {"namespace": NAMESPACE, "name": NAME}
+                (lease or {}).get("metadata") or {"namespace": NAMESPACE, "name": self._name}
             ),
             "spec": {
                 "holderIdentity": identity or None,
@@ -166,7 +178,7 @@ class ClusterLease:
     def _renew(self) -> None:
         """Renew it; a failure counts once it has lasted as long as the Lease is valid."""
         try:
-            lease = self._api.lease(NAMESPACE, NAME)
+            lease = self._api.lease(NAMESPACE, self._name)
             if lease is None or (lease.get("spec") or {}).get("holderIdentity") != self._identity:
                 self._identity = ""  # taken over: the next node takes it again, or is refused
                 return
@@ -185,7 +197,7 @@ class ClusterLease:
             shown = {PROGRESS: progress} if progress else {PROGRESS: "", CONTROL: ""}
             for _ in range(_CONFLICTS):
                 try:
-                    lease = self._api.lease(NAMESPACE, NAME)
+                    lease = self._api.lease(NAMESPACE, self._name)
                     if lease is None or standing(lease).holder != self._identity:
                         return
                     _annotate(self._api, lease, shown)
@@ -197,7 +209,7 @@ class ClusterLease:
     def control(self) -> str | None:
         """The request to the run; ``None``: the server does not answer."""
         try:
-            return standing(self._api.lease(NAMESPACE, NAME)).control
+            return standing(self._api.lease(NAMESPACE, self._name)).control
         except ClusterError:
             return None
 
@@ -210,7 +222,7 @@ class ClusterLease:
             identity, self._identity = self._identity, ""
             try:
                 for _ in range(_CONFLICTS):
-                    lease = self._api.lease(NAMESPACE, NAME)
+                    lease = self._api.lease(NAMESPACE, self._name)
                     if lease is None or (lease.get("spec") or {}).get("holderIdentity") != identity:
                         return
                     if self._write(lease, ""):
@@ -227,11 +239,13 @@ class Standing:
         holder: person and run; empty: nobody holds it.
         progress: how far the rollout is, as it was published; empty: nothing was.
         control: the request to it; empty: there is none.
+        renewed: when its holder renewed it last.
     """
 
     holder: str = ""
     progress: str = ""
     control: str = ""
+    renewed: str = ""
 
     @property
     def run(self) -> str:
@@ -242,10 +256,14 @@ class Standing:
 def standing(lease: Json | None) -> Standing:
     """What a Lease says; one that is not there says nothing."""
     notes = ((lease or {}).get("metadata") or {}).get("annotations") or {}
-    holder = ((lease or {}).get("spec") or {}).get("holderIdentity")
-    return Standing(
-        str(holder or ""), str(notes.get(PROGRESS) or ""), str(notes.get(CONTROL) or "")
+    spec = (lease or {}).get("spec") or {}
+    found = (
+        spec.get("holderIdentity"),
+        notes.get(PROGRESS),
+        notes.get(CONTROL),
+        spec.get("renewTime"),
     )
+    return Standing(*(str(one or "") for one in found))
 
 
 def ask(api: LeaseStore, run: str, control: str) -> None:

@@ -27,6 +27,9 @@ Json = dict[str, Any]
 RIGHT = ("create", "", "events")
 HELD, DRAINED, CHANGED = "GpustateHold", "GpustateDrained", "GpustateChanged"
 FAILED, RELEASED = "GpustateFailed", "GpustateReleased"
+#: Of a watcher.
+APPLYING, APPLIED, APPLY_FAILED = "GpustateApplying", "GpustateApplied", "GpustateApplyFailed"
+_WARNINGS = (FAILED, APPLY_FAILED)
 _COMPONENT = "gpustate"
 #: A message of an Event has 1024 bytes at most.
 _LONGEST = 1000
@@ -101,7 +104,7 @@ def _event(node: Json, reason: str, text: str, why: Why) -> Json:
         },
         "reason": reason,
         "message": words if len(words) <= _LONGEST else words[: _LONGEST - 3] + "...",
-        "type": "Warning" if reason == FAILED else "Normal",
+        "type": "Warning" if reason in _WARNINGS else "Normal",
         "source": {"component": _COMPONENT, "host": socket.gethostname()},
         "reportingComponent": _COMPONENT,
         "reportingInstance": socket.gethostname(),

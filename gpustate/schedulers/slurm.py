@@ -448,7 +448,7 @@ class Slurm:
             self._run("scontrol", *words, f"Comment={comment}")
         return True
 
-    def note(self, member: Member, phase: str) -> Member:
+    def note(self, member: Member, phase: str, why: str = "") -> Member:
         """Record the phase in the reason."""
         node = self._one(member.name)
         hold = _hold(node)
@@ -456,14 +456,15 @@ class Slurm:
             return _member(node)
         if other := taken_over(member, hold):
             raise HeldElsewhereError(f"{self.title}: node {node.name}: {other}")
+        text = why or hold.text
         if node.ours or node.reserved is None:
-            return self._set(node.name, hold.run, hold.text, hold.person, phase)
+            return self._set(node.name, hold.run, text, hold.person, phase)
         words = ("update", f"ReservationName={node.reserved.name}")
-        if self._with_comment(words, _reason(hold.run, hold.text, hold.person, phase)):
+        if self._with_comment(words, _reason(hold.run, text, hold.person, phase)):
             return _member(self._one(node.name))
         if phase == "failed" and not node.drained:  # it has to stand somewhere
-            why = self._whys.get(hold.run, Why(hold.run, "unknown", "a change"))
-            return self._set(node.name, why.run, why.text, why.person, phase)
+            of = self._whys.get(hold.run, Why(hold.run, "unknown", "a change"))
+            return self._set(node.name, of.run, why or of.text, of.person, phase)
         return _member(node)
 
     def _set(self, name: str, run: str, text: str, person: str, phase: str) -> Member:

@@ -14,16 +14,21 @@ from typing import Any
 
 from gpustate.cluster import pods, podtest
 from gpustate.cluster.api import Api, connect
-from gpustate.cluster.kubeconfig import kubeconfig_of
+from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.core.encode import plain
 from gpustate.core.inventory import InventoryNode
+from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.diagnosis.chain import Check
 from gpustate.engine import fleet
+from gpustate.engine.probing import query_node
 from gpustate.errors import ClusterError, GpustateError
+from gpustate.formats.nvml_report import NvmlFacts
 from gpustate.nodeside import container_hooks
 from gpustate.nodeside.container_validation import CONTAINERD_SOCKET
 from gpustate.nodeside.pod_image import MARK
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left
+from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.remote.session import Session
 
 IMAGE = "gpustate.invalid/gpustate-validate-pod:1"
@@ -57,39 +62,39 @@ class Request:
     """
 
     nodes: Sequence[InventoryNode]
-    apis: Mapping[str, Api]
+    apis: Mapping[Kubeconfig, Api]
     kubeconfig: str = ""
     forks: int = 50
     timeout_s: float = 60.0
     cuda: bool = True
 
 
-def connect_all(nodes: Sequence[InventoryNode], option: str) -> dict[str, Api]:
+def connect_all(nodes: Sequence[InventoryNode], option: str) -> dict[Kubeconfig, Api]:
     """Load every kubeconfig that nodes name; empty if none does.
 
     Raises:
         UsageError: one of them cannot be used.
     """
-    paths = dict.fromkeys(kubeconfig_of(node, option) for node in nodes)
-    return {path: connect(path) for path in paths if path}
+    named = dict.fromkeys(kubeconfig_of(node, option) for node in nodes)
+    return {one: connect(one.path, one.context) for one in named if one}
 
 
 def run(request: Request, stop: Callable[[], bool] = lambda: False) -> dict[str, Check]:
     """Run the check in parallel on every node with a kubeconfig; results by node."""
-    clusters: dict[str, list[dict[str, Any]] | Check] = {}
-    for path, api in request.apis.items():
+    clusters: dict[Kubeconfig, list[dict[str, Any]] | Check] = {}
+    for kubeconfig, api in request.apis.items():
         try:
-            clusters[path] = api.nodes()
+            clusters[kubeconfig] = api.nodes()
         except ClusterError as error:
-            clusters[path] = pods.failed("api", str(error))
+            clusters[kubeconfig] = pods.failed("api", str(error))
 
     def one(session: Session) -> Check:
-        path = kubeconfig_of(session.node, request.kubeconfig)
-        known = clusters[path]
+        kubeconfig = kubeconfig_of(session.node, request.kubeconfig)
+        known = clusters[kubeconfig]
         if isinstance(known, Check):
             return known
         try:
-            return _prove(session, request, request.apis[path], known, stop)
+            return _prove(session, request, request.apis[kubeconfig], known, stop)
         except pods.Verdict as verdict:
             return verdict.check
         except ClusterError as error:
@@ -126,6 +131,7 @@ def _prove(
         )
     podtest.remove_leftovers(api, name)
     resource = podtest.free_resource(api, name, stop)
+    podtest.check_offer(api, name, query_node(session.node, _usable, session.answer), stop)
     if stop():
         return pods.not_applicable("interrupted before the pod was created")
     try:
@@ -134,6 +140,11 @@ def _prove(
         return _with_hook(session, test.run(resource))
     finally:
         _program(session, "remove", IMAGE)
+
+
+def _usable(node: Node) -> NvmlFacts:
+    """The GPUs of a machine, without those in quarantine."""
+    return left(node.query(GpuFacts()), node.query(ExcludedGpusQuery()))
 
 
 def _with_hook(session: Session, check: Check) -> Check:

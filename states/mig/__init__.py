@@ -79,7 +79,8 @@ class MigLayoutApplied(State[Observed]):
         file: a mig-parted file (schema v1), on the machine that gpustate runs on.
         contents: text of the file by its path; filled in when the file is read, not to be given.
         in_use: what to do where something that nobody here may stop uses what has to change:
-            ``refuse``, or ``reboot``, after which nothing does.
+            ``refuse``; ``reboot``, after which nothing does; ``drain``: pods leave with the drain of
+            their node, anything else is refused.
         clients: more services that hold GPUs and may be stopped for a change; started again.
 
     Disruption:
@@ -112,7 +113,7 @@ class MigLayoutApplied(State[Observed]):
     config: str = "all-disabled"
     file: str | None = None
     contents: dict[str, str] = Field(default_factory=dict)
-    in_use: Literal["refuse", "reboot"] = "refuse"
+    in_use: Literal["refuse", "reboot", "drain"] = "refuse"
     clients: Annotated[
         tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")], ...],
         Field(strict=False),
@@ -190,6 +191,11 @@ class MigLayoutApplied(State[Observed]):
                 return f"{what} is in use by {holder.who}"
         return ""
 
+    def _held_by_pods(self, observed: Observed, plan: NodePlan) -> bool:
+        """Pods use what has to change."""
+        ways = planning.in_the_way(observed, plan, self._stoppable(plan))
+        return any(holder.pod for holder, _ in ways)
+
     def _stoppable(self, plan: NodePlan) -> tuple[str, ...]:
         return scripts.known_clients(self.clients, resets=bool(planning.resets(plan)))
 
@@ -248,12 +254,13 @@ class MigLayoutApplied(State[Observed]):
         found = self._planned(observed)
         if found.refusal is not None:
             return found.refusal
-        if self.in_use == "refuse":
+        if self.in_use != "reboot":
             held = [
                 f"{holder.who} has {what} open"
                 for holder, what in planning.in_the_way(
                     observed, found.plan, self._stoppable(found.plan)
                 )
+                if self.in_use == "refuse" or not holder.pod
             ]
             if held:
                 return f"{'; '.join(dict.fromkeys(held))}; stop that, name its service in clients, or set in_use = 'reboot'"
@@ -270,6 +277,8 @@ class MigLayoutApplied(State[Observed]):
             least = Disruption.RESTART if stops else Disruption.NONE
             changed = [gpu.disruption for gpu in plan.gpus if planning.changes_mode(gpu)]
             mode, parts = max(changed, default=least), max(least, _parts_cost(plan))
+            if self.in_use == "drain" and self._held_by_pods(observed, plan):
+                mode, parts = max(mode, Disruption.DRAIN), max(parts, Disruption.DRAIN)
         notes = [*_whys(plan), *plan.notes]
         if plan and stops:
             notes.append(f"stopped for it and started again: {', '.join(stops)}")

@@ -91,7 +91,7 @@ def points_to_take(image: str, campaign: Campaign) -> list[Point]:
         )
 
     if not shares.everything():
-        return share("", some, 6, always=False)
+        return share("", some, 4, always=False)
     return share("", whole, 0, always=False) + share(", the rest", rest, 5, always=True)
 
 

@@ -60,11 +60,13 @@ class Gate:
         answer: of the cluster behind it.
         port: 0: any.
         skew_s: its clock is so much behind.
+        owner_of: name of a pod without what differs from run to run.
     """
 
     answer: Callable[[Request], Answer]
     port: int = 0
     skew_s: float = 0.0
+    owner_of: Callable[[str], str] = lambda pod: pod.rstrip("0123456789-")
     writes: list[str] = field(default_factory=list[str])
     statuses: list[int] = field(default_factory=list[int])
     trap: Trap | None = None
@@ -133,7 +135,7 @@ class Gate:
         with (
             self._lock
         ):  # one write at a time: nothing overtakes the one at which something happens
-            label = name_of(request)
+            label = name_of(request, self.owner_of)
             self._counts[label] += 1
             name = f"{label} {self._counts[label]}"
             trap = self.trap if self.trap is not None and self.trap.write == name else None
@@ -217,6 +219,9 @@ class _Handler(BaseHTTPRequestHandler):
             with suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
             return
+        if answer.stream is not None:
+            self._stream(answer)
+            return
         text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
         with suppress(OSError):  # the client may be dead
             self.send_response(answer.status)
@@ -226,6 +231,21 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(key, value)
             self.end_headers()
             self.wfile.write(text.encode())
+
+    def _stream(self, answer: Answer) -> None:
+        """A watch: one line an event, in chunks."""
+        assert answer.stream is not None
+        self.send_response(answer.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.close_connection = True
+        with suppress(OSError):  # the client may be gone, or the server cut it off
+            for event in answer.stream:
+                line = json.dumps(event).encode() + b"\n"
+                self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+                self.wfile.flush()
+            self.wfile.write(b"0\r\n\r\n")
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _any  # noqa: N815
 
@@ -264,7 +284,7 @@ class Upstream:
         headers["User-Agent"] = "python-httpx through a gate"
         body = None if request.body is None else json.dumps(request.body)
         try:
-            connection.request(request.method, request.url, body, headers)
+            connection.request(request.method, request.url or request.path, body, headers)
             response = connection.getresponse()
             text = response.read().decode()
             after = response.getheader("Retry-After")
@@ -274,7 +294,7 @@ class Upstream:
             connection.close()
 
 
-def name_of(request: Request) -> str:
+def name_of(request: Request, owner_of: Callable[[str], str]) -> str:
     """What a write does, without what differs from run to run."""
     place = request.place
     name = str(place["name"] or "")
@@ -282,7 +302,7 @@ def name_of(request: Request) -> str:
         return f"{_of_node(request.body or {})} {name}"
     if place["resource"] == "pods":
         verb = "evict" if place["sub"] == "eviction" else "delete"
-        return f"{verb} {name.rstrip('0123456789-')}"
+        return f"{verb} {owner_of(name)}"
     if place["resource"] == "leases":
         spec = (request.body or {}).get("spec") or {}
         if not spec.get("holderIdentity"):

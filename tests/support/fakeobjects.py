@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from gpustate.cluster.objects import LABEL_MANAGER, Conflict
 from gpustate.errors import ClusterError
 from gpustate.manifests.kinds import BY_NAME, Key, Kind, key
+from gpustate.manifests.ownership import LABEL_MANAGER, FieldConflict, MissingKind, is_owned
 
 Json = dict[str, Any]
 Path = tuple[str, ...]
-_IDENTITY = ("apiVersion", "kind", "name", "namespace")
+_IDENTITY = (("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "namespace"))
 
 
 def leaves(item: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -38,7 +38,9 @@ class FakeObjects:
         self.owners: dict[Key, dict[Path, str]] = {}
         self.requests: list[str] = []
         self.denied: set[str] = set()
+        self.kinds: set[str] = set()  # with a definition, which is none of the items
         self.statuses: list[Json] = []
+        self.status_of: dict[str, Json] = {}  # of Deployments; without it they are rolled out
         self._versions = itertools.count(1)
 
     @property
@@ -57,21 +59,29 @@ class FakeObjects:
         node[path[-1]] = value
         self.owners[which][path] = manager
 
-    def list(self, kind: Kind, namespace: str) -> list[Json]:
+    def list(self, kind: Kind, namespace: str, names: Collection[str] = ()) -> list[Json]:
         self._check(f"list {kind.plural}")
+        self._check_served(kind)
         found = [item for (name, _), item in self.items.items() if name == kind.name]
+        if kind.large:
+            found = [one for one in found if is_owned(one) or one["metadata"]["name"] in names]
         if kind.name == "DaemonSet" and self.statuses:
             status = self.statuses.pop(0) if self.statuses[1:] else self.statuses[0]
             found = [{**one, "status": status} for one in found]
+        if kind.name == "Deployment":
+            replicas = self.status_of.get(kind.name)
+            rolled = {"updatedReplicas": 1000, "availableReplicas": 1000}
+            found = [{**one, "status": replicas or rolled} for one in found]
         return [
             self._shown(one)
             for one in found
-            if not kind.namespaced or one["metadata"].get("namespace") == namespace
+            if not kind.namespaced or namespace in ("*", one["metadata"].get("namespace"))
         ]
 
     def apply(self, item: Json, *, force: bool = False, dry_run: bool = False) -> Json:
         verb = "dry run of" if dry_run else "apply"
         self._check(f"{verb} {item['kind']} {item['metadata']['name']}")
+        self._check_served(BY_NAME[item["kind"]])
         manager = LABEL_MANAGER if item["kind"] == "Node" else "gpustate"
         return self._store(item, manager, dry_run=dry_run, force=force)
 
@@ -84,6 +94,16 @@ class FakeObjects:
         self.requests.append(request)
         if request in self.denied:
             raise ClusterError(f"{request} is forbidden", fix="add a rule")
+
+    def _check_served(self, kind: Kind) -> None:
+        """Some kinds are served only if their definition is there."""
+        defined = {
+            one["spec"]["names"]["kind"]
+            for (name, _), one in self.items.items()
+            if name == "CustomResourceDefinition"
+        }
+        if kind.without and kind.name not in {*self.kinds, *defined}:
+            raise MissingKind(f"the cluster has no {kind.name}", fix=kind.without)
 
     def _store(self, item: Json, manager: str, *, dry_run: bool, force: bool) -> Json:
         which = key(item)
@@ -100,12 +120,12 @@ class FakeObjects:
             },
         }
         owners = dict(self.owners.get(which, {}))
-        wanted = {path: value for path, value in leaves(item) if path[-1] not in _IDENTITY}
+        wanted = {path: value for path, value in leaves(item) if path not in _IDENTITY}
         before = dict(leaves(live))
         for path, value in wanted.items():
             other = owners.get(path)
             if other not in (None, manager) and before.get(path) != value and not force:
-                raise Conflict(f'conflict with "{other}": {".".join(path)}')
+                raise FieldConflict(f'conflict with "{other}": {".".join(path)}')
         for path in [path for path, owner in owners.items() if owner == manager]:
             if path not in wanted:
                 _remove(live, path)

@@ -171,6 +171,10 @@ class Bed:
         agents: of each; with slurmd there is a machine ``head`` with Slurm's tools (``slurmhead.py``), too.
     """
 
+    #: The API server is away for a moment, or for longer than a run waits for it.
+    away_s, long_s = 1.5, 8.0
+    bound_s = BOUND_S
+
     def __init__(self, folder: Path, count: int, agents: tuple[str, ...] = ("kubelet",)) -> None:
         self.folder = folder
         for key in ("host", "user"):
@@ -199,12 +203,16 @@ class Bed:
 
         return StubCluster({one.name: one.ids for one in self.machines}, driver)
 
-    def _write(self) -> None:
+    def write_policy(self) -> None:
+        """Write the policy and its states."""
         shutil.copy(SUPPORT / "rolloutstates.py", self.folder)
         names = ("Driver", "Firmware")
         states = ", ".join(f'"rolloutstates:{name}"' for name in names)
         (self.folder / "gpustate.toml").write_text(f"states = [{states}]\n")
         (self.folder / "policy.py").write_text("from rolloutstates import policy\n")
+
+    def _write(self) -> None:
+        self.write_policy()
         key = " ".join((self.folder / "host.pub").read_text().split()[:2])
         (self.folder / "known_hosts").write_text(
             "".join(f"[{one.address}]:{one.port} {key}\n" for one in (*self.machines, self.head))
@@ -259,7 +267,7 @@ class Bed:
 
     def run(self, *words: str, verb: str = "apply", hurry: bool = True) -> Ran:
         """Run gpustate over all machines."""
-        return finish(self.start(*words, verb=verb, hurry=hurry))
+        return finish(self.start(*words, verb=verb, hurry=hurry), self.bound_s)
 
     def hold(self, machine: Machine) -> Hold:
         """The pipes at which the node program of a machine waits."""
@@ -310,7 +318,7 @@ class Bed:
         return found
 
 
-def finish(command: Command) -> Ran:
+def finish(command: Command, bound_s: float = BOUND_S) -> Ran:
     """Wait for the end of a run."""
-    done = command.wait(BOUND_S)
+    done = command.wait(bound_s)
     return Ran(done.returncode, done.stdout, done.stderr)

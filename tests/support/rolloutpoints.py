@@ -19,9 +19,9 @@ from stubcluster import TOKEN, Request
 
 #: One node after the other, so that every run does the same.
 WORDS = ("--forks", "1", "--max-unavailable", "1")
-#: The server is away for a moment, or for longer than a run waits for it.
-AWAY_S, LONG_S = 1.5, 8.0
 FOR_LONG = "away for long"
+#: An annotation and a label of others.
+SEEN, RACK = "example.net/seen", "example.net/rack"
 ENTRY = "killed at an entry"
 #: What may go wrong at every write.
 ANYWHERE = ("killed before", "killed after", "answer lost", REFUSED, UNAVAILABLE, HANGING, FOR_LONG)
@@ -104,7 +104,7 @@ def record_entries(bed: Bed) -> list[Point]:
                 hold.go()
     for hold in holds:
         hold.close()
-    finish(command)
+    finish(command, bed.bound_s)
     return points
 
 
@@ -159,16 +159,16 @@ def _disturbed(bed: Bed, point: Point, verdict: Verdict) -> Ran:
         "killed before": lambda: Trap(point.where, BEFORE, kill, drop=True),
         "killed after": lambda: Trap(point.where, AFTER, kill, drop=True),
         "answer lost": lambda: Trap(point.where, AFTER, drop=True),
-        REFUSED: lambda: Trap(point.where, away=REFUSED, away_s=AWAY_S),
-        UNAVAILABLE: lambda: Trap(point.where, away=UNAVAILABLE, away_s=AWAY_S),
-        HANGING: lambda: Trap(point.where, away=HANGING, away_s=AWAY_S),
-        FOR_LONG: lambda: Trap(point.where, away=REFUSED, away_s=LONG_S),
+        REFUSED: lambda: Trap(point.where, away=REFUSED, away_s=bed.away_s),
+        UNAVAILABLE: lambda: Trap(point.where, away=UNAVAILABLE, away_s=bed.away_s),
+        HANGING: lambda: Trap(point.where, away=HANGING, away_s=bed.away_s),
+        FOR_LONG: lambda: Trap(point.where, away=REFUSED, away_s=bed.long_s),
     }
     other = _OTHER_CLIENTS.get(point.what)
     trap = traps[point.what]() if other is None else Trap(point.where, BEFORE, lambda: other(bed, point))  # fmt: skip
     bed.gate.begin(trap)
     running.append(bed.start(*WORDS))
-    ran = finish(running[0])
+    ran = finish(running[0], bed.bound_s)
     verdict.fired = trap.sprung
     bed.gate.wait_back()
     bed.cluster.token = TOKEN
@@ -183,9 +183,9 @@ def _killed_at_entry(bed: Bed, point: Point, verdict: Verdict) -> Ran:
     machine.stop_at(number)
     hold = bed.hold(machine)
     command = bed.start(*WORDS)
-    verdict.fired = bool(hold.wait(60.0))
+    verdict.fired = bool(hold.wait(bed.bound_s / 2))
     command.kill()
-    ran = finish(command)
+    ran = finish(command, bed.bound_s)
     hold.never_again()
     if verdict.fired:
         hold.go()
@@ -201,11 +201,11 @@ def _node_path(point: Point) -> str:
 
 
 def _annotated(bed: Bed, point: Point) -> None:
-    bed.cluster.write(_node_path(point), {"metadata": {"annotations": {"example.net/seen": "1"}}})
+    bed.cluster.write(_node_path(point), {"metadata": {"annotations": {SEEN: "1"}}})
 
 
 def _labelled(bed: Bed, point: Point) -> None:
-    bed.cluster.write(_node_path(point), {"metadata": {"labels": {"example.net/rack": "7"}}})
+    bed.cluster.write(_node_path(point), {"metadata": {"labels": {RACK: "7"}}})
 
 
 def _cordoned(bed: Bed, point: Point) -> None:
@@ -227,7 +227,7 @@ def _lease_written(bed: Bed, point: Point) -> None:
     found = bed.cluster.all("leases")
     if found:
         lease: dict[str, Any] = found[0]
-        lease["metadata"]["annotations"] = {"example.net/seen": "1"}
+        lease["metadata"]["annotations"] = {SEEN: "1"}
         answer = bed.cluster.answer(Request("PUT", f"{path}/gpustate", body=lease))
     else:
         lease = {"metadata": {"name": "gpustate", "namespace": "kube-system"}, "spec": {}}
@@ -237,11 +237,7 @@ def _lease_written(bed: Bed, point: Point) -> None:
 
 def _pod_replaced(bed: Bed, point: Point) -> None:
     """Pods of that name are new ones, with another uid."""
-    app = point.where.split()[1].removesuffix("-n")
-    with bed.cluster.lock:
-        for pod in bed.cluster.objects["pods"].values():
-            if pod["metadata"]["labels"]["app"] == app and not pod["metadata"].get("deletionTimestamp"):  # fmt: skip
-                pod["metadata"]["uid"] += "-again"
+    bed.cluster.replace_pods(point.where.split()[1].removesuffix("-n"))
 
 
 _OTHER_CLIENTS: dict[str, Callable[[Bed, Point], None]] = {

@@ -1,7 +1,7 @@
 """A cluster in memory that answers as an API server does, for runs of the real ``gpustate``.
 
-It is no more lenient than the real one: resourceVersions conflict, an eviction asks PodDisruptionBudgets and the
-pod's uid, a field is managed by who changed its value, rights are checked before anything is looked up. Its
+It is no more lenient than the real one: resourceVersions conflict, a watch of Nodes goes on only from a version that is
+not compacted yet, an eviction asks PodDisruptionBudgets and the pod's uid, a field is managed by who changed its value, rights are checked before anything is looked up. Its
 controllers create evicted and deleted pods again, and its kubelets offer GPUs while the device plugin's pod is Ready.
 
 Sources:
@@ -16,7 +16,7 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -90,6 +90,8 @@ class Answer:
     status: int
     body: Any
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: Of a watch: its events, as they come.
+    stream: Iterator[Json] | None = None
 
 
 class Refused(Exception):
@@ -151,6 +153,13 @@ class StubCluster:
         self.denied: set[tuple[str, str, str]] = set()
         self.token = TOKEN
         self.lists: list[str] = []
+        #: Versions that watches went on from.
+        self.watches: list[int] = []
+        #: Verbs whose next requests for Nodes are answered like this: ``list`` or ``watch``.
+        self.faults: list[tuple[str, Answer]] = []
+        self.bookmark_s = 60.0
+        self._events: list[tuple[int, str, Json]] = []
+        self._oldest = self._cuts = 0
         self.history: list[Moment] = []
         self._driver = driver
         self._numbers = itertools.count(100)
@@ -178,9 +187,77 @@ class StubCluster:
         group, title = _KINDS[kind]
         item.setdefault("apiVersion", f"{group}/v1" if group else "v1")
         item.setdefault("kind", title)
+        known = _key(meta) in self.objects[kind]
         self.objects[kind][_key(meta)] = item
+        if kind == "nodes":
+            self._happened("MODIFIED" if known else "ADDED", item)
         self._remember()
         return item
+
+    # --- watches of Nodes --------------------------------------------------------------
+
+    def _happened(self, what: str, item: Json) -> None:
+        version = int(item["metadata"]["resourceVersion"])
+        self._events.append((version, what, copy.deepcopy(item)))
+
+    def add_node(self, name: str, ids: tuple[str, str, str], labels: Mapping[str, str]) -> None:
+        """A machine joins; it is Ready, and offers no GPUs."""
+        with self.lock:
+            item = self._node(name, *ids)
+            item["metadata"]["labels"] = dict(labels)
+            item["status"]["allocatable"][GPU] = "0"
+            self._store("nodes", item)
+            self._start_plugin(name)
+
+    def delete_node(self, name: str) -> None:
+        """A Node is deleted."""
+        with self.lock:
+            item = self.objects["nodes"].pop(name)
+            item["metadata"]["resourceVersion"] = str(next(self._numbers))
+            self._happened("DELETED", item)
+
+    def edit_node(self, name: str, patch: Json) -> None:
+        """Anybody changes a Node, its status included."""
+        with self.lock:
+            item = copy.deepcopy(self.objects["nodes"][name])
+            _merge(item, patch)
+            self._store("nodes", item)
+
+    def cut_watches(self, *, compact: bool = False) -> None:
+        """End every watch at once; then no version of before is left."""
+        with self.lock:
+            self._cuts += 1
+            if compact:
+                self._oldest = next(self._numbers)
+
+    def _watch(self, request: Request) -> Iterator[Json]:
+        query = request.query
+        version, cuts = int(query["resourceVersion"]), self._cuts
+        self.watches.append(version)
+        end = time.monotonic() + int(query["timeoutSeconds"])
+        marked = time.monotonic()
+        while time.monotonic() < end:
+            with self.lock:
+                self._settle()
+                if self._cuts != cuts:
+                    raise ConnectionAbortedError
+                if version < self._oldest:
+                    words = f"too old resource version: {version} ({self._oldest})"
+                    gone = Refused(410, "Expired", words).answer.body
+                    yield {"type": "ERROR", "object": gone}
+                    return
+                news = [one for one in self._events if one[0] > version]
+                newest = next(self._numbers)
+            for number, what, item in news:
+                yield {"type": what, "object": item}
+                version = number
+            if query.get("allowWatchBookmarks") == "true" and (
+                time.monotonic() - marked > self.bookmark_s
+            ):
+                marked, version = time.monotonic(), newest
+                meta = {"resourceVersion": str(newest), "creationTimestamp": None}
+                yield {"type": "BOOKMARK", "object": {"kind": "Node", "apiVersion": "v1", "metadata": meta}}  # fmt: skip
+            time.sleep(0.02)
 
     def _remember(self) -> None:
         pods = self.objects["pods"].values()
@@ -369,12 +446,21 @@ class StubCluster:
             full = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
             denied = (asked["verb"], asked.get("group") or "", full) in self.denied
             return Answer(201, {**request.body, "status": {"allowed": not denied}})
-        if request.method == "GET" and name is None:
+        watching = request.query.get("watch") == "true"
+        if resource == "nodes" and request.method == "GET" and name is None:
+            verb = "watch" if watching else "list"
+            for fault in [one for one in self.faults if one[0] == verb][:1]:
+                self.faults.remove(fault)
+                return fault[1]
+        if request.method == "GET" and name is None and not watching:
             selector = request.query.get("fieldSelector")
             self.lists.append(f"{resource}?{selector}" if selector else resource)
         self._check_rights(request)
         if resource not in self.objects:
             raise Refused(404, "NotFound", "the server could not find the requested resource")
+        if watching:
+            assert resource == "nodes", resource
+            return Answer(200, None, stream=self._watch(request))
         if request.method == "GET":
             return self._list(request) if name is None else Answer(200, self._get(request))
         work = getattr(self, f"_{_VERBS[request.method]}_{resource}")
@@ -383,7 +469,8 @@ class StubCluster:
 
     def _check_rights(self, request: Request) -> None:
         place = request.place
-        verb = _VERBS.get(request.method) or ("get" if place["name"] else "list")
+        listed = "watch" if request.query.get("watch") == "true" else "list"
+        verb = _VERBS.get(request.method) or ("get" if place["name"] else listed)
         group = place["group"] or ""
         resource = "/".join(filter(None, (place["resource"], place["sub"])))
         if (verb, group, resource) in self.denied:
@@ -413,7 +500,8 @@ class StubCluster:
             key, _, value = term.partition("=")
             assert key == "spec.nodeName", key
             items = [one for one in items if one["spec"].get("nodeName") == value]
-        return Answer(200, {"kind": "List", "metadata": {}, "items": copy.deepcopy(items)})
+        meta = {"resourceVersion": str(next(self._numbers))}
+        return Answer(200, {"kind": "List", "metadata": meta, "items": copy.deepcopy(items)})
 
     def _same_version(self, request: Request, found: Json, kind: str) -> None:
         version = ((request.body or {}).get("metadata") or {}).get("resourceVersion")
@@ -513,6 +601,13 @@ class StubCluster:
         request = Request("PATCH", path, {"fieldManager": manager}, patch, self.token)
         answer = self.answer(request)
         assert answer.status == 200, answer.body
+
+    def replace_pods(self, app: str) -> None:
+        """The pods of an owner are new ones of the same name, with another uid."""
+        with self.lock:
+            for pod in self.objects["pods"].values():
+                if pod["metadata"]["labels"]["app"] == app and not pod["metadata"].get("deletionTimestamp"):  # fmt: skip
+                    pod["metadata"]["uid"] += "-again"
 
 
 def _key(meta: Mapping[str, Any]) -> str:

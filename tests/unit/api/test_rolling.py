@@ -17,6 +17,7 @@ from gpustate.core.queries import CommandResult, Query
 from gpustate.engine import fleet
 from gpustate.formats.nvml_report import Gpu, GpuHealth, NvmlFacts
 from gpustate.probes.gpu_facts import GpuFacts
+from gpustate.rollout.waves import Ages
 
 GPU = Gpu(0, "GPU-0", "0000:1b:00.0", name="H100", health=GpuHealth(recovery_action=0))
 XID_79 = "xid=[ 900.5] NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."
@@ -82,6 +83,6 @@ def test_the_validator_of_the_policy_runs_again(
     )
     if broken:
         file.write_text("gone")
-    found = rolling.soak_check(request, lambda: False)({node.name: 10.0})
+    found = rolling.soak_check(request, lambda: False)({node.name: Ages(10.0, 5.0)}, False)
     assert list(found) == [node.name] * len(bad)
     assert not (tmp_path / "other").exists(), "nothing but the validator runs"

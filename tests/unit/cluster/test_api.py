@@ -19,9 +19,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from fakecluster import node
 
+from gpustate import inventory
 from gpustate.cluster import api as api_module
 from gpustate.cluster import pods
 from gpustate.cluster.api import Api, RefusedRequest, connect
+from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.errors import ClusterError, UsageError
 
 
@@ -195,6 +197,36 @@ def test_a_kubeconfig_that_cannot_be_used_is_refused(
         connect(str(file))
     assert "gpustate_kubeconfig" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_context_is_one_of_the_kubeconfig_s(tmp_path: Path) -> None:
+    path = Path(kubeconfig(tmp_path, "https://127.0.0.1:1"))
+    data = json.loads(path.read_text())
+    data["clusters"].append({"name": "other", "cluster": {"server": "https://127.0.0.1:2"}})
+    data["contexts"].append({"name": "east", "context": {"cluster": "other", "user": "u"}})
+    path.write_text(json.dumps(data))
+    assert connect(str(path)).server == "https://127.0.0.1:1"
+    assert connect(str(path), "east").server == "https://127.0.0.1:2"
+    with pytest.raises(UsageError, match="no context 'west', only c, east") as caught:
+        connect(str(path), "west")
+    assert "gpustate_kube_context" in str(caught.value)
+
+
+def test_groups_of_an_inventory_have_clusters_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "inventory.yml"
+    file.write_text(
+        "all:\n"
+        "  vars: {gpustate_kubeconfig: both}\n"
+        "  children:\n"
+        "    east: {hosts: {gpu1: {}}, vars: {gpustate_kube_context: east}}\n"
+        "    west:\n"
+        "      hosts: {gpu2: {}}\n"
+        "      vars: {gpustate_kubeconfig: other, gpustate_kube_context: west}\n"
+    )
+    found = {one.name: one for one in inventory.load(str(file)).nodes}
+    assert kubeconfig_of(found["gpu1"], "") == Kubeconfig("both", "east")
+    assert kubeconfig_of(found["gpu2"], "") == Kubeconfig("other", "west")
+    assert kubeconfig_of(found["gpu2"], "given") == Kubeconfig("given", "west")
 
 
 def test_a_certificate_that_is_missing_is_an_error_of_the_kubeconfig(tmp_path: Path) -> None:

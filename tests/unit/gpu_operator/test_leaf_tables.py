@@ -252,6 +252,8 @@ def test_the_manual_names_every_honoured_leaf_of_clusterpolicy() -> None:
         if not field.objects:
             assert f"`{path.replace('[].name', '').replace('[].value', '')}`" in manual, path
             continue
-        words = path.replace("gfd.", "devicePlugin.").split(".")
-        above = [".".join(words[:count]).partition("[]")[0] for count in range(2, len(words) + 1)]
-        assert any(f"`{one}`" in objects for one in above), path
+        section, _, rest = path.partition(".")
+        assert f"`{section}`" in objects or f"`{section}." in objects, path
+        words = [(first, *rest.split(".")) for first in (section, "devicePlugin")]
+        above = [".".join(one[:count]) for one in words for count in range(2, len(one) + 1)]
+        assert any(f"`{one.partition('[]')[0]}`" in objects for one in above), path

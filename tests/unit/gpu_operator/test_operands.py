@@ -270,7 +270,8 @@ def test_what_takes_packages_or_ports_is_set_up_where_it_is_written(
 
 
 def test_what_is_said_of_a_component_that_is_off_is_noted() -> None:
-    notes = " ".join(read("  gds: {version: '2.17'}\n  dcgm: {version: 4.6.0}\n").notes)
+    spec = "  gds: {version: '2.17'}\n  dcgm: {version: 4.6.0, enabled: false}\n"
+    notes = " ".join(read(spec).notes)
     assert "not used: gds.version (line 5): gds.enabled is not true" in notes
     assert "not used: dcgm.version (line 6): dcgm.enabled is not true" in notes
 

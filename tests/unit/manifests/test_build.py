@@ -16,7 +16,8 @@ from gpustate.gpu_operator.objects import images
 from gpustate.gpu_operator.writing import dump
 from gpustate.manifests import ClusterObjects, Component, PluginConfig, Pods
 from gpustate.manifests.build import build, node_labels
-from gpustate.manifests.kinds import KINDS, OWNER, is_owned, order
+from gpustate.manifests.kinds import KINDS, order
+from gpustate.manifests.ownership import OWNER, is_owned
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "manifests"
 CASES = sorted(file.name.removesuffix(".policy.yaml") for file in GOLDEN.glob("*.policy.yaml"))
@@ -122,7 +123,11 @@ def test_images_are_those_of_the_policy_or_of_its_release(settings: Any, tmp_pat
     assert images("v24.9.0")["devicePlugin"] == "nvcr.io/nvidia/k8s-device-plugin:v0.17.0-ubi9"
     assert images()["gfd"] == "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"
     for release in history.releases():
-        assert all(images(release).values()), release
+        found = images(release)
+        assert all(found[name] for name in ("devicePlugin", "gfd", "dcgmExporter")), release
+        later = not history.before(release, "v1.8.0")
+        assert bool(found["dcgm"]) == bool(found["nodeStatusExporter"].count("/")) == later, release
+    assert images("v24.9.0")["nodeStatusExporter"].endswith("/gpu-operator-validator:v24.9.0")
     whole = "  devicePlugin: {repository: r.io/n, image: p, version: %s}\n"
     assert settings(whole % "v1").device_plugin.image == "r.io/n/p:v1"
     assert settings(whole % "sha256:ab").device_plugin.image == "r.io/n/p@sha256:ab"

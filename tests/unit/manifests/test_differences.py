@@ -6,7 +6,8 @@ import copy
 from typing import Any
 
 from gpustate.manifests.build import build
-from gpustate.manifests.differences import Difference, differences, owned_fields
+from gpustate.manifests.differences import Difference, differences
+from gpustate.manifests.ownership import owned_fields
 from gpustate.manifests.settings import ClusterObjects
 
 IMAGES = {"devicePlugin": "p:v1", "gfd": "g:v1"}

@@ -13,6 +13,7 @@ from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Subject
 from gpustate.errors import ClusterError, LockHeld, RefusedError
+from gpustate.formats import masking
 from gpustate.rollout.maintenance import ScheduledMaintenance, kinds_of, scope_of
 from gpustate.schedulers.base import (
     HeldElsewhereError,
@@ -40,6 +41,7 @@ class FakeScheduler:
     found: tuple[Workload, ...] = ()
     fails: dict[str, Exception] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
     left: str = ""
     uncordoned: bool = False
 
@@ -69,8 +71,9 @@ class FakeScheduler:
         hold = Hold(why.run, why.person, why.text, "held", "")
         return replace(member, schedulable=False, hold=hold)
 
-    def note(self, member: Member, phase: str) -> Member:
+    def note(self, member: Member, phase: str, why: str = "") -> Member:
         self._call(f"note {phase}")
+        self.reasons.append(why)
         return replace(member, schedulable=True) if self.uncordoned else member
 
     def drain(
@@ -134,7 +137,7 @@ def test_a_node_is_held_drained_changed_and_released() -> None:
     found = maintenance(Kubernetes=scheduler)
     found.begin(subject(), said, never)
     assert found.end(subject(), "", said) == ()
-    wanted = ["hold changes driver", "drain gpu", "note changing", "refresh", "release"]
+    wanted = ["hold changes driver", "drain gpu", "note drained", "note changing", "note validating", "refresh", "release"]  # fmt: skip
     assert scheduler.calls == wanted
 
 
@@ -168,6 +171,18 @@ def test_a_failed_change_keeps_the_node_held_with_the_reason() -> None:
     (note,) = found.end(subject(), "driver failed", said)
     assert note == "Kubernetes at test: n1 stays out of service: driver failed"
     assert scheduler.calls[-1] == "note failed"
+    assert scheduler.reasons[-1] == "driver failed"
+
+
+def test_a_long_reason_is_kept_in_one_line_without_secrets() -> None:
+    masking.remember("hunter2hunter2")
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    found.end(subject(), "apt failed:\n  password hunter2hunter2\n" + "x" * 500, said)
+    assert scheduler.reasons[-1].startswith("apt failed: password ")
+    assert "hunter2" not in scheduler.reasons[-1]
+    assert len(scheduler.reasons[-1]) == 200
 
 
 def test_a_node_that_offers_no_gpus_afterwards_stays_held() -> None:
@@ -177,6 +192,7 @@ def test_a_node_that_offers_no_gpus_afterwards_stays_held() -> None:
     with pytest.raises(NotRefreshedError, match="offers no GPU"):
         found.end(subject(), "", said)
     assert scheduler.calls[-1] == "note failed"
+    assert scheduler.reasons[-1] == "offers no GPU"
 
 
 def test_a_node_that_cannot_be_drained_is_released_unchanged() -> None:

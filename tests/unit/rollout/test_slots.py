@@ -13,6 +13,7 @@ import pytest
 
 from gpustate.errors import UsageError
 from gpustate.rollout import slots
+from gpustate.rollout.gate import Gate
 from gpustate.rollout.slots import NoSlotError, Slots
 from gpustate.schedulers.base import Hold, Member, NotDrainedError, Scheduler
 
@@ -99,6 +100,30 @@ def test_a_list_from_before_a_release_refuses_nobody() -> None:
     cluster.cordon("n0", schedulable=True)
     turns.give(scheduler, first)
     turns.take(scheduler, cluster.all["n1"], "n1", print, lambda: False)
+
+
+def test_a_list_from_before_a_failure_lets_nobody_in() -> None:
+    cluster = Cluster(3)
+    scheduler, first = cast(Scheduler, cluster), cluster.all["n0"]
+    turns = Slots("1", sleep=lambda _: None, clock=lambda: 0.0)
+    turns.take(scheduler, first, "n0", print, lambda: False)
+    cluster.cordon("n0")
+    turns.give(scheduler, first)
+    with pytest.raises(NoSlotError, match="out of service are n0"):
+        turns.take(scheduler, cluster.all["n1"], "n1", print, lambda: False)
+
+
+def test_a_node_that_waits_when_its_window_closes_waits_for_the_next() -> None:
+    cluster, said = Cluster(3), list[str]()
+    closed = iter(["outside of the maintenance window"] * 3 + [""] * 9)
+    gate = Gate(closed=lambda node: next(closed) if node == "n1" else "")
+    turns = Slots("", sleep=lambda _: None, gate=gate)
+    scheduler = cast(Scheduler, cluster)
+    turns.take(scheduler, cluster.all["n0"], "n0", said.append, lambda: False)
+    assert said == []
+    turns.take(scheduler, cluster.all["n1"], "n1", said.append, lambda: False)
+    assert said == ["waiting for a slot: outside of the maintenance window"]
+    assert len(list(closed)) == 8
 
 
 @pytest.mark.parametrize("limit", ["1", "3", "25%"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,9 +20,9 @@ from gpustate.engine.events import Event
 from gpustate.engine.turns import Turn
 from gpustate.errors import UsageError
 from gpustate.rollout import waves, windows
-from gpustate.rollout.board import Control
+from gpustate.rollout.board import Control, read_progress
 from gpustate.rollout.strategy import Strategy
-from gpustate.rollout.waves import Check, Waves, cut
+from gpustate.rollout.waves import Ages, Check, Waves, cut, no_check
 
 NAMES = [f"n{number}" for number in range(10)]
 
@@ -167,7 +168,7 @@ class Loop:
     """A rollout whose nodes take no time, with a clock of its own."""
 
     strategy: Strategy
-    check: Check = lambda _: {}
+    check: Check = no_check
     slots: int = 5
     now: float = 1_795_000_000.0
     desk: Desk = field(default_factory=Desk)
@@ -236,27 +237,31 @@ def test_an_abort_ends_it_after_the_nodes_under_way() -> None:
 
 
 def test_the_nodes_done_so_far_are_checked_during_the_soak_time() -> None:
-    checks: list[tuple[float, dict[str, float]]] = []
+    checks: list[tuple[float, dict[str, Ages], bool]] = []
     loop = Loop(Strategy(("2",), soak="10m"))
 
-    def check(ages_s: Mapping[str, float]) -> Mapping[str, str]:
-        checks.append((loop.now, dict(ages_s)))
+    def check(nodes: Mapping[str, Ages], last: bool) -> Mapping[str, str]:
+        checks.append((loop.now, dict(nodes), last))
         return {}
 
     loop.waves.check = check
     loop.step()
+    begun = loop.now
+    loop.now += 40
     loop.end("n0", "n1")
     ended = loop.now
     assert loop.until(lambda turn: bool(turn.start)).start == ("n2", "n3")
     assert loop.now - ended >= 600
-    assert [set(ages) for _, ages in checks] == [{"n0", "n1"}] * len(checks)
+    assert [set(ages) for _, ages, _ in checks] == [{"n0", "n1"}] * len(checks)
+    assert [last for _, _, last in checks] == [False] * (len(checks) - 1) + [True]
     assert checks[-1][0] - ended >= 600, "once at its end"
     assert len(checks) > 5, "and every minute"
-    assert 600 <= checks[-1][1]["n0"] <= 700
+    assert 600 <= checks[-1][1]["n0"].ended_s <= checks[-1][1]["n0"].began_s <= 700
+    assert checks[-1][1]["n0"].began_s - checks[-1][1]["n0"].ended_s == ended - begun
 
 
 def test_a_failed_check_stops_the_rollout_and_names_the_node() -> None:
-    loop = Loop(Strategy(("2",), soak="10m"), check=lambda _: {"n1": "GPU 0: Xid 79"})
+    loop = Loop(Strategy(("2",), soak="10m"), check=lambda *_: {"n1": "GPU 0: Xid 79"})
     loop.step()
     loop.end("n0", "n1")
     loop.until(lambda turn: turn.over)
@@ -265,7 +270,7 @@ def test_a_failed_check_stops_the_rollout_and_names_the_node() -> None:
 
 
 def test_a_check_that_cannot_be_made_stops_the_rollout() -> None:
-    def check(ages_s: Mapping[str, float]) -> Mapping[str, str]:
+    def check(nodes: Mapping[str, Ages], last: bool) -> Mapping[str, str]:
         raise ValueError("no")
 
     loop = Loop(Strategy(("2",), soak="1m"), check=check)
@@ -291,6 +296,9 @@ def test_outside_of_its_window_nothing_begins_and_the_loop_says_why() -> None:
     assert loop.said == ["outside of the maintenance window"]
     assert loop.waves.state == "waiting"
     assert loop.until(lambda turn: bool(turn.start), 3600.0).start == tuple(NAMES[:5])
+    assert loop.waves.gate.closed("n0") == ""
+    loop.now += 24 * 3600
+    assert loop.waves.gate.closed("n0") == "outside of the maintenance window"
 
 
 def test_the_phase_of_every_node_is_shown_with_the_reason() -> None:
@@ -324,3 +332,16 @@ def test_a_place_that_does_not_answer_delays_no_node_for_long(
     loop.until(lambda _: loop.waves._visiting is None)
     loop.waves.boards = (here, Desk(None))
     assert loop.until(lambda turn: turn.over).start == (), "one place alone is enough for a request"
+
+
+def test_progress_of_thousands_of_nodes_fits_into_an_annotation() -> None:
+    names = [f"gpu{number:04}.rack{number % 97}.site.example" for number in range(5000)]
+    rollout = Strategy(("1", "10%")).rollout(fleet_of(*nodes(*names)), 20, 0.0)
+    desk = Desk()
+    Waves(rollout, "r1", "ann@ops1", boards=(desk,)).next(interrupted=False)
+    (text,) = desk.shown
+    assert len(text) < 200_000 < len(json.dumps(read_progress(text)))
+    progress = read_progress(text)
+    assert progress is not None
+    assert set(progress["nodes"]) == set(names)
+    assert read_progress(text[:-8]) is read_progress("eJw=") is read_progress("nothing") is None

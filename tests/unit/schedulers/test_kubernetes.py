@@ -70,7 +70,10 @@ class FakeApi:
     def node(self, name: str) -> Json:
         return copy.deepcopy(self.node_)
 
-    def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
+    def may(
+        self, verb: str, group: str, resource: str, subresource: str = "", namespace: str = ""
+    ) -> bool:
+        assert bool(namespace) is (resource == "leases")
         return f"{verb} {resource}" not in self.denied
 
     def maintenances(self) -> list[Json]:

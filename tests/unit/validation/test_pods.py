@@ -17,6 +17,7 @@ from gpustate.core.queries import Answer
 from gpustate.diagnosis.chain import Check
 from gpustate.engine import fleet
 from gpustate.errors import EXIT_VALIDATION, ConnectionFailed, InventoryError
+from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.nodeside.pod_image import MARK, references
 from gpustate.validation import pods
 
@@ -44,6 +45,9 @@ class FakeSession:
         self.scripts.append(script)
         return next(answer for word, answer in self.answers.items() if word in script)
 
+    def answer(self, queries: object) -> tuple[Answer, ...]:
+        raise AssertionError("its GPUs are stubbed")
+
 
 Answers = dict[str, Answer]
 
@@ -53,6 +57,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Answers:
     for name in ("_POLL_S", "_UNSCHEDULABLE_S", "_REGISTER_S", "_DELETE_S"):
         monkeypatch.setattr(podtest, name, 0.01)
     monkeypatch.setattr(fleet, "Session", FakeSession)
+    monkeypatch.setattr(pods, "_usable", lambda node: gpus(8))
     FakeSession.scripts = []
     FakeSession.answers = {
         "boot_id": Answer(0, MACHINE.encode()),
@@ -62,6 +67,11 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Answers:
     return FakeSession.answers
 
 
+def gpus(count: int) -> NvmlFacts:
+    found = tuple(Gpu(index, f"GPU-{index}") for index in range(count))
+    return NvmlFacts(source="nvml", gpus=found)
+
+
 def verbs() -> list[str]:
     """What was run on the node, in order."""
     words = ("boot_id", " import ", " hook ", " remove ")
@@ -69,8 +79,8 @@ def verbs() -> list[str]:
 
 
 def run(api: FakeApi, name: str = "gpu1") -> Check:
-    nodes = [InventoryNode(name, vars={kubeconfig.VARIABLE: "k"}), InventoryNode("plain")]
-    request = pods.Request(nodes, {"k": cast(Api, api)})
+    nodes = [InventoryNode(name, vars={kubeconfig.PATH: "k"}), InventoryNode("plain")]
+    request = pods.Request(nodes, {kubeconfig.Kubeconfig("k"): cast(Api, api)})
     found = pods.run(request)
     assert list(found) == [name], "a node without a kubeconfig has no such link"
     return found[name]
@@ -83,6 +93,18 @@ def test_a_pod_runs_with_the_nodes_own_image_which_is_removed(shell: Answers) ->
     (container,) = api.created[0]["spec"]["containers"]
     assert container["command"][:2] == ["/usr/bin/python3", "x.py"]
     assert container["image"] == pods.IMAGE
+
+
+def test_a_node_that_offers_other_gpus_than_nvml_lists_fails(
+    shell: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pods, "_usable", lambda node: gpus(7))
+    api = FakeApi()
+    check = run(api)
+    assert check.failed
+    assert "the Node offers 8 nvidia.com/gpu; the machine has 7 GPUs for use" in check.evidence
+    assert verbs() == ["boot_id"]
+    assert not api.created
 
 
 def test_a_node_without_a_kubelet_needs_no_pod(shell: Answers) -> None:
@@ -180,12 +202,12 @@ def test_a_node_that_is_away_fails(shell: Answers) -> None:
 
 
 def test_a_kubeconfig_of_the_command_line_counts_for_every_node() -> None:
-    named = InventoryNode("a", vars={kubeconfig.VARIABLE: "inventory"})
-    assert kubeconfig.kubeconfig_of(named, "option") == "option"
-    assert kubeconfig.kubeconfig_of(named, "") == "inventory"
-    assert kubeconfig.kubeconfig_of(InventoryNode("b"), "") == ""
+    named = InventoryNode("a", vars={kubeconfig.PATH: "inventory"})
+    assert kubeconfig.kubeconfig_of(named, "option").path == "option"
+    assert kubeconfig.kubeconfig_of(named, "").path == "inventory"
+    assert not kubeconfig.kubeconfig_of(InventoryNode("b"), "")
     with pytest.raises(InventoryError, match="gpustate_kubeconfig of c is not a path"):
-        kubeconfig.kubeconfig_of(InventoryNode("c", vars={kubeconfig.VARIABLE: 3}), "")
+        kubeconfig.kubeconfig_of(InventoryNode("c", vars={kubeconfig.PATH: 3}), "")
 
 
 def test_a_failed_pod_fails_the_proving_state_and_the_node() -> None:

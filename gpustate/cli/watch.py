@@ -1,0 +1,238 @@
+"""``gpustate watch``: apply a policy to Nodes that join, reboot, or get another label."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate import clock
+from gpustate.cli import common, objects, rules, watch_service
+from gpustate.cli.apply import LEVEL
+from gpustate.cli.context import context
+from gpustate.cli.rollout import rollout_options
+from gpustate.cli.schedulers import scheduler_options, schedulers_of
+from gpustate.errors import ClusterError, GpustateError, UsageError
+
+if TYPE_CHECKING:
+    from gpustate.api import ApplyResult
+    from gpustate.cluster.kubeconfig import Kubeconfig
+    from gpustate.core.inventory import Inventory
+    from gpustate.watch.watcher import Round, Signals
+
+
+@click.command()
+@click.argument("policy")
+@common.inventory_options
+@common.policy_options
+@common.lock_options
+@click.option(
+    "--max-disruption",
+    type=LEVEL,
+    default="reboot",
+    show_default=True,
+    metavar="LEVEL",
+    help="Refuse nodes whose plan may exceed this disruption: none, reload, restart, drain, reset, reboot.",
+)
+@click.option("--serial", metavar="SIZES", help="Process the nodes of a round in waves: 1,10%,50%.")
+@click.option(
+    "--max-failures",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Begin no further node of a round once N have failed [default: the wave of the first is the last].",
+)
+@common.options(*rollout_options)
+@scheduler_options
+@objects.object_options
+@objects.rollout_option
+@click.option(
+    "--print",
+    "printed",
+    type=click.Choice(watch_service.KINDS),
+    help="Print a systemd unit with these options, the objects of a Deployment, or the recipe of its image; nothing is watched.",
+)
+@click.option(
+    "--image",
+    metavar="REF",
+    default="",
+    help="Image of the Deployment [default: gpustate:VERSION].",
+)
+def watch(policy: str, printed: str | None, image: str, **options: Any) -> None:
+    """Watch the clusters of the nodes, and apply POLICY to nodes that need it.
+
+    A node needs it when it has joined, was rebooted, or has another label nvidia.com/mig.config or
+    nvidia.com/device-plugin.config. One watcher works in a cluster at a time; another one waits. SIGTERM
+    ends it after the nodes under way.
+    """
+    if printed is not None:
+        common.write_out(watch_service.text_of(printed, policy, image, options))
+        return
+    from gpustate.watch.watcher import Signals, Watcher
+
+    rules.read()
+    if options["ignore_scheduler"]:
+        raise UsageError("watch needs the nodes' cluster", fix="omit --ignore-scheduler")
+    common.load_policy(policy, options)  # errors come before the first connection
+    paths = _clusters(common.load_inventory(options, empty=True), options)
+    signals = Signals()
+    _arm(signals)
+    watchers = [
+        Watcher(
+            path,
+            lambda: common.load_inventory(options, reach=False, empty=True),
+            lambda this: _apply(policy, options, this),
+            str(options["window"] or ""),
+            _Lines(str(path) if len(paths) > 1 else "").say,
+            signals,
+            f"watch {policy}",
+            options["kubeconfig"] or "",
+        )
+        for path in paths
+    ]
+    common.raise_all(_run_all([one.run for one in watchers], signals))
+
+
+def _clusters(inventory: Inventory, options: Mapping[str, Any]) -> list[Kubeconfig]:
+    """Kubeconfigs of the clusters of an inventory.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
+
+    own = (Kubeconfig(*one) for one in inventory.clusters)
+    found = (kubeconfig_of(node, options["kubeconfig"] or "") for node in inventory)
+    paths = [path for path in dict.fromkeys((*own, *found)) if path]
+    if not paths:
+        raise UsageError(
+            "no node has a kubeconfig",
+            fix="pass --kubeconfig FILE, set the inventory variable gpustate_kubeconfig, or use -i kubernetes:",
+        )
+    return paths
+
+
+def _run_all(works: list[Callable[[], None]], signals: Signals) -> list[GpustateError]:
+    """Watch every cluster; once one watcher fails, the others end as well. Their errors."""
+    errors: list[GpustateError] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except GpustateError as error:
+            errors.append(error)
+            signals.ending = True
+
+    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():  # signals are handled between two looks
+            thread.join(0.5)
+    return errors
+
+
+def _arm(signals: Signals) -> None:
+    """End on SIGTERM and SIGINT."""
+
+    def hit(number: int, frame: object) -> None:
+        signals.end()
+
+    signal.signal(signal.SIGINT, hit)
+    signal.signal(signal.SIGTERM, hit)
+
+
+def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
+    """One round, recorded as the apply that it is."""
+    from gpustate import api
+    from gpustate.engine import fleet, records
+
+    policy = common.load_policy(source, options)
+    kept = {**options, "limit": ",".join(node.name for node in this.inventory.nodes)}
+    clusters = objects.clusters(policy, source, this.inventory, options, absent=False)
+    record: Any = None
+
+    def started(run: str) -> None:
+        nonlocal record
+        record = records.begin(
+            run,
+            "apply",
+            source,
+            kept,
+            person=fleet.person(),
+            born=fleet.born(fleet.controller().pid),
+            created=clock.now(),
+        )
+
+    result = api.apply(
+        policy,
+        this.inventory,
+        lock=common.lock_file(source, options) or False,
+        forks=options["forks"],
+        max_disruption=options["max_disruption"],
+        serial=common.serial(options["serial"]),
+        max_failures=int(options["max_failures"] or 0),
+        canary=str(options["canary"]),
+        soak=str(options["soak"]),
+        soak_alerts=str(options["soak_alerts"]),
+        window=str(options["window"]),
+        spread=str(options["spread"]),
+        schedulers=replace(schedulers_of(options), fence=this.fence),
+        stop=this.stop,
+        started=started,
+        run=this.run,
+        source=source,
+        context=context("apply", source, kept),
+    )
+    over = not (result.interrupted or result.skipped or result.stopped)
+    records.end(
+        record,
+        interrupted=not over,
+        outcome={"exit_code": result.exit_code, "summary": result.summary, "ended": clock.now()},
+    )
+    if clusters is not None and not result.interrupted:
+        this.fence()
+        _check(clusters.apply(result.nodes, this.stop))
+    return result
+
+
+def _check(applied: list[dict[str, Any]]) -> None:
+    """Refuse objects that were not applied.
+
+    Raises:
+        ClusterError: they were not.
+    """
+    if not objects.codes({"clusters": applied}):
+        return
+    words = [
+        text for data in applied for name in ("failures", "unready") for text in data.get(name, ())
+    ]
+    refused = [
+        f"{one['object']}: {one.get('reason', 'refused')}"
+        for data in applied
+        for one in data["objects"]
+        if one["action"] == "refused"
+    ]
+    raise ClusterError(f"objects of the cluster: {'; '.join([*words, *refused][:4])}")
+
+
+class _Lines:
+    """Lines for a log, each with the time.
+
+    Args:
+        cluster: which of several; empty: there is one.
+    """
+
+    def __init__(self, cluster: str) -> None:
+        self._lead = f"{cluster}: " if cluster else ""
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        from gpustate.formats.masking import mask
+        from gpustate.formats.words import printable
+
+        click.echo(f"{clock.now()} {printable(mask(self._lead + text))}")

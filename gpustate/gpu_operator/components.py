@@ -1,0 +1,92 @@
+"""The settings that components of a cluster have in common, in a ClusterPolicy or in Helm values.
+
+Without an image in the file, that of the Operator's release is used.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: internal/image (how the reference is made), deployments/gpu-operator/templates (images of
+    the Operator's own repository have the chart's version).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpustate.errors import PolicyError
+from gpustate.gpu_operator import history
+from gpustate.gpu_operator.desired import Source
+from gpustate.gpu_operator.documents import plain
+from gpustate.gpu_operator.helm import is_null
+from gpustate.manifests.settings import Component
+
+_POLICIES = ("Always", "IfNotPresent", "Never")
+IMAGE = ("repository", "image", "version")
+#: Without a version, these have that of the chart.
+OF_CHART = ("nodeStatusExporter",)
+
+
+def value(source: Source, path: str) -> Any:
+    """The value at a path as plain data, or the chart's default; ``None`` without both."""
+    item = source.spec.get(*path.split("."))
+    if item is not None:
+        return plain(item)
+    if source.kind != "helm" or is_null(source.spec, path):
+        return None
+    given, found = history.chart_default(path, mapping=True, release=source.release)
+    return found if given else None
+
+
+def texts(source: Source, path: str) -> dict[str, str]:
+    """A mapping of texts at a path."""
+    found: Mapping[str, Any] = value(source, path) or {}
+    return {key: str(one) for key, one in found.items()}
+
+
+def component(source: Source, name: str, *, enabled: bool) -> Component:
+    """The settings of a section.
+
+    Raises:
+        PolicyError: an image that is set in part only.
+    """
+    if not enabled:
+        return Component(enabled=False)
+    policy = str(value(source, f"{name}.imagePullPolicy") or "")
+    variables = value(source, f"{name}.env") or []
+    return Component(
+        image=_image(source, name),
+        image_pull_policy=policy if policy in _POLICIES else "IfNotPresent",
+        image_pull_secrets=tuple(map(str, value(source, f"{name}.imagePullSecrets") or ())),
+        resources=value(source, f"{name}.resources") or {},
+        args=tuple(map(str, value(source, f"{name}.args") or ())),
+        env={str(one["name"]): str(one.get("value") or "") for one in variables},
+        host_network=bool(value(source, f"{name}.hostNetwork")),
+    )
+
+
+def _image(source: Source, name: str) -> str:
+    """The reference that the file sets; empty if it sets none.
+
+    Raises:
+        PolicyError: the Operator cannot make a reference of it either.
+    """
+    parts = {part: str(value(source, f"{name}.{part}") or "") for part in IMAGE}
+    if source.kind == "helm" and name in OF_CHART:
+        parts["version"] = parts["version"] or source.release
+    if all(parts.values()):
+        return reference(*parts.values())
+    given = [part for part, text in parts.items() if text]
+    if given in ([], ["image"]):
+        return parts["image"]
+    missing = ", ".join(f"{name}.{part}" for part in IMAGE if not parts[part])
+    section = source.spec.get(name) or source.spec
+    raise PolicyError(
+        f"{name} sets {' and '.join(given)} of its image, without {missing}",
+        place=source.place(section),
+        fix="set repository, image and version, or image alone as the complete reference",
+    )
+
+
+def reference(repository: str, image: str, version: str) -> str:
+    """The reference of an image; empty if a part is missing."""
+    mark = "@" if version.startswith("sha256:") else ":"
+    return f"{repository}/{image}{mark}{version}" if repository and image and version else ""

@@ -1,0 +1,115 @@
+"""Exporters of metrics as pods: the DCGM host engine, dcgm-exporter, the node status exporter.
+
+With ``enabled: true`` in the file, DCGM and its exporter are services of the nodes (:mod:`gpustate.gpu_operator.metrics`),
+and never pods as well: two host engines disturb each other. Without ``enabled``, the Operator's default applies, and
+they are pods.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: controllers/object_controls.go (TransformDCGM, TransformDCGMExporter,
+    TransformNodeStatusExporter), api/nvidia/v1/clusterpolicy_types.go (which are on by default).
+"""
+
+from __future__ import annotations
+
+from gpustate.gpu_operator.components import component, texts, value
+from gpustate.gpu_operator.desired import Source
+from gpustate.gpu_operator.helm import is_null
+from gpustate.gpu_operator.operands import missing_reference, require_config_map
+from gpustate.manifests.settings import Component, Counters, Exporter, Monitor
+
+#: Default folder of the exporter's job mapping.
+JOBS = "/var/lib/dcgm-exporter/job-mapping"
+#: Where the host engine of the state ``dcgm`` listens.
+_HOST_ENGINE = "localhost:5555"
+_COUNTERS = "dcgmExporter.config.name"
+#: The first release of the Operator with a host engine of its own.
+_FIRST_ENGINE = "v1.8.0"
+
+
+NODE_STATUS = "nodeStatusExporter"
+
+
+def on_hosts(source: Source, name: str) -> bool:
+    """Whether an exporter is a service of the nodes."""
+    return name != NODE_STATUS and source.enabled(name, otherwise=False)
+
+
+def in_pods(source: Source, name: str) -> bool:
+    """Whether an exporter runs as pods."""
+    if name == NODE_STATUS:
+        return source.enabled(name, otherwise=False)
+    if source.spec.get(name, "enabled") is not None:
+        return False
+    if name == "dcgmExporter":
+        return True
+    if source.before(_FIRST_ENGINE) or on_hosts(source, "dcgmExporter"):
+        return False  # a host engine as pods serves exporters as pods
+    by_default = source.kind != "helm" or bool(source.chart_default("dcgm.enabled"))
+    return by_default or is_null(source.spec, "dcgm.enabled")
+
+
+def engine(source: Source) -> Component:
+    """The DCGM host engine."""
+    return component(source, "dcgm", enabled=in_pods(source, "dcgm"))
+
+
+def node_status(source: Source) -> Component:
+    """The node status exporter."""
+    return component(source, NODE_STATUS, enabled=in_pods(source, NODE_STATUS))
+
+
+def exporter(source: Source) -> Exporter:
+    """dcgm-exporter."""
+    if not in_pods(source, "dcgmExporter"):
+        return Exporter(enabled=False, monitor=_monitor(source))
+    shared = component(source, "dcgmExporter", enabled=True)
+    jobs = ""
+    if source.enabled("dcgmExporter.hpcJobMapping", otherwise=False):
+        jobs = str(value(source, "dcgmExporter.hpcJobMapping.directory") or JOBS)
+    return Exporter(
+        image=shared.image,
+        image_pull_policy=shared.image_pull_policy,
+        image_pull_secrets=shared.image_pull_secrets,
+        resources=shared.resources,
+        args=shared.args,
+        env=shared.env,
+        host_network=shared.host_network,
+        annotations=texts(source, "dcgmExporter.annotations"),
+        host_pid=bool(value(source, "dcgmExporter.hostPID")),
+        engine=_HOST_ENGINE if on_hosts(source, "dcgm") else "",
+        counters=_counters(source),
+        job_mapping=jobs,
+        pod_labels=bool(value(source, "dcgmExporter.enablePodLabels")),
+        pod_uid=bool(value(source, "dcgmExporter.enablePodUID")),
+        pod_label_patterns=tuple(
+            map(str, value(source, "dcgmExporter.podLabelAllowlistRegex") or ())
+        ),
+        service_type=str(value(source, "dcgmExporter.service.type") or ""),
+        internal_traffic_policy=str(
+            value(source, "dcgmExporter.service.internalTrafficPolicy") or ""
+        ),
+        monitor=_monitor(source),
+    )
+
+
+def _counters(source: Source) -> Counters | None:
+    name = source.spec.get(*_COUNTERS.split("."))
+    if name is None or not name.value:
+        return None
+    if missing_reference(source, _COUNTERS) is not None:
+        return Counters(str(name.value))
+    found = require_config_map(source, name, _COUNTERS)
+    return Counters(str(name.value), {key: one.text for key, one in found.entries.items()})
+
+
+def _monitor(source: Source) -> Monitor:
+    path = "dcgmExporter.serviceMonitor"
+    honor = value(source, f"{path}.honorLabels")
+    return Monitor(
+        enabled=bool(value(source, f"{path}.enabled")),
+        interval=str(value(source, f"{path}.interval") or ""),
+        scrape_timeout=str(value(source, f"{path}.scrapeTimeout") or ""),
+        honor_labels=None if honor is None else bool(honor),
+        labels=texts(source, f"{path}.additionalLabels"),
+        relabelings=tuple(value(source, f"{path}.relabelings") or ()),
+    )

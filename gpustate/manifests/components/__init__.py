@@ -1,0 +1,27 @@
+"""The components of a cluster, one module each.
+
+A new one is a module with a ``PART``, its settings in :mod:`gpustate.manifests.settings`, and its name here.
+"""
+
+from __future__ import annotations
+
+from gpustate.manifests.components import (
+    dcgm,
+    dcgm_exporter,
+    device_plugin,
+    dra_driver,
+    feature_discovery,
+    node_status_exporter,
+)
+from gpustate.manifests.components.part import Part
+
+PARTS: tuple[Part, ...] = (
+    device_plugin.PART,
+    feature_discovery.PART,
+    dcgm.PART,
+    dcgm_exporter.PART,
+    node_status_exporter.PART,
+    dra_driver.PART,
+)
+
+__all__ = ["PARTS", "Part"]

@@ -1,0 +1,37 @@
+"""What a component of a cluster is to those that build all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.manifests.settings import ClusterObjects, Component
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One component.
+
+    Args:
+        name: its section in a ClusterPolicy, by which its image is looked up.
+        settings: its settings.
+        objects: its objects, of the settings and the image.
+        node_label: the label of Nodes on which its pods run.
+        host_state: the state that does the same as a service of a node, where the pods do not run then.
+        claims: where a DRA driver offers the GPUs, the pods claim them, and :func:`by_claim` names the objects.
+    """
+
+    name: str
+    settings: Callable[[ClusterObjects], Component]
+    objects: Callable[[ClusterObjects, str], Iterator[Json]]
+    node_label: str
+    host_state: str = ""
+    claims: bool = False
+
+
+def by_claim(settings: ClusterObjects, name: str) -> str:
+    """The name of an object or label of a component that claims GPUs where a DRA driver offers them."""
+    return f"{name}-dra" if settings.dra_driver.enabled else name

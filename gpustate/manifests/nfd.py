@@ -1,0 +1,550 @@
+"""Node feature discovery: the objects of its chart, from the chart's values.
+
+Surprising: it is not among the components, for its pods run on every node, and its values are not a ClusterPolicy's.
+Values of mappings may be missing: without a value the chart writes no field, or the default of the program applies.
+
+Sources:
+    kubernetes-sigs/node-feature-discovery v0.19.0: deployment/helm/node-feature-discovery (templates, values.yaml, crds);
+    NVIDIA/gpu-operator v26.7: deployments/gpu-operator/templates/nodefeaturerules.yaml.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from gpustate.manifests import rbac
+from gpustate.manifests.pods import host_path, mount, variable
+
+Json = dict[str, Any]
+
+NAME = "node-feature-discovery"
+#: A custom resource definition that every cluster with node feature discovery has.
+DEFINITION = "nodefeatures.nfd.k8s-sigs.io"
+#: Of every object of node feature discovery, and not of its chart.
+_PART_OF = "app.kubernetes.io/part-of"
+#: The Helm release that NVIDIA's documentation installs.
+_RELEASE = "gpu-operator"
+_VERSION = "v0.19.0"
+_GROUP = "nfd.k8s-sigs.io"
+_TOPOLOGIES = ("topology.node.k8s.io", "noderesourcetopologies")
+_CONFIGS = "/etc/kubernetes/node-feature-discovery"
+_LEASE = "nfd-master.nfd.kubernetes.io"
+_MODULES = {"gdrdrv": "gdrcopy", "nvidia_fs": "gds", "nvidia_peermem": "peermem"}
+
+
+@cache
+def _defaults() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(_text("nfd-values.json"))
+    return found
+
+
+def is_of_nfd(item: Json) -> bool:
+    """Whether an object belongs to node feature discovery."""
+    return bool((item["metadata"].get("labels") or {}).get(_PART_OF) == NAME)
+
+
+def objects(values: Mapping[str, Any] | None, namespace: str, *, rules: bool) -> Iterator[Json]:
+    """Objects for node feature discovery.
+
+    Args:
+        values: of its chart, over the chart's own; ``None``: it is not to be installed.
+        namespace: of everything that has one.
+        rules: include the rule of the Operator's chart, which labels Nodes by loaded modules.
+    """
+    if rules:
+        yield _module_rule()
+    chart = None if values is None else _Chart(_set_values(merged(_defaults(), values)), namespace)
+    for item in () if chart is None else _objects(chart):
+        meta = item["metadata"]
+        yield {**item, "metadata": {**meta, "labels": {**meta.get("labels", {}), _PART_OF: NAME}}}
+
+
+def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Json:
+    """Values over others, as Helm merges them; ``None`` stays, and removes a value of a lower layer."""
+    found: Json = {**lower}
+    for key, value in upper.items():
+        below = found.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            found[key] = merged(below, value)
+        else:
+            found[key] = value
+    return found
+
+
+def _set_values(values: Mapping[str, Any]) -> Json:
+    """Values without those that ``None`` removes."""
+    return {
+        key: _set_values(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _objects(chart: _Chart) -> Iterator[Json]:
+    values = chart.values
+    yield from _definitions("nfd-crds.yaml")
+    if values["master"].get("enable"):
+        yield from _master(chart)
+    if values["worker"].get("enable"):
+        yield from _worker(chart)
+    if values["topologyUpdater"].get("enable"):
+        yield from _topology_updater(chart)
+    if values["gc"].get("enable"):
+        yield from _collector(chart)
+    for section, role in _ROLES.items():
+        yield from chart.network_policy(section, role)
+    if values.get("prometheus", {}).get("enable"):
+        yield _pod_monitor(chart)
+
+
+_ROLES = {
+    "master": "master",
+    "worker": "worker",
+    "topologyUpdater": "topology-updater",
+    "gc": "gc",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Chart:
+    """Values, and the names and labels that come from them."""
+
+    values: Mapping[str, Any]
+    namespace: str
+
+    @property
+    def name(self) -> str:
+        return str(self.values.get("nameOverride") or NAME)[:63].removesuffix("-")
+
+    @property
+    def full_name(self) -> str:
+        given = self.values.get("fullnameOverride")
+        if not given:
+            given = _RELEASE if self.name in _RELEASE else f"{_RELEASE}-{self.name}"
+        return str(given)[:63].removesuffix("-")
+
+    @property
+    def selector(self) -> dict[str, str]:
+        return {"app.kubernetes.io/name": self.name, "app.kubernetes.io/instance": _RELEASE}
+
+    def meta(self, name: str, role: str = "", *, whole_cluster: bool = False, **more: Any) -> Json:
+        """Metadata of an object; ``more`` are fields that may be empty."""
+        version = {"app.kubernetes.io/version": _VERSION}
+        found: Json = {"name": name}
+        if not whole_cluster:
+            found["namespace"] = self.namespace
+        found["labels"] = {**self.selector, **version, **({"role": role} if role else {})}
+        return found | _filled(more)
+
+    def account(self, section: str, suffix: str) -> str:
+        """Name of a service account."""
+        given = self.values[section]["serviceAccount"]
+        default = f"{self.full_name}{suffix}" if given.get("create") else "default"
+        return str(given.get("name") or default)
+
+    def accounts(self, section: str, suffix: str) -> Iterator[Json]:
+        given = self.values[section]["serviceAccount"]
+        if given.get("create"):
+            found = rbac.account(self.account(section, suffix), self.namespace)
+            found["metadata"] = self.meta(
+                found["metadata"]["name"], annotations=given.get("annotations")
+            )
+            yield found
+
+    def grants(
+        self, section: str, suffix: str, rules: Sequence[Json], *, cluster: bool
+    ) -> Iterator[Json]:
+        """A role with its binding, unless the values say that there is one."""
+        if not self.values[section]["rbac"].get("create"):
+            return
+        name = f"{self.full_name}{suffix}"
+        account = self.account(section, suffix)
+        for one in rbac.grant(name, self.namespace, rules, cluster=cluster, account=account):
+            yield {**one, "metadata": self.meta(name, whole_cluster=cluster)}
+
+    def config(self, section: str, role: str) -> Json:
+        """The ConfigMap with a program's configuration."""
+        text = yaml.safe_dump(self.values[section].get("config"), default_flow_style=False)
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": self.meta(f"{self.full_name}-{role}-conf"),
+            "data": {f"nfd-{role}.conf": text.removesuffix("...\n").rstrip("\n")},
+        }
+
+    def network_policy(self, section: str, role: str) -> Iterator[Json]:
+        given = self.values[section].get("networkPolicy", {})
+        if given.get("enabled"):
+            yield {
+                "apiVersion": "networking.k8s.io/v1",
+                "kind": "NetworkPolicy",
+                "metadata": self.meta(f"{self.full_name}-{role}-network-policy", role),
+                "spec": {
+                    **_filled({key: given.get(key) for key in ("egress", "ingress")}),
+                    "podSelector": {"matchLabels": {**self.selector, "role": role}},
+                    "policyTypes": ["Egress", "Ingress"],
+                },
+            }
+
+    def disruption_budget(self, section: str) -> Iterator[Json]:
+        given = dict(self.values[section].get("podDisruptionBudget", {}))
+        if given.pop("enable", False):
+            yield {
+                "apiVersion": "policy/v1",
+                "kind": "PodDisruptionBudget",
+                "metadata": self.meta(f"{self.full_name}-{section}"),
+                "spec": {
+                    "selector": {"matchLabels": {**self.selector, "role": section}},
+                    **given,
+                },
+            }
+
+    def workload(self, kind: str, section: str, program: _Program, **spec: Any) -> Json:
+        """A Deployment or a DaemonSet."""
+        given = self.values[section]
+        name = f"{self.full_name}-{program.role}"
+        annotations = given.get("annotations") or {}
+        if program.configured:
+            annotations = {"checksum/config": _digest(given.get("config")), **annotations}
+        key = "deploymentAnnotations" if kind == "Deployment" else "daemonsetAnnotations"
+        selector = {**self.selector, "role": program.role}
+        labels = {**self.selector, **(given.get("labels") or {}), "role": program.role}
+        return {
+            "apiVersion": "apps/v1",
+            "kind": kind,
+            "metadata": self.meta(name, program.role, annotations=given.get(key)),
+            "spec": {
+                **_filled({"revisionHistoryLimit": given.get("revisionHistoryLimit"), **spec}),
+                "selector": {"matchLabels": selector},
+                "template": {
+                    "metadata": {"labels": labels, **_filled({"annotations": annotations})},
+                    "spec": self._pod(section, program),
+                },
+            },
+        }
+
+    def _pod(self, section: str, program: _Program) -> Json:
+        given = self.values[section]
+        secrets = self.values.get("imagePullSecrets") or self.values.get("global", {}).get(
+            "imagePullSecrets"
+        )
+        volumes = list(program.volumes)
+        if program.configured:
+            volumes.append(self._config_volume(program.role))
+        host_users = given.get("hostUsers")
+        return {
+            **_filled(
+                {
+                    "dnsPolicy": given.get("dnsPolicy"),
+                    "priorityClassName": given.get("priorityClassName")
+                    or self.values.get("priorityClassName"),
+                    "imagePullSecrets": secrets,
+                    "securityContext": given.get("podSecurityContext"),
+                    "initContainers": given.get("initContainers"),
+                    "volumes": volumes,
+                    "nodeSelector": given.get("nodeSelector"),
+                    "affinity": given.get("affinity"),
+                    "tolerations": given.get("tolerations"),
+                }
+            ),
+            **({"hostUsers": host_users} if isinstance(host_users, bool) else {}),
+            "serviceAccountName": self.account(section, program.account),
+            "hostNetwork": bool(given.get("hostNetwork")),
+            **({"enableServiceLinks": False} if section == "master" else {}),
+            "containers": [self._container(given, program)],
+        }
+
+    def _config_volume(self, role: str) -> Json:
+        key = f"nfd-{role}.conf"
+        source = {"name": f"{self.full_name}-{role}-conf", "items": [{"key": key, "path": key}]}
+        return {"name": f"nfd-{role}-conf", "configMap": source}
+
+    def _container(self, given: Mapping[str, Any], program: _Program) -> Json:
+        image = self.values["image"]
+        mounts = list(program.mounts)
+        if program.configured:
+            mounts.append(mount(f"nfd-{program.role}-conf", _CONFIGS, readOnly=True))
+        return {
+            "name": program.role,
+            "image": f"{image['repository']}:{image['tag']}",
+            "imagePullPolicy": image.get("pullPolicy", "IfNotPresent"),
+            "command": [f"nfd-{program.role}"],
+            "args": [*program.args, *(given.get("extraArgs") or ())],
+            "env": [
+                *(variable(name, path) for name, path in program.fields.items()),
+                *(given.get("extraEnvs") or ()),
+            ],
+            "ports": [{"name": "http", "containerPort": _port(given)}],
+            **{
+                name: {"httpGet": {"path": "/healthz", "port": "http"}, **_filled(given[name])}
+                for name in ("startupProbe", "livenessProbe", "readinessProbe")
+                if name in given
+            },
+            **_filled(
+                {
+                    "securityContext": program.security or given.get("securityContext"),
+                    "resources": given.get("resources"),
+                    "volumeMounts": mounts,
+                }
+            ),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Program:
+    """What differs between the programs.
+
+    Args:
+        role: its name, without ``nfd-``.
+        account: suffix of its service account.
+        args: before those of the values.
+        fields: variables with fields of the pod.
+        mounts, volumes: besides the configuration.
+        configured: it has a configuration file.
+        security: security context of the container, where the values have none.
+    """
+
+    role: str
+    account: str
+    args: Sequence[str]
+    fields: Mapping[str, str]
+    mounts: Sequence[Json] = ()
+    volumes: Sequence[Json] = ()
+    configured: bool = True
+    security: Mapping[str, Any] | None = None
+
+
+_NODE = {"NODE_NAME": "spec.nodeName"}
+
+
+def _master(chart: _Chart) -> Iterator[Json]:
+    given = chart.values["master"]
+    features = "nodefeatures nodefeaturerules nodefeaturegroups"
+    rules = (
+        rbac.rule("", "namespaces", "watch list"),
+        rbac.rule("", "nodes nodes/status", "get patch update list"),
+        rbac.rule(_GROUP, features, "get list watch"),
+        rbac.rule(_GROUP, "nodefeaturegroups/status", "patch update"),
+        rbac.rule("coordination.k8s.io", "leases", "create"),
+        {**rbac.rule("coordination.k8s.io", "leases", "get update"), "resourceNames": [_LEASE]},
+    )
+    yield from chart.accounts("master", "")
+    yield from chart.grants("master", "", rules, cluster=True)
+    yield chart.config("master", "master")
+    yield from chart.disruption_budget("master")
+    replicas = int(given.get("replicaCount", 1))
+    joined = {name: ",".join(given.get(name) or ()) for name in ("extraLabelNs", "denyLabelNs")}
+    args = [
+        *_flag("instance", given.get("instance")),
+        *(["-enable-leader-election"] if replicas > 1 else ()),
+        *_flag("extra-label-ns", joined["extraLabelNs"]),
+        *_flag("deny-label-ns", joined["denyLabelNs"]),
+        *(["-enable-taints"] if given.get("enableTaints") else ()),
+        *_flag("resync-period", given.get("resyncPeriod")),
+        *_flag("nfd-api-parallelism", given.get("nfdApiParallelism")),
+        *_gates(chart.values),
+        f"-port={_port(given)}",
+    ]
+    program = _Program(role="master", account="", args=args, fields=_NODE)
+    yield chart.workload("Deployment", "master", program, replicas=replicas)
+
+
+def _worker(chart: _Chart) -> Iterator[Json]:
+    given = chart.values["worker"]
+    owners = given.get("ownerRefs") or ()
+    rules = (
+        rbac.rule(_GROUP, "nodefeatures", "create get update delete"),
+        rbac.rule("", "pods", "get"),
+    )
+    yield from chart.accounts("worker", "-worker")
+    yield from chart.grants("worker", "-worker", rules, cluster=False)
+    if "node" in owners:
+        nodes = (rbac.rule("", "nodes", "get"),)
+        yield from chart.grants("worker", "-worker", nodes, cluster=True)
+    yield chart.config("worker", "worker")
+    paths = {
+        "host-boot": ("/boot", "/host-boot"),
+        "host-os-release": ("/etc/os-release", "/host-etc/os-release"),
+        "host-sys": ("/sys", "/host-sys"),
+        "host-usr-lib": ("/usr/lib", "/host-usr/lib"),
+        "host-lib": ("/lib", "/host-lib"),
+        "host-proc-swaps": ("/proc/swaps", "/host-proc/swaps"),
+        **({"host-usr-src": ("/usr/src", "/host-usr/src")} if given.get("mountUsrSrc") else {}),
+        "features-d": (f"{_CONFIGS}/features.d/", f"{_CONFIGS}/features.d/"),
+    }
+    program = _Program(
+        role="worker",
+        account="-worker",
+        args=[*_gates(chart.values), f"-owner-refs={','.join(owners)}", f"-port={_port(given)}"],
+        fields={**_NODE, "POD_NAME": "metadata.name", "POD_UID": "metadata.uid"},
+        mounts=[mount(name, path, readOnly=True) for name, (_, path) in paths.items()],
+        volumes=[host_path(name, path) for name, (path, _) in paths.items()],
+    )
+    strategy = given.get("updateStrategy")
+    yield chart.workload("DaemonSet", "worker", program, updateStrategy=strategy)
+
+
+def _topology_updater(chart: _Chart) -> Iterator[Json]:
+    given = chart.values["topologyUpdater"]
+    rules = (
+        rbac.rule("", "nodes", "get list"),
+        rbac.rule("", "namespaces", "get"),
+        rbac.rule("", "nodes/configz", "get"),
+        rbac.rule("", "pods", "get list watch"),
+        rbac.rule(*_TOPOLOGIES, "create get update"),
+        rbac.rule("apiextensions.k8s.io", "customresourcedefinitions", "get list watch"),
+    )
+    suffix = "-topology-updater"
+    if given.get("createCRDs"):
+        yield from _definitions("nfd-topology-crds.yaml")
+    yield from chart.accounts("topologyUpdater", suffix)
+    yield from chart.grants("topologyUpdater", suffix, rules, cluster=True)
+    yield chart.config("topologyUpdater", "topology-updater")
+    config, state = given.get("kubeletConfigPath"), given.get("kubeletStateDir")
+    below = "/host-var/lib/kubelet-podresources/kubelet.sock"
+    socket = given.get("kubeletPodResourcesSockPath") or (
+        "/var/lib/kubelet/pod-resources/kubelet.sock"
+    )
+    mounts = [mount("kubelet-podresources-sock", below), mount("host-sys", "/host-sys")]
+    volumes = [host_path("host-sys", "/sys"), host_path("kubelet-podresources-sock", socket)]
+    if config:
+        mounts.insert(0, mount("kubelet-config", "/host-var/kubelet-config"))
+        volumes.insert(1, host_path("kubelet-config", config))
+    if state:
+        mounts.append(mount("kubelet-state-files", "/host-var/lib/kubelet", readOnly=True))
+        volumes.append(host_path("kubelet-state-files", state))
+    args = [
+        f"-podresources-socket={below}",
+        f"-sleep-interval={given.get('updateInterval') or '3s'}",
+        f"-watch-namespace={given.get('watchNamespace') or '*'}",
+        *([] if given.get("podSetFingerprint") else ["-pods-fingerprint=false"]),
+        *(["-kubelet-config-uri=file:///host-var/kubelet-config"] if config else ()),
+        *([] if state else ["-kubelet-state-dir="]),
+        f"-port={_port(given)}",
+    ]
+    program = _Program(
+        role="topology-updater",
+        account=suffix,
+        args=args,
+        fields={**_NODE, "NODE_ADDRESS": "status.hostIP"},
+        mounts=mounts,
+        volumes=volumes,
+    )
+    yield chart.workload("DaemonSet", "topologyUpdater", program)
+
+
+def _collector(chart: _Chart) -> Iterator[Json]:
+    """It removes what belongs to Nodes that are gone."""
+    given = chart.values["gc"]
+    rules = (
+        rbac.rule("", "nodes", "list watch"),
+        rbac.rule(*_TOPOLOGIES, "delete list"),
+        rbac.rule(_GROUP, "nodefeatures", "delete list"),
+    )
+    yield from chart.accounts("gc", "-gc")
+    yield from chart.grants("gc", "-gc", rules, cluster=True)
+    yield from chart.disruption_budget("gc")
+    program = _Program(
+        role="gc",
+        account="-gc",
+        args=_flag("gc-interval", given.get("interval")),
+        fields=_NODE,
+        configured=False,
+        security={
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+        },
+    )
+    yield chart.workload("Deployment", "gc", program, replicas=given.get("replicaCount") or 1)
+
+
+def _pod_monitor(chart: _Chart) -> Json:
+    given = chart.values["prometheus"]
+    endpoint = {"honorLabels": True, "path": "/metrics", "port": "http", "scheme": "http"}
+    meta = chart.meta(chart.full_name)
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": {**meta, "labels": {**meta["labels"], **(given.get("labels") or {})}},
+        "spec": {
+            "podMetricsEndpoints": [
+                {**endpoint, **_filled({"interval": given.get("scrapeInterval")})}
+            ],
+            "namespaceSelector": {"matchNames": [chart.namespace]},
+            "selector": {
+                "matchExpressions": [
+                    {"key": key, "operator": "In", "values": [value]}
+                    for key, value in sorted(chart.selector.items())
+                ]
+            },
+        },
+    }
+
+
+def _module_rule() -> Json:
+    return {
+        "apiVersion": f"{_GROUP}/v1alpha1",
+        "kind": "NodeFeatureRule",
+        "metadata": {"name": "nvidia-kernel-modules"},
+        "spec": {
+            "rules": [
+                {
+                    "name": f"kernel-module-{module}",
+                    "labels": {f"nvidia.com/{label}.capable": "true"},
+                    "matchFeatures": [
+                        {
+                            "feature": "kernel.loadedmodule",
+                            "matchExpressions": {module: {"op": "Exists"}},
+                        }
+                    ],
+                }
+                for module, label in _MODULES.items()
+            ]
+        },
+    }
+
+
+def _definitions(name: str) -> Iterator[Json]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    yield from (one for one in yaml.load_all(_text(name), Loader=loader) if one)
+
+
+def _gates(values: Mapping[str, Any]) -> list[str]:
+    gates = values.get("featureGates") or {}
+    return [f"-feature-gates={name}={_word(on)}" for name, on in sorted(gates.items())]
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    return [f"-{name}={value}"] if value else []
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _port(given: Mapping[str, Any]) -> int:
+    return int(given.get("port") or 8080)
+
+
+def _filled(fields: Mapping[str, Any]) -> Json:
+    """Fields with a value."""
+    return {name: value for name, value in fields.items() if value}
+
+
+def _digest(config: Any) -> str:
+    """Changes with the configuration, so that pods with another one replace those that run."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+
+def _text(name: str) -> str:
+    return (resources.files("gpustate.manifests") / "data" / name).read_text("utf-8")

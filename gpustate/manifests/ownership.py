@@ -1,0 +1,45 @@
+"""Whose an object is, and whose its fields are.
+
+Sources:
+    kubernetes.io/docs/reference/using-api/server-side-apply: field managers, managedFields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpustate.errors import ClusterError
+
+Json = dict[str, Any]
+
+#: Field manager of whole objects, and that of labels that gpustate sets on Nodes.
+FIELD_MANAGER, LABEL_MANAGER = "gpustate", "gpustate-labels"
+#: Labels of every object that gpustate has created.
+OWNER: Mapping[str, str] = {
+    "app.kubernetes.io/managed-by": "gpustate",
+    "gpustate.io/owner": "cluster-objects",
+}
+
+
+class FieldConflict(ClusterError):
+    """Another field manager decides a field otherwise; the message names both."""
+
+
+class MissingKind(ClusterError):
+    """The API server has no objects of a kind: its custom resource definition is missing."""
+
+
+def is_owned(item: Json) -> bool:
+    """Whether an object has the labels of gpustate's own."""
+    labels = item["metadata"].get("labels") or {}
+    return all(labels.get(name) == value for name, value in OWNER.items())
+
+
+def owned_fields(item: Json, manager: str) -> Any:
+    """The fields of an object that a manager has applied; ``None`` if it has applied none."""
+    for entry in item["metadata"].get("managedFields") or ():
+        applied = entry.get("operation") == "Apply" and not entry.get("subresource")
+        if entry.get("manager") == manager and applied:
+            return entry.get("fieldsV1")
+    return None

@@ -1,0 +1,264 @@
+"""What labels of Nodes select for the machines of a run: the MIG layout, and the device plugin's configuration.
+
+``nvidia.com/mig.config`` names a layout of the policy's mig-parted file, ``nvidia.com/device-plugin.config`` one of the
+policy's configurations. A label is a layer of parameters of its own, stronger than the policy and the inventory, weaker
+than the command line. A machine is matched with its Node by name or address, for it has not been reached yet.
+
+Where a label decides and cannot be read, nothing is planned: the policy's own layout would destroy the one that the
+label selects.
+
+Sources:
+    NVIDIA/mig-parted v0.15: cmd/nvidia-mig-manager. NVIDIA/k8s-device-plugin v0.20: cmd/config-manager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from gpustate import registry
+from gpustate.core.inventory import Inventory, InventoryNode, VarsLayer
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
+from gpustate.core.policy import Policy, build, parameters
+from gpustate.core.state import AnyState
+from gpustate.core.where import NOWHERE
+from gpustate.engine.gate import NodeCheck
+from gpustate.errors import ClusterError, GpustateError, PolicyError, RefusedError
+from gpustate.plan.make import Observations
+from gpustate.rollout.access import Accesses
+from gpustate.schedulers.mig_state import CONFIG, FAILED, STATE, SUCCESS, is_ours, labels_of
+
+if TYPE_CHECKING:
+    from gpustate.schedulers.kubernetes import Kubernetes
+
+Json = dict[str, Any]
+
+PLUGIN = "nvidia.com/device-plugin.config"
+_STATES = {CONFIG: "mig", PLUGIN: "device-plugin-config"}
+_DONE = (Outcome.UNCHANGED, Outcome.CHANGED)
+#: The node's own part is not over: the next run tells.
+_OPEN = (NodeStatus.LOCKED, NodeStatus.INTERRUPTED, NodeStatus.UNREACHABLE)
+
+
+@dataclass(slots=True)
+class MigNode:
+    """A Node whose MIG layout its label selects.
+
+    Args:
+        cluster: of the Node.
+        name: of the Node.
+        config: value of the label; empty: there is none, and an earlier run did not end its change.
+        state: value of the state's label.
+        open: a change was begun, by this run or by one that did not end it.
+        refused: why the layout cannot be applied; empty: it can.
+    """
+
+    cluster: Kubernetes
+    name: str
+    config: str
+    state: str = ""
+    open: bool = False
+    refused: str = ""
+
+
+@dataclass(slots=True)
+class ByLabel:
+    """A policy and an inventory with what labels select.
+
+    Args:
+        policy, inventory: with a layer for each label.
+        mig: Nodes whose MIG layout is selected, by the inventory's names.
+        notes: on labels that are not carried out, by the inventory's names.
+    """
+
+    policy: Policy
+    inventory: Inventory
+    mig: dict[str, MigNode] = field(default_factory=dict[str, MigNode])
+    notes: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def checks(self) -> tuple[NodeCheck, ...]:
+        """Refuse nodes whose label selects nothing that exists."""
+        return (self._check,) if any(one.refused for one in self.mig.values()) else ()
+
+    def _check(self, states: Sequence[AnyState], observed: Observations) -> RefusedError | None:
+        one = self.mig.get(observed.view.name)
+        return RefusedError(one.refused) if one is not None and one.refused else None
+
+    def describe(self, node: NodeResult) -> None:
+        """Add the notes of a node to its result."""
+        if node.name in self.notes:
+            node.notes.append(self.notes[node.name])
+
+    def ended(self, node: NodeResult) -> None:
+        """Record on the Node how the change of its MIG layout ended."""
+        self.describe(node)
+        one = self.mig.get(node.name)
+        if one is None or node.status in _OPEN:
+            return
+        state = _state_of(one, node)
+        if state is None or (state == one.state and not one.open):
+            return
+        try:
+            one.cluster.mig.end(one.name, one.config, state)
+        except GpustateError as error:
+            node.notes.append(f"the label of the MIG layout's state was not written: {error}")
+
+
+def _state_of(one: MigNode, node: NodeResult) -> str | None:
+    """Value of the state's label; ``None``: it stays as it is."""
+    if not one.config:
+        return ""
+    if one.refused:
+        return FAILED
+    found = next((row.outcome for row in node.states if row.state == "mig"), None)
+    if found in (None, Outcome.NOT_APPLICABLE):
+        return FAILED if node.status is NodeStatus.FAILED and found is None else None
+    return SUCCESS if found in _DONE else FAILED
+
+
+def by_label(policy: Policy, inventory: Inventory, access: Accesses | None) -> ByLabel:
+    """Read the labels of the Nodes of an inventory, if the policy leaves something to them.
+
+    Args:
+        policy: for all nodes.
+        inventory: the nodes.
+        access: to their clusters; ``None``: none is read.
+
+    Raises:
+        ClusterError: a cluster cannot be read.
+        PolicyError: the policy's file of MIG layouts is invalid.
+    """
+    names = {state.name for state in policy.states}
+    template = policy.cluster.mig if policy.cluster is not None else None
+    decided = [label for label, state in _STATES.items() if state in names]
+    if template is not None and "mig" not in names:
+        decided.append(CONFIG)
+    if access is None or not decided or not access.has_clusters:
+        return ByLabel(policy, inventory)
+    found = _nodes(access, decided, certain=bool(names & set(_STATES.values())))
+    mig = {name: node for name, node in found.items() if _is_about_mig(node[1])}
+    if mig and "mig" not in names and template is not None:
+        policy = policy.but(*policy.states, _state(template))
+    elif "mig" not in {state.name for state in policy.states}:
+        mig = {}
+    return _Layers(policy, inventory, found, mig).made()
+
+
+def _nodes(
+    access: Accesses, labels: Iterable[str], *, certain: bool
+) -> dict[str, tuple[Kubernetes, Json]]:
+    """The Nodes of machines, by the inventory's names.
+
+    Raises:
+        ClusterError: a cluster cannot be read, and a state of the policy depends on it.
+    """
+    try:
+        return access.nodes()
+    except ClusterError as error:
+        if not certain:
+            return {}
+        raise ClusterError(
+            f"the labels {' and '.join(labels)} of the Nodes cannot be read: {error}",
+            fix=error.fix or "--ignore-scheduler applies the policy without its Nodes' labels",
+        ) from None
+
+
+def _is_about_mig(node: Json) -> bool:
+    return bool(labels_of(node).get(CONFIG)) or is_ours(node)
+
+
+def _state(template: Mapping[str, Any]) -> AnyState:
+    """The state ``mig`` for nowhere; layers of labelled nodes say more."""
+    return build(registry.get("mig"), {**template, "only": NOWHERE})
+
+
+@dataclass(slots=True)
+class _Layers:
+    """Adds layers to the nodes of an inventory; nodes with equal labels share them."""
+
+    policy: Policy
+    inventory: Inventory
+    found: Mapping[str, tuple[Kubernetes, Json]]
+    mig: Mapping[str, tuple[Kubernetes, Json]]
+    _shared: dict[tuple[str, ...], dict[str, Any]] = field(
+        default_factory=dict[tuple[str, ...], dict[str, Any]]
+    )
+
+    def made(self) -> ByLabel:
+        """The policy and the inventory with them."""
+        result = ByLabel(self.policy, self.inventory)
+        nodes: list[InventoryNode] = []
+        for node in self.inventory.nodes:
+            if node.name in self.mig:
+                node = self._with_layout(node, result)
+            if node.name in self.found:
+                node = self._with_plugin(node, result)
+            nodes.append(node)
+        result.inventory = replace(self.inventory, nodes=tuple(nodes))
+        return result
+
+    def _with_layout(self, node: InventoryNode, result: ByLabel) -> InventoryNode:
+        cluster, item = self.mig[node.name]
+        name = item["metadata"]["name"]
+        config, shown = labels_of(item).get(CONFIG, ""), labels_of(item).get(STATE, "")
+        if not config:
+            result.mig[node.name] = MigNode(cluster, name, "", open=True)
+            return node
+        manager = cluster.mig_manager_on(item)
+        if manager:
+            result.notes[node.name] = (
+                f"{CONFIG}={config} of Node {name} is carried out by NVIDIA's MIG manager (DaemonSet {manager}); "
+                "gpustate leaves the MIG layout alone"
+            )
+            return self._layered(node, "mig", {"only": NOWHERE}, CONFIG, name)
+        state = next(one for one in self.policy.states if one.name == "mig")
+        why = _invalid(state, config)
+        result.mig[node.name] = MigNode(cluster, name, config, shown, is_ours(item), why)
+        if why:
+            result.notes[node.name] = why
+            return self._layered(node, "mig", {"only": NOWHERE}, CONFIG, name)
+        values: dict[str, Any] = {"config": config}
+        if parameters(state).get("in_use", "refuse") == "refuse":
+            values["in_use"] = "drain"
+        if state.only is not None and state.only.text == NOWHERE:
+            values["only"] = None
+        return self._layered(node, "mig", values, CONFIG, name)
+
+    def _with_plugin(self, node: InventoryNode, result: ByLabel) -> InventoryNode:
+        _, item = self.found[node.name]
+        name = item["metadata"]["name"]
+        config = labels_of(item).get(PLUGIN, "")
+        state = next((one for one in self.policy.states if one.name == _STATES[PLUGIN]), None)
+        if state is None or not config:
+            return node
+        configs = parameters(state).get("configs") or {}
+        if config not in configs:
+            known = ", ".join(sorted(configs)) or "no named configurations"
+            result.notes.setdefault(
+                node.name, f"{PLUGIN}={config} of Node {name} is not used: the policy has {known}"
+            )
+            return node
+        return self._layered(node, state.name, {"selected": config}, PLUGIN, name)
+
+    def _layered(
+        self, node: InventoryNode, state: str, values: dict[str, Any], label: str, name: str
+    ) -> InventoryNode:
+        key = (state, *(f"{one}={value}" for one, value in values.items()))
+        shared = self._shared.setdefault(key, {state: values})
+        layers = tuple(node.layers)
+        if not layers and node.vars.get("gpustate") is not None:
+            origin = node.origins.get("gpustate", "inventory")
+            layers = (VarsLayer("node", node.name, node.vars["gpustate"], origin),)
+        added = VarsLayer("node", node.name, shared, f"label {label} of Node {name}")
+        return replace(node, layers=(*layers, added))
+
+
+def _invalid(state: AnyState, config: str) -> str:
+    """Why a layout of this name cannot be applied; empty: it can."""
+    try:
+        build(type(state), {**parameters(state), "config": config})
+    except PolicyError as error:
+        return f"label {CONFIG}={config}: {error}"
+    return ""

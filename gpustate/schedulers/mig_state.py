@@ -1,0 +1,45 @@
+"""What labels say about the MIG layout of a Node, and who changes it. Pure.
+
+``nvidia.com/mig.config`` selects a layout; ``nvidia.com/mig.config.state`` is ``pending``, ``rebooting``, ``success`` or
+``failed``. An annotation says that a change is gpustate's: without it, ``pending`` is that of NVIDIA's MIG manager.
+
+Sources:
+    NVIDIA/mig-parted v0.15: cmd/nvidia-mig-manager, pkg/mig/reconfigure/reconfigure.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Json = dict[str, Any]
+
+CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
+PENDING, REBOOTING, SUCCESS, FAILED = "pending", "rebooting", "success", "failed"
+#: Annotation of a Node whose MIG layout gpustate changes: the run.
+OURS = "gpustate.io/mig"
+_MANAGER = "nvidia-mig-manager"
+
+
+def labels_of(node: Json) -> Mapping[str, str]:
+    """The labels of a Node."""
+    found: Mapping[str, str] = node["metadata"].get("labels") or {}
+    return found
+
+
+def is_ours(node: Json) -> bool:
+    """Whether a change of its MIG devices is gpustate's, of this run or one that did not end it."""
+    return bool((node["metadata"].get("annotations") or {}).get(OURS))
+
+
+def manager_of(node: Json, daemon_sets: Iterable[Json]) -> str:
+    """The DaemonSet of NVIDIA's MIG manager that has a pod on a Node, ``namespace/name``; empty: there is none."""
+    labels = labels_of(node)
+    for one in daemon_sets:
+        meta = one["metadata"]
+        template = (one.get("spec") or {}).get("template") or {}
+        app = ((template.get("metadata") or {}).get("labels") or {}).get("app")
+        selector = (template.get("spec") or {}).get("nodeSelector") or {}
+        if _MANAGER in (meta["name"], app) and selector.items() <= labels.items():
+            return f"{meta.get('namespace', '')}/{meta['name']}"
+    return ""

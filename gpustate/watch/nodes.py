@@ -1,0 +1,143 @@
+"""What a watcher needs to know of a Node, and the record of what it did. Pure.
+
+The record is an annotation of the Node, so that another watcher goes on where this one ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpustate.cluster.pods import names_of
+from gpustate.inventory.kubernetes import has_gpus
+from gpustate.rollout.by_label import PLUGIN
+from gpustate.schedulers.eviction import is_ready
+from gpustate.schedulers.mig_state import CONFIG
+
+Json = dict[str, Any]
+
+#: Annotation of a Node with the record.
+RECORD = "gpustate.io/watch"
+APPLYING, DONE, FAILED = "applying", "done", "failed"
+_LONGEST = 300
+#: A label that changes all the time and means nothing.
+_TIMESTAMP = "nvidia.com/gfd.timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What a Node is set up for; it is set up again where one of these has changed.
+
+    Args:
+        boot: its machine's boot.
+        mig: value of the label ``nvidia.com/mig.config``.
+        plugin: value of the label ``nvidia.com/device-plugin.config``.
+    """
+
+    boot: str = ""
+    mig: str = ""
+    plugin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a watcher did with a Node.
+
+    Args:
+        reason: what it was set up for.
+        phase: ``applying``, ``done`` or ``failed``.
+        run: id of the run.
+        since: time of the phase, in UTC.
+        text: why it failed; empty otherwise.
+    """
+
+    reason: Reason
+    phase: str
+    run: str
+    since: str
+    text: str = ""
+
+    def patch(self) -> Json:
+        """A merge patch that writes it."""
+        text = " ".join(self.text.split())[:_LONGEST]
+        data = {**asdict(self), "text": text}
+        return {"metadata": {"annotations": {RECORD: json.dumps(data, sort_keys=True)}}}
+
+
+def record_of(node: Json) -> Record | None:
+    """The record on a Node; one that cannot be read is none."""
+    text = (node["metadata"].get("annotations") or {}).get(RECORD)
+    try:
+        data = json.loads(text or "null")
+        return Record(**{**data, "reason": Reason(**data["reason"])})
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A Node as it was seen last.
+
+    Args:
+        name: of the Node.
+        names: its names and addresses, the strongest first.
+        ready: its kubelet says that it is.
+        leaving: it is being deleted.
+        gpus: it has GPUs, by its labels.
+        reason: what it has to be set up for.
+        record: what was done.
+        identity: changes with its labels and addresses, by which an inventory selects Nodes.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    ready: bool
+    leaving: bool
+    gpus: bool
+    reason: Reason
+    record: Record | None
+    identity: int
+
+    @property
+    def wanted(self) -> bool:
+        """It is to be set up."""
+        record = self.record
+        done = record is not None and record.phase == DONE and record.reason == self.reason
+        return self.ready and not self.leaving and not done
+
+
+def see(node: Json) -> Seen:
+    """Read a Node."""
+    meta = node["metadata"]
+    labels: Mapping[str, str] = meta.get("labels") or {}
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    names = names_of(node)
+    lasting = frozenset(item for item in labels.items() if item[0] != _TIMESTAMP)
+    return Seen(
+        meta["name"],
+        names,
+        is_ready(node),
+        bool(meta.get("deletionTimestamp")),
+        has_gpus(labels),
+        Reason(str(info.get("bootID") or ""), labels.get(CONFIG, ""), labels.get(PLUGIN, "")),
+        record_of(node),
+        hash((names, lasting)),
+    )
+
+
+def why(seen: Seen) -> str:
+    """Why a Node is to be set up, for people."""
+    record = seen.record
+    if record is None:
+        return "new"
+    if record.phase == APPLYING:
+        return f"run {record.run} did not end"
+    before, now = record.reason, seen.reason
+    parts = [
+        *(["rebooted"] if before.boot != now.boot else []),
+        *([f"{CONFIG}={now.mig or 'none'}"] if before.mig != now.mig else []),
+        *([f"{PLUGIN}={now.plugin or 'none'}"] if before.plugin != now.plugin else []),
+    ]
+    return ", ".join(parts) or f"run {record.run} failed"

@@ -1,0 +1,151 @@
+"""Kinds that a cluster may lack, and custom resource definitions: skipped, waited for, kept, or left to others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakeobjects import FakeObjects
+
+from gpustate.errors import EXIT_VALIDATION
+from gpustate.gpu_operator.objects import images
+from gpustate.manifests import ClusterObjects, Exporter, Monitor, nfd
+from gpustate.manifests.build import build
+from gpustate.reconcile.applying import Applied, Applier
+from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending
+from gpustate.reconcile.planning import Action, Target, plan
+
+MONITORED = ClusterObjects(dcgm_exporter=Exporter(monitor=Monitor(enabled=True)))
+DISCOVERY = ClusterObjects(node_feature_discovery={}, module_rules=True)
+DEFINITION = ("CustomResourceDefinition", nfd.DEFINITION)
+RULES = ("CustomResourceDefinition", "nodefeaturerules.nfd.k8s-sigs.io")
+ABSENT = Target((), "gpu-operator", absent=True)
+FEATURE_RULE = {
+    "apiVersion": "nfd.k8s-sigs.io/v1alpha1",
+    "kind": "NodeFeatureRule",
+    "metadata": {"name": "theirs"},
+    "spec": {"rules": []},
+}
+
+
+def target(settings: ClusterObjects) -> Target:
+    return Target(build(settings, images()), settings.namespace)
+
+
+def apply(objects: FakeObjects, wanted: Target) -> Applied:
+    clock = iter(range(1000))
+    applier = Applier(
+        objects, wanted, 5, sleep=lambda seconds: None, clock=lambda: float(next(clock))
+    )
+    return applier.apply(plan(objects, wanted))
+
+
+def page(data: dict[str, Any]) -> list[str]:
+    return ["".join(piece for piece, _ in one) for one in lines(data)]
+
+
+def test_objects_of_a_kind_that_the_cluster_lacks_are_skipped_with_one_line() -> None:
+    objects = FakeObjects()
+    done = apply(objects, target(MONITORED))
+    assert not done.failures
+    data = cluster_data("s", "n", done.changes, done)
+    assert list(exit_codes(data)) == []
+    (monitors,) = (one for one in page(data) if "servicemonitor/" in one)
+    assert monitors == (
+        "  ! servicemonitor/nvidia-dcgm-exporter  skipped: the cluster has no ServiceMonitor: install "
+        "prometheus-operator, or set dcgmExporter.serviceMonitor.enabled to false"
+    )
+    assert ("ServiceMonitor", "nvidia-dcgm-exporter") not in objects.items
+    assert pending(cluster_data("s", "n", plan(objects, target(MONITORED)))) == 0
+    objects.kinds = {"ServiceMonitor", "PrometheusRule"}
+    assert pending(cluster_data("s", "n", plan(objects, target(MONITORED)))) == 2
+    assert not apply(objects, target(MONITORED)).failures
+    assert ("PrometheusRule", "nvidia-dcgm-exporter") in objects.items
+
+
+def test_an_object_waits_for_the_definition_that_is_applied_before_it() -> None:
+    objects = FakeObjects()
+    changes = {one.item["kind"]: one.action for one in plan(objects, target(DISCOVERY))}
+    assert changes["NodeFeatureRule"] is Action.CREATE
+    assert not [one for one in objects.requests if one.startswith("dry run of NodeFeatureRule")]
+    assert not apply(objects, target(DISCOVERY)).failures
+    objects.requests.clear()
+    assert not apply(objects, target(DISCOVERY)).failures
+    assert not objects.writes
+
+
+def test_a_definition_that_is_not_served_at_once_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = FakeObjects()
+    served, refusals = objects._check_served, iter([True, True])
+
+    def late(kind: Any) -> None:
+        if kind.name == "NodeFeatureRule" and RULES in objects.items and next(refusals, False):
+            objects.items.pop(RULES)  # as if it were not there yet
+            try:
+                served(kind)
+            finally:
+                objects.items[RULES] = kept
+
+    apply(objects, target(DISCOVERY))
+    kept = objects.items[RULES]
+    objects.items.pop(("NodeFeatureRule", "nvidia-kernel-modules"))
+    monkeypatch.setattr(objects, "_check_served", late)
+    changes = [one for one in plan(objects, target(DISCOVERY)) if one.action is Action.CREATE]
+    refusals = iter([True, True])
+    applier = Applier(objects, target(DISCOVERY), 5, sleep=lambda seconds: None)
+    assert not applier.apply(changes).failures
+    assert ("NodeFeatureRule", "nvidia-kernel-modules") in objects.items
+
+
+def test_node_feature_discovery_of_others_is_used_and_nothing_of_it_is_touched() -> None:
+    objects = FakeObjects()
+    theirs = next(one for one in build(DISCOVERY, images()) if one["kind"] == DEFINITION[0])
+    for name in (DEFINITION[1], RULES[1]):
+        meta = {"name": name}
+        objects.add({**theirs, "metadata": meta, "spec": {**theirs["spec"], "names": names(name)}})
+    done = apply(objects, target(DISCOVERY))
+    assert not done.failures
+    assert not [one for one in objects.items if one[0] in ("Deployment", "NetworkPolicy")]
+    assert ("NodeFeatureRule", "nvidia-kernel-modules") in objects.items
+    (line,) = (one for one in page(cluster_data("s", "n", done.changes, done)) if "  ! " in one)
+    assert line.endswith("skipped: node feature discovery is in the cluster already, and is used")
+    assert not apply(objects, ABSENT).failures
+    assert DEFINITION in objects.items
+
+
+def names(definition: str) -> dict[str, str]:
+    kind = {"nodefeaturerules": "NodeFeatureRule", "nodefeatures": "NodeFeature"}
+    plural = definition.partition(".")[0]
+    return {"kind": kind[plural], "plural": plural}
+
+
+def test_removal_deletes_definitions_unless_others_have_objects_of_them() -> None:
+    objects = FakeObjects()
+    apply(objects, target(DISCOVERY))
+    objects.add(FEATURE_RULE)
+    done = apply(objects, ABSENT)
+    assert not done.failures
+    assert done.notes == [
+        f"customresourcedefinition/{RULES[1]} is kept, because others use it: nodefeaturerule/theirs"
+    ]
+    assert set(objects.items) == {RULES, ("NodeFeatureRule", "theirs")}
+    assert "gpustate.io/owner" not in objects.items[RULES]["metadata"].get("labels", {})
+    assert objects.items[RULES]["spec"]["names"]["plural"] == "nodefeaturerules"
+    objects.requests.clear()
+    assert not apply(objects, ABSENT).failures
+    assert not objects.writes, "it is not gpustate's any more"
+
+
+def test_a_deployment_is_waited_for() -> None:
+    objects = FakeObjects()
+    objects.status_of = {"Deployment": {"updatedReplicas": 1, "availableReplicas": 0}}
+    done = apply(objects, target(DISCOVERY))
+    assert sorted(one.partition(":")[0] for one in done.unready) == [
+        "deployment/gpu-operator-node-feature-discovery-gc",
+        "deployment/gpu-operator-node-feature-discovery-master",
+    ]
+    assert "0 of 1 pods are available" in done.unready[0]
+    data = cluster_data("s", "n", done.changes, done)
+    assert list(exit_codes(data)) == [EXIT_VALIDATION]

@@ -1,0 +1,202 @@
+"""Labels of Nodes are parameters of states: which count, which are refused, and which are left to others."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from gpustate import Policy, registry
+from gpustate.core.inventory import Connection, Inventory, InventoryNode
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.core.policy import resolve
+from gpustate.errors import ClusterError
+from gpustate.manifests.settings import ClusterObjects
+from gpustate.rollout.access import Accesses
+from gpustate.rollout.by_label import PLUGIN, ByLabel, by_label
+from gpustate.schedulers.mig_state import CONFIG
+from gpustate.states.mig import MigLayoutApplied
+from gpustate.states.nouveau import NouveauBlacklisted
+from gpustate.states.sharing import DevicePluginConfigured
+
+STATE = "nvidia.com/mig.config.state"
+LAYOUTS = """\
+version: v1
+mig-configs:
+  halves:
+    - devices: all
+      mig-enabled: true
+      mig-devices: {3g.40gb: 2}
+  whole:
+    - devices: all
+      mig-enabled: false
+"""
+
+
+class FakeCluster:
+    """Nodes with labels; notes what ended."""
+
+    def __init__(self, manager: str = "") -> None:
+        self.manager = manager
+        self.written: list[tuple[str, str, str]] = []
+
+    def mig_manager_on(self, node: dict[str, Any]) -> str:
+        return self.manager
+
+    @property
+    def mig(self) -> FakeCluster:
+        return self
+
+    def end(self, name: str, config: str, state: str) -> None:
+        self.written.append((name, config, state))
+
+
+class FakeAccess:
+    """The Nodes of machines, by the inventory's names."""
+
+    def __init__(self, cluster: FakeCluster, **labels: dict[str, str]) -> None:
+        self.cluster = cluster
+        self.labels = labels
+        self.error: ClusterError | None = None
+        self.has_clusters = True
+
+    def nodes(self) -> dict[str, Any]:
+        if self.error is not None:
+            raise self.error
+        return {
+            name: (self.cluster, {"metadata": {"name": f"node-{name}", "labels": labels}})
+            for name, labels in self.labels.items()
+        }
+
+
+def made(policy: Policy, access: FakeAccess) -> ByLabel:
+    nodes = tuple(InventoryNode(name, connection=Connection(host=name)) for name in ("a", "b"))
+    return by_label(policy, Inventory("i", nodes), cast(Accesses, access))
+
+
+def mig_of(found: ByLabel, name: str) -> MigLayoutApplied:
+    node = next(one for one in found.inventory.nodes if one.name == name)
+    states = resolve(found.policy, node, registry.names()).states
+    return next(one for one in states if isinstance(one, MigLayoutApplied))
+
+
+def layouts(**more: Any) -> MigLayoutApplied:
+    return MigLayoutApplied("whole", file="layouts", contents={"layouts": LAYOUTS}, **more)
+
+
+def test_a_label_selects_a_layout_and_lets_pods_be_drained() -> None:
+    found = made(Policy(layouts()), FakeAccess(FakeCluster(), a={CONFIG: "halves"}, b={}))
+    assert (mig_of(found, "a").config, mig_of(found, "a").in_use) == ("halves", "drain")
+    assert (mig_of(found, "b").config, mig_of(found, "b").in_use) == ("whole", "refuse")
+    assert set(found.mig) == {"a"}
+    assert found.mig["a"].name == "node-a"
+
+
+def test_a_policy_that_reboots_for_a_layout_goes_on_doing_so() -> None:
+    policy = Policy(layouts(in_use="reboot"))
+    found = made(policy, FakeAccess(FakeCluster(), a={CONFIG: "halves"}))
+    assert mig_of(found, "a").in_use == "reboot"
+
+
+def test_without_a_state_the_cluster_settings_have_the_layouts() -> None:
+    template = {"config": "whole", "file": "layouts", "contents": {"layouts": LAYOUTS}}
+    policy = Policy(NouveauBlacklisted(), cluster=ClusterObjects(mig=template))
+    found = made(policy, FakeAccess(FakeCluster(), a={CONFIG: "halves"}, b={}))
+    assert mig_of(found, "a").config == "halves"
+    assert mig_of(found, "a").only is None
+    assert mig_of(found, "b").only is not None
+    without = made(policy, FakeAccess(FakeCluster(), a={}, b={}))
+    assert [state.name for state in without.policy.states] == ["nouveau"]
+    off = Policy(NouveauBlacklisted(), cluster=ClusterObjects())
+    assert made(off, FakeAccess(FakeCluster(), a={CONFIG: "halves"})).mig == {}
+
+
+def test_a_layout_that_the_file_lacks_is_refused_and_recorded_as_failed() -> None:
+    cluster = FakeCluster()
+    found = made(Policy(layouts()), FakeAccess(cluster, a={CONFIG: "havles"}))
+    assert found.checks
+    assert "no configuration 'havles'" in found.mig["a"].refused
+    assert "did you mean halves" in found.mig["a"].refused
+    assert mig_of(found, "a").only is not None
+    result = NodeResult("a", states=[StateResult("mig", Outcome.NOT_APPLICABLE)])
+    found.ended(result)
+    assert cluster.written == [("node-a", "havles", "failed")]
+    assert result.notes == [found.mig["a"].refused]
+
+
+def test_an_installed_mig_manager_is_left_alone() -> None:
+    cluster = FakeCluster("gpu-operator/nvidia-mig-manager")
+    found = made(Policy(layouts()), FakeAccess(cluster, a={CONFIG: "halves"}))
+    assert found.mig == {}
+    assert mig_of(found, "a").only is not None
+    result = NodeResult("a")
+    found.ended(result)
+    assert cluster.written == []
+    assert "NVIDIA's MIG manager (DaemonSet gpu-operator/nvidia-mig-manager)" in result.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "state"),
+    [
+        (NodeStatus.OK, Outcome.CHANGED, "success"),
+        (NodeStatus.OK, Outcome.UNCHANGED, "success"),
+        (NodeStatus.FAILED, Outcome.CHANGED, "success"),
+        (NodeStatus.FAILED, Outcome.FAILED, "failed"),
+        (NodeStatus.REFUSED, Outcome.REFUSED, "failed"),
+        (NodeStatus.REFUSED, Outcome.PENDING, "failed"),
+        (NodeStatus.OK, Outcome.NOT_APPLICABLE, None),
+        (NodeStatus.LOCKED, Outcome.PENDING, None),
+        (NodeStatus.INTERRUPTED, Outcome.INTERRUPTED, None),
+        (NodeStatus.UNREACHABLE, None, None),
+    ],
+)
+def test_the_state_is_that_of_the_layout(
+    status: NodeStatus, outcome: Outcome | None, state: str | None
+) -> None:
+    cluster = FakeCluster()
+    found = made(Policy(layouts()), FakeAccess(cluster, a={CONFIG: "halves"}))
+    rows = [StateResult("mig", outcome)] if outcome else []
+    found.ended(NodeResult("a", status=status, states=rows))
+    assert [one[2] for one in cluster.written] == ([state] if state else [])
+
+
+def test_what_is_recorded_already_is_not_written_again() -> None:
+    cluster = FakeCluster()
+    labels = {CONFIG: "halves", STATE: "success"}
+    found = made(Policy(layouts()), FakeAccess(cluster, a=labels))
+    found.ended(NodeResult("a", states=[StateResult("mig", Outcome.UNCHANGED)]))
+    assert cluster.written == []
+    found.mig["a"].open = True
+    found.ended(NodeResult("a", states=[StateResult("mig", Outcome.CHANGED)]))
+    assert cluster.written == [("node-a", "halves", "success")]
+
+
+def test_a_label_that_cannot_be_read_stops_the_run_where_it_decides() -> None:
+    access = FakeAccess(FakeCluster(), a={CONFIG: "halves"})
+    access.error = ClusterError("does not answer")
+    with pytest.raises(ClusterError, match=r"labels nvidia.com/mig.config of the Nodes cannot be"):
+        made(Policy(layouts()), access)
+    policy = Policy(NouveauBlacklisted(), cluster=ClusterObjects(mig={"config": "all-disabled"}))
+    assert made(policy, access).mig == {}
+    access.has_clusters = False
+    assert made(Policy(layouts()), access).mig == {}
+
+
+def test_a_label_selects_the_configuration_of_the_device_plugin() -> None:
+    configs: dict[str, dict[str, Any]] = {
+        "one": {"version": "v1"},
+        "two": {"version": "v1", "flags": {}},
+    }
+    policy = Policy(DevicePluginConfigured(configs=configs, default="one"))
+    access = FakeAccess(FakeCluster(), a={PLUGIN: "two"}, b={PLUGIN: "three"})
+    found = made(policy, access)
+    nodes = {node.name: resolve(found.policy, node, registry.names()) for node in found.inventory}
+    assert nodes["a"].states[0].selected == "two"  # type: ignore[attr-defined]
+    assert nodes["b"].states[0].selected == ""  # type: ignore[attr-defined]
+    assert "nvidia.com/device-plugin.config=three of Node node-b is not used" in found.notes["b"]
+
+
+def test_nodes_with_equal_labels_share_their_states() -> None:
+    access = FakeAccess(FakeCluster(), a={CONFIG: "halves"}, b={CONFIG: "halves"})
+    found = made(Policy(layouts()), access)
+    assert mig_of(found, "a") is mig_of(found, "b")
