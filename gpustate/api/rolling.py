@@ -66,7 +66,7 @@ def roll_out(
         labels = {"labels": scheduled.labels} if scheduled else {}
         rollout = strategy.rollout(request.inventory, request.forks, time.time(), **labels)
         pods = schedulers.kubeconfig if strategy.soak_pods else None
-        check = no_check
+        check: Check = no_check
         if rollout.soak_s:
             check = soak_check(request, stop, strategy.soak_alerts, pods)
 
