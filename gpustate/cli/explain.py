@@ -169,7 +169,7 @@ def _only_kubeconfig(options: dict[str, Any]) -> Kubeconfig:
     if len(clusters) != 1:
         found = ", ".join(sorted(map(str, clusters))) or "none"
         raise UsageError(
-            f"the nodes have not one kubeconfig, but {found}", fix=f"{fix}, or --limit"
+            f"the nodes do not share one kubeconfig ({found})", fix=f"{fix}, or --limit"
         )
     return clusters.pop()
 

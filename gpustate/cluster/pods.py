@@ -65,6 +65,8 @@ KINDS = (
          "check that NVIDIA's device plugin runs on the node, and read its log; restart it to register again"),
     Kind("unhealthy", "the device plugin reports no healthy GPU",
          "check that NVIDIA's device plugin runs on the node; if it does, its log names the cause (an Xid), and it offers the GPUs again only after a restart"),
+    Kind("offer", "the Node does not offer what NVML lists",
+         "restart the device plugin's pod, which detects GPUs only at its start: kubectl delete pod -n NAMESPACE POD; its log names GPUs that it holds for unhealthy"),
     Kind("image", "the test image cannot be imported into containerd",
          "ctr -n k8s.io images ls; journalctl -u containerd"),
     Kind("unschedulable", "the pod is not scheduled", "fix the scheduler's reason; taints and requests: kubectl describe node NAME"),

@@ -321,9 +321,12 @@ def _resource(
     name = node["metadata"]["name"]
     capacity = pods.quantity(node, "capacity", resource)
     offered = pods.quantity(node, "allocatable", resource)
-    if not capacity:
-        yield _not_offered(found, node, resource)
-        return
+    if not offered:
+        cause = _not_offered(found, node, resource)
+        # A plugin that runs and offers none of what the Node had holds them for unhealthy.
+        if not capacity or cause.cause != "device-plugin-not-registered":
+            yield cause
+            return
     users = [
         (one, pods.reserved(one, lambda key: key == resource).get(resource, 0)) for one in holders
     ]
