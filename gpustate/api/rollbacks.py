@@ -157,6 +157,7 @@ def rollback(
     soak_alerts: str = "",
     window: str = "",
     spread: str = "",
+    soak_pods: bool = False,
     reason: str = "",
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
@@ -171,8 +172,8 @@ def rollback(
 
     Args:
         planned: of :func:`plan_rollback`.
-        forks, max_disruption, all_or_nothing, serial, max_failures, canary, soak, soak_alerts, window, spread, reason, schedulers:
-            as for :func:`gpustate.api.apply`.
+        forks, max_disruption, all_or_nothing, serial, max_failures, canary, soak, soak_alerts, window, spread, soak_pods, reason,
+            schedulers: as for :func:`gpustate.api.apply`.
         events, stop, started, run, context: likewise.
 
     Raises:
@@ -189,7 +190,8 @@ def rollback(
     request.ticket = " ".join(reason.split())
     request.undoes = {name: way.run for name, way in ways.items()}
     sizes = functions.batch_sizes(serial, request.policy.pace, len(inventory.nodes))
-    strategy = Strategy(sizes, max_failures, canary, soak, soak_alerts, window, spread)
+    waves = (sizes, max_failures, canary, soak, soak_alerts, window, spread)
+    strategy = Strategy(*waves, soak_pods=soak_pods)
     result = roll_out(request, strategy, schedulers, events, stop, started)
     _tell(result.nodes, ways, planned.kept)
     for node in result.nodes:
