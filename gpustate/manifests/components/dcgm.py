@@ -28,7 +28,7 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
         account=NAME,
         nodes={NODE_LABEL: "true"},
         ports=[{"name": "dcgm", "containerPort": PORT}],
-        probes={"livenessProbe": _probe(), "readinessProbe": _probe()},
+        more={"livenessProbe": _probe(), "readinessProbe": _probe()},
     )
     yield daemon_set(settings, settings.dcgm, image, program)
 
