@@ -121,6 +121,41 @@ class Exporter(Component):
 
 
 @dataclass(frozen=True, slots=True)
+class Container:
+    """One of several containers of a component.
+
+    Args:
+        env: variables; they take precedence.
+        resources: ``limits`` and ``requests``.
+        healthcheck_port: of the kubelet's probes; 0: none.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    resources: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    healthcheck_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DraDriver(Component):
+    """NVIDIA's driver for dynamic resource allocation.
+
+    Args:
+        feature_gates: of all its programs.
+        compute_domains: offer domains of nodes that share memory by NVLink. Their kinds have to be in the cluster.
+        gpus, compute_domain_plugin: containers of the kubelet plugin.
+        controller: of compute domains.
+    """
+
+    feature_gates: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    compute_domains: bool = True
+    gpus: Container = field(default_factory=lambda: Container(healthcheck_port=51516))
+    compute_domain_plugin: Container = field(
+        default_factory=lambda: Container(healthcheck_port=51515)
+    )
+    controller: Container = field(default_factory=Container)
+
+
+@dataclass(frozen=True, slots=True)
 class PluginConfig:
     """Configurations of the device plugin in a ConfigMap; the label ``nvidia.com/device-plugin.config`` selects one.
 
@@ -172,7 +207,7 @@ class ClusterObjects:
         namespace: of everything that has one.
         privileged_namespace: label the namespace, so that Pod Security admits privileged pods.
         runtime_class: name and handler of the RuntimeClass, and that of the pods.
-        device_plugin, feature_discovery, dcgm, dcgm_exporter, node_status_exporter: the components.
+        device_plugin, feature_discovery, dcgm, dcgm_exporter, node_status_exporter, dra_driver: the components.
         sandbox_device_plugin, kata_device_plugin, cc_manager: components of Nodes for virtual machines.
         cc_mode: of GPUs whose Node has no label ``nvidia.com/cc.mode``; empty: the program's default.
         config: configurations of the device plugin; ``None``: its defaults.
@@ -203,6 +238,7 @@ class ClusterObjects:
     kata_device_plugin: Component = field(default_factory=lambda: Component(enabled=False))
     cc_manager: Component = field(default_factory=lambda: Component(enabled=False))
     cc_mode: str = ""
+    dra_driver: DraDriver = field(default_factory=lambda: DraDriver(enabled=False))
     config: PluginConfig | None = None
     device_list_strategy: str = "cdi-annotations,cdi-cri"
     cdi: bool = True

@@ -10,6 +10,7 @@ from gpustate.manifests.components import (
     dcgm,
     dcgm_exporter,
     device_plugin,
+    dra_driver,
     feature_discovery,
     kata_device_plugin,
     node_status_exporter,
@@ -26,6 +27,7 @@ PARTS: tuple[Part, ...] = (
     sandbox_device_plugin.PART,
     kata_device_plugin.PART,
     cc_manager.PART,
+    dra_driver.PART,
 )
 
 __all__ = ["PARTS", "Part"]

@@ -22,6 +22,7 @@ class Part:
         node_label: the label of Nodes on which its pods run.
         machines: its pods run on Nodes whose GPUs are for virtual machines, and on no others.
         host_state: the state that does the same as a service of a node, where the pods do not run then.
+        claims: where a DRA driver offers the GPUs, the pods claim them, and :func:`by_claim` names the objects.
     """
 
     name: str
@@ -30,3 +31,9 @@ class Part:
     node_label: str
     host_state: str = ""
     machines: bool = False
+    claims: bool = False
+
+
+def by_claim(settings: ClusterObjects, name: str) -> str:
+    """The name of an object or label of a component that claims GPUs where a DRA driver offers them."""
+    return f"{name}-dra" if settings.dra_driver.enabled else name
