@@ -6,6 +6,9 @@ where the module does not build, the node boots the kernel it booted before, wit
 
 Surprising: the scripts of a kernel's package make the newest kernel the boot default at once, whether or
 not a module can be built for it. So the present default is pinned in GRUB before anything is installed.
+Ubuntu's signed modules of a kernel are a package (``linux-modules-nvidia-580-server-open-6.8.0-110-generic``). Where
+the running kernel has its modules from one, the wanted kernel gets the same package for the same driver.
+
 A meta package (``linux-image-amd64``) is what brings new kernels; holding it keeps them away, and holding
 the packages of one kernel would not.
 
@@ -18,14 +21,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pydantic import Field, field_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
-from gpustate.formats import dkms
+from gpustate.formats import dkms, dpkg
 from gpustate.ops import kmod, modsign
 from gpustate.probes.kernels import Kernels, default_kernel
 
@@ -38,9 +41,12 @@ _PATTERNS = (
     "linux-generic*",
     "linux-virtual*",
     "linux-server*",
+    "linux-modules-nvidia-*",
 )
+_SIGNED = "linux-modules-nvidia-"
 _RELEASE = re.compile(r"\d+\.\d+[0-9A-Za-z.+~-]*")
-_VERSIONED = re.compile(r"-\d+\.\d+")
+#: Of a kernel, unlike the metapackages of an Ubuntu release: linux-image-generic-hwe-24.04.
+_VERSIONED = re.compile(r"-\d+\.\d+\.\d+")
 _PINNED = re.compile(r'^GRUB_DEFAULT=".*gnulinux-(.+)-advanced-[^">]*"$', re.MULTILINE)
 
 
@@ -60,6 +66,7 @@ class Observed:
     image: bool
     offered: bool  # apt has the wanted kernel and its headers
     driver: str | None  # version of the running kernel's nvidia module
+    signed: str = ""  # package of Ubuntu's signed modules that the wanted kernel needs
     record: str = ""  # owner and mode of the list of those held, where they are not as written
 
 
@@ -97,15 +104,28 @@ class KernelPinned(State[Observed]):
         """The one kernel that is to run, if one is named."""
         return None if self.policy in ("follow", "hold") else self.policy
 
-    def _names(self) -> tuple[str, ...]:
-        return tuple(f"linux-{part}-{self.release}" for part in ("image", "headers"))
+    def _names(self, signed: str) -> tuple[str, ...]:
+        names = tuple(f"linux-{part}-{self.release}" for part in ("image", "headers"))
+        return (*names, signed) if signed else names
+
+    def _signed(self, packages: Mapping[str, dpkg.Package], running: str) -> str:
+        """The package of signed modules for the wanted kernel, as the running one has its modules from one."""
+        mine = (
+            name.removesuffix(running)
+            for name, package in packages.items()
+            if name.startswith(_SIGNED) and name.endswith(f"-{running}") and package.installed
+        )
+        stem = next(mine, None) if self.release else None
+        return f"{stem}{self.release}" if stem else ""
 
     def probe(self, node: Node) -> Observed:
         facts, kernels = node.facts(), node.query(Kernels())
         packages = node.packages(*_PATTERNS)
         ours, pin = node.read_text(HELD_PATH), node.own_text(PIN_PATH)
         record = node.otherwise(HELD_PATH, private=True)
-        offers = node.candidates(*(self._names() if self.release else ()))
+        signed = self._signed(packages, facts.kernel)
+        names = self._names(signed) if self.release else ()
+        offers = node.candidates(*names)
         said = node.shell(
             "command -v update-grub && [ -r /boot/grub/grub.cfg ] && echo menu"
         ).stdout
@@ -118,7 +138,7 @@ class KernelPinned(State[Observed]):
             held={name: package.held for name, package in metas.items()},
             ours=tuple((ours or "").split()),
             record=record,
-            installed=all(name in there for name in self._names()),
+            installed=all(name in there for name in names),
             module=driver is None
             or any(k.release == self.release and k.nvidia_version == driver for k in kernels),
             pinned=match[1] if match else None,
@@ -127,8 +147,9 @@ class KernelPinned(State[Observed]):
             apt=facts.package_manager == "apt",
             grub="menu" in said,
             image=facts.image,
-            offered=all(offers.get(name) for name in self._names()),
+            offered=all(offers.get(name) for name in names),
             driver=driver,
+            signed=signed,
         )
 
     def desired(self, observed: Observed) -> Observed:
@@ -163,7 +184,7 @@ class KernelPinned(State[Observed]):
         if observed.image:
             return "no kernel runs in an image; install the kernel to boot, and set policy = 'hold'"
         if not observed.installed and not observed.offered:
-            return f"apt does not offer {' and '.join(self._names())}; see: apt-cache search linux-image-"
+            return f"apt does not offer {' and '.join(self._names(observed.signed))}; see: apt-cache search linux-image-"
         if not observed.grub:
             return (
                 "no GRUB menu (update-grub, /boot/grub/grub.cfg), which is needed to keep the old "
@@ -201,7 +222,8 @@ class KernelPinned(State[Observed]):
         if "installed" in plan.fields:
             # Its scripts would make it the default before it has a module.
             yield _pin(observed.default or observed.running)
-            yield _bring(self._names(), observed.default or observed.running)
+            stays = observed.default or observed.running
+            yield _bring(self._names(""), observed.signed, observed.driver, stays)
         if plan.fields & {"installed", "module"} and observed.driver is not None:
             yield _prove(wanted.running, observed.driver, observed.default or observed.running)
         if plan.fields & {"installed", "pinned", "default"}:
@@ -233,11 +255,18 @@ def _pin(release: str) -> Step:
     )
 
 
-def _bring(names: tuple[str, ...], stays: str) -> Step:
-    """Image and headers; DKMS builds from their scripts, and where that fails neither stays."""
-    words = " ".join(map(shlex.quote, names))
+def _bring(names: tuple[str, ...], signed: str, driver: str | None, stays: str) -> Step:
+    """Image and headers, and signed modules or what DKMS builds from their scripts; where that fails none stays."""
+    words, choose, hold = " ".join(map(shlex.quote, names)), "", ""
+    if signed and driver:
+        choose = shell.load(
+            "kernel_signed", "gpustate.states", MODULES=signed, VERSION=driver, STAYS=stays
+        )
+        words += f' "{signed}=$m"'
+        hold = f"apt-mark hold {shlex.quote(signed)} && "
+        names = (*names, signed)
     return ops.Run(
-        f"{kmod.APT_FAILED}apt_ready && apt_fetch {words} && apt_swap {words} && exit 0\n"
+        f"{kmod.APT_FAILED}apt_ready && {{ {choose}apt_fetch {words} && apt_swap {words} && {hold}exit 0; }}\n"
         f'echo "the node keeps booting {stays}"; [ -z "$ROLLED" ] || roll_back; exit 1',
         f"install {', '.join(names)}",
         timeout=3600,

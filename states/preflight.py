@@ -19,16 +19,30 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops, shell, support
+from gpustate import (
+    Conflict,
+    Disruption,
+    Node,
+    NodeFacts,
+    PciGpu,
+    Plan,
+    State,
+    Step,
+    diff,
+    ops,
+    shell,
+    support,
+)
 from gpustate.core.shared_probes import APT_KEY, KEPT, NOW
-from gpustate.formats import apt_errors, gpu_models, keyed, rpm
+from gpustate.formats import apt_errors, gpu_models, keyed, managed_images, rpm
+from gpustate.formats.managed_images import ManagedImage
 from gpustate.formats.numbers import whole
 from gpustate.ops.packages import OURS
 from gpustate.support import Kind
@@ -56,7 +70,7 @@ _SCRIPT = (
     f"{_TORN}{KEPT}"
     f'apt_key() {{ APT_KEY="{APT_KEY}"; }}\n'
     f'echo "now={NOW}"\n'
-    f"{shell.load('preflight_probe', 'gpustate.states')}{rpm.FAMILY}\n"
+    f"{shell.load('preflight_probe', 'gpustate.states', MARKERS=' '.join(managed_images.MARKERS))}{rpm.FAMILY}\n"
     f"{shell.load('preflight_packages', 'gpustate.states')}"
 )
 
@@ -77,6 +91,7 @@ class Observed:
     ] = ()  # what installed packages want and do not have, as "NAME wants OTHER (= 1)"
     lock_holder: str = ""
     distribution: str = ""
+    managed: str = ""  # image of a cloud or a vendor, by its code
     machine: str = ""
     package_manager: str = ""
     image: bool = False  # a root to be baked: no kernel, no init of its own
@@ -103,7 +118,8 @@ class PreflightPassed(State[Observed]):
             need a GPU do not apply then.
         boot_mib, usr_mib, var_mib: free room that /boot, /usr and /var need, in MiB; folders on one
             filesystem need the sum.
-        other_systems: further distributions to be tried, as NVIDIA writes them (``debian14``).
+        other_systems: further distributions to be tried, as NVIDIA writes them (``debian14``); and images of clouds
+            whose own driver installation is switched off (``gke``).
 
     Disruption:
         ``RESTART`` when packages are configured that were left half-way, for a service among them
@@ -139,6 +155,7 @@ class PreflightPassed(State[Observed]):
         facts = node.facts()
         keys = keyed.lists(node.shell(_SCRIPT).stdout)
         said = keys.get("apt", [])
+        image = managed_images.recognise(facts.os_id, keys.get("marker", ()))
         broken = tuple(filter(None, map(_package, keys.get("package", []))))
         return Observed(
             unsettled=tuple(row for row in broken if not _NVIDIA.search(row.split()[-1])),
@@ -151,6 +168,7 @@ class PreflightPassed(State[Observed]):
             unmet=_unmet(row.removeprefix(_UNMET) for row in said if row.startswith(_UNMET)),
             lock_holder=keyed.first(keys, "lock"),
             distribution=facts.distribution,
+            managed=image.code if image else "",
             machine=facts.machine,
             package_manager=facts.package_manager,
             image=facts.image,
@@ -185,7 +203,10 @@ class PreflightPassed(State[Observed]):
         return "; ".join(reasons) or None
 
     def _system(self, observed: Observed) -> Iterator[str]:
-        if not (
+        image = self._image(observed)
+        if image is not None and image.refusal:
+            yield f"{image.name} is not supported: {image.refusal}"
+        elif not (
             support.level(Kind.DISTRIBUTION, observed.distribution)
             or observed.distribution in self.other_systems
         ):
@@ -222,6 +243,19 @@ class PreflightPassed(State[Observed]):
                 "on "
                 f"{_date(observed.last_write_s)}: set the time"
             )
+
+    def _image(self, observed: Observed) -> ManagedImage | None:
+        """The image of a cloud or a vendor that the node runs, unless it is to be tried like others."""
+        if observed.managed in self.other_systems:
+            return None
+        return next((one for one in managed_images.IMAGES if one.code == observed.managed), None)
+
+    def conflicts(
+        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        image = None if observed is None or self.absent else self._image(observed)
+        if image is not None and image.driver_refusal and "driver" in policy:
+            yield Conflict(f"{image.name}: {image.driver_refusal}", state="driver")
 
     def _packages(self, observed: Observed) -> Iterator[str]:
         if observed.dpkg_error:
@@ -300,6 +334,9 @@ class PreflightPassed(State[Observed]):
         )
 
     def _notes(self, observed: Observed) -> Iterator[str]:
+        image = self._image(observed)
+        if image is not None and image.note:
+            yield f"{image.name}: {image.note}"
         if observed.lock_holder:
             yield f"{observed.lock_holder} holds the package lock; installing waits up to 300 s for it"
         if observed.unmet and not observed.unsettled:

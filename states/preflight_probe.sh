@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Prints rows key=value of the kernel's modules, clock, and room on disk, and sets inodes: those of package locks.
-# Reads KERNEL_RELEASE.
+# Reads KERNEL_RELEASE, and MARKERS: paths that tell images of clouds and vendors.
 [ -z "${GPUSTATE_IMAGE-}" ] && [ -d "/lib/modules/${KERNEL_RELEASE-$(uname -r)}" ] && echo modules=1
 inodes=; while read -r f w i; do
   case $f in *lock*) inodes="$inodes $i" ;; ?*) echo "written=$w" ;; esac
@@ -10,6 +10,7 @@ END
 for f in /run/systemd/timesync/synchronized /run/chrony/chronyd.pid /run/chronyd.pid /run/ntpd.pid /run/openntpd.pid; do
   [ -e "$f" ] && { echo ntp=1; break; }
 done
+for f in $MARKERS; do [ ! -e "$f" ] || echo "marker=$f"; done
 for d in /etc /usr /var /boot; do [ ! -d $d ] || [ -w $d ] || echo "readonly=$d"; done
 set --; for d in /boot /usr /var; do [ -d $d ] && set -- "$@" $d; done
 df -k --output=avail,itotal,iavail,target "$@" 2>/dev/null | { read -r _; while read -r a s i m; do

@@ -49,6 +49,8 @@ rollback_on_failure = click.option(
 )
 
 
+#: Nodes of a cluster that an upgrade takes out of service at a time, unless its policy says so; as the GPU Operator.
+MAX_UNAVAILABLE = "25%"
 #: Options of verbs that change nodes.
 apply_options = common.options(
     click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),
@@ -250,6 +252,8 @@ def execute(
         notes.report_unknown_targets(inventory, target, source)
     else:
         inventory = saved.only_planned(inventory, saved.document_of(target), source)
+    if verb == "upgrade" and not options.get("max_unavailable"):
+        options = {**options, "max_unavailable": budget(_pace_of(target), len(inventory.nodes))}
     absent = ensure == "absent"
     clusters = _clusters(target, source, inventory, options, absent=absent)
     serial = common.serial(options["serial"])
@@ -281,8 +285,9 @@ def execute(
             partly_applied=partly_applied,
             **shared,
         )
-        if clusters is not None and not absent and not (result.interrupted or result.stopped):
-            applied = clusters.apply(result.nodes, shared["stop"])
+        if clusters is not None and not absent and not result.interrupted:
+            work = clusters.report if result.stopped else clusters.apply
+            applied = work(result.nodes, shared["stop"])
         if not applied:
             return result
         return replace(result, document={**result.document, "clusters": applied})
@@ -380,6 +385,13 @@ def _clusters(
     if not isinstance(policy, api.Policy):
         return None  # a saved plan, which is only for nodes
     return objects.clusters(policy, source, inventory, options, absent=absent)
+
+
+def budget(pace: Sequence[str], count: int) -> str:
+    """Nodes of a cluster that an upgrade of so many nodes takes out of service at a time."""
+    from gpustate.api.functions import batch_sizes
+
+    return next(iter(batch_sizes((), pace, count)), MAX_UNAVAILABLE)
 
 
 def _pace_of(target: Policy | saved.Plan | api.PlanResult) -> Sequence[str]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import common
-from gpustate.errors import EXIT_VALIDATION, GpustateError, InventoryError
+from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
+from gpustate.errors import EXIT_VALIDATION, GpustateError, InventoryError, UsageError
 from gpustate.plan.render import Page
 
 if TYPE_CHECKING:
@@ -102,17 +103,117 @@ def _inventory(node: str, options: dict[str, Any]) -> Inventory:
         raise InventoryError(message, place=error.place, fix=fix) from None
 
 
+def _pod_name(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    if value is None:
+        return None
+    namespace, _, name = value.rpartition("/")
+    if not name or "/" in namespace:
+        raise UsageError(f"--pod: {value[:80]!r} is no pod", fix="write NAMESPACE/NAME")
+    return namespace or "default", name
+
+
 @click.command()
-@click.argument("node")
+@click.argument("node", required=False)
 @common.inventory_options
+@click.option(
+    "--pod",
+    metavar="NAMESPACE/NAME",
+    callback=_pod_name,
+    help="Explain why this pod is not scheduled or not started; also a pod that could not be created, by its name or its controller's.",
+)
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Cluster of --pod; its current context [default: the variable gpustate_kubeconfig].",
+)
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
-def explain(node: str, output: str, **options: Any) -> None:
+def explain(
+    node: str | None,
+    output: str,
+    pod: tuple[str, str] | None,
+    kubeconfig: str | None,
+    **options: Any,
+) -> None:
     """Diagnose NODE: the first failing layer from PCI to the scheduler, its cause and the fix.
 
     NODE is a name or pattern of the inventory. Read-only, and no kernel runs on the GPUs: the last CUDA
-    result is the one that the validator keeps on the node.
+    result is the one that the validator keeps on the node. With --pod, every cause that keeps a pod from
+    its GPUs, by Node; NODE is optional then.
     """
     from gpustate.cli.show import show
+
+    if node is None and pod is None:
+        raise UsageError("nothing to explain", fix="name a NODE, or a pod: --pod NAMESPACE/NAME")
+    if kubeconfig and pod is None:
+        raise UsageError("--kubeconfig is only for --pod", fix="add --pod NAMESPACE/NAME")
+    page, document, codes = Page(), {"format": "gpustate.explain/1", "nodes": []}, list[int]()
+    if pod is not None:
+        cluster = Kubeconfig(kubeconfig) if kubeconfig else _only_kubeconfig(options)
+        codes += _explain_pod(cluster, *pod, page, document)
+    if node is not None:
+        codes += _explain_nodes(node, page, document, options)
+    if output == "json":
+        common.write_out(common.as_json(document))
+    else:
+        show(page)
+    common.finish(*codes)
+
+
+def _only_kubeconfig(options: dict[str, Any]) -> Kubeconfig:
+    """The kubeconfig of the inventory's nodes, if they have one and the same."""
+    fix = "pass --kubeconfig FILE"
+    if not options.get("inventory"):
+        raise UsageError("no cluster is named", fix=f"{fix}, or an inventory that has it")
+    inventory = common.load_inventory(options)
+    clusters = {one for node in inventory if (one := kubeconfig_of(node, ""))}
+    if len(clusters) != 1:
+        found = ", ".join(sorted(map(str, clusters))) or "none"
+        raise UsageError(
+            f"the nodes do not share one kubeconfig ({found})", fix=f"{fix}, or --limit"
+        )
+    return clusters.pop()
+
+
+def _explain_pod(
+    cluster: Kubeconfig, namespace: str, name: str, page: Page, document: dict[str, Any]
+) -> list[int]:
+    """Add a pod to page and document; return exit codes."""
+    from gpustate.cluster import snapshots
+    from gpustate.cluster.api import connect
+    from gpustate.core.encode import plain
+    from gpustate.explain import pending
+
+    api = connect(cluster.path, cluster.context)
+    try:
+        snapshot = snapshots.read(api, namespace, name)
+    finally:
+        api.close()
+    found = pending.explain(snapshot)
+    document["pod"] = {
+        **{"namespace": namespace, "name": name, "status": found.status},
+        "causes": plain(found.causes),
+        **({"scheduler": found.scheduler} if found.scheduler else {}),
+        **({"unread": list(snapshot.unread)} if snapshot.unread else {}),
+    }
+    page.add(
+        (f"{namespace}/{name}", "bold"), "  ", (found.status, "red" if found.waits else "green")
+    )
+    for one in found.causes:
+        sign, style = _SIGNS["failed"] if found.waits else ("!", "yellow")
+        where = f"{', '.join(one.nodes)}: " if one.nodes else ""
+        page.add("  ", (sign, style), f" {one.cause}  {where}{one.evidence}")
+        page.add("    ", (f"next: {one.remedy}", "bold"))
+    if found.scheduler:
+        page.add("  ", (f"the scheduler: {found.scheduler}", "dim"))
+    for words in snapshot.unread:
+        page.add("  ", ("!", "yellow"), f" not read: {words}")
+    return [EXIT_VALIDATION] * found.waits
+
+
+def _explain_nodes(
+    node: str, page: Page, document: dict[str, Any], options: dict[str, Any]
+) -> list[int]:
+    """Add the diagnosis of nodes to page and document; return exit codes."""
     from gpustate.core.node import Node
     from gpustate.engine import fleet
     from gpustate.engine.ledger import LedgerQuery
@@ -129,7 +230,6 @@ def explain(node: str, output: str, **options: Any) -> None:
     inventory = _inventory(node, options)
     rows: list[dict[str, Any]] = []
     codes: list[int] = []
-    page = Page()
     for one, answer, error in fleet.question(inventory.nodes, options["forks"], question):
         if error is not None or answer is None:
             codes.append(error.exit_code if error else 1)
@@ -162,8 +262,5 @@ def explain(node: str, output: str, **options: Any) -> None:
             )
         if first_boot not in ("", "done"):
             page.add("  ", (f"first boot of its image: {first_boot}", "yellow"))
-    if output == "json":
-        common.write_out(common.as_json({"format": "gpustate.explain/1", "nodes": rows}))
-    else:
-        show(page)
-    common.finish(*codes)
+    document["nodes"] = rows
+    return codes

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common
-from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, UsageError
+from gpustate.cli import admission, common
+from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
+from gpustate.core.outcome import NodeResult
+from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, ClusterError, UsageError
 
 if TYPE_CHECKING:
     from gpustate.core.node import Node
@@ -30,7 +32,17 @@ printf 'clock=%s\n' "$(date +%s)"
 @click.command()
 @common.inventory_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
-def health(output: str, **options: Any) -> None:
+@click.option(
+    "--node-condition",
+    is_flag=True,
+    help="Write the result to the condition GPUHealthy of the Nodes.",
+)
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Cluster for --node-condition; its current context [default: the variable gpustate_kubeconfig].",
+)
+def health(output: str, *, node_condition: bool, kubeconfig: str | None, **options: Any) -> None:
     """Show GPU health from NVML and the kernel log; exit 3 if a GPU is unhealthy.
 
     Xids since the module was loaded, remapped rows, retired pages, the PCIe link, clock throttling,
@@ -38,15 +50,69 @@ def health(output: str, **options: Any) -> None:
     GPU is shown but does not count.
     """
     inventory = common.load_inventory(options)
-    rows, codes = common.query_nodes(inventory, options["forks"], _health)
+    machines: dict[str, dict[str, Any]] = {}
+
+    def query(node: Node) -> dict[str, Any]:
+        if node_condition:
+            machines[node.name] = _identity(node)
+        return _health(node)
+
+    clusters = {node.name: kubeconfig_of(node, kubeconfig or "") for node in inventory}
+    if node_condition and not any(clusters.values()):
+        raise UsageError(
+            "no node has a kubeconfig",
+            fix="pass --kubeconfig FILE, or set the inventory variable gpustate_kubeconfig",
+        )
+    rows, codes = common.query_nodes(inventory, options["forks"], query)
     for row in rows:
         if any(gpu["state"] == "failed" for gpu in row.get("gpus", [])) or row.get("others"):
             codes.append(EXIT_VALIDATION)
+    if node_condition:
+        codes += _report(rows, machines, clusters)
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.health/1", "nodes": rows}))
     else:
         _page(rows)
     common.finish(*codes)
+
+
+def _report(
+    rows: list[dict[str, Any]], machines: dict[str, dict[str, Any]], clusters: dict[str, Kubeconfig]
+) -> list[int]:
+    """Write the condition of the Nodes of all clusters; exit codes for what could not be written."""
+    from gpustate.reconcile.verdicts import of_findings
+
+    judged = [
+        (NodeResult(row["name"], facts=dict(machines[row["name"]])), of_findings(_faults(row)))
+        for row in rows
+        if row["name"] in machines
+    ]
+    codes: list[int] = []
+    for cluster in dict.fromkeys(filter(None, clusters.values())):
+        here = [(one, verdict) for one, verdict in judged if clusters[one.name] == cluster]
+        try:
+            done = admission.report_health(cluster, here)
+        except ClusterError as error:
+            click.echo(f"conditions of Nodes could not be written: {error}", err=True)
+            codes.append(EXIT_ERROR)
+            continue
+        for line in done.notes:
+            click.echo(str(line), err=True)
+    return codes
+
+
+def _faults(row: dict[str, Any]) -> list[str]:
+    """The failed findings of a node's GPUs, without those in quarantine."""
+    if "gpus" not in row:
+        return [row["error"]] if "error" in row else []
+    found = [
+        f"GPU {gpu['index']} ({gpu['pci']}): {one['evidence']}"
+        for gpu in row["gpus"]
+        if gpu["state"] == "failed"
+        for one in gpu["findings"]
+        if one["level"] == "failed"
+    ]
+    return found + [f"{one['pci']}: {one['evidence']}" for one in row["others"]]
 
 
 def _observe(node: Node) -> ChainObservation:
@@ -135,13 +201,24 @@ def _findings(page: Any, findings: list[dict[str, Any]]) -> None:
 @click.option("--reason", "-m", help="Reason, shown whenever the node is probed.")
 @click.option("--for", "duration", metavar="TIME", help="How long: 30m, 8h, 7d.")
 @click.option("--end", is_flag=True, help="End it now; without --gpu, for all GPUs.")
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Also restart the device plugin on the Node, so that its GPUs are offered without this one; its current context [default: the variable gpustate_kubeconfig].",
+)
 def quarantine(
-    gpu: str | None, reason: str | None, duration: str | None, end: bool, **options: Any
+    gpu: str | None,
+    reason: str | None,
+    duration: str | None,
+    end: bool,
+    kubeconfig: str | None,
+    **options: Any,
 ) -> None:
     """List quarantined GPUs; quarantine a GPU for a while, or end its quarantine.
 
     validate, explain, labels and gres.conf lines leave a quarantined GPU out, and every plan names it. The
-    quarantine expires by itself. Processes that use the GPU are not stopped, and new ones are not prevented.
+    quarantine expires by itself. Processes that use the GPU are not stopped. On Kubernetes new pods do not
+    get it; other programs of the node are not prevented from using it.
     """
     if end and (reason is not None or duration is not None):
         raise UsageError(
@@ -159,7 +236,7 @@ def quarantine(
             "--reason is not one line of 1 to 300 characters", fix="shorten it to one line"
         )
     length_s = _seconds(duration) if duration is not None else 0
-    _work(options, gpu, reason or "", length_s, end)
+    _work(options, gpu, reason or "", length_s, end, kubeconfig or "")
 
 
 def _seconds(text: str) -> int:
@@ -172,7 +249,14 @@ def _seconds(text: str) -> int:
     return found
 
 
-def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, end: bool) -> None:
+def _work(
+    options: dict[str, Any],
+    gpu: str | None,
+    reason: str,
+    length_s: int,
+    end: bool,
+    kubeconfig: str,
+) -> None:
     from gpustate.engine import fleet
     from gpustate.engine.fleet import controller
     from gpustate.formats.words import printable
@@ -180,11 +264,13 @@ def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, 
     inventory = common.load_inventory(options)
     codes: list[int] = []
     writes = gpu is not None or end
+    clusters = {node.name: kubeconfig_of(node, kubeconfig) for node in inventory}
+    machines: dict[str, dict[str, Any]] = {}
 
     def work(session: Any) -> list[str]:
         from gpustate.engine.probing import query_node
 
-        observed, clock = query_node(session.node, _query, session.answer)
+        observed, clock, ids = query_node(session.node, _query, session.answer)
         if not writes:
             return _describe(observed)
         entries = _new_entries(observed, clock, gpu, reason, length_s, end, controller().name)
@@ -195,6 +281,7 @@ def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, 
                 place=session.node.name,
                 fix="free disk space on the node, or mount it read-write",
             )
+        machines[session.node.name] = ids
         return [f"in quarantine: {one.text}" for one in entries] or ["no GPU is in quarantine"]
 
     for node, lines, error in fleet.each(inventory.nodes, options["forks"], work):
@@ -204,14 +291,37 @@ def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, 
             continue
         for line in lines:
             click.echo(printable(f"{node.name}: {line}"))
+    codes += _restart_plugins(clusters, machines)
     common.finish(*codes)
 
 
-def _query(node: Node) -> tuple[ChainObservation, int]:
+def _restart_plugins(
+    clusters: dict[str, Kubeconfig], machines: dict[str, dict[str, Any]]
+) -> list[int]:
+    """Let the device plugins of nodes see their GPUs again; exit codes for what did not work."""
+    from gpustate.formats.words import printable
+
+    codes: list[int] = []
+    for cluster in dict.fromkeys(clusters[name] for name in machines if clusters[name]):
+        names = [name for name in machines if clusters[name] == cluster]
+        here = [NodeResult(name, facts=dict(machines[name])) for name in names]
+        for name, done, words in admission.restart_plugins(cluster, here):
+            click.echo(printable(f"{name}: {words}"), err=not done)
+            codes += [] if done else [EXIT_ERROR]
+    return codes
+
+
+def _query(node: Node) -> tuple[ChainObservation, int, dict[str, Any]]:
     observed = _observe(node)
     clock = node.shell("date +%s", assume=str(int(time.time()))).stdout.strip()
     text = clock if clock.isdecimal() else "0"
-    return observed, int(text)
+    return observed, int(text), _identity(node)
+
+
+def _identity(node: Node) -> dict[str, Any]:
+    """The ids by which the machine's Node is found."""
+    facts = node.facts()
+    return {name: getattr(facts, name) for name in ("boot_id", "machine_id", "system_uuid")}
 
 
 def _describe(observed: ChainObservation) -> list[str]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import admission, common
 from gpustate.cli import show as pages
 from gpustate.cli.render import built, namespace_option, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
+from gpustate.manifests.kinds import NODE
 from gpustate.plan.render import Page
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending, refused
@@ -43,6 +44,7 @@ def object_options(function: common.F) -> common.F:
                 is_flag=True,
                 help="Take over objects, and fields of objects, that others manage.",
             ),
+            admission.startup_taint_option,
         )
     ):
         function = option(function)
@@ -109,10 +111,58 @@ class Clusters:
                         stop,
                     )
                     done = applier.apply(plan(objects, target))
+                    self._admit(done, kubeconfig, nodes, stop)
                 except ClusterError as error:
                     done = Applied(failures=[str(error)])
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
+
+    def report(
+        self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
+    ) -> list[dict[str, Any]]:
+        """Write only what a run says about the GPUs of Nodes, after one that was stopped."""
+        found: list[dict[str, Any]] = []
+        for kubeconfig in self._distinct():
+            with _connected(kubeconfig) as objects:
+                done = Applied()
+                self._admit(done, kubeconfig, nodes, stop, "the run was stopped")
+                found.append(cluster_data(objects.server, self.namespace, (), done))
+        return found
+
+    def _admit(
+        self,
+        done: Applied,
+        kubeconfig: Kubeconfig,
+        nodes: Sequence[NodeResult],
+        stop: Callable[[], bool],
+        blocked: str = "",
+    ) -> None:
+        """Write conditions, and lift start-up taints if the objects are as wanted."""
+        if done.failures or done.unready or any(one.action == "refused" for one in done.changes):
+            blocked = "objects of the cluster are not as wanted"
+        here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
+        changed = [node for node in here if admission.quarantine_changed(node)]
+        settings = self.policy.cluster
+        try:
+            if self.absent:
+                admitted = admission.withdraw(kubeconfig)
+            else:
+                if changed and not blocked:
+                    for name, in_effect, words in admission.restart_plugins(kubeconfig, changed):
+                        (done.notes if in_effect else done.failures).append(f"{name}: {words}")
+                admitted = admission.admit(
+                    kubeconfig,
+                    here,
+                    taint=admission.taint_of(self.policy, self.options),
+                    offers_gpus=settings is not None and settings.device_plugin.enabled,
+                    blocked=blocked,
+                    stop=stop,
+                )
+        except ClusterError as error:
+            done.failures.append(str(error))
+        else:
+            done.notes += map(str, admitted.notes)
+            done.failures += map(str, admitted.failures)
 
     def read_kubeconfigs(self) -> None:
         """Read every kubeconfig; no cluster is contacted.
@@ -130,16 +180,13 @@ class Clusters:
     def _target(
         self, objects: Objects, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]
     ) -> Target:
-        from gpustate.manifests.build import node_labels
-        from gpustate.reconcile.nodes import nodes_of, states_of
+        from gpustate.reconcile.nodes import labels_of, members
 
-        labels: dict[str, Mapping[str, str]] = {}
+        labels: dict[str, dict[str, str]] = {}
         if not self.absent and self.policy.cluster is not None:
             here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
-            labels = {
-                name: node_labels(self.policy.cluster, states_of(result, self.policy))
-                for name, result in nodes_of(objects, here).items()
-            }
+            found = members(objects.list(NODE, ""), here) if here else []
+            labels = labels_of(found, self.policy)
         force = bool(self.options.get("force_conflicts"))
         return Target(self.items, self.namespace, labels, self.absent, force)
 
@@ -152,7 +199,8 @@ def clusters(
     Raises:
         UsageError: the policy has no objects, or no node has a kubeconfig.
     """
-    given = [name for name in ("namespace", "force_conflicts") if options.get(name)]
+    own = ("namespace", "force_conflicts", "startup_taint")
+    given = [name for name in own if options.get(name)]
     if not options.get("cluster_objects"):
         if given:
             word = f"--{given[0].replace('_', '-')}"
@@ -164,7 +212,7 @@ def clusters(
         raise UsageError(
             "a saved plan is only for nodes", fix="omit --cluster-objects, or omit --out"
         )
-    settings = settings_of(policy, source, options.get("namespace"))
+    settings = admission.with_taint(settings_of(policy, source, options.get("namespace")), options)
     kubeconfigs = {
         node.name: kubeconfig_of(node, options.get("kubeconfig") or "") for node in inventory
     }

@@ -65,6 +65,8 @@ def _ask(action: str, run: str | None, inventory: str | None, kubeconfig: str | 
     def ask(found: Running) -> None:
         found.ask(Control(found.run, action, fleet.controller().name, clock.now()).text())
         what = "no further node begins" if action == "pause" else "it ends after the running nodes"
+        if found.silent:
+            what = f"its controller has not renewed the Lease since {found.silent}, and may be dead"
         click.echo(f"run {found.run} of {found.person}: {what}")
 
     if not with_running(run, inventory, kubeconfig, ask):

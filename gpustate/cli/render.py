@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import admission, common
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ namespace_option = click.option(
 @click.argument("policy")
 @common.policy_options
 @namespace_option
+@admission.startup_taint_option
 @click.option(
     "-o",
     "--output",
@@ -48,7 +49,8 @@ def render(policy: str, output: str, out: str | None, **options: Any) -> None:
     if out is not None:
         common.check_out(out)
     loaded = common.load_policy(policy, options)
-    found = built(loaded, settings_of(loaded, policy, options.get("namespace")), options)
+    settings = settings_of(loaded, policy, options.get("namespace"))
+    found = built(loaded, admission.with_taint(settings, options), options)
     if output == "json":
         common.write_out(common.as_json({"apiVersion": "v1", "kind": "List", "items": found}), out)
     else:

@@ -118,7 +118,13 @@ def _rollout(one: Running) -> dict[str, Any]:
     progress = one.progress or {}
     row: dict[str, Any] = {"run": one.run, "person": one.person, "where": one.where}
     row["state"] = str(progress.get("state") or "running")
-    if one.control or progress.get("why"):
+    if one.silent:
+        row["state"] = "silent"
+        row["why"] = (
+            f"its controller has not renewed the Lease since {one.silent}; if it is dead, "
+            f"gpustate resume {one.run} there, or gpustate apply again here, goes on"
+        )
+    elif one.control or progress.get("why"):
         row["why"] = one.control or str(progress["why"])
     if progress:
         row |= {key: progress[key] for key in ("updated", "wave", "waves") if key in progress}

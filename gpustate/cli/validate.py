@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 import click
 
 from gpustate import clock
-from gpustate.cli import common, watching
+from gpustate.cli import admission, common, watching
 from gpustate.cli.context import context
-from gpustate.errors import EXIT_VALIDATION, UsageError, worst_exit_code
+from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, ClusterError, UsageError, worst_exit_code
 from gpustate.formats.words import printable_lines
 
 if TYPE_CHECKING:
@@ -56,8 +56,9 @@ if TYPE_CHECKING:
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Also run a pod with a GPU on nodes with a kubelet; its current context [default: the variable gpustate_kubeconfig].",
+    help="Also run a pod with a GPU on nodes with a kubelet, and write the condition GPUHealthy of their Nodes; its current context [default: the variable gpustate_kubeconfig].",
 )
+@admission.startup_taint_option
 @click.option(
     "--pod-timeout",
     type=click.FloatRange(10, 3600),
@@ -78,8 +79,9 @@ def validate(
 ) -> None:
     """Validate nodes end to end with POLICY's validator; exit 3 if a check fails.
 
-    Always runs again, also where an earlier result is still valid: a CUDA kernel on every GPU. Nothing
-    else is changed.
+    Always runs again, also where an earlier result is still valid: a CUDA kernel on every GPU. With access
+    to a cluster, the result is the condition GPUHealthy of the Node, and a start-up taint is lifted from a
+    validated one. Nothing else is changed.
     """
     from gpustate.api.functions import run_request
     from gpustate.api.rolling import validation
@@ -95,6 +97,7 @@ def validate(
     own |= {"tests_limit": tests_limit, "pod_timeout": pod_timeout}
     path = _checked(folder)
     whole = common.load_policy(policy, options)
+    taint = admission.taint_of(whole, options)
     validators = [state for state in whole.states if state.validating]
     if not validators:
         raise UsageError(
@@ -135,9 +138,10 @@ def validate(
             result.duration_s += time.monotonic() - began
             for one in result.nodes:
                 site_tests.add(one, tests)
-        exit_code = worst_exit_code(
-            [result.exit_code, EXIT_VALIDATION if any(one.bad for one in tests) else 0]
-        )
+        codes = [result.exit_code, EXIT_VALIDATION if any(one.bad for one in tests) else 0]
+        if not result.interrupted:
+            codes += _report(result, inventory.nodes, kubeconfig or "", taint)
+        exit_code = worst_exit_code(codes)
         watchers.end(
             Outcome(
                 exit_code,
@@ -180,6 +184,8 @@ def validate(
                     for reason in _reasons(node):
                         page.add("  ", (reason, "red"))
                 checks_page(page, checks)
+                for note in node.get("notes", ()):
+                    page.add("  ", (f"note: {note}", "dim"))
                 _tests_page(page, mine)
             others = [one for one in tests if not one.node]
             if others:
@@ -265,6 +271,30 @@ def _run_pods(result: FleetResult, request: pods.Request, *, quiet: bool) -> Non
         api.close()
     result.interrupted = stop()
     result.duration_s += time.monotonic() - began
+
+
+def _report(
+    result: FleetResult, nodes: Sequence[InventoryNode], kubeconfig: str, taint: str
+) -> list[int]:
+    """Report the result on the Nodes of all clusters; exit codes for what could not be written."""
+    if not kubeconfig and not any("gpustate_kubeconfig" in node.vars for node in nodes):
+        return []
+    from gpustate.cluster.kubeconfig import kubeconfig_of
+
+    clusters = {node.name: kubeconfig_of(node, kubeconfig) for node in nodes}
+    codes: list[int] = []
+    for cluster in dict.fromkeys(filter(None, clusters.values())):
+        here = [one for one in result.nodes if clusters[one.name] == cluster]
+        try:
+            done = admission.admit(cluster, here, taint=taint, offers_gpus=True, fresh=True)
+        except ClusterError as error:
+            # Where a pod is to run, its check has failed for the same reason.
+            click.echo(f"conditions of Nodes could not be written: {error}", err=True)
+            continue
+        for one in here:
+            one.notes += [line.text for line in done.about(one.name)]
+        codes += [EXIT_ERROR] * bool(done.failures)
+    return codes
 
 
 def _checked(folder: str | None) -> Path | None:

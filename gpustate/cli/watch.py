@@ -184,6 +184,7 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
         soak_alerts=str(options["soak_alerts"]),
         window=str(options["window"]),
         spread=str(options["spread"]),
+        soak_pods=bool(options["soak_pods"]),
         schedulers=replace(schedulers_of(options), fence=this.fence),
         stop=this.stop,
         started=started,

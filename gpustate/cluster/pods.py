@@ -12,7 +12,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,6 +65,8 @@ KINDS = (
          "check that NVIDIA's device plugin runs on the node, and read its log; restart it to register again"),
     Kind("unhealthy", "the device plugin reports no healthy GPU",
          "check that NVIDIA's device plugin runs on the node; if it does, its log names the cause (an Xid), and it offers the GPUs again only after a restart"),
+    Kind("offer", "the Node does not offer what NVML lists",
+         "restart the device plugin's pod, which detects GPUs only at its start: kubectl delete pod -n NAMESPACE POD; its log names GPUs that it holds for unhealthy"),
     Kind("image", "the test image cannot be imported into containerd",
          "ctr -n k8s.io images ls; journalctl -u containerd"),
     Kind("unschedulable", "the pod is not scheduled", "fix the scheduler's reason; taints and requests: kubectl describe node NAME"),
@@ -271,14 +273,35 @@ def _offered(node: Json, field: str) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count > 0}
 
 
+def quantity(node: Json, field: str, name: str) -> int:
+    """How many devices of a resource a Node has.
+
+    Args:
+        node: the Node.
+        field: ``capacity`` or ``allocatable``.
+        name: of the resource.
+    """
+    return _count(((node.get("status") or {}).get(field) or {}).get(name, 0))
+
+
 def requested(pod: Json) -> dict[str, int]:
-    """Return the GPUs that a pod reserves: the sum of containers and sidecars, or of an init container if more."""
+    """Return the GPUs that a pod reserves; see :func:`reserved`."""
+    return reserved(pod, _is_gpu)
+
+
+def reserved(pod: Json, counts: Callable[[str], bool]) -> dict[str, int]:
+    """Return the devices that a pod reserves: the sum of containers and sidecars, or of an init container if more.
+
+    Args:
+        pod: the pod.
+        counts: whether a resource is meant.
+    """
     spec = pod.get("spec", {})
 
     def of(container: Json) -> dict[str, int]:
         resources = container.get("resources") or {}
         found = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        return {name: _count(value) for name, value in found.items() if _is_gpu(name)}
+        return {name: _count(value) for name, value in found.items() if counts(name)}
 
     total: dict[str, int] = {}
     for container in spec.get("containers", []):

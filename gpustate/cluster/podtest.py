@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gpustate.cluster import pods
+from gpustate.cluster import offers, pods
 from gpustate.cluster.pods import Json
 from gpustate.diagnosis.chain import Check
 from gpustate.errors import ClusterError
+from gpustate.formats.nvml_report import NvmlFacts
 from gpustate.nodeside.container_inside import MARK
 
 #: Seconds between two polls of a pod.
@@ -83,6 +84,20 @@ def free_resource(api: Api, node: str, stop: Callable[[], bool]) -> str:
         except pods.Verdict as verdict:
             if not verdict.check.failed or time.monotonic() > end or stop():
                 raise
+        time.sleep(_POLL_S)
+
+
+def check_offer(api: Api, node: str, nvml: NvmlFacts, stop: Callable[[], bool]) -> None:
+    """Check that a Node offers what its machine has; a kubelet reports a change with a delay.
+
+    Raises:
+        pods.Verdict: it does not.
+        ClusterError: a request failed.
+    """
+    end = time.monotonic() + _REGISTER_S
+    while (wrong := offers.mismatch(api.node(node), nvml)) and not stop():
+        if time.monotonic() > end:
+            raise pods.Verdict(pods.failed("offer", f"{node}: {wrong}"))
         time.sleep(_POLL_S)
 
 

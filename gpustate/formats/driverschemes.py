@@ -159,6 +159,16 @@ SCHEMES = (
         ("nvidia-compute-utils-{b}", "nvidia-persistenced", "nvidia-modprobe"),
     ),
     Scheme(
+        "Ubuntu's archive, for desktops",
+        "ubuntu",
+        ("nvidia-dkms-{b}-open", "nvidia-dkms-{b}"),
+        ("nvidia-headless-no-dkms-{b}{o}", "nvidia-utils-{b}"),
+        "nvidia-driver-{b}-open",
+        "nvidia-driver-{b}",
+        ("nvidia-compute-utils-{b}", "nvidia-modprobe"),
+        prebuilt=("linux-modules-nvidia-{b}{o}-{k}",),
+    ),
+    Scheme(
         "NVIDIA's rpm repository",
         "rhel",
         ("kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"),

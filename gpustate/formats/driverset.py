@@ -36,6 +36,11 @@ _VERSION = re.compile(r"[0-9]{3}\.[0-9]+(\.[0-9]+)*$")
 _KERNEL_MODULES = re.compile(r"linux-(modules|objects|signatures)-nvidia-")
 #: Small tools that the distributions build from sources of their own: any version of them fits.
 _TOOLS = re.compile(r"nvidia-(modprobe|persistenced|settings|xconfig)$|libxnvctrl")
+#: Names of Ubuntu's packages that exist for servers and for desktops; those of components exist once.
+_FLAVOUR = re.compile(
+    r"(?!nvidia-(fabricmanager|imex)|libnvidia-nscq|libnvsdm|cuda-drivers-fabricmanager|linux-)"
+    r".*-[0-9]{3}(?P<server>-server)?(-open)?(-[0-9.]+)?"
+)
 _BRANCH_NAME = re.compile(r"-([0-9]{3})(?=-|$)")
 
 
@@ -147,6 +152,15 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
                     found = versions_of(names, single)
                     if found:
                         return scheme, found.pop(), module_type
+    signed = [name for name in installed if name.startswith("linux-modules-nvidia-")]
+    for scheme in driverschemes.of(os_id) if signed else ():
+        for branch in filter(scheme.has, sorted(branches)):
+            for module_type in (OPEN, PROPRIETARY):
+                stem = _signed_stem(scheme, branch, module_type)
+                names = scheme.required(branch, module_type, full=False, prebuilt=True)
+                found = versions_of(names, single)
+                if found and stem and any(stem.search(name) for name in signed):
+                    return scheme, found.pop(), module_type
     for scheme in driverschemes.of(os_id) if modules else ():
         # With prebuilt modules no package builds them.
         module_type = OPEN if "-open" in modules[0] else PROPRIETARY
@@ -187,6 +201,7 @@ def target(
     available: Versions,
     prebuilt: tuple[str, ...] = (),
     use_prebuilt: bool = False,
+    module_drivers: Mapping[tuple[str, str], str] | None = None,
 ) -> Target:
     """The set for one choice: what is required and wanted, and everything installed moved along.
 
@@ -195,12 +210,20 @@ def target(
         available: versions that may be installed, the installed ones among them.
         prebuilt: kernel releases that need a package with prebuilt modules.
         use_prebuilt: install those instead of building.
+        module_drivers: driver that a version of a package of signed modules is built for; others fit any.
     """
+    available = _fitting(available, version, module_drivers or {})
+    there = installed
+    installed = {
+        name: full
+        for name, full in there.items()
+        if (module_drivers or {}).get((name, full), version) == version
+    }
     branch = branch_of(version)
     required = scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
     complete = all(driver_version(installed.get(name, "")) == version for name in required)
     packages: dict[str, str] = {}
-    for name in (*required, *scheme.extra(branch, module_type), *installed):
+    for name in (*required, *scheme.extra(branch, module_type), *there):
         fitting = at_version(available.get(name, ()), version)
         mine = installed.get(name)
         if complete and mine is not None and driver_version(mine) == version:
@@ -209,6 +232,8 @@ def target(
             packages[name] = fitting
         elif mine is not None and any_version_fits(name):
             packages[name] = mine
+        elif name in there and any_version_fits(name) and available.get(name):
+            packages[name] = max(available[name], key=version_key)
         elif mine is not None:
             packages.update(_renamed(name, version, available))
     _drop_built(packages, module_type, keep=use_prebuilt)
@@ -222,24 +247,47 @@ def target(
         offers = available.get(name, ())
         if any_version_fits(name) and offers:
             packages[name] = installed.get(name) or max(offers, key=version_key)
+            # They want their objects in the same version, and apt takes the newest unless told.
+            objects = name.replace("linux-modules-", "linux-objects-", 1)
+            if (objects, packages[name]) in (module_drivers or {}):
+                packages[objects] = packages[name]
         elif name not in packages and (fitting := at_version(offers, version)) is not None:
             packages[name] = fitting
     for name in _other_type(scheme, branch, module_type, use_prebuilt):
         packages.pop(name, None)
     ordered = dict(sorted(packages.items()))
-    gone = tuple(sorted(name for name in installed if name not in packages))
+    gone = tuple(sorted(name for name in there if name not in packages))
     builds = scheme.dkms and not use_prebuilt
     return Target(scheme.name, version, module_type, ordered, gone, builds)
 
 
+def _fitting(
+    available: Versions, version: str, module_drivers: Mapping[tuple[str, str], str]
+) -> dict[str, tuple[str, ...]]:
+    """Versions of packages without the signed modules that are built for another driver."""
+    return {
+        name: tuple(v for v in found if module_drivers.get((name, v), version) == version)
+        for name, found in available.items()
+    }
+
+
 def covers(
-    scheme: Scheme, version: str, module_type: str, kernels: Iterable[str], available: Versions
+    scheme: Scheme,
+    version: str,
+    module_type: str,
+    kernels: Iterable[str],
+    available: Versions,
+    module_drivers: Mapping[tuple[str, str], str] | None = None,
 ) -> bool:
     """Whether prebuilt modules of a version are available for all kernels."""
+    fitting = _fitting(available, version, module_drivers or {})
+
+    def offered(name: str) -> bool:
+        versions = fitting.get(name, ())
+        return bool(versions if any_version_fits(name) else at_version(versions, version))
+
     names = [scheme.built_for(kernel, version, module_type) for kernel in kernels]
-    return bool(names) and all(
-        any(at_version(available.get(name, ()), version) for name in some) for some in names
-    )
+    return bool(names) and all(any(map(offered, some)) for some in names)
 
 
 def _built(
@@ -258,14 +306,24 @@ def _drop_built(packages: dict[str, str], module_type: str, *, keep: bool) -> No
             packages.pop(name)
 
 
+def _signed_stem(scheme: Scheme, branch: int, module_type: str) -> re.Pattern[str] | None:
+    """What names of packages with Ubuntu's signed modules of a branch and type have in common."""
+    pattern = next(iter(scheme.prebuilt), "")
+    if not pattern.startswith("linux-modules-"):
+        return None
+    stem = scheme.fill(pattern.partition("{k}")[0], branch, module_type == OPEN)
+    return re.compile(stem.removeprefix("linux-modules") + "(?!open-|server-)")
+
+
 def _drop_foreign(
     packages: dict[str, str], scheme: Scheme, branch: int, module_type: str, use_prebuilt: bool
 ) -> None:
     """Drop what fits any version, but has the files of this set: DKMS refuses to build beside modules that are there.
 
-    Modules of another branch or type go, too, and tools that another repository for the distribution has apart.
+    Modules of another branch or type go, too, tools that another repository for the distribution has apart, and
+    packages of the other flavour.
     """
-    stem = f"-nvidia-{branch}-server{'-open' if module_type == OPEN else ''}-"
+    stem = _signed_stem(scheme, branch, module_type)
     others = {
         name
         for other in driverschemes.of(scheme.os_id)
@@ -273,11 +331,16 @@ def _drop_foreign(
         if _TOOLS.match(name)
     }
     gone = others - set(scheme.extra(branch, module_type))
+    server = "-server" in scheme.kernel[0]
     for name in list(packages):
-        modules = _KERNEL_MODULES.match(name) and not (
-            use_prebuilt and (stem in name or name.startswith("linux-signatures-"))
+        kept = use_prebuilt and (
+            name.startswith("linux-signatures-") or (stem and stem.search(name))
         )
-        if modules or name in gone:
+        modules = _KERNEL_MODULES.match(name) and not kept
+        flavour = (
+            _FLAVOUR.fullmatch(name) if scheme.os_id == "ubuntu" and scheme.by_branch else None
+        )
+        if modules or name in gone or (flavour and bool(flavour["server"]) != server):
             packages.pop(name)
 
 

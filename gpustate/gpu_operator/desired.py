@@ -122,16 +122,17 @@ class Source:
 
     def note_unused(self, why: str, *prefixes: str, but: tuple[str, ...] = ()) -> None:
         """Note settings that are not used because of ``why``."""
-        unused = [
+        honoured = [
             s
             for s in self.settings
             if s.field.support is Support.HONOURED
             and s.path.startswith(prefixes)
             and s.path not in but
-            and s.item.value not in ("", False)
         ]
+        unused = [s for s in honoured if s.item.value not in ("", False)]
         if unused:
             self.notes.append(f"{_first(self, unused)}: not used: {_listed(unused, 20)}: {why}")
+        self.noted.update(s.path for s in honoured)
 
     def config_map(self, name: Item, path: str) -> Companion:
         """Return the ConfigMap that a key names.

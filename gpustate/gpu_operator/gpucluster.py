@@ -1,7 +1,7 @@
 """The support of every field of GPUCluster, the stack of the DRA driver.
 
 It includes no driver, no toolkit and no device plugin: the driver comes from an NVIDIADriver or the host,
-and containers get their GPUs through CDI. Only the driver itself concerns a node.
+and containers get their GPUs through CDI. Only the driver and DCGM as services concern a node.
 
 Sources:
     NVIDIA/gpu-operator v26.7: config/crd/bases, api/nvidia/v1alpha1/gpucluster_types.go,
@@ -15,21 +15,20 @@ from dataclasses import replace
 from gpustate.gpu_operator.blocks import (
     ENV,
     IMAGE,
-    POD_WHY,
     RESOURCES,
     Field,
     Fields,
     Support,
+    as_objects,
     dead,
     kubernetes,
-    later,
     under,
 )
 from gpustate.gpu_operator.fields import CLUSTER_POLICY
 
 #: The only name that an object of this kind may have.
 NAME = "gpu-cluster"
-_DRA = "about the DRA driver, which has no state yet"
+_DRIVER = "the DRA driver"
 #: The same fields as in ClusterPolicy.
 _SHARED = ("daemonsets", "dcgm", "dcgmExporter", "hostPaths")
 
@@ -42,14 +41,16 @@ _PLUGIN: Fields = {
 
 DRA_DRIVER: Fields = under(
     "draDriver",
-    IMAGE,
-    {"version": later("string", _DRA), "featureGates": later("map[boolean]", _DRA)},
-    under("gpus.kubeletPlugin", _PLUGIN),
-    under(
-        "computeDomains",
-        {"enabled": later("boolean", _DRA, default=True)},
-        under("controller", ENV, RESOURCES),
-        under("kubeletPlugin", _PLUGIN),
+    as_objects(
+        _DRIVER,
+        {
+            **IMAGE,
+            "featureGates": kubernetes("map[boolean]", _DRIVER),
+            **under("gpus.kubeletPlugin", _PLUGIN),
+            "computeDomains.enabled": kubernetes("boolean", _DRIVER, default=True),
+            **under("computeDomains.controller", ENV, RESOURCES),
+            **under("computeDomains.kubeletPlugin", _PLUGIN),
+        },
     ),
 )
 
@@ -61,11 +62,11 @@ _UNREAD = (
 
 
 def _shared(path: str, field: Field) -> Field:
-    if field.objects:  # the objects of a ClusterPolicy
-        field = replace(field, support=Support.KUBERNETES, detail=POD_WHY, objects=False)
     if not path.startswith(_UNREAD):
         return field
-    return replace(field, support=Support.DEAD, detail="nothing in the Operator reads it")
+    return replace(
+        field, support=Support.DEAD, detail="nothing in the Operator reads it", objects=False
+    )
 
 
 GPU_CLUSTER: Fields = {

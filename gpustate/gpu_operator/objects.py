@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpustate.gpu_operator import exporters, history
+from gpustate.gpu_operator import dra, exporters, history
 from gpustate.gpu_operator.components import IMAGE, OF_CHART, component, reference, texts, value
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import plain
+from gpustate.gpu_operator.helm import deploys_dra
 from gpustate.gpu_operator.operands import (
     layout_by_label,
     mig_strategy,
@@ -66,6 +67,8 @@ def cluster_objects(source: Source, states: Iterable[DesiredState]) -> ClusterOb
     Raises:
         PolicyError: an image that is set in part only.
     """
+    if source.kind == "gpucluster" or (source.kind == "helm" and deploys_dra(source)):
+        return _with_dra(source)
     cdi = source.enabled("cdi", otherwise=cdi_by_default(source))
     strategy = "cdi-annotations,cdi-cri" if cdi else _strategy_without_cdi(states)
     mig, _ = mig_strategy(source)
@@ -102,13 +105,29 @@ def cluster_objects(source: Source, states: Iterable[DesiredState]) -> ClusterOb
     )
 
 
+def _with_dra(source: Source) -> ClusterObjects:
+    """The objects of a GPUCluster, which has no device plugin."""
+    absent = Component(enabled=False)
+    made = ClusterObjects(
+        privileged_namespace=source.enabled("psa", otherwise=False),
+        runtime_class="",
+        device_plugin=absent,
+        feature_discovery=absent,
+        dra_driver=dra.driver(source),
+        dcgm=exporters.engine(source),
+        dcgm_exporter=exporters.exporter(source),
+        pods=_pods(source),
+    )
+    kubelet = value(source, "hostPaths.kubeletRootDir")
+    return replace(made, kubelet_root=str(kubelet or made.kubelet_root))
+
+
 def _feature_discovery(source: Source) -> Mapping[str, Any] | None:
     """Values of node feature discovery; ``None`` unless the file itself asks for it."""
     if not source.enabled("nfd", otherwise=False):
         prefix = f"{nfd.NAME}."
         why = "nfd.enabled is not true in the file, so node feature discovery is not installed"
         source.note_unused(why, prefix)
-        source.noted.update(one.path for one in source.settings if one.path.startswith(prefix))
         return None
     of_chart: dict[str, Any] = {}
     for path, default in history.chart_defaults(source.release).items():

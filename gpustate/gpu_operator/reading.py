@@ -254,7 +254,7 @@ class _Reader:
                 "and not changed"
             )
         states = (*_dra_stack(driver), *desired_metrics(source))
-        return self._reading("gpucluster", item, source, states, ())
+        return self._reading("gpucluster", item, source, states, (), objects=True)
 
     def _helm(self, item: Item) -> Reading:
         source = self._source(item, HELM, "helm")
@@ -281,7 +281,8 @@ class _Reader:
                 "not part of a GPUCluster", "toolkit.", "cdi.", "operator.runtimeClass"
             )
             states = (*_dra_stack(driver), *desired_metrics(source))
-            return self._reading("helm", item, source, states, ())
+            return self._reading("helm", item, source, states, (), objects=True)
+        source.note_unused("gpuCluster.deployCR is not true", "draDriver.")
         states = with_machines(source, lambda: _stack(source, driver))
         # The chart disables dcgm, unless null removes its default.
         of_chart = bool(source.chart_default("dcgm.enabled"))

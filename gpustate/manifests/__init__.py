@@ -10,7 +10,9 @@ from __future__ import annotations
 from gpustate.manifests.settings import (
     ClusterObjects,
     Component,
+    Container,
     Counters,
+    DraDriver,
     Exporter,
     Monitor,
     PluginConfig,
@@ -20,7 +22,9 @@ from gpustate.manifests.settings import (
 __all__ = [
     "ClusterObjects",
     "Component",
+    "Container",
     "Counters",
+    "DraDriver",
     "Exporter",
     "Monitor",
     "PluginConfig",

@@ -11,6 +11,7 @@ from typing import Any
 from gpustate.errors import PolicyError
 from gpustate.manifests import nfd
 from gpustate.manifests.components import PARTS
+from gpustate.manifests.components.part import by_claim
 from gpustate.manifests.kinds import order
 from gpustate.manifests.ownership import OWNER
 from gpustate.manifests.settings import ClusterObjects, Component
@@ -18,6 +19,8 @@ from gpustate.manifests.settings import ClusterObjects, Component
 Json = dict[str, Any]
 
 _POD_SECURITY = "pod-security.kubernetes.io/"
+#: Of a namespace in which claims may be for devices that others use.
+_ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
 
 
 def build(settings: ClusterObjects, images: Mapping[str, str]) -> list[Json]:
@@ -42,7 +45,7 @@ def node_labels(settings: ClusterObjects, states: Collection[str] = ()) -> dict[
         states: of the node; what runs as a service of it does not run as pods.
     """
     used = (
-        part.node_label
+        by_claim(settings, part.node_label) if part.claims else part.node_label
         for part in PARTS
         if part.settings(settings).enabled and part.host_state not in states
     )
@@ -80,6 +83,8 @@ def _namespace(settings: ClusterObjects) -> Json:
     labels: dict[str, str] = {}
     if settings.privileged_namespace:
         labels = {f"{_POD_SECURITY}{mode}": "privileged" for mode in ("audit", "enforce", "warn")}
+    if settings.dra_driver.enabled:
+        labels[_ADMIN_ACCESS] = "true"
     return {
         "apiVersion": "v1",
         "kind": "Namespace",

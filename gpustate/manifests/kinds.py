@@ -36,6 +36,7 @@ class Kind:
 
 
 _PROMETHEUS = "install prometheus-operator, or set dcgmExporter.serviceMonitor.enabled to false"
+_DRA = "dynamic resource allocation needs Kubernetes 1.34 or newer"
 #: In the order of their application; they are deleted in the opposite order.
 KINDS = (
     Kind(
@@ -46,6 +47,27 @@ KINDS = (
         large=True,
     ),
     Kind("Namespace", "v1", "namespaces", namespaced=False),
+    Kind(
+        "DeviceClass",
+        "resource.k8s.io/v1",
+        "deviceclasses",
+        namespaced=False,
+        without=_DRA,
+    ),
+    Kind(
+        "ValidatingAdmissionPolicy",
+        "admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicies",
+        namespaced=False,
+        without=_DRA,
+    ),
+    Kind(
+        "ValidatingAdmissionPolicyBinding",
+        "admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicybindings",
+        namespaced=False,
+        without=_DRA,
+    ),
     Kind("RuntimeClass", "node.k8s.io/v1", "runtimeclasses", namespaced=False),
     Kind("ServiceAccount", "v1", "serviceaccounts", namespaced=True),
     Kind("ConfigMap", "v1", "configmaps", namespaced=True),
@@ -58,6 +80,13 @@ KINDS = (
     ),
     Kind("Role", "rbac.authorization.k8s.io/v1", "roles", namespaced=True),
     Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings", namespaced=True),
+    Kind(
+        "ResourceClaimTemplate",
+        "resource.k8s.io/v1",
+        "resourceclaimtemplates",
+        namespaced=True,
+        without=_DRA,
+    ),
     Kind("Service", "v1", "services", namespaced=True),
     Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies", namespaced=True),
     Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets", namespaced=True),

@@ -22,6 +22,8 @@ _CONFIG_FILE = f"{_CONFIG}/config.yaml"
 #: The configuration is a link into the ConfigMap, so every container needs both.
 _CONFIG_MOUNTS = (("available-configs", _CONFIGS), ("config", _CONFIG))
 
+#: Name of the claim and of its request.
+_CLAIM = "admin-gpus"
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -51,6 +53,7 @@ class Program:
         host_pid: pods see the node's processes.
         host_network: pods use the node's network, whatever the component says.
         gpus: the runtime gives the pods GPUs.
+        claim: template of the claim for all GPUs of the node, where a DRA driver offers them.
     """
 
     name: str
@@ -74,15 +77,14 @@ class Program:
     host_pid: bool = False
     host_network: bool = False
     gpus: bool = True
+    claim: str = ""
 
 
 def daemon_set(
     settings: ClusterObjects, component: Component, image: str, program: Program
 ) -> Json:
     """The DaemonSet of a program."""
-    pods = settings.pods
     config = settings.config if program.reloads else None
-    runtime_class = settings.runtime_class if program.gpus else ""
     selector = {"app": program.name, **program.labels}
     env = {**program.env, **(component.env if program.own else {})}
     if config is not None:
@@ -116,20 +118,19 @@ def daemon_set(
     if component.resources:
         for one in containers:
             one["resources"] = dict(component.resources)
-    spec: Json = {
-        "serviceAccountName": program.account,
-        "automountServiceAccountToken": program.api or config is not None,
-        **({"runtimeClassName": runtime_class} if runtime_class else {}),
-        **({"priorityClassName": pods.priority_class} if pods.priority_class else {}),
-        "nodeSelector": dict(program.nodes),
-        "tolerations": [dict(one) for one in pods.tolerations],
-    }
-    if pods.security_context:
-        spec["securityContext"] = dict(pods.security_context)
-    if component.image_pull_secrets:
-        spec["imagePullSecrets"] = [{"name": one} for one in component.image_pull_secrets]
-    if component.host_network or program.host_network:
-        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    if program.claim:
+        main.setdefault("resources", {})["claims"] = [{"name": _CLAIM}]
+    spec = pod_spec(
+        settings,
+        component,
+        account=program.account,
+        nodes=program.nodes,
+        api=program.api or config is not None,
+        host_network=program.host_network,
+        gpus=program.gpus,
+    )
+    if program.claim:
+        spec["resourceClaims"] = [{"name": _CLAIM, "resourceClaimTemplateName": program.claim}]
     if program.host_pid:
         spec["hostPID"] = True
     elif config is not None:
@@ -143,17 +144,74 @@ def daemon_set(
         "metadata": {
             "name": program.name,
             "namespace": settings.namespace,
-            **_labelled(settings, selector),
+            **labelled(settings, selector),
         },
         "spec": {
             "selector": {"matchLabels": selector},
             "updateStrategy": _update_strategy(settings),
             "template": {
-                "metadata": _labelled(settings, selector, program.annotations),
+                "metadata": labelled(settings, selector, program.annotations),
                 "spec": spec,
             },
         },
     }
+
+
+def pod_spec(
+    settings: ClusterObjects,
+    component: Component,
+    *,
+    account: str,
+    nodes: Mapping[str, str],
+    api: bool,
+    host_network: bool = False,
+    gpus: bool = True,
+) -> Json:
+    """The specification of pods without containers and volumes.
+
+    Args:
+        settings, component: of the policy.
+        account: service account.
+        nodes: labels of the Nodes.
+        api: the pods have a token.
+        host_network: pods use the node's network, whatever the component says.
+        gpus: the runtime gives the pods GPUs.
+    """
+    pods = settings.pods
+    runtime_class = settings.runtime_class if gpus else ""
+    spec: Json = {
+        "serviceAccountName": account,
+        "automountServiceAccountToken": api,
+        **({"runtimeClassName": runtime_class} if runtime_class else {}),
+        **({"priorityClassName": pods.priority_class} if pods.priority_class else {}),
+        "nodeSelector": dict(nodes),
+        "tolerations": _tolerations(settings),
+    }
+    if pods.security_context:
+        spec["securityContext"] = dict(pods.security_context)
+    if component.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": one} for one in component.image_pull_secrets]
+    if component.host_network or host_network:
+        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    return spec
+
+
+def claim_template(name: str, namespace: str) -> Json:
+    """The template of a claim for all GPUs of a node, for monitoring: others can use them at the same time."""
+    every = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "All", "adminAccess": True}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"spec": {"devices": {"requests": [{"name": _CLAIM, "exactly": every}]}}},
+    }
+
+
+def _tolerations(settings: ClusterObjects) -> list[Json]:
+    """Those of the policy, and the start-up taint: a Node is validated with the components' pods."""
+    found = [dict(one) for one in settings.pods.tolerations]
+    startup: Json = {"key": settings.startup_taint, "operator": "Exists"}
+    return found if startup in found else [*found, startup]
 
 
 def mig_variables(settings: ClusterObjects) -> dict[str, str]:
@@ -220,7 +278,7 @@ def _update_strategy(settings: ClusterObjects) -> Json:
     }
 
 
-def _labelled(
+def labelled(
     settings: ClusterObjects, selector: Mapping[str, str], annotations: Mapping[str, str] = _NONE
 ) -> Json:
     """Labels and annotations of a DaemonSet or of its pods."""

@@ -7,6 +7,7 @@ Sources:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,11 @@ Json = dict[str, Any]
 
 STRATEGIES = ("RollingUpdate", "OnDelete")
 MIG_STRATEGIES = ("", "none", "single", "mixed")
+#: Lifted from a validated Node. Cluster autoscaler counts a Node with a taint of this prefix as one that is to come.
+STARTUP_TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/gpustate"
+_TAINT_KEY = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
 #: Labels that select pods, which a policy cannot replace.
 RESERVED_LABELS = ("app", "app.kubernetes.io/part-of")
 
@@ -115,6 +121,41 @@ class Exporter(Component):
 
 
 @dataclass(frozen=True, slots=True)
+class Container:
+    """One of several containers of a component.
+
+    Args:
+        env: variables; they take precedence.
+        resources: ``limits`` and ``requests``.
+        healthcheck_port: of the kubelet's probes; 0: none.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    resources: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    healthcheck_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DraDriver(Component):
+    """NVIDIA's driver for dynamic resource allocation.
+
+    Args:
+        feature_gates: of all its programs.
+        compute_domains: offer domains of nodes that share memory by NVLink. Their kinds have to be in the cluster.
+        gpus, compute_domain_plugin: containers of the kubelet plugin.
+        controller: of compute domains.
+    """
+
+    feature_gates: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    compute_domains: bool = True
+    gpus: Container = field(default_factory=lambda: Container(healthcheck_port=51516))
+    compute_domain_plugin: Container = field(
+        default_factory=lambda: Container(healthcheck_port=51515)
+    )
+    controller: Container = field(default_factory=Container)
+
+
+@dataclass(frozen=True, slots=True)
 class PluginConfig:
     """Configurations of the device plugin in a ConfigMap; the label ``nvidia.com/device-plugin.config`` selects one.
 
@@ -166,7 +207,7 @@ class ClusterObjects:
         namespace: of everything that has one.
         privileged_namespace: label the namespace, so that Pod Security admits privileged pods.
         runtime_class: name and handler of the RuntimeClass, and that of the pods.
-        device_plugin, feature_discovery, dcgm, dcgm_exporter, node_status_exporter: the components.
+        device_plugin, feature_discovery, dcgm, dcgm_exporter, node_status_exporter, dra_driver: the components.
         config: configurations of the device plugin; ``None``: its defaults.
         device_list_strategy: how the device plugin passes GPUs to the container runtime.
         cdi: whether the runtime injects CDI devices.
@@ -179,6 +220,7 @@ class ClusterObjects:
         kubelet_root: directory of the kubelet on the nodes.
         node_feature_discovery: values of its chart, over the chart's own; ``None``: it is in the cluster already.
         module_rules: label Nodes by the kernel modules of GDRCopy, GPUDirect Storage and peer memory.
+        startup_taint: key of the taint that the validator lifts; pods of components tolerate it.
         pods: what all pods of components have in common.
     """
 
@@ -190,6 +232,7 @@ class ClusterObjects:
     dcgm: Component = field(default_factory=lambda: Component(enabled=False))
     dcgm_exporter: Exporter = field(default_factory=lambda: Exporter(enabled=False))
     node_status_exporter: Component = field(default_factory=lambda: Component(enabled=False))
+    dra_driver: DraDriver = field(default_factory=lambda: DraDriver(enabled=False))
     config: PluginConfig | None = None
     device_list_strategy: str = "cdi-annotations,cdi-cri"
     cdi: bool = True
@@ -202,11 +245,17 @@ class ClusterObjects:
     kubelet_root: str = "/var/lib/kubelet"
     node_feature_discovery: Mapping[str, Any] | None = None
     module_rules: bool = False
+    startup_taint: str = STARTUP_TAINT
     pods: Pods = field(default_factory=Pods)
 
     def __post_init__(self) -> None:
         if self.mig_strategy not in MIG_STRATEGIES:
             _refuse("mig_strategy", self.mig_strategy, MIG_STRATEGIES[1:])
+        if not _TAINT_KEY.fullmatch(self.startup_taint):
+            raise PolicyError(
+                f"startup_taint: {quote(self.startup_taint)} is not the key of a taint",
+                fix="write NAME or DOMAIN/NAME, without value and effect",
+            )
 
 
 def _refuse(name: str, value: str, wanted: tuple[str, ...]) -> None:

@@ -1,40 +1,120 @@
-"""The Nodes of a cluster on which pods of GPUs may run: those whose machines are as the policy wants them."""
+"""The Nodes that are machines of a run, and the labels by which NVIDIA's components run there.
+
+Sources:
+    NVIDIA/gpu-operator v26.7, controllers/state_manager.go (gpuStateLabels, hasOperandsDisabled, hasMIGCapableGPU):
+    the labels of each kind of workload; NVIDIA/k8s-driver-manager v0.12, cmd/driver-manager: ``pre-installed``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gpustate.cluster.pods import Machine, NodeIndex, Verdict
+from gpustate.core.facts import PciGpu
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy
-from gpustate.manifests.kinds import NODE
-from gpustate.reconcile.planning import Objects
+from gpustate.manifests.build import node_labels
+from gpustate.manifests.settings import ClusterObjects
 
-#: States of machines whose GPUs are not for containers.
-_FOR_MACHINES = ("vfio", "kata")
+Json = dict[str, Any]
+
+PRESENT = "nvidia.com/gpu.present"
+DEPLOY = "nvidia.com/gpu.deploy."
+OPERANDS = f"{DEPLOY}operands"
+WORKLOAD = "nvidia.com/gpu.workload.config"
+CONTAINER, PASSTHROUGH, VGPU = "container", "vm-passthrough", "vm-vgpu"
+#: A driver of the host keeps the driver container off the Node.
+_PRE_INSTALLED = "pre-installed"
+
+#: Components by kind of workload, as the GPU Operator labels them.
+COMPONENTS: Mapping[str, tuple[str, ...]] = {
+    CONTAINER: (
+        *("driver", "container-toolkit", "device-plugin", "gpu-feature-discovery", "dcgm"),
+        *("dcgm-exporter", "node-status-exporter", "operator-validator", "client"),
+    ),
+    PASSTHROUGH: (
+        *("sandbox-device-plugin", "sandbox-validator", "vfio-manager", "kata-manager"),
+        *("cc-manager", "client"),
+    ),
+    VGPU: (
+        *("sandbox-device-plugin", "vgpu-manager", "vgpu-device-manager", "sandbox-validator"),
+        *("cc-manager", "client"),
+    ),
+}
+_KATA_PLUGIN = "kata-sandbox-device-plugin"
+_MIG_MANAGER = "mig-manager"
+#: Components that may be states of the node, with the same name; then their pods stay away.
+_ON_HOST = ("driver", "container-toolkit", "dcgm", "dcgm-exporter")
+#: GPU models that the GPU Operator knows to be MIG capable without the label of GPU feature discovery.
+_MIG_MODELS = ("h100", "a100", "a30")
 _IDS = ("boot_id", "machine_id", "system_uuid")
 _WITHOUT_EFFECT = (Outcome.NOT_APPLICABLE, Outcome.NOT_RUN)
 
 
-def nodes_of(objects: Objects, results: Iterable[NodeResult]) -> dict[str, NodeResult]:
-    """The Nodes that are machines of a run, by name: with GPUs, with a kubelet, and without a failure.
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A machine of a run, and its Node.
 
-    Raises:
-        ClusterError: the Nodes cannot be listed.
+    Args:
+        result: of the machine.
+        node: as the cluster has it.
     """
-    fit = [result for result in results if _is_fit(result)]
-    if not fit:
-        return {}
-    index = NodeIndex(objects.list(NODE, ""))
-    found: dict[str, NodeResult] = {}
-    for result in fit:
+
+    result: NodeResult
+    node: Json
+
+    @property
+    def name(self) -> str:
+        """The name of the Node."""
+        return str(self.node["metadata"]["name"])
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether the machine has GPUs on PCI."""
+        return bool(_gpus(self.result))
+
+
+def members(nodes: Sequence[Json], results: Iterable[NodeResult]) -> list[Member]:
+    """The machines of a run that are Nodes of a cluster, by the name of the Node."""
+    index = NodeIndex(nodes)
+    found: list[Member] = []
+    for result in results:
         boot, machine, system = (str(result.facts.get(name) or "") for name in _IDS)
         try:
             node = index.match(Machine(boot, machine, system), any_boot=True)
         except Verdict:
-            continue  # a machine of another cluster, or one that has not joined
-        found[str(node["metadata"]["name"])] = result
+            continue  # not reached, of another cluster, or not joined
+        found.append(Member(result, node))
+    return sorted(found, key=lambda one: one.name)
+
+
+def labels_of(found: Iterable[Member], policy: Policy) -> dict[str, dict[str, str]]:
+    """The labels of each Node; without GPUs none, and those with a failure keep what they have."""
+    fit = (one for one in found if one.result.status is NodeStatus.OK)
+    return {one.name: _labels(one, policy) for one in fit}
+
+
+def _labels(member: Member, policy: Policy) -> dict[str, str]:
+    if not member.has_gpus:
+        return {}
+    live = member.node["metadata"].get("labels") or {}
+    found = {PRESENT: "true"}
+    if live.get(OPERANDS) == "false":
+        return found
+    states = states_of(member.result, policy)
+    workload = _workload(live, states)
+    names = list(COMPONENTS[workload])
+    if workload == PASSTHROUGH and "kata" in states:
+        names[names.index("sandbox-device-plugin")] = _KATA_PLUGIN
+    if workload == CONTAINER:
+        found |= node_labels(policy.cluster or ClusterObjects(), states)
+        if _mig_capable(member):
+            names.append(_MIG_MANAGER)
+    for name in names:
+        host = name in _ON_HOST and name in states
+        found[f"{DEPLOY}{name}"] = _PRE_INSTALLED if host else "true"
     return dict(sorted(found.items()))
 
 
@@ -44,14 +124,30 @@ def states_of(result: NodeResult, policy: Policy) -> set[str]:
     return {one.state for one in result.states if one.outcome not in _WITHOUT_EFFECT} & present
 
 
-def _is_fit(result: NodeResult) -> bool:
-    if result.status is not NodeStatus.OK:
-        return False
+def _workload(live: Mapping[str, str], states: Collection[str]) -> str:
+    """The kind of workload: that of the Node's label, else by what the policy set up.
+
+    A machine whose GPUs are bound for virtual machines has none for containers, whatever the label.
+    """
+    wanted = live.get(WORKLOAD, "")
+    if "vfio" in states or "kata" in states:
+        return wanted if wanted in (PASSTHROUGH, VGPU) else PASSTHROUGH
+    return VGPU if wanted == VGPU else CONTAINER
+
+
+def _gpus(result: NodeResult) -> list[PciGpu]:
     facts: dict[str, Any] = dict(result.facts)
-    gpus = any(
-        str(one.get("class_id", "")).startswith(("0300", "0302")) for one in facts.get("pci") or ()
-    )
-    machines = any(
-        one.state in _FOR_MACHINES and one.outcome not in _WITHOUT_EFFECT for one in result.states
-    )
-    return gpus and not machines
+    found = (PciGpu(**one) for one in facts.get("pci") or ())
+    return [one for one in found if one.is_gpu]
+
+
+def _mig_capable(member: Member) -> bool:
+    """As the GPU Operator judges it; where it knows no better, by the machine's own GPUs."""
+    live = member.node["metadata"].get("labels") or {}
+    if live.get("nvidia.com/vgpu.host-driver-version"):
+        return False
+    if "nvidia.com/mig.capable" in live:
+        return bool(live["nvidia.com/mig.capable"] == "true")
+    product = live.get("nvidia.com/gpu.product", "").lower()
+    known = any(model in product for model in _MIG_MODELS)
+    return known or any(gpu.mig_capable for gpu in _gpus(member.result))

@@ -274,7 +274,7 @@ def _label(objects: Objects, target: Target) -> Iterable[Change]:
                 yield replace(_comparison(objects, node, item, force=False), action=Action.RELEASE)
             continue
         wanted = target.labels.get(name)
-        if wanted is None:
+        if wanted is None or not (wanted or mine):
             continue
         labels = node["metadata"].get("labels") or {}
         owned = ((mine or {}).get("f:metadata") or {}).get("f:labels") or {}
@@ -283,7 +283,8 @@ def _label(objects: Objects, target: Target) -> Iterable[Change]:
             for label, value in wanted.items()
             if f"f:{label}" in owned or not labels.get(label) or labels[label] == value
         }
-        item["metadata"]["labels"] = kept
+        if kept:
+            item["metadata"]["labels"] = kept
         yield _comparison(objects, node, item, force=target.force)
 
 

@@ -43,13 +43,14 @@ def problems(pods: Iterable[Json], item: Json) -> list[str]:
     found: list[str] = []
     for pod in pods:
         labels = pod["metadata"].get("labels") or {}
-        if selector.items() <= labels.items() and (words := _problem(pod)):
+        if selector.items() <= labels.items() and (words := problem(pod)):
             node = (pod.get("spec") or {}).get("nodeName", "no node")
             found.append(f"{pod['metadata']['name']} on {node}: {words}")
     return sorted(found)
 
 
-def _problem(pod: Json) -> str:
+def problem(pod: Json) -> str:
+    """Why a pod is not ready; empty if it is."""
     status = pod.get("status") or {}
     containers = [
         *(status.get("initContainerStatuses") or ()),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -11,6 +14,7 @@ from gpustate.engine import records
 from gpustate.engine.fleet import process_runs
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.board import RecordBoard, read_control, read_progress
+from gpustate.schedulers import lease as leases
 
 #: What comes next for a node, by its phase; the others are over.
 NEXT = {
@@ -35,6 +39,8 @@ class Running:
         control: who paused or aborted it, and since when; empty: nobody.
         progress: how far it is, as it was published last; ``None``: it has not been yet.
         ask: leave a request, as it is stored.
+        silent: its controller has not renewed the Lease since then, so it is dead or without a network; empty: it is
+            at work.
     """
 
     run: str
@@ -43,6 +49,7 @@ class Running:
     control: str
     progress: Mapping[str, Any] | None
     ask: Callable[[str], None]
+    silent: str = ""
 
 
 def running_here() -> list[Running]:
@@ -70,9 +77,18 @@ def running_in(access: Accesses) -> list[Running]:
                 str(control or ""),
                 _of(lease.run, read_progress(lease.progress)),
                 partial(cluster.ask, lease.run),
+                lease.renewed if _is_silent(lease.renewed) else "",
             )
         )
     return found
+
+
+def _is_silent(renewed: str) -> bool:
+    """Nobody has renewed a Lease for longer than it is valid, with some time for clocks that differ."""
+    with suppress(ValueError):
+        age_s = time.time() - datetime.fromisoformat(renewed).timestamp()
+        return age_s > 2 * leases.VALID_S
+    return False
 
 
 def _local(record: Mapping[str, Any]) -> Running:

@@ -219,11 +219,13 @@ class Standing:
         holder: person and run; empty: nobody holds it.
         progress: how far the rollout is, as it was published; empty: nothing was.
         control: the request to it; empty: there is none.
+        renewed: when its holder renewed it last.
     """
 
     holder: str = ""
     progress: str = ""
     control: str = ""
+    renewed: str = ""
 
     @property
     def run(self) -> str:
@@ -234,10 +236,14 @@ class Standing:
 def standing(lease: Json | None) -> Standing:
     """What a Lease says; one that is not there says nothing."""
     notes = ((lease or {}).get("metadata") or {}).get("annotations") or {}
-    holder = ((lease or {}).get("spec") or {}).get("holderIdentity")
-    return Standing(
-        str(holder or ""), str(notes.get(PROGRESS) or ""), str(notes.get(CONTROL) or "")
+    spec = (lease or {}).get("spec") or {}
+    found = (
+        spec.get("holderIdentity"),
+        notes.get(PROGRESS),
+        notes.get(CONTROL),
+        spec.get("renewTime"),
     )
+    return Standing(*(str(one or "") for one in found))
 
 
 def ask(api: Api, run: str, control: str) -> None:

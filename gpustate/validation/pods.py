@@ -17,13 +17,18 @@ from gpustate.cluster.api import Api, connect
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.core.encode import plain
 from gpustate.core.inventory import InventoryNode
+from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.diagnosis.chain import Check
 from gpustate.engine import fleet
+from gpustate.engine.probing import query_node
 from gpustate.errors import ClusterError, GpustateError
+from gpustate.formats.nvml_report import NvmlFacts
 from gpustate.nodeside import container_hooks
 from gpustate.nodeside.container_validation import CONTAINERD_SOCKET
 from gpustate.nodeside.pod_image import MARK
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left
+from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.remote.session import Session
 
 IMAGE = "gpustate.invalid/gpustate-validate-pod:1"
@@ -126,6 +131,7 @@ def _prove(
         )
     podtest.remove_leftovers(api, name)
     resource = podtest.free_resource(api, name, stop)
+    podtest.check_offer(api, name, query_node(session.node, _usable, session.answer), stop)
     if stop():
         return pods.not_applicable("interrupted before the pod was created")
     try:
@@ -134,6 +140,11 @@ def _prove(
         return _with_hook(session, test.run(resource))
     finally:
         _program(session, "remove", IMAGE)
+
+
+def _usable(node: Node) -> NvmlFacts:
+    """The GPUs of a machine, without those in quarantine."""
+    return left(node.query(GpuFacts()), node.query(ExcludedGpusQuery()))
 
 
 def _with_hook(session: Session, check: Check) -> Check:

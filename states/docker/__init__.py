@@ -12,9 +12,11 @@ GPUs without it.
 Surprising: a daemon that rereads its file leaves alone what the file no longer names, so on removal the
 runtime is named away in one reload before the file gets its old bytes back.
 
+Docker's snap is refused: its confined daemon cannot run a runtime from outside.
+
 Sources:
     moby/moby: daemon/reload_unix.go, daemon/config, cmd/dockerd. Tried with docker 20.10 and 26.1.
-    docs.docker.com, "dockerd", "Live restore".
+    docs.docker.com, "dockerd", "Live restore". The snap's paths and units: listings of public installations.
     NVIDIA/nvidia-container-toolkit, pkg/config/engine/docker.
 """
 
@@ -169,6 +171,15 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
         if not found.config_path.startswith("/"):
             return f"{self.unit} names its file {found.config_path!r}: write an absolute path there"
         return None
+
+    def refuse(self, observed: Observed) -> str | None:
+        if observed.found.snap and not observed.found.program and not self.absent:
+            return (
+                "docker is a snap here: it is confined, reads /var/snap/docker/current/config/daemon.json, and runs only the "
+                "container toolkit that it brings (snap.docker.nvidia-container-toolkit); replace it (snap remove docker, then "
+                "install docker.io or docker-ce), or remove the state docker from the policy"
+            )
+        return super().refuse(observed)
 
     def originals(self, observed: Observed) -> Mapping[str, str | None]:
         return observed.found.originals if observed.ours else {}

@@ -23,6 +23,7 @@ from gpustate.runtimes.facts import RuntimeFacts
 
 #: Keys of ``daemon.json`` that gpustate has set, a line each; below ``$G``.
 OURS = "docker.ours"
+SNAP = "/snap/docker/current"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Found(RuntimeFacts):
         cgroup_driver: ``systemd`` or ``cgroupfs``.
         cdi: it injects CDI devices; ``None`` when it does not say.
         mute: it runs, and gave its client no answer in 10 s.
+        snap: there is a snap of docker.
     """
 
     arguments: tuple[str, ...] = ()
@@ -52,6 +54,7 @@ class Found(RuntimeFacts):
     cgroup_driver: str = ""
     cdi: bool | None = None
     mute: bool = False
+    snap: bool = False
 
     @property
     def text(self) -> str | None:
@@ -85,6 +88,7 @@ class DockerQuery(Query[Found]):
         script = shell.load(
             "query",
             "gpustate.states.docker",
+            SNAP=SNAP,
             CONFIG=CONFIG_PATH,
             OWED=owed("docker"),
             SERVED=served("docker"),
@@ -108,6 +112,7 @@ class DockerQuery(Query[Found]):
             cgroup_driver=quote(says[2]).strip("'\"") if len(says) == 4 else "",
             cdi=None if not cdi else cdi not in ("null", "[]"),
             mute="mute" in rows.keys,
+            snap="snap" in rows.keys,
         )
 
     def placeholder(self) -> Found:

@@ -70,8 +70,8 @@ class DriverInstalled(DriverParameters):
             unloaded: ``refuse`` the node, or ``reboot`` it.
         leftovers: when NVIDIA's .run installer put a driver here: ``refuse`` the node, or ``uninstall``
             that driver with its own nvidia-uninstall once the packages are downloaded.
-        precompiled: use modules that are built already. Not given: Ubuntu's where Secure Boot is on, no
-            key of the node's own is enrolled, and they are offered for every kernel; with rpm those of the
+        precompiled: use modules that are built already. Not given: Ubuntu's where they are there already, or
+            Secure Boot is on and no key of the node's own is enrolled, if they are offered for every kernel; with rpm those of the
             repository where it has the same version for every kernel and nothing was built by DKMS yet.
         secure_boot: ``check`` that the key DKMS signs with is enrolled, or ``ignore``.
         reboot_timeout_s: how long the node may take to come back, in seconds.
@@ -229,6 +229,8 @@ class DriverInstalled(DriverParameters):
         if observed.os_id != "ubuntu":
             return False
         boot, theirs = observed.secure_boot, any(map(files.is_signed, observed.packages))
+        if theirs and not any(name.startswith("nvidia-dkms-") for name in observed.packages):
+            return self._choose_with(observed, prebuilt=True)[0] is not None
         if not boot.on or boot.enrolled or (observed.loaded is not None and not theirs):
             return False
         return self._choose_with(observed, prebuilt=True)[0] is not None
@@ -373,7 +375,8 @@ class DriverInstalled(DriverParameters):
             if self.load and not observed.gpus and not observed.image:
                 yield "no NVIDIA GPU on PCI: installed, not loaded"
             if self.precompiled is None and self._prebuilt(observed):
-                yield refusals.WHY_OFFERED if is_rpm(observed.manager) else refusals.WHY_PREBUILT
+                signed = refusals.WHY_PREBUILT if observed.secure_boot.on else refusals.WHY_THERE
+                yield refusals.WHY_OFFERED if is_rpm(observed.manager) else signed
             yield from refusals.notes(observed, wanted, tuple(self.parameters))
 
     # --- refuse --------------------------------------------------------------------------

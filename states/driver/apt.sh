@@ -1,12 +1,17 @@
 # shellcheck shell=sh
 # Prints installed packages of the driver, =missing and what they want that is not there, =offers and what apt offers of them, of
-# other names and of kernel headers.
+# other names and of kernel headers; then =drivers and which driver each version of a package of Ubuntu's signed modules is built for.
 # Reads SYS, KERNEL_RELEASE, APT_KEY; FORMAT and MEMBERS (how dpkg-query prints a package, pattern of the driver's), BRANCHES;
 # calls kept and unmet, and names_of ID and names_of_kernel KERNEL SECURE-BOOT, which add to n.
 n=; [ -r /etc/os-release ] && . /etc/os-release; names_of "${ID-}"
+# Their versions do not say it, but what they depend on does.
+modules_of() { apt-cache show "$@" 2>/dev/null | awk '/^Package: /{p=$2} /^Version: /{v=$2}
+  /^Depends: / && match($0, /nvidia-kernel-common-[^ ]* \(>= [0-9.]+/) {d=substr($0, RSTART, RLENGTH); sub(/.* /, "", d); print p "|" v "|" d
+    if (sub(/^linux-modules-/, "linux-objects-", p)) print p "|" v "|" d}'; }
 members() { m=$(dpkg-query -W -f "$FORMAT" 2>/dev/null) && printf '%s\n' "$m" | { grep -E "$MEMBERS" || :; }; }
 m=$(kept driver-members "$APT_KEY" members); u=$(kept driver-unmet "$APT_KEY" unmet)
 s=; for i in "$SYS"/firmware/efi/efivars/SecureBoot-*; do [ -e "$i" ] && s=$(od -An -t u1 -j 4 -N 1 "$i" | tr -d " "); done
+case $m in *linux-modules-nvidia-*) s=1;; esac
 r=; [ -n "${GPUSTATE_IMAGE-}" ] && for i in /lib/modules/*/modules.order; do i=${i%/*}; r="$r /boot/vmlinuz-${i##*/}"; done
 [ -n "${GPUSTATE_IMAGE-}" ] || r="/boot/vmlinuz-${KERNEL_RELEASE-$(uname -r)}"
 for i in /boot/vmlinuz-* $r; do k=${i#/boot/vmlinuz-}; case $k in *\**) continue;; esac
@@ -17,4 +22,7 @@ printf "%s\n=missing\n%s\n=offers\n" "$m" "$u"
 for p in $m; do case $p in *\|*\|*\|*) p=${p%%|*}; n="$n $p";; *) continue;; esac
   case $p in *-[0-9][0-9][0-9]) p=${p%-*}; n="$n $p";; esac; for b in $BRANCHES; do
     case $p in nvidia-fabricmanager|nvidia-imex|libnvidia-nscq|libnvsdm) n="$n $p-$b";; esac; done; done
+# kept sets n and s.
+l=; for p in $n; do case $p in linux-modules-nvidia-*) l="$l $p";; esac; done
 kept driver-offers "$APT_KEY $n" apt-cache policy $n 2>/dev/null || :
+[ -z "$l" ] || { echo '=drivers'; kept driver-modules "$APT_KEY $l" modules_of $l; }

@@ -63,8 +63,12 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
     )
     installed = driverset.complete_set(observed.os_id, observed.packages)
     choices = [choice for choice in choices if wanted.admits(choice[1])]
-    if wanted.precompiled and driverschemes.is_rpm(observed.os_id) and choices:
-        choices = [one for one in choices if driverset.covers(*one, observed.built, available)]
+    if wanted.precompiled and choices:
+        choices = [
+            one
+            for one in choices
+            if driverset.covers(*one, observed.built, available, observed.module_drivers)
+        ]
         if not choices:
             kernels = ", ".join(observed.built) or "(none)"
             return None, (
@@ -92,6 +96,7 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
                 available=available,
                 prebuilt=tuple(observed.built),
                 use_prebuilt=wanted.precompiled,
+                module_drivers=observed.module_drivers,
             )
             return _as_locked(target, wanted.locked, observed, available)
         problem = (

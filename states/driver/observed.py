@@ -81,6 +81,9 @@ class Observed:
     stream: str | None = None  # enabled stream of dnf's module nvidia-driver
     streams: tuple[str, ...] = ()  # those there are
     stream_kept: bool = False  # what was enabled before gpustate is kept for giving it back
+    module_drivers: Mapping[tuple[str, str], str] = field(
+        default_factory=dict[tuple[str, str], str]
+    )  # driver that a version of a package of signed modules is built for
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
 
 
@@ -94,6 +97,9 @@ class Apt:
     streams: tuple[str, ...] = ()
     twice: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    module_drivers: Mapping[tuple[str, str], str] = field(
+        default_factory=dict[tuple[str, str], str]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +149,16 @@ class AptQuery(Query[Apt]):
                 for name, found in said.offers.items()
             }
             return Apt(dict(said.packages), there, said.stream, said.streams, said.twice)
-        head, _, offers = answer.text.partition("=offers\n")
+        head, _, rest = answer.text.partition("=offers\n")
+        offers, _, drivers = rest.partition("=drivers\n")
+        built = (row.split("|") for row in drivers.splitlines())
         listed, _, rows = head.partition("=missing\n")
         pairs = (row.partition(" ")[::2] for row in rows.splitlines())
         return Apt(
             dpkg.parse_query(listed),
             aptsources.parse_policy(offers),
             missing=tuple(f"{n} {v}" for n, v in pairs if v and driverset.is_member(n, v)),
+            module_drivers={(row[0], row[1]): row[2] for row in built if len(row) == 3},
         )
 
     def placeholder(self) -> Apt:

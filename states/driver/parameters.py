@@ -129,7 +129,8 @@ class DriverParameters(SolvedState[Observed]):
             return ()
         known = self._branches()
         return tuple(
-            f"linux-modules-nvidia-{branch}-server{kind}-{{k}}"
+            f"linux-modules-nvidia-{branch}{flavour}{kind}-{{k}}"
             for branch in known
+            for flavour in ("-server", "")
             for kind in ("-open", "")
         )

@@ -82,6 +82,7 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
         # With 0 they are the administrator's.
         device_nodes=() if params.get("ModifyDeviceFiles") == "0" else live.device_nodes,
         missing=apt.missing,
+        module_drivers=apt.module_drivers,
         damaged=damaged,
         barred=tuple(filter(None, (modprobe.blocking(live.modprobe, m) for m in MODULES))),
         beside=live.beside,

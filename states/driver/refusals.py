@@ -14,6 +14,10 @@ WHY_PREBUILT = (
     "and signed by Ubuntu are used"
 )
 
+WHY_THERE = (
+    "modules that Ubuntu built and signed are installed, and stay; set precompiled = False for DKMS"
+)
+
 WHY_OFFERED = "the repository has prebuilt modules for every bootable kernel: they are used"
 
 

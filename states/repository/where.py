@@ -23,6 +23,11 @@ _ARCHIVE_COMPONENTS = {
     "debian": ("contrib", "non-free", "non-free-firmware"),
     "ubuntu": ("restricted", "multiverse"),
 }
+#: Suites of the archive beside a release's own; Ubuntu's security pocket has another host.
+_POCKETS = (
+    *("", "-updates", "-security"),
+    *(f"-{kind}-{tail}" for kind in ("infra", "apps") for tail in ("security", "updates")),
+)
 _CUDA_KEYS = {"debian13": ("8793F200.pub", "02182E60104FCDC26EAE1B8597A5D4CB8793F200")}
 _CUDA_KEY = ("3bf863cc.pub", "EB693B3035CD5710E231E123A4B469963BF863CC")
 
@@ -116,7 +121,14 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
             problem=f"no enabled source for {facts.os_codename or facts.os_id} main in /etc/apt; "
             "set origin = 'mirror' with a url, or fix the node's sources"
         )
-    hosts = tuple(dict.fromkeys(entry.host for entry in entries))
+    pockets = {facts.os_codename + tail for tail in _POCKETS}
+    hosts = tuple(
+        dict.fromkeys(
+            s.host
+            for s in (*entries, *(s for s in sources if s.file != ours))
+            if s.suite in pockets and "main" in s.components and not FOREIGN.search(s.uri)
+        )
+    )
     have = {
         component
         for s in sources

@@ -21,14 +21,17 @@ from gpupods import allocated, delete, gpu_pod, import_image, report
 from labkubernetes import audit, create, get, kubectl, wait_for
 
 from gpustate import policies
-from gpustate.cluster.api import connect
+from gpustate.cluster.api import Api, connect
+from gpustate.cluster.node_status import NodeStatusApi
 from gpustate.cluster.objects import Objects
 from gpustate.errors import ClusterError
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests.build import build, node_labels
 from gpustate.manifests.kinds import KINDS
+from gpustate.reconcile.admission import Admission
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.planning import Target, plan
+from gpustate.reconcile.verdicts import Verdict
 from gpustate_lab.api import Lab
 from gpustate_lab.kubernetes.cluster import Kubernetes
 from gpustate_lab.node import Node
@@ -119,8 +122,9 @@ def everything(lab: Lab) -> dict[str, str]:
 
 
 def labels_of(lab: Lab) -> list[dict[str, str]]:
+    names = [f"{DEPLOY}{one}" for one in COMPONENTS]
     found = [one["metadata"]["labels"] for one in get(lab, "nodes")["items"]]
-    return [{key: one[key] for key in one if key.startswith(DEPLOY)} for one in found]
+    return [{key: one[key] for key in names if key in one} for one in found]
 
 
 SOMEBODY = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "somebody"}
@@ -250,6 +254,18 @@ def test_objects_of_others_are_kept_when_equal_and_refused_when_different(
     kubectl(cluster, "delete", "namespace", "gpus")
 
 
+def judged(api: Api, *, absent: bool) -> list[str]:
+    """Write the condition of a Node and lift its taint, or remove the condition; return what went wrong."""
+    nodes = NodeStatusApi(api)
+    admission = Admission(nodes, f"{now()}Z", "example.com/none")
+    found = [one for one in nodes.nodes() if one["metadata"]["name"] == "gpu1"]
+    healthy = Verdict("True", "Validated", "by a test")
+    done = (
+        admission.withdraw(found) if absent else admission.report([(one, healthy) for one in found])
+    )
+    return [str(one) for one in (*done.notes, *done.failures) if "could not" in one.text]
+
+
 def cycle(path: Path, policy: Path) -> list[str]:
     """Apply, compare and remove all objects with a kubeconfig; return what went wrong."""
     settings = policies.load(str(policy)).cluster
@@ -264,7 +280,7 @@ def cycle(path: Path, policy: Path) -> list[str]:
         ):
             changes = plan(objects, target)
             done: Applied = Applier(objects, target, 60).apply(changes)
-            wrong = [*done.failures, *done.unready]
+            wrong = [*done.failures, *done.unready, *judged(api, absent=target.absent)]
             wrong += [one.reason for one in changes if one.action == "refused"]
             if wrong:
                 return wrong
@@ -310,16 +326,7 @@ def with_pods(cluster: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[s
     for node in cluster.nodes:
         objectpods.import_image(node, images()["devicePlugin"])
     kubectl(cluster, "delete", "nodefeatures", "--all", "--namespace", "node-feature-discovery")
-    layout = Kubernetes(cluster).layout
-    host, _, port = layout.server.removeprefix("https://").partition(":")
-    # The lab has no kube-proxy, so pods reach the API server by its own address.
-    reach = [
-        {"name": "KUBERNETES_SERVICE_HOST", "value": host},
-        {"name": "KUBERNETES_SERVICE_PORT", "value": port or "443"},
-        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
-        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
-    ]
-    return ("--set", "gfd.hostNetwork=true", "--set-json", f"gfd.env={json.dumps(reach)}")
+    return objectpods.settings(cluster)
 
 
 def offers(lab: Lab, node: Node) -> int:

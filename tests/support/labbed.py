@@ -146,7 +146,8 @@ class LabBed(Bed):
         self.gate = Gate(self.cluster.answer, owner_of=self._owner_of)
         self.gate.open()
         self.kubeconfig = self.gate.kubeconfig(folder, "none")
-        self._write()
+        self.write_policy()
+        self.inventory()
         for node in lab.nodes:
             create(lab, _training(node), _budget(node.name))
         self.reset()

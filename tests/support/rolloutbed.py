@@ -203,12 +203,16 @@ class Bed:
 
         return StubCluster({one.name: one.ids for one in self.machines}, driver)
 
-    def _write(self) -> None:
+    def write_policy(self) -> None:
+        """Write the policy and its states."""
         shutil.copy(SUPPORT / "rolloutstates.py", self.folder)
         names = ("Driver", "Firmware")
         states = ", ".join(f'"rolloutstates:{name}"' for name in names)
         (self.folder / "gpustate.toml").write_text(f"states = [{states}]\n")
         (self.folder / "policy.py").write_text("from rolloutstates import policy\n")
+
+    def _write(self) -> None:
+        self.write_policy()
         key = " ".join((self.folder / "host.pub").read_text().split()[:2])
         (self.folder / "known_hosts").write_text(
             "".join(f"[{one.address}]:{one.port} {key}\n" for one in (*self.machines, self.head))

@@ -9,6 +9,7 @@ from gpustate.manifests.components import (
     dcgm,
     dcgm_exporter,
     device_plugin,
+    dra_driver,
     feature_discovery,
     node_status_exporter,
 )
@@ -20,6 +21,7 @@ PARTS: tuple[Part, ...] = (
     dcgm.PART,
     dcgm_exporter.PART,
     node_status_exporter.PART,
+    dra_driver.PART,
 )
 
 __all__ = ["PARTS", "Part"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpustate.manifests import monitoring, rbac
-from gpustate.manifests.components.part import Json, Part
-from gpustate.manifests.pods import Program, daemon_set
+from gpustate.manifests.components.part import Json, Part, by_claim
+from gpustate.manifests.pods import Program, claim_template, daemon_set
 from gpustate.manifests.settings import ClusterObjects
 
 NODE_LABEL = "nvidia.com/gpu.deploy.dcgm"
@@ -18,17 +18,22 @@ NAME, PORT = "nvidia-dcgm", 5555
 
 
 def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
-    yield rbac.account(NAME, settings.namespace)
+    name = by_claim(settings, NAME)
+    claim = "nvidia-dcgm-admin" if settings.dra_driver.enabled else ""
+    yield rbac.account(name, settings.namespace)
+    if claim:
+        yield claim_template(claim, settings.namespace)
     # Each exporter uses the host engine of its own node.
     local = {"type": "ClusterIP", "internalTrafficPolicy": "Local"}
-    yield monitoring.service(NAME, settings.namespace, "dcgm", PORT, **local)
+    yield monitoring.service(name, settings.namespace, "dcgm", PORT, **local)
     program = Program(
-        name=NAME,
+        name=name,
         container="nvidia-dcgm-ctr",
-        account=NAME,
-        nodes={NODE_LABEL: "true"},
+        account=name,
+        nodes={by_claim(settings, NODE_LABEL): "true"},
         ports=[{"name": "dcgm", "containerPort": PORT}],
         probes={"livenessProbe": _probe(), "readinessProbe": _probe()},
+        claim=claim,
     )
     yield daemon_set(settings, settings.dcgm, image, program)
 
@@ -37,4 +42,4 @@ def _probe() -> Json:
     return {"tcpSocket": {"port": PORT}, "initialDelaySeconds": 15}
 
 
-PART = Part("dcgm", lambda settings: settings.dcgm, _objects, NODE_LABEL, "dcgm")
+PART = Part("dcgm", lambda settings: settings.dcgm, _objects, NODE_LABEL, "dcgm", claims=True)

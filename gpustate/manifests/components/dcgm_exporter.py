@@ -23,8 +23,8 @@ from gpustate.formats.dcgm import counters, shipped
 from gpustate.formats.dcgm.dashboard import dashboard
 from gpustate.manifests import monitoring, rbac
 from gpustate.manifests.components import dcgm
-from gpustate.manifests.components.part import Json, Part
-from gpustate.manifests.pods import Program, daemon_set, host_path, mount
+from gpustate.manifests.components.part import Json, Part, by_claim
+from gpustate.manifests.pods import Program, claim_template, daemon_set, host_path, mount
 from gpustate.manifests.settings import ClusterObjects, Exporter
 
 NODE_LABEL = "nvidia.com/gpu.deploy.dcgm-exporter"
@@ -40,7 +40,8 @@ _POD_LABELS, _POD_UID = (
 _POD_LABEL_PATTERNS = "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"
 #: A ConfigMap that the exporter itself reads, as NAMESPACE:NAME.
 _CONFIG_MAP = "DCGM_EXPORTER_CONFIGMAP_DATA"
-_READ_PODS = "nvidia-dcgm-exporter-read-pods"
+_READ = "get list watch"
+_CLAIM_TEMPLATE = "nvidia-dcgm-exporter-admin"
 _METRIC = re.compile(r"\bDCGM_\w+")
 _DEFAULT_COUNTERS = frozenset(
     f"DCGM_FI_{name}"
@@ -59,24 +60,33 @@ _DEFAULT_COUNTERS = frozenset(
 
 def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     exporter, namespace = settings.dcgm_exporter, settings.namespace
+    name, claims = by_claim(settings, NAME), settings.dra_driver.enabled
     env = _variables(settings)
     reads_pods, reads_config = _reads_pods(env), env.get(_CONFIG_MAP, "none") not in ("", "none")
-    yield rbac.account(NAME, namespace)
-    if reads_config:
-        rules = (rbac.rule("", "configmaps", "get list"),)
-        yield from rbac.grant(NAME, namespace, rules, cluster=False)
-    if reads_pods:
-        rules = (rbac.rule("", "pods", "get list watch"),)
-        yield from rbac.grant(_READ_PODS, namespace, rules, cluster=True, account=NAME)
+    yield rbac.account(name, namespace)
+    if claims:
+        yield claim_template(_CLAIM_TEMPLATE, namespace)
+    local = [
+        *([rbac.rule("", "configmaps", "get list")] if reads_config else ()),
+        *([rbac.rule("resource.k8s.io", "resourceclaims", _READ)] if claims else ()),
+    ]
+    if local:
+        yield from rbac.grant(name, namespace, local, cluster=False)
+    whole = [
+        *([rbac.rule("", "pods", _READ)] if reads_pods else ()),
+        *([rbac.rule("resource.k8s.io", "resourceslices", _READ)] if claims else ()),
+    ]
+    if whole:
+        yield from rbac.grant(f"{name}-read-pods", namespace, whole, cluster=True, account=name)
     if exporter.counters is not None and exporter.counters.data is not None:
         yield _config_map(exporter.counters.name, namespace, exporter.counters.data)
-    yield _service(exporter, namespace)
+    yield _service(name, exporter, namespace)
     if exporter.monitor.enabled:
-        yield monitoring.service_monitor(NAME, namespace, "gpu-metrics", exporter.monitor, "app")
+        yield monitoring.service_monitor(name, namespace, "gpu-metrics", exporter.monitor, "app")
         groups = _rules(exporter)
-        yield monitoring.prometheus_rule(NAME, namespace, groups, exporter.monitor)
-        yield _dashboard(namespace)
-    program = _program(settings, env, token=reads_pods or reads_config)
+        yield monitoring.prometheus_rule(name, namespace, groups, exporter.monitor)
+        yield _dashboard(name, namespace)
+    program = _program(settings, env, token=claims or reads_pods or reads_config)
     yield daemon_set(settings, exporter, image, program)
 
 
@@ -87,9 +97,13 @@ def _variables(settings: ClusterObjects) -> dict[str, str]:
         "DCGM_EXPORTER_KUBERNETES": "true",
         "DCGM_EXPORTER_COLLECTORS": f"{_FOLDER}/dcp-metrics-included.csv",
     }
-    engine = f"{dcgm.NAME}:{dcgm.PORT}" if settings.dcgm.enabled else exporter.engine
+    engine = (
+        f"{by_claim(settings, dcgm.NAME)}:{dcgm.PORT}" if settings.dcgm.enabled else exporter.engine
+    )
     if engine:
         env[_ENGINE] = engine
+    if settings.dra_driver.enabled:
+        env["KUBERNETES_ENABLE_DRA"] = "true"  # devices have names of slices, not UUIDs
     if exporter.job_mapping:
         env["DCGM_HPC_JOB_MAPPING_DIR"] = exporter.job_mapping
     if exporter.pod_labels:
@@ -121,10 +135,10 @@ def _program(settings: ClusterObjects, env: Mapping[str, str], *, token: bool) -
         source = {"name": exporter.counters.name, "items": [item]}
         volumes.append({"name": "metrics-config", "configMap": source})
     return Program(
-        name=NAME,
-        container=NAME,
-        account=NAME,
-        nodes={NODE_LABEL: "true"},
+        name=by_claim(settings, NAME),
+        container=by_claim(settings, NAME),
+        account=by_claim(settings, NAME),
+        nodes={by_claim(settings, NODE_LABEL): "true"},
         env=env,
         fields={"NODE_NAME": "spec.nodeName"},
         mounts=mounts,
@@ -134,6 +148,7 @@ def _program(settings: ClusterObjects, env: Mapping[str, str], *, token: bool) -
         annotations=exporter.annotations,
         api=token,
         host_pid=exporter.host_pid,
+        claim=_CLAIM_TEMPLATE if settings.dra_driver.enabled else "",
         # A host engine of the node listens only there.
         host_network=env.get(_ENGINE, "").startswith("localhost"),
     )
@@ -147,13 +162,13 @@ def _health(**more: int) -> Json:
     }
 
 
-def _service(exporter: Exporter, namespace: str) -> Json:
+def _service(name: str, exporter: Exporter, namespace: str) -> Json:
     more: dict[str, Any] = {}
     if exporter.service_type:
         more["type"] = exporter.service_type
     if exporter.internal_traffic_policy:
         more["internalTrafficPolicy"] = exporter.internal_traffic_policy
-    return monitoring.scraped(monitoring.service(NAME, namespace, "gpu-metrics", _PORT, **more))
+    return monitoring.scraped(monitoring.service(name, namespace, "gpu-metrics", _PORT, **more))
 
 
 def _rules(exporter: Exporter) -> list[Json]:
@@ -177,10 +192,10 @@ def _served(exporter: Exporter) -> frozenset[str]:
         return frozenset()
 
 
-def _dashboard(namespace: str) -> Json:
+def _dashboard(name: str, namespace: str) -> Json:
     """The dashboard, with the label by which Grafana's sidecar finds it."""
     data = {"gpustate-dcgm.json": json.dumps(dashboard(), indent=2) + "\n"}
-    found = _config_map(f"{NAME}-dashboard", namespace, data)
+    found = _config_map(f"{name}-dashboard", namespace, data)
     return {**found, "metadata": {**found["metadata"], "labels": {"grafana_dashboard": "1"}}}
 
 
@@ -199,4 +214,5 @@ PART = Part(
     _objects,
     NODE_LABEL,
     "dcgm-exporter",
+    claims=True,
 )

@@ -3,7 +3,8 @@
 Sources:
     NVIDIA/gpu-operator v26.7: assets/state-device-plugin, assets/state-mps-control-daemon,
     controllers/object_controls.go (TransformDevicePlugin);
-    NVIDIA/k8s-device-plugin v0.18.0: deployments/helm, cmd/nvidia-device-plugin/main.go (variables).
+    NVIDIA/k8s-device-plugin v0.18.0: deployments/helm, cmd/nvidia-device-plugin/main.go (variables),
+    deployments/container/Dockerfile (busybox), internal/rm/health.go (health is of Xids alone).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 
 import yaml
 
+from gpustate import shell
 from gpustate.manifests import rbac
 from gpustate.manifests.components.part import Json, Part
 from gpustate.manifests.pods import Program, daemon_set, host_path, mig_variables, mount
@@ -22,6 +24,8 @@ _ACCOUNT = "nvidia-device-plugin"
 #: Set by GPU feature discovery.
 _MPS_CAPABLE = "nvidia.com/mps.capable"
 _MPS_DAEMON = "mps-control-daemon"
+#: The plugin has no list of GPUs to leave out; it offers those that NVML lists in its container.
+_WITHOUT_QUARANTINED = shell.load("without_quarantined", "gpustate.manifests", HOST="/host")
 
 
 def shares_by_mps(settings: ClusterObjects) -> bool:
@@ -71,7 +75,7 @@ def _plugin(settings: ClusterObjects) -> Program:
     return Program(
         name="nvidia-device-plugin-daemonset",
         container="nvidia-device-plugin",
-        command=["nvidia-device-plugin"],
+        command=["sh", "-c", _WITHOUT_QUARANTINED, "sh", "nvidia-device-plugin"],
         account=_ACCOUNT,
         nodes={NODE_LABEL: "true"},
         env=env | mig_variables(settings),

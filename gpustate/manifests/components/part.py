@@ -21,6 +21,7 @@ class Part:
         objects: its objects, of the settings and the image.
         node_label: the label of Nodes on which its pods run.
         host_state: the state that does the same as a service of a node, where the pods do not run then.
+        claims: where a DRA driver offers the GPUs, the pods claim them, and :func:`by_claim` names the objects.
     """
 
     name: str
@@ -28,3 +29,9 @@ class Part:
     objects: Callable[[ClusterObjects, str], Iterator[Json]]
     node_label: str
     host_state: str = ""
+    claims: bool = False
+
+
+def by_claim(settings: ClusterObjects, name: str) -> str:
+    """The name of an object or label of a component that claims GPUs where a DRA driver offers them."""
+    return f"{name}-dra" if settings.dra_driver.enabled else name

@@ -10,6 +10,8 @@ import jsonschema
 import pytest
 from commandline import Cli, Done
 
+from gpustate.cli.apply import budget
+
 SCHEMA = Path(__file__).parents[3] / "gpustate/plan/schema/result.json"
 
 
@@ -91,6 +93,15 @@ def test_a_failed_change_goes_back_by_itself(policy: Path, tmp_path: Path, gpust
     (node,) = document(failed)["nodes"]
     assert node["status"] == "rolled back"
     assert (tmp_path / "file").read_text() == "one"
+
+
+@pytest.mark.parametrize(
+    ("pace", "wanted"), [((), "25%"), (("1", "25%"), "1"), (("10%",), "4"), (("7", "50%"), "7")]
+)
+def test_an_upgrade_takes_no_more_out_of_service_than_its_policy_allows(
+    pace: tuple[str, ...], wanted: str
+) -> None:
+    assert budget(pace, 40) == wanted
 
 
 def test_an_upgrade_wants_a_driver_in_the_policy(policy: Path, gpustate: Cli) -> None:

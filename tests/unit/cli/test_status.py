@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,23 @@ def test_progress_that_a_dead_run_has_left_is_not_shown_for_the_next(inventory: 
     CLUSTERS.append(FakeCluster({**PROGRESS, "run": "r0"}))
     (rollout,) = json.loads(run("-i", inventory, "-o", "json"))["rollouts"]
     assert (rollout["run"], rollout["nodes"]) == ("r1", [])
+
+
+@pytest.mark.parametrize(("age_s", "silent"), [(30, False), (600, True)])
+def test_a_run_whose_controller_is_dead_is_named(
+    inventory: Path, age_s: float, silent: bool
+) -> None:
+    renewed = (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    cluster = FakeCluster()
+    cluster.lease = replace(cluster.lease, renewed=renewed)
+    CLUSTERS.append(cluster)
+    document = json.loads(run("-i", inventory, "-o", "json"))
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    (rollout,) = document["rollouts"]
+    assert rollout["state"] == ("silent" if silent else "running")
+    words = f"its controller has not renewed the Lease since {renewed}"
+    assert (words in str(rollout.get("why"))) is silent
+    assert (words in verb("pause", "-i", inventory)) is silent
 
 
 def test_a_run_is_paused_resumed_and_aborted_from_another_machine(inventory: Path) -> None:

@@ -192,6 +192,42 @@ def test_prebuilt_modules_take_the_place_of_dkms_for_every_kernel() -> None:
     assert chosen.remove == ("nvidia-dkms-580-server-open",)
 
 
+@pytest.mark.parametrize(("version", "build"), [("580.173.02", "1"), ("580.178.04", "2")])
+def test_signed_modules_are_those_of_the_driver_whatever_their_version_says(
+    version: str, build: str
+) -> None:
+    tail = "nvidia-580-server-open-6.8.0-106-generic"
+    names = ("nvidia-headless-no-dkms-580-server-open", "nvidia-utils-580-server")
+    parts = tuple(f"linux-{part}-{tail}" for part in ("modules", "objects"))
+    available = {
+        **offered(names, "580.178.04-0ubuntu1", "580.173.02-0ubuntu1"),
+        **offered(parts, "6.8.0-106.106+2", "6.8.0-106.106+1"),
+    }
+    other = ("580.173.02", "1") if build == "2" else ("580.178.04", "2")
+    installed = dict.fromkeys(names, f"{other[0]}-0ubuntu1")
+    installed |= dict.fromkeys(parts, f"6.8.0-106.106+{other[1]}")
+    chosen = driverset.target(
+        next(one for one in driverschemes.of("ubuntu") if one.prebuilt),
+        version,
+        OPEN,
+        full=False,
+        installed=installed,
+        available=available,
+        prebuilt=("6.8.0-106-generic",),
+        use_prebuilt=True,
+        module_drivers={
+            (name, f"6.8.0-106.106+{build}"): driver
+            for name in parts
+            for build, driver in (("1", "580.173.02"), ("2", "580.178.04"))
+        },
+    )
+    assert chosen.packages == {
+        **dict.fromkeys(names, f"{version}-0ubuntu1"),
+        **dict.fromkeys(parts, f"6.8.0-106.106+{build}"),
+    }
+    assert chosen.remove == ()
+
+
 @pytest.mark.parametrize("os_id", ["debian", "ubuntu"])
 def test_every_name_of_every_scheme_is_pinned(os_id: str) -> None:
     pinned = set(drivernames.pin_names(os_id))

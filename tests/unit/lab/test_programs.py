@@ -77,7 +77,7 @@ def test_staging_modules_are_replaced_by_the_release_that_fits(name: str) -> Non
     assert set(replaced) == {staging}
 
 
-@pytest.mark.parametrize("name", ["kwok", "nfd", "device-plugin"])
+@pytest.mark.parametrize("name", ["kwok", "nfd", "device-plugin", "dra-driver"])
 def test_a_clusters_programs_name_the_same_libraries_which_are_then_compiled_once(
     name: str,
 ) -> None:

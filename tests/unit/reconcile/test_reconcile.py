@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 from fakeobjects import FakeObjects
 
-from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.errors import EXIT_ERROR, EXIT_REFUSED, EXIT_VALIDATION
 from gpustate.manifests import ClusterObjects, Component, PluginConfig
 from gpustate.manifests.build import build, node_labels
 from gpustate.manifests.kinds import KINDS
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending
-from gpustate.reconcile.nodes import nodes_of
 from gpustate.reconcile.planning import Action, Target, plan
 
 IMAGES = {"devicePlugin": "p:v1", "gfd": "g:v1"}
@@ -221,6 +219,13 @@ def test_nodes_are_labelled_and_values_of_others_are_kept(objects: FakeObjects) 
     assert labels["gpu2"] == {**node_labels(SETTINGS), deploy: "false"}
     assert not labels["other"]
     assert ("Node", "gone") not in objects.items
+    bare = target(labels={"gpu1": {"nvidia.com/gpu.present": "true"}, "other": {}})
+    assert not apply(objects, bare).failures
+    assert objects.items["Node", "gpu1"]["metadata"]["labels"] == bare.labels["gpu1"]
+    assert not any("other" in one for one in objects.writes)
+    assert not apply(objects, replace(bare, labels={"gpu1": {}})).failures
+    assert not objects.items["Node", "gpu1"]["metadata"]["labels"], "it has no GPU any more"
+    assert not apply(objects, wanted).failures
     objects.edit(("Node", "gpu1"), ("metadata", "labels", deploy), "false", "kubectl-label")
     assert set(actions(objects, wanted).values()) <= {Action.UNCHANGED, Action.UPDATE}
     assert not apply(objects, wanted).failures
@@ -273,30 +278,3 @@ def test_the_document_has_every_object_and_the_page_those_that_change(objects: F
     assert "  ~ daemonset/nvidia-device-plugin-daemonset  update" in text
     assert text[-1] == f"  {len(changes) - 2} unchanged"
     assert len(list(lines(data, whole=True))) > len(changes)
-
-
-def result(
-    name: str, *, gpus: bool = True, state: str = "driver", status: NodeStatus = NodeStatus.OK
-) -> NodeResult:
-    pci = [{"class_id": "030200"}] if gpus else [{"class_id": "068000"}]
-    facts: dict[str, object] = {"boot_id": f"boot-{name}", "machine_id": "", "pci": pci}
-    return NodeResult(name, status, states=[StateResult(state, Outcome.UNCHANGED)], facts=facts)
-
-
-def test_only_machines_with_gpus_and_without_a_failure_are_labelled() -> None:
-    objects = FakeObjects()
-    for name in ("a", "b", "c", "d", "e"):
-        one = node(f"node-{name}")
-        one["status"] = {"nodeInfo": {"bootID": f"boot-{name}"}}
-        objects.items["Node", f"node-{name}"] = one
-    results = [
-        result("a"),
-        result("b", gpus=False),
-        result("c", state="vfio"),
-        result("d", status=NodeStatus.FAILED),
-        result("elsewhere"),
-    ]
-    assert list(nodes_of(objects, results)) == ["node-a"]
-    objects.requests.clear()
-    assert nodes_of(objects, results[1:4]) == {}
-    assert not objects.requests

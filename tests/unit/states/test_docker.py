@@ -197,6 +197,15 @@ def test_a_node_without_docker_has_nothing_to_do() -> None:
     assert "not installed" in plan.notes[0]
 
 
+def test_dockers_snap_is_refused_by_name_unless_another_docker_is_there() -> None:
+    assert DockerQuery("docker.service").parse(Answer(0, b"snap=1\nconfig=/c.json\n")).snap
+    state = DockerRuntimeRegistered()
+    snap = state.probe(Node(program="", active="", snap=True))
+    assert "docker is a snap here" in (state.refuse(snap) or "")
+    assert state.refuse(state.probe(Node({PATH: SITE}, snap=True))) is None
+    assert DockerRuntimeRegistered(ensure="absent").refuse(snap) is None
+
+
 @pytest.mark.parametrize(
     ("facts", "parameters"),
     [({"active": "inactive", "runtimes": {}}, {}), ({}, {"restart": "none"})],

@@ -9,7 +9,7 @@ import pytest
 
 from gpustate import Disruption, NodeFacts, PolicyError
 from gpustate.core.policy import build
-from gpustate.ops import Reboot
+from gpustate.ops import Reboot, Run
 from gpustate.probes.kernels import Kernel
 from gpustate.states.kernel import HELD_PATH, PIN_PATH, KernelPinned
 from gpustate.testing import FakeNode, check_contract, converge
@@ -160,3 +160,44 @@ def test_a_list_that_others_may_read_or_write_is_written_again() -> None:
     assert (first.fields, first.disruption) == ({"record"}, Disruption.NONE)
     assert not last
     assert node.modes[HELD_PATH] == 0o600
+
+
+def test_metapackages_of_ubuntus_newer_kernels_are_held_and_those_of_one_kernel_are_not() -> None:
+    node = World()
+    metas = {
+        "linux-generic-hwe-24.04",
+        "linux-image-generic-hwe-24.04",
+        "linux-image-nvidia-64k-hwe-24.04",
+        "linux-image-azure-fde-lts-24.04",
+        "linux-image-aws",
+        "linux-modules-nvidia-580-server-open-generic-hwe-24.04",
+    }
+    node.installed = {
+        **dict.fromkeys(metas, "1"),
+        "linux-image-6.8.0-106-generic": "1",
+        "linux-modules-nvidia-580-server-open-6.8.0-106-generic": "1",
+    }
+    *_, last = converge(KernelPinned(), node)
+    assert not last
+    assert node.held == metas
+
+
+def test_a_kernel_comes_with_its_signed_modules_where_the_running_one_has_some() -> None:
+    node = World()
+    stem = "linux-modules-nvidia-580-server-open"
+    node.installed[f"{stem}-{OLD}"] = "1"
+    state = KernelPinned(policy=NEW)
+    observed = state.probe(node)
+    assert observed.signed == f"{stem}-{NEW}"
+    assert f"apt does not offer linux-image-{NEW}" in (state.refuse(observed) or "")
+    observed = replace(observed, offered=True)
+    assert state.refuse(observed) is None
+    (step,) = (
+        one
+        for one in state.apply(observed, state.plan(observed))
+        if one.label.startswith("install linux-image")
+    )
+    assert isinstance(step, Run)
+    assert f"MODULES={stem}-{NEW}\nVERSION={DRIVER}\n" in step.text
+    assert f'apt_swap linux-image-{NEW} linux-headers-{NEW} "{stem}-{NEW}=$m"' in step.text
+    assert f"apt-mark hold {stem}-{NEW}" in step.text

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from gpustate import NodeFacts, PciGpu, ops
+from gpustate.formats.managed_images import IMAGES as KNOWN
+from gpustate.formats.managed_images import MARKERS, recognise
 from gpustate.states.preflight import PreflightPassed
 from gpustate.testing import FakeNode
 
@@ -251,3 +255,44 @@ def test_a_row_of_dpkg_that_is_none_is_left_out(row: str) -> None:
 def test_numbers_that_are_none_are_zero() -> None:
     observed = PreflightPassed().probe(node("now=²\nwritten=x\nroom=/boot 9e9 /\n"))
     assert (observed.clock_s, observed.last_write_s, observed.room) == (0, 0, ())
+
+
+IMAGES = yaml.safe_load((Path(__file__).parents[2] / "data/managed_images.yaml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("image", IMAGES, ids=lambda image: image["name"])
+def test_images_of_clouds_and_vendors_are_known_by_what_they_have(image: dict[str, Any]) -> None:
+    release = image["os_release"]
+    manager = "dnf" if release["ID"] == "amzn" else "apt"
+    of = facts(os_id=release["ID"], os_version=release["VERSION_ID"], package_manager=manager)
+    markers = "".join(f"marker={path}\n" for path in MARKERS if path in image["files"])
+    state = PreflightPassed(gpus="8xH100")
+    observed = state.probe(node(GOOD + markers, of))
+    refused = state.refuse(observed) or ""
+    driver = [one.reason for one in state.conflicts({"driver": {}}, of, observed)]
+    notes = " ".join(state.plan(observed).notes)
+    found = {
+        "refused": refused,
+        "driver refused": "".join(driver),
+        "adopted": notes,
+        "ordinary": "",
+    }
+    assert image["says"] in found[image["outcome"]]
+    assert bool(refused) == (image["outcome"] == "refused")
+    assert bool(driver) == (image["outcome"] == "driver refused")
+    assert bool(notes) == (image["outcome"] in ("adopted", "driver refused"))
+    assert list(state.conflicts({"containerd": {}}, of, observed)) == []
+    if image["outcome"] != "ordinary":
+        tried = PreflightPassed(gpus="8xH100", other_systems=(observed.managed, of.distribution))
+        assert tried.refuse(observed) is None
+        assert list(tried.conflicts({"driver": {}}, of, observed)) == []
+
+
+def test_every_known_image_is_in_the_recorded_table_and_on_its_page() -> None:
+    page = (Path(__file__).parents[3] / "docs/managed-images.md").read_text("utf-8")
+    recorded = [recognise(image["os_release"]["ID"], image["files"]) for image in IMAGES]
+    assert {image.code for image in KNOWN} == {image.code for image in recorded if image}
+    for image in KNOWN:
+        assert f"| {image.name} |" in page
+        assert f"`{image.code}`" in page
+        assert not image.marker or f"`{image.marker}`" in page

@@ -148,6 +148,21 @@ def test_an_archive_that_has_them_needs_no_source_of_ours() -> None:
     assert state.sources_path not in fake.files
 
 
+def test_the_security_pocket_of_an_archive_may_have_another_host() -> None:
+    components = "main contrib non-free non-free-firmware"
+    text = (
+        f"deb http://archive.example.com/debian bookworm {components}\n"
+        f"deb http://security.example.com/debian bookworm-security {components}\n"
+        f"deb http://other.example.com/debian bookworm-proposed {components}\n"
+    )
+    state, fake = DriverRepository(origin="distribution"), node({LIST: text})
+    list(converge(state, fake))
+    pins = fake.files[state.pin_path]
+    assert 'Pin: origin "archive.example.com"' in pins
+    assert 'Pin: origin "security.example.com"' in pins
+    assert "other.example.com" not in pins
+
+
 CUDA = "/etc/apt/sources.list.d/cuda-debian12-x86_64.list"
 CUDA_URL = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64"
 

@@ -17,6 +17,7 @@ from gpustate.core.queries import Answer
 from gpustate.diagnosis.chain import Check
 from gpustate.engine import fleet
 from gpustate.errors import EXIT_VALIDATION, ConnectionFailed, InventoryError
+from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.nodeside.pod_image import MARK, references
 from gpustate.validation import pods
 
@@ -44,6 +45,9 @@ class FakeSession:
         self.scripts.append(script)
         return next(answer for word, answer in self.answers.items() if word in script)
 
+    def answer(self, queries: object) -> tuple[Answer, ...]:
+        raise AssertionError("its GPUs are stubbed")
+
 
 Answers = dict[str, Answer]
 
@@ -53,6 +57,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Answers:
     for name in ("_POLL_S", "_UNSCHEDULABLE_S", "_REGISTER_S", "_DELETE_S"):
         monkeypatch.setattr(podtest, name, 0.01)
     monkeypatch.setattr(fleet, "Session", FakeSession)
+    monkeypatch.setattr(pods, "_usable", lambda node: gpus(8))
     FakeSession.scripts = []
     FakeSession.answers = {
         "boot_id": Answer(0, MACHINE.encode()),
@@ -60,6 +65,11 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Answers:
         " remove ": Answer(0, b""),
     }
     return FakeSession.answers
+
+
+def gpus(count: int) -> NvmlFacts:
+    found = tuple(Gpu(index, f"GPU-{index}") for index in range(count))
+    return NvmlFacts(source="nvml", gpus=found)
 
 
 def verbs() -> list[str]:
@@ -83,6 +93,18 @@ def test_a_pod_runs_with_the_nodes_own_image_which_is_removed(shell: Answers) ->
     (container,) = api.created[0]["spec"]["containers"]
     assert container["command"][:2] == ["/usr/bin/python3", "x.py"]
     assert container["image"] == pods.IMAGE
+
+
+def test_a_node_that_offers_other_gpus_than_nvml_lists_fails(
+    shell: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pods, "_usable", lambda node: gpus(7))
+    api = FakeApi()
+    check = run(api)
+    assert check.failed
+    assert "the Node offers 8 nvidia.com/gpu; the machine has 7 GPUs for use" in check.evidence
+    assert verbs() == ["boot_id"]
+    assert not api.created
 
 
 def test_a_node_without_a_kubelet_needs_no_pod(shell: Answers) -> None:

@@ -1,0 +1,61 @@
+"""Whether a Node offers what its machine has: GPUs and MIG devices by NVML, times the replicas of sharing. Pure.
+
+The device plugin's configuration need not be known: a number is right if it is a multiple of what one of the MIG
+strategies yields, the same multiple being the replicas. A GPU that the plugin has lost, one that it holds for unhealthy, a MIG layout
+of before, and a GPU in quarantine that is still offered leave a remainder.
+
+Sources:
+    NVIDIA/k8s-device-plugin v0.18.0, internal/rm and internal/resource: names and numbers by strategy and sharing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from gpustate.cluster import pods
+from gpustate.formats.labels import mig
+from gpustate.formats.nvml_report import NvmlFacts
+
+Json = dict[str, Any]
+
+_SHARED = ".shared"
+
+
+def mismatch(node: Json, nvml: NvmlFacts) -> str:
+    """How the GPUs that a Node offers differ from those of its machine; empty if they do not.
+
+    Args:
+        node: the Node.
+        nvml: its machine's usable GPUs, without those in quarantine.
+    """
+    offered = pods.allocatable(node)
+    if not nvml.works or not offered:
+        return ""
+    return "; ".join(_wrong(offered, nvml))
+
+
+def _wrong(offered: dict[str, int], nvml: NvmlFacts) -> Iterator[str]:
+    divided = [gpu for gpu in nvml.gpus if gpu.mig_current]
+    devices = Counter(mig.profile(one) for gpu in divided for one in gpu.mig_devices)
+    undivided, count = len(nvml.gpus) - len(divided), len(nvml.gpus)
+    found: Counter[str] = Counter()
+    for name, number in offered.items():
+        found[name.removesuffix(_SHARED)] += number
+    by_profile = {name for name in found if name.startswith(pods.MIG_PREFIX)}
+    whole = found.get(pods.GPU, 0)
+    # With the strategy none every GPU counts; with single every MIG device, as a GPU; with mixed what is not divided.
+    rights = {undivided} if by_profile else {undivided, count, sum(devices.values())}
+    if whole and not any(right and whole % right == 0 for right in rights):
+        usable = f"{undivided} GPUs" + (
+            f" and {sum(devices.values())} MIG devices" if divided else ""
+        )
+        yield f"the Node offers {whole} {pods.GPU}; the machine has {usable} for use"
+    for name in sorted(by_profile):
+        right = devices.get(name.removeprefix(pods.MIG_PREFIX), 0)
+        if not right or found[name] % right:
+            yield f"the Node offers {found[name]} {name}; the machine has {right}"
+    if by_profile:
+        missing = sorted(f"{pods.MIG_PREFIX}{one}" for one in devices)
+        yield from (f"the Node does not offer {one}" for one in missing if one not in by_profile)

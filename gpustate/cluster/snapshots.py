@@ -1,0 +1,91 @@
+"""Read from a cluster what decides whether a pod gets its GPUs: read-only, one list per kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.cluster.api import Api, RefusedRequest
+from gpustate.cluster.objects import Objects, missing_right
+from gpustate.errors import ClusterError
+from gpustate.manifests.kinds import BY_NAME, NODE, Kind
+
+Json = dict[str, Any]
+
+_EVENT = Kind("Event", "v1", "events", namespaced=True)
+_QUOTA = Kind("ResourceQuota", "v1", "resourcequotas", namespaced=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A cluster as a pod sees it.
+
+    Args:
+        namespace, name: of the pod.
+        pod: ``None`` if it does not exist.
+        nodes: all Nodes.
+        pods: of all namespaces.
+        events: of the namespace.
+        runtime_classes: names.
+        quotas: of the namespace.
+        claims: ResourceClaims of all namespaces.
+        unread: what could not be read, and why.
+    """
+
+    namespace: str
+    name: str
+    pod: Json | None
+    nodes: tuple[Json, ...] = ()
+    pods: tuple[Json, ...] = ()
+    events: tuple[Json, ...] = ()
+    runtime_classes: tuple[str, ...] | None = None
+    quotas: tuple[Json, ...] = ()
+    claims: tuple[Json, ...] = ()
+    unread: tuple[str, ...] = field(default=())
+
+
+def read(api: Api, namespace: str, name: str) -> Snapshot:
+    """Read a cluster. What a right is missing for is left out and named, except Nodes and pods.
+
+    Raises:
+        ClusterError: Nodes or pods cannot be listed.
+    """
+    objects, unread = Objects(api), list[str]()
+
+    def optional(kind: Kind) -> list[Json]:
+        try:
+            return objects.list(kind, namespace)
+        except ClusterError as error:
+            unread.append(str(error))
+            return []
+
+    nodes = objects.list(NODE, "")
+    try:
+        pods = api.pods()
+    except RefusedRequest as error:
+        raise ClusterError(str(error), fix=missing_right(error.words)) from None
+    try:
+        claims = api.claims()
+    except RefusedRequest as error:
+        claims = []
+        unread.append(f"{error}; {missing_right(error.words)}")
+    mine = [
+        one
+        for one in pods
+        if (one["metadata"]["namespace"], one["metadata"]["name"]) == (namespace, name)
+    ]
+    before = len(unread)
+    classes = [one["metadata"]["name"] for one in optional(BY_NAME["RuntimeClass"])]
+    known = tuple(classes) if len(unread) == before else None
+    return Snapshot(
+        namespace,
+        name,
+        mine[0] if mine else None,
+        tuple(nodes),
+        tuple(pods),
+        tuple(optional(_EVENT)),
+        known,
+        tuple(optional(_QUOTA)),
+        tuple(claims),
+        tuple(unread),
+    )

@@ -1,0 +1,603 @@
+"""Why a pod does not get its GPUs: refused, not scheduled, or not started; every cause with its Node and fix. Pure.
+
+What can be judged from Nodes, taints, labels, resources and the pods that use them is judged here, Node by Node. For
+everything else the scheduler's and the kubelet's own messages are the evidence.
+
+Sources:
+    kubernetes/kubernetes, pkg/scheduler (Unschedulable messages), pkg/kubelet/kuberuntime (CreatePodSandbox),
+    pkg/kubelet/lifecycle (UnexpectedAdmissionError), pkg/controller (FailedCreate), plugin/pkg/admission/{resourcequota,runtimeclass};
+    containerd, internal/cri/server ("no runtime for ... is configured");
+    NVIDIA/k8s-device-plugin, values of resources by sharing and MIG strategy.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.cluster import pods
+from gpustate.cluster.scheduling import show_taint, unmet_selector, untolerated
+from gpustate.cluster.snapshots import Snapshot
+from gpustate.diagnosis import container_checks
+from gpustate.manifests.settings import STARTUP_TAINT
+from gpustate.reconcile import readiness
+from gpustate.reconcile.verdicts import TRUE
+from gpustate.schedulers import foreign
+
+Json = dict[str, Any]
+
+_VENDOR = "nvidia.com/"
+_DEPLOY_PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
+_HOLD = "gpustate.io/hold"
+_HEALTHY = "GPUHealthy"
+_ENDED = ("Succeeded", "Failed")
+_SCHEDULERS_TAINTS = ("node.kubernetes.io/unschedulable",)
+_NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+#: Names of the device plugin's pods: the Operator's, the Helm chart's, the static manifest's.
+_PLUGIN = re.compile(r"nvidia-(dra|gpu)?-?device-plugin|nvdp-")
+_NOT_PLUGIN = re.compile(r"mps-control-daemon|validator")
+_QUARANTINE = re.compile(r"in quarantine: [^;]+")
+_NO_HANDLER = re.compile(
+    r'no runtime for "([^"]*)" is configured|runtime handler "?([\w.-]+)"? not'
+)
+_NO_CLASS = re.compile(r'RuntimeClass.* not found|runtimeclass\S* "?[^"]*"? not found', re.I)
+_IMAGE = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName")
+_CREATE = ("CreateContainerError", "CreateContainerConfigError", "RunContainerError")
+_MOST_NAMES = 5
+_RELABEL = "gpustate apply POLICY -i INVENTORY --cluster-objects"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One cause.
+
+    Args:
+        cause: a fixed word.
+        nodes: names of the Nodes it concerns; none: the pod itself, or the whole cluster.
+        evidence: what shows it.
+        remedy: the next move.
+    """
+
+    cause: str
+    nodes: tuple[str, ...]
+    evidence: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A pod, and why it does not run.
+
+    Args:
+        status: a headline.
+        waits: the pod does not run, and should.
+        causes: of that, the most specific first.
+        scheduler: the scheduler's own words; empty if it has said nothing.
+    """
+
+    status: str
+    waits: bool
+    causes: tuple[Cause, ...] = ()
+    scheduler: str = ""
+
+
+def explain(found: Snapshot) -> Explanation:
+    """Judge a pod."""
+    pod = found.pod
+    if pod is None:
+        causes = tuple(_refused(found))
+        return Explanation("no such pod", waits=True, causes=causes or (_absent(found),))
+    status = pod.get("status") or {}
+    phase, node = status.get("phase", "Pending"), (pod.get("spec") or {}).get("nodeName", "")
+    where = f" on {node}" if node else ""
+    if pod["metadata"].get("deletionTimestamp"):
+        return Explanation(f"terminating{where}", waits=True, causes=(_terminating(pod, node),))
+    if phase == "Succeeded":
+        return Explanation(f"has succeeded{where}", waits=False)
+    if phase == "Failed":
+        return Explanation(f"has failed{where}", waits=True, causes=tuple(_failed(pod, node)))
+    if not node:
+        said = _scheduler(status)
+        causes = tuple(_unscheduled(found, pod, said))
+        return Explanation("not scheduled", waits=True, causes=causes, scheduler=said)
+    ready = any(
+        one["type"] == "Ready" and one["status"] == TRUE for one in status.get("conditions") or ()
+    )
+    if ready:
+        return Explanation(f"runs{where}", waits=False, causes=tuple(_no_request(pod)))
+    return Explanation(f"not started{where}", waits=True, causes=tuple(_not_started(found, pod)))
+
+
+# --- it does not exist ----------------------------------------------------------------------------
+
+
+def _refused(found: Snapshot) -> Iterator[Cause]:
+    """Why a controller could not create it; such a pod has no events of its own."""
+    for event in reversed(_by_time(found.events)):
+        owner = event.get("involvedObject") or {}
+        name = str(owner.get("name") or "")
+        if event.get("reason") != "FailedCreate" or not _belongs(found.name, name):
+            continue
+        words = str(event.get("message") or "")
+        evidence = f"{str(owner.get('kind', 'controller')).lower()}/{name}: {words}"
+        if "exceeded quota" in words:
+            remedy = f"free GPUs in the namespace, or raise the quota: kubectl describe quota -n {found.namespace}"
+            yield Cause("quota-exceeded", (), evidence, remedy)
+        elif _NO_CLASS.search(words):
+            yield Cause("runtime-class-missing", (), evidence, f"create it: {_RELABEL}")
+        elif "violates PodSecurity" in words:
+            remedy = f"allow it in the namespace's labels, or drop what is named: kubectl get namespace {found.namespace} -o yaml"
+            yield Cause("pod-security", (), evidence, remedy)
+        else:
+            yield Cause("creation-refused", (), evidence, "change what the message names")
+        return
+
+
+def _belongs(wanted: str, owner: str) -> bool:
+    """Whether an object may have been to create the pod, or was meant itself."""
+    return bool(owner) and (
+        wanted == owner or wanted.startswith(f"{owner}-") or owner.startswith(f"{wanted}-")
+    )
+
+
+def _absent(found: Snapshot) -> Cause:
+    evidence = f"no pod {found.name} in namespace {found.namespace}, and no controller reports that it could not create one"
+    return Cause("no-pod", (), evidence, f"list pods: kubectl get pods -n {found.namespace}")
+
+
+# --- it is not scheduled --------------------------------------------------------------------------
+
+
+def _scheduler(status: Json) -> str:
+    for one in status.get("conditions") or ():
+        if one["type"] == "PodScheduled" and one["status"] != TRUE:
+            return str(one.get("message") or one.get("reason") or "")
+    return ""
+
+
+def _unscheduled(found: Snapshot, pod: Json, said: str) -> Iterator[Cause]:
+    spec = pod.get("spec") or {}
+    gates = [one["name"] for one in spec.get("schedulingGates") or ()]
+    if gates:
+        remedy = "the controller that set the gate removes it (a queue such as Kueue admits the pod): check its queue"
+        yield Cause("scheduling-gate", (), f"schedulingGates: {', '.join(gates)}", remedy)
+        return
+    yield from _claims(found, pod)
+    wanted = pods.reserved(pod, lambda name: name.startswith(_VENDOR))
+    nodes = [one for one in found.nodes if not wanted or _concerns(one, wanted)]
+    if wanted and not nodes:
+        words = ", ".join(sorted(wanted))
+        evidence = f"requests {words}; none of {len(found.nodes)} Nodes has GPUs"
+        yield Cause("no-gpu-node", (), evidence, f"set up Nodes with GPUs: {_RELABEL}")
+    by_node = _holders(found.pods)
+    rows: list[tuple[str, Cause]] = []
+    free: list[str] = []
+    for node in nodes:
+        name = node["metadata"]["name"]
+        mine = list(_obstacles(found, pod, node, wanted, by_node.get(name, [])))
+        rows += [(name, one) for one in mine]
+        free += [] if mine else [name]
+    yield from _grouped(rows)
+    if free or not nodes:
+        yield from _by_words(found, spec, said, free)
+
+
+def _concerns(node: Json, wanted: Iterable[str]) -> bool:
+    return pods.has_gpus(node) or any(pods.quantity(node, "capacity", name) for name in wanted)
+
+
+def _by_words(found: Snapshot, spec: Json, said: str, free: list[str]) -> Iterator[Cause]:
+    """What the scheduler says of Nodes that nothing here speaks against."""
+    on = _names(free)
+    if not said:
+        name = spec.get("schedulerName", "default-scheduler")
+        evidence = f"schedulerName {name}: no scheduler has reported on the pod"
+        yield Cause("no-scheduler", (), evidence, f"check that the scheduler {name} runs")
+        return
+    lacks = sorted(set(re.findall(r"Insufficient ([^\s,.]+(?:\.[^\s,.]+)*)", said)))
+    lacks = [one for one in lacks if not one.startswith(_VENDOR)]
+    if lacks and free:
+        remedy = "request less, or free it: kubectl describe node NODE"
+        evidence = f"insufficient {', '.join(lacks)} beside free GPUs"
+        yield Cause("other-resource-short", tuple(on), evidence, remedy)
+    elif "PersistentVolumeClaim" in said or "persistent volume" in said.lower():
+        remedy = f"kubectl get pvc -n {found.namespace}"
+        yield Cause("volume", (), said, remedy)
+    elif free:
+        yield Cause("scheduler", tuple(on), said, "change what the scheduler names")
+
+
+def _claims(found: Snapshot, pod: Json) -> Iterator[Cause]:
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    made = {
+        one["name"]: one.get("resourceClaimName")
+        for one in status.get("resourceClaimStatuses") or ()
+    }
+    there = {
+        one["metadata"]["name"]: one
+        for one in found.claims
+        if one["metadata"].get("namespace") == found.namespace
+    }
+    for one in spec.get("resourceClaims") or ():
+        name = one.get("resourceClaimName") or made.get(one["name"])
+        if not name or name not in there:
+            evidence = f"ResourceClaim {name or 'of ' + one['name']} does not exist"
+            remedy = f"create it, or its ResourceClaimTemplate: kubectl get resourceclaims,resourceclaimtemplates -n {found.namespace}"
+            yield Cause("claim-missing", (), evidence, remedy)
+        elif not (there[name].get("status") or {}).get("allocation"):
+            evidence = f"ResourceClaim {name} is not allocated: no free device matches it"
+            remedy = "compare it with what Nodes offer: kubectl get resourceslices,deviceclasses"
+            yield Cause("claim-not-allocated", (), evidence, remedy)
+
+
+def _obstacles(
+    found: Snapshot, pod: Json, node: Json, wanted: dict[str, int], holders: list[Json]
+) -> Iterator[Cause]:
+    """Everything that keeps a pod off one Node."""
+    name = node["metadata"]["name"]
+    unmet = unmet_selector(pod, node)
+    if unmet:
+        remedy = f"label the Node, or change the pod: kubectl get node {name} --show-labels"
+        yield Cause("selector", (name,), unmet, remedy)
+    not_ready = _not_ready(node)
+    if not_ready:
+        remedy = f"kubectl describe node {name}; on the node: journalctl -u kubelet -n 50"
+        yield Cause("node-not-ready", (name,), not_ready, remedy)
+    yield from _cordon(node)
+    yield from _tainted(pod, node, ready=not not_ready)
+    for resource, count in sorted(wanted.items()):
+        yield from _resource(found, node, resource, count, holders)
+
+
+def _not_ready(node: Json) -> str:
+    for one in (node.get("status") or {}).get("conditions") or ():
+        if one["type"] == "Ready" and one["status"] != TRUE:
+            return (
+                f"the Node is not ready: {one.get('message') or one.get('reason') or one['status']}"
+            )
+    return ""
+
+
+def _cordon(node: Json) -> Iterator[Cause]:
+    if not (node.get("spec") or {}).get("unschedulable"):
+        return
+    name = node["metadata"]["name"]
+    record = (node["metadata"].get("annotations") or {}).get(_HOLD)
+    if record:
+        yield Cause("held-by-gpustate", (name,), _hold(record), "gpustate status -i INVENTORY")
+        return
+    who = foreign.holders(node, held=False, own_manager="gpustate")
+    evidence = "; ".join(who) or "cordoned"
+    remedy = f"find out why; if it can be used again: kubectl uncordon {name}"
+    yield Cause("cordoned", (name,), evidence, remedy)
+
+
+def _hold(record: str) -> str:
+    try:
+        data = json.loads(record)
+        words = f"run {data.get('run')} of {data.get('person')} since {data.get('since')}: {data.get('phase')}"
+    except (ValueError, AttributeError):
+        words = "an unreadable record"
+    return f"cordoned by gpustate, {words}"
+
+
+def _tainted(pod: Json, node: Json, *, ready: bool) -> Iterator[Cause]:
+    name = node["metadata"]["name"]
+    for taint in untolerated(pod, node):
+        key = taint["key"]
+        if key in _SCHEDULERS_TAINTS or (key in _NOT_READY and not ready):
+            continue
+        shown = show_taint(taint)
+        if key == STARTUP_TAINT or key.startswith("startup-taint."):
+            health = _condition(node)
+            evidence = f"start-up taint {shown}: {health or 'not validated yet'}"
+            remedy = "validate it, which lifts the taint: gpustate validate POLICY -i INVENTORY"
+            yield Cause("not-validated", (name,), evidence, remedy)
+        elif key == pods.GPU:
+            remedy = "add a toleration: {key: nvidia.com/gpu, operator: Exists}"
+            yield Cause("gpu-taint", (name,), f"taint {shown} is not tolerated", remedy)
+        else:
+            who = foreign.holders(node, held=True, own_manager="")
+            words = next((one for one in who if shown in one or key in one), "")
+            evidence = f"taint {shown} is not tolerated" + (f": {words}" if words else "")
+            remedy = f"tolerate it, or end what it stands for: kubectl describe node {name}"
+            yield Cause("taint", (name,), evidence, remedy)
+
+
+def _condition(node: Json) -> str:
+    for one in (node.get("status") or {}).get("conditions") or ():
+        if one["type"] == _HEALTHY and one["status"] != TRUE:
+            return f"{_HEALTHY} is {one['status']} ({one.get('reason')}: {one.get('message')})"
+    return ""
+
+
+def _resource(
+    found: Snapshot, node: Json, resource: str, count: int, holders: list[Json]
+) -> Iterator[Cause]:
+    """What keeps a Node from giving a pod a number of one resource."""
+    name = node["metadata"]["name"]
+    capacity = pods.quantity(node, "capacity", resource)
+    offered = pods.quantity(node, "allocatable", resource)
+    if not offered:
+        cause = _not_offered(found, node, resource)
+        # A plugin that runs and offers none of what the Node had holds them for unhealthy.
+        if not capacity or cause.cause != "device-plugin-not-registered":
+            yield cause
+            return
+    users = [
+        (one, pods.reserved(one, lambda key: key == resource).get(resource, 0)) for one in holders
+    ]
+    users = [(one, used) for one, used in users if used]
+    free = offered - sum(used for _, used in users)
+    if free >= count:
+        return
+    health = _condition(node)
+    quarantine = _quarantined(node)
+    if offered < capacity:
+        words = f"{capacity - offered} of {capacity} {resource} are unhealthy; {max(free, 0)} free"
+        evidence = f"{words}; {health}" if health else words
+        remedy = f"gpustate health -i INVENTORY -l {name}; the device plugin offers a GPU again only after a restart of its pod"
+        yield Cause("gpu-unhealthy", (name,), evidence, remedy)
+    if free + len(quarantine) >= count > free:
+        remedy = f"wait for its end, or end it: gpustate quarantine -i INVENTORY -l {name} --gpu GPU --end"
+        yield Cause(
+            "gpu-in-quarantine",
+            (name,),
+            f"{'; '.join(quarantine)}; {max(free, 0)} {resource} free",
+            remedy,
+        )
+    if count > offered:
+        evidence = f"requests {count} {resource}, the Node offers {offered}"
+        yield Cause("too-many", (name,), evidence, "request fewer, or a Node with more")
+    elif users:
+        whom = [f"{_title(one)} ({used})" for one, used in users]
+        words = ", ".join(_names(whom))
+        evidence = f"{offered - free} of {offered} {resource} in use by {words}; {max(free, 0)} free, {count} requested"
+        yield Cause("in-use", (name,), evidence, "wait for these pods, or end them")
+
+
+def _quarantined(node: Json) -> list[str]:
+    """GPUs of a Node in quarantine, as its condition says."""
+    for one in (node.get("status") or {}).get("conditions") or ():
+        if one["type"] == _HEALTHY:
+            return _QUARANTINE.findall(str(one.get("message") or ""))
+    return []
+
+
+def _not_offered(found: Snapshot, node: Json, resource: str) -> Cause:
+    """Why a Node has none of a resource: it has others, or its device plugin does not work."""
+    name = node["metadata"]["name"]
+    status = node.get("status") or {}
+    others = [
+        f"{key}: {value}"
+        for key, value in sorted((status.get("allocatable") or {}).items())
+        if key.startswith(_VENDOR) and str(value) != "0"
+    ]
+    if others:
+        evidence = f"requests {resource}, the Node offers {', '.join(others)}"
+        remedy = "request what the Node offers, or change its MIG layout or sharing: gpustate labels -i INVENTORY"
+        return Cause("other-resource", (name,), evidence, remedy)
+    mine = [
+        one
+        for one in found.pods
+        if (one.get("spec") or {}).get("nodeName") == name
+        and _PLUGIN.search(one["metadata"]["name"])
+        and not _NOT_PLUGIN.search(one["metadata"]["name"])
+    ]
+    problems = [(one, words) for one in mine if (words := readiness.problem(one))]
+    if problems:
+        pod, words = problems[0]
+        at = f"-n {pod['metadata']['namespace']} {pod['metadata']['name']}"
+        evidence = f"{resource} is not offered: the device plugin's pod {_title(pod)} is not ready: {words}"
+        return Cause(
+            "device-plugin-not-ready",
+            (name,),
+            evidence,
+            f"kubectl logs {at}; kubectl describe pod {at}",
+        )
+    if mine:
+        at = f"-n {mine[0]['metadata']['namespace']} {mine[0]['metadata']['name']}"
+        evidence = (
+            f"{resource} is not offered, though the device plugin's pod {_title(mine[0])} runs"
+        )
+        return Cause(
+            "device-plugin-not-registered",
+            (name,),
+            evidence,
+            f"kubectl logs {at}; then: kubectl delete pod {at}",
+        )
+    label = (node["metadata"].get("labels") or {}).get(_DEPLOY_PLUGIN)
+    if label not in (None, "", "true"):
+        evidence = f"{resource} is not offered: the label {_DEPLOY_PLUGIN}={label} keeps the device plugin off"
+        remedy = (
+            f"if that is not intended: kubectl label node {name} --overwrite {_DEPLOY_PLUGIN}=true"
+        )
+        return Cause("device-plugin-off", (name,), evidence, remedy)
+    evidence = f"{resource} is not offered: no pod of the device plugin is on the Node"
+    if label is None:
+        evidence += f", and it has no label {_DEPLOY_PLUGIN}"
+    return Cause("device-plugin-missing", (name,), evidence, _RELABEL)
+
+
+def _holders(all_pods: Iterable[Json]) -> dict[str, list[Json]]:
+    """Pods that reserve devices, by Node."""
+    found: dict[str, list[Json]] = {}
+    for pod in all_pods:
+        node = (pod.get("spec") or {}).get("nodeName")
+        if node and (pod.get("status") or {}).get("phase") not in _ENDED:
+            found.setdefault(node, []).append(pod)
+    return found
+
+
+def _grouped(rows: Iterable[tuple[str, Cause]]) -> Iterator[Cause]:
+    """One line for equal causes of several Nodes."""
+    groups: dict[tuple[str, str], list[tuple[str, Cause]]] = {}
+    for name, one in rows:
+        groups.setdefault((one.cause, one.evidence), []).append((name, one))
+    for same in groups.values():
+        names = tuple(name for name, _ in same)
+        first = same[0][1]
+        yield Cause(first.cause, names, first.evidence, first.remedy)
+
+
+# --- it is scheduled, and does not start ----------------------------------------------------------
+
+
+def _not_started(found: Snapshot, pod: Json) -> Iterator[Cause]:
+    spec, status = pod["spec"], pod.get("status") or {}
+    name = spec["nodeName"]
+    node = next((one for one in found.nodes if one["metadata"]["name"] == name), None)
+    if node is None:
+        yield Cause(
+            "node-gone",
+            (name,),
+            "the Node does not exist any more",
+            f"kubectl delete pod -n {found.namespace} {found.name}",
+        )
+        return
+    if words := _not_ready(node):
+        remedy = f"kubectl describe node {name}; on the node: journalctl -u kubelet -n 50"
+        yield Cause("node-not-ready", (name,), words, remedy)
+    wanted = spec.get("runtimeClassName")
+    if wanted and found.runtime_classes is not None and wanted not in found.runtime_classes:
+        evidence = f"RuntimeClass {wanted} does not exist"
+        yield Cause("runtime-class-missing", (name,), evidence, f"create it: {_RELABEL}")
+        return
+    own = [
+        one
+        for one in found.events
+        if (one.get("involvedObject") or {}).get("uid") == pod["metadata"].get("uid")
+    ]
+    containers = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    causes = [one for container in containers for one in _container(found, name, container)]
+    if not causes:
+        causes = list(_event(pods.last_warning(own), name))
+    yield from causes
+    if not causes:
+        yield Cause(
+            "starting",
+            (name,),
+            "no container has failed, and the kubelet reports no problem",
+            f"kubectl describe pod -n {found.namespace} {found.name}",
+        )
+
+
+def _container(found: Snapshot, node: str, container: Json) -> Iterator[Cause]:
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
+    reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+    words = f"{container['name']}: {reason}" + (f": {message}" if message else "")
+    at = f"-n {found.namespace} {found.name}"
+    if reason in _IMAGE:
+        remedy = f"check name, registry and pull secret of the image: kubectl describe pod {at}"
+        yield Cause("image", (node,), words, remedy)
+    elif reason in _CREATE:
+        kind = container_checks.classify(message)
+        yield Cause(
+            f"container-{kind.name}",
+            (node,),
+            container_checks.short(f"{container['name']}: {kind.summary}: {message}"),
+            kind.remedy,
+        )
+    elif reason == "CrashLoopBackOff":
+        yield Cause(
+            "crashes", (node,), words, f"kubectl logs {at} -c {container['name']} --previous"
+        )
+
+
+def _event(words: str, node: str) -> Iterator[Cause]:
+    """A cause by the newest warning of the kubelet."""
+    if not words:
+        return
+    handler = _NO_HANDLER.search(words)
+    if handler is not None:
+        named = handler[1] or handler[2]
+        evidence = (
+            f"the runtime of the node has no handler {named}: {container_checks.short(words)}"
+        )
+        yield Cause(
+            "handler-missing", (node,), evidence, "register it: gpustate apply POLICY -i INVENTORY"
+        )
+    elif _NO_CLASS.search(words):
+        yield Cause(
+            "runtime-class-missing",
+            (node,),
+            container_checks.short(words),
+            f"create it: {_RELABEL}",
+        )
+    elif words.startswith("FailedCreatePodSandBox"):
+        kind = container_checks.classify(words)
+        yield Cause(f"sandbox-{kind.name}", (node,), container_checks.short(words), kind.remedy)
+    elif words.startswith("FailedMount"):
+        yield Cause(
+            "volume", (node,), container_checks.short(words), "create what the message names"
+        )
+    elif words.startswith("FailedPrepareDynamicResources"):
+        yield Cause(
+            "claim-not-prepared",
+            (node,),
+            container_checks.short(words),
+            f"check the DRA driver's pod on {node}",
+        )
+    else:
+        yield Cause(
+            "kubelet", (node,), container_checks.short(words), f"kubectl describe node {node}"
+        )
+
+
+def _failed(pod: Json, node: str) -> Iterator[Cause]:
+    progress = pods.progress(pod)
+    on = (node,) if node else ()
+    if progress.failure is not None:
+        reason = str((pod.get("status") or {}).get("reason") or "")
+        cause = "admission" if reason == "UnexpectedAdmissionError" else "failed"
+        yield Cause(cause, on, progress.failure.evidence, progress.failure.remedy)
+
+
+def _terminating(pod: Json, node: str) -> Cause:
+    meta = pod["metadata"]
+    finalizers = meta.get("finalizers") or ()
+    evidence = f"deleted at {meta['deletionTimestamp']}"
+    if finalizers:
+        evidence += f", waits for finalizers {', '.join(finalizers)}"
+    return Cause(
+        "terminating",
+        (node,) if node else (),
+        evidence,
+        "wait for its end; its controller creates a new one",
+    )
+
+
+def _no_request(pod: Json) -> Iterator[Cause]:
+    spec = pod.get("spec") or {}
+    if not spec.get("resourceClaims") and not pods.reserved(
+        pod, lambda name: name.startswith(_VENDOR)
+    ):
+        evidence = "the pod runs, and requests no resource of nvidia.com"
+        yield Cause(
+            "requests-no-gpu",
+            (),
+            evidence,
+            "add resources.limits: {nvidia.com/gpu: 1} to the container",
+        )
+
+
+def _by_time(events: Iterable[Json]) -> list[Json]:
+    return sorted(
+        events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or "")
+    )
+
+
+def _title(pod: Json) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
+def _names(names: list[str]) -> list[str]:
+    more = len(names) - _MOST_NAMES
+    return names if more <= 0 else [*names[:_MOST_NAMES], f"{more} more"]

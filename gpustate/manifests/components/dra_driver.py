@@ -1,0 +1,402 @@
+"""NVIDIA's driver for dynamic resource allocation (DRA): device classes, the kubelet plugin, and compute domains.
+
+It takes the place of the device plugin; the two never offer the same GPUs.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: manifests/state-dra-driver (names, rights, variables, probes, the admission policy);
+    kubernetes-sigs/dra-driver-nvidia-gpu v0.5: deployments/helm, cmd/gpu-kubelet-plugin (variables);
+    kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpustate.manifests import rbac
+from gpustate.manifests.components.part import Json, Part
+from gpustate.manifests.pods import (
+    host_path,
+    labelled,
+    mount,
+    pod_spec,
+    variable,
+)
+from gpustate.manifests.settings import ClusterObjects, Container, DraDriver
+
+NODE_LABEL = "nvidia.com/gpu.deploy.dra-driver"
+PLUGIN, CONTROLLER = "nvidia-dra-driver-kubelet-plugin", "nvidia-dra-driver-controller"
+_ACCOUNT = "nvidia-dra-driver-kubeletplugin"
+_DAEMON_ACCOUNT = "compute-domain-daemon-service-account"
+_POLICY = "resourceslices-policy-nvidia-dra-driver"
+_DOMAINS = "resource.nvidia.com"
+_READ, _CHANGE = "get list watch", "get list watch create update patch delete"
+_GPU, _DOMAIN = "gpu.nvidia.com", "compute-domain.nvidia.com"
+_PLUGIN_RULES = (
+    rbac.rule("resource.k8s.io", "resourceclaims", _READ),
+    rbac.rule("resource.k8s.io", "resourceslices", "get list watch create update delete"),
+    rbac.rule("", "nodes", "get list watch update patch"),
+    rbac.rule("", "pods", _READ),
+)
+_CONTROLLER_RULES = (
+    rbac.rule(_DOMAINS, "computedomains", "get list watch update"),
+    rbac.rule(_DOMAINS, "computedomains/status", "update"),
+    rbac.rule("resource.k8s.io", "resourceclaimtemplates", "get list watch create update delete"),
+    rbac.rule("coordination.k8s.io", "leases", "get create update"),
+    rbac.rule("", "nodes", "get list watch update"),
+    rbac.rule("", "pods", _READ),
+)
+_CONTROLLER_ROLE = (
+    rbac.rule("apps", "daemonsets", _CHANGE),
+    rbac.rule(_DOMAINS, "computedomaincliques", "get list watch update"),
+)
+_DAEMON_RULES = (
+    rbac.rule(_DOMAINS, "computedomains computedomains/status", "get list watch update patch"),
+    rbac.rule(_DOMAINS, "computedomaincliques", "get list watch create update patch"),
+    rbac.rule("", "pods", "get list watch patch"),
+)
+
+
+def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
+    driver = settings.dra_driver
+    yield from _device_classes(domains=driver.compute_domains)
+    yield from _plugin_account(settings)
+    yield from _admission(settings.namespace)
+    yield _plugin(settings, image)
+    if driver.compute_domains:
+        yield rbac.account(CONTROLLER, settings.namespace)
+        yield from rbac.grant(CONTROLLER, settings.namespace, _CONTROLLER_RULES, cluster=True)
+        yield from rbac.grant(CONTROLLER, settings.namespace, _CONTROLLER_ROLE, cluster=False)
+        yield rbac.account(_DAEMON_ACCOUNT, settings.namespace)
+        yield from rbac.grant(
+            "compute-domain-daemon",
+            settings.namespace,
+            _DAEMON_RULES,
+            cluster=True,
+            account=_DAEMON_ACCOUNT,
+        )
+        yield _controller(settings, image)
+
+
+def _device_classes(*, domains: bool) -> Iterator[Json]:
+    yield _device_class(_GPU, _GPU, "gpu")
+    yield _device_class("mig.nvidia.com", _GPU, "mig")
+    yield _device_class("vfio.gpu.nvidia.com", _GPU, "vfio")
+    if domains:
+        yield _device_class("compute-domain-daemon.nvidia.com", _DOMAIN, "daemon")
+        yield _device_class(
+            "compute-domain-default-channel.nvidia.com",
+            _DOMAIN,
+            "channel",
+            f" && device.attributes['{_DOMAIN}'].id == 0",
+        )
+
+
+def _device_class(name: str, driver: str, kind: str, more: str = "") -> Json:
+    expression = f"device.driver == '{driver}' && device.attributes['{driver}'].type == '{kind}'"
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": expression + more}}]},
+    }
+
+
+def _plugin_account(settings: ClusterObjects) -> Iterator[Json]:
+    driver, namespace = settings.dra_driver, settings.namespace
+    yield rbac.account(_ACCOUNT, namespace)
+    domains = (rbac.rule(_DOMAINS, "computedomains", _READ),) if driver.compute_domains else ()
+    yield from rbac.grant(_ACCOUNT, namespace, (*domains, *_PLUGIN_RULES), cluster=True)
+    if driver.compute_domains:
+        cliques = (rbac.rule(_DOMAINS, "computedomaincliques", "get"),)
+        yield from rbac.grant(_ACCOUNT, namespace, cliques, cluster=False)
+    if driver.feature_gates.get("MPSSupport"):
+        rules = (rbac.rule("apps", "deployments", _CHANGE),)
+        name = f"{_ACCOUNT}-mps"
+        yield from rbac.grant(name, namespace, rules, cluster=False, account=_ACCOUNT)
+
+
+def _admission(namespace: str) -> Iterator[Json]:
+    """The plugin of a node may write only slices of this node."""
+    meta = {"name": _POLICY}
+    version = "admissionregistration.k8s.io/v1"
+    item = '(request.operation == "DELETE" ? oldObject : object).spec'
+    variables = {
+        "userNode": "request.userInfo.extra[?'authentication.kubernetes.io/node-name'][0].orValue('')",
+        "objectNode": f"{item}.?nodeName.orValue('')",
+        "selector": f"{item}.?nodeSelector.orValue(null)",
+        "allNodes": f"{item}.?allNodes.orValue(false)",
+    }
+    yield {
+        "apiVersion": version,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": dict(meta),
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": ["resource.k8s.io"],
+                        "apiVersions": ["v1", "v1beta1", "v1beta2"],
+                        "operations": ["CREATE", "UPDATE", "DELETE"],
+                        "resources": ["resourceslices"],
+                    }
+                ]
+            },
+            "matchConditions": [
+                {
+                    "name": "isRestrictedUser",
+                    "expression": f'request.userInfo.username == "system:serviceaccount:{namespace}:{_ACCOUNT}"',
+                }
+            ],
+            "variables": [{"name": name, "expression": text} for name, text in variables.items()],
+            "validations": [
+                {
+                    "expression": "variables.userNode != ''",
+                    "message": "the token of this service account names no Node: its pod has to run on one",
+                },
+                {
+                    "expression": "variables.userNode == variables.objectNode || variables.allNodes == true "
+                    "|| variables.selector != null",
+                    "messageExpression": '"this service account may only write slices of Node \'" + variables.userNode + "\'"',
+                },
+            ],
+        },
+    }
+    yield {
+        "apiVersion": version,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": dict(meta),
+        "spec": {"policyName": _POLICY, "validationActions": ["Deny"]},
+    }
+
+
+def _plugin(settings: ClusterObjects, image: str) -> Json:
+    driver = settings.dra_driver
+    containers = [
+        _container(
+            settings,
+            image,
+            driver.gpus,
+            name="gpus",
+            program="gpu-kubelet-plugin",
+            env={"HTTP_ENDPOINT": ":8080", "HOST_ROOT": "/host", "IMAGE_NAME": image},
+            liveness_s=30,
+        )
+    ]
+    if driver.compute_domains:
+        containers.append(
+            _container(
+                settings,
+                image,
+                driver.compute_domain_plugin,
+                name="compute-domains",
+                program="compute-domain-kubelet-plugin",
+                env={"HTTP_ENDPOINT": ":8081", "GPU_CLIQUE_LABEL_ENABLED": "true"},
+                liveness_s=10,
+            )
+        )
+    root = settings.kubelet_root
+    volumes = [
+        host_path("plugins-registry", f"{root}/plugins_registry"),
+        host_path("plugins", f"{root}/plugins"),
+        host_path("cdi", "/var/run/cdi", "DirectoryOrCreate"),
+        host_path("host-root", "/"),
+    ]
+    if driver.feature_gates.get("PassthroughSupport"):
+        mounts = [
+            mount("lib-modules", "/lib/modules", mountPropagation="HostToContainer", readOnly=True),
+            mount("sysfs", "/sys", mountPropagation="Bidirectional"),
+            mount("procfs", "/proc", mountPropagation="Bidirectional"),
+        ]
+        containers[0]["volumeMounts"] += mounts
+        volumes += [
+            host_path("lib-modules", "/lib/modules", "Directory"),
+            host_path("sysfs", "/sys", "Directory"),
+            host_path("procfs", "/proc", "Directory"),
+        ]
+    selector = {"app": PLUGIN}
+    labels = {
+        "app.kubernetes.io/name": "nvidia-dra-driver",
+        "app.kubernetes.io/component": PLUGIN,
+        **selector,
+    }
+    spec = {
+        **pod_spec(
+            settings, driver, account=_ACCOUNT, nodes={NODE_LABEL: "true"}, api=True, gpus=False
+        ),
+        "containers": containers,
+        "volumes": volumes,
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {
+            "name": PLUGIN,
+            "namespace": settings.namespace,
+            **labelled(settings, labels),
+        },
+        "spec": {
+            "selector": {"matchLabels": selector},
+            # A claim is prepared by the plugin that runs: an old and a new one side by side serve nobody.
+            "updateStrategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0},
+            },
+            "template": {"metadata": labelled(settings, labels), "spec": spec},
+        },
+    }
+
+
+def _container(
+    settings: ClusterObjects,
+    image: str,
+    container: Container,
+    *,
+    name: str,
+    program: str,
+    env: Mapping[str, str],
+    liveness_s: int,
+) -> Json:
+    driver, root = settings.dra_driver, settings.kubelet_root
+    variables = {
+        "METRICS_PATH": "/metrics",
+        "LOG_VERBOSITY": "4",
+        "NVIDIA_VISIBLE_DEVICES": "void",
+        "CDI_ROOT": "/var/run/cdi",
+        "NVIDIA_MIG_CONFIG_DEVICES": "all",
+        "NVIDIA_DRIVER_ROOT": "/",
+        "DRIVER_ROOT_CTR_PATH": "/host",
+        "KUBELET_REGISTRAR_DIRECTORY_PATH": f"{root}/plugins_registry",
+        "KUBELET_PLUGINS_DIRECTORY_PATH": f"{root}/plugins",
+        "HEALTHCHECK_PORT": str(container.healthcheck_port),
+        **env,
+        **_gates(driver),
+        **container.env,
+    }
+    fields = {"NODE_NAME": "spec.nodeName", "NAMESPACE": "metadata.namespace"}
+    found: Json = {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": driver.image_pull_policy,
+        "command": [program, "-v", "$(LOG_VERBOSITY)"],
+        "env": _variables(variables, fields),
+        "securityContext": {"privileged": True},
+        "volumeMounts": [
+            mount("plugins-registry", f"{root}/plugins_registry"),
+            mount("plugins", f"{root}/plugins", mountPropagation="Bidirectional"),
+            mount("cdi", "/var/run/cdi"),
+            mount("host-root", "/host", mountPropagation="HostToContainer", readOnly=True),
+        ],
+    }
+    if container.resources:
+        found["resources"] = dict(container.resources)
+    if container.healthcheck_port:
+        found["startupProbe"] = _probe(container.healthcheck_port, failures=600, every_s=1)
+        found["livenessProbe"] = _probe(container.healthcheck_port, failures=3, every_s=liveness_s)
+    return found
+
+
+def _probe(port: int, *, failures: int, every_s: int) -> Json:
+    return {
+        "grpc": {"port": port, "service": "liveness"},
+        "failureThreshold": failures,
+        "periodSeconds": every_s,
+        "timeoutSeconds": 10,
+    }
+
+
+def _controller(settings: ClusterObjects, image: str) -> Json:
+    """The controller of compute domains."""
+    driver = settings.dra_driver
+    variables = {
+        "HTTP_ENDPOINT": ":8080",
+        "METRICS_PATH": "/metrics",
+        "PPROF_PATH": "",
+        "LOG_VERBOSITY": "4",
+        "LOG_VERBOSITY_CD_DAEMON": "4",
+        "IMAGE_NAME": image,
+        "NVIDIA_VISIBLE_DEVICES": "void",
+        "LEADER_ELECTION_ENABLED": "false",
+        "LEADER_ELECTION_LEASE_LOCK_NAME": CONTROLLER,
+        "LEADER_ELECTION_LEASE_LOCK_NAMESPACE": settings.namespace,
+        "LEADER_ELECTION_LEASE_DURATION": "15s",
+        "LEADER_ELECTION_RENEW_DEADLINE": "10s",
+        "LEADER_ELECTION_RETRY_PERIOD": "2s",
+        **_gates(driver),
+        **driver.controller.env,
+    }
+    fields = {"POD_NAME": "metadata.name", "NAMESPACE": "metadata.namespace"}
+    container: Json = {
+        "name": "compute-domain",
+        "image": image,
+        "imagePullPolicy": driver.image_pull_policy,
+        "command": ["compute-domain-controller", "-v", "$(LOG_VERBOSITY)"],
+        "env": _variables(variables, fields),
+    }
+    if driver.controller.resources:
+        container["resources"] = dict(driver.controller.resources)
+    selector = {"app": CONTROLLER}
+    labels = {
+        "app.kubernetes.io/name": "nvidia-dra-driver",
+        "app.kubernetes.io/component": CONTROLLER,
+        **selector,
+    }
+    spec = pod_spec(settings, driver, account=CONTROLLER, nodes={}, api=True, gpus=False)
+    del spec["nodeSelector"]
+    spec["tolerations"] = [*_CONTROL_PLANE_TOLERATIONS, *spec["tolerations"]]
+    spec["affinity"] = _CONTROL_PLANE_FIRST
+    spec["containers"] = [container]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": CONTROLLER,
+            "namespace": settings.namespace,
+            **labelled(settings, labels),
+        },
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": selector},
+            "template": {"metadata": labelled(settings, labels), "spec": spec},
+        },
+    }
+
+
+_CONTROL_PLANE_TOLERATIONS: tuple[Json, ...] = (
+    {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"},
+    {"key": "node-role.kubernetes.io/master", "operator": "Exists", "effect": "NoSchedule"},
+    {"key": "CriticalAddonsOnly", "operator": "Exists"},
+)
+_CONTROL_PLANE_FIRST: Json = {
+    "nodeAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "weight": 100,
+                "preference": {
+                    "matchExpressions": [
+                        {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}
+                    ]
+                },
+            }
+        ]
+    }
+}
+
+
+def _gates(driver: DraDriver) -> dict[str, str]:
+    gates = ",".join(
+        f"{name}={str(on).lower()}" for name, on in sorted(driver.feature_gates.items())
+    )
+    return {"FEATURE_GATES": gates} if gates else {}
+
+
+def _variables(values: Mapping[str, str], fields: Mapping[str, str]) -> list[dict[str, Any]]:
+    # $(NAME) of a command is filled in from variables that are listed.
+    return [
+        *({"name": key, "value": value} for key, value in values.items()),
+        *(variable(key, path) for key, path in fields.items() if key not in values),
+    ]
+
+
+PART = Part("draDriver", lambda settings: settings.dra_driver, _objects, NODE_LABEL)

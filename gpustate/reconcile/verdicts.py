@@ -1,0 +1,164 @@
+"""Judge a node's GPUs by its last run, as the condition ``GPUHealthy`` of its Node has it. Pure.
+
+Only a validation makes the condition True. A run that did not come to one makes it Unknown if it changed the node,
+and says nothing otherwise. GPU health alone makes it False, and takes back only what it said itself.
+
+Sources:
+    Kubernetes API: NodeCondition (reason in CamelCase, message); kubernetes/node-problem-detector, pkg/types (conditions).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+VALIDATED = "Validated"
+NOT_VALIDATED = "NotValidated"
+_MOST = 1024
+
+#: Reasons by the name of the failed check.
+_REASONS: Mapping[str, str] = {
+    "pci": "GPUNotFound",
+    "driver": "DriverNotLoaded",
+    "libraries": "DriverLibrariesFailed",
+    "device-nodes": "DeviceNodesMissing",
+    "toolkit": "ContainerToolkitFailed",
+    "runtime": "ContainerRuntimeFailed",
+    "cdi": "CDISpecificationStale",
+    "container": "ContainerNotStarted",
+    "cuda": "CUDAKernelFailed",
+    "pod": "PodNotStarted",
+}
+#: Reasons by the evidence of GPU health; see :mod:`gpustate.diagnosis.health`.
+_OF_HEALTH = (
+    (re.compile(r"\bXid \d+"), "XidError"),
+    (re.compile(r"row remapping failed"), "RowRemapFailed"),
+    (re.compile(r"pages retired"), "PageRetirementLimit"),
+    (re.compile(r"the driver requests"), "RecoveryRequired"),
+    (re.compile(r"NVLinks up"), "NVLinkDown"),
+    (re.compile(r"\(NVML \d+\)"), "GPULost"),
+    (re.compile(r"^NVML: "), "NVMLFailed"),
+)
+_UNHEALTHY = "GPUUnhealthy"
+_REASONS_OF_HEALTH = (*(reason for _, reason in _OF_HEALTH), _UNHEALTHY)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a Node's condition says.
+
+    Args:
+        status: True, False or Unknown.
+        reason: one word in CamelCase.
+        message: the evidence, in one line.
+        fresh: checked just now, so that the heartbeat is renewed.
+    """
+
+    status: str
+    reason: str
+    message: str
+    fresh: bool = True
+
+    @property
+    def passed(self) -> bool:
+        """The GPUs are validated."""
+        return self.status == TRUE
+
+
+def of_result(result: NodeResult, *, fresh: bool = False) -> Verdict | None:
+    """Judge a node after a run; ``None`` if the run says nothing about its GPUs.
+
+    Args:
+        result: of the node.
+        fresh: the run always validates.
+    """
+    validating = [one for one in result.states if one.validating]
+    if result.status is NodeStatus.FAILED:
+        return _failed(result, validating)
+    if result.status is NodeStatus.ROLLED_BACK:
+        return Verdict(UNKNOWN, "RolledBack", _line(result.reason or "changes were rolled back"))
+    if result.status is NodeStatus.BLOCKED:
+        return Verdict(UNKNOWN, "ConsoleRequired", _line(result.reason or result.status.value))
+    if result.status is not NodeStatus.OK:
+        return None  # not reached, or not touched
+    if any(one.outcome is Outcome.REBOOT_PENDING for one in result.states):
+        return Verdict(UNKNOWN, "RebootPending", "validated after the next reboot")
+    ran = [one for one in validating if one.outcome in (Outcome.CHANGED, Outcome.UNCHANGED)]
+    if not ran:
+        return None
+    fresh = fresh or any(one.outcome is Outcome.CHANGED for one in ran)
+    return Verdict(TRUE, VALIDATED, _proof(result.checks), fresh)
+
+
+def _failed(result: NodeResult, validating: Iterable[StateResult]) -> Verdict:
+    judged = any(one.outcome is Outcome.FAILED for one in validating)
+    for check in result.checks if judged else ():
+        if check.get("outcome") == "failed":
+            name, evidence = str(check["name"]), str(check["evidence"])
+            reason = reason_of_health(evidence) if name == "health" else _REASONS.get(name)
+            return Verdict(FALSE, reason or _camel(name), _line(f"{name}: {evidence}"))
+    states = [one for one in result.states if one.outcome is Outcome.FAILED]
+    if not states:
+        return Verdict(UNKNOWN, NOT_VALIDATED, _line(result.reason or "the run failed"))
+    first = states[0]
+    status = FALSE if first.validating else UNKNOWN
+    return Verdict(status, _camel(first.state), _line(f"{first.state}: {first.reason}"))
+
+
+def of_findings(evidence: Iterable[str]) -> Verdict | None:
+    """Judge a node by the failed findings of its GPUs' health; ``None`` without one."""
+    lines = list(evidence)
+    if not lines:
+        return None
+    return Verdict(FALSE, reason_of_health(lines[0]), _line("; ".join(lines)))
+
+
+def after_health(verdict: Verdict | None, condition: Mapping[str, Any] | None) -> Verdict | None:
+    """What a look at GPU health changes of a condition; ``None``: nothing.
+
+    Args:
+        verdict: of :func:`of_findings`.
+        condition: as the Node has it; ``None`` without one.
+    """
+    if verdict is not None:
+        return verdict
+    if condition is None:
+        return Verdict(UNKNOWN, NOT_VALIDATED, "no GPU has a fault; not validated yet")
+    reason, message = str(condition.get("reason") or ""), str(condition.get("message") or "")
+    if condition["status"] == TRUE:
+        return Verdict(TRUE, reason, message)
+    if reason in _REASONS_OF_HEALTH:
+        return Verdict(UNKNOWN, NOT_VALIDATED, "no GPU has a fault any more; not validated since")
+    return None
+
+
+def reason_of_health(evidence: str) -> str:
+    """The reason for the first fault in a line of evidence."""
+    found = [(match.start(), word) for one, word in _OF_HEALTH if (match := one.search(evidence))]
+    return min(found)[1] if found else _UNHEALTHY
+
+
+def _proof(checks: Iterable[Mapping[str, object]]) -> str:
+    """What was validated, without what differs from run to run, and which GPUs were left out."""
+    parts: list[str] = []
+    for one in checks:
+        if one.get("name") in ("driver", "health", "cuda") and one.get("outcome") == "ok":
+            first, *more = str(one["evidence"]).split("; ")
+            parts.append(f"{one['name']}: {first}")
+            parts += [words for words in more if words.startswith("in quarantine: ")]
+    return _line("; ".join(parts) or "validated")
+
+
+def _camel(name: str) -> str:
+    words = re.split(r"[^A-Za-z0-9]+", name)
+    return "".join(f"{word[:1].upper()}{word[1:]}" for word in words) + "Failed"
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST else f"{line[: _MOST - 3]}..."
