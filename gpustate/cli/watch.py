@@ -84,7 +84,7 @@ def watch(policy: str, printed: str | None, image: str, **options: Any) -> None:
     watchers = [
         Watcher(
             path,
-            lambda: common.load_inventory(options, reach=False, empty=True),
+            lambda: common.load_inventory(options, reach=False, empty=True, notes_shown=False),
             lambda this: _apply(policy, options, this),
             str(options["window"] or ""),
             _Lines(str(path) if len(paths) > 1 else "").say,
@@ -125,6 +125,9 @@ def _run_all(works: list[Callable[[], None]], signals: Signals) -> list[Gpustate
             work()
         except GpustateError as error:
             errors.append(error)
+        except Exception as error:  # noqa: BLE001  a thread's exception would only be printed
+            errors.append(GpustateError(f"{type(error).__name__}: {error} (a bug in gpustate)"))
+        finally:
             signals.ending = True
 
     threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
