@@ -11,7 +11,7 @@ apt_keep() { ( # what is there in apt's own cache or a repository, KEEP_LIMIT at
     [ "$w" != installed ] || ! printf '%s\n' "${p%:*}" | grep -qE "$ours" || printf '%s=%s\n' "$p" "$v"
   done)
   [ $# -gt 0 ] || exit 0
-  mkdir -p "$k" && chmod 0755 "$k" && cd "$k" || exit 0
+  mkdir -p "$k" && chmod 0755 "$k" && cd "$k" && rm -rf new get || exit 0
   for p do
     n=${p%%=*}; v=${p#*=}; f=${n%:*}_$(printf %s "$v" | sed 's/:/%3a/g')_
     set -- "$f"*.deb; if [ -e "$1" ]; then touch "$1"; continue; fi

@@ -24,6 +24,7 @@ VOLATILE: Mapping[str, str] = {
     r"var/dcgm-exporter\.log": "the exporter's, where NVIDIA's unit has it",
     r"var/cache/(apt|ldconfig|debconf|man)(/.*)?": "caches: recreated from what the ledger does hold",
     r"var/lib/systemd(/.*)?": "random seed, time stamps of timers",
+    r"var/lib/gpustate-packages(/.*)?": "packages kept for a rollback: what was replaced, as far as it is to be had",
     r"var/lib/(containerd|nvidia-fabricmanager)(/.*)?": "the daemons' own data",
     r"var/lib/apt/(lists/(lock|partial|auxfiles)|periodic|daily_lock)(/.*)?": "locks and stamps",
     r"var/lib/apt/lists/[^/]+_(In)?Release(.gpg)?": "signed anew whenever the repository is",
