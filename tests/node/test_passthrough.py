@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import standins
 from commands import Ran, gpustate
+from gridd_standin import CONF, GRIDD, GRIDD_UNIT, SMI
 from labnodes import LabFactory, also_on_ubuntu
 
 from gpustate_lab.api import Lab
@@ -40,27 +41,6 @@ for f in /etc/default/grub.d/*.cfg; do [ -e "$f" ] && . "$f"; done
 mkdir -p /boot/grub
 printf "menuentry 'Debian' {\\n\\tlinux\\t/boot/vmlinuz-%s root=/dev/vda1 ro %s %s\\n}\\n" "$(uname -r)" "$GRUB_CMDLINE_LINUX" "$GRUB_CMDLINE_LINUX_DEFAULT" >/boot/grub/grub.cfg
 """
-GRIDD = """#!/bin/sh
-# Stands for nvidia-gridd: licensed while there is a token and FeatureType is not 0.
-s=Unlicensed
-t=/etc/nvidia/ClientConfigToken/client_configuration_token.tok
-[ -s $t ] && grep -q '^FeatureType=[124]' /etc/nvidia/gridd.conf && s='Licensed (Expiry: 2030-1-1 0:0:0 GMT)'
-mkdir -p /run/nvidia-gridd; printf '%s' "$s" >/run/nvidia-gridd/status
-exec sleep infinity
-"""
-GRIDD_UNIT = """[Unit]
-Description=Stands for nvidia-gridd
-[Service]
-ExecStart=/usr/bin/nvidia-gridd
-[Install]
-WantedBy=multi-user.target
-"""
-SMI = """#!/bin/sh
-# Stands for nvidia-smi -q in a machine with a vGPU.
-printf '    GPU Virtualization Mode\\n        Virtualization Mode               : VGPU\\n'
-printf '    vGPU Software Licensed Product\\n        License Status                    : %s\\n' "$(cat /run/nvidia-gridd/status)"
-"""
-CONF = "# of the site\nEnableUI=FALSE\nFeatureType=0\n"
 SECRET = "eyJhbGciOiJSUzI1NiJ9.a-token-nobody-may-see.c2lnbmF0dXJl"
 
 

@@ -17,9 +17,9 @@ import pytest
 import shares
 import standins
 from commands import gpustate
+from gridd_standin import CONF, GRIDD, GRIDD_UNIT, SMI
 from labnodes import LabFactory
 from slurmjobs import Cluster
-from test_passthrough import CONF, GRIDD, GRIDD_UNIT, SMI
 
 from gpustate_lab import programs
 from gpustate_lab.api import Lab
