@@ -234,7 +234,7 @@ def reserved(cluster: Cluster, tmp_path: Path, name: str, *, dies: bool = False)
         ahead = cluster.head(f"srun -w {name} --immediate=1 true", check=False)
         assert ahead.returncode != 0, "no other job begins"
         shown = gpustate("status", "-i", cluster.lab.inventory, "-o", "json", code=0).document
-        assert [row["phase"] for row in shown["members"]] == ["held"]
+        assert [row["hold"]["phase"] for row in shown["members"]] == ["held"]
         assert [row["where"] for row in shown["rollouts"]] != []
         if dies:
             first.kill()

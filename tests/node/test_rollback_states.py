@@ -49,7 +49,7 @@ GRES = "# of the site\nName=fpga Count=1\n"
 FABRIC = "# of the site\nLOG_LEVEL=2\n"
 #: What apt, ldconfig, systemd and runtimes make of other files, what has its own time in it, and users of packages.
 VOLATILE = (
-    "ld.so.cache|/etc/gpustate-lab|machine-id|resolv.conf|/key.json|args/containerd.toml|"
+    "ld.so.cache|/run/cdi/nvidia.yaml|/etc/gpustate-lab|machine-id|resolv.conf|/key.json|args/containerd.toml|"
     "/etc/(passwd|group|shadow|gshadow|subuid|subgid)-?$"
 )
 
@@ -93,6 +93,8 @@ class Trial:
             "active": "systemctl list-units --no-legend --no-pager --plain --state=active --type=service,path,timer "
             "| cut -d ' ' -f 1 | grep -E 'nvidia|docker|containerd|crio|k0s|snap|slurm' | sort",
             "failed": "systemctl --failed --no-legend --no-pager",
+            # The specification may be that of another toolkit, as long as it has the same devices.
+            "cdi": "nvidia-ctk cdi list 2>/dev/null || :",
             "loaded": "cat /run/gpustate-lab/sys/module/nvidia/version 2>/dev/null || :",
         }
         return {
