@@ -226,6 +226,8 @@ class ScheduledMaintenance:
                     raise HeldElsewhereError(
                         f"{scheduler.title}: {member.name} was returned to service by someone else"
                     )
+                if noted.foreign:  # for a moment it may have been in service
+                    scheduler.drain(member, scope, self._policy, say, leave)
             self._pause(subject, mig, say, leave)
         except GpustateError as error:
             if failed:  # an earlier change is still why it is out of service
