@@ -62,6 +62,7 @@ class Accesses:
         nodes: of the inventory.
         kubeconfig: of the command line; empty: the inventory's variable counts.
         read: read every kubeconfig now.
+        read_only: no cluster is changed, so fewer rights are needed.
         fence: called before every write to a cluster; raises where nothing may be written any more.
 
     Raises:
@@ -74,9 +75,11 @@ class Accesses:
         kubeconfig: str = "",
         *,
         read: bool = False,
+        read_only: bool = False,
         fence: Callable[[], None] | None = None,
     ) -> None:
         self._fence = fence
+        self._read_only = read_only
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], Slurm] = {}
         self._clusters: dict[Kubeconfig, Kubernetes] = {}
@@ -157,7 +160,7 @@ class Accesses:
             api = connect(kubeconfig.path, kubeconfig.context)
             api.fence = self._fence
             self._closed.append(api)
-            self._clusters[kubeconfig] = Kubernetes(api)
+            self._clusters[kubeconfig] = Kubernetes(api, read_only=self._read_only)
         return self._clusters[kubeconfig]
 
     def _slurm(self, node: InventoryNode, host: str) -> Scheduler:
