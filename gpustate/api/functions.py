@@ -185,6 +185,7 @@ def apply(
     soak_alerts: str = "",
     window: str = "",
     spread: str = "",
+    soak_pods: bool = False,
     reason: str = "",
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
@@ -209,7 +210,7 @@ def apply(
         max_failures: no further node is begun once so many failed; 0: see ``serial``.
         rollback_on_failure: a node whose change failed goes back to before the run; where that ends the run,
             the other nodes of its wave that were changed go back, too.
-        canary, soak, soak_alerts, window, spread: see :class:`gpustate.rollout.strategy.Strategy`.
+        canary, soak, soak_alerts, window, spread, soak_pods: see :class:`gpustate.rollout.strategy.Strategy`.
         reason: a ticket or reason, for the nodes' leases and the records of the run.
         schedulers: how the nodes' schedulers are reached and workloads leave.
         started: called with the id of the run once everything is checked, before the first node is reached.
@@ -264,6 +265,7 @@ def apply(
             soak_alerts,
             window,
             spread,
+            soak_pods,
         )
         result = roll_out(request, strategy, schedulers, events, stop, started, access, labelled)
     outcome = documents.result_document(

@@ -139,6 +139,7 @@ def rollback(
     soak_alerts: str = "",
     window: str = "",
     spread: str = "",
+    soak_pods: bool = False,
     reason: str = "",
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
@@ -153,8 +154,8 @@ def rollback(
 
     Args:
         planned: of :func:`plan_rollback`.
-        forks, max_disruption, all_or_nothing, serial, max_failures, canary, soak, soak_alerts, window, spread, reason, schedulers:
-            as for :func:`gpustate.api.apply`.
+        forks, max_disruption, all_or_nothing, serial, max_failures, canary, soak, soak_alerts, window, spread, soak_pods, reason,
+            schedulers: as for :func:`gpustate.api.apply`.
         events, stop, started, run, context: likewise.
 
     Raises:
@@ -170,7 +171,8 @@ def rollback(
     request.announced = documents.announced_disruptions(planned.document)
     request.ticket = " ".join(reason.split())
     request.undoes = {name: way.run for name, way in ways.items()}
-    strategy = Strategy(tuple(serial), max_failures, canary, soak, soak_alerts, window, spread)
+    waves = (tuple(serial), max_failures, canary, soak, soak_alerts, window, spread)
+    strategy = Strategy(*waves, soak_pods=soak_pods)
     result = roll_out(request, strategy, schedulers, events, stop, started)
     _tell(result.nodes, ways)
     for node in result.nodes:

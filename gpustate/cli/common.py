@@ -161,7 +161,11 @@ def locked(policy: Policy, inventory: Inventory, source: str, options: dict[str,
 
 
 def load_inventory(
-    options: dict[str, Any], *, reach: bool = True, empty: bool = False
+    options: dict[str, Any],
+    *,
+    reach: bool = True,
+    empty: bool = False,
+    notes_shown: bool = True,
 ) -> Inventory:
     """Load the inventory of the options, and apply the connection options to it.
 
@@ -169,6 +173,7 @@ def load_inventory(
         options: of the verb.
         reach: nodes will be connected to, so their passwords are needed.
         empty: clusters without a Node with GPUs are no error.
+        notes_shown: print its notes.
     """
     from gpustate.api import sources
 
@@ -184,7 +189,8 @@ def load_inventory(
         vault=_vault(options),
         empty=empty,
     )
-    notes.print_notes(loaded.notes)
+    if notes_shown:
+        notes.print_notes(loaded.notes)
     if options.get("private_key"):
         _check_key(os.path.expanduser(options["private_key"]))
     password = None

@@ -28,6 +28,11 @@ rollout_options = (
         help="Alertmanager or Prometheus: a critical alert of a node that fires during the soak time stops the rollout.",
     ),
     click.option(
+        "--soak-pods",
+        is_flag=True,
+        help="At the end of the soak time run a pod with a GPU on each Node that was changed, as validate does.",
+    ),
+    click.option(
         "--window",
         metavar="TIMES",
         default="",
@@ -42,9 +47,8 @@ rollout_options = (
 )
 
 
-def strategy_of(options: Mapping[str, Any]) -> dict[str, str]:
+def strategy_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """What these options say; an older record of a run says nothing."""
-    return {
-        key: str(options.get(key) or "")
-        for key in ("canary", "soak", "soak_alerts", "window", "spread")
-    }
+    keys = ("canary", "soak", "soak_alerts", "window", "spread")
+    texts = {key: str(options.get(key) or "") for key in keys}
+    return {**texts, "soak_pods": bool(options.get("soak_pods"))}

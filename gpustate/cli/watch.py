@@ -84,7 +84,7 @@ def watch(policy: str, printed: str | None, image: str, **options: Any) -> None:
     watchers = [
         Watcher(
             path,
-            lambda: common.load_inventory(options, reach=False, empty=True),
+            lambda: common.load_inventory(options, reach=False, empty=True, notes_shown=False),
             lambda this: _apply(policy, options, this),
             str(options["window"] or ""),
             _Lines(str(path) if len(paths) > 1 else "").say,
@@ -125,6 +125,9 @@ def _run_all(works: list[Callable[[], None]], signals: Signals) -> list[Gpustate
             work()
         except GpustateError as error:
             errors.append(error)
+        except Exception as error:  # noqa: BLE001  a thread's exception would only be printed
+            errors.append(GpustateError(f"{type(error).__name__}: {error} (a bug in gpustate)"))
+        finally:
             signals.ending = True
 
     threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
@@ -181,6 +184,7 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
         soak_alerts=str(options["soak_alerts"]),
         window=str(options["window"]),
         spread=str(options["spread"]),
+        soak_pods=bool(options["soak_pods"]),
         schedulers=replace(schedulers_of(options), fence=this.fence),
         stop=this.stop,
         started=started,

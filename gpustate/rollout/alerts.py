@@ -112,8 +112,9 @@ def _check(url: str, name: str) -> None:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        usable = False
-    if not usable or parts.query or parts.fragment or not url.isascii() or not url.isprintable() or " " in url:  # fmt: skip
+        raise UsageError(f"{name}: not a URL", fix=_FIX) from None
+    plain = url.isascii() and url.isprintable() and " " not in url
+    if not usable or not plain or parts.query or parts.fragment:
         raise UsageError(f"{name}: not a URL", fix=_FIX)
     if parts.username or parts.password:
         remember(parts.password)
@@ -129,6 +130,7 @@ def firing(url: str, sleep: Callable[[float], None] = time.sleep) -> list[Alert]
     Raises:
         AlertsUnavailable: the server does not answer, or with something else.
     """
+    reason = ""
     for pause in (*PAUSES_S, 0.0):
         try:
             data, now = _get(url + _ALERTMANAGER, missing_ok=True)

@@ -57,13 +57,13 @@ class Recipe:
     Args:
         suite: for debootstrap.
         distribution: the simulator's name of the distribution.
-        script: a file of ``scripts/``, run in an additional layer.
-        programs: pinned module whose programs are in ``/run/gpustate-lab-repository`` for the script.
+        scripts: files of ``scripts/``, run in an additional layer.
+        programs: pinned module whose programs are in ``/run/gpustate-lab-repository`` for the scripts.
     """
 
     suite: str
     distribution: str
-    script: str | None = None
+    scripts: tuple[str, ...] = ()
     programs: str | None = None
 
     @property
@@ -73,9 +73,8 @@ class Recipe:
 
     @property
     def script_text(self) -> str:
-        """The script, which reads the distribution where that is another than the root's."""
-        assert self.script is not None
-        text = (SCRIPTS / self.script).read_text()
+        """The scripts, which read the distribution where that is another than the root's."""
+        text = "".join((SCRIPTS / script).read_text() for script in self.scripts)
         return (
             text if self.distribution == self.base else f"distribution={self.distribution}\n{text}"
         )
@@ -99,17 +98,20 @@ class Prepared:
 IMAGES = {
     "debian12": Recipe("bookworm", "debian12"),
     "debian13": Recipe("trixie", "debian13"),
-    "debian13-containerd2": Recipe("trixie", "debian13", "containerd2.sh"),
-    "debian13-containerd22": Recipe("trixie", "debian13", "containerd.sh", "containerd-2.2"),
-    "debian13-containerd23": Recipe("trixie", "debian13", "containerd.sh", "containerd-2.3"),
-    "debian13-containerd24": Recipe("trixie", "debian13", "containerd.sh", "containerd-2.4"),
-    "debian12-runtimes": Recipe("bookworm", "debian12", "runtimes.sh"),
-    "debian13-runtimes": Recipe("trixie", "debian13", "runtimes.sh"),
-    "debian12-rpm": Recipe("bookworm", "debian12", "rpm.sh"),
+    "debian13-containerd2": Recipe("trixie", "debian13", ("containerd2.sh",)),
+    "debian13-containerd22": Recipe("trixie", "debian13", ("containerd.sh",), "containerd-2.2"),
+    "debian13-containerd23": Recipe("trixie", "debian13", ("containerd.sh",), "containerd-2.3"),
+    "debian13-containerd24": Recipe("trixie", "debian13", ("containerd.sh",), "containerd-2.4"),
+    "debian12-runtimes": Recipe("bookworm", "debian12", ("runtimes.sh",)),
+    "debian13-runtimes": Recipe("trixie", "debian13", ("runtimes.sh",)),
+    "debian12-rpm": Recipe("bookworm", "debian12", ("rpm.sh",)),
     # With containerd, systemd and apt of the Debian release that is nearest.
-    "ubuntu2204": Recipe("bookworm", "ubuntu2204", "ubuntu.sh"),
-    "ubuntu2404": Recipe("trixie", "ubuntu2404", "ubuntu.sh"),
-    "ubuntu2604": Recipe("trixie", "ubuntu2604", "ubuntu.sh"),
+    "ubuntu2204": Recipe("bookworm", "ubuntu2204", ("ubuntu.sh",)),
+    "ubuntu2404": Recipe("trixie", "ubuntu2404", ("ubuntu.sh",)),
+    "ubuntu2604": Recipe("trixie", "ubuntu2604", ("ubuntu.sh",)),
+    "ubuntu2204-runtimes": Recipe("bookworm", "ubuntu2204", ("runtimes.sh", "ubuntu.sh")),
+    "ubuntu2404-runtimes": Recipe("trixie", "ubuntu2404", ("runtimes.sh", "ubuntu.sh")),
+    "ubuntu2604-runtimes": Recipe("trixie", "ubuntu2604", ("runtimes.sh", "ubuntu.sh")),
 }
 
 
@@ -165,7 +167,7 @@ def _stack(
 ) -> tuple[Path, ...]:
     recipe = recipe_of(image)
     stack: tuple[Path, ...] = (_base(recipe, say),)
-    if recipe.script is not None:
+    if recipe.scripts:
         script = recipe.script_text
         bound, content = None, ""
         if recipe.programs is not None:

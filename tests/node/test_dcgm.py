@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import commands
+from labnodes import also_on_ubuntu
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
-    "dcgm": ("simulated node", "debian12"),
-    "dcgm-exporter": ("simulated node", "debian12"),
-    "quarantine": ("simulated node", "debian13"),
-    "gpu-labels": ("simulated node", "debian13"),
+    "dcgm": ("simulated node", "debian12", "ubuntu"),
+    "dcgm-exporter": ("simulated node", "debian12", "ubuntu"),
+    "quarantine": ("simulated node", "debian13", "ubuntu"),
+    "gpu-labels": ("simulated node", "debian13", "ubuntu"),
 }
 
 POLICY = """
@@ -71,101 +72,101 @@ def unchanged(found: dict[str, Any]) -> bool:
     return all(one["outcome"] in ("unchanged", "not applicable") for one in found["states"])
 
 
+@also_on_ubuntu("debian12")
 def test_installed_scraped_damaged_repaired_and_taken_away(
-    lab: Lab, node12: Node, tmp_path: Path
+    home: Lab, node: Node, tmp_path: Path
 ) -> None:
-    site = Site(lab, node12, tmp_path)
+    site = Site(home, node, tmp_path)
     old = "dpkg-query -W -f '${Package} ${db:Status-Abbrev}\\n' 'datacenter-gpu-manager*' | grep ' .i'"
     files = "ls -Ad /etc/dcgm-exporter /etc/systemd/system/nvidia-dcgm* /var/lib/dcgm-exporter"
     site.on_policy("apply")
-    assert (
-        node12.run("systemctl is-active nvidia-dcgm nvidia-dcgm-exporter").stdout == "active\n" * 2
-    )
-    assert re.search(r"127\.0\.0\.1:5555\b", node12.run("ss -ltnH").stdout)
-    answer = node12.run(METRICS.format(9400)).stdout
+    assert node.run("systemctl is-active nvidia-dcgm nvidia-dcgm-exporter").stdout == "active\n" * 2
+    assert re.search(r"127\.0\.0\.1:5555\b", node.run("ss -ltnH").stdout)
+    answer = node.run(METRICS.format(9400)).stdout
     assert len(re.findall(r"^DCGM_FI_DEV_GPU_TEMP\{", answer, re.MULTILINE)) == 8
-    assert node12.run("apt-mark showhold").stdout.count("datacenter-gpu-manager") == 5
+    assert node.run("apt-mark showhold").stdout.count("datacenter-gpu-manager") == 5
     assert unchanged(site.on_policy("apply"))
 
     # Who took the port while the exporter was down is named, before anything is started.
-    node12.run("systemctl stop nvidia-dcgm-exporter")
-    node12.run("systemd-run --quiet --unit=squat python3 -m http.server 9400")
-    node12.run("until ss -ltnH | grep -q :9400; do sleep 0.2; done")
+    node.run("systemctl stop nvidia-dcgm-exporter")
+    node.run("systemd-run --quiet --unit=squat python3 -m http.server 9400")
+    node.run("until ss -ltnH | grep -q :9400; do sleep 0.2; done")
     told = json.dumps(site.on_policy("apply", code=5))
     assert re.search(
         r"port 9400 is taken by pid \d+ \(python3, user root, unit squat.service\)", told
     )
-    node12.run("systemctl stop squat")
+    node.run("systemctl stop squat")
     assert changes(site.on_policy("apply"), "dcgm-exporter") >= {"active"}
     assert unchanged(site.on_policy("apply"))
 
     # Divided GPUs are told of by their instances.
     site.say(more=', get("mig")(config="all-3g.40gb")')
     site.on_policy("apply")
-    answer = node12.run(METRICS.format(9400)).stdout
+    answer = node.run(METRICS.format(9400)).stdout
     assert len(re.findall(r'^DCGM_FI_DEV_GPU_TEMP\{.*GPU_I_PROFILE="3g.40gb"', answer, re.M)) == 16
     assert unchanged(site.on_policy("apply"))
     site.say(more=', get("mig")()')
     site.on_policy("apply")
-    assert "GPU_I_ID" not in node12.run(METRICS.format(9400)).stdout
+    assert "GPU_I_ID" not in node.run(METRICS.format(9400)).stdout
     site.say()
 
     # A comment costs no restart; a field that is gone does, and so does a service that is stopped.
     pid = "systemctl show -p MainPID --value nvidia-dcgm-exporter"
-    before = node12.run(pid).stdout
+    before = node.run(pid).stdout
     counters = "/etc/dcgm-exporter/gpustate-counters.csv"
-    node12.run(f"echo '# mine' >>{counters}")
+    node.run(f"echo '# mine' >>{counters}")
     assert changes(site.on_policy("apply"), "dcgm-exporter") == {"counters"}
-    assert node12.run(pid).stdout == before
+    assert node.run(pid).stdout == before
     # The exporter has to be there first: one that starts pulls its host engine up again.
     wait = f"until {METRICS.format(9400)} >/dev/null 2>&1; do sleep 0.2; done"
-    node12.run(
+    node.run(
         f"sed -i /POWER_USAGE/d {counters}; systemctl restart nvidia-dcgm-exporter; {wait}; "
         "systemctl stop nvidia-dcgm"
     )
     drift = site.on_policy("drift", code=2)
     assert {"active", "bound", "words"} <= changes(drift, "dcgm")
     site.on_policy("apply")
-    assert "DCGM_FI_DEV_POWER_USAGE{" in node12.run(METRICS.format(9400)).stdout
+    assert "DCGM_FI_DEV_POWER_USAGE{" in node.run(METRICS.format(9400)).stdout
 
     site.say(
         dcgm='address="ALL", port=5566',
         exporter='engine="localhost:5566", listen="127.0.0.1:9401", job_mapping="/var/lib/dcgm-exporter/jobs"',
     )
     site.on_policy("apply")
-    node12.run("echo 4711 >/var/lib/dcgm-exporter/jobs/3")
-    jobs = node12.run(METRICS.format(9401)).stdout
+    node.run("echo 4711 >/var/lib/dcgm-exporter/jobs/3")
+    jobs = node.run(METRICS.format(9401)).stdout
     assert re.search(r'GPU_TEMP\{gpu="3",.*hpc_job="4711"\}', jobs)
-    assert re.search(r"0\.0\.0\.0:5566\b", node12.run("ss -ltnH").stdout)
+    assert re.search(r"0\.0\.0\.0:5566\b", node.run("ss -ltnH").stdout)
     assert unchanged(site.on_policy("apply"))
 
-    node12.run("rm /var/lib/dcgm-exporter/jobs/3")
+    node.run("rm /var/lib/dcgm-exporter/jobs/3")
     site.say(base="", exporter='job_mapping="/var/lib/dcgm-exporter/jobs"')
     site.on_policy("remove")
-    assert node12.run(old, check=False).stdout == ""
-    assert node12.run(files, check=False).stdout == ""
-    assert node12.run("find /etc/systemd/system -xtype l ! -lname /dev/null").stdout == ""
+    assert node.run(old, check=False).stdout == ""
+    assert node.run(files, check=False).stdout == ""
+    assert node.run("find /etc/systemd/system -xtype l ! -lname /dev/null").stdout == ""
     assert unchanged(site.on_policy("remove"))
 
     # DCGM 3 is named and replaced.
-    node12.run("apt-get install -y -q datacenter-gpu-manager && systemctl start nvidia-dcgm")
+    node.run("apt-get install -y -q datacenter-gpu-manager && systemctl start nvidia-dcgm")
     site.say()
     assert "old" in changes(site.on_policy("apply"), "dcgm")
-    assert "datacenter-gpu-manager ii" not in node12.run(old).stdout
+    assert "datacenter-gpu-manager ii" not in node.run(old).stdout
     assert unchanged(site.on_policy("apply"))
 
 
+@also_on_ubuntu("debian13")
 def test_an_unwell_gpu_fails_validation_and_in_quarantine_the_others_go_on(
-    lab: Lab, node13: Node, tmp_path: Path
+    home: Lab, node: Node, tmp_path: Path
 ) -> None:
-    site = Site(lab, node13, tmp_path)
+    site = Site(home, node, tmp_path)
     site.say(more=PROOF)
     site.on_policy("apply")
     assert site.on_policy("validate")["status"] == "ok"
     site.run("health")
 
     for fault in ("remap-failure:3", "pcie-width:1", "xid-13:2"):
-        node13.fault(fault, on=True)
+        node.fault(fault, on=True)
     broken = site.on_policy("validate", code=3)
     check = next(one for one in broken["checks"] if one["outcome"] == "failed")
     assert check["name"] == "health"
@@ -181,18 +182,18 @@ def test_an_unwell_gpu_fails_validation_and_in_quarantine_the_others_go_on(
     proven = site.on_policy("apply")
     assert "RMA 4711" in json.dumps(proven["notes"])
     assert "kernel ran on 7 devices" in json.dumps(site.on_policy("validate")["checks"])
-    assert node13.run(features).stdout == "nvidia.com/gpu.count=7\n"
+    assert node.run(features).stdout == "nvidia.com/gpu.count=7\n"
     assert "RMA 4711" in site.run("facts").out
     site.run("health")
 
     # It ends by itself: the node's clock, not a command, brings the GPU back, and it has to prove itself.
     path = "/var/lib/gpustate/quarantine.json"
-    node13.run(f'sed -i \'s/"until": [0-9]*/"until": 1700000000/\' {path}')
+    node.run(f'sed -i \'s/"until": [0-9]*/"until": 1700000000/\' {path}')
     drift = site.on_policy("drift", code=2)
     assert changes(drift, "quarantine") == {"gpus"}
     assert "the quarantine has ended" in json.dumps(site.run("health", code=3).out)
     assert "the quarantine has ended" in json.dumps(site.on_policy("validate", code=3)["checks"])
-    node13.fault("remap-failure:3", on=False)
+    node.fault("remap-failure:3", on=False)
     site.on_policy("apply")
-    assert node13.run(features).stdout == "nvidia.com/gpu.count=8\n"
-    assert node13.run(f"ls {path}", check=False).stdout == ""
+    assert node.run(features).stdout == "nvidia.com/gpu.count=8\n"
+    assert node.run(f"ls {path}", check=False).stdout == ""

@@ -12,13 +12,14 @@ from typing import Any
 
 import commands
 import realgfd
+from labnodes import also_on_ubuntu
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
-    "mig": ("simulated node", "debian12"),
+    "mig": ("simulated node", "debian12", "ubuntu"),
 }
 
 POLICY = """
@@ -81,75 +82,76 @@ def mig_uuids(node: Node) -> set[str]:
     return set(re.findall(r"MIG-[0-9a-f-]{36}", node.run("nvidia-smi -L").stdout))
 
 
+@also_on_ubuntu("debian12")
 def test_divided_divided_otherwise_damaged_rebooted_and_taken_away(
-    lab: Lab, node12: Node, tmp_path: Path
+    home: Lab, node: Node, tmp_path: Path
 ) -> None:
-    gpustate("apply", lab, node12, tmp_path, '{"1g.10gb": 2, "3g.40gb": 1}')
-    first = places(node12)
+    gpustate("apply", home, node, tmp_path, '{"1g.10gb": 2, "3g.40gb": 1}')
+    first = places(node)
     assert len(first) == 3
-    assert len(mig_uuids(node12)) == 3
-    assert node12.run("nvidia-smi mig -i 1 -lgi", check=False).returncode == 6, "left alone"
-    names = node12.run("nvidia-ctk cdi list 2>/dev/null").stdout
-    assert mig_uuids(node12) <= set(re.findall(r"MIG-[0-9a-f-]{36}", names))
-    again = gpustate("apply", lab, node12, tmp_path, '{"1g.10gb": 2, "3g.40gb": 1}')
+    assert len(mig_uuids(node)) == 3
+    assert node.run("nvidia-smi mig -i 1 -lgi", check=False).returncode == 6, "left alone"
+    names = node.run("nvidia-ctk cdi list 2>/dev/null").stdout
+    assert mig_uuids(node) <= set(re.findall(r"MIG-[0-9a-f-]{36}", names))
+    again = gpustate("apply", home, node, tmp_path, '{"1g.10gb": 2, "3g.40gb": 1}')
     assert " changed=0 " in again["summary"]
 
     for strategy in ("none", "single", "mixed"):
         option = ("--mig-strategy", strategy)
         ran = commands.gpustate(
-            "labels", "-i", lab.inventory, "-l", node12.name, "-o", "json", *option, code=0
+            "labels", "-i", home.inventory, "-l", node.name, "-o", "json", *option, code=0
         )
-        assert ran.document["nodes"][0]["labels"] == realgfd.labels(node12, "=".join(option))
+        assert ran.document["nodes"][0]["labels"] == realgfd.labels(node, "=".join(option))
 
-    capabilities_lose_their_nodes_and_get_them_back(lab, node12, tmp_path)
+    capabilities_lose_their_nodes_and_get_them_back(home, node, tmp_path)
 
     # A job in the 3g, a known service in a 1g: the job's is kept, a 1g goes, the service is back.
-    threes = next(d for d in node12.run("nvidia-smi -L").stdout.splitlines() if "MIG 3g" in d)
+    threes = next(d for d in node.run("nvidia-smi -L").stdout.splitlines() if "MIG 3g" in d)
     uuid = re.findall(r"MIG-[0-9a-f-]{36}", threes)[0]
-    (node12.root / "etc/systemd/system/nvidia-dcgm.service").write_text(CLIENT)
-    node12.run(
+    (node.root / "etc/systemd/system/nvidia-dcgm.service").write_text(CLIENT)
+    node.run(
         f"systemctl daemon-reload; systemctl start nvidia-dcgm.service; "
         f"systemd-run -q -u job -E CUDA_VISIBLE_DEVICES={uuid} gpustate-lab-workload 0"
     )
     apps = "nvidia-smi --query-compute-apps=pid --format=csv,noheader | wc -l"
-    node12.run(f"timeout 60 sh -c 'until [ $({apps}) = 2 ]; do sleep 0.2; done'")
-    job = node12.run("systemctl show -p MainPID --value job.service").stdout.strip()
+    node.run(f"timeout 60 sh -c 'until [ $({apps}) = 2 ]; do sleep 0.2; done'")
+    job = node.run("systemctl show -p MainPID --value job.service").stdout.strip()
     service = "systemctl show -p MainPID --value nvidia-dcgm.service"
-    before = node12.run(service).stdout
-    refused = gpustate("apply", lab, node12, tmp_path, '{"7g.80gb": 1}', code=5)
+    before = node.run(service).stdout
+    refused = gpustate("apply", home, node, tmp_path, '{"7g.80gb": 1}', code=5)
     assert f"pid {job} (gpustate-lab-wo" in json.dumps(refused)
     assert "unit job.service" in json.dumps(refused)
-    assert places(node12) == first
-    gpustate("apply", lab, node12, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')
-    assert {one for one in first if one.startswith("3g")} < places(node12)
-    assert len(places(node12)) == 2
-    assert node12.run("systemctl show -p MainPID --value job.service").stdout.strip() == job
-    assert node12.run("systemctl is-active nvidia-dcgm.service").stdout == "active\n"
-    assert node12.run(service).stdout != before
-    node12.run("systemctl stop job.service nvidia-dcgm.service")
+    assert places(node) == first
+    gpustate("apply", home, node, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')
+    assert {one for one in first if one.startswith("3g")} < places(node)
+    assert len(places(node)) == 2
+    assert node.run("systemctl show -p MainPID --value job.service").stdout.strip() == job
+    assert node.run("systemctl is-active nvidia-dcgm.service").stdout == "active\n"
+    assert node.run(service).stdout != before
+    node.run("systemctl stop job.service nvidia-dcgm.service")
 
-    second = places(node12)
-    node12.run("nvidia-smi mig -i 0 -dci; nvidia-smi mig -i 0 -dgi")
-    gpustate("drift", lab, node12, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}', code=2)
-    gpustate("apply", lab, node12, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')
-    assert len(places(node12)) == len(second)
+    second = places(node)
+    node.run("nvidia-smi mig -i 0 -dci; nvidia-smi mig -i 0 -dgi")
+    gpustate("drift", home, node, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}', code=2)
+    gpustate("apply", home, node, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')
+    assert len(places(node)) == len(second)
 
-    kept = places(node12)
-    node12.reboot()
+    kept = places(node)
+    node.reboot()
     # systemd breaks a cycle by leaving one unit out, another one at every boot.
-    checked = node12.run("systemd-analyze verify default.target 2>&1", check=False).stdout
+    checked = node.run("systemd-analyze verify default.target 2>&1", check=False).stdout
     assert "cycle" not in checked
-    assert node12.run("systemctl is-active gpustate-mig.service").stdout == "active\n"
-    assert places(node12) == kept
+    assert node.run("systemctl is-active gpustate-mig.service").stdout == "active\n"
+    assert places(node) == kept
     assert (
         " changed=0 "
-        in gpustate("apply", lab, node12, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')["summary"]
+        in gpustate("apply", home, node, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')["summary"]
     )
 
-    gpustate("remove", lab, node12, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')
-    modes = node12.run("nvidia-smi --query-gpu=mig.mode.current --format=csv,noheader").stdout
+    gpustate("remove", home, node, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')
+    modes = node.run("nvidia-smi --query-gpu=mig.mode.current --format=csv,noheader").stdout
     assert set(modes.split()) == {"Disabled"}
-    left = node12.run(
+    left = node.run(
         "ls -d /var/lib/gpustate/mig /etc/systemd/system/gpustate-mig.service "
         "/etc/systemd/system/*.wants/gpustate-mig.service",
         check=False,

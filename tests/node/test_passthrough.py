@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import standins
 from commands import Ran, gpustate
-from labnodes import LabFactory
+from labnodes import LabFactory, also_on_ubuntu
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -21,9 +21,9 @@ from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
-    "kata": ("simulated node", "debian13"),
-    "vfio": ("simulated node", "debian13"),
-    "vgpu-guest": ("simulated node", "debian13"),
+    "kata": ("simulated node", "debian13", "ubuntu"),
+    "vfio": ("simulated node", "debian13", "ubuntu"),
+    "vgpu-guest": ("simulated node", "debian13", "ubuntu"),
 }
 
 POLICY = """
@@ -98,8 +98,8 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def small(lab_factory: LabFactory) -> Lab:
-    return lab_factory(LabSpec(nodes=1, images=("debian13",), gpus=("2xH100",)))
+def small(lab_factory: LabFactory, image: str) -> Lab:
+    return lab_factory(LabSpec(nodes=1, images=(image,), gpus=("2xH100",)))
 
 
 @pytest.fixture
@@ -109,6 +109,7 @@ def fresh(small: Lab) -> Node:
     return node
 
 
+@also_on_ubuntu("debian13")
 def test_a_gpu_is_handed_over_at_boot_and_comes_back(
     small: Lab, fresh: Node, tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_gpu_is_handed_over_at_boot_and_comes_back(
     assert site.drivers()[first] == ""
 
 
+@also_on_ubuntu("debian13")
 def test_a_host_for_kata_gets_its_arguments_and_loses_them(
     small: Lab, fresh: Node, tmp_path: Path
 ) -> None:
@@ -178,6 +180,7 @@ def test_a_host_for_kata_gets_its_arguments_and_loses_them(
     assert site.tell("cat /boot/grub/grub.cfg") == menu
 
 
+@also_on_ubuntu("debian13")
 def test_a_machine_is_licensed_and_the_token_shows_nowhere(
     small: Lab, fresh: Node, tmp_path: Path
 ) -> None:

@@ -9,14 +9,15 @@ import tomllib
 from pathlib import Path
 
 import commands
+from labnodes import also_on_ubuntu
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
-    "container-toolkit": ("simulated node", "debian12", "debian13"),
-    "cdi": ("simulated node", "debian12", "debian13"),
+    "container-toolkit": ("simulated node", "debian12", "debian13", "ubuntu"),
+    "cdi": ("simulated node", "debian12", "debian13", "ubuntu"),
 }
 
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
@@ -89,130 +90,133 @@ def state_of(node: Node, unit: str) -> str:
     return node.run(f"systemctl is-enabled {unit} 2>/dev/null", check=False).stdout.strip()
 
 
+@also_on_ubuntu("debian12")
 def test_the_toolkit_and_cdi_from_nothing_through_an_upgrade_and_away_again(
-    lab: Lab, node12: Node, tmp_path: Path
+    home: Lab, node: Node, tmp_path: Path
 ) -> None:
-    node12.run(["mkdir", "-p", str(Path(CONFIG).parent)])
-    node12.run(["sh", "-c", f'printf %s "$1" >{CONFIG}', "-", MINE])
+    node.run(["mkdir", "-p", str(Path(CONFIG).parent)])
+    node.run(["sh", "-c", f'printf %s "$1" >{CONFIG}', "-", MINE])
 
     # What a person has to move away is said, and keeps only what depends on it from being done.
-    node12.run("touch /run/cdi")
-    assert " refused=1 " in gpustate("apply", lab, node12, tmp_path, "1.17.8", code=5)
-    assert versions(node12) == dict.fromkeys(PACKAGES, "1.17.8-1")
-    node12.run("rm /run/cdi")
+    node.run("touch /run/cdi")
+    assert " refused=1 " in gpustate("apply", home, node, tmp_path, "1.17.8", code=5)
+    assert versions(node) == dict.fromkeys(PACKAGES, "1.17.8-1")
+    node.run("rm /run/cdi")
 
-    gpustate("apply", lab, node12, tmp_path, "1.17.8")
-    assert versions(node12) == dict.fromkeys(PACKAGES, "1.17.8-1")
-    assert held(node12) == PACKAGES
+    gpustate("apply", home, node, tmp_path, "1.17.8")
+    assert versions(node) == dict.fromkeys(PACKAGES, "1.17.8-1")
+    assert held(node) == PACKAGES
     # Values stay and comments go: the package's own script writes the whole file again.
-    config = tomllib.loads(node12.run(["cat", CONFIG]).stdout)
+    config = tomllib.loads(node.run(["cat", CONFIG]).stdout)
     assert config == {
         "disable-require": False,
         "nvidia-container-cli": {"load-kmods": True},
         "nvidia-container-runtime": {"mode": "cdi"},
     }
-    assert {f"nvidia.com/gpu={n}" for n in (*range(8), "all")} <= devices(node12)
-    assert state_of(node12, "gpustate-cdi-refresh.service") == "enabled"
+    assert {f"nvidia.com/gpu={n}" for n in (*range(8), "all")} <= devices(node)
+    assert state_of(node, "gpustate-cdi-refresh.service") == "enabled"
 
-    node12.reboot()
-    assert {f"nvidia.com/gpu={n}" for n in range(8)} <= devices(node12), (
-        "tmpfs is empty after a boot"
-    )
-    assert " changed=0 " in gpustate("apply", lab, node12, tmp_path, "1.17.8")
+    node.reboot()
+    assert {f"nvidia.com/gpu={n}" for n in range(8)} <= devices(node), "tmpfs is empty after a boot"
+    assert " changed=0 " in gpustate("apply", home, node, tmp_path, "1.17.8")
 
-    gpustate("apply", lab, node12, tmp_path, "1.18.2")
-    assert versions(node12) == dict.fromkeys(PACKAGES, "1.18.2-1")
-    assert state_of(node12, "nvidia-cdi-refresh.service") == "enabled"
-    assert state_of(node12, "gpustate-cdi-refresh.service") in ("", "not-found")
+    gpustate("apply", home, node, tmp_path, "1.18.2")
+    assert versions(node) == dict.fromkeys(PACKAGES, "1.18.2-1")
+    assert state_of(node, "nvidia-cdi-refresh.service") == "enabled"
+    assert state_of(node, "gpustate-cdi-refresh.service") in ("", "not-found")
 
-    gpustate("remove", lab, node12, tmp_path, "1.18.2")
-    assert versions(node12) == {}
-    assert node12.run(["cat", CONFIG]).stdout == MINE
-    assert node12.run(f"ls {SPEC}", check=False).stdout == ""
+    gpustate("remove", home, node, tmp_path, "1.18.2")
+    assert versions(node) == {}
+    assert node.run(["cat", CONFIG]).stdout == MINE
+    assert node.run(f"ls {SPEC}", check=False).stdout == ""
 
 
+@also_on_ubuntu("debian13")
 def test_a_stale_specification_and_a_copy_in_etc_are_put_right(
-    lab: Lab, node13: Node, tmp_path: Path
+    home: Lab, node: Node, tmp_path: Path
 ) -> None:
-    gpustate("apply", lab, node13, tmp_path, "1.18.2")
-    node13.run(
+    gpustate("apply", home, node, tmp_path, "1.18.2")
+    node.run(
         f"mkdir -p /etc/cdi; cp {SPEC} /etc/cdi/nvidia.yaml; cp {SPEC} /run/good; "
         f"sed -i 's/libcuda.so.580[0-9.]*/libcuda.so.550.54.15/' {SPEC}"
     )
     stamp = "stat -c %y:%i /run/cdi/nvidia.yaml /etc/nvidia-container-runtime/config.toml"
-    assert " changed=1 " in gpustate("apply", lab, node13, tmp_path, "1.18.2")
-    assert "550.54.15" not in node13.run(["cat", SPEC]).stdout
-    assert node13.run("ls -A /etc/cdi").stdout == ""
+    assert " changed=1 " in gpustate("apply", home, node, tmp_path, "1.18.2")
+    assert "550.54.15" not in node.run(["cat", SPEC]).stdout
+    assert node.run("ls -A /etc/cdi").stdout == ""
 
-    before = node13.run(stamp).stdout
-    assert " changed=0 " in gpustate("apply", lab, node13, tmp_path, "1.18.2")
-    assert node13.run(stamp).stdout == before
+    before = node.run(stamp).stdout
+    assert " changed=0 " in gpustate("apply", home, node, tmp_path, "1.18.2")
+    assert node.run(stamp).stdout == before
 
 
+@also_on_ubuntu("debian13")
 def test_files_that_users_cannot_read_are_named_and_made_readable(
-    lab: Lab, node13: Node, tmp_path: Path
+    home: Lab, node: Node, tmp_path: Path
 ) -> None:
-    gpustate("apply", lab, node13, tmp_path, "1.18.2")
-    folder, before = SPEC.rpartition("/")[0], node13.run(["cat", CONFIG]).stdout
-    node13.run(f"chmod 600 {CONFIG} {SPEC} /dev/nvidiactl; chmod 700 {folder}")
-    found = commands.gpustate("explain", node13.name, "-i", lab.inventory, "-o", "json")
-    warnings = str(found.node(node13.name)["warnings"])
+    gpustate("apply", home, node, tmp_path, "1.18.2")
+    folder, before = SPEC.rpartition("/")[0], node.run(["cat", CONFIG]).stdout
+    node.run(f"chmod 600 {CONFIG} {SPEC} /dev/nvidiactl; chmod 700 {folder}")
+    found = commands.gpustate("explain", node.name, "-i", home.inventory, "-o", "json")
+    warnings = str(found.node(node.name)["warnings"])
     for path in (CONFIG, SPEC, folder, "/dev/nvidiactl"):
         assert f"{path} has mode 0" in warnings
-    gpustate("drift", lab, node13, tmp_path, "1.18.2", code=2)
-    gpustate("apply", lab, node13, tmp_path, "1.18.2")
-    modes = node13.run(f"stat -L -c '%a %u:%g' {CONFIG} {SPEC} {folder}").stdout.splitlines()
+    gpustate("drift", home, node, tmp_path, "1.18.2", code=2)
+    gpustate("apply", home, node, tmp_path, "1.18.2")
+    modes = node.run(f"stat -L -c '%a %u:%g' {CONFIG} {SPEC} {folder}").stdout.splitlines()
     assert modes == ["644 0:0", "644 0:0", "755 0:0"]
-    assert node13.run(["cat", CONFIG]).stdout == before
-    gpustate("drift", lab, node13, tmp_path, "1.18.2")
+    assert node.run(["cat", CONFIG]).stdout == before
+    gpustate("drift", home, node, tmp_path, "1.18.2")
 
 
+@also_on_ubuntu("debian13")
 def test_a_toolkit_upgraded_behind_our_back_is_brought_back_into_lockstep(
-    lab: Lab, node13: Node, tmp_path: Path
+    home: Lab, node: Node, tmp_path: Path
 ) -> None:
-    gpustate("apply", lab, node13, tmp_path, "1.17.8")
-    node13.run("apt-get install -y -q --allow-change-held-packages libnvidia-container1=1.18.2-1")
-    assert len(set(versions(node13).values())) == 2
-    gpustate("apply", lab, node13, tmp_path, "1.17.8")
-    assert versions(node13) == dict.fromkeys(PACKAGES, "1.17.8-1")
-    assert held(node13) == PACKAGES
+    gpustate("apply", home, node, tmp_path, "1.17.8")
+    node.run("apt-get install -y -q --allow-change-held-packages libnvidia-container1=1.18.2-1")
+    assert len(set(versions(node).values())) == 2
+    gpustate("apply", home, node, tmp_path, "1.17.8")
+    assert versions(node) == dict.fromkeys(PACKAGES, "1.17.8-1")
+    assert held(node) == PACKAGES
 
 
+@also_on_ubuntu("debian13")
 def test_a_gpu_in_quarantine_is_not_in_the_specification_until_its_end(
-    lab: Lab, node13: Node, tmp_path: Path
+    home: Lab, node: Node, tmp_path: Path
 ) -> None:
     def apply(more: str) -> str:
         policy = tmp_path / "held.py"
         policy.write_text(POLICY.format(version="1.18.2", states="driver, *toolkit") + more)
-        target = ["-i", lab.inventory, "-l", node13.name, "-o", "json", "--yes"]
+        target = ["-i", home.inventory, "-l", node.name, "-o", "json", "--yes"]
         ran = commands.gpustate("apply", policy, *target, code=0, timeout=500)
         return str(ran.document["summary"])
 
     def missing() -> set[str]:
-        return {f"nvidia.com/gpu={n}" for n in (*range(8), *uuids, "all")} - devices(node13)
+        return {f"nvidia.com/gpu={n}" for n in (*range(8), *uuids, "all")} - devices(node)
 
     apply("")
-    uuids = node13.run("nvidia-smi --query-gpu=uuid --format=csv,noheader").stdout.split()
+    uuids = node.run("nvidia-smi --query-gpu=uuid --format=csv,noheader").stdout.split()
     gone = {"nvidia.com/gpu=3", f"nvidia.com/gpu={uuids[3]}"}
     assert missing() == set()
 
     assert " changed=1 " in apply(HELD.replace("@GPU@", uuids[3]))
     assert missing() == gone
-    text = node13.run(["cat", SPEC]).stdout
+    text = node.run(["cat", SPEC]).stdout
     assert "/dev/nvidia3" not in text
     assert text.count("/dev/nvidia2") == 3, "index, UUID, all"
     assert " changed=0 " in apply(HELD.replace("@GPU@", uuids[3]))
-    node13.run("systemctl restart nvidia-cdi-refresh.service")
+    node.run("systemctl restart nvidia-cdi-refresh.service")
     assert missing() == gone
-    node13.reboot()
+    node.reboot()
     assert missing() == gone
     assert " changed=0 " in apply(HELD.replace("@GPU@", uuids[3]))
 
     # Its end passes: the next boot counts it again, and the next apply has nothing left to write but files of ours.
-    node13.run('sed -i \'s/"until": [0-9]*/"until": 1000/\' /var/lib/gpustate/quarantine.json')
-    node13.run("systemctl restart nvidia-cdi-refresh.service")
+    node.run('sed -i \'s/"until": [0-9]*/"until": 1000/\' /var/lib/gpustate/quarantine.json')
+    node.run("systemctl restart nvidia-cdi-refresh.service")
     assert missing() == set()
     apply("")
     left = "ls -d /var/lib/gpustate/cdi /etc/systemd/system/nvidia-cdi-refresh.service.d"
-    assert node13.run(left, check=False).stdout == ""
+    assert node.run(left, check=False).stdout == ""
     assert " changed=0 " in apply("")

@@ -12,6 +12,7 @@ nothing was left to do: then it is the node that moved.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from typing import Any
 
 import declarations
 import pytest
+import yaml
 
 APPLIED, SETTLED, DAMAGED, MENDED, REMOVED = PARTS = (
     "applied",
@@ -86,6 +88,8 @@ class Cycles:
 
 
 CYCLES = Cycles()
+#: The same of nodes that answer as Ubuntu; all parts are seen with ``--proof``.
+ON_UBUNTU = Cycles()
 
 
 def heard(words: Iterable[object], out: str) -> None:
@@ -103,13 +107,26 @@ def heard(words: Iterable[object], out: str) -> None:
         if filled.exists():
             disk = f"{inventory} {filled.stat().st_mtime_ns}"
             for row in node.get("states", ()):
-                CYCLES.note(said[0], policy, disk, node["name"], row["state"], row["outcome"])
+                note = (said[0], policy, disk, node["name"], row["state"], row["outcome"])
+                CYCLES.note(*note)
+                if is_ubuntu(inventory, node["name"]):
+                    ON_UBUNTU.note(*note)
+
+
+@functools.cache
+def is_ubuntu(inventory: Path, name: str) -> bool:
+    """The node has an image of Ubuntu."""
+    groups = yaml.safe_load(inventory.read_text("utf-8"))["all"]["children"]
+    return any(group.startswith("ubuntu") and name in groups[group]["hosts"] for group in groups)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A process of several hands over what it saw; the whole suite must have seen everything."""
     if (output := getattr(session.config, "workeroutput", None)) is not None:
-        output["cycles"] = {state: sorted(parts) for state, parts in CYCLES.seen.items()}
+        output["cycles"] = [
+            {state: sorted(parts) for state, parts in cycles.seen.items()}
+            for cycles in (CYCLES, ON_UBUNTU)
+        ]
     elif _whole(session.config) and _missing() and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -117,8 +134,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Add what a process saw."""
-    for state, parts in getattr(node, "workeroutput", {}).get("cycles", {}).items():
-        CYCLES.seen.setdefault(state, set()).update(parts)
+    output = getattr(node, "workeroutput", {}).get("cycles", ({}, {}))
+    for cycles, seen in zip((CYCLES, ON_UBUNTU), output, strict=True):
+        for state, parts in seen.items():
+            cycles.seen.setdefault(state, set()).update(parts)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -131,6 +150,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.line(f"{whole} of {len(CYCLES.seen)} states: {', '.join(PARTS)}")
     for state, parts in (_missing() if _whole(terminalreporter.config) else missing).items():
         terminalreporter.line(f"{state}: not seen: {', '.join(parts)}")
+    missing = ON_UBUNTU.missing(ON_UBUNTU.seen)
+    whole = len(ON_UBUNTU.seen) - len(missing)
+    terminalreporter.line(f"on Ubuntu: {whole} of {len(ON_UBUNTU.seen)} states")
+    for state, parts in missing.items() if terminalreporter.config.option.proof else ():
+        terminalreporter.line(f"on Ubuntu: {state}: not seen: {', '.join(parts)}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -11,6 +11,7 @@ maker.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import re
@@ -27,10 +28,42 @@ from gpustate_lab.spec import LabSpec
 
 LabFactory = Callable[[LabSpec], Lab]
 
+#: Images that answer as Ubuntu: the first runs every test of :func:`also_on_ubuntu`, the others a share.
+UBUNTU = ("ubuntu2404", "ubuntu2204", "ubuntu2604")
+
+
+def also_on_ubuntu(own: str, variant: str = "") -> pytest.MarkDecorator:
+    """The ``image`` of a test: its own, and Ubuntu's by share (:mod:`shares`).
+
+    Args:
+        own: always runs it.
+        variant: end of the images' names.
+    """
+    ubuntu = [
+        pytest.param(f"{image}{variant}", marks=pytest.mark.ubuntu(image == UBUNTU[0]))
+        for image in UBUNTU
+    ]
+    return pytest.mark.parametrize("image", [own + variant, *ubuntu], scope="module")
+
+
 _numbers = itertools.count()
 #: systemd, dbus, logind and containerd of a node take eight of the kernel's 128; labs of several
 #: processes stand side by side.
 INOTIFY, INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances"), 1024
+
+
+def vendor_revision(image: str) -> str:
+    """End of the versions of NVIDIA's driver packages for an image, up to the branch 580."""
+    return "-0ubuntu1" if image.startswith("ubuntu") else "-1"
+
+
+def install_extra_modules(node: Node) -> None:
+    """Ubuntu has nouveau and InfiniBand's modules in a package that is not installed by default."""
+    node.run(
+        'apt-get -q update; for i in /boot/vmlinuz-*; do n="$n linux-modules-extra-${i#/boot/vmlinuz-}"; done; '
+        "DEBIAN_FRONTEND=noninteractive apt-get install -y -q $n",
+        timeout_s=240,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -86,6 +119,33 @@ def lab(lab_machine: None) -> Iterator[Lab]:
     """The shared lab: gpu1 with Debian 12, gpu2 with Debian 13, eight H100 each."""
     with _labs() as make:
         yield make(LabSpec(nodes=2, images=("debian12", "debian13"), gpus=("8xH100",)))
+
+
+@pytest.fixture(scope="session")
+def ubuntu_lab(lab_machine: None) -> Iterator[Callable[[str], Lab]]:
+    """One node with eight H100 for each image of Ubuntu that is asked for."""
+    with _labs() as make:
+        yield functools.cache(
+            lambda image: make(LabSpec(nodes=1, images=(image,), gpus=("8xH100",)))
+        )
+
+
+@pytest.fixture
+def home(image: str, request: pytest.FixtureRequest) -> Lab:
+    """A shared lab with a node of the image; see :func:`also_on_ubuntu`."""
+    if image.startswith("ubuntu"):
+        make: Callable[[str], Lab] = request.getfixturevalue("ubuntu_lab")
+        return make(image)
+    found: Lab = request.getfixturevalue("lab")
+    return found
+
+
+@pytest.fixture
+def node(home: Lab, image: str) -> Node:
+    """The node of the image as it was at first."""
+    found = home.node("gpu2" if image == "debian13" else "gpu1")
+    found.reset()
+    return found
 
 
 @pytest.fixture

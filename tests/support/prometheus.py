@@ -64,6 +64,7 @@ class Prometheus:
 
     def wait_for(self, *names: str) -> None:
         """Wait until these alerts and no others fire or are pending."""
+        alerts: list[dict[str, Any]] = []
         for _ in range(200):
             with urllib.request.urlopen(f"{self.url}/api/v1/alerts", timeout=5) as response:
                 alerts = json.load(response)["data"]["alerts"]

@@ -41,11 +41,15 @@ BY_TURNS = frozenset(
         "test_rollout_points_slurm.py",
         "test_rollout_rights.py",
         "test_runtime_configurations.py",
+        "test_soak_alerts.py",
         "test_support_bundle.py",
         "test_ubuntu.py",
     }
 )
 TURNS = 2
+#: Tests on Ubuntu's images (marked ``ubuntu``) that a run takes; with ``--proof`` all on the first image, and so
+#: many on the others.
+ON_UBUNTU, ON_OTHER_UBUNTU = 2, 6
 _everything = False
 
 
@@ -69,8 +73,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ]
         config.hook.pytest_deselected(items=later)
         items[:] = [item for item in items if item not in set(later)]
+    later = _not_on_ubuntu(items)
+    config.hook.pytest_deselected(items=later)
+    items[:] = [item for item in items if item not in set(later)]
     if hasattr(config, "workerinput"):
         items.sort(key=_turn)
+
+
+def _not_on_ubuntu(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests on Ubuntu's images that this run leaves out."""
+    points: dict[str, pytest.Item] = {}
+    for item in items:
+        marker = item.get_closest_marker("ubuntu")
+        if marker is not None and not (_everything and marker.args[0]):
+            points[f"{item.path.name}::{item.name}"] = item
+    if not points:
+        return []
+    most = ON_OTHER_UBUNTU if _everything else ON_UBUNTU
+    taken = set(share("tests on Ubuntu", sorted(points), most=most, always=True))
+    return [item for name, item in points.items() if name not in taken]
 
 
 def _taken(items: list[pytest.Item]) -> frozenset[str]:

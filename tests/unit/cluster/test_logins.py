@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from apigate import Gate
@@ -283,11 +283,16 @@ class Answers(BaseHTTPRequestHandler):
     """Who asks, by certificate and headers; refuses the name ``old``."""
 
     protocol_version = "HTTP/1.1"
+    seen: ClassVar[list[tuple[str, str | None, list[str] | None]]] = []
 
     def do_GET(self) -> None:
         subject = self.connection.getpeercert()["subject"]  # type: ignore[attr-defined]
         name = subject[0][0][1]
-        self.server.seen.append((name, self.headers.get("Impersonate-User"), self.headers.get_all("Impersonate-Group")))  # type: ignore[attr-defined]  # fmt: skip
+        user, groups = (
+            self.headers.get("Impersonate-User"),
+            self.headers.get_all("Impersonate-Group"),
+        )
+        self.seen.append((name, user, groups))
         refused = {"kind": "Status", "message": "Unauthorized", "code": 401}
         text = json.dumps(refused if name == "old" else {"items": [], "metadata": {}}).encode()
         self.send_response(401 if name == "old" else 200)
@@ -308,8 +313,9 @@ def test_certificates_of_a_program_are_used_and_replaced(site: Site) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(site.folder / "ca"))
     context.load_cert_chain(site.folder / "cert", site.folder / "key")
     context.verify_mode = ssl.CERT_REQUIRED
+    seen = Answers.seen
+    seen.clear()
     server = HTTPServer(("127.0.0.1", 0), Answers)
-    server.seen = []  # type: ignore[attr-defined]
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
@@ -328,9 +334,7 @@ def test_certificates_of_a_program_are_used_and_replaced(site: Site) -> None:
         certificate, key = authority.issue("new")
         site.prints(clientCertificateData=certificate, clientKeyData=key)
         assert api.nodes() == []
-        assert server.seen == [
-            (name, "ops", ["gpu", "night"]) for name in ("old", "old", "old", "new")
-        ]  # type: ignore[attr-defined]
+        assert seen == [(name, "ops", ["gpu", "night"]) for name in ("old", "old", "old", "new")]
     finally:
         server.shutdown()
         thread.join()

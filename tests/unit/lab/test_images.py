@@ -73,6 +73,6 @@ def test_no_script_names_a_mirror() -> None:
     assert set(texts) >= {
         "base.sh",
         "layer.sh",
-        *filter(None, (r.script for r in images.IMAGES.values())),
+        *(script for recipe in images.IMAGES.values() for script in recipe.scripts),
     }
     assert [name for name, text in texts.items() if "http://" in text or "https://" in text] == []

@@ -17,7 +17,7 @@ from gpustate_lab.sim.signing import ModuleSigner
 
 RUNNING = "6.1.0-9-lab"
 RELEASE = ubuntu_packages.RELEASES["ubuntu2404"]
-ARCHIVE, VENDOR, VENDOR_BY_BRANCH = driverschemes.of("ubuntu")
+ARCHIVE, VENDOR, VENDOR_BY_BRANCH, DESKTOP = driverschemes.of("ubuntu")
 
 
 @pytest.fixture(scope="module")
