@@ -64,6 +64,7 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
             stop=stop,
             context=context("rollback", run, options),
         )
+    pace = planned.document["policy"].get("pace", ())
     if not options["yes"]:
         reports.show_plan(
             planned.document, "text", diff=options["diff"], whole=False, verb="rollback"
@@ -72,7 +73,7 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
             click.echo(planned.summary)
             common.finish(planned.exit_code)
             return
-        confirm("rollback", planned.document, options, ())
+        confirm("rollback", planned.document, options, pace)
     serial = common.serial(options["serial"])
     about = run_of(
         fleet.new_run_id(),
@@ -81,7 +82,7 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
         context("rollback", run, options),
         reason=options.get("reason") or "",
         nodes=len(inventory.nodes),
-        waves=watching.wave_sizes(serial, (), inventory, str(options.get("canary") or "")),
+        waves=watching.wave_sizes(serial, pace, inventory, str(options.get("canary") or "")),
         plan=str(planned.document["id"]),
     )
     carry_out(
