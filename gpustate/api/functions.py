@@ -87,11 +87,11 @@ def plan(
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
     effective = inputs.policy.with_ensure("absent") if remove else inputs.policy
-    with schedulers.access(inputs.inventory.nodes) as access:
+    with schedulers.access(inputs.inventory) as access:
         inputs, labelled = _with_labels(inputs, effective, None if remove else access)
         effective = labelled.policy
         with schedulers.maintenance(
-            inputs.inventory.nodes, effective.drain, access=access
+            inputs.inventory, effective.drain, access=access
         ) as maintenance:
             result, sizes = _probe(
                 inputs,
@@ -148,7 +148,7 @@ def drift(
         GpustateError: policy, inventory, lock file or rules are invalid; no node was reached.
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
-    with schedulers.access(inputs.inventory.nodes) as access:
+    with schedulers.access(inputs.inventory) as access:
         inputs, labelled = _with_labels(inputs, inputs.policy, access)
         result, _ = _probe(
             inputs, labelled, forks, False, False, (), events, stop, forecast=False, run=run
@@ -185,6 +185,7 @@ def apply(
     soak_alerts: str = "",
     window: str = "",
     spread: str = "",
+    soak_pods: bool = False,
     reason: str = "",
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
@@ -209,7 +210,7 @@ def apply(
         max_failures: no further node is begun once so many failed; 0: see ``serial``.
         rollback_on_failure: a node whose change failed goes back to before the run; where that ends the run,
             the other nodes of its wave that were changed go back, too.
-        canary, soak, soak_alerts, window, spread: see :class:`gpustate.rollout.strategy.Strategy`.
+        canary, soak, soak_alerts, window, spread, soak_pods: see :class:`gpustate.rollout.strategy.Strategy`.
         reason: a ticket or reason, for the nodes' leases and the records of the run.
         schedulers: how the nodes' schedulers are reached and workloads leave.
         started: called with the id of the run once everything is checked, before the first node is reached.
@@ -235,7 +236,7 @@ def apply(
         targets = saved.only_planned(nodes_of(nodes, limit, exclude), document, name)
         effective = saved.as_locked(effective, targets, document, name)
         inputs = _Inputs(effective, targets, name, None, targets.notes)
-    with schedulers.access(inputs.inventory.nodes, read=True) as access:
+    with schedulers.access(inputs.inventory, read=True) as access:
         inputs, labelled = _with_labels(inputs, effective, None if remove else access)
         effective = labelled.policy
         request = run_request(
@@ -264,6 +265,7 @@ def apply(
             soak_alerts,
             window,
             spread,
+            soak_pods,
         )
         result = roll_out(request, strategy, schedulers, events, stop, started, access, labelled)
     outcome = documents.result_document(

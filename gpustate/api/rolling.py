@@ -52,8 +52,9 @@ def roll_out(
     """
     gate, person = Gate(), fleet.controller().name
     with schedulers.maintenance(
-        request.inventory.nodes,
+        request.inventory,
         request.policy.drain,
+        drains=request.drains,
         access=access,
         mig=labelled.mig if labelled is not None else None,
         run=request.run,
@@ -65,7 +66,10 @@ def roll_out(
         scheduled = maintenance if isinstance(maintenance, ScheduledMaintenance) else None
         labels = {"labels": scheduled.labels} if scheduled else {}
         rollout = strategy.rollout(request.inventory, request.forks, time.time(), **labels)
-        check = soak_check(request, stop, strategy.soak_alerts) if rollout.soak_s else no_check
+        pods = schedulers.kubeconfig if strategy.soak_pods else None
+        check: Check = no_check
+        if rollout.soak_s:
+            check = soak_check(request, stop, strategy.soak_alerts, pods)
 
         def say(text: str) -> None:
             events(Event("", "rollout", text))
@@ -110,17 +114,24 @@ def validation(policy: Policy) -> Policy | None:
     return policy.but(*forced) if forced else None
 
 
-def soak_check(request: fleet.Request, stop: Callable[[], bool], alerts_url: str = "") -> Check:
+def soak_check(
+    request: fleet.Request,
+    stop: Callable[[], bool],
+    alerts_url: str = "",
+    pods: str | None = None,
+) -> Check:
     """Checks nodes of a request again: its validator, what the kernel log and NVML say of their GPUs, and alerts.
 
     Args:
         request, stop: of the run.
         alerts_url: URL of Alertmanager or Prometheus; empty: the inventory's variable counts.
+        pods: run a pod with a GPU at the end, with this kubeconfig; empty: the inventory's variable counts; ``None``: none.
 
     Raises:
-        GpustateError: a URL is invalid, or alerts cannot be read.
+        GpustateError: a URL or a kubeconfig is invalid, or alerts cannot be read.
     """
     policy = validation(request.policy)
+    run_pods = _pods_of(request, pods, stop) if pods is not None else None
     watched = _alerts_of(request.inventory.nodes, alerts_url)
 
     def check(ages: Mapping[str, Ages], last: bool) -> Mapping[str, str]:
@@ -156,9 +167,31 @@ def soak_check(request: fleet.Request, stop: Callable[[], bool], alerts_url: str
             if error is not None or found:
                 bad[node.name] = str(error or found)
         rest = [node for node in rest if node.name not in bad]
-        return {**bad, **(watched(rest, ages, last) if watched else {})}
+        bad |= watched(rest, ages, last) if watched else {}
+        if last and run_pods is not None:
+            bad |= run_pods([node for node in rest if node.name not in bad])
+        return bad
 
     return check
+
+
+def _pods_of(
+    request: fleet.Request, kubeconfig: str, stop: Callable[[], bool]
+) -> Callable[[Sequence[InventoryNode]], dict[str, str]]:
+    """Runs a pod with a GPU on some nodes; what failed, by node.
+
+    Raises:
+        UsageError: a kubeconfig cannot be used.
+    """
+    from gpustate.validation import pods
+
+    apis = pods.connect_all(request.inventory.nodes, kubeconfig)
+
+    def run(nodes: Sequence[InventoryNode]) -> dict[str, str]:
+        found = pods.run(pods.Request(nodes, apis, kubeconfig, request.forks), stop)
+        return {name: f"pod: {one.evidence}" for name, one in found.items() if one.failed}
+
+    return run
 
 
 def _alerts_of(

@@ -58,6 +58,7 @@ class Strategy:
         window: maintenance windows outside of which no node begins; empty: none but the nodes' own.
         spread: inventory variable, or label of Nodes, with the rack of a node. At most one node of a rack is at work
             at a time. Empty: racks do not matter.
+        soak_pods: at the end of the soak time run a pod with a GPU on each Node that was changed.
     """
 
     serial: tuple[str, ...] = ()
@@ -67,6 +68,7 @@ class Strategy:
     soak_alerts: str = ""
     window: str = ""
     spread: str = ""
+    soak_pods: bool = False
 
     @property
     def watched(self) -> bool:
@@ -92,6 +94,8 @@ class Strategy:
         soak_s = seconds(self.soak, "--soak") if self.soak else 0.0
         if self.soak_alerts and not soak_s:
             raise UsageError("--soak-alerts without --soak", fix="add for example --soak 30m")
+        if self.soak_pods and not soak_s:
+            raise UsageError("--soak-pods without --soak", fix="add for example --soak 30m")
         fleet.batch_sizes(self.serial, len(nodes))
         several = bool(self.serial or self.canary)
         canaries = (

@@ -10,14 +10,18 @@ import pytest
 from filestates import First, here
 
 from gpustate.api import rolling
-from gpustate.core.inventory import Inventory
+from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.node import Node
 from gpustate.core.policy import Policy
 from gpustate.core.queries import CommandResult, Query
+from gpustate.diagnosis.chain import FAILED, Check
 from gpustate.engine import fleet
+from gpustate.errors import UsageError
 from gpustate.formats.nvml_report import Gpu, GpuHealth, NvmlFacts
 from gpustate.probes.gpu_facts import GpuFacts
+from gpustate.rollout.strategy import Strategy
 from gpustate.rollout.waves import Ages
+from gpustate.validation import pods
 
 GPU = Gpu(0, "GPU-0", "0000:1b:00.0", name="H100", health=GpuHealth(recovery_action=0))
 XID_79 = "xid=[ 900.5] NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."
@@ -86,3 +90,29 @@ def test_the_validator_of_the_policy_runs_again(
     found = rolling.soak_check(request, lambda: False)({node.name: Ages(10.0, 5.0)}, False)
     assert list(found) == [node.name] * len(bad)
     assert not (tmp_path / "other").exists(), "nothing but the validator runs"
+
+
+@pytest.mark.parametrize(("last", "ran"), [(False, []), (True, ["here"])])
+def test_a_pod_runs_at_the_end_of_the_soak_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, last: bool, ran: list[str]
+) -> None:
+    tested: list[str] = []
+
+    def run(request: pods.Request, stop: object) -> dict[str, Check]:
+        tested.extend(node.name for node in request.nodes)
+        return {node.name: Check("pod", FAILED, "the pod timed out") for node in request.nodes}
+
+    monkeypatch.setattr(pods, "run", run)
+    monkeypatch.setattr(rolling, "gpu_failures", lambda node, since: "")
+    node = here(tmp_path / "state")
+    request = fleet.Request(Policy(), Inventory("test", (node,)), run="r1")
+    check = rolling.soak_check(request, lambda: False, pods="")
+    found = check({node.name: Ages(10.0, 5.0)}, last)
+    assert tested == ran
+    assert found == dict.fromkeys(ran, "pod: the pod timed out")
+
+
+def test_pods_without_a_soak_time_are_refused() -> None:
+    node = InventoryNode("a")
+    with pytest.raises(UsageError, match="--soak-pods without --soak"):
+        Strategy(soak_pods=True).rollout(Inventory("t", (node,)), 1, 0.0)

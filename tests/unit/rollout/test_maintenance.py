@@ -150,6 +150,29 @@ def test_a_node_that_someone_else_cordoned_meanwhile_is_drained_again() -> None:
     assert scheduler.calls[-2:] == ["note changing", "drain gpu"]
 
 
+def test_the_drain_of_a_node_may_be_another_than_that_of_the_others() -> None:
+    seen: list[DrainPolicy] = []
+
+    class Watching(FakeScheduler):
+        def drain(
+            self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+        ) -> None:
+            seen.append(policy)
+
+    own = DrainPolicy(wait_selector="app=train", wait_timeout_s=60.0)
+    scheduler = Watching()
+    for policies in ({"gpu1": own}, {"gpu2": own}):
+        found = ScheduledMaintenance(
+            lambda node, kind: scheduler if kind == "Kubernetes" else None,
+            "r2",
+            "ann@ops1",
+            DrainPolicy(),
+            policies=policies,
+        )
+        found.begin(subject(), said, never)
+    assert seen == [own, DrainPolicy()]
+
+
 def test_a_failed_change_keeps_the_node_held_with_the_reason() -> None:
     scheduler = FakeScheduler()
     found = maintenance(Kubernetes=scheduler)
