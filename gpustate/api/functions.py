@@ -87,11 +87,11 @@ def plan(
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
     effective = inputs.policy.with_ensure("absent") if remove else inputs.policy
-    with schedulers.access(inputs.inventory.nodes) as access:
+    with schedulers.access(inputs.inventory) as access:
         inputs, labelled = _with_labels(inputs, effective, None if remove else access)
         effective = labelled.policy
         with schedulers.maintenance(
-            inputs.inventory.nodes, effective.drain, access=access
+            inputs.inventory, effective.drain, access=access
         ) as maintenance:
             result, sizes = _probe(
                 inputs,
@@ -148,7 +148,7 @@ def drift(
         GpustateError: policy, inventory, lock file or rules are invalid; no node was reached.
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
-    with schedulers.access(inputs.inventory.nodes) as access:
+    with schedulers.access(inputs.inventory) as access:
         inputs, labelled = _with_labels(inputs, inputs.policy, access)
         result, _ = _probe(
             inputs, labelled, forks, False, False, (), events, stop, forecast=False, run=run
@@ -236,7 +236,7 @@ def apply(
         targets = saved.only_planned(nodes_of(nodes, limit, exclude), document, name)
         effective = saved.as_locked(effective, targets, document, name)
         inputs = _Inputs(effective, targets, name, None, targets.notes)
-    with schedulers.access(inputs.inventory.nodes, read=True) as access:
+    with schedulers.access(inputs.inventory, read=True) as access:
         inputs, labelled = _with_labels(inputs, effective, None if remove else access)
         effective = labelled.policy
         request = run_request(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,17 @@ from gpustate.api import functions
 from gpustate.api.results import ApplyResult, PlanResult
 from gpustate.api.rolling import roll_out
 from gpustate.core.change import Disruption
+from gpustate.core.drain import DrainPolicy, drain_policy
 from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy, Resolved
 from gpustate.core.state import AnyState
 from gpustate.engine import before, fleet
 from gpustate.engine.events import Listener, ignore
+from gpustate.engine.kept import KeptPackages, KeptPackagesQuery
 from gpustate.engine.maintenance import Maintenance
-from gpustate.errors import RefusedError, UsageError
+from gpustate.errors import PolicyError, RefusedError, UsageError
 from gpustate.formats.masking import keep_readable
 from gpustate.plan import document as documents
 from gpustate.plan.make import Observations
@@ -28,6 +32,7 @@ from gpustate.rollout.strategy import Strategy
 if TYPE_CHECKING:
     from gpustate.api.sources import InventorySource
 
+_KEPT = "from packages that are kept on the node, as no repository offers them"
 _LIST = "list the runs of nodes: gpustate rollback --list"
 #: States of a node and the order in which they are applied.
 _Plans = list[tuple[Resolved, list[AnyState]]]
@@ -40,12 +45,14 @@ class RollbackPlan(PlanResult):
     Args:
         inventory: the nodes.
         ways: by node, the states that take it back.
+        kept: by node, the packages that it keeps for that.
         stays: by node, states that cannot go back, each with the reason.
     """
 
     inventory: Inventory = field(repr=False)
     ways: Mapping[str, before.WayBack] = field(repr=False)
     plans: _Plans = field(repr=False)
+    kept: Mapping[str, KeptPackages] = field(repr=False)
 
     @property
     def stays(self) -> dict[str, tuple[str, ...]]:
@@ -59,6 +66,12 @@ def runs_of(
     """The runs that changed nodes, by node, oldest first; without the nodes that could not be asked."""
     answers = fleet.question(inventory.nodes, forks, lambda node: node.query(before.BeforeQuery()))
     return {node.name: found for node, found, _ in answers if found is not None}
+
+
+def _records_and_kept(
+    node: Node,
+) -> tuple[tuple[before.RunBefore, ...], KeptPackages]:
+    return node.query(before.BeforeQuery()), node.query(KeptPackagesQuery())
 
 
 def plan_rollback(
@@ -83,7 +96,8 @@ def plan_rollback(
         run: the run to undo, with all that followed it on a node; empty: the last run that changed
             the node, or the one that the last rollback undid.
         limit, exclude, forks, all_or_nothing, estimate, serial, schedulers, events, stop, context: as for
-            :func:`gpustate.api.plan`.
+            :func:`gpustate.api.plan`. What they leave open, how workloads leave and how many nodes go at a
+            time, is as in the policies of the runs that are undone.
 
     Raises:
         GpustateError: the inventory is invalid, or no node knows the run.
@@ -92,20 +106,23 @@ def plan_rollback(
     inventory = functions.nodes_of(nodes, limit, exclude)
     names = registry.names()
     keep_readable(names)
-    runs = runs_of(inventory, forks)
+    answers = fleet.question(inventory.nodes, forks, _records_and_kept)
+    runs = {node.name: found[0] for node, found, _ in answers if found is not None}
+    kept = {node.name: found[1] for node, found, _ in answers if found is not None}
     if run and runs and not any(before.target(found, run) for found in runs.values()):
         raise UsageError(f"no run {run!r} has changed these nodes", fix=_LIST)
     ways = {name: _way(found, run) for name, found in runs.items()}
     plans = [_planned(node, ways.get(node.name), names) for node in inventory.nodes]
-    sizes = functions.batch_sizes(serial, (), len(inventory.nodes))
+    drains, pace = drains_of(ways), pace_of(ways)
+    sizes = functions.batch_sizes(serial, pace, len(inventory.nodes))
     fleet.batches((), sizes)
-    with schedulers.maintenance(inventory.nodes) as maintenance:
+    with schedulers.maintenance(inventory, drains=drains) as maintenance:
         request = _request(inventory, plans, ways, forks, maintenance)
         request.timings, request.forecast = estimate, True
         request.all_or_nothing = all_or_nothing
         result = fleet.run(request, events, stop)
-    _tell(result.nodes, ways)
-    policy = Policy(*_different(plans), name=f"before {run}" if run else "before")
+    _tell(result.nodes, ways, kept)
+    policy = Policy(*_different(plans), name=f"before {run}" if run else "before", pace=pace)
     document = documents.plan_document(
         policy,
         "rollback",
@@ -123,6 +140,7 @@ def plan_rollback(
         inventory=inventory,
         ways=ways,
         plans=plans,
+        kept=kept,
     )
 
 
@@ -171,15 +189,16 @@ def rollback(
     request.announced = documents.announced_disruptions(planned.document)
     request.ticket = " ".join(reason.split())
     request.undoes = {name: way.run for name, way in ways.items()}
-    waves = (tuple(serial), max_failures, canary, soak, soak_alerts, window, spread)
+    sizes = functions.batch_sizes(serial, request.policy.pace, len(inventory.nodes))
+    waves = (sizes, max_failures, canary, soak, soak_alerts, window, spread)
     strategy = Strategy(*waves, soak_pods=soak_pods)
     result = roll_out(request, strategy, schedulers, events, stop, started)
-    _tell(result.nodes, ways)
+    _tell(result.nodes, ways, planned.kept)
     for node in result.nodes:
         if node.status is NodeStatus.OK and node.name in ways:
             way = ways[node.name]
-            differing = before.differences(way, node.observed)
-            node.notes += [f"differs from before run {way.run}: {one}" for one in differing]
+            remains = before.remains(way, f"run {way.run}", node.observed)
+            node.notes += [note for note in remains if note not in node.notes]
     outcome = documents.result_document(
         result.nodes,
         run=result.run,
@@ -199,6 +218,20 @@ def rollback(
     )
 
 
+def drains_of(ways: Mapping[str, before.WayBack]) -> dict[str, DrainPolicy]:
+    """How the workloads of nodes leave: as in the runs that are undone."""
+    found: dict[str, DrainPolicy] = {}
+    for name, way in ways.items():
+        with suppress(PolicyError):  # of a newer release
+            found[name] = drain_policy(way.drain, {}) or DrainPolicy()
+    return found
+
+
+def pace_of(ways: Mapping[str, before.WayBack]) -> tuple[str, ...]:
+    """Batch sizes of the policies of the runs that are undone; none of them is exceeded."""
+    return tuple(dict.fromkeys(size for way in ways.values() for size in way.pace))
+
+
 def _way(records: Sequence[before.RunBefore], run: str) -> before.WayBack:
     undone = before.target(records, run)
     kinds: dict[str, type[AnyState]] = {}
@@ -214,7 +247,7 @@ def _planned(
 ) -> tuple[Resolved, list[AnyState]]:
     """The states of one node; none for one that has nothing to go back from, or that could not be asked."""
     states = way.states if way is not None else ()
-    return Resolved(node, states), fleet.ordered_back(states, names)
+    return Resolved(node.going_back(), states), fleet.ordered_back(states, names)
 
 
 def _request(
@@ -235,13 +268,23 @@ def _request(
         )
 
     request = fleet.Request(
-        Policy(), inventory, known=registry.names(), forks=forks, plans=plans, checks=(untouched,)
+        Policy(pace=pace_of(ways)),
+        inventory,
+        known=registry.names(),
+        forks=forks,
+        plans=plans,
+        checks=(untouched,),
+        drains=drains_of(ways),
     )
     return request if maintenance is None else replace(request, maintenance=maintenance)
 
 
-def _tell(nodes: Sequence[NodeResult], ways: Mapping[str, before.WayBack]) -> None:
-    """Add to nodes which run they go back from, and what cannot go back."""
+def _tell(
+    nodes: Sequence[NodeResult],
+    ways: Mapping[str, before.WayBack],
+    kept: Mapping[str, KeptPackages],
+) -> None:
+    """Add to nodes which run they go back from, where packages come from, and what cannot go back."""
     for node in nodes:
         way = ways.get(node.name)
         if way is None:
@@ -249,7 +292,10 @@ def _tell(nodes: Sequence[NodeResult], ways: Mapping[str, before.WayBack]) -> No
         if not way.run:
             node.notes.append("nothing to roll back: no run of gpustate is recorded here")
             continue
-        lines = (f"goes back to before run {way.run}", *way.notes, *way.stays)
+        lines = [f"goes back to before run {way.run}"]
+        if names := kept[node.name].needed(way.states):
+            lines.append(f"{_KEPT}: {', '.join(names)}")
+        lines += (*way.notes, *way.stays)
         node.notes[:0] = [line for line in lines if line not in node.notes]
 
 

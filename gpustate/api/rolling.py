@@ -52,8 +52,9 @@ def roll_out(
     """
     gate, person = Gate(), fleet.controller().name
     with schedulers.maintenance(
-        request.inventory.nodes,
+        request.inventory,
         request.policy.drain,
+        drains=request.drains,
         access=access,
         mig=labelled.mig if labelled is not None else None,
         run=request.run,

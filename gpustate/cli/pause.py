@@ -95,7 +95,7 @@ def with_running(
     Raises:
         UsageError: more than one may be meant.
     """
-    from gpustate.core.inventory import InventoryNode
+    from gpustate.core.inventory import Inventory, InventoryNode
     from gpustate.rollout.access import Accesses
     from gpustate.rollout.running import running_here, running_in
 
@@ -103,14 +103,14 @@ def with_running(
         return [one for one in found if run in (None, one.run) and (one.control or not paused)]
 
     here = meant(running_here())
-    nodes: tuple[InventoryNode, ...] = ()
+    places = Inventory("")
     if inventory and not here:
         from gpustate import api
 
-        nodes = api.load_inventory(inventory).nodes
+        places = api.load_inventory(inventory)
     elif kubeconfig and not here:
-        nodes = (InventoryNode("cluster"),)
-    access = Accesses(nodes, kubeconfig or "")
+        places = Inventory("", (InventoryNode("cluster"),))
+    access = Accesses(places, kubeconfig or "")
     try:
         found = here or meant(running_in(access))
         names = sorted({one.run for one in found})

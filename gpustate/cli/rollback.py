@@ -11,7 +11,7 @@ from gpustate.cli import common, rules, watching
 from gpustate.cli.apply import apply_options, carry_out, confirm
 from gpustate.cli.context import context
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
-from gpustate.errors import UsageError
+from gpustate.errors import EXIT_UNREACHABLE, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +64,7 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
             stop=stop,
             context=context("rollback", run, options),
         )
+    pace = planned.document["policy"].get("pace", ())
     if not options["yes"]:
         reports.show_plan(
             planned.document, "text", diff=options["diff"], whole=False, verb="rollback"
@@ -72,7 +73,7 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
             click.echo(planned.summary)
             common.finish(planned.exit_code)
             return
-        confirm("rollback", planned.document, options, ())
+        confirm("rollback", planned.document, options, pace)
     serial = common.serial(options["serial"])
     about = run_of(
         fleet.new_run_id(),
@@ -81,7 +82,7 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
         context("rollback", run, options),
         reason=options.get("reason") or "",
         nodes=len(inventory.nodes),
-        waves=watching.wave_sizes(serial, (), inventory, str(options.get("canary") or "")),
+        waves=watching.wave_sizes(serial, pace, inventory, str(options.get("canary") or "")),
         plan=str(planned.document["id"]),
     )
     carry_out(
@@ -114,6 +115,7 @@ def _show(inventory: Inventory, options: Mapping[str, Any]) -> None:
         click.echo(printable(f"{run}  {names_line(nodes[run])}  {lines[run]}"))
     missing = [node.name for node in inventory.nodes if node.name not in runs]
     if missing:
-        click.echo(f"could not be asked: {names_line(missing)}", err=True)
-    if not nodes:
+        click.echo(f"unreachable: {names_line(missing)}", err=True)
+    if runs and not nodes:
         click.echo("no run is recorded on these nodes")
+    common.finish(*(EXIT_UNREACHABLE for _ in missing))

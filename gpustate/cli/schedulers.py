@@ -29,13 +29,19 @@ scheduler_options = common.options(
         "--max-unavailable",
         metavar="N|N%",
         default="",
+        callback=common.not_empty,
         help="Nodes of a cluster that may be out of service at a time, whoever took them out [default: no limit].",
+    ),
+    click.option(
+        "--slurm-hold",
+        type=click.Choice(("drain", "reservation")),
+        help="Keep new jobs off a node of Slurm by State=DRAIN, or by a reservation [default: the variable gpustate_slurm_hold, else drain].",
     ),
     click.option(
         "--drain-timeout",
         type=click.IntRange(min=0),
         metavar="SECONDS",
-        help="Give up draining a node after this time; 0 waits forever [default: the policy's, else 300].",
+        help="Give up evicting pods after this time, requeue jobs of Slurm; 0 waits forever [default: the policy's, else 300 for pods, 0 for jobs].",
     ),
     click.option(
         "--grace-period",
@@ -80,6 +86,7 @@ def schedulers_of(options: Mapping[str, Any]) -> Schedulers:
     return Schedulers(
         kubeconfig=options.get("kubeconfig") or "",
         ignore=bool(options.get("ignore_scheduler")),
+        slurm_hold=options.get("slurm_hold") or "",
         max_unavailable=str(options.get("max_unavailable") or "").strip(),
         overrides=DrainOverrides(
             force=options.get("drain_force"),

@@ -38,7 +38,12 @@ if TYPE_CHECKING:
     metavar="LEVEL",
     help="Refuse nodes whose plan may exceed this disruption: none, reload, restart, drain, reset, reboot.",
 )
-@click.option("--serial", metavar="SIZES", help="Process the nodes of a round in waves: 1,10%,50%.")
+@click.option(
+    "--serial",
+    metavar="SIZES",
+    callback=common.not_empty,
+    help="Process the nodes of a round in waves: 1,10%,50%.",
+)
 @click.option(
     "--max-failures",
     type=click.IntRange(min=0),
@@ -84,7 +89,7 @@ def watch(policy: str, printed: str | None, image: str, **options: Any) -> None:
     watchers = [
         Watcher(
             path,
-            lambda: common.load_inventory(options, reach=False, empty=True),
+            lambda: common.load_inventory(options, reach=False, empty=True, notes_shown=False),
             lambda this: _apply(policy, options, this),
             str(options["window"] or ""),
             _Lines(str(path) if len(paths) > 1 else "").say,
@@ -125,6 +130,9 @@ def _run_all(works: list[Callable[[], None]], signals: Signals) -> list[Gpustate
             work()
         except GpustateError as error:
             errors.append(error)
+        except Exception as error:  # noqa: BLE001  a thread's exception would only be printed
+            errors.append(GpustateError(f"{type(error).__name__}: {error} (a bug in gpustate)"))
+        finally:
             signals.ending = True
 
     threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]

@@ -47,6 +47,7 @@ class DrainPolicy:
         node: how all pods are evicted, for a change that needs the whole node.
         node_after_gpu_pods: drain the whole node where its pods with GPUs do not leave by their own rules.
         grace_period_s: seconds a pod has to terminate; ``None``: its own.
+        jobs_timeout_s: seconds after which jobs of Slurm are requeued; 0: they are waited for.
     """
 
     wait_selector: str = ""
@@ -55,6 +56,7 @@ class DrainPolicy:
     node: EvictionRules = field(default_factory=EvictionRules)
     node_after_gpu_pods: bool = False
     grace_period_s: int | None = None
+    jobs_timeout_s: float = 0.0
 
     def as_data(self) -> dict[str, Any]:
         """Plain data with the values that are not defaults; :func:`drain_policy` reads it again."""
@@ -88,6 +90,8 @@ class DrainPolicy:
             parts.append("drain the whole node if its pods with GPUs do not leave")
         if self.grace_period_s is not None:
             parts.append(f"pods have {self.grace_period_s} s to terminate")
+        if self.jobs_timeout_s:
+            parts.append(f"requeue jobs of Slurm after {self.jobs_timeout_s:g} s")
         return "; ".join(parts)
 
 
@@ -115,6 +119,8 @@ class DrainOverrides:
         rules = {one.name for one in fields(EvictionRules)}
         own = {key: value for key, value in found.items() if key not in rules}
         evicting = {key: value for key, value in found.items() if key in rules}
+        if self.timeout_s is not None:
+            own["jobs_timeout_s"] = self.timeout_s
         return replace(
             policy,
             gpu_pods=replace(policy.gpu_pods, **evicting),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 from gpustate.errors import InventoryError
@@ -22,6 +22,7 @@ LABELS = ("node_labels", "gpustate_labels")
 #: Seconds without data before a keepalive request, and the number of requests without a reply after which
 #: the connection is closed: a minute in total.
 ALIVE_INTERVAL_S, ALIVE_COUNT = 15.0, 3
+_GOES_BACK = "_gpustate_goes_back"
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -200,9 +201,23 @@ class InventoryNode:
         return str(self.vars.get("gpustate_state_folder", DEFAULT_STATE_FOLDER))
 
     @property
+    def goes_back(self) -> bool:
+        """Packages that were kept for a rollback count as offered."""
+        return self.vars.get(_GOES_BACK) is True
+
+    def going_back(self) -> InventoryNode:
+        """The same node during a rollback."""
+        return replace(self, vars={**self.vars, _GOES_BACK: True})
+
+    @property
     def sys_root(self) -> str:
         """Where this node's ``/sys`` is read; another place in the lab."""
         return str(self.vars.get("gpustate_sys_root", "/sys"))
+
+
+def _none(name: str) -> InventoryNode | None:
+    """There are no others."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +233,7 @@ class Inventory:
         names: of every node of the source, those beside the limit included. Empty for an inventory
             made by hand.
         clusters: those that it was read from, each as the path of a kubeconfig and a context in it.
+        beyond: gives a node of the source by its name, those beside the limit included.
     """
 
     source: str
@@ -226,6 +242,7 @@ class Inventory:
     notes: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
     clusters: tuple[tuple[str, str], ...] = ()
+    beyond: Callable[[str], InventoryNode | None] = field(default=_none, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[InventoryNode]:
         return iter(self.nodes)

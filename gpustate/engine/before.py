@@ -21,11 +21,14 @@ from gpustate.core.encode import plain
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState
+from gpustate.engine import leftovers
 from gpustate.errors import GpustateError
 from gpustate.formats.masking import MASK, mask, mask_data, with_secrets
 from gpustate.plan.make import Observations, observed_data
 
 FORMAT = "gpustate.before/1"
+#: Begins the line that follows a record.
+_USERS = "users "
 _RUN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 _SECRET = "its parameters contain a secret, which no record keeps"
 
@@ -62,6 +65,9 @@ class RunBefore:
         reason: the ticket or reason.
         undoes: the run that it rolled back; empty: it was none.
         states: by name.
+        drain: how workloads left by its policy, as data; empty: by the defaults.
+        pace: batch sizes of its policy.
+        users: users of the system, which the node itself adds.
     """
 
     run: str
@@ -70,6 +76,9 @@ class RunBefore:
     reason: str = ""
     undoes: str = ""
     states: Mapping[str, StateBefore] = field(default_factory=dict[str, StateBefore])
+    drain: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    pace: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The record, in one line."""
@@ -90,6 +99,7 @@ def record(
         results: its plan.
         probe: observes the node as other states do, by name: those that remove what is there look for less.
     """
+    states = [state for state in states if state.name != leftovers.NAME]
     seen = observed_data(states, observations)
     found: dict[str, StateBefore] = {}
     removals = [
@@ -158,7 +168,13 @@ class BeforeQuery(Query[tuple[RunBefore, ...]]):
         return shell.load("before", "gpustate.engine")
 
     def parse(self, answer: Answer) -> tuple[RunBefore, ...]:
-        return tuple(one for line in answer.text.splitlines() if (one := read(line)) is not None)
+        found: list[RunBefore] = []
+        for line in answer.text.splitlines():
+            if line.startswith(_USERS) and found:
+                found[-1] = replace(found[-1], users=tuple(line.removeprefix(_USERS).split()))
+            elif (one := read(line)) is not None:
+                found.append(one)
+        return tuple(found)
 
     def placeholder(self) -> tuple[RunBefore, ...]:
         return ()
@@ -188,6 +204,8 @@ def read(line: str) -> RunBefore | None:
             str(data["reason"]),
             str(data["undoes"]),
             states,
+            dict(data.get("drain", {})),
+            tuple(str(size) for size in data.get("pace", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -204,6 +222,8 @@ class WayBack:
         notes: what a person should know.
         before: what each state observed then.
         applied: each state as that run and those since applied it, to tell changes by others.
+        drain: how workloads leave, by the policy of the run.
+        pace: batch sizes of that policy.
     """
 
     run: str
@@ -214,6 +234,8 @@ class WayBack:
     applied: Mapping[str, tuple[AnyState, ...]] = field(
         default_factory=dict[str, tuple[AnyState, ...]]
     )
+    drain: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    pace: tuple[str, ...] = ()
 
 
 def target(records: Sequence[RunBefore], run: str = "") -> str:
@@ -277,7 +299,20 @@ def way_back(
         if why:
             notes.append(f"{name}: {why}")
         applied[name] = tuple(_applied(kinds, name, records[at:], mine))
-    return WayBack(run, tuple(states), tuple(stays), tuple(notes), before, applied)
+    if not records[at:]:
+        return WayBack(run)
+    undone = records[at]
+    states += leftovers.after(tuple(states), undone.since, undone.users)
+    return WayBack(
+        run,
+        tuple(states),
+        tuple(stays),
+        tuple(notes),
+        before,
+        applied,
+        undone.drain,
+        undone.pace,
+    )
 
 
 def _applied(
@@ -418,3 +453,15 @@ def differences(way: WayBack, observed: Mapping[str, object]) -> tuple[str, ...]
             elif was != is_:
                 found.append(f"{name}.{key}")
     return tuple(found)
+
+
+def remains(way: WayBack, run: str, observed: Mapping[str, object]) -> list[str]:
+    """Notes of what differs from before a run once the node went back.
+
+    Args:
+        way: of the node.
+        run: the run, as a message names it.
+        observed: what was observed afterwards, by state.
+    """
+    differing = [f"differs from before {run}: {one}" for one in differences(way, observed)]
+    return [*differing, *leftovers.stays(observed.get(leftovers.NAME))]

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from gpustate import compat, errors
 from gpustate.core.change import Disruption
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult, NodeStatus
@@ -69,6 +70,7 @@ class Request:
         rollback_on_failure: a node whose change failed goes back to before the run; where that ends the run, the
             other nodes of its wave that were changed go back, too.
         undoes: see :class:`gpustate.engine.walk.Options`.
+        drains: how workloads of nodes leave, where they do not leave by the policy.
     """
 
     policy: Policy
@@ -93,6 +95,13 @@ class Request:
     maintenance: Maintenance = NO_MAINTENANCE
     rollback_on_failure: bool = False
     undoes: Mapping[str, str] = field(default_factory=dict[str, str])
+    drains: Mapping[str, DrainPolicy] = field(default_factory=dict[str, DrainPolicy])
+
+    def leaving(self) -> dict[str, DrainPolicy]:
+        """How the workloads of each node leave; without those for which the defaults count."""
+        policy = self.policy.drain
+        whole = {} if policy is None else {node.name: policy for node in self.inventory.nodes}
+        return {**whole, **self.drains}
 
 
 @dataclass(slots=True)
@@ -320,6 +329,8 @@ def run(
         checks=request.checks,
         maintenance=request.maintenance,
         undoes=request.undoes,
+        drains=request.leaving(),
+        pace=request.policy.pace,
     )
 
     turns = request.turns or AllAtOnce([resolved.node.name for resolved, _ in plans])
@@ -338,7 +349,7 @@ def run(
             lambda states: ordered_back(states, request.known),
             stop,
             tell,
-            lambda: _session(plan[0].node),
+            _session,
             because,
         )
 

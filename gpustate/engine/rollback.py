@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Resolved, parameters
 from gpustate.core.state import AnyState
@@ -28,7 +29,7 @@ def roll_back(
     order: Callable[[Sequence[AnyState]], list[AnyState]],
     stop: Callable[[], bool],
     listen: Listener,
-    session: Callable[[], Session],
+    session: Callable[[InventoryNode], Session],
     because: str = "",
 ) -> None:
     """Take one node back and enter that into its result; a node that the run did not change stays as it is.
@@ -44,9 +45,10 @@ def roll_back(
         because: why a node goes back that did not fail itself.
     """
     resolved, states = plan
+    resolved = replace(resolved, node=resolved.node.going_back())
     why = because or result.reason
     try:
-        records = _records(resolved, session())
+        records = _records(resolved, session(resolved.node))
     except GpustateError as error:
         _failed(result, why, str(error))
         return
@@ -60,7 +62,7 @@ def roll_back(
     )
     listen(Event(result.name, "note", f"rolling back: {why}"))
     back = Walk(
-        session(),
+        session(resolved.node),
         replace(resolved, states=way.states, notes=()),
         order(way.states),
         replace(
@@ -86,9 +88,7 @@ def roll_back(
     if way.stays:
         _failed(result, why, "; ".join(way.stays))
         return
-    result.notes += [
-        f"differs from before the run: {one}" for one in before.differences(way, back.observed)
-    ]
+    result.notes += before.remains(way, "the run", back.observed)
     result.states = [
         replace(one, outcome=Outcome.ROLLED_BACK)
         if one.outcome in (Outcome.CHANGED, Outcome.REBOOT_PENDING)

@@ -21,6 +21,7 @@ from typing import Any
 from gpustate import ops
 from gpustate.compat.collect import collect
 from gpustate.core.change import Disruption
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.encode import plain
 from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
@@ -77,6 +78,8 @@ class Options:
         checks: further reasons not to change a node.
         maintenance: takes nodes out of service for a change, and back.
         undoes: the run that this one rolls back, by node.
+        drains: how workloads of nodes leave, recorded for a rollback; empty: by the defaults.
+        pace: batch sizes of the policy, likewise.
         shared: what probes keep for the other nodes of the run.
     """
 
@@ -96,6 +99,8 @@ class Options:
     checks: Sequence[gate.NodeCheck] = ()
     maintenance: Maintenance = NO_MAINTENANCE
     undoes: Mapping[str, str] = field(default_factory=dict[str, str])
+    drains: Mapping[str, DrainPolicy] = field(default_factory=dict[str, DrainPolicy])
+    pace: tuple[str, ...] = ()
     shared: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
 
@@ -204,14 +209,16 @@ class Walk:
         """What the node is about to change from; an image that is baked has no way back."""
         if observations.view.facts.image:
             return None
-        options = self.options
+        options, name = self.options, self.result.name
         made = before.RunBefore(
             options.run,
             ledger.now,
             options.holder.name,
             options.ticket,
-            options.undoes.get(self.result.name, ""),
+            options.undoes.get(name, ""),
             before.record(self.states, observations, results, self._as_seen_by),
+            options.drains[name].as_data() if name in options.drains else {},
+            options.pace,
         )
         return ops.Before(options.run, made.text())
 

@@ -162,13 +162,18 @@ _REPOSITORY_FILES = (
 _TOPOLOGY = "the vGPU topology daemon has no state yet"
 
 
-def _simple(section: str, detail: str, *, support: Support = Support.LATER) -> dict[str, Field]:
+def _simple(section: str, detail: str) -> dict[str, Field]:
     """A component that runs as a pod and has no state yet."""
     return under(
         section,
         COMPONENT,
-        {"enabled": Field("boolean", detail, support), "version": Field("string", detail, support)},
+        {"enabled": later("boolean", detail), "version": later("string", detail)},
     )
+
+
+def _pods(section: str, detail: str) -> dict[str, Field]:
+    """A component that runs as pods of a DaemonSet, and is off by default."""
+    return under(section, as_objects(detail, {**COMPONENT, "enabled": later("boolean", detail)}))
 
 
 def _validator() -> dict[str, Field]:
@@ -198,10 +203,10 @@ def _validator() -> dict[str, Field]:
 
 _VGPU_HOST = "host vGPUs are unsupported; nodes with workload vm-vgpu are not changed"
 _MACHINES = "vfio and kata instead of driver and toolkit, on nodes with workload vm-passthrough"
-_SANDBOX_PLUGIN = "the device plugin is a pod"
-_CC = (
-    "kata.runtime confidential, if mode is kata and both are set; the GPUs' own mode is not changed"
-)
+_SANDBOX_PLUGIN = "the DaemonSet nvidia-sandbox-device-plugin-daemonset, if mode is kubevirt"
+_KATA_PLUGIN = "the DaemonSet nvidia-kata-sandbox-device-plugin-daemonset, if mode is kata"
+_CC_MANAGER = "the DaemonSet nvidia-cc-manager, if mode is kata"
+_CC = f"kata.runtime confidential, if mode is kata and both are set; {_CC_MANAGER}"
 _KATA = "the Operator no longer runs the Kata manager"
 _KATA_UNTIL = "v26.3.3"
 _PLUGIN = "the DaemonSet nvidia-device-plugin-daemonset"
@@ -380,11 +385,7 @@ CLUSTER_POLICY: Fields = {
             "service.internalTrafficPolicy": in_objects("string", _EXPORTER_SERVICE),
         },
     ),
-    **under(
-        "nodeStatusExporter",
-        as_objects(_STATUS, COMPONENT),
-        {"enabled": in_objects("boolean", f"{_STATUS}, when it is true")},
-    ),
+    **_pods("nodeStatusExporter", f"{_STATUS}, when it is enabled"),
     **_validator(),
     **_GDS,
     **_GDRCOPY,
@@ -414,9 +415,13 @@ CLUSTER_POLICY: Fields = {
     **under(
         "vfioManager.driverManager", with_support(Support.NO_MEANING, _MANAGER, {**IMAGE, **ENV})
     ),
-    **_simple("sandboxDevicePlugin", _SANDBOX_PLUGIN, support=Support.KUBERNETES),
-    **_simple("kataSandboxDevicePlugin", _SANDBOX_PLUGIN, support=Support.KUBERNETES),
-    **under("ccManager", COMPONENT, {"enabled": honoured("boolean", _CC)}),
+    **_pods("sandboxDevicePlugin", _SANDBOX_PLUGIN),
+    **_pods("kataSandboxDevicePlugin", _KATA_PLUGIN),
+    **under(
+        "ccManager",
+        as_objects(_CC_MANAGER, COMPONENT),
+        {"enabled": honoured("boolean", _CC)},
+    ),
     "ccManager.defaultMode": honoured("string", _CC, choices=("on", "off", "devtools")),
     **with_support(Support.DEAD, _KATA, _simple("kataManager", _KATA), until=_KATA_UNTIL),
     "kataManager.config.artifactsDir": dead(

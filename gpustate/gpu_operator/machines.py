@@ -30,7 +30,8 @@ _OF_CONTAINERS = (
     *("driver.", "toolkit.", "cdi.", "gfd.", "mig.", "migManager.", "devicePlugin.", "dcgm."),
     *("dcgmExporter.", "gds.", "gdrcopy.", "validator.", "operator.runtimeClass"),
 )
-_OF_MACHINES = ("sandboxWorkloads.", "vfioManager.", "ccManager.")
+_KUBEVIRT, _KATA = ("sandboxDevicePlugin.",), ("kataSandboxDevicePlugin.", "ccManager.")
+_OF_MACHINES = ("sandboxWorkloads.", "vfioManager.", *_KUBEVIRT, *_KATA)
 
 
 def with_machines(
@@ -49,7 +50,9 @@ def with_machines(
     if enabled is None or not enabled.value:
         silent = tuple(s.path for s in source.settings if not s.has_effect)
         source.note_unused("sandboxWorkloads.enabled is not true", *_OF_MACHINES, but=silent)
+        _noted(source, *_OF_MACHINES)
         return tuple(containers())
+    _note_other_mode(source)
     default = source.spec.get("sandboxWorkloads", "defaultWorkload")
     workload = CONTAINER if default is None else default.value
     if workload == VGPU:
@@ -119,13 +122,27 @@ def _machine_states(source: Source) -> Iterator[DesiredState]:
         state = DesiredState("kata")
         state.set("runtime", _runtime(source), source.place(mode))
         yield state
-    else:
-        silent = tuple(s.path for s in source.settings if not s.has_effect)
-        source.note_unused("sandboxWorkloads.mode is not kata", "ccManager.", but=silent)
     if not there:
         source.notes.append(
             f"{place}: vfioManager.enabled is not true: GPUs are not passed to virtual machines"
         )
+
+
+def _note_other_mode(source: Source) -> None:
+    """Note the settings of components that run in another mode."""
+    mode = source.spec.get("sandboxWorkloads", "mode")
+    kata = mode is not None and mode.value == "kata"
+    silent = tuple(s.path for s in source.settings if not s.has_effect)
+    unused, word = (_KUBEVIRT, "kubevirt") if kata else (_KATA, "kata")
+    source.note_unused(f"sandboxWorkloads.mode is not {word}", *unused, but=silent)
+    _noted(source, *unused)
+
+
+def _noted(source: Source, *sections: str) -> None:
+    """Settings of these sections need no further note."""
+    source.noted.update(
+        one.path for one in source.settings if one.field.objects and one.path.startswith(sections)
+    )
 
 
 def _runtime(source: Source) -> str:
@@ -137,7 +154,7 @@ def _runtime(source: Source) -> str:
     if mode is None or mode.value == "off":
         return "kata"
     source.notes.append(
-        f"{source.place(mode)}: ccManager.defaultMode: the host is prepared; set the GPUs' own mode with "
-        "NVIDIA's gpu-admin-tools"
+        f"{source.place(mode)}: ccManager.defaultMode: the host is prepared; the mode of the GPUs is set only "
+        "with --cluster-objects, or with NVIDIA's gpu-admin-tools"
     )
     return "confidential"

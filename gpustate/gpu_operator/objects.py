@@ -86,6 +86,10 @@ def cluster_objects(source: Source, states: Iterable[DesiredState]) -> ClusterOb
         dcgm=exporters.engine(source),
         dcgm_exporter=exporters.exporter(source),
         node_status_exporter=exporters.node_status(source),
+        sandbox_device_plugin=_for_machines(source, "sandboxDevicePlugin", "kubevirt"),
+        kata_device_plugin=_for_machines(source, "kataSandboxDevicePlugin", "kata"),
+        cc_manager=_for_machines(source, "ccManager", "kata"),
+        cc_mode=str(value(source, "ccManager.defaultMode") or ""),
         pods=_pods(source),
     )
     if source.kind == "helm":
@@ -141,6 +145,14 @@ def _feature_discovery(source: Source) -> Mapping[str, Any] | None:
     shared = source.spec.get("global")
     found = nfd.merged(of_chart, {} if own is None else plain(own))
     return found if shared is None else {**found, "global": plain(shared)}
+
+
+def _for_machines(source: Source, name: str, mode: str) -> Component:
+    """A component of Nodes for virtual machines, in one mode of ``sandboxWorkloads``."""
+    enabled = source.enabled("sandboxWorkloads", otherwise=False)
+    given = str(value(source, "sandboxWorkloads.mode") or "kubevirt")
+    enabled = enabled and given == mode and bool(value(source, f"{name}.enabled"))
+    return component(source, name, enabled=enabled)
 
 
 def _by_default(source: Source, name: str) -> Component:

@@ -103,24 +103,24 @@ def load(
             )
     keep_readable((*names, *groups))
     builder = _Builder(store, base, groups, vault)
-    nodes = [builder.build(store.nodes[name]) for name in names if name in kept]
-    if known_hosts is not None:
-        file = os.path.expanduser(known_hosts)
-        nodes = [
-            dataclasses.replace(
-                node, connection=dataclasses.replace(node.connection, known_hosts_file=file)
-            )
-            if node.connection.kind == "ssh"
-            else node
-            for node in nodes
-        ]
+    file = None if known_hosts is None else os.path.expanduser(known_hosts)
+
+    def built(name: str) -> InventoryNode:
+        node = builder.build(store.nodes[name])
+        if file is None or node.connection.kind != "ssh":
+            return node
+        connection = dataclasses.replace(node.connection, known_hosts_file=file)
+        return dataclasses.replace(node, connection=connection)
+
+    nodes = tuple(built(name) for name in names if name in kept)
     return Inventory(
         source,
-        tuple(nodes),
+        nodes,
         restrict(groups, kept),
         tuple(store.notes),
         frozenset(names),
         clusters,
+        lambda name: built(name) if name in store.nodes else None,
     )
 
 

@@ -38,7 +38,7 @@ def build(settings: ClusterObjects, images: Mapping[str, str]) -> list[Json]:
 
 
 def node_labels(settings: ClusterObjects, states: Collection[str] = ()) -> dict[str, str]:
-    """Labels of a Node, by which the pods run there.
+    """Labels of a Node whose GPUs are for containers, by which the pods run there.
 
     Args:
         settings: of the policy.
@@ -47,7 +47,7 @@ def node_labels(settings: ClusterObjects, states: Collection[str] = ()) -> dict[
     used = (
         by_claim(settings, part.node_label) if part.claims else part.node_label
         for part in PARTS
-        if part.settings(settings).enabled and part.host_state not in states
+        if part.settings(settings).enabled and part.host_state not in states and not part.machines
     )
     return {"nvidia.com/gpu.present": "true", **dict.fromkeys(used, "true")}
 

@@ -26,6 +26,10 @@ class FieldConflict(ClusterError):
     """Another field manager decides a field otherwise; the message names both."""
 
 
+class StaleObject(ClusterError):
+    """Somebody has changed an object since it was read."""
+
+
 class MissingKind(ClusterError):
     """The API server has no objects of a kind: its custom resource definition is missing."""
 

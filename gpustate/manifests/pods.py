@@ -32,7 +32,7 @@ class Program:
     """What runs in the pods of a DaemonSet; everything else is decided by the policy.
 
     Args:
-        name: of the DaemonSet, and value of the label ``app``.
+        name: of the DaemonSet, and value of the label that selects its pods.
         container: name of the main container.
         command: of the main container; empty: that of the image.
         account: service account.
@@ -41,8 +41,9 @@ class Program:
         fields: variables with fields of the pod.
         mounts, volumes: of the main container and the pod.
         ports: of the main container.
-        probes: of the main container, by name.
+        more: further fields of the main container, such as probes.
         annotations: added to the pods.
+        selected_by: the label that selects the pods.
         labels: more labels that select the pods.
         first: init containers.
         security: security context of the main container.
@@ -66,8 +67,9 @@ class Program:
     mounts: Sequence[Json] = ()
     volumes: Sequence[Json] = ()
     ports: Sequence[Json] = ()
-    probes: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    more: Mapping[str, Json] = field(default_factory=dict[str, Json])
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    selected_by: str = "app"
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     first: Sequence[Json] = ()
     security: Mapping[str, Any] = field(default_factory=lambda: {"privileged": True})
@@ -85,7 +87,7 @@ def daemon_set(
 ) -> Json:
     """The DaemonSet of a program."""
     config = settings.config if program.reloads else None
-    selector = {"app": program.name, **program.labels}
+    selector = {program.selected_by: program.name, **program.labels}
     env = {**program.env, **(component.env if program.own else {})}
     if config is not None:
         env.setdefault("CONFIG_FILE", _CONFIG_FILE)
@@ -102,7 +104,7 @@ def daemon_set(
         **({"args": list(component.args)} if component.args and program.own else {}),
         **({"env": variables} if variables else {}),
         **({"ports": [*program.ports]} if program.ports else {}),
-        **program.probes,
+        **program.more,
         "securityContext": dict(program.security),
         **({"volumeMounts": mounts} if mounts else {}),
     }

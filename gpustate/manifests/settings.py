@@ -208,6 +208,8 @@ class ClusterObjects:
         privileged_namespace: label the namespace, so that Pod Security admits privileged pods.
         runtime_class: name and handler of the RuntimeClass, and that of the pods.
         device_plugin, feature_discovery, dcgm, dcgm_exporter, node_status_exporter, dra_driver: the components.
+        sandbox_device_plugin, kata_device_plugin, cc_manager: components of Nodes for virtual machines.
+        cc_mode: of GPUs whose Node has no label ``nvidia.com/cc.mode``; empty: the program's default.
         config: configurations of the device plugin; ``None``: its defaults.
         device_list_strategy: how the device plugin passes GPUs to the container runtime.
         cdi: whether the runtime injects CDI devices.
@@ -232,6 +234,10 @@ class ClusterObjects:
     dcgm: Component = field(default_factory=lambda: Component(enabled=False))
     dcgm_exporter: Exporter = field(default_factory=lambda: Exporter(enabled=False))
     node_status_exporter: Component = field(default_factory=lambda: Component(enabled=False))
+    sandbox_device_plugin: Component = field(default_factory=lambda: Component(enabled=False))
+    kata_device_plugin: Component = field(default_factory=lambda: Component(enabled=False))
+    cc_manager: Component = field(default_factory=lambda: Component(enabled=False))
+    cc_mode: str = ""
     dra_driver: DraDriver = field(default_factory=lambda: DraDriver(enabled=False))
     config: PluginConfig | None = None
     device_list_strategy: str = "cdi-annotations,cdi-cri"

@@ -3,7 +3,7 @@
 An installation is made in three moves, so that it is done as a whole or not at all: everything is
 downloaded and checked (``apt_fetch``), nothing of which changes a package; everything is installed in
 one transaction (``apt_swap``); and where that fails in the middle, what was there before is installed
-again and what came is purged. A library of one version beside a module of another breaks every
+again and what came is purged. What is replaced is kept for a rollback (``apt_keep``). A library of one version beside a module of another breaks every
 program on the node, and a package that cannot be configured stops every later use of apt, unattended
 upgrades among them.
 
@@ -22,4 +22,10 @@ from gpustate import shell
 UNMET = shell.load("unmet", "gpustate.ops")
 #: Packages of the driver and of what stands on it, by name.
 OURS = r"nvidia|^(lib)?cuda|^datacenter-gpu-manager|^nvlsm$|-dkms$"
-PACKAGES = UNMET + shell.load("packages", "gpustate.ops", ours=OURS)
+#: MiB that replaced packages may take up, and that have to be free to keep one.
+KEPT_LIMIT, KEPT_ROOM = 2048, 4096
+PACKAGES = (
+    UNMET
+    + shell.load("packages", "gpustate.ops", ours=OURS)
+    + shell.load("apt_keep", "gpustate.ops", KEEP_LIMIT=str(KEPT_LIMIT), KEEP_ROOM=str(KEPT_ROOM))
+)

@@ -141,7 +141,7 @@ apt_swap_packages() {
       done
     else tail -n 5 "$R/first.log"; fi
   fi
-  if apt_whole "$R/apt.log" "$@"; then apt_rehold; effect installed; return 0; fi
+  if apt_whole "$R/apt.log" "$@"; then apt_rehold; effect installed; apt_keep; return 0; fi
   case " $* " in *" --reinstall "*) ;; *)
     if [ -z "$(dpkg --audit)" ] && said=$(apt "$@" -s 2>&1) && ! printf '%s\n' "$said" | grep -qE '^(Inst|Conf|Remv|Purg) '; then
       tail -n 3 "$R/apt.log"; apt_rehold; effect installed; return 0

@@ -13,10 +13,16 @@ BUNDLE_FOLDER = "/var/lib/gpustate-bundle"
 APT_CONF = f"{BUNDLE_FOLDER}/apt.conf"
 #: Where the repositories of a bundle are for dnf and zypper.
 RPM_REPOS = f"{BUNDLE_FOLDER}/repos.d"
+#: sh: a rollback, of which KEPT_PACKAGES tells, sees the packages that were kept for it, beside those of the repositories.
+#: They are not below /var/lib/gpustate for the same reason.
+_WITH_KEPT = (
+    '[ -z "${KEPT_PACKAGES-}" ] || [ ! -e "$G-packages/apt.conf" ] || '
+    "{ APT_CONFIG=$G-packages/apt.conf; KEPT_OFFERS=$G-packages/offers; export APT_CONFIG KEPT_OFFERS; }\n"
+)
 #: sh: as long as a node has a bundle, apt, dnf and zypper see the bundle and no other repository in whatever we do.
 #: dnf reads repositories out of dnf.conf too, so all but ours are switched off (and --disablerepo forbids --repo).
 ONLY_BUNDLE = (
-    f"[ ! -e {APT_CONF} ] || {{ APT_CONFIG={APT_CONF}; export APT_CONFIG; }}\n"
+    _WITH_KEPT + f"[ ! -e {APT_CONF} ] || {{ APT_CONFIG={APT_CONF}; export APT_CONFIG; }}\n"
     f"DNF=dnf; ZYPPER=zypper; [ ! -d {RPM_REPOS} ] || {{\n"
     f'  DNF="dnf --setopt=reposdir={RPM_REPOS} --setopt=*.enabled=0 --setopt=gpustate-*.enabled=1"\n'
     f'  ZYPPER="zypper --reposd-dir {RPM_REPOS}"; }}; export DNF ZYPPER\n'

@@ -75,7 +75,8 @@ def prologue(node: InventoryNode) -> str:
         "PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export PATH\n"
         f"PROC={shlex.quote(node.proc_root)}; SYS={shlex.quote(node.sys_root)}\n"
         f"G={shlex.quote(node.state_folder)}; SHIPPED=$G/lib\n"
-        "export PROC SYS G SHIPPED; umask 022; exec 2>/dev/null\n" + ONLY_BUNDLE
+        f"KEPT_PACKAGES={'1' if node.goes_back else ''}; "
+        "export PROC SYS G SHIPPED KEPT_PACKAGES; umask 022; exec 2>/dev/null\n" + ONLY_BUNDLE
     )
 
 

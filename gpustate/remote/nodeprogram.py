@@ -83,7 +83,7 @@ def _program_text(
     folder, proc, sys_root = map(shlex.quote, (node.state_folder, node.proc_root, node.sys_root))
     return (
         f"G={folder}; RUN={shlex.quote(run)}; R=$G/runs/$RUN; LOCK={shlex.quote(lock)}\n"
-        f"PROC={proc}; SYS={sys_root}\n"
+        f"PROC={proc}; SYS={sys_root}; KEPT_PACKAGES={'1' if node.goes_back else ''}\n"
         + ("KEEP_LOCK=1\n" if keep_lock else "")
         + shell.load("program", "gpustate.remote")
         + program.text

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Begins the program of a run. Reads G, RUN, R, PROC, SYS and LOCK, and KEEP_LOCK where the lock outlives the program.
-export G RUN R PROC SYS LOCK
+# Begins the program of a run. Reads G, RUN, R, PROC, SYS, LOCK and KEPT_PACKAGES, and KEEP_LOCK where the lock outlives the program.
+export G RUN R PROC SYS LOCK KEPT_PACKAGES
 # Somebody who starts the same run twice gets the one that is there.
 if mkdir "$R/begun" 2>/dev/null; then printf "%s\n" $$ >"$R/begun/pid"; else
   n=0; until [ -s "$R/journal" ] || [ $n -ge 100 ]; do sleep 0.2; n=$((n + 1)); done

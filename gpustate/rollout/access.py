@@ -6,13 +6,14 @@ Kubernetes through a kubeconfig; Slurm through the host with its tools, over SSH
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
-from gpustate.core.inventory import InventoryNode
-from gpustate.errors import ConnectionFailed
+from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.errors import ConnectionFailed, InventoryError
+from gpustate.formats.words import quote
 from gpustate.remote.session import Session
 from gpustate.schedulers.slurm import Slurm
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 #: Inventory variable with the host on which scontrol, sinfo and squeue run as root or SlurmUser.
 SLURM_HOST = "gpustate_slurm_host"
+#: Inventory variable that says how nodes of Slurm are held.
+SLURM_HOLD = "gpustate_slurm_hold"
+DRAIN, RESERVATION = "drain", "reservation"
+HOLDS = (DRAIN, RESERVATION)
 _COMMAND_S = 60.0
 
 
@@ -59,9 +64,11 @@ class Accesses:
     """The schedulers of some nodes, each connected at its first use, or kubeconfigs read at once.
 
     Args:
-        nodes: of the inventory.
+        inventory: the nodes, and how hosts beside them are reached.
         kubeconfig: of the command line; empty: the inventory's variable counts.
         read: read every kubeconfig now.
+        read_only: no cluster is changed, so fewer rights are needed.
+        slurm_hold: how nodes of Slurm are held, one of :data:`HOLDS`; empty: the inventory's variable counts.
         fence: called before every write to a cluster; raises where nothing may be written any more.
 
     Raises:
@@ -70,13 +77,19 @@ class Accesses:
 
     def __init__(
         self,
-        nodes: Sequence[InventoryNode],
+        inventory: Inventory,
         kubeconfig: str = "",
         *,
         read: bool = False,
+        read_only: bool = False,
+        slurm_hold: str = "",
         fence: Callable[[], None] | None = None,
     ) -> None:
+        nodes = inventory.nodes
+        self._beyond = inventory.beyond
+        self._slurm_hold = slurm_hold
         self._fence = fence
+        self._read_only = read_only
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], Slurm] = {}
         self._clusters: dict[Kubeconfig, Kubernetes] = {}
@@ -157,20 +170,35 @@ class Accesses:
             api = connect(kubeconfig.path, kubeconfig.context)
             api.fence = self._fence
             self._closed.append(api)
-            self._clusters[kubeconfig] = Kubernetes(api)
+            self._clusters[kubeconfig] = Kubernetes(api, read_only=self._read_only)
         return self._clusters[kubeconfig]
 
-    def _slurm(self, node: InventoryNode, host: str) -> Scheduler:
+    def leased(self) -> list[Kubernetes | Slurm]:
+        """The clusters that nodes name, each of which one run at a time holds.
+
+        Raises:
+            GpustateError: a cluster cannot be used.
+        """
+        with self._lock:
+            slurms = {
+                host: self._slurm(self._by_name[name], host)
+                for name, host in self._hosts.items()
+                if host
+            }
+        return [*self.clusters(), *slurms.values()]
+
+    def _slurm(self, node: InventoryNode, host: str) -> Slurm:
         key = ("Slurm", host)
         if key not in self._found:
-            known = self._by_name.get(host)
+            known = self._by_name.get(host) or self._beyond(host)
             target = known or replace(
                 node, name=host, connection=replace(node.connection, host=host)
             )
             commands = SlurmHost(target)
             self._closed.append(commands)
             hosts = {one.name: one.connection.host or one.name for one in self._by_name.values()}
-            self._found[key] = Slurm(commands.run, host, hosts)
+            reserve = (self._slurm_hold or slurm_hold_of(node)) == RESERVATION
+            self._found[key] = Slurm(commands.run, host, hosts, reserve=reserve)
         return self._found[key]
 
     def close(self) -> None:
@@ -181,6 +209,23 @@ class Accesses:
             cluster.leave()
         for one in self._closed:
             one.close()
+
+
+def slurm_hold_of(node: InventoryNode) -> str:
+    """How a node is held in its Slurm.
+
+    Raises:
+        InventoryError: the variable is none of :data:`HOLDS`.
+    """
+    fix = f"use {' or '.join(HOLDS)}"
+    found = node.text(SLURM_HOLD, "a text", fix) or DRAIN
+    if found not in HOLDS:
+        raise InventoryError(
+            f"{SLURM_HOLD} of {node.name} is {quote(found)}",
+            place=node.origins.get(SLURM_HOLD),
+            fix=fix,
+        )
+    return found
 
 
 def slurm_host_of(node: InventoryNode) -> str:

@@ -81,6 +81,7 @@ class ScheduledMaintenance:
             empty: no limit.
         gate: shared with the rollout.
         mig: Nodes whose MIG layout their label selects, by node.
+        policies: how workloads leave, by node, where not by ``policy``.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class ScheduledMaintenance:
         max_unavailable: str = "",
         gate: Gate | None = None,
         mig: Mapping[str, MigNode] | None = None,
+        policies: Mapping[str, DrainPolicy] | None = None,
     ) -> None:
         self._mig = mig or {}
         self._gate = gate or Gate()
@@ -101,6 +103,7 @@ class ScheduledMaintenance:
         self._run = run
         self._person = person
         self._policy = policy
+        self._policies = policies or {}
         self._text = text
         self._held: dict[str, _Held] = {}
         self._away: set[str] = set()
@@ -122,7 +125,7 @@ class ScheduledMaintenance:
         if not isinstance(self._access, Accesses):
             return
         why = Why(self._run, self._person, self._text or "a rollout")
-        for cluster in self._access.clusters():
+        for cluster in self._access.leased():
             cluster.enter(why, say, stop)
             self._gate.enter(cluster)
 
@@ -151,23 +154,23 @@ class ScheduledMaintenance:
             return [
                 f"apply would refuse: {scheduler.title}: {member.name} is out of service: {'; '.join(member.foreign)}"
             ]
-        workloads = scheduler.workloads(member, scope, self._policy)
+        policy = self._policies.get(subject.node.name, self._policy)
+        workloads = scheduler.workloads(member, scope, policy)
         waited = [one for one in workloads if one.waited]
-        forever = waited if not self._policy.wait_timeout_s else []
+        forever = [one for one in waited if not (one.then or policy.wait_timeout_s)]
         stuck = [one for one in workloads if one.problem and one not in forever]
         gone = [one for one in workloads if not one.problem and not one.waited]
         which = "GPU workloads" if scope is Scope.GPU else "workloads"
-        words = f"; waits for {_names(waited)} to complete, {self._waiting_time}" if waited else ""
+        words = (
+            f"; waits for {_names(waited)} to complete, {waited[0].then or _waiting_time(policy)}"
+            if waited
+            else ""
+        )
         notes = [
             f"{scheduler.title}: holds {member.name}{words}; {which} that leave: {_names(gone)}"
         ]
         notes += [f"cannot be drained: {one.name}: {one.problem}" for one in stuck]
         return notes
-
-    @property
-    def _waiting_time(self) -> str:
-        seconds = self._policy.wait_timeout_s
-        return f"{seconds:g} s at most" if seconds else "without a time limit"
 
     def _no_access(self, subject: Subject, kind: str) -> str:
         agent = next(one for one in subject.facts.agents if AGENTS.get(one) == kind)
@@ -217,7 +220,8 @@ class ScheduledMaintenance:
                 held.holds.append((scheduler, scheduler.hold(member, why)))
                 self._gate.note(name, "held", f"{member.name} in {scheduler.title}")
             for scheduler, member in held.holds:
-                scheduler.drain(member, scope, self._policy, say, leave)
+                policy = self._policies.get(name, self._policy)
+                scheduler.drain(member, scope, policy, say, leave)
                 scheduler.note(member, "drained")
                 self._gate.note(name, "drained", f"{member.name} in {scheduler.title}")
             for scheduler, member in held.holds:
@@ -226,6 +230,9 @@ class ScheduledMaintenance:
                     raise HeldElsewhereError(
                         f"{scheduler.title}: {member.name} was returned to service by someone else"
                     )
+                if noted.foreign:  # for a moment it may have been in service
+                    policy = self._policies.get(name, self._policy)
+                    scheduler.drain(member, scope, policy, say, leave)
             self._pause(subject, mig, say, leave)
         except GpustateError as error:
             if failed:  # an earlier change is still why it is out of service
@@ -408,6 +415,11 @@ class ScheduledMaintenance:
                 say(f"released {member.name} in {scheduler.title}")
         self._give(held)
         return tuple(notes), tuple(stuck)
+
+
+def _waiting_time(policy: DrainPolicy) -> str:
+    seconds = policy.wait_timeout_s
+    return f"{seconds:g} s at most" if seconds else "without a time limit"
 
 
 def _brief(text: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gpustate.core.drain import DrainOverrides, DrainPolicy
-from gpustate.core.inventory import InventoryNode
+from gpustate.core.inventory import Inventory
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import MigNode
@@ -27,6 +27,8 @@ class Schedulers:
         overrides: values that replace those of ``drain`` or of the policy.
         max_unavailable: members of one cluster that may be out of service at a time, whoever took them out: a
             number, or a percentage of those with GPUs, rounded up; empty: no limit.
+        slurm_hold: how nodes of Slurm are held: ``drain``, or by a ``reservation``; empty: the inventory's variable
+            ``gpustate_slurm_hold``, else ``drain``.
         fence: called before every write to a cluster; raises where nothing may be written any more.
     """
 
@@ -35,19 +37,20 @@ class Schedulers:
     drain: DrainPolicy | None = None
     overrides: DrainOverrides = field(default_factory=DrainOverrides)
     max_unavailable: str = ""
+    slurm_hold: str = ""
     fence: Callable[[], None] | None = None
 
-    def _accesses(self, nodes: Sequence[InventoryNode], *, read: bool) -> Accesses:
-        return Accesses(nodes, self.kubeconfig, read=read, fence=self.fence)
+    def _accesses(self, inventory: Inventory, *, read: bool) -> Accesses:
+        return Accesses(
+            inventory, self.kubeconfig, read=read, slurm_hold=self.slurm_hold, fence=self.fence
+        )
 
     @contextmanager
-    def access(
-        self, nodes: Sequence[InventoryNode], *, read: bool = False
-    ) -> Iterator[Accesses | None]:
+    def access(self, inventory: Inventory, *, read: bool = False) -> Iterator[Accesses | None]:
         """The schedulers of these nodes, closed at the end; ``None`` if they are ignored.
 
         Args:
-            nodes: of the inventory.
+            inventory: the nodes.
             read: read every kubeconfig now.
 
         Raises:
@@ -56,7 +59,7 @@ class Schedulers:
         if self.ignore:
             yield None
             return
-        found = self._accesses(nodes, read=read)
+        found = self._accesses(inventory, read=read)
         try:
             yield found
         finally:
@@ -65,9 +68,10 @@ class Schedulers:
     @contextmanager
     def maintenance(
         self,
-        nodes: Sequence[InventoryNode],
+        inventory: Inventory,
         drain: DrainPolicy | None = None,
         *,
+        drains: Mapping[str, DrainPolicy] | None = None,
         access: Accesses | None = None,
         mig: Mapping[str, MigNode] | None = None,
         run: str = "",
@@ -78,8 +82,9 @@ class Schedulers:
         """Maintenance of these nodes; its connections are closed at the end.
 
         Args:
-            nodes: of the inventory.
+            inventory: the nodes.
             drain: how workloads leave by the policy.
+            drains: by node, how they leave there.
             access: to the schedulers, which stays open; by default one of its own.
             mig: Nodes whose MIG layout their label selects, by node.
             run: id of the run that changes them; empty: they are only planned.
@@ -94,10 +99,11 @@ class Schedulers:
             yield NO_MAINTENANCE
             return
         leaving = self.overrides.on(self.drain or drain or DrainPolicy())
-        used = access or self._accesses(nodes, read=bool(run))
+        others = {} if self.drain else {k: self.overrides.on(v) for k, v in (drains or {}).items()}
+        used = access or self._accesses(inventory, read=bool(run))
         try:
             yield ScheduledMaintenance(
-                used, run, person, leaving, text, self.max_unavailable, gate, mig
+                used, run, person, leaving, text, self.max_unavailable, gate, mig, others
             )
         finally:
             if used is not access:

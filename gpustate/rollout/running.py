@@ -64,7 +64,7 @@ def running_in(access: Accesses) -> list[Running]:
         GpustateError: a cluster cannot be used.
     """
     found: list[Running] = []
-    for cluster in access.clusters():
+    for cluster in access.leased():
         lease = cluster.standing()
         if not lease.holder:
             continue

@@ -123,12 +123,14 @@ class Workload:
         gpu: it uses a GPU.
         problem: why it cannot leave by itself; empty where it can.
         waited: it is waited for before anything is evicted.
+        then: what is done with it after how long, if it is waited for; empty: by the policy.
     """
 
     name: str
     gpu: bool
     problem: str = ""
     waited: bool = False
+    then: str = ""
 
 
 def rules_of(policy: DrainPolicy, scope: Scope) -> EvictionRules:

@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
-from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.errors import ClusterError, LockHeld
 from gpustate.schedulers.base import NotDrainedError, Say, Stop, Why
 
@@ -33,6 +32,29 @@ _POLL_S = 2.0
 #: A Lease that could not be renewed is given up after this part of the time for which it is valid.
 _SURE = 5 / 6
 _CONFLICTS = 5
+_CONFLICT = 409
+
+
+class LeaseStore(Protocol):
+    """Where a Lease is kept. A write that someone else came before has the error status 409."""
+
+    @property
+    def server(self) -> str:
+        """As messages name it."""
+        ...
+
+    def lease(self, namespace: str, name: str) -> Json | None:
+        """The Lease; ``None``: there is none."""
+        ...
+
+    def write_lease(self, lease: Json, *, create: bool) -> Json:
+        """Create it, or replace it as it was read."""
+        ...
+
+
+def _conflicts(error: ClusterError) -> bool:
+    """Someone else wrote first."""
+    return getattr(error, "status", 0) == _CONFLICT
 
 
 def _now() -> str:
@@ -43,7 +65,7 @@ class ClusterLease:
     """The Lease of one cluster.
 
     Args:
-        api: access to it.
+        api: where it is kept.
         name: of the Lease.
         sleep: waits so many seconds.
         clock: seconds, monotonic.
@@ -51,7 +73,7 @@ class ClusterLease:
 
     def __init__(
         self,
-        api: Api,
+        api: LeaseStore,
         name: str = NAME,
         *,
         sleep: Callable[[float], None] = time.sleep,
@@ -140,8 +162,8 @@ class ClusterLease:
         }
         try:
             self._api.write_lease(fresh, create=lease is None)
-        except RefusedRequest as error:
-            if error.status == 409:
+        except ClusterError as error:
+            if _conflicts(error):
                 return False
             raise
         self._identity, self._renewed = identity, self._clock()
@@ -180,11 +202,9 @@ class ClusterLease:
                         return
                     _annotate(self._api, lease, shown)
                     return
-                except RefusedRequest as error:
-                    if error.status != 409:
+                except ClusterError as error:
+                    if not _conflicts(error):
                         return
-                except ClusterError:
-                    return
 
     def control(self) -> str | None:
         """The request to the run; ``None``: the server does not answer."""
@@ -246,7 +266,7 @@ def standing(lease: Json | None) -> Standing:
     return Standing(*(str(one or "") for one in found))
 
 
-def ask(api: Api, run: str, control: str) -> None:
+def ask(api: LeaseStore, run: str, control: str) -> None:
     """Leave a request to the run that holds the Lease; empty: take it back.
 
     Raises:
@@ -261,13 +281,13 @@ def ask(api: Api, run: str, control: str) -> None:
         try:
             _annotate(api, lease, {CONTROL: control})
             return
-        except RefusedRequest as error:
-            if error.status != 409:
+        except ClusterError as error:
+            if not _conflicts(error):
                 raise
     raise ClusterError(f"the Lease of {api.server} is changed all the time; run again")
 
 
-def _annotate(api: Api, lease: Json, notes: dict[str, str]) -> None:
+def _annotate(api: LeaseStore, lease: Json, notes: dict[str, str]) -> None:
     """Set annotations of the Lease as it was read; an empty one is removed."""
     found = {**(lease["metadata"].get("annotations") or {}), **notes}
     lease["metadata"]["annotations"] = {key: value for key, value in found.items() if value}

@@ -1,9 +1,10 @@
-"""Slurm as a scheduler: hold is ``State=DRAIN`` with a reason of ours, and draining is waiting for jobs.
+"""Slurm as a scheduler: hold is ``State=DRAIN`` or a reservation, with a reason of ours; draining is waiting for jobs.
 
 The commands run over SSH on the host that the inventory names, as root or SlurmUser. Surprising: a second drain
 overwrites the reason of the first, so every write is preceded by a read and followed by one. ``resume`` of 24.11
 keeps an old reason, which then hides newer ones, so it is emptied after a release. 26.05 adds `` : Not responding`` to
-a reason, and refuses to undrain a node that registered with too few GPUs.
+a reason, and refuses to undrain a node that registered with too few GPUs. A node that is reserved for maintenance may
+look idle for seconds, so reservations are read too. That of 22.05 has no comment: its name alone tells whose it is.
 
 ``sinfo`` and ``squeue`` with formats of their own instead of JSON: scontrol of 22.05 has no JSON, and its sinfo and
 squeue ignore ``-n`` and ``-w`` with it.
@@ -19,25 +20,28 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
-from gpustate.errors import ClusterError, RefusedError
+from gpustate.errors import ClusterError, ConnectionFailed, RefusedError
+from gpustate.formats.slurm import hostlist
 from gpustate.schedulers.base import (
     HeldElsewhereError,
     Hold,
     Member,
     NotDrainedError,
+    NotRefreshedError,
     Say,
     Scope,
     Stop,
     Why,
     Workload,
-    rules_of,
     taken_over,
 )
+from gpustate.schedulers.lease import NAME, NAMESPACE, ClusterLease, Standing, ask, standing
+from gpustate.schedulers.slurm_lease import LeaseFile
 
 #: What a reason of ours begins with; a run's id follows.
 PREFIX = "gpustate:"
@@ -46,6 +50,14 @@ _REASON = re.compile(
 )
 _NODES = "%n|%o|%N|%T|%u|%H|%E"
 _JOBS = "%i|%T|%u|%b|%j"
+_GRES = "%N|%G"
+_RESERVATION = re.compile(
+    r"(?m)^ReservationName=(?P<name>\S+) StartTime=(?P<since>\S+) .*?\bNodes=(?P<nodes>\S+) .*?"
+    r"\bFlags=(?P<flags>\S*)(?:.* Comment=(?P<comment>.*))?"
+)
+#: A reservation of ours, by its name: the run, and the node.
+_OURS = re.compile(r"gpustate_(?P<run>[^_\s]+)_(?P<node>\S+)")
+_NO_COMMENT = "Unknown parameter Comment"
 #: What Slurm itself writes as a reason when a node does not fit its configuration or does not answer.
 _BY_SLURM = (
     "gres/",
@@ -58,11 +70,33 @@ _BY_SLURM = (
     "Kill task failed",
     "Invalid registration",
 )
+#: What Slurm writes of a node that booted without its doing.
+_BOOTED = ("Node unexpectedly rebooted", "Not responding", "Node Not Responding")
 _POLL_S = 2.0
-_REGISTER_S = 60.0
+_REGISTER_S = 120.0
+#: How long a host or a slurmctld that does not answer is waited for.
+_PATIENCE_S = 45.0
+_AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused")
 
 #: Runs a command on the host with slurmctld's tools; returns exit status and output.
 Command = Callable[[str], tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One for maintenance.
+
+    Args:
+        name: its name.
+        since: when it began.
+        comment: its comment; empty where it has none.
+        run: the run of this tool that it is of; empty: it is of someone else.
+    """
+
+    name: str
+    since: str
+    comment: str = ""
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +109,7 @@ class SlurmNode:
         name: Slurm's name of it.
         state: as ``sinfo`` prints it, with flags such as ``*``.
         user, since, reason: who set the reason, when, and the reason; empty where there is none.
+        reservations: those for maintenance that it is in.
     """
 
     host: str
@@ -84,6 +119,12 @@ class SlurmNode:
     user: str = ""
     since: str = ""
     reason: str = ""
+    reservations: tuple[Reservation, ...] = ()
+
+    @property
+    def reserved(self) -> Reservation | None:
+        """This tool's reservation of it."""
+        return next((one for one in self.reservations if one.run), None)
 
     @property
     def ours(self) -> bool:
@@ -93,7 +134,20 @@ class SlurmNode:
     @property
     def by_slurm(self) -> bool:
         """Slurm itself took it out of service, for what it saw of the node."""
-        return self.reason.startswith(_BY_SLURM)
+        # An older reason stays, and may be an empty one.
+        return self.reason.startswith(_BY_SLURM) or (
+            self.base.startswith("inval") and not self.reason
+        )
+
+    @property
+    def in_maintenance(self) -> bool:
+        """It is reserved for maintenance, so that no other jobs begin there."""
+        return self.base.startswith("maint") or "$" in self.state or bool(self.reservations)
+
+    @property
+    def drained(self) -> bool:
+        """It is drained, or will be once its jobs end."""
+        return self.base.startswith("drain")
 
     @property
     def base(self) -> str:
@@ -119,10 +173,26 @@ def read_nodes(text: str) -> list[SlurmNode]:
         if len(parts) != 7:
             continue
         host, address, name, state, user, since, reason = (part.strip() for part in parts)
-        if reason == "none":
+        if reason in ("none", ""):
             user = since = reason = ""
+        # What Slurm adds to a reason that was emptied.
+        reason = reason.removeprefix("none : ").removeprefix(": ")
         found[name] = SlurmNode(host, address, name, state, user, since, reason)
     return list(found.values())
+
+
+def read_reservations(text: str) -> dict[str, list[Reservation]]:
+    """Read ``scontrol -o show reservation``: those for maintenance, by node."""
+    found: dict[str, list[Reservation]] = {}
+    for match in _RESERVATION.finditer(text):
+        if "MAINT" not in match["flags"].split(","):
+            continue
+        ours = _OURS.fullmatch(match["name"])
+        run = ours["run"] if ours else ""
+        one = Reservation(match["name"], match["since"], (match["comment"] or "").strip(), run)
+        for name in hostlist.names(match["nodes"]):
+            found.setdefault(name, []).append(one)
+    return found
 
 
 def matching(nodes: Iterable[SlurmNode], facts: NodeFacts, reached: str) -> list[SlurmNode]:
@@ -171,6 +241,7 @@ class Slurm:
         command: runs a command where its tools are.
         host: that host, for messages.
         hosts: under which name or address the inventory reaches its nodes, by their names there.
+        reserve: hold nodes by a reservation instead of ``State=DRAIN``.
         sleep, clock: for waiting, in seconds.
     """
 
@@ -180,6 +251,7 @@ class Slurm:
         host: str,
         hosts: Mapping[str, str] | None = None,
         *,
+        reserve: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -190,14 +262,34 @@ class Slurm:
         self._clock = clock
         self._lock = threading.Lock()
         self._nodes: list[SlurmNode] | None = None
+        self._gpus: set[str] = set()
+        self._whys: dict[str, Why] = {}
+        self._reserve = reserve
+        self._store = LeaseFile(self._answer, self.title)
+        self._lease = ClusterLease(self._store, sleep=sleep, clock=clock)
 
     @property
     def title(self) -> str:
         """As messages name it."""
         return f"Slurm at {self._host}"
 
+    def _answer(self, command: str) -> tuple[int, str]:
+        """Exit status and output; a host or slurmctld that is away is waited for."""
+        until = self._clock() + _PATIENCE_S
+        while True:
+            try:
+                status, output = self._command(command)
+            except ConnectionFailed as error:
+                if self._clock() >= until:
+                    raise ClusterError(f"{self.title}: {error}") from error
+            else:
+                away = status != 0 and any(words in output for words in _AWAY)
+                if not away or self._clock() >= until:
+                    return status, output
+            self._sleep(_POLL_S)
+
     def _run(self, *words: str) -> str:
-        status, output = self._command(shlex.join(words))
+        status, output = self._answer(shlex.join(words))
         if status != 0:
             last = " ".join(output.split())[-300:] or f"exit status {status}"
             raise ClusterError(
@@ -208,7 +300,9 @@ class Slurm:
 
     def _read(self, name: str = "") -> list[SlurmNode]:
         only = ("-n", name) if name else ()
-        return read_nodes(self._run("sinfo", "-N", "-a", "-h", *only, "-o", _NODES))
+        nodes = read_nodes(self._run("sinfo", "-N", "-a", "-h", *only, "-o", _NODES))
+        reserved = read_reservations(self._run("scontrol", "-o", "show", "reservation"))
+        return [replace(one, reservations=tuple(reserved.get(one.name, ()))) for one in nodes]
 
     def _one(self, name: str) -> SlurmNode:
         found = self._read(name)
@@ -219,11 +313,20 @@ class Slurm:
     # --- members -----------------------------------------------------------------------
 
     def members(self, *, fresh: bool = False) -> Sequence[Member]:
-        """Every node of every partition."""
+        """Every node of every partition; those with GPUs in ``slurm.conf`` count, or all if it has none."""
         with self._lock:
             if self._nodes is None or fresh:
                 self._nodes = self._read()
-            return [_member(node) for node in self._nodes]
+                rows = self._run("sinfo", "-N", "-a", "-h", "-o", _GRES).splitlines()
+                self._gpus = {
+                    name.strip()
+                    for name, _, gres in (row.partition("|") for row in rows)
+                    if "gpu" in gres
+                }
+            gpus = self._gpus
+            return [
+                replace(_member(node), counts=not gpus or node.name in gpus) for node in self._nodes
+            ]
 
     def member(self, facts: NodeFacts, name: str) -> Member:
         """The node that has this machine's host name or one of its addresses.
@@ -251,8 +354,10 @@ class Slurm:
         return _member(self._one(found[0].name))
 
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
-        """The jobs that run there; all of them leave, whatever the scope."""
-        return self._jobs(member.name)
+        """The jobs that run there; all of them are waited for, whatever the scope."""
+        limit_s = policy.jobs_timeout_s
+        then = f"requeued after {limit_s:g} s" if limit_s else "without a time limit"
+        return [replace(job, waited=True, then=then) for job in self._jobs(member.name)]
 
     def _jobs(self, name: str) -> list[Workload]:
         output = self._run("squeue", "-h", "-a", "-w", name, "-o", _JOBS)
@@ -269,22 +374,79 @@ class Slurm:
     # --- hold and release --------------------------------------------------------------
 
     def enter(self, why: Why, say: Say, stop: Stop) -> None:
-        """Slurm has nothing to hold; two runs see each other by the reasons of nodes."""
+        """Take the Lease of the cluster."""
+        self._lease.hold(why, say, stop)
 
     def leave(self) -> None:
-        """Nothing is held."""
+        """Let go of the Lease."""
+        self._lease.release()
+
+    def publish(self, progress: str) -> None:
+        """Show how far the rollout of this run is; empty: it is over."""
+        self._lease.publish(progress)
+
+    def control(self) -> str | None:
+        """The request to this run; ``None``: the host does not answer."""
+        return self._lease.control()
+
+    def standing(self) -> Standing:
+        """Which run changes nodes of this cluster, how far it is, and what it is asked for.
+
+        Raises:
+            ClusterError: the host does not answer.
+        """
+        return standing(self._store.lease(NAMESPACE, NAME))
+
+    def ask(self, run: str, control: str) -> None:
+        """Leave a request to a run; empty: take it back.
+
+        Raises:
+            ClusterError: the run does not hold the Lease, or the host does not answer.
+        """
+        ask(self._store, run, control)
 
     def hold(self, member: Member, why: Why) -> Member:
-        """Drain it with a reason of ours; one that Slurm itself drained keeps Slurm's reason."""
+        """Drain or reserve it with a reason of ours; one that Slurm itself drained keeps Slurm's reason."""
         node = self._one(member.name)
         if node.drained_or_down and node.by_slurm:
             return _member(node)
-        if node.drained_or_down and not node.ours:
+        if foreign := _elsewhere(node):
             raise HeldElsewhereError(
-                f"{self.title}: node {node.name} is out of service: {_foreign(node)}",
+                f"{self.title}: node {node.name} is out of service: {foreign}",
                 fix="run again when that is over; --ignore-scheduler changes it all the same",
             )
-        return self._set(node.name, why.run, why.text, why.person, "held")
+        if node.drained or not self._reserve:
+            held = self._set(node.name, why.run, why.text, why.person, "held")
+        else:
+            held = self._reserved(node.name, why)
+        old = node.reserved
+        if old is not None and old.run != why.run:
+            self._run("scontrol", "delete", f"ReservationName={old.name}")
+        return held
+
+    def _reserved(self, name: str, why: Why) -> Member:
+        """Reserve it, unless this run has done so already."""
+        self._whys[why.run] = why
+        node = self._one(name)
+        if node.reserved is None or node.reserved.run != why.run:
+            when = ("StartTime=now", "Duration=UNLIMITED", "Users=root", "Flags=MAINT,IGNORE_JOBS")
+            words = (f"ReservationName=gpustate_{why.run}_{name}", *when, f"Nodes={name}")
+            self._with_comment(
+                ("create", "reservation", *words), _reason(why.run, why.text, why.person, "held")
+            )
+        return _member(self._one(name))
+
+    def _with_comment(self, words: Sequence[str], comment: str) -> bool:
+        """Write a reservation with its comment, or without it where that is not known; whether it has it."""
+        command = shlex.join(("scontrol", *words, f"Comment={comment}"))
+        status, output = self._answer(command)
+        if status != 0 and _NO_COMMENT in output:
+            if words[0] == "create":
+                self._run("scontrol", *words)
+            return False
+        if status != 0:
+            self._run("scontrol", *words, f"Comment={comment}")
+        return True
 
     def note(self, member: Member, phase: str, why: str = "") -> Member:
         """Record the phase in the reason."""
@@ -294,11 +456,19 @@ class Slurm:
             return _member(node)
         if other := taken_over(member, hold):
             raise HeldElsewhereError(f"{self.title}: node {node.name}: {other}")
-        return self._set(node.name, hold.run, why or hold.text, hold.person, phase)
+        text = why or hold.text
+        if node.ours or node.reserved is None:
+            return self._set(node.name, hold.run, text, hold.person, phase)
+        words = ("update", f"ReservationName={node.reserved.name}")
+        if self._with_comment(words, _reason(hold.run, text, hold.person, phase)):
+            return _member(self._one(node.name))
+        if phase == "failed" and not node.drained:  # it has to stand somewhere
+            of = self._whys.get(hold.run, Why(hold.run, "unknown", "a change"))
+            return self._set(node.name, of.run, why or of.text, of.person, phase)
+        return _member(node)
 
     def _set(self, name: str, run: str, text: str, person: str, phase: str) -> Member:
-        words = re.sub(r"[()\[\]\"'|]| :(?= )", " ", text)
-        reason = f"{PREFIX}{run}: {words} ({phase}) by {person}"
+        reason = _reason(run, text, person, phase)
         self._run("scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}")
         node = self._one(name)
         if not node.reason.startswith(reason):
@@ -311,7 +481,7 @@ class Slurm:
         self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
     ) -> None:
         """Wait for its jobs; those that are still there at the limit are requeued."""
-        began, limit_s = self._clock(), rules_of(policy, scope).timeout_s
+        began, limit_s = self._clock(), policy.jobs_timeout_s
         reported: set[str] = set()
         requeued = False
         while jobs := self._jobs(member.name):
@@ -346,22 +516,31 @@ class Slurm:
             )
 
     def refresh(self, member: Member, say: Say, stop: Stop) -> None:
-        """slurmd opens no GPU; whether its count fits is seen when it registers."""
+        """Wait until slurmd has registered with as many GPUs as it has to have, if it did before."""
+        if member.hold is None or not member.ready:
+            return
+        until = self._clock() + _REGISTER_S
+        node = self._one(member.name)
+        while _unregistered(node) and self._clock() < until and not stop():
+            self._sleep(_POLL_S)
+            node = self._one(member.name)
+        if wrong := _unregistered(node):
+            raise NotRefreshedError(f"{self.title}: node {node.name}: {wrong}")
 
     def release(self, member: Member) -> str:
         """Return it to service, where the reason is still ours."""
         node = self._one(member.name)
-        if not node.ours and node.drained_or_down:
-            resume = f"scontrol update NodeName={node.name} State=RESUME"
-            return (
-                f"{_foreign(node)}; once its cause is gone: {resume}"
-                if node.by_slurm
-                else _foreign(node)
-            )
-        if not node.ours:
-            return ""
         if other := taken_over(member, _hold(node)):
             return other
+        if node.reserved is not None:
+            self._run("scontrol", "delete", f"ReservationName={node.reserved.name}")
+            if not node.ours:
+                return self._after_reservation(self._one(node.name))
+            node = self._one(node.name)
+        if not node.ours and node.drained_or_down:
+            return _stays(node)
+        if not node.ours:
+            return ""
         deadline = self._clock() + _REGISTER_S
         down = node.base.startswith("down")
         while down and "*" in node.state and self._clock() < deadline:
@@ -371,11 +550,8 @@ class Slurm:
             self._sleep(_POLL_S)  # slurmd has just been restarted
             node = self._one(member.name)
         if node.base.startswith("inval"):
-            return (
-                "slurmd registered with fewer GPUs than slurm.conf has; fix gres.conf or slurm.conf and restart "
-                f"slurmd, then: scontrol update NodeName={node.name} State=RESUME"
-            )
-        if node.drained_or_down and not node.base.startswith("down"):
+            return _unregistered(node)
+        if node.drained:
             # Otherwise a run that died in between has left only the reason.
             self._run("scontrol", "update", f"NodeName={node.name}", "State=UNDRAIN")
             node = self._one(member.name)
@@ -398,20 +574,53 @@ class Slurm:
             else ""
         )
 
+    def _after_reservation(self, node: SlurmNode) -> str:
+        """Resume a node that booted while it was reserved; why it stays out of service, empty where it does not."""
+        deadline = self._clock() + _REGISTER_S
+        while "*" in node.state and self._clock() < deadline:
+            self._sleep(_POLL_S)
+            node = self._one(node.name)
+        if node.base.startswith("down") and node.reason.startswith(_BOOTED):
+            self._run("scontrol", "update", f"NodeName={node.name}", "State=RESUME")
+            node = self._one(node.name)
+        while (node.in_maintenance or not node.answers) and self._clock() < deadline:
+            if node.reservations:
+                break  # of someone else
+            self._sleep(_POLL_S)  # the state follows a moment later
+            node = self._one(node.name)
+        return _stays(node) if node.drained_or_down else ""
+
+
+def _reason(run: str, text: str, person: str, phase: str) -> str:
+    """What stands in a reason or comment of ours."""
+    words = re.sub(r"[()\[\]\"'|]| :(?= )", " ", text)
+    return f"{PREFIX}{run}: {words} ({phase}) by {person}"
+
 
 def _hold(node: SlurmNode) -> Hold | None:
-    if not node.ours:
+    reserved = node.reserved
+    if not node.ours and reserved is None:
         return None
-    match = _REASON.fullmatch(node.reason)
-    if match is None:
-        return Hold("", node.user, node.reason, "held", node.since)
-    return Hold(
-        match["run"],
-        match["person"] or node.user,
-        match["text"],
-        match["phase"] or "held",
-        node.since,
+    text, since = (
+        (node.reason, node.since)
+        if node.ours or reserved is None
+        else (reserved.comment, reserved.since)
     )
+    match = _REASON.fullmatch(text)
+    if match is None:
+        run = reserved.run if reserved is not None else ""
+        return Hold(run, node.user, text, "held", since)
+    return Hold(
+        match["run"], match["person"] or node.user, match["text"], match["phase"] or "held", since
+    )
+
+
+def _stays(node: SlurmNode) -> str:
+    """Why it stays out of service."""
+    if not node.by_slurm:
+        return _elsewhere(node) or _foreign(node)
+    resume = f"scontrol update NodeName={node.name} State=RESUME"
+    return f"{_foreign(node)}; once its cause is gone: {resume}"
 
 
 def _foreign(node: SlurmNode) -> str:
@@ -419,13 +628,37 @@ def _foreign(node: SlurmNode) -> str:
     return f"{node.state}: {node.reason or 'no reason given'}{by}"
 
 
+def _unregistered(node: SlurmNode) -> str:
+    """Why slurmctld does not take a node as it is; empty: it does."""
+    if node.base.startswith("inval"):
+        return (
+            "slurmd registered with fewer GPUs than slurm.conf has; fix gres.conf or slurm.conf and restart "
+            f"slurmd, then: scontrol update NodeName={node.name} State=RESUME"
+        )
+    if "*" in node.state:
+        return (
+            f"it is {node.state}: slurmd has not registered since; look there: journalctl -u slurmd"
+        )
+    return ""
+
+
+def _elsewhere(node: SlurmNode) -> str:
+    """Who else took it out of service; empty: nobody did."""
+    others = [one.name for one in node.reservations if not one.run]
+    if others or (node.base.startswith("maint") and node.reserved is None):
+        return f"{node.state}: reservation {', '.join(others) or '(unknown)'}"
+    if node.base.startswith("maint") or not node.drained_or_down:
+        return ""
+    return "" if node.ours or node.by_slurm else _foreign(node)
+
+
 def _member(node: SlurmNode) -> Member:
-    elsewhere = node.drained_or_down and not node.ours and not node.by_slurm
-    foreign = (_foreign(node),) if elsewhere else ()
+    foreign = _elsewhere(node)
+    out = node.drained_or_down or node.in_maintenance
     return Member(
         node.name,
         ready=node.answers,
-        schedulable=not node.drained_or_down,
+        schedulable=not out,
         hold=_hold(node),
-        foreign=foreign,
+        foreign=(foreign,) if foreign else (),
     )

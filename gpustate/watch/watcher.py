@@ -318,6 +318,9 @@ class Watcher:
             result = self.apply(this)
         except GpustateError as error:
             return {node.name: str(error) for node in this.inventory.nodes}
+        except Exception as error:  # noqa: BLE001  a round that fails must not end the watcher
+            words = f"{type(error).__name__}: {error} (a bug in gpustate)"
+            return {node.name: words for node in this.inventory.nodes}
         stopped = result.stopped or ("interrupted" if result.interrupted else "not begun")
         found: dict[str, NodeResult | str] = dict.fromkeys(result.skipped, stopped)
         return {**found, **{node.name: node for node in result.nodes}}

@@ -1,4 +1,4 @@
-"""Every state that keeps originals of files has a test that a rollback restores their bytes."""
+"""Every state that keeps originals of files has tests that a rollback restores their bytes, in memory and on a node."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import shares
 
 from gpustate import registry
 
+NODES = Path(__file__).parents[1] / "node/test_rollback_states.py"
 #: How a state restores what was there before gpustate: by steps of its own, or by its base's.
 _KEEPS = re.compile(r"\b(RestoreOriginal|ForgetOriginal|writes\()")
 #: States that keep originals and whose way back is tested elsewhere, or that have none, each with the reason.
@@ -42,6 +43,13 @@ def keepers() -> set[str]:
         if any(_KEEPS.search(text) for text in texts):
             found.add(name)
     return found
+
+
+def test_every_state_that_keeps_originals_goes_back_on_a_node() -> None:
+    trials = declarations.literal(NODES, "ROLLED_BACK")
+    tried = {name for names in trials.values() for name in names}
+    shares.TAKEN["states rolled back on nodes by trial"] = f"{len(tried)} in {len(trials)}"
+    assert keepers() <= tried, keepers() - tried
 
 
 def test_every_state_that_keeps_originals_is_tested_to_go_back() -> None:

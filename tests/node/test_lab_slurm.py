@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import gpustate
+from commands import GPUSTATE, gpustate
 from labtraces import traces
 from slurmjobs import APPLIED, CUDA_COUNT, Cluster
 
@@ -200,8 +200,67 @@ def change_waits(cluster: Cluster, tmp_path: Path, name: str) -> None:
     cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
 
 
+def reserved(cluster: Cluster, tmp_path: Path, name: str, *, dies: bool = False) -> None:
+    """Change the driver of gpu1 under a reservation, with a second controller meanwhile, and under a foreign reservation.
+
+    Args:
+        cluster, tmp_path, name: as for :func:`change_waits`.
+        dies: the first controller is killed, and the second follows it.
+    """
+    other = tmp_path / "reserved.py"
+    other.write_text(APPLIED.replace("580.65.06", "595.91.07"))
+    words = [other, "-i", cluster.lab.inventory, "-l", "gpu1", "--yes"]
+    foreign = ("starttime=now", "duration=60", "users=root", "flags=maint,ignore_jobs")
+    cluster.slurm.scontrol(
+        "create", "reservation", "reservationname=cooling", *foreign, f"nodes={name}"
+    )
+    refused = gpustate("apply", *words, code=5)
+    assert re.search(f"{name} is out of service: \\w+: reservation cooling", refused.out)
+    cluster.slurm.scontrol("delete", "reservationname=cooling")
+    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
+
+    cluster.submit(f"-w {name} --gres=gpu:8 --wrap 'sleep 25'")
+    cluster.until(lambda: cluster.state(name).flags == {"MIXED"})
+    words += ["--slurm-hold", "reservation", "--reason", "CHG-8"]
+    with subprocess.Popen([GPUSTATE, "apply", *map(str, words)]) as first:
+        show = ["scontrol", "-o", "show", "reservation"]
+        cluster.until(
+            lambda: bool(re.search(f"=gpustate_\\S+_{name} ", cluster.slurm.head.run(show).stdout))
+        )
+        assert cluster.state(name).reason in ("", "none")
+        if " 24." in cluster.slurm.version():
+            told = cluster.slurm.head.run(show).stdout
+            assert re.search(r"Comment=gpustate:\S+: CHG-8 \(held\) by \S+$", told.strip())
+        ahead = cluster.head(f"srun -w {name} --immediate=1 true", check=False)
+        assert ahead.returncode != 0, "no other job begins"
+        shown = gpustate("status", "-i", cluster.lab.inventory, "-o", "json", code=0).document
+        assert [row["phase"] for row in shown["members"]] == ["held"]
+        assert [row["where"] for row in shown["rollouts"]] != []
+        if dies:
+            first.kill()
+            first.wait()
+            began = time.monotonic()
+            gpustate("apply", *words, code=0, timeout=400)
+            assert time.monotonic() - began > 55, "a Lease is valid for a minute"
+        else:
+            second = gpustate("apply", *words, code=8)
+            assert "changes nodes of Slurm at" in second.out
+            assert first.wait(timeout=400) == 0
+    assert "gpustate_" not in cluster.slurm.head.run(show).stdout
+    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
+    assert cluster.state(name).reason in ("", "none")
+    gpustate("apply", cluster.policy, *words[1:], code=0)
+    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
+
+
 def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path: Path) -> None:
     change_waits(cluster, tmp_path, "gpu1")
+
+
+def test_a_reservation_holds_a_node_and_a_second_controller_is_refused(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    reserved(cluster, tmp_path, "gpu1")
 
 
 @pytest.mark.proof
@@ -223,6 +282,7 @@ def test_it_is_the_same_with_slurm_24_and_a_node_of_another_name(
     cluster.until(lambda: "INVALID_REG" not in cluster.state("rack7-01").flags)
     cluster.resume()
     change_waits(cluster, tmp_path, "rack7-01")
+    reserved(cluster, tmp_path, "rack7-01", dies=True)
 
     # Debian's slurmd ends for good without a device node; with the drop-in it comes back.
     node.run("mv /dev/nvidia7 /dev/away; systemctl restart --no-block slurmd")

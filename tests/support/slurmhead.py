@@ -33,16 +33,24 @@ def main(folder: Path, program: str, words: list[str]) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if program == "scontrol" and words[0] == "update":
             return _update(folder, dict(word.split("=", 1) for word in words[1:]))
+        if program == "scontrol" and words == ["show", "config"]:
+            print(f"Configuration data as of now\nStateSaveLocation       = {folder}/state")
+            return 0
+        if program == "scontrol":
+            return _reservations(folder, words)
         nodes = _read(folder)
-        if program == "sinfo":
+        if program == "sinfo" and words[-1] == "%N|%G":
+            print("".join(f"{name}|gpu:h100:8\n" for name in nodes), end="")
+        elif program == "sinfo":
             only = words[words.index("-n") + 1] if "-n" in words else ""
             for name, one in nodes.items():
                 if only in ("", name):
                     reason = one["reason"] or "none"
                     user = one["user"] or "Unknown"
-                    print(
-                        f"{name}|127.0.0.1|{name}|{one['state']}|{user}|2026-11-24T10:00:00|{reason}"
-                    )
+                    state = one["state"]
+                    if one.get("reservation"):
+                        state = "maint" if state == "idle" else f"{state}$"
+                    print(f"{name}|127.0.0.1|{name}|{state}|{user}|2026-11-24T10:00:00|{reason}")
         elif program == "squeue":
             name = words[words.index("-w") + 1]
             if nodes[name]["job"]:
@@ -53,12 +61,58 @@ def main(folder: Path, program: str, words: list[str]) -> int:
     return 0
 
 
+def _reservations(folder: Path, words: list[str]) -> int:
+    """Create, delete or list reservations for maintenance; a name that is taken is refused."""
+    nodes = _read(folder)
+    if words == ["-o", "show", "reservation"]:
+        rows = [(key, one["reservation"]) for key, one in nodes.items() if one.get("reservation")]
+        for key, name in rows:
+            print(f"ReservationName={name} StartTime=2026-11-24T10:00:00 Nodes={key} NodeCnt=1 Flags=MAINT,IGNORE_JOBS")  # fmt: skip
+        if not rows:
+            print("No reservations in the system")
+        return 0
+    values = dict(word.split("=", 1) for word in words if "=" in word)
+    if "Comment" in values:  # as 22.05
+        print(f"scontrol: error: Unknown parameter Comment={values['Comment']}.", file=sys.stderr)
+        return 1
+    name, creates = values["ReservationName"], words[:2] == ["create", "reservation"]
+    holders = [key for key, one in nodes.items() if one.get("reservation") == name]
+    target = values["Nodes"] if creates else "".join(holders)
+    if creates == bool(holders):
+        print(f"{words[0]}: the reservation is there already, or is not", file=sys.stderr)
+        return 1
+    label, trap = f"{words[0]} {target}", _trap(folder)
+    if trap == {"write": f"{label} 1", "when": "before"}:
+        _wait(folder)
+    one = nodes[target]
+    one["reservation"] = name if creates else ""
+    if creates:
+        one["ends"] = one["ends"] or time.time() + JOB_S
+    return _written(folder, nodes, label, trap)
+
+
+def _trap(folder: Path) -> dict[str, str]:
+    path = folder / "trap"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _written(folder: Path, nodes: dict[str, Any], label: str, trap: dict[str, str]) -> int:
+    """Store what was written, and note that it was."""
+    (folder / "slurm.json").write_text(json.dumps(nodes))
+    with (folder / "writes").open("a") as file:
+        file.write(label + "\n")
+    count = (folder / "writes").read_text().splitlines().count(label)
+    if trap == {"write": f"{label} {count}", "when": "after"}:
+        _wait(folder)
+    return 0
+
+
 def _read(folder: Path) -> dict[str, Any]:
     nodes: dict[str, Any] = json.loads((folder / "slurm.json").read_text())
     for one in nodes.values():
         if one["job"] and one["ends"] and time.time() > one["ends"]:
             one["job"] = 0
-            one["state"] = one["state"].replace("draining", "drained")
+            one["state"] = one["state"].replace("draining", "drained").replace("mixed", "idle")
     return nodes
 
 
@@ -67,7 +121,7 @@ def _update(folder: Path, values: dict[str, str]) -> int:
     log = (folder / "writes").read_text().splitlines() if (folder / "writes").exists() else []
     label = f"{values.get('State', 'Reason')} {name}"
     label += f" {log.count(label) + 1}"
-    trap = json.loads((folder / "trap").read_text()) if (folder / "trap").exists() else {}
+    trap = _trap(folder)
     if trap == {"write": label, "when": "before"}:
         _wait(folder)
     nodes = _read(folder)
@@ -90,12 +144,7 @@ def _update(folder: Path, values: dict[str, str]) -> int:
         one["state"] = "idle"
     if "Reason" in values:
         one["reason"], one["user"] = values["Reason"], "root" if values["Reason"] else ""
-    (folder / "slurm.json").write_text(json.dumps(nodes))
-    with (folder / "writes").open("a") as file:
-        file.write(label.rpartition(" ")[0] + "\n")
-    if trap == {"write": label, "when": "after"}:
-        _wait(folder)
-    return 0
+    return _written(folder, nodes, label.rpartition(" ")[0], trap)
 
 
 def _wait(folder: Path) -> None:

@@ -6,12 +6,15 @@ A new one is a module with a ``PART``, its settings in :mod:`gpustate.manifests.
 from __future__ import annotations
 
 from gpustate.manifests.components import (
+    cc_manager,
     dcgm,
     dcgm_exporter,
     device_plugin,
     dra_driver,
     feature_discovery,
+    kata_device_plugin,
     node_status_exporter,
+    sandbox_device_plugin,
 )
 from gpustate.manifests.components.part import Part
 
@@ -21,6 +24,9 @@ PARTS: tuple[Part, ...] = (
     dcgm.PART,
     dcgm_exporter.PART,
     node_status_exporter.PART,
+    sandbox_device_plugin.PART,
+    kata_device_plugin.PART,
+    cc_manager.PART,
     dra_driver.PART,
 )
 

@@ -32,7 +32,7 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
         account=name,
         nodes={by_claim(settings, NODE_LABEL): "true"},
         ports=[{"name": "dcgm", "containerPort": PORT}],
-        probes={"livenessProbe": _probe(), "readinessProbe": _probe()},
+        more={"livenessProbe": _probe(), "readinessProbe": _probe()},
         claim=claim,
     )
     yield daemon_set(settings, settings.dcgm, image, program)

@@ -144,7 +144,7 @@ def _program(settings: ClusterObjects, env: Mapping[str, str], *, token: bool) -
         mounts=mounts,
         volumes=volumes,
         ports=[{"name": "metrics", "containerPort": _PORT}],
-        probes={"livenessProbe": _health(periodSeconds=5), "readinessProbe": _health()},
+        more={"livenessProbe": _health(periodSeconds=5), "readinessProbe": _health()},
         annotations=exporter.annotations,
         api=token,
         host_pid=exporter.host_pid,

@@ -20,6 +20,7 @@ class Part:
         settings: its settings.
         objects: its objects, of the settings and the image.
         node_label: the label of Nodes on which its pods run.
+        machines: its pods run on Nodes whose GPUs are for virtual machines, and on no others.
         host_state: the state that does the same as a service of a node, where the pods do not run then.
         claims: where a DRA driver offers the GPUs, the pods claim them, and :func:`by_claim` names the objects.
     """
@@ -29,6 +30,7 @@ class Part:
     objects: Callable[[ClusterObjects, str], Iterator[Json]]
     node_label: str
     host_state: str = ""
+    machines: bool = False
     claims: bool = False
 
 

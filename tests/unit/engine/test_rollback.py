@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustate import Plan, Policy, State, Step, ops
+from gpustate.api import rollbacks
 from gpustate.core.change import Change
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import FactsQuery, NodeView
 from gpustate.core.inventory import Connection, Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
@@ -428,3 +430,29 @@ def test_apply_then_rollback_leads_to_the_observation_before(
     run = data.draw(st.sampled_from(sorted(runs)))
     assert node.back(run).status is NodeStatus.OK
     assert node.files() == runs[run]
+
+
+def test_workloads_leave_and_nodes_take_turns_as_in_the_run_that_is_undone(node: Node) -> None:
+    drain = DrainPolicy(wait_selector="app=train", wait_timeout_s=60.0)
+    policy = Policy(Third(path=node.path("a"), text="1"), drain=drain, pace=("2", "10%"))
+    fleet.run(fleet.Request(policy, Inventory("test", (node.node,)), apply=True, run="r1"))
+    way = node.way()
+    assert (rollbacks.drains_of({"here": way}), rollbacks.pace_of({"here": way})) == (
+        {"here": drain},
+        ("2", "10%"),
+    )
+    # A rollback of the rollback does, too.
+    request = fleet.Request(
+        Policy(*way.states, pace=way.pace),
+        Inventory("test", (node.node,)),
+        apply=True,
+        run="r2",
+        drains={"here": drain},
+    )
+    fleet.run(request)
+    assert rollbacks.drains_of({"here": node.way("r2")}) == {"here": drain}
+
+
+def test_a_drain_of_a_newer_release_is_left_out() -> None:
+    way = before.WayBack("r1", drain={"of_tomorrow": 1})
+    assert rollbacks.drains_of({"a": way, "b": before.WayBack("r2")}) == {"b": DrainPolicy()}

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from gpustate.core.drain import DrainPolicy, EvictionRules
+from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
-from gpustate.errors import ClusterError, RefusedError
-from gpustate.schedulers.base import HeldElsewhereError, NotDrainedError, Scope, Why
+from gpustate.errors import ClusterError, ConnectionFailed, RefusedError
+from gpustate.formats.slurm import hostlist
+from gpustate.schedulers.base import (
+    HeldElsewhereError,
+    Hold,
+    NotDrainedError,
+    NotRefreshedError,
+    Scope,
+    Why,
+)
 from gpustate.schedulers.slurm import Slurm, SlurmNode, matching, read_nodes
 
 WHY = Why("20261124-1", "ann@ops1", 'driver "580"')
+#: As 24.11.5 prints it; 22.05.8 has no comment.
+RESERVATION = (
+    "ReservationName={name} StartTime=2026-11-24T19:22:03 EndTime=2027-11-24T19:22:03 Duration=365-00:00:00 "
+    "Nodes=gpu[1,7-8] NodeCnt=1 CoreCnt=64 Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES "
+    "TRES=cpu=64 Users=root Groups=(null) Accounts=(null) Licenses=(null) State=ACTIVE BurstBuffer=(null) "
+    "MaxStartDelay=(null){comment}\n"
+)
 #: As Debian's 22.05.8 and 24.11.5 print the format of the module.
 ROWS = """\
 gpu1|10.217.0.11|gpu1|drained*|root|2026-11-23T10:00:00|gpustate:r1: changes driver (held) by ann@ops1
@@ -82,7 +97,7 @@ def test_a_node_that_registered_with_too_few_gpus_is_explained() -> None:
     words = scheduler.release(scheduler.member(FACTS, "gpu1"))
     assert "fewer GPUs than slurm.conf" in words
     assert "State=RESUME" in words
-    assert not [one for one in controller.commands if one.startswith("scontrol")]
+    assert not [one for one in controller.commands if one.startswith("scontrol update")]
 
 
 @dataclass
@@ -99,10 +114,42 @@ class Controller:
     undrain_to: str = "idle"
     resume_to: str = "idle"
     keeps_reason: bool = False
+    comments: bool = True
+    reservations: dict[str, str] = field(default_factory=dict)
+
+    def _reserve(self, words: list[str]) -> tuple[int, str]:
+        values = dict(word.split("=", 1) for word in words if "=" in word)
+        name, comment = values["ReservationName"], values.get("Comment", "")
+        if comment and not self.comments:
+            return 1, f"scontrol: error: Unknown parameter Comment={comment}.\n"
+        if words[1] == "create":
+            assert values["Nodes"] == "gpu1"
+            if name in self.reservations:
+                return 1, "Error creating the reservation: Duplicate reservation name\n"
+            self.state = "maint" if self.state == "idle" else f"{self.state}$"
+        elif name not in self.reservations:
+            return 1, "Requested reservation is invalid\n"
+        if words[1] == "delete":
+            del self.reservations[name]
+            if not self.reservations:
+                self.state = self.state.replace("maint", "idle").rstrip("$")
+        else:
+            self.reservations[name] = comment
+        return 0, ""
 
     def run(self, command: str) -> tuple[int, str]:
         words = shlex.split(command)
         self.commands.append(command)
+        if words[0] == "sinfo" and words[-1] == "%N|%G":
+            return 0, "gpu1|gpu:h100:8(S:0-1)\ncpu1|(null)\n"
+        if words == ["scontrol", "-o", "show", "reservation"]:
+            shown = "".join(
+                RESERVATION.format(name=name, comment=f" Comment={comment}" if comment else "")
+                for name, comment in self.reservations.items()
+            )
+            return 0, shown or "No reservations in the system\n"
+        if words[0] == "scontrol" and any(one.startswith("ReservationName=") for one in words):
+            return self._reserve(words)
         if words[0] == "sinfo":
             return (
                 0,
@@ -142,21 +189,21 @@ class Clock:
         return self.now
 
 
-def slurm(controller: Controller, ends_at: float = 0.0) -> Slurm:
+def slurm(controller: Controller, ends_at: float = 0.0, *, reserve: bool = False) -> Slurm:
     clock = Clock(controller, ends_at)
-    return Slurm(controller.run, "head", sleep=clock.sleep, clock=clock)
+    return Slurm(controller.run, "head", reserve=reserve, sleep=clock.sleep, clock=clock)
 
 
 FACTS = NodeFacts(hostname="gpu1.example.net")
 
 
-def drain(scheduler: Slurm, timeout_s: float = 300.0) -> list[str]:
+def drain(scheduler: Slurm, timeout_s: float = 0.0) -> list[str]:
     told: list[str] = []
     member = scheduler.member(FACTS, "gpu1")
     scheduler.drain(
         member,
         Scope.GPU,
-        DrainPolicy(gpu_pods=EvictionRules(timeout_s=timeout_s)),
+        DrainPolicy(jobs_timeout_s=timeout_s),
         told.append,
         lambda: False,
     )
@@ -187,7 +234,7 @@ def test_a_foreign_drain_is_neither_taken_nor_lifted() -> None:
     with pytest.raises(HeldElsewhereError, match="disk swap by bob"):
         scheduler.hold(member, WHY)
     assert "disk swap" in scheduler.release(member)
-    assert not [one for one in controller.commands if one.startswith("scontrol")]
+    assert not [one for one in controller.commands if one.startswith("scontrol update")]
 
 
 def test_a_drain_by_slurm_itself_keeps_its_reason_and_is_explained() -> None:
@@ -221,6 +268,138 @@ def test_a_reason_that_a_dead_run_left_is_emptied() -> None:
     assert scheduler.release(scheduler.member(FACTS, "gpu1")) == ""
     assert (controller.state, controller.reason) == ("idle", "")
     assert not any("State=" in one for one in controller.commands)
+
+
+@pytest.mark.parametrize("comments", [True, False])
+def test_a_reservation_holds_a_node_without_a_drain(comments: bool) -> None:
+    controller = Controller(comments=comments)
+    scheduler = slurm(controller, reserve=True)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    assert list(controller.reservations) == ["gpustate_20261124-1_gpu1"]
+    assert member.hold is not None
+    assert (member.schedulable, member.foreign, member.hold.run) == (False, (), "20261124-1")
+    noted = scheduler.note(member, "changing")
+    assert noted.hold is not None
+    assert noted.hold.phase == ("changing" if comments else "held")
+    assert noted.hold.person == ("ann@ops1" if comments else "")
+    assert not noted.schedulable
+    assert scheduler.release(noted) == ""
+    assert (controller.state, controller.reason, controller.reservations) == ("idle", "", {})
+    assert not any("State=" in one for one in controller.commands)
+
+
+def test_what_failed_without_a_comment_is_drained_so_that_it_stands_somewhere() -> None:
+    controller = Controller(comments=False)
+    scheduler = slurm(controller, reserve=True)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    failed = scheduler.note(member, "failed")
+    assert failed.hold is not None
+    assert (failed.hold.phase, controller.state) == ("failed", "drained")
+    assert scheduler.release(failed) == ""
+    assert (controller.state, controller.reason, controller.reservations) == ("idle", "", {})
+
+
+def test_a_run_takes_over_a_dead_one_s_reservation_or_drains_in_its_place() -> None:
+    for reserve in (True, False):
+        controller = Controller()
+        slurm(controller, reserve=True).hold(member := slurm(controller).member(FACTS, "gpu1"), WHY)
+        taken = slurm(controller, reserve=reserve).hold(member, Why("r2", "bob@ops2", "x"))
+        assert list(controller.reservations) == (["gpustate_r2_gpu1"] if reserve else [])
+        dead = replace(taken, hold=Hold("20261124-1", "ann@ops1", "x", "held", ""))
+        assert "run r2 of bob@ops2 has taken it over" in slurm(controller).release(dead)
+
+
+def test_a_drain_of_someone_else_during_a_reservation_stays_and_the_reservation_goes() -> None:
+    controller = Controller()
+    scheduler = slurm(controller, reserve=True)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    controller.state, controller.reason, controller.user = "drained$", "disk swap", "bob"
+    assert "disk swap by bob" in scheduler.release(member)
+    assert (controller.state, controller.reason) == ("drained", "disk swap")
+    assert controller.reservations == {}
+
+
+def test_a_node_that_booted_while_it_was_reserved_is_resumed() -> None:
+    controller = Controller()
+    scheduler = slurm(controller, reserve=True)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    controller.state, controller.reason = "down$", "Node unexpectedly rebooted"
+    assert scheduler.release(member) == ""
+    assert controller.state == "idle"
+
+
+@pytest.mark.parametrize("state", ["idle", "maint", "mixed$", "allocated$"])
+def test_a_foreign_reservation_for_maintenance_is_named_and_left_alone(state: str) -> None:
+    controller = Controller(state, reservations={"cooling": ""})
+    scheduler = slurm(controller)
+    member = scheduler.member(FACTS, "gpu1")
+    assert (member.foreign, member.available) == ((f"{state}: reservation cooling",), False)
+    with pytest.raises(HeldElsewhereError, match="reservation cooling"):
+        scheduler.hold(member, WHY)
+    assert controller.reservations == {"cooling": ""}
+
+
+def test_names_of_nodes_in_a_list() -> None:
+    numbered = ["a1b09", "a1b10", "a2b09", "a2b10"]
+    text = "gpu[1-3,07],rack-01,a[1-2]b[09-10]"
+    assert hostlist.names(text) == ["gpu1", "gpu2", "gpu3", "gpu07", "rack-01", *numbered]
+    assert hostlist.names("(null)") == ["(null)"]
+    assert hostlist.names("") == []
+
+
+def test_what_slurm_adds_to_an_emptied_reason_is_its_own() -> None:
+    (node,) = read_nodes("gpu1|10.0.0.1|gpu1|down*|slurm|2026-11-24T10:00:00|none : Not responding")
+    assert (node.reason, node.by_slurm) == ("Not responding", True)
+
+
+def test_an_invalid_node_whose_older_reason_was_emptied_is_slurm_s_own() -> None:
+    scheduler = slurm(Controller("inval", "none", "root"))
+    member = scheduler.member(FACTS, "gpu1")
+    assert (member.foreign, member.schedulable) == ((), False)
+    assert "State=RESUME" in scheduler.release(scheduler.hold(member, WHY))
+
+
+def test_a_controller_that_is_away_is_waited_for() -> None:
+    controller = Controller()
+    clock = Clock(controller)
+
+    def run(command: str) -> tuple[int, str]:
+        if clock.now < 10:
+            raise ConnectionFailed("head: connection refused")
+        if clock.now < 20:
+            return 1, "slurm_load_node: Unable to contact slurm controller (connect failure)\n"
+        return controller.run(command)
+
+    scheduler = Slurm(run, "head", sleep=clock.sleep, clock=clock)
+    assert [one.name for one in scheduler.members()] == ["gpu1"]
+    clock.now = -60.0
+    with pytest.raises(ClusterError, match="Slurm at head: head: connection refused"):
+        scheduler.members(fresh=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("inval", "fewer GPUs than slurm.conf"), ("drained*", "not registered")]
+)
+def test_a_change_after_which_slurmd_does_not_register_as_before_has_failed(
+    state: str, words: str
+) -> None:
+    controller = Controller()
+    scheduler = slurm(controller)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    scheduler.refresh(member, print, lambda: False)
+    controller.state = state
+    with pytest.raises(NotRefreshedError, match=words):
+        scheduler.refresh(member, print, lambda: False)
+    # What did not answer before is not the change's fault.
+    scheduler.refresh(replace(member, ready=False), print, lambda: False)
+    scheduler.refresh(replace(member, hold=None), print, lambda: False)
+
+
+def test_nodes_without_gpus_in_slurm_conf_do_not_count() -> None:
+    rows = "gpu1|10.0.0.1|gpu1|idle|||none\ncpu1|10.0.0.2|cpu1|down*|||none\n"
+    gres = "gpu1|gpu:h100:8(S:0-1)\ncpu1|(null)\n"
+    found = Slurm(lambda command: (0, gres if "%G" in command else rows), "head").members()
+    assert [(one.name, one.counts) for one in found] == [("gpu1", True), ("cpu1", False)]
 
 
 def test_what_another_run_took_over_is_neither_changed_nor_released() -> None:

@@ -1,0 +1,45 @@
+"""The rights of a watcher that runs as a pod are those that its requests need, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gpustate.schedulers import kubernetes, node_events
+from gpustate.watch import units, watcher
+
+
+def rights(rules: Iterable[dict[str, Any]]) -> set[tuple[str, str, str]]:
+    """Verb, API group and resource of each right."""
+    return {
+        (verb, group, resource)
+        for rule in rules
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def test_the_role_has_what_watching_and_draining_need() -> None:
+    needed = {*watcher.RIGHTS, *kubernetes._RIGHTS, node_events.RIGHT}
+    assert rights((*units.RULES, *units.LEASE_RULES)) == needed
+
+
+def test_words_of_a_unit_survive_systemd() -> None:
+    words = (
+        "/usr/bin/gpustate",
+        "watch",
+        "p.yaml",
+        "--wait-selector",
+        "app in (a, b)",
+        "10%",
+        "$x",
+    )
+    line = next(
+        one
+        for one in units.systemd_unit(words, "/srv").splitlines()
+        if one.startswith("ExecStart=")
+    )
+    assert line == (
+        'ExecStart=/usr/bin/gpustate watch p.yaml --wait-selector "app in (a, b)" 10%% "$$x"'
+    )
