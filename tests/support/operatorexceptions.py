@@ -1,0 +1,7 @@
+"""The table."""
+
+from operatordifferences import Wanted
+
+
+def wanted(release: str) -> list[Wanted]:
+    return []
