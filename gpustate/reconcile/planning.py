@@ -19,15 +19,16 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from gpustate.errors import ClusterError
-from gpustate.manifests import nfd
 from gpustate.manifests.differences import Difference, differences
 from gpustate.manifests.kinds import BY_NAME, KINDS, NODE, Key, Kind, key, order
 from gpustate.manifests.ownership import (
     FIELD_MANAGER,
     LABEL_MANAGER,
+    NFD_DEFINITION,
     OWNER,
     FieldConflict,
     MissingKind,
+    is_of_nfd,
     owned_fields,
 )
 from gpustate.reconcile.owners import OF_OPERATOR, gitops, operator_owner
@@ -118,7 +119,7 @@ class _Found:
     @property
     def has_foreign_nfd(self) -> bool:
         """Whether others have installed node feature discovery."""
-        item = self.by_key.get((_DEFINITION, nfd.DEFINITION))
+        item = self.by_key.get((_DEFINITION, NFD_DEFINITION))
         return item is not None and not is_ours(item)
 
     @property
@@ -175,7 +176,7 @@ def _read(objects: Objects, target: Target) -> _Found:
 
 
 def _judge(objects: Objects, target: Target, found: _Found, item: Json) -> Change:
-    if nfd.is_of_nfd(item) and found.has_foreign_nfd:
+    if is_of_nfd(item) and found.has_foreign_nfd:
         return Change(item, Action.SKIPPED, reason=_FOREIGN_NFD)
     if item["kind"] in found.missing and item["kind"] not in target.defined:
         return Change(item, Action.SKIPPED, reason=found.missing[item["kind"]])

@@ -117,6 +117,13 @@ def bed(release: gpuoperator.Release, tmp_path: Path) -> Iterator[Bed]:
             deployed.close()
 
 
+@pytest.fixture
+def objects(bed: Bed) -> Iterator[Objects]:
+    api = connect(str(bed.cluster.kubeconfig))
+    yield Objects(api)
+    api.close()
+
+
 def versions(found: dict[str, Json]) -> dict[str, str]:
     return {title: one["metadata"]["resourceVersion"] for title, one in found.items()}
 
@@ -253,10 +260,8 @@ class Killed:
         return result
 
 
-def test_adopt_and_release_continue_when_killed_after_any_write(bed: Bed) -> None:
+def test_adopt_and_release_continue_when_killed_after_any_write(bed: Bed, objects: Objects) -> None:
     before, pods = bed.everything(), bed.pods()
-    api = connect(str(bed.cluster.kubeconfig))
-    objects = Objects(api)
 
     def adopt_with(writes: int) -> bool:
         some = Killed(objects, writes)
@@ -286,13 +291,13 @@ def test_adopt_and_release_continue_when_killed_after_any_write(bed: Bed) -> Non
     killed = sum(1 for _ in iter(lambda: release_with(1), True))
     assert killed >= 2 * len(of_operator(before))
     assert_released(bed, before, pods)
-    api.close()
 
 
-def test_after_adoption_apply_replaces_what_differs_and_deletes_the_rest(bed: Bed) -> None:
+def test_after_adoption_apply_replaces_what_differs_and_deletes_the_rest(
+    bed: Bed, objects: Objects
+) -> None:
     bed.run("adopt", "--yes")
     rendered = json.loads(gpustate("render", bed.file, "-o", "json", code=0).out)["items"]
-    objects = Objects(connect(str(bed.cluster.kubeconfig)))
     target = Target(rendered, NAMESPACE)
     changes = plan(objects, target)
     assert [one.reason for one in changes if one.action is Action.REFUSED] == []
@@ -307,10 +312,9 @@ def test_after_adoption_apply_replaces_what_differs_and_deletes_the_rest(bed: Be
     assert {one.action for one in plan(objects, target)} <= {Action.UNCHANGED, Action.FOREIGN}
 
 
-def test_plan_names_the_operator_and_refuses_its_objects(bed: Bed) -> None:
+def test_plan_names_the_operator_and_refuses_its_objects(bed: Bed, objects: Objects) -> None:
     before = versions(bed.everything())
     rendered = json.loads(gpustate("render", bed.file, "-o", "json", code=0).out)["items"]
-    objects = Objects(connect(str(bed.cluster.kubeconfig)))
     changes = plan(objects, Target(rendered, NAMESPACE, force=True))
     refused = [one for one in changes if one.action is Action.REFUSED]
     assert {one.reason for one in refused} == {

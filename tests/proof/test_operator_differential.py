@@ -89,6 +89,7 @@ def _shared(operator: GpuOperator, document: Json) -> list[Json]:
         if one["metadata"]["name"] == NAMESPACE
     )
     config = config_map(document)
+    del namespace["spec"], namespace["metadata"]["labels"]["kubernetes.io/metadata.name"]
     return [namespace, *([config] if config else [])]
 
 

@@ -203,6 +203,12 @@ class GpuOperator:
                 self.cluster.delete(item, NAMESPACE)
                 quiet = time.monotonic()
             time.sleep(0.1)
+        # The Operator labels its namespace for Pod Security, and does not remove that.
+        modes = ("audit", "enforce", "warn")
+        labels = dict.fromkeys(f"pod-security.kubernetes.io/{mode}" for mode in modes)
+        namespace = f"/api/v1/namespaces/{NAMESPACE}"
+        patch = {"metadata": {"labels": labels}}
+        self.cluster.client.request("PATCH", namespace, patch, "merge-patch+json")
 
 
 def gpu_node(name: str) -> Json:

@@ -100,7 +100,11 @@ def _by_title(items: Iterable[Json]) -> dict[str, Json]:
 def _plain(item: Json) -> Json:
     meta = {key: value for key, value in item["metadata"].items() if key not in _SERVER_FIELDS}
     skipped = ("apiVersion", "kind", "metadata", "status")
-    return {"metadata": meta, **{key: item[key] for key in item if key not in skipped}}
+    found = {"metadata": meta, **{key: item[key] for key in item if key not in skipped}}
+    if item["kind"] == "Service":
+        addresses = ("clusterIP", "clusterIPs")
+        found["spec"] = {key: found["spec"][key] for key in found["spec"] if key not in addresses}
+    return found
 
 
 def _walk(path: str, one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:

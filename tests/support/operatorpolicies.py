@@ -104,10 +104,18 @@ VARIANTS: Mapping[str, Json] = {
     "no GFD": {"gfd": {"enabled": False}},
     "host driver": {"driver": {"enabled": False}},
     "host driver and toolkit": {"driver": {"enabled": False}, "toolkit": {"enabled": False}},
-    "GPUDirect Storage": {"gds": {"enabled": True}, "driver": {"rdma": {"enabled": True}}},
+    "GPUDirect Storage": {"gds": {"enabled": True}, "driver": {"useOpenKernelModules": True}},
     "GDRCopy": {"gdrcopy": {"enabled": True}},
     "no monitoring": {"dcgm": {"enabled": False}, "dcgmExporter": {"enabled": False}},
     "monitoring without a host engine": {"dcgm": {"enabled": False}},
+    "monitoring by pods": {"dcgm": {"enabled": None}, "dcgmExporter": {"enabled": None}},
+    "monitoring by pods without a host engine": {
+        "dcgm": {"enabled": False},
+        "dcgmExporter": {
+            "enabled": None,
+            "env": [{"name": "DCGM_EXPORTER_INTERVAL", "value": "5000"}],
+        },
+    },
     "node status exporter": {"nodeStatusExporter": {"enabled": True}},
     "no MIG manager": {"migManager": {"enabled": False}},
     "everything at once": {
@@ -164,7 +172,9 @@ def _as_text(value: Any) -> str:
 
 def _merge(base: Json, more: Json) -> None:
     for key, value in more.items():
-        if isinstance(value, dict) and isinstance(base.get(key), dict):
+        if value is None:
+            base.pop(key, None)
+        elif isinstance(value, dict) and isinstance(base.get(key), dict):
             _merge(base[key], value)
         else:
             base[key] = copy.deepcopy(value)
