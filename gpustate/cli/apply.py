@@ -71,6 +71,7 @@ apply_options = common.options(
     click.option(
         "--serial",
         metavar="SIZES",
+        callback=common.not_empty,
         help="Process nodes in waves, one after the other: 1,10%,50%.",
     ),
     click.option(
@@ -421,6 +422,8 @@ def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
         click.echo(f"Stopped: {result.stopped}")
     if result.skipped:
         click.echo(f"Not started: {render.names_line(result.skipped)}")
+        if not result.interrupted:
+            click.echo(f"Continue with: gpustate resume {result.run}")
     if result.interrupted:
         click.echo(f"Interrupted. Resume it with: gpustate resume {result.run}")
     click.echo(result.summary)

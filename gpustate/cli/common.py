@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from gpustate.cli import notes
 from gpustate.errors import EXIT_ERROR, GpustateError, UsageError, worst_exit_code
@@ -43,6 +44,14 @@ def _not_an_option(
     return value
 
 
+def not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse an empty value on the command line, as with an empty variable in a script: it would lift a limit."""
+    source = context.get_parameter_source(parameter.name or "")
+    if value is not None and not value.strip() and source is ParameterSource.COMMANDLINE:
+        raise UsageError(f"{parameter.opts[-1]} is empty", fix="give it a value, or omit it")
+    return value
+
+
 def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
     """One decorator for several options and arguments; help lists them in this order."""
 
@@ -69,9 +78,10 @@ inventory_options = options(
         "-l",
         "--limit",
         metavar="PATTERN",
+        callback=not_empty,
         help="Only these nodes: 'gpu:&dc1:!bad', '~regex'.",
     ),
-    click.option("--exclude", metavar="PATTERN", help="Exclude these nodes."),
+    click.option("--exclude", metavar="PATTERN", callback=not_empty, help="Exclude these nodes."),
     click.option(
         "-f",
         "--forks",
@@ -394,12 +404,12 @@ def watched(
         yield progress.event, stop
 
 
-def check_out(path: str) -> None:
-    """Check before a run that its result can be written."""
+def check_out(path: str, fix: str = "name another file with --out") -> None:
+    """Check before a run that its result can be written; ``fix`` is the next step if it cannot."""
     folder = Path(path).parent
     if not os.access(folder, os.W_OK | os.X_OK):
         why = "is not writable" if folder.is_dir() else "is not a directory"
-        raise UsageError(f"{folder} {why}", place=path, fix="name another file with --out")
+        raise UsageError(f"{folder} {why}", place=path, fix=fix)
 
 
 def raise_all(errors: Sequence[GpustateError]) -> None:

@@ -70,6 +70,8 @@ _FLAGS = {
 }
 #: Flags that replace the policy's value when they are off.
 _OFF = {"delete_emptydir_data": "--keep-emptydir-data", "drain_force": "--no-drain-force"}
+#: What an upgrade does without being asked, with the flag that switches it off; empty: nothing does.
+_BUILT_IN = {"no_lock": "", "rollback_on_failure": "--no-rollback-on-failure"}
 _DEFAULTS = {
     "max_disruption": "reboot",
     "tests_limit": 60.0,
@@ -90,11 +92,11 @@ def context(verb: str, source: str, options: Mapping[str, Any]) -> dict[str, Any
     found = commit(source)
     if found:
         made["commit"] = found
-    made["retry"] = ["gpustate", verb, source, *_words(options)]
+    made["retry"] = ["gpustate", verb, source, *_words(verb, options)]
     return made
 
 
-def _words(options: Mapping[str, Any]) -> list[str]:
+def _words(verb: str, options: Mapping[str, Any]) -> list[str]:
     words: list[str] = []
     for key, flag in _VALUES.items():
         value = options.get(key)
@@ -104,8 +106,10 @@ def _words(options: Mapping[str, Any]) -> list[str]:
             continue
         for one in value if isinstance(value, list | tuple) else (value,):
             words += [flag, str(one)]
-    words += [flag for key, flag in _FLAGS.items() if options.get(key)]
-    return words + [flag for key, flag in _OFF.items() if options.get(key) is False]
+    built_in = _BUILT_IN if verb == "upgrade" else {}
+    words += [flag for key, flag in _FLAGS.items() if options.get(key) and key not in built_in]
+    off = {**_OFF, **{key: flag for key, flag in built_in.items() if flag}}
+    return words + [flag for key, flag in off.items() if options.get(key) is False]
 
 
 def commit(source: str) -> str:

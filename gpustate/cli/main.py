@@ -74,6 +74,12 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "Convert a policy to YAML, Python or ClusterPolicy.",
     ),
     "render": ("render", "render", "Print the Kubernetes objects of a policy as YAML, for GitOps."),
+    "adopt": (
+        "adopt",
+        "adopt",
+        "Take a cluster over from an installed GPU Operator, without restarting a pod.",
+    ),
+    "release": ("adopt", "release", "Release a cluster's objects to the GPU Operator."),
     "watch": (
         "watch",
         "watch",

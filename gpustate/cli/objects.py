@@ -17,7 +17,8 @@ from gpustate.manifests.kinds import NODE
 from gpustate.plan.render import Page
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending, refused
-from gpustate.reconcile.planning import Target, plan
+from gpustate.reconcile.owners import OF_OPERATOR, find_operator
+from gpustate.reconcile.planning import Change, Target, plan
 
 if TYPE_CHECKING:
     from gpustate.cluster.kubeconfig import Kubeconfig
@@ -85,12 +86,13 @@ class Clusters:
         """Compare every cluster; nothing is changed."""
         found: list[dict[str, Any]] = []
         for kubeconfig in self._distinct():
-            with _connected(kubeconfig) as objects:
+            with connected(kubeconfig) as objects:
                 done = Applied()
                 try:
                     done.changes = plan(objects, self._target(objects, kubeconfig, nodes))
                 except ClusterError as error:
                     done.failures.append(str(error))
+                done.notes += operator_notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
@@ -100,7 +102,7 @@ class Clusters:
         """Apply to every cluster, after its nodes."""
         found: list[dict[str, Any]] = []
         for kubeconfig in self._distinct():
-            with _connected(kubeconfig) as objects:
+            with connected(kubeconfig) as objects:
                 try:
                     target = self._target(objects, kubeconfig, nodes)
                     applier = Applier(
@@ -114,6 +116,7 @@ class Clusters:
                     self._admit(done, kubeconfig, nodes, stop)
                 except ClusterError as error:
                     done = Applied(failures=[str(error)])
+                done.notes += operator_notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
@@ -123,7 +126,7 @@ class Clusters:
         """Write only what a run says about the GPUs of Nodes, after one that was stopped."""
         found: list[dict[str, Any]] = []
         for kubeconfig in self._distinct():
-            with _connected(kubeconfig) as objects:
+            with connected(kubeconfig) as objects:
                 done = Applied()
                 self._admit(done, kubeconfig, nodes, stop, "the run was stopped")
                 found.append(cluster_data(objects.server, self.namespace, (), done))
@@ -171,7 +174,7 @@ class Clusters:
             UsageError: one of them is invalid.
         """
         for one in self._distinct():
-            with _connected(one):
+            with connected(one):
                 pass
 
     def _distinct(self) -> list[Kubeconfig]:
@@ -189,6 +192,22 @@ class Clusters:
             labels = labels_of(found, self.policy)
         force = bool(self.options.get("force_conflicts"))
         return Target(self.items, self.namespace, labels, self.absent, force)
+
+
+def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
+    """What was found, of which version, and what to do, if objects belong to a GPU Operator."""
+    count = sum(change.reason.startswith(OF_OPERATOR) for change in changes)
+    if not count:
+        return []
+    try:
+        operator = find_operator(objects)
+    except ClusterError:  # without the rights to look at it
+        operator = None
+    found = operator.describe() if operator is not None else "a GPU Operator"
+    return [
+        f"{found} manages {count} of these objects; take them over with "
+        "gpustate adopt POLICY -i INVENTORY, or plan without --cluster-objects"
+    ]
 
 
 def clusters(
@@ -228,7 +247,7 @@ def clusters(
 
 
 @contextmanager
-def _connected(kubeconfig: Kubeconfig) -> Iterator[Objects]:
+def connected(kubeconfig: Kubeconfig) -> Iterator[Objects]:
     from gpustate.cluster.api import connect
     from gpustate.cluster.objects import Objects
 

@@ -44,7 +44,7 @@ def resume(
 ) -> None:
     """Lift the pause of RUN; or resume an interrupted RUN with the same policy, nodes and options.
 
-    Without RUN, the one that is paused; if none is, your own last interrupted run.
+    Without RUN, the one that is paused; if none is, your own interrupted run. If there are several, you are asked.
 
     Node programs that are still running are followed to their end; then the nodes are probed again and
     the remaining changes are made. A run of another person is resumed only if it is named.

@@ -11,7 +11,7 @@ from gpustate.cli import common, rules, watching
 from gpustate.cli.apply import apply_options, carry_out, confirm
 from gpustate.cli.context import context
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
-from gpustate.errors import UsageError
+from gpustate.errors import EXIT_UNREACHABLE, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,6 +115,7 @@ def _show(inventory: Inventory, options: Mapping[str, Any]) -> None:
         click.echo(printable(f"{run}  {names_line(nodes[run])}  {lines[run]}"))
     missing = [node.name for node in inventory.nodes if node.name not in runs]
     if missing:
-        click.echo(f"could not be asked: {names_line(missing)}", err=True)
-    if not nodes:
+        click.echo(f"unreachable: {names_line(missing)}", err=True)
+    if runs and not nodes:
         click.echo("no run is recorded on these nodes")
+    common.finish(*(EXIT_UNREACHABLE for _ in missing))

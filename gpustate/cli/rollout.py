@@ -7,24 +7,29 @@ from typing import Any
 
 import click
 
+from gpustate.cli import common
+
 #: Options beside ``--serial`` and ``--max-failures``.
 rollout_options = (
     click.option(
         "--canary",
         metavar="PATTERN",
         default="",
+        callback=common.not_empty,
         help="Nodes of a wave of their own before all others, by a pattern as of -l.",
     ),
     click.option(
         "--soak",
         metavar="TIME",
         default="",
+        callback=common.not_empty,
         help="Time between two waves in which the nodes done so far are validated again: 30m, 2h.",
     ),
     click.option(
         "--soak-alerts",
         metavar="URL",
         default="",
+        callback=common.not_empty,
         help="Alertmanager or Prometheus: a critical alert of a node that fires during the soak time stops the rollout.",
     ),
     click.option(
@@ -36,12 +41,14 @@ rollout_options = (
         "--window",
         metavar="TIMES",
         default="",
+        callback=common.not_empty,
         help="Begin nodes only in these hours: 'Mon-Fri 22:00-05:00 Europe/Berlin'; several are separated by ; [default time zone: UTC].",
     ),
     click.option(
         "--spread",
         metavar="VARIABLE",
         default="",
+        callback=common.not_empty,
         help="At most one node at a time with the same value of this inventory variable or Node label, for example gpustate_rack.",
     ),
 )

@@ -29,6 +29,7 @@ scheduler_options = common.options(
         "--max-unavailable",
         metavar="N|N%",
         default="",
+        callback=common.not_empty,
         help="Nodes of a cluster that may be out of service at a time, whoever took them out [default: no limit].",
     ),
     click.option(

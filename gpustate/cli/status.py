@@ -36,7 +36,7 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     from gpustate.rollout.status import statuses
 
     inventory = common.load_inventory(options)
-    access = Accesses(inventory, kubeconfig or "", read=True)
+    access = Accesses(inventory, kubeconfig or "", read=True, read_only=True)
     try:
         found = statuses(inventory.nodes, access)
         here = running_here()

@@ -69,7 +69,7 @@ def support_bundle(
     """
     from gpustate.reporting.support_bundle import Archive
 
-    common.check_out(file)
+    common.check_out(file, "give another FILE.tar.gz")
     archive = Archive(clock.now())
     record = _record(run)
     inventory = common.load_inventory(options)
@@ -93,8 +93,9 @@ def support_bundle(
         raise UsageError(f"cannot write the file ({error.strerror})", place=file) from error
     for path, why in sorted(archive.missing):
         click.echo(f"missing: {path}: {why}", err=True)
+    read = sum("error" not in row for row in rows)
     click.echo(
-        f"{file}: {len(archive.files)} files of {len(rows)} nodes; secrets are masked, read it before you send it"
+        f"{file}: {len(archive.files)} files, {read} of {len(rows)} nodes; secrets are masked, read it before you send it"
     )
     common.finish(*(EXIT_UNREACHABLE for row in rows if "error" in row))
 

@@ -27,6 +27,7 @@ _AHEAD = "will be refused: "
     "--driver",
     required=True,
     metavar="VERSION",
+    callback=common.not_empty,
     help="Driver version (580.65.06), or a branch (580): the newest version of it that is offered.",
 )
 @common.inventory_options

@@ -38,7 +38,12 @@ if TYPE_CHECKING:
     metavar="LEVEL",
     help="Refuse nodes whose plan may exceed this disruption: none, reload, restart, drain, reset, reboot.",
 )
-@click.option("--serial", metavar="SIZES", help="Process the nodes of a round in waves: 1,10%,50%.")
+@click.option(
+    "--serial",
+    metavar="SIZES",
+    callback=common.not_empty,
+    help="Process the nodes of a round in waves: 1,10%,50%.",
+)
 @click.option(
     "--max-failures",
     type=click.IntRange(min=0),

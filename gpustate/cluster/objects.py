@@ -10,7 +10,7 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -31,11 +31,14 @@ from gpustate.manifests.ownership import (
     OWNER,
     FieldConflict,
     MissingKind,
+    StaleObject,
 )
 
 Json = dict[str, Any]
 
 _FORBIDDEN = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
+#: Statuses of a JSON patch whose test fails, by version of the server.
+_STALE = (409, 422)
 _ESCALATION = "attempting to grant RBAC permissions not currently held"
 
 
@@ -50,13 +53,38 @@ class Objects:
         self._api = api
         self.server = api.server
 
-    def list(self, kind: Kind, namespace: str, names: Collection[str] = ()) -> list[Json]:
+    def find(
+        self, kind: Kind, namespace: str, *, labels: Mapping[str, str] | None = None
+    ) -> list[Json]:
+        """List the objects of a kind that the cluster may not know; then there are none.
+
+        Raises:
+            ClusterError: the request failed.
+        """
+        try:
+            return self.list(kind, namespace, labels=labels)
+        except MissingKind:
+            return []
+        except RefusedRequest as error:
+            if error.status != 404:
+                raise
+            return []
+
+    def list(
+        self,
+        kind: Kind,
+        namespace: str,
+        names: Collection[str] = (),
+        *,
+        labels: Mapping[str, str] | None = None,
+    ) -> list[Json]:
         """List the objects of a kind, of one namespace if they are in namespaces.
 
         Args:
             kind: of the objects; of large ones only those of gpustate are listed.
             namespace: ``*`` for all.
             names: of a large kind, others to include.
+            labels: that they have.
 
         Raises:
             MissingKind: the cluster has no such kind.
@@ -64,6 +92,7 @@ class Objects:
         """
         resource = _resource(kind)
         options: dict[str, Any] = {"namespace": namespace} if kind.namespaced else {}
+        options |= {"labels": dict(labels)} if labels else {}
         if kind.large:
             options["labels"] = dict(OWNER)
         try:
@@ -138,8 +167,60 @@ class Objects:
             raise
         return cast(Json, found)
 
-    def delete(self, item: Json) -> None:
-        """Delete an object and what it owns; ignore a missing one."""
+    def create(self, item: Json, *, dry_run: bool = False) -> Json:
+        """Create an object, and return it as the server has it then.
+
+        Raises:
+            ClusterError: the request failed; it exists already, for one.
+        """
+        kind = BY_NAME[item["kind"]]
+        resource = _resource(kind)
+        namespace = item["metadata"].get("namespace")
+        options: dict[str, Any] = {"namespace": namespace} if kind.namespaced else {}
+        found = self._call(
+            f"create {title(item)}",
+            lambda client: client.create(
+                resource.from_dict(item), field_manager=FIELD_MANAGER, dry_run=dry_run, **options
+            ).to_dict(),
+        )
+        return cast(Json, found)
+
+    def patch(self, item: Json, operations: Sequence[Json]) -> Json:
+        """Change an object by a JSON patch, if nobody has changed it since it was read.
+
+        Raises:
+            StaleObject: somebody has.
+            ClusterError: the request failed.
+        """
+        kind = BY_NAME[item["kind"]]
+        meta = item["metadata"]
+        options: dict[str, Any] = {"namespace": meta["namespace"]} if kind.namespaced else {}
+        unchanged = {
+            "op": "test",
+            "path": "/metadata/resourceVersion",
+            "value": meta["resourceVersion"],
+        }
+        resource = _resource(kind)
+        try:
+            found = self._call(
+                f"patch {title(item)}",
+                lambda client: client.patch(
+                    resource,
+                    meta["name"],
+                    [unchanged, *operations],
+                    patch_type=PatchType.JSON,
+                    field_manager=FIELD_MANAGER,
+                    **options,
+                ).to_dict(),
+            )
+        except RefusedRequest as error:
+            if error.status in _STALE:
+                raise StaleObject(str(error)) from None
+            raise
+        return cast(Json, found)
+
+    def delete(self, item: Json, *, orphan: bool = False) -> None:
+        """Delete an object, and what it owns unless ``orphan``; ignore a missing one."""
         kind = BY_NAME[item["kind"]]
         meta = item["metadata"]
         options: dict[str, Any] = {"namespace": meta["namespace"]} if kind.namespaced else {}
@@ -148,7 +229,10 @@ class Objects:
             self._call(
                 f"delete {title(item)}",
                 lambda client: client.delete(
-                    resource, meta["name"], cascade=CascadeType.BACKGROUND, **options
+                    resource,
+                    meta["name"],
+                    cascade=CascadeType.ORPHAN if orphan else CascadeType.BACKGROUND,
+                    **options,
                 ),
             )
         except RefusedRequest as error:

@@ -26,7 +26,7 @@ from gpustate.gpu_operator.operands import (
     require_config_map,
 )
 from gpustate.gpu_operator.runtime import cdi_by_default
-from gpustate.manifests import nfd
+from gpustate.manifests import nfd, ownership
 from gpustate.manifests.components import PARTS
 from gpustate.manifests.settings import (
     RESERVED_LABELS,
@@ -129,19 +129,19 @@ def _with_dra(source: Source) -> ClusterObjects:
 def _feature_discovery(source: Source) -> Mapping[str, Any] | None:
     """Values of node feature discovery; ``None`` unless the file itself asks for it."""
     if not source.enabled("nfd", otherwise=False):
-        prefix = f"{nfd.NAME}."
+        prefix = f"{ownership.NFD}."
         why = "nfd.enabled is not true in the file, so node feature discovery is not installed"
         source.note_unused(why, prefix)
         return None
     of_chart: dict[str, Any] = {}
     for path, default in history.chart_defaults(source.release).items():
-        if path.startswith(f"{nfd.NAME}."):
+        if path.startswith(f"{ownership.NFD}."):
             *above, key = path.split(".")[1:]
             section = of_chart
             for name in above:
                 section = section.setdefault(name, {})
             section[key] = default
-    own = source.spec.get(nfd.NAME)
+    own = source.spec.get(ownership.NFD)
     shared = source.spec.get("global")
     found = nfd.merged(of_chart, {} if own is None else plain(own))
     return found if shared is None else {**found, "global": plain(shared)}

@@ -123,7 +123,14 @@ KINDS = (
 )
 #: Nodes are labelled, never created or deleted.
 NODE = Kind("Node", "v1", "nodes", namespaced=False)
-BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in (*KINDS, NODE)}
+#: Kinds of the GPU Operator, which gpustate only deletes, and creates again.
+CLUSTER_POLICY = Kind("ClusterPolicy", "nvidia.com/v1", "clusterpolicies", namespaced=False)
+NVIDIA_DRIVER = Kind("NVIDIADriver", "nvidia.com/v1alpha1", "nvidiadrivers", namespaced=False)
+GPU_CLUSTER = Kind("GPUCluster", "nvidia.com/v1alpha1", "gpuclusters", namespaced=False)
+BY_NAME: Mapping[str, Kind] = {
+    kind.name: kind for kind in (*KINDS, NODE, CLUSTER_POLICY, NVIDIA_DRIVER, GPU_CLUSTER)
+}
+DEPLOYMENT = BY_NAME["Deployment"]
 
 #: Kind and name; every namespaced object is in one and the same namespace.
 Key = tuple[str, str]

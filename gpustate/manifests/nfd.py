@@ -21,15 +21,11 @@ from typing import Any
 import yaml
 
 from gpustate.manifests import rbac
+from gpustate.manifests.ownership import NFD, PART_OF
 from gpustate.manifests.pods import host_path, mount, variable
 
 Json = dict[str, Any]
 
-NAME = "node-feature-discovery"
-#: A custom resource definition that every cluster with node feature discovery has.
-DEFINITION = "nodefeatures.nfd.k8s-sigs.io"
-#: Of every object of node feature discovery, and not of its chart.
-_PART_OF = "app.kubernetes.io/part-of"
 #: The Helm release that NVIDIA's documentation installs.
 _RELEASE = "gpu-operator"
 _VERSION = "v0.19.0"
@@ -46,11 +42,6 @@ def _defaults() -> Mapping[str, Any]:
     return found
 
 
-def is_of_nfd(item: Json) -> bool:
-    """Whether an object belongs to node feature discovery."""
-    return bool((item["metadata"].get("labels") or {}).get(_PART_OF) == NAME)
-
-
 def objects(values: Mapping[str, Any] | None, namespace: str, *, rules: bool) -> Iterator[Json]:
     """Objects for node feature discovery.
 
@@ -64,7 +55,7 @@ def objects(values: Mapping[str, Any] | None, namespace: str, *, rules: bool) ->
     chart = None if values is None else _Chart(_set_values(merged(_defaults(), values)), namespace)
     for item in () if chart is None else _objects(chart):
         meta = item["metadata"]
-        yield {**item, "metadata": {**meta, "labels": {**meta.get("labels", {}), _PART_OF: NAME}}}
+        yield {**item, "metadata": {**meta, "labels": {**meta.get("labels", {}), PART_OF: NFD}}}
 
 
 def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Json:
@@ -122,7 +113,7 @@ class _Chart:
 
     @property
     def name(self) -> str:
-        return str(self.values.get("nameOverride") or NAME)[:63].removesuffix("-")
+        return str(self.values.get("nameOverride") or NFD)[:63].removesuffix("-")
 
     @property
     def full_name(self) -> str:

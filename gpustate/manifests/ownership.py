@@ -20,14 +20,26 @@ OWNER: Mapping[str, str] = {
     "app.kubernetes.io/managed-by": "gpustate",
     "gpustate.io/owner": "cluster-objects",
 }
+#: Node feature discovery, in the label of every object of it, and a custom resource definition that it always has.
+PART_OF, NFD = "app.kubernetes.io/part-of", "node-feature-discovery"
+NFD_DEFINITION = "nodefeatures.nfd.k8s-sigs.io"
 
 
 class FieldConflict(ClusterError):
     """Another field manager decides a field otherwise; the message names both."""
 
 
+class StaleObject(ClusterError):
+    """Somebody has changed an object since it was read."""
+
+
 class MissingKind(ClusterError):
     """The API server has no objects of a kind: its custom resource definition is missing."""
+
+
+def is_of_nfd(item: Json) -> bool:
+    """Whether an object belongs to node feature discovery."""
+    return bool((item["metadata"].get("labels") or {}).get(PART_OF) == NFD)
 
 
 def is_owned(item: Json) -> bool:

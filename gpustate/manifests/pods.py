@@ -118,7 +118,7 @@ def daemon_set(
             {"name": "config", "emptyDir": {}},
         ]
     if component.resources:
-        for one in containers:
+        for one in (*before, *containers):
             one["resources"] = dict(component.resources)
     if program.claim:
         main.setdefault("resources", {})["claims"] = [{"name": _CLAIM}]
@@ -265,7 +265,8 @@ def _config_manager(
             *({"name": key, "value": value} for key, value in env.items()),
             variable("NODE_NAME", "spec.nodeName"),
         ],
-        "securityContext": {"privileged": True},
+        # It signals a process of another container.
+        **({"securityContext": {"privileged": True}} if signal else {}),
         "volumeMounts": [mount(*one) for one in _CONFIG_MOUNTS],
     }
 

@@ -19,17 +19,19 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from gpustate.errors import ClusterError
-from gpustate.manifests import nfd
 from gpustate.manifests.differences import Difference, differences
 from gpustate.manifests.kinds import BY_NAME, KINDS, NODE, Key, Kind, key, order
 from gpustate.manifests.ownership import (
     FIELD_MANAGER,
     LABEL_MANAGER,
+    NFD_DEFINITION,
     OWNER,
     FieldConflict,
     MissingKind,
+    is_of_nfd,
     owned_fields,
 )
+from gpustate.reconcile.owners import OF_OPERATOR, gitops, operator_owner
 
 Json = dict[str, Any]
 
@@ -117,7 +119,7 @@ class _Found:
     @property
     def has_foreign_nfd(self) -> bool:
         """Whether others have installed node feature discovery."""
-        item = self.by_key.get((_DEFINITION, nfd.DEFINITION))
+        item = self.by_key.get((_DEFINITION, NFD_DEFINITION))
         return item is not None and not is_ours(item)
 
     @property
@@ -174,13 +176,16 @@ def _read(objects: Objects, target: Target) -> _Found:
 
 
 def _judge(objects: Objects, target: Target, found: _Found, item: Json) -> Change:
-    if nfd.is_of_nfd(item) and found.has_foreign_nfd:
+    if is_of_nfd(item) and found.has_foreign_nfd:
         return Change(item, Action.SKIPPED, reason=_FOREIGN_NFD)
     if item["kind"] in found.missing and item["kind"] not in target.defined:
         return Change(item, Action.SKIPPED, reason=found.missing[item["kind"]])
     live = found.get(item)
     if live is None:
         return _creation(objects, found, item)
+    operator = operator_owner(live)
+    if operator:
+        return Change(item, Action.REFUSED, reason=f"{OF_OPERATOR} ({operator})")
     owner = _controller(live)
     if owner:
         return Change(
@@ -224,7 +229,9 @@ def _comparison(objects: Objects, live: Json, item: Json, *, force: bool) -> Cha
         return Change(item, Action.REFUSED, reason=str(error))
     found = tuple(differences(live, after))
     if conflict and not force:
-        return Change(item, Action.REFUSED, found, f"{conflict}; take over with --force-conflicts")
+        also = f"; {manager} applies this object" if (manager := gitops(live)) else ""
+        reason = f"{conflict}{also}; take over with --force-conflicts"
+        return Change(item, Action.REFUSED, found, reason)
     if not found and owned_fields(live, manager) == owned_fields(after, manager):
         return Change(item, Action.UNCHANGED)
     return Change(item, Action.UPDATE, found, conflict)
@@ -246,7 +253,8 @@ def _foreign(objects: Objects, target: Target, live: Json, item: Json) -> Change
         return Change(item, Action.REFUSED, reason=str(error))
     found = tuple(differences(live, after))
     if not found:
-        return Change(item, Action.FOREIGN, reason="it is not gpustate's, and as wanted")
+        by = f"{manager} applies it" if (manager := gitops(live)) else "it is not gpustate's"
+        return Change(item, Action.FOREIGN, reason=f"{by}, and as wanted")
     if target.force:
         return Change(item, Action.UPDATE, found, "taken over")
     managers = ", ".join(
@@ -255,12 +263,10 @@ def _foreign(objects: Objects, target: Target, live: Json, item: Json) -> Change
         )
     )
     by = f" (managed by {managers})" if managers else ""
-    return Change(
-        item,
-        Action.REFUSED,
-        found,
-        f"it exists, is not gpustate's{by}, and differs; take it over with --force-conflicts",
-    )
+    reason = f"it exists, is not gpustate's{by}, and differs; take it over with --force-conflicts"
+    if manager := gitops(live):
+        reason = f"{manager} applies it, and would change it back: commit the output of gpustate render there"
+    return Change(item, Action.REFUSED, found, reason)
 
 
 def _label(objects: Objects, target: Target) -> Iterable[Change]:

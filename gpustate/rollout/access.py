@@ -67,6 +67,7 @@ class Accesses:
         inventory: the nodes, and how hosts beside them are reached.
         kubeconfig: of the command line; empty: the inventory's variable counts.
         read: read every kubeconfig now.
+        read_only: no cluster is changed, so fewer rights are needed.
         slurm_hold: how nodes of Slurm are held, one of :data:`HOLDS`; empty: the inventory's variable counts.
         fence: called before every write to a cluster; raises where nothing may be written any more.
 
@@ -80,6 +81,7 @@ class Accesses:
         kubeconfig: str = "",
         *,
         read: bool = False,
+        read_only: bool = False,
         slurm_hold: str = "",
         fence: Callable[[], None] | None = None,
     ) -> None:
@@ -87,6 +89,7 @@ class Accesses:
         self._beyond = inventory.beyond
         self._slurm_hold = slurm_hold
         self._fence = fence
+        self._read_only = read_only
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], Slurm] = {}
         self._clusters: dict[Kubeconfig, Kubernetes] = {}
@@ -167,7 +170,7 @@ class Accesses:
             api = connect(kubeconfig.path, kubeconfig.context)
             api.fence = self._fence
             self._closed.append(api)
-            self._clusters[kubeconfig] = Kubernetes(api)
+            self._clusters[kubeconfig] = Kubernetes(api, read_only=self._read_only)
         return self._clusters[kubeconfig]
 
     def leased(self) -> list[Kubernetes | Slurm]:

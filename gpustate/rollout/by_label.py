@@ -97,6 +97,8 @@ class ByLabel:
         one = self.mig.get(node.name)
         if one is None or node.status in _OPEN:
             return
+        if one.refused and node.status is NodeStatus.OK:
+            node.status, node.reason = NodeStatus.REFUSED, one.refused
         state = _state_of(one, node)
         if state is None or (state == one.state and not one.open):
             return

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 
 from gpustate.rollout.windows import Window, wait_s
@@ -204,7 +205,14 @@ def _choose(
             continue
         start.append(place.name)
         racks.add(place.rack)
+    if why == OUTSIDE and wake is not None:
+        why = f"{OUTSIDE} until {_minute(now + wake)}"
     return Decision(tuple(start), wave, why="" if start or free <= 0 else why, wake_s=wake)
+
+
+def _minute(at: float) -> str:
+    """A time in UTC, to the minute: windows open at one."""
+    return datetime.fromtimestamp(round(at / 60) * 60, UTC).strftime("%Y-%m-%dT%H:%MZ")
 
 
 def racks_out(rollout: Rollout, progress: Progress) -> dict[str, str]:

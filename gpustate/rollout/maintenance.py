@@ -230,6 +230,9 @@ class ScheduledMaintenance:
                     raise HeldElsewhereError(
                         f"{scheduler.title}: {member.name} was returned to service by someone else"
                     )
+                if noted.foreign:  # for a moment it may have been in service
+                    policy = self._policies.get(name, self._policy)
+                    scheduler.drain(member, scope, policy, say, leave)
             self._pause(subject, mig, say, leave)
         except GpustateError as error:
             if failed:  # an earlier change is still why it is out of service

@@ -89,9 +89,12 @@ def parse(text: str, place: str | None = None) -> tuple[Window, ...]:
     """Windows from a text, separated by ``;``.
 
     Raises:
-        UsageError: a part of it is no window.
+        UsageError: a part of it is no window, or there is none between the separators.
     """
-    return tuple(_parse(part.strip(), place) for part in text.split(";") if part.strip())
+    found = tuple(_parse(part.strip(), place) for part in text.split(";") if part.strip())
+    if text.strip() and not found:
+        raise UsageError(f"no maintenance window in {text!r}", place=place, fix=_FIX)
+    return found
 
 
 def _parse(text: str, place: str | None) -> Window:

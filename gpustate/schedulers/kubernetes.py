@@ -69,6 +69,12 @@ _RIGHTS = (
     ("update", "coordination.k8s.io", "leases"),
     ("list", "maintenance.nvidia.com", "nodemaintenances"),
 )
+#: What it needs to show which nodes are out of service, and why.
+_READING = (
+    ("list", "", "nodes"),
+    ("get", "coordination.k8s.io", "leases"),
+    ("list", "maintenance.nvidia.com", "nodemaintenances"),
+)
 #: Labels by which the GPU Operator's tools let pods of NVIDIA's run on a Node.
 _DEPLOY = "nvidia.com/gpu.deploy."
 _CONFLICTS = 5
@@ -92,6 +98,7 @@ class Kubernetes:
 
     Args:
         api: access to it.
+        read_only: nothing is changed, so fewer rights are needed.
         sleep: waits so many seconds.
         clock: seconds, monotonic.
     """
@@ -100,10 +107,12 @@ class Kubernetes:
         self,
         api: Api,
         *,
+        read_only: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
+        self._read_only = read_only
         self._sleep = sleep
         self._clock = clock
         self._lock = threading.Lock()
@@ -226,17 +235,23 @@ class Kubernetes:
         """Which run changes nodes of this cluster, how far it is, and what it is asked for.
 
         Raises:
-            ClusterError: the server does not answer.
+            ClusterError: the server does not answer, or the user may not read the Lease.
         """
-        return standing(self._api.lease(NAMESPACE, NAME))
+        try:
+            return standing(self._api.lease(NAMESPACE, NAME))
+        except RefusedRequest as error:
+            raise with_rule(error) from None
 
     def ask(self, run: str, control: str) -> None:
         """Leave a request to a run; empty: take it back.
 
         Raises:
-            ClusterError: the run does not hold the Lease, or the server does not answer.
+            ClusterError: the run does not hold the Lease, the server does not answer, or the user may not write the Lease.
         """
-        ask(self._api, run, control)
+        try:
+            ask(self._api, run, control)
+        except RefusedRequest as error:
+            raise with_rule(error) from None
 
     # --- workloads ---------------------------------------------------------------------
 
@@ -335,11 +350,12 @@ class Kubernetes:
         """Refuse before anything is written, with every rule that is missing."""
         with self._reviewing:
             if self._may is None:
-                self._may = missing_rules(self._api, _RIGHTS)
+                self._may = missing_rules(self._api, _READING if self._read_only else _RIGHTS)
             missing = self._may
         if missing:
+            what = "list nodes out of service" if self._read_only else "take nodes out of service"
             raise ClusterError(
-                f"{self.title}: its user lacks rights to take nodes out of service",
+                f"{self.title}: its user lacks rights to {what}",
                 fix=f"add to a ClusterRole of its user: {'; '.join(missing)}",
             )
 
@@ -712,15 +728,19 @@ def missing_rules(api: Api, rights: Iterable[tuple[str, str, str]]) -> list[str]
 
     Leases are in one namespace only.
     """
-    found: list[str] = []
+    missing: dict[tuple[str, str], list[str]] = {}
     for verb, group, resource in rights:
         name, _, sub = resource.partition("/")
         namespace = NAMESPACE if name == "leases" else ""
         if not api.may(verb, group, name, sub, namespace):
-            found.append(rule(verb, group, resource))
-    return found
+            missing.setdefault((group, resource), []).append(verb)
+    return [_rule(group, resource, verbs) for (group, resource), verbs in missing.items()]
 
 
 def rule(verb: str, group: str, resource: str) -> str:
     """A rule of RBAC, as YAML has it on one line."""
-    return f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
+    return _rule(group, resource, [verb])
+
+
+def _rule(group: str, resource: str, verbs: Sequence[str]) -> str:
+    return f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: {json.dumps(verbs)}}}'

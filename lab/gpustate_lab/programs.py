@@ -80,6 +80,7 @@ _PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 _CONTAINERD = "github.com/containerd/containerd/v2"
 _ETCD = "go.etcd.io/etcd/server/v3"
 _NFD = "sigs.k8s.io/node-feature-discovery"
+_OPERATOR = "github.com/NVIDIA/gpu-operator"
 
 #: By module folder without version. ``-z lazy``: NVML is loaded at run time, and a function that the library
 #: lacks must fail when it is called, not when the program starts.
@@ -104,6 +105,7 @@ _FAMILIES = {
     ),
     "dra-driver": _Build("k8s.io/dynamic-resource-allocation", {}),
     "nfd": _Build(_NFD, {f"{_NFD}/pkg/version.version": "v{version}"}),
+    "gpu-operator": _Build(_OPERATOR, {}),
 }
 
 
@@ -443,11 +445,11 @@ def data_files(name: str, patterns: Sequence[str], say: Say) -> list[Path]:
         lock = paths.cache_dir() / "locks" / f"data-{name}.lock"
         with paths.locked(lock, wait_s=600, what=f"the data files of {name}"):
             if not folder.exists():
-                source = _source(wanted, say)
+                tree = source(name, say)
                 fresh = folder.with_name(f".{folder.name}.new")
                 shutil.rmtree(fresh, ignore_errors=True)
                 fresh.mkdir(parents=True)
-                for file in (file for pattern in patterns for file in source.glob(pattern)):
+                for file in (file for pattern in patterns for file in tree.glob(pattern)):
                     # The module cache is read-only, and so are its files.
                     (fresh / file.name).write_bytes(file.read_bytes())
                 fresh.rename(folder)
@@ -457,8 +459,13 @@ def data_files(name: str, patterns: Sequence[str], say: Say) -> list[Path]:
     return files
 
 
-def _source(wanted: Module, say: Say) -> Path:
-    """Download the main module and return its folder in Go's module cache."""
+def source(name: str, say: Say) -> Path:
+    """Return the read-only folder of a module's main module, with all its files; download it if needed.
+
+    Raises:
+        LabError: Go is missing, or its module proxy is unreachable.
+    """
+    wanted = module(name)
     argv = [_go(say), "-C", str(wanted.folder), "mod", "download", "-json", wanted.main]
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": ""}
     result = run(argv, timeout_s=600, check=False, env=environment)

@@ -42,7 +42,7 @@ POLICY = ROOT / "docs/examples/clusterpolicy.yaml"
 #: Every kind of object, and nothing to do on nodes.
 EVERY_KIND = """\
 from gpustate import Policy
-from gpustate.manifests import ClusterObjects, PluginConfig
+from gpustate.manifests import ClusterObjects, Component, Exporter, PluginConfig
 from gpustate.states.preflight import PreflightPassed
 
 configs = {"shared": "version: v1\\n"}
@@ -52,13 +52,32 @@ policy = Policy(
         namespace="gpus",
         privileged_namespace=True,
         config=PluginConfig("plugin-configs", "shared", configs),
+        dcgm=Component(),
+        dcgm_exporter=Exporter(
+            pod_labels=True, env={"DCGM_EXPORTER_CONFIGMAP_DATA": "gpus:counters"}
+        ),
+        node_status_exporter=Component(),
     ),
 )
 """
 DEPLOY = "nvidia.com/gpu.deploy."
 USER = "objects"
 RULES = shares.share("rights for cluster objects", clusterusers.documented(), most=6)
-COMPONENTS = ("device-plugin", "gpu-feature-discovery")
+COMPONENTS = (
+    "dcgm",
+    "dcgm-exporter",
+    "device-plugin",
+    "gpu-feature-discovery",
+    "node-status-exporter",
+)
+#: Kinds of every cluster that the components have objects of.
+USED = [
+    kind
+    for kind in KINDS
+    if not kind.without
+    and kind.name
+    not in ("CustomResourceDefinition", "Deployment", "NetworkPolicy", "PodDisruptionBudget")
+]
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +130,9 @@ def run(lab: Lab, verb: str, policy: Path, *words: str, code: int) -> Ran:
 
 
 def everything(lab: Lab) -> dict[str, str]:
-    """Every object of the kinds that gpustate manages, with the version of its content."""
+    """Every object of the kinds in use, with the version of its content."""
     found: dict[str, str] = {}
-    for kind in KINDS:
+    for kind in USED:
         for item in get(lab, kind.plural, "--all-namespaces")["items"]:
             meta = item["metadata"]
             name = "/".join((kind.plural, meta.get("namespace", ""), meta["name"]))
@@ -147,6 +166,7 @@ EDITS = (
     ("clusterrolebinding/nvidia-device-plugin", {"subjects": [SOMEBODY]}),
     ("role/nvidia-gpu-feature-discovery", {"rules": []}),
     ("rolebinding/nvidia-gpu-feature-discovery", {"subjects": [SOMEBODY]}),
+    ("service/nvidia-dcgm-exporter", {"spec": {"selector": {"app": "other"}}}),
     (
         "daemonset/nvidia-device-plugin-daemonset",
         {"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 2}}}},
@@ -170,7 +190,7 @@ def test_objects_of_every_kind_are_planned_applied_repaired_and_removed(
     done = run(cluster, "apply", every_kind, code=0)
     assert done.summary["failed"] == "0"
     made = set(everything(cluster)) - set(before)
-    assert {name.partition("/")[0] for name in made} == {kind.plural for kind in KINDS}
+    assert {name.partition("/")[0] for name in made} == {kind.plural for kind in USED}
     since, after = now(), everything(cluster)
     assert "  update" not in run(cluster, "apply", every_kind, code=0).out
     assert run(cluster, "drift", every_kind, code=0)

@@ -5,6 +5,7 @@ What is written is counted at the API: two controllers at once, holds of others,
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -25,6 +26,7 @@ from gpustate.schedulers.kubernetes import _RIGHTS, HOLD, rule
 
 Json = dict[str, Any]
 LEASE_S = 3.0  # in a hurry
+CREDENTIALS = "client.authentication.k8s.io/v1"
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 
 
@@ -308,6 +310,48 @@ def test_all_missing_rights_are_named_at_once(bed: Bed) -> None:
 def test_an_expired_token_is_one_error(bed: Bed) -> None:
     bed.cluster.token = "the next one"
     refused(bed, bed.run(), 1, "list nodes: Unauthorized", "token or certificate is expired")
+
+
+def login(bed: Bed, folder: Path, output: str) -> Path:
+    """A kubeconfig whose user is a program that prints this."""
+    program = folder / "get-token"
+    program.write_text(f"#!/bin/sh\necho run >>{folder}/runs\necho '{output}'\n")
+    program.chmod(0o755)
+    config = json.loads(bed.kubeconfig.read_text())
+    settings = {"apiVersion": CREDENTIALS, "command": str(program), "interactiveMode": "Never"}
+    config["users"][0]["user"] = {"exec": settings}
+    file = folder / "managed"
+    file.write_text(json.dumps(config))
+    return file
+
+
+def test_a_managed_clusters_login_program_is_run_once(bed: Bed, tmp_path: Path) -> None:
+    status = {"token": TOKEN, "expirationTimestamp": "2099-01-01T00:00:00Z"}
+    answer = {"kind": "ExecCredential", "apiVersion": CREDENTIALS, "status": status}
+    file = login(bed, tmp_path, json.dumps(answer))
+    ran = bed.run("--kubeconfig", str(file))
+    assert ran.code == 0, ran.text
+    assert bed.wrong() == []
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ({"token": "old", "expirationTimestamp": "2026-01-02T03:04:05Z"},
+         ("list nodes: Unauthorized", "get-token of the kubeconfig returned credentials that the server refuses, which expired at 2026-01-02T03:04:05Z")),
+        ({}, ("get-token, which the kubeconfig", "printed an ExecCredential without token")),
+    ],
+)  # fmt: skip
+def test_a_login_without_success_is_one_error(
+    bed: Bed, tmp_path: Path, status: Json, words: tuple[str, ...]
+) -> None:
+    answer = {"kind": "ExecCredential", "apiVersion": CREDENTIALS, "status": status}
+    file = login(bed, tmp_path, json.dumps(answer))
+    refused(bed, bed.run("--kubeconfig", str(file)), 1, *words)
+    planned = bed.run("--kubeconfig", str(file), verb="plan")
+    assert words[-1] in planned.text
+    assert "Traceback" not in planned.text
 
 
 def test_the_kubeconfig_of_another_cluster_is_refused(bed: Bed, tmp_path: Path) -> None:

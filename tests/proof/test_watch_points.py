@@ -20,6 +20,7 @@ from apigate import AFTER, BEFORE, Trap
 from forkserver import Command
 from rolloutbed import SUPPORT, Bed, finish
 
+from gpustate.schedulers.lease import WATCH
 from gpustate.watch.nodes import RECORD
 
 pytestmark = [pytest.mark.node, pytest.mark.proof]
@@ -58,11 +59,22 @@ def phases(bed: Bed) -> list[str]:
     return [json.loads(one[RECORD])["phase"] if RECORD in one else "" for one in notes]
 
 
-def follow(bed: Bed, command: Command) -> str:
-    """Wait until all Nodes are done, and end the watcher; what it printed."""
+def holder(bed: Bed) -> str:
+    """The watcher that has the Lease, if there is one."""
+    leases = [one for one in bed.cluster.all("leases") if one["metadata"]["name"] == WATCH]
+    return str(leases[0]["spec"].get("holderIdentity") or "") if leases else ""
+
+
+def follow(bed: Bed, before: str = "") -> str:
+    """Start a watcher; once it has the Lease and all Nodes are done, end it. What it printed.
+
+    Args:
+        before: the watcher that was killed.
+    """
+    command = watch(bed)
     deadline = time.monotonic() + WAIT_S
-    while phases(bed) != ["done", "done"] and time.monotonic() < deadline:
-        if command.ended():
+    while time.monotonic() < deadline and not command.ended():
+        if holder(bed) not in ("", before) and phases(bed) == ["done", "done"]:
             break
         time.sleep(0.05)
     if not command.ended():
@@ -79,7 +91,7 @@ def points(beds: list[Bed]) -> list[tuple[str, str]]:
     bed = beds[0]
     bed.reset()
     bed.gate.begin()
-    text = follow(bed, watch(bed))
+    text = follow(bed)
     assert bed.wrong() == [], text
     assert text.count("done, changed rollout-driver, rollout-firmware") == 2
     writes = [one for one in bed.gate.writes if one.rpartition(" ")[0] not in TIMED]
@@ -126,7 +138,7 @@ def carry_out(bed: Bed, when: str, write: str) -> str:
     finish(running[0])
     bed.gate.begin()
     try:
-        text = follow(bed, watch(bed))
+        text = follow(bed, holder(bed))
     except AssertionError as error:
         return f"{when} @ {write}: {error}"
     wrong = [*bed.wrong(), *([] if trap.sprung else ["the watcher did not get there"])]

@@ -235,12 +235,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(self, answer: Answer) -> None:
         """A watch: one line an event, in chunks."""
         assert answer.stream is not None
-        self.send_response(answer.status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
         self.close_connection = True
         with suppress(OSError):  # the client may be gone, or the server cut it off
+            self.send_response(answer.status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
             for event in answer.stream:
                 line = json.dumps(event).encode() + b"\n"
                 self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")

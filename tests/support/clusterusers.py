@@ -17,12 +17,15 @@ Rule = tuple[str, str, str]  # API group, resource, verb
 _PAGE = Path(__file__).parents[2] / "docs" / "cluster-objects.md"
 
 
-def documented() -> list[Rule]:
-    """The rules of the manual, one for each verb of a resource."""
+def documented(*, installing: bool = False) -> list[Rule]:
+    """The rules of the manual, one for each verb of a resource.
+
+    Args:
+        installing: those to install node feature discovery, which come second.
+    """
     text = _PAGE.read_text("utf-8").partition("## Rights\n")[2]
-    block = re.search(r"^    rules:\n(?:    .*\n)+", text, re.MULTILINE)
-    assert block is not None
-    return sorted(set(_single(yaml.safe_load(block[0])["rules"])))
+    blocks = re.findall(r"^    rules:\n(?:    .*\n)+", text, re.MULTILINE)
+    return sorted(set(_single(yaml.safe_load(blocks[installing])["rules"])))
 
 
 def _single(rules: list[dict[str, Any]]) -> Iterator[Rule]:

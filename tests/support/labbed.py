@@ -219,14 +219,14 @@ class LabBed(Bed):
                 continue
             at = (machine.folder / "driver").stat().st_mtime
             own = [one for one in plugins if one["spec"]["nodeName"] == machine.name]
-            if not own or _created(own[0]) < int(at):
+            if not own or _time(own[0]["metadata"]["creationTimestamp"]) < int(at):
                 found.append(f"{machine.name}: its device plugin runs since before the change")
             moments: list[tuple[float, str, bool]] = self.cluster.moments  # type: ignore[attr-defined]
             before = [held for when, name, held in moments if name == machine.name and when <= at]
             if not before or not before[-1]:
                 found.append(f"{machine.name}: changed while it was schedulable")
             for one in _ready(self.lab, f"training-{machine.name}"):
-                if _created(one) < int(at):
+                if _time(one["status"]["startTime"]) < int(at):
                     found.append(f"{machine.name}: changed under a pod with GPUs")
         return found
 
@@ -263,5 +263,5 @@ def _ready(lab: Lab, app: str, namespace: str = "default") -> list[Json]:
     ]
 
 
-def _created(pod: Json) -> float:
-    return datetime.fromisoformat(pod["metadata"]["creationTimestamp"]).timestamp()
+def _time(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

@@ -29,6 +29,7 @@ BY_TURNS = frozenset(
     {
         "test_bake.py",
         "test_cluster_objects.py",
+        "test_cluster_versions.py",
         "test_containerd_configurations.py",
         "test_dcgm.py",
         "test_gpudirect.py",

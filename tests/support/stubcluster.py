@@ -364,6 +364,7 @@ class StubCluster:
         self._due = [one for one in self._due if one[0] > now]
         for _, work in sorted(due, key=lambda one: one[0]):
             work()
+        self._run_plugins()
         pods = list(self.objects["pods"].values())
         for pod in pods:
             if not pod["spec"].get("nodeName") and (place := self._free()):
@@ -387,6 +388,23 @@ class StubCluster:
             if node["status"]["allocatable"][GPU] != wanted:
                 node["status"]["allocatable"][GPU] = wanted
                 self._store("nodes", node)
+
+    def _run_plugins(self) -> None:
+        """With a nodeSelector, the device plugin's DaemonSet has a pod on each Node with these labels, and no other."""
+        for daemon_set in self.objects["daemonsets"].values():
+            selector = daemon_set["spec"]["template"]["spec"].get("nodeSelector")
+            if not selector:
+                continue
+            pods = [p for p in self.objects["pods"].values() if p["metadata"]["labels"].get("app") == "nvidia-device-plugin"]  # fmt: skip
+            for name, node in self.objects["nodes"].items():
+                here = [p for p in pods if p["spec"].get("nodeName") == name]
+                wanted = selector.items() <= node["metadata"]["labels"].items()
+                if wanted and not here:
+                    self._start_plugin(name)
+                for pod in here:
+                    pod["spec"]["nodeSelector"] = dict(selector)
+                    if not wanted:
+                        self.objects["pods"].pop(_key(pod["metadata"]))
 
     def _free(self) -> str:
         """A Node for a pod with GPUs: schedulable, with the fewest of them."""

@@ -46,7 +46,7 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
             "POD_NAME": "metadata.name",
         },
         mounts=[mount("host-sys", "/sys", readOnly=True)],
-        volumes=[host_path("host-sys", "/sys", "Directory")],
+        volumes=[host_path("host-sys", "/sys")],
         labels={"app.kubernetes.io/part-of": "nvidia-gpu"},
         reloads="gpu-feature-discovery",
         api=True,

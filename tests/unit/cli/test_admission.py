@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commandline import Cli
 
+from gpustate.cli import admission
 from gpustate.cli.admission import taint_of
 from gpustate.cli.health import _faults
+from gpustate.cli.objects import Clusters
+from gpustate.cluster.kubeconfig import Kubeconfig
+from gpustate.core.outcome import NodeResult, Outcome, StateResult
 from gpustate.core.policy import Policy
-from gpustate.errors import PolicyError
-from gpustate.manifests import ClusterObjects
+from gpustate.errors import ClusterError, PolicyError
+from gpustate.manifests import ClusterObjects, Component
 from gpustate.manifests.settings import STARTUP_TAINT
+from gpustate.reconcile.admission import Admitted, Line
+from gpustate.reconcile.applying import Applied
+from gpustate.reconcile.planning import Action, Change
 
 ON = ("-i", "n1,n2")
 
@@ -65,3 +73,76 @@ def test_only_failed_findings_outside_of_quarantine_are_faults() -> None:
     others = [{"pci": "q", "evidence": "Xid 79"}]
     assert _faults({"gpus": gpus, "others": others}) == ["GPU 1 (p): failed 1", "q: Xid 79"]
     assert _faults({"error": "NVML: lost"}) == ["NVML: lost"]
+
+
+HERE, THERE = Kubeconfig("here"), Kubeconfig("there")
+NODES = (
+    NodeResult("a", states=[StateResult("quarantine", Outcome.CHANGED)]),
+    NodeResult("b", states=[StateResult("quarantine", Outcome.UNCHANGED)]),
+    NodeResult("c", states=[StateResult("quarantine", Outcome.CHANGED)]),
+)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What is asked of the clusters; nothing of it is done."""
+    found: dict[str, Any] = {"restarted": []}
+
+    def admit(cluster: Kubeconfig, nodes: list[NodeResult], **options: Any) -> Admitted:
+        found.update(options, nodes=[one.name for one in nodes])
+        return Admitted([Line("a", "written")], [Line("b", "forbidden")])
+
+    def restart(cluster: Kubeconfig, nodes: list[NodeResult]) -> list[tuple[str, bool, str]]:
+        found["restarted"] += [one.name for one in nodes]
+        return [(one.name, True, "restarted") for one in nodes]
+
+    def withdraw(cluster: Kubeconfig) -> Admitted:
+        raise ClusterError(f"{cluster} is away")
+
+    monkeypatch.setattr(admission, "admit", admit)
+    monkeypatch.setattr(admission, "restart_plugins", restart)
+    monkeypatch.setattr(admission, "withdraw", withdraw)
+    return found
+
+
+def admitted(done: Applied, *, absent: bool = False, **settings: Any) -> Applied:
+    policy = Policy(cluster=ClusterObjects(**settings))
+    clusters = Clusters(policy, [], "n", {"a": HERE, "b": HERE, "c": THERE}, {}, absent)
+    clusters._admit(done, HERE, NODES, lambda: False)
+    return done
+
+
+def test_nodes_of_a_cluster_are_admitted_when_its_objects_are_as_wanted(
+    calls: dict[str, Any],
+) -> None:
+    done = admitted(Applied(), startup_taint="example.com/own")
+    assert calls["nodes"] == ["a", "b"]
+    assert (calls["taint"], calls["blocked"]) == ("example.com/own", "")
+    assert calls["offers_gpus"]
+    assert calls["restarted"] == ["a"], "only where the list of GPUs in quarantine has changed"
+    assert done.notes == ["a: restarted", "node/a: written"]
+    assert done.failures == ["node/b: forbidden"]
+    admitted(Applied(), device_plugin=Component(enabled=False))
+    assert not calls["offers_gpus"]
+
+
+@pytest.mark.parametrize(
+    "done",
+    [
+        Applied(unready=["daemonset/x"]),
+        Applied(failures=["x"]),
+        Applied([Change({}, Action.REFUSED)]),
+    ],
+)
+def test_no_node_is_admitted_beside_unfinished_objects(
+    calls: dict[str, Any], done: Applied
+) -> None:
+    admitted(done)
+    assert calls["blocked"] == "objects of the cluster are not as wanted"
+    assert not calls["restarted"]
+
+
+def test_an_error_is_added_to_what_was_done(calls: dict[str, Any]) -> None:
+    done = admitted(Applied([Change({}, Action.DELETE)]), absent=True)
+    assert done.failures == ["here is away"]
+    assert len(done.changes) == 1

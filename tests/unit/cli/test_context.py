@@ -165,3 +165,11 @@ def test_commands_of_a_remedy_name_the_node_and_its_inventory() -> None:
         "or: gpustate quarantine -i 'my nodes.yml' -l gpu7 --end"
     )
     assert "apply POLICY -i " in common.complete_command(fix, "gpu7", options)
+
+
+def test_a_rollout_that_stopped_says_how_to_go_on(site: Path, gpustate: Cli) -> None:
+    done = gpustate("apply", "policy.py", "-i", "hosts", "-l", "gone", "--serial", "1", "--yes")
+    lines = done.out.splitlines()
+    assert "Not started: far2" in lines
+    resume = next(line for line in lines if line.startswith("Continue with: "))
+    assert gpustate(*resume.split()[3:], "--yes").status == 6

@@ -71,6 +71,15 @@ def test_a_node_without_runs_and_a_run_that_nobody_knows(policy: Path, gpustate:
     assert "no run '20260101-000000-aaaaaa' has changed these nodes" in unknown.err
 
 
+def test_a_list_of_runs_says_which_nodes_are_unreachable(policy: Path, gpustate: Cli) -> None:
+    far = policy.with_name("far")
+    far.write_text("far ansible_host=127.0.0.1 ansible_port=1\n")
+    done = gpustate("rollback", "-i", str(far), "--list")
+    assert done.status == 4
+    assert "unreachable: far" in done.err
+    assert "no run is recorded" not in done.out
+
+
 def test_a_file_that_something_else_has_changed_is_refused_by_name(
     policy: Path, tmp_path: Path, gpustate: Cli
 ) -> None:

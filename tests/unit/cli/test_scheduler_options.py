@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from gpustate.cli.context import context
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
+from gpustate.cli.upgrade import upgrade
 from gpustate.core.drain import DrainOverrides, DrainPolicy
 
 POLICY = DrainPolicy(wait_selector="app=job", wait_timeout_s=60.0, node_after_gpu_pods=True)
@@ -50,3 +51,11 @@ def test_an_option_is_an_override_and_stands_in_the_retry(
     assert schedulers_of(options).overrides == overrides
     retry = context("apply", "p.yml", options)["retry"]
     assert parsed(*retry[3:]) == options
+
+
+@pytest.mark.parametrize("words", [(), ("--no-rollback-on-failure",)])
+def test_the_retry_of_an_upgrade_is_one_that_upgrade_takes(words: tuple[str, ...]) -> None:
+    given = ("p.yml", "-i", "hosts", "--driver", "580", "--serial", "1", *words)
+    options = upgrade.make_context("upgrade", [*given]).params
+    retry = context("upgrade", "p.yml", {**options, "no_lock": True})["retry"]
+    assert upgrade.make_context("upgrade", retry[2:]).params == options

@@ -56,7 +56,7 @@ def builds(folder: Path) -> int:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_module_pins_its_version_and_every_sum(name: str) -> None:
     module = programs.module(name)
-    assert module.version.count(".") == 2
+    assert module.version.partition("-")[0].count(".") == 2
     assert module.programs
     sums = (module.folder / "go.sum").read_text().splitlines()
     assert all(len(line.split()) == 3 and " h1:" in line for line in sums)

@@ -13,7 +13,7 @@ import yaml
 
 from gpustate import policies
 from gpustate.gpu_operator.objects import images
-from gpustate.manifests import ClusterObjects, nfd
+from gpustate.manifests import ClusterObjects, nfd, ownership
 from gpustate.manifests.build import build
 from gpustate.manifests.kinds import BY_NAME
 
@@ -63,7 +63,7 @@ def test_objects_are_those_that_helm_renders(name: str) -> None:
     rendered = list(yaml.safe_load_all((DATA / f"{name}.yaml").read_text()))
     found = list(nfd.objects(values, "gpu-operator", rules=False))
     assert by_name(found) == by_name(rendered)
-    assert all(nfd.is_of_nfd(one) for one in found)
+    assert all(ownership.is_of_nfd(one) for one in found)
     assert all(one["apiVersion"] == BY_NAME[one["kind"]].version for one in found)
 
 
@@ -73,7 +73,7 @@ def test_definitions_come_first_and_those_of_topologies_only_when_asked_for() ->
     found = build(settings, images())
     definitions = [one["metadata"]["name"] for one in found if one["kind"] == DEFINITION]
     assert [one["kind"] for one in found[: len(definitions)]] == [DEFINITION] * len(definitions)
-    assert nfd.DEFINITION in definitions
+    assert ownership.NFD_DEFINITION in definitions
     assert "noderesourcetopologies.topology.node.k8s.io" in definitions
     plain = build(ClusterObjects(node_feature_discovery={}), images())
     assert sum(one["kind"] == DEFINITION for one in plain) == len(definitions) - 1

@@ -9,7 +9,7 @@ from fakeobjects import FakeObjects
 
 from gpustate.errors import EXIT_VALIDATION
 from gpustate.gpu_operator.objects import images
-from gpustate.manifests import ClusterObjects, Exporter, Monitor, nfd
+from gpustate.manifests import ClusterObjects, Exporter, Monitor, ownership
 from gpustate.manifests.build import build
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending
@@ -17,7 +17,7 @@ from gpustate.reconcile.planning import Action, Target, plan
 
 MONITORED = ClusterObjects(dcgm_exporter=Exporter(monitor=Monitor(enabled=True)))
 DISCOVERY = ClusterObjects(node_feature_discovery={}, module_rules=True)
-DEFINITION = ("CustomResourceDefinition", nfd.DEFINITION)
+DEFINITION = ("CustomResourceDefinition", ownership.NFD_DEFINITION)
 RULES = ("CustomResourceDefinition", "nodefeaturerules.nfd.k8s-sigs.io")
 ABSENT = Target((), "gpu-operator", absent=True)
 FEATURE_RULE = {

@@ -22,7 +22,7 @@ def template() -> Json:
     return spec
 
 
-def pod(uid: str, spec: Json | None = None, *, ready: bool = True) -> Json:
+def plugin(uid: str, spec: Json | None = None, *, ready: bool = True) -> Json:
     conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
     return {
         "metadata": {"namespace": "gpu-operator", "name": f"plugin-{uid}", "uid": uid},
@@ -44,9 +44,9 @@ class Api:
     def pods_on(self, node: str) -> list[Json]:
         return list(self.pods)
 
-    def delete(self, item: Json) -> None:
-        self.deleted.append(item["metadata"]["name"])
-        self.pods = [pod("new", ready=self.comes_back)]
+    def delete(self, pod: Json) -> None:
+        self.deleted.append(pod["metadata"]["name"])
+        self.pods = [plugin("new", ready=self.comes_back)]
 
 
 def restart(api: Api) -> tuple[bool, str]:
@@ -57,14 +57,14 @@ def restart(api: Api) -> tuple[bool, str]:
 
 
 def test_only_our_template_leaves_gpus_out() -> None:
-    assert leaves_out(pod("a"))
+    assert leaves_out(plugin("a"))
     spec = template()
     spec["containers"][0]["command"] = ["nvidia-device-plugin"]
-    assert not leaves_out(pod("a", spec))
+    assert not leaves_out(plugin("a", spec))
 
 
 def test_the_pod_is_replaced_and_the_new_offer_is_named() -> None:
-    api = Api(pod("old"))
+    api = Api(plugin("old"))
     assert restart(api) == (
         True,
         "the device plugin was restarted; the Node offers nvidia.com/gpu: 7",
@@ -75,7 +75,7 @@ def test_the_pod_is_replaced_and_the_new_offer_is_named() -> None:
 def test_a_foreign_plugin_is_named_and_not_deleted() -> None:
     spec = template()
     spec["containers"][0]["command"] = ["nvidia-device-plugin"]
-    api = Api(pod("old", spec))
+    api = Api(plugin("old", spec))
     done, words = restart(api)
     assert not done
     assert "gpu-operator/plugin-old is not gpustate's" in words
@@ -88,6 +88,6 @@ def test_without_a_plugin_nothing_is_to_be_done() -> None:
 
 
 def test_a_pod_that_does_not_become_ready_is_an_error() -> None:
-    done, words = restart(Api(pod("old"), comes_back=False))
+    done, words = restart(Api(plugin("old"), comes_back=False))
     assert not done
     assert "not ready after 60 s: phase Running" in words

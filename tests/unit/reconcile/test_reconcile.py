@@ -143,7 +143,7 @@ def test_an_object_of_the_operator_is_refused(objects: FakeObjects) -> None:
     owner = {"kind": "ClusterPolicy", "name": "cluster-policy", "controller": True}
     objects.items[PLUGIN]["metadata"]["ownerReferences"] = [owner]
     (change,) = (one for one in plan(objects, target(force=True)) if one.action is Action.REFUSED)
-    assert change.reason.startswith("it belongs to ClusterPolicy cluster-policy")
+    assert change.reason.startswith("it belongs to the GPU Operator (ClusterPolicy cluster-policy)")
 
 
 def test_what_the_policy_no_longer_has_is_pruned(objects: FakeObjects) -> None:

@@ -122,6 +122,7 @@ def test_a_layout_that_the_file_lacks_is_refused_and_recorded_as_failed() -> Non
     found.ended(result)
     assert cluster.written == [("node-a", "havles", "failed")]
     assert result.notes == [found.mig["a"].refused]
+    assert (result.status, result.reason) == (NodeStatus.REFUSED, found.mig["a"].refused)
 
 
 def test_an_installed_mig_manager_is_left_alone() -> None:

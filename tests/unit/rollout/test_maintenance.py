@@ -42,6 +42,7 @@ class FakeScheduler:
     fails: dict[str, Exception] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    taken: tuple[str, ...] = ()
     left: str = ""
     uncordoned: bool = False
 
@@ -74,6 +75,7 @@ class FakeScheduler:
     def note(self, member: Member, phase: str, why: str = "") -> Member:
         self._call(f"note {phase}")
         self.reasons.append(why)
+        member = replace(member, foreign=self.taken)
         return replace(member, schedulable=True) if self.uncordoned else member
 
     def drain(
@@ -139,6 +141,13 @@ def test_a_node_is_held_drained_changed_and_released() -> None:
     assert found.end(subject(), "", said) == ()
     wanted = ["hold changes driver", "drain gpu", "note drained", "note changing", "note validating", "refresh", "release"]  # fmt: skip
     assert scheduler.calls == wanted
+
+
+def test_a_node_that_someone_else_cordoned_meanwhile_is_drained_again() -> None:
+    """It may have been uncordoned before, and have new workloads."""
+    scheduler = FakeScheduler(taken=("cordoned by bob",))
+    maintenance(Kubernetes=scheduler).begin(subject(), said, never)
+    assert scheduler.calls[-2:] == ["note changing", "drain gpu"]
 
 
 def test_the_drain_of_a_node_may_be_another_than_that_of_the_others() -> None:

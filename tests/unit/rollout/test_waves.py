@@ -293,7 +293,7 @@ def test_outside_of_its_window_nothing_begins_and_the_loop_says_why() -> None:
     loop = Loop(Strategy(window="Sat 00:00-24:00"), now=1_795_000_000.0)  # a Wednesday
     turn = loop.step()
     assert (turn.start, turn.over) == ((), False)
-    assert loop.said == ["outside of the maintenance window"]
+    assert loop.said == ["outside of the maintenance window until 2026-11-21T00:00Z"]
     assert loop.waves.state == "waiting"
     assert loop.until(lambda turn: bool(turn.start), 3600.0).start == tuple(NAMES[:5])
     assert loop.waves.gate.closed("n0") == ""

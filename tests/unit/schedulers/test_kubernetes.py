@@ -250,6 +250,29 @@ def test_every_missing_right_is_named_before_anything_is_written(api: FakeApi) -
     assert api.writes == []
 
 
+def test_missing_verbs_of_a_resource_are_one_rule(api: FakeApi) -> None:
+    api.denied = {"list nodes", "patch nodes"}
+    with pytest.raises(ClusterError) as caught:
+        scheduler(api).enter(WHY, print, lambda: False)
+    rule = '{apiGroups: [""], resources: ["nodes"], verbs: ["list", "patch"]}'
+    assert str(caught.value.fix) == f"add to a ClusterRole of its user: {rule}"
+
+
+def test_someone_who_only_reads_needs_no_right_to_change_nodes(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden() -> list[Json]:
+        raise RefusedRequest("list nodemaintenances: forbidden", 403)
+
+    api.denied = {"patch nodes", "list nodemaintenances", "update leases"}
+    monkeypatch.setattr(api, "maintenances", forbidden)
+    with pytest.raises(ClusterError, match="rights to list nodes out of service") as caught:
+        kubernetes.Kubernetes(cast(Api, api), read_only=True).members()
+    assert "nodemaintenances" in str(caught.value)
+    assert "patch" not in str(caught.value)
+    assert "update" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("skew_s", "words"), [(3600.0, "3600 s ahead of"), (-90.0, "90 s behind")])
 def test_a_clock_that_is_off_is_named_before_anything_is_written(
     api: FakeApi, skew_s: float, words: str

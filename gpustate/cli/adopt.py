@@ -1,0 +1,204 @@
+"""``gpustate adopt`` and ``gpustate release``: take a cluster over from the GPU Operator, and release it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import click
+
+from gpustate.cli import common, show
+from gpustate.cli.objects import connected
+from gpustate.cli.render import built, namespace_option, settings_of
+from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
+from gpustate.errors import ClusterError, UsageError
+from gpustate.plan.render import Page
+from gpustate.reconcile import takeover
+from gpustate.reconcile.adopting import Adopter, plan_adoption
+from gpustate.reconcile.releasing import Releaser, plan_release
+from gpustate.reconcile.takeover import exit_codes
+
+_STOP_S = 120.0
+_cluster_options = common.options(
+    namespace_option,
+    click.option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="The cluster, by this file's current context [default: the variable gpustate_kubeconfig].",
+    ),
+    click.option("--dry-run", is_flag=True, help="Show what would happen; change nothing."),
+    click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation."),
+    click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),
+)
+
+
+@click.command()
+@click.argument("policy")
+@common.inventory_options
+@common.policy_options
+@_cluster_options
+@click.option(
+    "--force-conflicts",
+    is_flag=True,
+    help="Adopt an Operator that Argo CD or Flux manages; suspend that first.",
+)
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="Then apply the policy's objects, which restarts pods whose template differs.",
+)
+def adopt(policy: str, **options: Any) -> None:
+    """Take the objects of an installed GPU Operator over, one by one, without restarting a pod.
+
+    The Operator is scaled to 0, its objects become gpustate's as they stand, and its ClusterPolicy is deleted. An
+    interrupted run is continued by the next one; `gpustate release` hands everything to the Operator again.
+    """
+    loaded = common.load_policy(policy, options)
+    settings = settings_of(loaded, policy, options.get("namespace"))
+    items = built(loaded, settings, options)
+    namespace = settings.namespace
+
+    def look(objects: Any) -> Any:
+        return plan_adoption(objects, items, namespace, force=options["force_conflicts"])
+
+    def plan(objects: Any) -> dict[str, Any]:
+        return takeover.adoption_data(objects.server, namespace, look(objects))
+
+    def carry_out(objects: Any, stop: Callable[[], bool]) -> dict[str, Any]:
+        adoption = look(objects)
+        adopted = None
+        if adoption is not None:
+            adopted = Adopter(objects, _STOP_S, _say, stop).adopt(adoption)
+            if options["restart"] and not adopted.failures:
+                adopted.failures += _apply(objects, items)
+        return takeover.adoption_data(objects.server, namespace, adoption, adopted)
+
+    _run(
+        ("adopt", "gpustate.adopt/1"),
+        options,
+        plan,
+        carry_out,
+        (takeover.adoption_lines, takeover.adopted_lines),
+        lambda data: bool(data.get("operator")) and not data["refusals"],
+    )
+
+
+@click.command()
+@common.inventory_options
+@_cluster_options
+@click.option(
+    "--start-operator", is_flag=True, help="Then scale the Operator to what it was before."
+)
+def release(**options: Any) -> None:
+    """Release a cluster's objects to the GPU Operator.
+
+    They lose gpustate's labels and field manager and stay as they are; the ClusterPolicy that `gpustate adopt` has deleted
+    is created again.
+    """
+    namespace = options.get("namespace") or "gpu-operator"
+
+    def plan(objects: Any) -> dict[str, Any]:
+        return takeover.release_data(objects.server, plan_release(objects, namespace))
+
+    def carry_out(objects: Any, stop: Callable[[], bool]) -> dict[str, Any]:
+        handover = plan_release(objects, namespace)
+        done = Releaser(objects, _say, stop).release(handover, start=options["start_operator"])
+        return takeover.release_data(objects.server, handover, done)
+
+    _run(
+        ("release", "gpustate.release/1"),
+        options,
+        plan,
+        carry_out,
+        (takeover.release_lines, takeover.released_lines),
+        lambda data: bool(data["objects"] or data["created"]),
+    )
+
+
+def _say(text: str) -> None:
+    click.echo(f"cluster: {text}", err=True)
+
+
+def _apply(objects: Any, items: Iterable[dict[str, Any]]) -> list[str]:
+    """Apply the policy's objects, and delete none."""
+    try:
+        for item in items:
+            objects.apply(item)
+    except ClusterError as error:
+        return [str(error)]
+    return []
+
+
+def _run(
+    name: tuple[str, str],
+    options: Mapping[str, Any],
+    plan: Callable[[Any], dict[str, Any]],
+    carry_out: Callable[[Any, Callable[[], bool]], dict[str, Any]],
+    lines: tuple[Callable[[Any], Iterator[Any]], Callable[[Any], Iterator[Any]]],
+    useful: Callable[[Any], bool],
+) -> None:
+    """Plan for every cluster, confirm, and carry out; ``name`` is the verb and the format of its document."""
+    verb, document = name
+    paths = _kubeconfigs(options)
+    found: list[dict[str, Any]] = []
+    for path in paths:
+        with connected(path) as objects:
+            found.append(plan(objects))
+    codes = [code for data in found for code in exit_codes(data)]
+    before, after = lines
+    if options["output"] == "text":
+        _print(found, before)
+    if options["dry_run"] or codes or not any(map(useful, found)):
+        if options["output"] == "json":
+            click.echo(common.as_json({"format": document, "clusters": found}), nl=False)
+        common.finish(*codes)
+        return
+    if not options["yes"]:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                "stdin is not a terminal", fix="review with --dry-run, then pass --yes"
+            )
+        click.confirm(f"{verb.capitalize()} {len(paths)} clusters?", abort=True, err=True)
+    stop = common.Interrupt(lambda: _say("interrupted: run it again to continue"), "run it again")
+    stop.arm()
+    done: list[dict[str, Any]] = []
+    for path in paths:
+        with connected(path) as objects:
+            done.append(carry_out(objects, stop))
+    if options["output"] == "json":
+        click.echo(common.as_json({"format": document, "clusters": done}), nl=False)
+    else:
+        _print(done, after)
+    common.finish(*(code for data in done for code in exit_codes(data)))
+
+
+def _kubeconfigs(options: Mapping[str, Any]) -> list[Kubeconfig]:
+    """The kubeconfigs of the clusters of an inventory, or that of the option.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if options.get("kubeconfig"):
+        return [Kubeconfig(options["kubeconfig"])]
+    found: list[Kubeconfig] = []
+    if options.get("inventory"):
+        nodes = common.load_inventory(dict(options))
+        found = list(dict.fromkeys(filter(None, (kubeconfig_of(node, "") for node in nodes))))
+    if not found:
+        raise UsageError(
+            "no kubeconfig",
+            fix="pass --kubeconfig FILE, or -i INVENTORY with the variable gpustate_kubeconfig",
+        )
+    return found
+
+
+def _print(
+    found: Iterable[Mapping[str, Any]],
+    lines: Callable[[Mapping[str, Any]], Iterator[list[tuple[str, str]]]],
+) -> None:
+    page = Page()
+    for data in found:
+        for pieces in lines(data):
+            page.add(*pieces)
+    show.show(page)

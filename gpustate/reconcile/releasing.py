@@ -1,0 +1,245 @@
+"""Release objects to the GPU Operator, in a form that it takes over.
+
+The Operator's ClusterPolicy is created again while the Operator is stopped. Every object of gpustate loses gpustate's labels
+and field manager, and belongs to the ClusterPolicy again if it did before. A DaemonSet loses the Operator's hash, so that the
+Operator writes it once; pods restart only where their template differs from the Operator's.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: controllers/object_controls.go (isDaemonsetSpecChanged, SetControllerReference);
+    kubernetes.io, "Server-Side Apply": clearing managedFields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.errors import ClusterError
+from gpustate.manifests.kinds import BY_NAME, DEPLOYMENT, NODE, title
+from gpustate.manifests.ownership import (
+    FIELD_MANAGER,
+    LABEL_MANAGER,
+    OWNER,
+    StaleObject,
+)
+from gpustate.reconcile.adopting import (
+    HASH,
+    RECORD,
+    Objects,
+    is_record,
+    operand_objects,
+    read_record,
+    scale,
+)
+
+Json = dict[str, Any]
+
+_TRIES = 5
+_MANAGERS = (FIELD_MANAGER, LABEL_MANAGER)
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What releasing a cluster means.
+
+    Args:
+        namespace: of the objects.
+        objects: to release.
+        record: what was written down when they were taken over; ``None`` if they were not.
+    """
+
+    namespace: str
+    objects: tuple[Json, ...]
+    record: Json | None
+
+    @property
+    def policies(self) -> tuple[Json, ...]:
+        """The Operator's resources to create again."""
+        return tuple((self.record or {}).get("policies") or ())
+
+    @property
+    def deployment(self) -> str:
+        """The Operator's Deployment; empty if it is unknown."""
+        return str((self.record or {}).get("deployment") or "")
+
+    @property
+    def replicas(self) -> int:
+        """How many pods it had."""
+        return int((self.record or {}).get("replicas") or 0)
+
+
+@dataclass(slots=True)
+class Released:
+    """The result of releasing a cluster.
+
+    Args:
+        objects: titles of those that were released.
+        started: the Operator was started.
+        failures: what went wrong.
+    """
+
+    objects: list[str] = field(default_factory=list[str])
+    started: bool = False
+    failures: list[str] = field(default_factory=list[str])
+
+
+def plan_release(objects: Objects, namespace: str) -> Handover:
+    """What releasing a cluster means. Nothing is changed.
+
+    Raises:
+        ClusterError: a request failed.
+    """
+    namespaces = objects.list(BY_NAME["Namespace"], "")
+    there = [one for one in namespaces if one["metadata"]["name"] == namespace]
+    there += objects.find(BY_NAME["CustomResourceDefinition"], "")
+    there += operand_objects(objects, namespace)
+    found = tuple(one for one in there if _is_touched(one) and not is_record(one))
+    return Handover(namespace, found, read_record(objects, namespace))
+
+
+def _is_touched(item: Json) -> bool:
+    """Whether an object has a label or fields of gpustate."""
+    entries = item["metadata"].get("managedFields") or ()
+    return bool(_labels(item["metadata"])) or any(
+        one.get("manager") == FIELD_MANAGER for one in entries
+    )
+
+
+@dataclass(frozen=True)
+class Releaser:
+    """Releases a cluster's objects.
+
+    Args:
+        objects: of the cluster.
+        say: called with what is being done.
+        stop: polled; once true, nothing more is written.
+    """
+
+    objects: Objects
+    say: Callable[[str], None] = lambda text: None
+    stop: Callable[[], bool] = lambda: False
+
+    def release(self, handover: Handover, *, start: bool) -> Released:
+        """Carry out a plan.
+
+        Args:
+            handover: the plan.
+            start: scale the Operator's Deployment to what it was.
+
+        Raises:
+            ClusterError: a request failed; the next run continues.
+        """
+        done = Released()
+        owners = self._create_policies(handover)
+        adopted = set((handover.record or {}).get("objects") or ())
+        for item in handover.objects:
+            if self.stop():
+                done.failures.append("interrupted; run it again to continue")
+                return done
+            self.say(f"release {title(item)}")
+            self._let_go(item, owners if title(item) in adopted else ())
+            done.objects.append(title(item))
+        for node in self.objects.list(NODE, ""):
+            self._drop_managers(node)
+        if start and handover.deployment:
+            done.started = self._start(handover)
+        if handover.record is not None:
+            self._forget(handover.namespace)
+        return done
+
+    def _create_policies(self, handover: Handover) -> tuple[Json, ...]:
+        """The Operator's resources, created if they are not there."""
+        found: list[Json] = []
+        for policy in handover.policies:
+            kind = BY_NAME[policy["kind"]]
+            name = policy["metadata"]["name"]
+            there = [one for one in self.objects.list(kind, "") if one["metadata"]["name"] == name]
+            if not there:
+                self.say(f"create {title(policy)}")
+                there = [self.objects.create(policy)]
+            found += there
+        return tuple(found)
+
+    def _let_go(self, item: Json, owners: tuple[Json, ...]) -> None:
+        for _ in range(_TRIES):
+            try:
+                item = {**item, **self.objects.patch(item, list(_operations(item, owners)))}
+            except StaleObject:
+                item = self._read(item)
+                continue
+            self._drop_managers(item)
+            return
+        raise ClusterError(
+            f"{title(item)}: somebody changes it all the time", fix="run it again later"
+        )
+
+    def _drop_managers(self, item: Json) -> None:
+        for _ in range(_TRIES):
+            entries = item["metadata"].get("managedFields") or []
+            kept = [one for one in entries if one.get("manager") not in _MANAGERS]
+            if len(kept) == len(entries):
+                return
+            # An empty list would be taken for a client that does not know the field.
+            value: list[Json] = kept or [{}]
+            path = "/metadata/managedFields"
+            try:
+                self.objects.patch(item, [{"op": "replace", "path": path, "value": value}])
+            except StaleObject:
+                item = self._read(item)
+                continue
+            return
+        raise ClusterError(
+            f"{title(item)}: somebody changes it all the time", fix="run it again later"
+        )
+
+    def _read(self, item: Json) -> Json:
+        name, namespace = item["metadata"]["name"], item["metadata"].get("namespace", "")
+        for one in self.objects.list(BY_NAME[item["kind"]], namespace):
+            if one["metadata"]["name"] == name:
+                return one
+        raise ClusterError(f"{title(item)} is gone", fix="run it again")
+
+    def _start(self, handover: Handover) -> bool:
+        for one in self.objects.list(DEPLOYMENT, handover.namespace):
+            if one["metadata"]["name"] == handover.deployment:
+                replicas = handover.replicas or 1
+                if one["spec"].get("replicas") != replicas:
+                    self.say(f"scale {title(one)} to {replicas}")
+                    scale(self.objects, one, replicas)
+                return True
+        return False
+
+    def _forget(self, namespace: str) -> None:
+        meta = {"name": RECORD, "namespace": namespace}
+        self.objects.delete({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta})
+
+
+def _operations(item: Json, owners: tuple[Json, ...]) -> Iterator[Json]:
+    """Operations that remove gpustate's labels and the Operator's hash, and set the owner."""
+    meta = item["metadata"]
+    for place, names in (("labels", _labels(meta)), ("annotations", _hash(meta))):
+        for name in names:
+            escaped = name.replace("~", "~0").replace("/", "~1")
+            yield {"op": "remove", "path": f"/metadata/{place}/{escaped}"}
+    policies = [one for one in owners if one["kind"] != "NVIDIADriver"]
+    if policies and not meta.get("ownerReferences"):
+        owner = policies[0]
+        reference = {
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        yield {"op": "add", "path": "/metadata/ownerReferences", "value": [reference]}
+
+
+def _labels(meta: Mapping[str, Any]) -> list[str]:
+    labels = meta.get("labels") or {}
+    return [name for name, value in OWNER.items() if labels.get(name) == value]
+
+
+def _hash(meta: Mapping[str, Any]) -> list[str]:
+    return [HASH] if HASH in (meta.get("annotations") or {}) else []

@@ -1,0 +1,158 @@
+"""Taking a cluster over from the GPU Operator, and releasing it, as plain data and as lines of text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpustate.errors import EXIT_ERROR, EXIT_REFUSED
+from gpustate.formats.masking import mask_data
+from gpustate.formats.words import quote
+from gpustate.manifests.kinds import title
+from gpustate.reconcile.adopting import Adopted, Adoptee, Adoption
+from gpustate.reconcile.releasing import Handover, Released
+
+Json = dict[str, Any]
+
+_LONGEST = 120
+
+
+def adoption_data(
+    server: str, namespace: str, adoption: Adoption | None, adopted: Adopted | None = None
+) -> Json:
+    """What taking one cluster over means, or meant."""
+    data: Json = {"server": server, "namespace": namespace}
+    if adoption is not None:
+        data["operator"] = adoption.operator.describe()
+        data["objects"] = [_object_data(one) for one in adoption.objects]
+        deployment = adoption.operator.deployment
+        data["scaled_to_0"] = [title(deployment)] if deployment is not None else []
+        data["deleted"] = [
+            title(one) for one in (*adoption.operator.drivers, *adoption.operator.policies)
+        ]
+        data["refusals"] = list(adoption.refusals)
+    if adopted is not None:
+        data["adopted"] = list(adopted.objects)
+        data["pods"] = adopted.pods
+        data["failures"] = list(adopted.failures)
+    result: Json = mask_data(data)
+    return result
+
+
+def _object_data(one: Adoptee) -> Json:
+    data: Json = {"object": title(one.item), "in_policy": one.wanted}
+    if one.differences:
+        data["changes"] = [
+            {"field": change.field, "before": change.before, "after": change.after}
+            for change in one.differences
+        ]
+    if one.restarts:
+        data["restarts_pods"] = True
+    if one.reason:
+        data["reason"] = one.reason
+    return data
+
+
+def release_data(server: str, handover: Handover, released: Released | None = None) -> Json:
+    """What releasing one cluster means, or meant."""
+    data: Json = {
+        "server": server,
+        "namespace": handover.namespace,
+        "objects": [title(one) for one in handover.objects],
+        "created": [title(one) for one in handover.policies],
+        "deployment": handover.deployment,
+    }
+    if released is not None:
+        data["released"] = list(released.objects)
+        data["started"] = released.started
+        data["failures"] = list(released.failures)
+    return data
+
+
+def exit_codes(data: Mapping[str, Any]) -> Iterator[int]:
+    """Codes for what is wrong with a cluster."""
+    if data.get("refusals"):
+        yield EXIT_REFUSED
+    if data.get("failures"):
+        yield EXIT_ERROR
+
+
+def adoption_lines(data: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
+    """The lines of a cluster to take over, each as pieces of text with their style."""
+    yield [("cluster: ", "bold"), (f"{data['server']}, namespace {data['namespace']}", "")]
+    if "operator" not in data:
+        yield [("  no GPU Operator is at work: nothing to adopt", "")]
+        return
+    yield [(f"  {data['operator']}", "")]
+    for text in data["scaled_to_0"]:
+        yield [(f"  ~ {text}", "yellow"), ("  scale to 0", "dim")]
+    for one in data["objects"]:
+        yield from _object_lines(one)
+    for text in data["deleted"]:
+        yield [(f"  - {text}", "yellow"), ("  delete; what belonged to it is kept", "dim")]
+    restarts = [one["object"] for one in data["objects"] if one.get("restarts_pods")]
+    leftover = [one["object"] for one in data["objects"] if not one["in_policy"]]
+    yield [("  adopt restarts no pod and changes no specification", "green")]
+    if restarts:
+        words = f"  the next gpustate apply restarts the pods of {', '.join(restarts)}"
+        yield [(words, "")]
+    if leftover:
+        words = (
+            f"  the next gpustate apply deletes {len(leftover)} objects that are not in the policy"
+        )
+        yield [(words, "")]
+    for text in data["refusals"]:
+        yield [(f"  refused: {text}", "red")]
+
+
+def _object_lines(one: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
+    action = "adopt" if one["in_policy"] else "adopt; not in the policy"
+    yield [(f"  ~ {one['object']}", "yellow"), (f"  {action}", "dim")]
+    for change in one.get("changes", ()):
+        yield [
+            (
+                f"      later: {change['field']}: {_text(change['before'])} -> {_text(change['after'])}",
+                "",
+            )
+        ]
+    if one.get("reason"):
+        yield [(f"      {one['reason']}", "")]
+
+
+def adopted_lines(data: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
+    """The lines of the result."""
+    yield [("cluster: ", "bold"), (f"{data['server']}, namespace {data['namespace']}", "")]
+    if "adopted" in data:
+        words = f"  {len(data['adopted'])} objects adopted, {data['pods']} pods run as before"
+        yield [(words, "green")]
+    for text in (*data.get("refusals", ()), *data.get("failures", ())):
+        yield [(f"  {text}", "red")]
+
+
+def release_lines(data: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
+    """The lines of a cluster to release."""
+    yield [("cluster: ", "bold"), (f"{data['server']}, namespace {data['namespace']}", "")]
+    if not data["created"]:
+        yield [("  no GPU Operator was adopted here: the objects are left without an owner", "")]
+    for text in data["created"]:
+        yield [(f"  + {text}", "yellow"), ("  create again", "dim")]
+    for text in data["objects"]:
+        yield [(f"  - {text}", "yellow"), ("  release", "dim")]
+
+
+def released_lines(data: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
+    """The lines of the result."""
+    yield [("cluster: ", "bold"), (f"{data['server']}, namespace {data['namespace']}", "")]
+    yield [(f"  {len(data['released'])} objects released", "green")]
+    if data["started"]:
+        yield [(f"  deployment/{data['deployment']} started", "")]
+    elif data["deployment"]:
+        start = f"kubectl -n {data['namespace']} scale deployment {data['deployment']} --replicas 1"
+        yield [(f"  start the Operator: {start}", "")]
+    for text in data["failures"]:
+        yield [(f"  {text}", "red")]
+
+
+def _text(value: Any) -> str:
+    text = "none" if value is None else quote(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

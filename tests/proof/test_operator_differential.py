@@ -1,0 +1,106 @@
+"""Objects of many ClusterPolicies, as the GPU Operator creates them and as gpustate renders them, field by field.
+
+Real: the Operator's program with its assets, and an API server, which fills in defaults on both sides. There is one Node,
+which nothing runs on. What differs on purpose is in ``operatorexceptions``, and in docs/cluster-objects.md with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gpuoperator
+import pytest
+import yaml
+from gpuoperator import NAMESPACE, GpuOperator
+from localcluster import NODES, local_cluster
+from operatordifferences import Found, compare, reasons_in, unexpected, unused
+from operatorexceptions import wanted
+from operatorpolicies import LATER, VARIANTS, config_map, policy
+
+from gpustate import policies
+from gpustate.gpu_operator import history
+from gpustate.gpu_operator.objects import images
+from gpustate.manifests.build import build
+
+pytestmark = [pytest.mark.proof, pytest.mark.node]
+
+Json = dict[str, Any]
+PAGE = Path(__file__).parents[2] / "docs/cluster-objects.md"
+
+_differences: dict[str, list[Found]] = {}
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuOperator]:
+    release = gpuoperator.release()
+    with local_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        found = GpuOperator(cluster, release)
+        found.install()
+        cluster.client.create(NODES, gpuoperator.gpu_node("gpu1"))
+        found.start()
+        yield found
+
+
+def rendered(operator: GpuOperator, document: Json, folder: Path) -> list[Json]:
+    """The objects of a policy, with the API server's defaults."""
+    file = folder / "policy.yaml"
+    config = config_map(document)
+    file.write_text(yaml.safe_dump_all([document, *([config] if config else [])]))
+    loaded = policies.load(str(file), release=operator.release.name)
+    assert loaded.cluster is not None
+    made = build(loaded.cluster, images(operator.release.name))
+    return [
+        one if one["kind"] == "Namespace" else operator.cluster.dry_run(one, NAMESPACE)
+        for one in made
+    ]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_objects_are_the_operator_s_but_for_wanted_differences(
+    operator: GpuOperator, tmp_path: Path, name: str
+) -> None:
+    release = operator.release.name
+    if name in LATER and history.before(release, LATER[name]):
+        pytest.skip(f"{release} lacks the field")
+    document = policy(operator.release.sample(), name)
+    ours = rendered(operator, document, tmp_path)
+    config = config_map(document)
+    if config is not None:
+        operator.cluster.client.create(f"/api/v1/namespaces/{NAMESPACE}/configmaps", config)
+    uid = operator.create(document)
+    try:
+        theirs = [*operator.settled(uid), *_shared(operator, document)]
+    finally:
+        operator.remove(document, uid)
+        if config is not None:
+            operator.cluster.delete(config, NAMESPACE)
+    found = compare(theirs, ours)
+    _differences[name] = found
+    assert [str(one) for one in unexpected(found, wanted(release))] == []
+
+
+def _shared(operator: GpuOperator, document: Json) -> list[Json]:
+    """The namespace, and the ConfigMap of the policy: they belong to nobody."""
+    (namespace,) = (
+        one
+        for one in operator.cluster.list("Namespace", "")
+        if one["metadata"]["name"] == NAMESPACE
+    )
+    config = config_map(document)
+    del namespace["spec"], namespace["metadata"]["labels"]["kubernetes.io/metadata.name"]
+    return [namespace, *([config] if config else [])]
+
+
+def test_every_exception_occurs(operator: GpuOperator) -> None:
+    if len(_differences) < len(VARIANTS) - len(LATER):
+        pytest.skip("only some policies were compared")
+    found = [one for some in _differences.values() for one in some]
+    assert unused(found, wanted(operator.release.name)) == []
+
+
+def test_every_reason_is_documented() -> None:
+    documented = reasons_in(PAGE.read_text())
+    used = {entry.reason for name in history.releases() for entry in wanted(name)}
+    assert used <= documented

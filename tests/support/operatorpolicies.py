@@ -1,0 +1,180 @@
+"""ClusterPolicies that differ from the Operator's own sample in one thing each, as what is merged into its ``spec``."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any
+
+Json = dict[str, Any]
+
+_DIGEST = "sha256:" + "0123456789abcdef" * 4
+_CONFIGS: Json = {
+    "time-slicing": {
+        "version": "v1",
+        "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}},
+    },
+    "mps": {
+        "version": "v1",
+        "sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}},
+    },
+}
+_TOLERATIONS = [
+    {"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoExecute"},
+    {"operator": "Exists"},
+]
+_RESOURCES = {"limits": {"memory": "200Mi"}, "requests": {"cpu": "50m", "memory": "100Mi"}}
+
+#: What is merged into the sample's ``spec``, by a name.
+VARIANTS: Mapping[str, Json] = {
+    "sample": {},
+    "CDI on": {"cdi": {"enabled": True}},
+    "CDI by default": {"cdi": {"enabled": True, "default": True}},
+    "CDI off": {"cdi": {"enabled": False}},
+    "CDI on without the toolkit": {"cdi": {"enabled": True}, "toolkit": {"enabled": False}},
+    "MIG none": {"mig": {"strategy": "none"}},
+    "MIG mixed": {"mig": {"strategy": "mixed"}},
+    "time-slicing for all": {
+        "devicePlugin": {"config": {"name": "plugin", "default": "time-slicing"}}
+    },
+    "time-slicing by label": {"devicePlugin": {"config": {"name": "plugin", "default": ""}}},
+    "MPS for all": {"devicePlugin": {"config": {"name": "plugin", "default": "mps"}}},
+    "MPS below another root": {
+        "devicePlugin": {
+            "config": {"name": "plugin", "default": "mps"},
+            "mps": {"root": "/var/lib/nvidia/mps"},
+        }
+    },
+    "tolerations": {"daemonsets": {"tolerations": _TOLERATIONS}},
+    "labels and annotations": {
+        "daemonsets": {
+            "labels": {"team": "ml", "app": "mine"},
+            "annotations": {"example.com/owner": "ml"},
+        }
+    },
+    "priority class": {"daemonsets": {"priorityClassName": "gpu-critical"}},
+    "updates on delete": {"daemonsets": {"updateStrategy": "OnDelete"}},
+    "rolling updates": {
+        "daemonsets": {
+            "updateStrategy": "RollingUpdate",
+            "rollingUpdate": {"maxUnavailable": "25%"},
+        }
+    },
+    "rolling updates by number": {
+        "daemonsets": {"updateStrategy": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "3"}}
+    },
+    "environment": {
+        "devicePlugin": {
+            "env": [
+                {"name": "DP_DISABLE_HEALTHCHECKS", "value": "xids"},
+                {"name": "FAIL_ON_INIT_ERROR", "value": "false"},
+            ]
+        },
+        "gfd": {"env": [{"name": "GFD_SLEEP_INTERVAL", "value": "10s"}]},
+    },
+    "resources": {"devicePlugin": {"resources": _RESOURCES}, "gfd": {"resources": _RESOURCES}},
+    "resources with configurations": {
+        "devicePlugin": {
+            "resources": _RESOURCES,
+            "config": {"name": "plugin", "default": "time-slicing"},
+        }
+    },
+    "arguments": {"devicePlugin": {"args": ["--device-id-strategy=index"]}},
+    "arguments of GFD": {"gfd": {"args": ["--sleep-interval=5s"]}},
+    "digests": {"devicePlugin": {"version": _DIGEST}, "gfd": {"version": _DIGEST}},
+    "a mirror": {
+        "devicePlugin": {"repository": "registry.example.com/nvidia"},
+        "gfd": {"repository": "registry.example.com/nvidia"},
+    },
+    "complete references": {
+        "devicePlugin": {
+            "repository": "",
+            "image": "registry.example.com/nvidia/plugin:v1",
+            "version": "",
+        }
+    },
+    "pull policy and secrets": {
+        "devicePlugin": {"imagePullPolicy": "Always", "imagePullSecrets": ["mirror"]},
+        "gfd": {"imagePullPolicy": "Never", "imagePullSecrets": ["mirror", "another"]},
+    },
+    "pod security": {"psa": {"enabled": True}},
+    "another runtime class": {"operator": {"runtimeClass": "nvidia-gpus"}},
+    "no device plugin": {"devicePlugin": {"enabled": False}},
+    "no GFD": {"gfd": {"enabled": False}},
+    "host driver": {"driver": {"enabled": False}},
+    "host driver and toolkit": {"driver": {"enabled": False}, "toolkit": {"enabled": False}},
+    "GPUDirect Storage": {"gds": {"enabled": True}, "driver": {"useOpenKernelModules": True}},
+    "GDRCopy": {"gdrcopy": {"enabled": True}},
+    "no monitoring": {"dcgm": {"enabled": False}, "dcgmExporter": {"enabled": False}},
+    "monitoring without a host engine": {"dcgm": {"enabled": False}},
+    "monitoring by pods": {"dcgm": {"enabled": None}, "dcgmExporter": {"enabled": None}},
+    "monitoring by pods without a host engine": {
+        "dcgm": {"enabled": False},
+        "dcgmExporter": {
+            "enabled": None,
+            "env": [{"name": "DCGM_EXPORTER_INTERVAL", "value": "5000"}],
+        },
+    },
+    "node status exporter": {"nodeStatusExporter": {"enabled": True}},
+    "no MIG manager": {"migManager": {"enabled": False}},
+    "everything at once": {
+        "cdi": {"enabled": True},
+        "mig": {"strategy": "mixed"},
+        "psa": {"enabled": True},
+        "daemonsets": {
+            "labels": {"team": "ml"},
+            "tolerations": _TOLERATIONS,
+            "updateStrategy": "OnDelete",
+        },
+        "devicePlugin": {
+            "config": {"name": "plugin", "default": "mps"},
+            "env": [{"name": "DP_DISABLE_HEALTHCHECKS", "value": "all"}],
+            "resources": _RESOURCES,
+        },
+    },
+    # Of later releases.
+    "host network": {"hostNetwork": True, "devicePlugin": {"hostNetwork": True}},
+    "pod security context": {
+        "daemonsets": {"podSecurityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}
+    },
+    "NRI plugin": {"cdi": {"enabled": True, "nriPluginEnabled": True}},
+}
+#: Variants of fields that earlier releases lack.
+LATER: Mapping[str, str] = dict.fromkeys(
+    ("host network", "pod security context", "NRI plugin"), "v26.3.0"
+)
+
+
+def policy(sample: Json, name: str) -> Json:
+    """The sample with a variant merged into its ``spec``."""
+    found = copy.deepcopy(sample)
+    _merge(found["spec"], VARIANTS[name])
+    return found
+
+
+def config_map(document: Json) -> Json | None:
+    """The ConfigMap that a policy refers to, if it does."""
+    name = ((document["spec"].get("devicePlugin") or {}).get("config") or {}).get("name")
+    if not name:
+        return None
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "gpu-operator"},
+        "data": {key: _as_text(value) for key, value in _CONFIGS.items()},
+    }
+
+
+def _as_text(value: Any) -> str:
+    return json.dumps(value, indent=1) + "\n"
+
+
+def _merge(base: Json, more: Json) -> None:
+    for key, value in more.items():
+        if value is None:
+            base.pop(key, None)
+        elif isinstance(value, dict) and isinstance(base.get(key), dict):
+            _merge(base[key], value)
+        else:
+            base[key] = copy.deepcopy(value)
