@@ -117,7 +117,6 @@ TRIALS = (
     "a_driver_goes_up_and_back_with_all_that_belongs_to_it",
     "foreign_changes_since_the_run_stay_and_those_of_ours_are_named",
     "a_version_that_is_gone_is_named_by_the_plan_and_nothing_is_changed",
-    "packages_that_the_repository_dropped_come_from_those_kept_on_the_node",
     "killed_in_the_middle_of_a_rollback_it_converges",
     "an_upgrade_that_fails_goes_back_by_itself",
     "an_upgrade_to_a_version_that_is_not_offered_is_one_line",
@@ -207,31 +206,6 @@ def test_a_version_that_is_gone_is_named_by_the_plan_and_nothing_is_changed(on: 
     assert "570.211.01" in refused.out
     on.said("rm /etc/apt/preferences.d/00site")
     assert changes(middle, on.seen()) == {}
-
-
-def test_packages_that_the_repository_dropped_come_from_those_kept_on_the_node(on: Bench) -> None:
-    on.run("apply", on.old())
-    before = on.seen()
-    on.run("apply", on.new())
-    middle = on.seen()
-    kept = on.said("ls /var/lib/gpustate-packages")
-    assert "libcuda1_570.211.01-1_amd64.deb\n" in kept
-    on.said(
-        "apt-get clean; for f in /var/lib/apt/lists/*_Packages; do "
-        'awk \'BEGIN { RS = ""; ORS = "\\n\\n" } !/\\nVersion: 570\\./\' "$f" >/tmp/p; cat /tmp/p >"$f"; done'
-    )
-    assert "570.211.01" not in on.said("apt-cache policy libcuda1")
-    package = on.node.root / "var/lib/gpustate-packages/libcuda1_570.211.01-1_amd64.deb"
-    sound = package.read_bytes()
-    package.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-    refused = gpustate("rollback", *on.target, "-o", "json", "--yes", timeout=500)
-    assert refused.code not in (0, 1)
-    assert "libcuda1_570.211.01-1_amd64.deb" in refused.out
-    assert changes(middle, on.seen())["packages"] == []
-    package.write_bytes(sound)
-    (row,) = on.run("rollback").document["nodes"]
-    assert any("kept on the node" in one and "libcuda1 570.211.01-1" in one for one in row["notes"])
-    assert changes(before, on.seen()) == {}
 
 
 def test_killed_in_the_middle_of_a_rollback_it_converges(on: Bench) -> None:
