@@ -130,6 +130,13 @@ PLUGIN = st.dictionaries(
     min_size=1,
     max_size=3,
 )
+
+
+def switched(found: dict[str, object]) -> dict[str, object]:
+    """Without ``enabled`` these are pods, whose image needs more than a version."""
+    return found if found.get("enabled") is not None else {**found, "enabled": True}
+
+
 SPEC = st.fixed_dictionaries(
     {},
     optional={
@@ -142,11 +149,11 @@ SPEC = st.fixed_dictionaries(
         ),
         "gds": section(version=st.sampled_from(["2.26.6", "v2.17.5-ubuntu22.04"])),
         "gdrcopy": section(version=st.just("v2.5.1")),
-        "dcgm": section(version=st.just("4.6.0-1-ubuntu24.04")),
+        "dcgm": section(version=st.just("4.6.0-1-ubuntu24.04")).map(switched),
         "dcgmExporter": section(
             version=st.sampled_from(["4.6.0-4.8.3-distroless", "4.8.3"]),
             hpcJobMapping=section(directory=st.just("/var/lib/jobs")),
-        ),
+        ).map(switched),
         "toolkit": section(version=st.just("v1.17.8-ubuntu20.04"), env=variables(ENV)),
         "cdi": section(),
         "gfd": section(),

@@ -12,7 +12,7 @@ from gpustate.core.facts import NodeView
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.policy import parameters
 from gpustate.core.state import AnyState
-from gpustate.engine import before
+from gpustate.engine import before, leftovers
 from gpustate.engine.before import RunBefore, StateBefore
 from gpustate.plan.make import Observations
 from gpustate.testing import FakeNode
@@ -74,7 +74,8 @@ def rolled_back(
     assert _seen(node) != then, "the second run has changed nothing that is compared"
     way = before.way_back(records, "second", {second.name: type(second)})
     assert way.stays == (), way.stays
-    (back,) = way.states
+    back, *after = way.states
+    assert all(state.name == leftovers.NAME for state in after)
     _apply(node, back)
     now = _seen(node)
     for part in but:

@@ -31,8 +31,6 @@ BY_TURNS = frozenset(
         "test_cluster_objects.py",
         "test_cluster_versions.py",
         "test_containerd_configurations.py",
-        "test_dcgm.py",
-        "test_gpudirect.py",
         "test_lab_faults.py",
         "test_lab_sim.py",
         "test_network_faults.py",

@@ -11,6 +11,7 @@ from apigate import Gate
 from stubcluster import TOKEN, StubCluster
 
 from gpustate import inventory
+from gpustate.core.inventory import Inventory
 from gpustate.errors import ClusterError, InventoryError
 
 VENDOR = {"feature.node.kubernetes.io/pci-10de.present": "true"}
@@ -49,7 +50,7 @@ def clusters(tmp_path: Path) -> Iterator[Clusters]:
         gate.close()
 
 
-def load(path: Path, text: str, **options: Any) -> inventory.Inventory:
+def load(path: Path, text: str, **options: Any) -> Inventory:
     file = path / "nodes.yml"
     file.write_text(f"plugin: kubernetes\n{text}")
     return inventory.load(str(file), **options)

@@ -12,6 +12,7 @@ import pytest
 import sandbox
 
 from gpustate.cluster import pods
+from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.facts import NodeFacts
 from gpustate.core.queries import Answer
 from gpustate.reporting import cluster_files, node_files, support_bundle
@@ -134,12 +135,12 @@ class FakeApi:
 def test_a_cluster_has_the_machine_s_node_and_only_our_and_nvidia_s_pods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_files, "connect", lambda path: FakeApi())
+    monkeypatch.setattr(cluster_files, "connect", lambda path, context: FakeApi())
     facts = {
         "here": NodeFacts(boot_id="boot-gpu1", machine_id="machine-gpu1", system_uuid="UUID-GPU1"),
         "away": NodeFacts(boot_id="x", machine_id="y", system_uuid="z"),
     }
-    found, missing = cluster_files.collect("k", facts)
+    found, missing = cluster_files.collect(Kubeconfig("k"), facts)
     assert list(found) == ["here"]
     assert found["here"]["node"]["metadata"]["name"] == "gpu1"
     assert [pod["name"] for pod in found["here"]["pods"]] == ["plugin", "ours"]
