@@ -312,18 +312,17 @@ def remains(pod: Json, *, ready: bool, timeout_s: float) -> str:
     finalizers = meta.get("finalizers")
     if not meta.get("deletionTimestamp"):
         return "evicted, and not deleted yet"
+    held = f"nobody removes its finalizer {', '.join(finalizers)}" if finalizers else ""
     if not ready:
-        return "terminating, and its Node is NotReady: no kubelet ends it; start the kubelet"
+        also = f"; {held} either" if held else ""
+        return f"terminating, and its Node is NotReady: no kubelet ends it; start the kubelet{also}"
     if timeout_s and grace_s > timeout_s:
         return (
             f"terminating until {meta['deletionTimestamp']}: its grace period is {grace_s} s; "
             "pass a longer --drain-timeout, or a --grace-period"
         )
-    if finalizers:
-        return (
-            f"terminating, and nobody removes its finalizer {', '.join(finalizers)}; "
-            "check the controller that set it"
-        )
+    if held:
+        return f"terminating, and {held}; check the controller that set it"
     if (pod.get("spec") or {}).get("resourceClaims"):
         return (
             "terminating; if it stays, check that the kubelet plugin of its DRA driver runs on the Node: "

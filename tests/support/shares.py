@@ -45,7 +45,7 @@ BY_TURNS = frozenset(
         "test_ubuntu.py",
     }
 )
-TURNS = 2
+TURNS = 1
 #: Tests on Ubuntu's images (marked ``ubuntu``) that a run takes; with ``--proof`` all on the first image, and so
 #: many on the others.
 ON_UBUNTU, ON_OTHER_UBUNTU = 2, 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def document(done: Done) -> dict[str, Any]:
 
 def test_a_rollback_and_the_rollback_of_it(policy: Path, tmp_path: Path, gpustate: Cli) -> None:
     assert apply(gpustate, "one").status == 0
+    time.sleep(1)  # runs are listed by the second in their names
     run = document(apply(gpustate, "two", "-o", "json", "--reason", "CHG-7"))["run"]
     listed = gpustate("rollback", "-i", "hosts", "--list").out.splitlines()
     assert listed[0].startswith(f"{run}  here  ")
