@@ -661,4 +661,13 @@ def _member(node: SlurmNode) -> Member:
         schedulable=not out,
         hold=_hold(node),
         foreign=(foreign,) if foreign else (),
+        why="" if foreign else _by_slurm(node),
     )
+
+
+def _by_slurm(node: SlurmNode) -> str:
+    """What Slurm itself has against it, and what to do; empty: nothing."""
+    if wrong := _unregistered(node):
+        known = f"{_foreign(node)}; {wrong.removeprefix(f'it is {node.state}: ')}"
+        return known if node.by_slurm and node.reason else wrong
+    return _stays(node) if node.by_slurm and node.drained_or_down else ""

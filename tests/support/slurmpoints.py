@@ -50,13 +50,15 @@ class SlurmBed(Bed):
                 found.append(f"{machine.name}: the driver was installed more than once")
             if node["state"] != "idle" or node["reason"]:
                 found.append(f"{machine.name}: {node['state']}: {node['reason']}")
+            if node.get("reservation"):
+                found.append(f"{machine.name}: still reserved: {node['reservation']}")
         return found
 
-    def killed(self, write: str, when: str) -> Ran:
+    def killed(self, write: str, when: str, *words: str) -> Ran:
         """Kill a run before or after a write."""
         (self.head.folder / "trap").write_text(json.dumps({"write": write, "when": when}))
         hold = self.hold(self.head)
-        command = self.start(*WORDS)
+        command = self.start(*words)
         reached = hold.wait(60.0)
         command.kill()
         ran = finish(command)

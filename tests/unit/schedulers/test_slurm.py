@@ -243,9 +243,27 @@ def test_a_drain_by_slurm_itself_keeps_its_reason_and_is_explained() -> None:
     scheduler = slurm(controller)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
     assert member.foreign == ()
+    assert member.why.startswith(f"drained: {words} by slurm since ")
+    assert member.why.endswith("scontrol update NodeName=gpu1 State=RESUME")
     assert controller.reason == words
     assert "scontrol update NodeName=gpu1 State=RESUME" in scheduler.release(member)
     assert controller.state == "drained"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "why"),
+    [
+        ("idle", "", ""),
+        ("drained", "gpustate:r: x (held) by ann@ops1", ""),
+        ("drained", "disk swap", ""),
+        ("inval", "gres/gpu count 7 < 8", "inval: gres/gpu count 7 < 8 by root since .*; slurmd registered with fewer GPUs .*"),
+        ("down*", "Not responding", "down*: Not responding by root since .*; slurmd has not registered .*"),
+        ("idle*", "", "it is idle*: slurmd has not registered since; look there: journalctl -u slurmd"),
+    ],
+)  # fmt: skip
+def test_what_slurm_itself_has_against_a_node_is_told(state: str, reason: str, why: str) -> None:
+    (member,) = slurm(Controller(state, reason)).members()
+    assert re.fullmatch(why.replace("*:", r"\*:"), member.why)
 
 
 def test_someone_who_drains_at_the_same_time_wins() -> None:
