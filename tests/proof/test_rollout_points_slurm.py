@@ -61,3 +61,29 @@ def test_a_drain_of_someone_else_during_the_hold_stays(bed: SlurmBed) -> None:
     assert "disk swap by bob" in ran.text
     assert json.loads(path.read_text())["n0"]["state"] == "drained"
     assert not [write for write in bed.writes if write.startswith(("UNDRAIN", "Reason"))]
+
+
+@pytest.mark.parametrize("way", ["drain", "reservation"])
+def test_a_second_controller_is_refused_as_long_as_the_first_is_at_work(
+    bed: SlurmBed, way: str
+) -> None:
+    bed.reset()
+    machine = bed.machines[0]
+    machine.stop_at("1")
+    hold = bed.hold(machine)
+    first = bed.start("-l", "n0", "--slurm-hold", way)
+    assert hold.wait(60.0)
+    writes = bed.writes
+    second = bed.run("-l", "n1", "--slurm-hold", way)
+    assert second.code == 8, second.text
+    assert "changes nodes of Slurm at" in second.text, (
+        "n1 is nobody's, but the cluster is the first's"
+    )
+    assert bed.writes == writes
+    hold.never_again()
+    hold.go()
+    hold.close()
+    assert finish(first).code == 0
+    third = bed.run("--slurm-hold", way)
+    assert third.code == 0, third.text
+    assert bed.slurm_wrong() == []

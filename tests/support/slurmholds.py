@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from changedstate import write_policy
 from commands import GPUSTATE, gpustate
 from slurmjobs import APPLIED, Cluster
 
@@ -75,15 +75,14 @@ def change_waits(cluster: Cluster, tmp_path: Path, name: str) -> None:
 
 
 def reserved(cluster: Cluster, tmp_path: Path, name: str, *, dies: bool = False) -> None:
-    """Change the driver of gpu1 under a reservation, with a second controller meanwhile, and under a foreign reservation.
+    """Change gpu1 under a reservation, with a second controller meanwhile, and under a foreign reservation.
 
     Args:
         cluster, tmp_path, name: as for :func:`change_waits`.
         dies: the first controller is killed, and the second follows it.
     """
-    other = tmp_path / "reserved.py"
-    other.write_text(APPLIED.replace("580.65.06", "595.91.07"))
-    words = [other, "-i", cluster.lab.inventory, "-l", "gpu1", "--yes"]
+    policy = write_policy(tmp_path, f"reserved, {dies}")
+    words = [policy, "-i", cluster.lab.inventory, "-l", "gpu1", "--yes"]
     foreign = ("starttime=now", "duration=60", "users=root", "flags=maint,ignore_jobs")
     cluster.slurm.scontrol(
         "create", "reservation", "reservationname=cooling", *foreign, f"nodes={name}"
@@ -123,8 +122,6 @@ def reserved(cluster: Cluster, tmp_path: Path, name: str, *, dies: bool = False)
     assert "gpustate_" not in cluster.slurm.head.run(show).stdout
     cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
     assert cluster.state(name).reason in ("", "none")
-    gpustate("apply", cluster.policy, *words[1:], code=0)
-    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
 
 
 def reboots(cluster: Cluster, tmp_path: Path, name: str, hold: str, returns: int) -> None:
@@ -139,10 +136,7 @@ def reboots(cluster: Cluster, tmp_path: Path, name: str, hold: str, returns: int
     for machine in (cluster.slurm.head, cluster.lab.node("gpu1")):
         machine.run(edit)
     cluster.slurm.scontrol("reconfigure")
-    shutil.copy(Path(__file__).with_name("rebootstate.py"), tmp_path)
-    (tmp_path / "gpustate.toml").write_text('states = ["rebootstate:Booted"]\n')
-    policy = tmp_path / "reboots.py"
-    policy.write_text(f'from gpustate import Policy\nfrom rebootstate import Booted\npolicy = Policy(Booted(word="{hold}{returns}"))\n')  # fmt: skip
+    policy = write_policy(tmp_path, f"{hold}{returns}", reboots=True)
     node = cluster.lab.node("gpu1")
     before = node.boot_id()
     cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
