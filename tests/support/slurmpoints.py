@@ -26,7 +26,12 @@ class SlurmBed(Bed):
             (head / name).unlink(missing_ok=True)
         for name in ("scontrol", "sinfo", "squeue"):
             program = head / "programs" / name
-            program.write_text(f'#!/bin/sh\nexec {sys.executable} {SUPPORT}/slurmhead.py {head} {name} "$@"\n')  # fmt: skip
+            # What the Lease asks for with every renewal is answered without an interpreter.
+            config = f"StateSaveLocation       = {head}/state"
+            program.write_text(
+                f"#!/bin/sh\n[ \"$*\" != 'show config' ] || {{ echo '{config}'; exit; }}\n"
+                f'exec {sys.executable} -I -S {SUPPORT}/slurmhead.py {head} {name} "$@"\n'
+            )
             program.chmod(0o755)
         (head / "slurm.json").write_text(json.dumps(slurmhead.new([m.name for m in self.machines])))
 
