@@ -7,6 +7,7 @@ pockets and relations of the real one (docs/lab.md), its signatures' key, NVIDIA
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -172,7 +173,7 @@ def test_a_rollback_restores_the_packages_for_servers_from_those_for_desktops(
     new.write_text(text.replace("570", "580").replace('origin="distribution"', ""))
     gpustate("apply", old, "-i", archive.inventory, "--yes", code=0, timeout=500)
 
-    def seen() -> dict[str, object]:
+    def seen() -> dict[str, Any]:
         return {
             "packages": installed(node),
             "holds": said(node, "apt-mark showhold | sort"),
