@@ -670,7 +670,7 @@ def test_a_pinned_set_is_taken_under_its_own_names_where_another_flavour_has_tha
         branch = "570.211.01" if "-570" in name else "580.178.04"
         node.packages_offered[name] = (f"{branch}-0ubuntu0.24.04.1",)
     desktop = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
-    node.installed = dict.fromkeys(desktop, "580.178.04-0ubuntu0.24.04.1")
+    node.installed |= dict.fromkeys(desktop, "580.178.04-0ubuntu0.24.04.1")
     before = (
         *("nvidia-dkms-570-server-open", "nvidia-headless-no-dkms-570-server-open"),
         *("nvidia-utils-570-server", "nvidia-compute-utils-570-server"),
