@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from gpustate.cli import notes
-from gpustate.errors import EXIT_ERROR, GpustateError, UsageError, worst_exit_code
+from gpustate.errors import EXIT_ERROR, GpustateError, InventoryError, UsageError, worst_exit_code
 from gpustate.files import write_private
 
 if TYPE_CHECKING:
@@ -225,6 +225,17 @@ def load_inventory(
         for node in nodes:  # prompts for passwords come before the first connection
             _ = (node.connection.login_password, node.connection.sudo_password)
     return replace(loaded, nodes=tuple(nodes))
+
+
+def load_named(name: str, options: dict[str, Any], *, reach: bool = True) -> Inventory:
+    """Load the nodes that the argument NODE selects; an error in it is not reported as one of ``--limit``."""
+    if options.get("limit"):
+        return load_inventory({**options, "limit": f"{options['limit']}:&{name}"}, reach=reach)
+    try:
+        return load_inventory({**options, "limit": name}, reach=reach)
+    except InventoryError as error:
+        place = None if error.place == "--limit" else error.place
+        raise InventoryError(error.message, place=place, fix=error.fix) from None
 
 
 def _vault(options: Mapping[str, Any]) -> Vault:

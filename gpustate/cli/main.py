@@ -104,9 +104,9 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "group",
         "Build an offline bundle for air-gapped nodes.",
     ),
-    "pause": ("pause", "pause", "Pause a running rollout: no further node begins."),
+    "pause": ("pause", "pause", "Pause a running rollout: no further node is started."),
     "resume": ("resume", "resume", "Lift a pause, or resume an interrupted run."),
-    "abort": ("pause", "abort", "End a running rollout after the nodes under way."),
+    "abort": ("pause", "abort", "End a running rollout after the nodes in progress."),
     "history": (
         "history",
         "history",

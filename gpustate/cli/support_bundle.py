@@ -143,6 +143,11 @@ def _add_run(archive: Archive, record: Mapping[str, Any], inventory: Inventory) 
         both = [dict(data) for one in entries for data in (one.start, one.end) if data]
         archive.add_data("run/audit.json", both)
     source = str(record["source"])
+    if record["verb"] == "rollback":
+        archive.miss(
+            "policy.json", "a rollback has no policy of its own; see journals of the nodes"
+        )
+        return
     try:
         if policies.kind(source) == "plan":
             document = saved.read(source)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Begin no further node of a round once N have failed [default: the wave of the first is the last].",
+    help="Start no further node of a round once N have failed [default: finish the wave of the first failure, then stop].",
 )
 @common.options(*rollout_options)
 @scheduler_options

@@ -148,11 +148,11 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "good.py", "-i", "override.yml"), "override.yml", ("'pth'", "mean 'path'")),
     (
         ("plan", "good.py", *ON, "-l", "a["),
-        "the limit 'a[' has an unmatched bracket",
+        "--limit: 'a[' has an unmatched bracket",
         (),
     ),
-    (("plan", "good.py", *ON, "-l", "~["), "the limit's '~[' is not a valid pattern", ()),
-    (("plan", "good.py", *ON, "-l", "gpu2"), "the limit's 'gpu2' is neither", ()),
+    (("plan", "good.py", *ON, "-l", "~["), "--limit: '~[' is not a valid pattern", ()),
+    (("plan", "good.py", *ON, "-l", "gpu2"), "--limit: 'gpu2' is neither", ()),
     (
         ("plan", "good.py", *ON, "--exclude", "all"),
         "--exclude 'all' excludes all",
