@@ -45,7 +45,7 @@ LEVEL = _Level()
 rollback_on_failure = click.option(
     "--rollback-on-failure",
     is_flag=True,
-    help="Take a node whose change failed, and the changed nodes of its wave, back to before the run (exit 7).",
+    help="Roll back a node whose change failed and, if that stops the run, the other nodes of its wave (exit 7).",
 )
 
 
@@ -76,7 +76,7 @@ apply_options = common.options(
     ),
     click.option(
         "--max-failures",
-        type=click.IntRange(min=0),
+        type=common.WholeNumber(min=0),
         default=0,
         metavar="N",
         help="Start no further node once N have failed [default: finish the wave of the first failure, then stop].",

@@ -27,9 +27,31 @@ if TYPE_CHECKING:
     from gpustate.inventory.vault import Vault
     from gpustate.policies import Changes
 
+
+class Verbs(click.Group):
+    """A verb that has verbs of its own; click would cut their help to what fits in one line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()]
+        with formatter.section("Verbs"):
+            formatter.write_dl(rows)
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORMATS = click.Choice(["text", "json"])
+
+
+class WholeNumber(click.IntRange):
+    """An integer within bounds, by a name that a person who mistyped it understands."""
+
+    name = "whole number"
+
+
+class Seconds(click.IntRange):
+    """A duration of whole seconds."""
+
+    name = "number of seconds"
 
 
 def _not_an_option(
@@ -85,7 +107,8 @@ inventory_options = options(
     click.option(
         "-f",
         "--forks",
-        type=click.IntRange(1, 10000),
+        type=WholeNumber(1, 10000),
+        metavar="N",
         default=50,
         show_default=True,
         help="Number of nodes processed in parallel.",

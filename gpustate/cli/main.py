@@ -90,7 +90,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "upgrade",
         "Upgrade the driver in waves; a wave in which a node fails is rolled back.",
     ),
-    "rollback": ("rollback", "rollback", "Take nodes back to before a run."),
+    "rollback": ("rollback", "rollback", "Roll nodes back to their state before a run."),
     "remove": ("remove", "remove", "Remove everything a policy installed."),
     "lock": (
         "lock",

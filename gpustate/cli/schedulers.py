@@ -39,13 +39,13 @@ scheduler_options = common.options(
     ),
     click.option(
         "--drain-timeout",
-        type=click.IntRange(min=0),
+        type=common.Seconds(min=0),
         metavar="SECONDS",
         help="Timeout of a drain: pods that are left keep the node from being changed, Slurm jobs that are left are requeued; 0: no timeout [default: the policy's, else 300 for pods, 0 for jobs].",
     ),
     click.option(
         "--grace-period",
-        type=click.IntRange(min=0),
+        type=common.Seconds(min=0),
         metavar="SECONDS",
         help="Time that an evicted pod has to terminate [default: the policy's, else the pod's own].",
     ),
@@ -71,7 +71,7 @@ scheduler_options = common.options(
     ),
     click.option(
         "--wait-timeout",
-        type=click.IntRange(min=0),
+        type=common.Seconds(min=0),
         metavar="SECONDS",
         help="Evict pods of --wait-selector after this time; 0: no timeout [default: the policy's, else 0].",
     ),

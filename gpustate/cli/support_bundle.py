@@ -32,7 +32,12 @@ _FAILURES = {124: "its command timed out", 127: "its program is not installed"}
 @click.command("support-bundle")
 @click.argument("file", metavar="FILE.tar.gz", type=click.Path(dir_okay=False))
 @common.inventory_options
-@click.option("--run", "run", metavar="RUN", help="The run it is about [default: the newest one].")
+@click.option(
+    "--run",
+    "run",
+    metavar="RUN",
+    help="Run whose record, journals and logs are collected [default: the newest run].",
+)
 @click.option(
     "--lines",
     type=click.IntRange(1, 100000),
