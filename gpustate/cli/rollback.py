@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 @scheduler_options
 @watching.watch_options
 def rollback(run: str, listed: bool, **options: Any) -> None:
-    """Take nodes back to before RUN, and everything that followed it on them; without RUN, before each node's last run.
+    """Roll nodes back to their state before RUN, later runs included; without RUN, before each node's last change.
 
-    Packages, module parameters, files, services and the MIG layout become what they were. The plan is shown first,
-    with its disruption. A second rollback changes nothing; name the rollback's own run to undo it.
+    Restores packages, module parameters, files, services and the MIG layout. The plan is shown first, with its
+    disruption. A second rollback changes nothing; name the rollback's own run to undo it.
     """
     if listed:
         _show(common.load_inventory(options), options)
