@@ -100,9 +100,7 @@ def make_plan(
     policy = common.load_policy(source, options)
     inventory = common.load_inventory(options)
     notes.report_unknown_targets(inventory, policy, source)
-    clusters = objects.clusters(
-        policy, source, inventory, {**options, "out": out}, absent=ensure == "absent"
-    )
+    clusters = objects.clusters(policy, source, inventory, options, absent=ensure == "absent")
     made = context(verb, source, options)
     batches = common.serial(serial)
     count = len(inventory.nodes)
@@ -147,7 +145,7 @@ def make_plan(
         )
         document = result.document
         if clusters is not None:
-            document = {**document, "clusters": clusters.plan(result.nodes)}
+            document = clusters.document(document, result.nodes)
         if out is not None:
             common.write_out(common.as_json(document), out)
         if not shown:
@@ -176,13 +174,15 @@ def _show_saved(
         "--out": out,
         "--serial": options["serial"],
         "--remove": options["removal"],
-        "--cluster-objects": options["cluster_objects"],
     }
     if any(given.values()):
         name = next(name for name, value in given.items() if value)
         raise UsageError(
             f"{source} is a saved plan, and {name} is only for new plans", fix=f"omit {name}"
         )
+    objects.check_saved(source, options)
     reports.check(options["reports"], None)
     made = saved.read(source)
     reports.show_plan(made, output, diff=diff, whole=whole, reports=options["reports"])
+    if output == "text":
+        objects.show(made, whole=whole)

@@ -27,8 +27,9 @@ from gpustate.gpu_operator.objects import images
 from gpustate.manifests import ClusterObjects, Component, Exporter, Monitor, nfd
 from gpustate.manifests.build import build
 from gpustate.manifests.kinds import BY_NAME, Kind
+from gpustate.plan.objects import lines
 from gpustate.reconcile.applying import Applied, Applier
-from gpustate.reconcile.document import cluster_data, lines
+from gpustate.reconcile.document import cluster_data
 from gpustate.reconcile.planning import Action, Change, Target, plan
 from gpustate_lab.spec import KUBERNETES_VERSIONS
 
