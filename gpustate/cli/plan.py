@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -153,9 +154,9 @@ def make_plan(
         reports.show_plan(document, output, diff=diff, whole=whole, reports=report_files, verb=verb)
         if output == "text":
             if out is not None:
-                click.echo(
-                    f"Saved to {out}; apply it with: gpustate apply {out} -i {options['inventory']}"
-                )
+                words = ["gpustate", "apply", out, "-i", options["inventory"]]
+                words += ["--kubeconfig", path] if (path := options.get("kubeconfig")) else []
+                click.echo(f"Saved to {out}; apply it with: {shlex.join(words)}")
             objects.show(document, whole=whole)
             if isinstance(result, api.DriftResult):
                 drifted = len(result.drifted)

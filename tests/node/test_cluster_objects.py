@@ -250,44 +250,6 @@ def test_objects_of_every_kind_are_planned_applied_repaired_and_removed(
     assert {name: gone[name] for name in before if name in gone} == before
 
 
-def test_a_saved_plan_is_applied_as_it_is_and_refused_after_an_edit(
-    cluster: Lab, every_kind: Path, switched_off: None, tmp_path: Path
-) -> None:
-    before, saved = everything(cluster), tmp_path / "plan.json"
-    run(cluster, "plan", every_kind, "--out", str(saved), code=0)
-    assert everything(cluster) == before
-    assert "+ runtimeclass/nvidia  create" in gpustate("plan", saved, code=0).out
-
-    def apply(code: int) -> Ran:
-        return gpustate("apply", saved, "-i", cluster.inventory, "--yes", code=code)
-
-    apply(0)
-    assert run(cluster, "drift", every_kind, code=0)
-    assert "now; make a new plan: gpustate plan" in apply(5).err
-    run(cluster, "plan", every_kind, "--out", str(saved), code=0)
-    kubectl(
-        *(cluster, "patch", "runtimeclass/nvidia", "--type", "merge", "-p"),
-        json.dumps({"metadata": {"labels": {"app.kubernetes.io/managed-by": "me"}}}),
-    )
-    edited, since = everything(cluster), now()
-    refused = apply(5)
-    assert "has changed since the plan was made: runtimeclass/nvidia (unchanged in" in refused.err
-    assert refused.err.count("\n") == 1
-    assert not writes(cluster, since)
-    assert everything(cluster) == edited
-
-    run(cluster, "plan", every_kind, "--remove", "--out", str(saved), code=0)
-    apply(0)
-    gone = wait_for(lambda: _without_new(cluster, before), "the namespace is gone", 60)
-    assert gone == before
-
-
-def _without_new(lab: Lab, before: dict[str, str]) -> dict[str, str]:
-    """Everything, once nothing is there that was not before."""
-    found = everything(lab)
-    return {} if set(found) - set(before) else {name: found[name] for name in before}
-
-
 def config_map(name: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "b"}}
 
