@@ -125,7 +125,7 @@ def _rollout(one: Running) -> dict[str, Any]:
         row["state"] = "silent"
         row["why"] = (
             f"its controller has not renewed the Lease since {one.silent}; if it is dead, "
-            f"gpustate resume {one.run} there, or gpustate apply again here, goes on"
+            f"gpustate resume {one.run} there, or gpustate apply again here, continues it"
         )
     elif one.control or progress.get("why"):
         row["why"] = one.control or str(progress["why"])

@@ -186,14 +186,14 @@ def test_a_run_whose_controller_is_dead_is_named(
 def test_a_run_is_paused_resumed_and_aborted_from_another_machine(inventory: Path) -> None:
     cluster = FakeCluster()
     CLUSTERS.append(cluster)
-    assert "run r1 of ann@ops1: no further node begins" in verb("pause", "-i", inventory)
+    assert "run r1 of ann@ops1: no further node is started" in verb("pause", "-i", inventory)
     control = read_control(cluster.lease.control, "r1")
     assert control is not None
     assert control.person == fleet.controller().name
     assert f"paused by {control.person} since" in run("-i", inventory)
-    assert "run r1 of ann@ops1 goes on; it was paused by" in verb("resume", "r1", "-i", inventory)
+    assert "run r1 of ann@ops1 continues; it was paused by" in verb("resume", "r1", "-i", inventory)
     assert cluster.lease.control == ""
-    assert "it ends after the running nodes" in verb("abort", "r1", "-i", inventory)
+    assert "it ends after the nodes in progress" in verb("abort", "r1", "-i", inventory)
     assert read_control(cluster.lease.control, "r1") is not None
 
 
@@ -209,11 +209,11 @@ def test_a_run_of_this_machine_is_found_by_its_record(inventory: Path) -> None:
     begin("r5", os.getppid())
     board = RecordBoard("r5")
     board.publish(json.dumps({**PROGRESS, "run": "r5", "person": "ann@here"}))
-    assert "run r5 of ann@here: no further node begins" in verb("pause")
+    assert "run r5 of ann@here: no further node is started" in verb("pause")
     assert board.control()
     (rollout,) = json.loads(run("-i", inventory, "-o", "json"))["rollouts"]
     assert (rollout["where"], rollout["why"][:9]) == ("this machine", "paused by")
-    assert "goes on" in verb("resume")
+    assert "continues" in verb("resume")
     assert board.control() == ""
 
 
