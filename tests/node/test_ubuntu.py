@@ -170,7 +170,9 @@ def test_a_rollback_restores_the_packages_for_servers_from_those_for_desktops(
     text = ARCHIVE.replace("{}", f"branch=570, packages={packages!r}, precompiled=False")
     old, new = archive.folder / "old.py", archive.folder / "new.py"
     old.write_text(text)
-    new.write_text(text.replace("570", "580").replace('origin="distribution"', ""))
+    # A version that NVIDIA's repository alone has, where names are those for desktops.
+    vendor = text.replace("branch=570", "version='580.65.06'")
+    new.write_text(vendor.replace('origin="distribution"', ""))
     gpustate("apply", old, "-i", archive.inventory, "--yes", code=0, timeout=500)
 
     def seen() -> dict[str, Any]:
