@@ -83,6 +83,8 @@ class Member:
         schedulable: new work may be placed there.
         hold: this tool's hold; ``None``: there is none.
         foreign: who else took it out of service, and how; empty: nobody.
+        cause: why the scheduler itself keeps it out of service; empty: it does not.
+        remedy: what returns it to service once the cause is gone.
         gpus: GPUs and MIG devices that it offers to workloads, as far as the scheduler tells.
         counts: it has GPUs, so it counts when members out of service are counted.
     """
@@ -94,6 +96,8 @@ class Member:
     foreign: tuple[str, ...] = ()
     gpus: int = 0
     counts: bool = True
+    cause: str = ""
+    remedy: str = ""
 
     @property
     def available(self) -> bool:

@@ -30,6 +30,7 @@ MEMBERS = (
     Member("c", True, False, foreign=("cordoned by bob",)),
     Member("d", False, True),
     Member("e", False, True, counts=False),
+    Member("f", True, False, cause="drained by slurm: gres/gpu count", remedy="fix its cause"),
 )
 
 
@@ -110,21 +111,35 @@ def run(*words: object) -> str:
     return verb("status", *words)
 
 
+def test_nobody_is_asked_to_take_over_from_a_run_that_is_in_progress(inventory: Path) -> None:
+    CLUSTERS.append(FakeCluster())
+    text = run("-i", inventory)
+    assert "next: run r1, which is in progress, returns it to service" in text
+    assert "is dead" not in text
+
+
+def test_a_run_without_progress_says_so(inventory: Path) -> None:
+    CLUSTERS.append(FakeCluster(progress={"run": "r0"}))
+    assert "of ann@ops1\n    it has not published its progress yet\n" in run("-i", inventory)
+
+
 def test_only_those_out_of_service_are_listed_with_the_next_step(inventory: Path) -> None:
     text = run("-i", inventory)
     assert "b  changing  Kubernetes at test" in text
     assert "since 2026-11-24T10:00:00Z by ann@ops1, run r1: CHG-7" in text
     assert "next: if run r1 is dead: gpustate resume r1" in text
     assert "cordoned by bob" in text
+    assert "    drained by slurm: gres/gpu count\n    next: fix its cause" in text
+    assert "unschedulable" not in text
     assert "not ready" in text
     assert "\na  " not in f"\n{text}"
-    assert text.endswith("nodes=4 in_service=1 out_of_service=3\n")
+    assert text.endswith("nodes=5 in_service=1 out_of_service=4\n")
 
 
 def test_the_document_fits_its_schema(inventory: Path) -> None:
     document = json.loads(run("-i", inventory, "-o", "json", "--all"))
     jsonschema.validate(document, json.loads(SCHEMA.read_text()))
-    assert [row["name"] for row in document["members"]] == ["a", "b", "c", "d"]
+    assert [row["name"] for row in document["members"]] == ["a", "b", "c", "d", "f"]
     assert document["members"][1]["hold"]["phase"] == "changing"
 
 

@@ -230,8 +230,8 @@ def test_a_foreign_drain_is_neither_taken_nor_lifted() -> None:
     controller = Controller("draining", "disk swap", "bob")
     scheduler = slurm(controller)
     member = scheduler.member(FACTS, "gpu1")
-    assert member.foreign == ("draining: disk swap by bob since 2026-11-23T10:00:00",)
-    with pytest.raises(HeldElsewhereError, match="disk swap by bob"):
+    assert member.foreign == ("draining by bob since 2026-11-23T10:00:00: disk swap",)
+    with pytest.raises(HeldElsewhereError, match=r"by bob since .*: disk swap"):
         scheduler.hold(member, WHY)
     assert "disk swap" in scheduler.release(member)
     assert not [one for one in controller.commands if one.startswith("scontrol update")]
@@ -243,6 +243,9 @@ def test_a_drain_by_slurm_itself_keeps_its_reason_and_is_explained() -> None:
     scheduler = slurm(controller)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
     assert member.foreign == ()
+    assert member.cause.startswith("drained by slurm since ")
+    assert member.cause.endswith(f": {words}")
+    assert member.remedy.endswith("scontrol update NodeName=gpu1 State=RESUME")
     assert controller.reason == words
     assert "scontrol update NodeName=gpu1 State=RESUME" in scheduler.release(member)
     assert controller.state == "drained"
@@ -314,7 +317,7 @@ def test_a_drain_of_someone_else_during_a_reservation_stays_and_the_reservation_
     scheduler = slurm(controller, reserve=True)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
     controller.state, controller.reason, controller.user = "drained$", "disk swap", "bob"
-    assert "disk swap by bob" in scheduler.release(member)
+    assert "by bob since 2026-11-23T10:00:00: disk swap" in scheduler.release(member)
     assert (controller.state, controller.reason) == ("drained", "disk swap")
     assert controller.reservations == {}
 
