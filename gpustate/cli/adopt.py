@@ -10,7 +10,7 @@ import click
 
 from gpustate.cli import common, show
 from gpustate.cli.objects import connected
-from gpustate.cli.render import built, namespace_option, settings_of
+from gpustate.cli.render import namespace_option, pinned, settings_of
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.errors import ClusterError, UsageError
 from gpustate.plan.render import Page
@@ -54,9 +54,11 @@ def adopt(policy: str, **options: Any) -> None:
     The Operator is scaled to 0, its objects become gpustate's as they stand, and its ClusterPolicy is deleted. An
     interrupted run is continued by the next one; `gpustate release` returns everything to the Operator.
     """
+    from gpustate.manifests.build import build
+
     loaded = common.load_policy(policy, options)
     settings = settings_of(loaded, policy, options.get("namespace"))
-    items = built(loaded, settings, options)
+    items = build(pinned(loaded, settings, options), {})
     namespace = settings.namespace
 
     def look(objects: Any) -> Any:

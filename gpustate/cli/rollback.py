@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @common.inventory_options
 @apply_options
 @click.option("--list", "listed", is_flag=True, help="List the runs that changed nodes and exit.")
+@click.option("--dry-run", is_flag=True, help="Only show pending changes.")
 @scheduler_options
 @watching.watch_options
 def rollback(run: str, listed: bool, **options: Any) -> None:
@@ -36,8 +37,8 @@ def rollback(run: str, listed: bool, **options: Any) -> None:
     if listed:
         _show(common.load_inventory(options), options)
         return
-    if not options["yes"] and not sys.stdin.isatty():
-        raise UsageError("stdin is not a terminal", fix="review with --list, then pass --yes")
+    if not (options["dry_run"] or options["yes"] or sys.stdin.isatty()):
+        raise UsageError("stdin is not a terminal", fix="review with --dry-run, then pass --yes")
     roll_back(run, options)
 
 
@@ -66,6 +67,19 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
             context=context("rollback", run, options),
         )
     pace = planned.document["policy"].get("pace", ())
+    if options.get("dry_run"):
+        reports.show_plan(
+            planned.document,
+            options["output"],
+            diff=options["diff"],
+            whole=False,
+            reports=options.get("reports") or (),
+            verb="rollback",
+        )
+        if not quiet:
+            click.echo(planned.summary)
+        common.finish(planned.exit_code)
+        return
     if not options["yes"]:
         reports.show_plan(
             planned.document, "text", diff=options["diff"], whole=False, verb="rollback"

@@ -84,8 +84,8 @@ def _row(one: Status) -> dict[str, Any]:
         "schedulable": member.schedulable,
         "foreign": list(member.foreign),
     }
-    if member.cause:
-        row["cause"] = member.cause
+    if member.why:
+        row["why"] = member.why
     if hold is not None:
         row["hold"] = {
             "run": hold.run,
@@ -107,14 +107,13 @@ def _page(shown: Sequence[Status]) -> None:
     for one in shown:
         member, hold = one.member, one.member.hold
         words = [] if member.ready else ["not ready"]
-        explained = hold or member.foreign or member.cause
-        words += [] if member.schedulable or explained else ["unschedulable"]
-        words += [member.cause] if member.cause else []
+        known = member.schedulable or hold or member.foreign or member.why
+        words += [] if known else ["unschedulable"]
         state = hold.phase if hold else "in service" if one.in_service else "out of service"
         page.add((member.name, "bold"), f"  {state}", (f"  {one.scheduler}", "dim"))
         if hold is not None:
             page.add(f"    since {hold.since} by {hold.person}, run {hold.run}: {hold.text}")
-        for line in (*words, *member.foreign):
+        for line in (*words, *member.foreign, *([member.why] if member.why else [])):
             page.add(f"    {line}")
         if one.next:
             page.add(f"    next: {one.next}")

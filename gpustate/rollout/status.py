@@ -36,11 +36,11 @@ class Status:
         """What to do about it; empty: nothing."""
         hold = self.member.hold
         if hold is None or hold.phase == "left":
-            return self.member.remedy
-        if self.running:
-            return f"run {hold.run}, which is in progress, returns it to service"
+            return ""
         if hold.phase == "failed":
             return "fix the node, then run gpustate apply again; it is released when it ends well"
+        if self.running:
+            return f"run {hold.run}, which is in progress, returns it to service"
         return f"if run {hold.run} is dead: gpustate resume {hold.run}, or gpustate apply again"
 
 

@@ -83,8 +83,7 @@ class Member:
         schedulable: new work may be placed there.
         hold: this tool's hold; ``None``: there is none.
         foreign: who else took it out of service, and how; empty: nobody.
-        cause: why the scheduler itself keeps it out of service; empty: it does not.
-        remedy: what returns it to service once the cause is gone.
+        why: for what the scheduler itself takes it out of service, and what to do; empty: it does not.
         gpus: GPUs and MIG devices that it offers to workloads, as far as the scheduler tells.
         counts: it has GPUs, so it counts when members out of service are counted.
     """
@@ -94,10 +93,9 @@ class Member:
     schedulable: bool
     hold: Hold | None = None
     foreign: tuple[str, ...] = ()
+    why: str = ""
     gpus: int = 0
     counts: bool = True
-    cause: str = ""
-    remedy: str = ""
 
     @property
     def available(self) -> bool:

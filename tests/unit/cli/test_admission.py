@@ -107,7 +107,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def admitted(done: Applied, *, absent: bool = False, **settings: Any) -> Applied:
     policy = Policy(cluster=ClusterObjects(**settings))
-    clusters = Clusters(policy, [], "n", {"a": HERE, "b": HERE, "c": THERE}, {}, absent)
+    kubeconfigs = {"a": HERE, "b": HERE, "c": THERE}
+    clusters = Clusters(policy, kubeconfigs, {}, absent, force=False)
     clusters._admit(done, HERE, NODES, lambda: False)
     return done
 
