@@ -111,7 +111,7 @@ class DriverInstalled(DriverParameters):
         return required.required(self, offer, observed)
 
     def pinned(self, observed: Observed) -> Mapping[str, Any]:
-        there = driverset.complete_set(observed.os_id, observed.packages)
+        there = observed.whole
         if there is None:
             return {}
         _, version, kind = there
@@ -131,7 +131,7 @@ class DriverInstalled(DriverParameters):
         return found if options is None else {**found, "parameters": options}
 
     def installed_set(self, observed: Observed) -> InstalledSet:
-        complete = driverset.complete_set(observed.os_id, observed.packages)
+        complete = observed.whole
         return InstalledSet(complete[0].name if complete else "", tuple(sorted(observed.built)))
 
     def modules_for(
@@ -177,7 +177,7 @@ class DriverInstalled(DriverParameters):
             return (f"will be refused: {problem}",)
         how = "built here" if target.builds else "prebuilt"
         what = f"driver {target.version} with {target.module_type} kernel modules, {how}"
-        there = driverset.complete_set(observed.os_id, observed.packages)
+        there = observed.whole
         if there is not None and there[1] == target.version:
             return (f"stays {what}",)
         why = self._refuse_present(observed)
