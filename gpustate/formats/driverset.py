@@ -97,6 +97,14 @@ class Relations:
 NO_RELATIONS = Relations()
 
 
+def succeeded_by(name: str, depends: str) -> int | None:
+    """The next branch, if a package is an empty one of an ended branch: all it wants is its like in that one."""
+    mine, after = _NAMED_AFTER.search(name), _NAMED_AFTER.search(depends)
+    if mine is None or after is None or mine[0] == after[0]:
+        return None
+    return int(after[1]) if depends == name.replace(mine[0], after[0]) else None
+
+
 def parse_relations(text: str) -> Relations:
     """Read rows of ``NAME|VERSION|DRIVER|PACKAGES`` and, of ended branches, ``NAME|VERSION||SUCCESSOR``."""
     found = Relations({}, {}, {})
@@ -109,9 +117,9 @@ def parse_relations(text: str) -> Relations:
             drivers[name, version] = driver
             together[name, version] = tuple(others.split())
         elif bar:
-            mine, after = _NAMED_AFTER.search(name), _NAMED_AFTER.search(others)
-            if mine and after and mine[0] != after[0]:
-                ended[mine[0], version] = int(after[1])
+            after, mine = succeeded_by(name, others), _NAMED_AFTER.search(name)
+            if after is not None and mine is not None:
+                ended[mine[0], version] = after
     return Relations(drivers, together, ended)
 
 
@@ -186,6 +194,11 @@ class Target:
     packages: dict[str, str]
     remove: tuple[str, ...] = ()
     builds: bool = True
+
+
+def _is_apart(scheme: Scheme, name: str) -> bool:
+    """A tool that Ubuntu's archive has at a version of its own, and no package of the driver depends on."""
+    return scheme.os_id == "ubuntu" and bool(scheme.prebuilt) and bool(_TOOLS.match(name))
 
 
 def at_version(versions: tuple[str, ...], version: str) -> str | None:
@@ -291,7 +304,8 @@ def target(
     required = scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
     complete = all(driver_version(installed.get(name, "")) == version for name in required)
     packages: dict[str, str] = {}
-    for name in (*required, *scheme.extra(branch, module_type), *there):
+    extra = scheme.extra(branch, module_type)
+    for name in (*required, *extra, *there):
         fitting = at_version(available.get(name, ()), version)
         mine = installed.get(name)
         if complete and mine is not None and driver_version(mine) == version:
@@ -300,6 +314,8 @@ def target(
             packages[name] = fitting
         elif mine is not None and any_version_fits(name):
             packages[name] = mine
+        elif name in extra and _is_apart(scheme, name) and available.get(name):
+            packages[name] = max(available[name], key=version_key)
         elif name in there and any_version_fits(name) and available.get(name):
             # A package that follows the newest kernel is no reason to install that kernel.
             fit = [v for v in available[name] if relations.kernel_known(name, v, available)]

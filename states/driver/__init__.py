@@ -211,13 +211,20 @@ class DriverInstalled(DriverParameters):
     ) -> Iterator[Conflict]:
         if observed is None:
             yield from without_dependents(self, policy)
-        elif not self.absent and facts.has_nvswitch and "fabric-manager" not in policy:
+            return
+        if not self.absent and facts.has_nvswitch and "fabric-manager" not in policy:
             yield Conflict(
                 "the node has NVSwitches, and the policy has no fabric-manager: CUDA fails with "
                 "error 802 until Fabric Manager of this version runs; add fabric-manager",
                 warning=True,
                 with_changes=True,
             )
+        if not self.absent and observed.os_id == "ubuntu":
+            target, _ = self._choose(observed)
+            kernel = policy.get("kernel")
+            follows = kernel is None or kernel.absent or getattr(kernel, "policy", "") == "follow"
+            if target is not None and not target.builds and follows:
+                yield Conflict(refusals.WHY_HOLD, warning=True, with_changes=True)
 
     def _prebuilt(self, observed: Observed) -> bool:
         """Built modules are taken: asked for, or Ubuntu's where no others load, or for every kernel with rpm."""

@@ -48,6 +48,8 @@ ENDED: Mapping[str, tuple[tuple[Driver, str, int], ...]] = {
 ESM = Driver("580.173.02", 13000, upload="1+esm1")
 #: Packages of a pocket that reach one node in ten at first.
 PHASED: Mapping[str, tuple[str, int]] = {"-updates": ("580.178.04", 10)}
+#: A package of each pocket that no driver has to do with.
+OTHER = "ubuntu-lab-other"
 #: nvidia-modprobe has its own version in the archive.
 MODPROBE = "550.54.14-1"
 
@@ -134,6 +136,10 @@ def pockets(
         found[tail].phase(version, percentage)
     esm = Pocket(f"{release.codename}-infra-security", origin="UbuntuESM")
     esm.add("main", ubuntu_packages.archive_set(release, ESM, builder).packages())
+    for pocket, version in zip(found.values(), ("1", "1.1", "1.2"), strict=True):
+        pocket.add("main", [Package(OTHER, version, "what a pocket brings beside drivers")])
+    esm.add("main", [Package(OTHER, "1.1+esm1", "what a pocket brings beside drivers")])
+    found["-updates"].phase("1.2", 10)
     return [*found.values(), esm]
 
 

@@ -1,0 +1,275 @@
+"""What moves packages on Ubuntu beside gpustate: unattended-upgrades and needrestart as Ubuntu configures them, phased
+updates, an ended branch, and the move to the next release.
+
+Real: apt, dpkg, DKMS, unattended-upgrades, needrestart, systemd. Simulated: that the root is Ubuntu's, its archive
+(docs/lab.md), kernels and GPUs. A release upgrade is what do-release-upgrade does with apt: its check before, other
+sources, dist-upgrade, other names in os-release; packages of Ubuntu beside kernels and drivers are not there.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Ran, gpustate
+
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.sim.ubuntu_archive import OTHER
+from gpustate_lab.sim.ubuntu_packages import RELEASES, Release
+
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "driver": ("simulated node", "ubuntu"),
+    "driver-repository": ("simulated node", "ubuntu"),
+    "kernel": ("simulated node", "ubuntu"),
+}
+POLICY = """
+from gpustate import Policy
+from gpustate.states.driver import DriverInstalled
+from gpustate.states.kernel import KernelPinned
+from gpustate.states.nouveau import NouveauBlacklisted
+from gpustate.states.persistenced import PersistenceModeEnabled
+from gpustate.states.repository import DriverRepository
+
+policy = Policy(NouveauBlacklisted(), DriverRepository(origin="distribution"), DriverInstalled({driver}),
+    PersistenceModeEnabled(){more})
+"""
+#: The check before a release upgrade, as do-release-upgrade of 2021 has it (stek29/ubuntu-release-upgrader).
+UPGRADABLE = """python3 -c "
+import apt
+for p in apt.Cache():
+    if p.is_upgradable and 'Phased-Update-Percentage' not in p.candidate.record: print(p.name)
+" """
+
+
+class Ubuntu:
+    """A node with the driver of Ubuntu's archive.
+
+    Args:
+        lab, node: of the lab.
+        release: which one the node answers as.
+        folder: for policy and inventory.
+    """
+
+    def __init__(self, lab: Lab, node: Node, release: Release, folder: Path) -> None:
+        self.node, self.release, self.folder = node, release, folder
+        data = yaml.safe_load(lab.inventory.read_text())
+        for group in data["all"]["children"].values():
+            group.get("vars", {}).pop("gpustate", None)
+        self.inventory = folder / "inventory.yml"
+        self.inventory.write_text(yaml.safe_dump(data))
+
+    def run(self, verb: str, driver: str, more: str = "", code: int = 0) -> Ran:
+        path = self.folder / "policy.py"
+        path.write_text(POLICY.replace("{driver}", driver).replace("{more}", more))
+        yes = ("--yes",) if verb == "apply" else ()
+        return gpustate(verb, path, "-i", self.inventory, *yes, code=code, timeout=600)
+
+    def said(self, command: str) -> str:
+        return self.node.run(command, timeout_s=300).stdout.strip()
+
+    def versions(self) -> dict[str, str]:
+        """Version of every package of the driver's set, as dpkg has it."""
+        listing = self.said(
+            "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n' '*nvidia*' 2>/dev/null || :"
+        )
+        rows = (line.split() for line in listing.splitlines())
+        return {
+            name: version
+            for status, name, version in rows
+            if status == "installed" and not name.startswith("linux-") and name != "nvidia-modprobe"
+        }
+
+    def modules(self) -> dict[str, str]:
+        """Version of the nvidia module of every kernel in /boot."""
+        listing = self.said(
+            "for i in /boot/vmlinuz-*; do k=${i#/boot/vmlinuz-}; "
+            'echo "$k=$(modinfo -k $k -F version nvidia 2>/dev/null)"; done'
+        )
+        return dict(line.split("=", 1) for line in listing.splitlines())
+
+    def is_whole(self, version: str) -> None:
+        """One matched set, held, in use, and a module for every kernel that can boot."""
+        versions = self.versions()
+        assert set(versions.values()) == {f"{version}-0ubuntu0.{self.release.number}.1"}, versions
+        assert set(versions) <= set(self.said("apt-mark showhold").split())
+        assert set(self.modules().values()) == {version}
+        assert self.said("cat /run/gpustate-lab/sys/module/nvidia/version") == version
+        assert self.said("dpkg --audit") == ""
+
+    def follow_kernels(self) -> None:
+        """Install what brings new kernels, at the release's first kernel."""
+        names = ("linux-image-generic", "linux-headers-generic", "linux-generic")
+        version = re.sub(r"-generic$", "", self.release.kernels[0])
+        full = self.said(
+            f"apt-get -q update >&2; apt-cache madison linux-generic | grep -o '{version}[^ ]*'"
+        )
+        wanted = " ".join(f"{name}={full.split()[0]}" for name in names)
+        self.said(f"DEBIAN_FRONTEND=noninteractive apt-get -q -y install {wanted} {OTHER}=1")
+
+    def upgrade_unattended(self) -> str:
+        """Run unattended-upgrades, and needrestart after it, as a timer would; the version of what may move."""
+        self.said("apt-get -q update; unattended-upgrade --debug")
+        return self.said(f"dpkg-query -W -f '${{Version}}' {OTHER}")
+
+
+@pytest.fixture
+def on(home: Lab, node: Node, image: str, tmp_path: Path) -> Ubuntu:
+    return Ubuntu(home, node, RELEASES[image], tmp_path)
+
+
+def on_image(image: str) -> pytest.MarkDecorator:
+    """The ``image`` of a test."""
+    param = pytest.param(image, marks=pytest.mark.ubuntu(True))
+    return pytest.mark.parametrize("image", [param], scope="module")
+
+
+@pytest.mark.proof
+@on_image("ubuntu2404")
+@pytest.mark.parametrize("how", ["signed", "dkms"])
+def test_unattended_upgrades_move_others_and_no_kernel_comes_without_its_module(
+    on: Ubuntu, how: str
+) -> None:
+    old, new = on.release.kernels
+    on.follow_kernels()
+    # Signed modules come one kernel at a time, so kernels are held; DKMS builds for whatever comes.
+    driver = f"version='580.173.02', precompiled={how == 'signed'}"
+    kernel = f", KernelPinned(policy='{'hold' if how == 'signed' else 'follow'}')"
+    on.run("apply", driver, kernel)
+    on.is_whole("580.173.02")
+    # As `pro attach` does.
+    esm = on.said("sed -n 's,^URIs: ,,p' /etc/apt/sources.list.d/ubuntu.sources | head -n 1")
+    esm = esm.replace("/ubuntu/", "/esm/", 1) if esm.count("/ubuntu/") == 1 else esm
+    on.said(
+        f"printf 'Types: deb\\nURIs: {esm}\\nSuites: {on.release.codename}-infra-security\\nComponents: main\\n"
+        "Signed-By: /usr/share/keyrings/gpustate-lab.asc\\n' >/etc/apt/sources.list.d/ubuntu-esm-infra.sources"
+    )
+    pids = "systemctl show -p MainPID nvidia-persistenced containerd"
+    before = on.said(pids)
+    assert on.upgrade_unattended() == "1.1+esm1"
+    assert "580.173.02-0ubuntu0.24.04.1+esm1" in on.said(
+        "apt-cache madison nvidia-utils-580-server"
+    )
+    assert (new in on.modules()) == (how == "dkms")
+    on.is_whole("580.173.02")
+    assert on.said(pids) == before
+    on.run("drift", driver, kernel)
+    # Whatever else a person lets apt do.
+    on.said("apt-get -q -y dist-upgrade; apt-get -q -y autoremove")
+    on.is_whole("580.173.02")
+    assert old in on.modules()
+
+
+@pytest.mark.proof
+@on_image("ubuntu2404")
+def test_a_kernel_that_came_without_its_signed_module_is_told_and_gets_it(on: Ubuntu) -> None:
+    _, new = on.release.kernels
+    on.follow_kernels()
+    driver = "version='580.173.02', precompiled=True"
+    warned = on.run("apply", driver)
+    assert "add the state kernel" in warned.out
+    on.upgrade_unattended()
+    assert on.modules()[new] == ""
+    drifted = on.run("drift", driver, code=2)
+    assert new in drifted.out
+    on.run("apply", driver)
+    on.is_whole("580.173.02")
+    assert on.modules()[new] == "580.173.02"
+
+
+@on_image("ubuntu2404")
+def test_a_phased_update_waits_unless_it_is_asked_for(on: Ubuntu) -> None:
+    on.said("echo 'APT::Get::Never-Include-Phased-Updates \"true\";' >/etc/apt/apt.conf.d/99phased")
+    on.said(f"apt-get -q update >&2; apt-get -q -y install {OTHER}=1.1")
+    on.said("apt-get -q -y upgrade")
+    assert on.said(f"dpkg-query -W -f '${{Version}}' {OTHER}") == "1.1"
+    on.run("apply", "version='580.178.04', precompiled=True")
+    on.is_whole("580.178.04")
+
+
+@pytest.mark.proof
+@on_image("ubuntu2404")
+def test_a_branch_that_ended_keeps_its_driver_and_is_refused_where_it_is_new(on: Ubuntu) -> None:
+    said = on.run("plan", "branch=550", code=5).out
+    assert "branch 550 has ended in Ubuntu's archive, its packages install branch 570" in said
+    # A node that had the driver before: its packages are found in no pocket but the release's.
+    build = f"550.163.01-0ubuntu0.{on.release.number}.1"
+    names = [
+        f"{name}={build}"
+        for name in (
+            *("nvidia-headless-no-dkms-550-server-open", "nvidia-utils-550-server"),
+            *("nvidia-dkms-550-server-open", "nvidia-compute-utils-550-server"),
+            *("nvidia-kernel-common-550-server", "nvidia-kernel-source-550-server-open"),
+            *("libnvidia-compute-550-server", "libnvidia-cfg1-550-server"),
+            "nvidia-firmware-550-server-550.163.01",
+        )
+    ]
+    on.said(
+        f"apt-get -q update; DEBIAN_FRONTEND=noninteractive apt-get -q -y install {' '.join(names)}"
+    )
+    on.run("apply", "branch=550")
+    on.is_whole("550.163.01")
+    assert "changed=0" in on.run("apply", "branch=550").out
+    on.upgrade_unattended()
+    on.said("apt-get -q -y dist-upgrade")
+    on.is_whole("550.163.01")
+    # With the empty packages on the node, the next branch is what is there.
+    held = "$(apt-mark showhold)"
+    on.said(
+        f"rm /etc/apt/preferences.d/gpustate-driver; apt-mark unhold {held}; apt-get -q -y dist-upgrade"
+    )
+    assert on.versions()["nvidia-utils-570-server"].startswith("570.211.01")
+    assert on.versions()["nvidia-utils-550-server"] == build.replace("04.1", "04.2")
+    on.run("apply", "branch=570")
+    on.is_whole("570.211.01")
+
+
+#: What do-release-upgrade changes beside packages; reads old, new, code, next, number.
+MOVE_SOURCES = 'sed -i "s,/$code/,/$next/,; s/ $old/ $new/g" /etc/apt/sources.list'
+MOVE_NAMES = (
+    'sed -i "s/$old/$new/; s/22[.]04[.5]*/$number/g; s/^VERSION_CODENAME=.*/VERSION_CODENAME=$new/" '
+    "/usr/lib/os-release /etc/lsb-release"
+)
+
+
+@pytest.mark.proof
+@on_image("ubuntu2204")
+def test_a_release_upgrade_is_waited_for_and_the_node_converges_after_it(on: Ubuntu) -> None:
+    old, new = RELEASES["ubuntu2204"], RELEASES["ubuntu2404"]
+    words = (
+        f"old={old.codename}; new={new.codename}; code={old.code}; next={new.code}; "
+        f"number={new.number}; "
+    )
+    driver, hold = "branch=580, precompiled=True", ", KernelPinned(policy='hold')"
+    on.follow_kernels()
+    on.run("apply", driver, hold)
+    on.is_whole("580.178.04")
+    on.said("apt-get -q -y dist-upgrade")
+    # Kernels that are held are what the check before an upgrade stumbles over; the driver's packages are not.
+    waiting = set(on.said(UPGRADABLE).split())
+    assert {"linux-generic", "linux-image-generic", "linux-headers-generic"} <= waiting
+    assert not {name for name in waiting if "nvidia" in name}
+    on.run("apply", driver, ", KernelPinned(policy='follow')")
+    on.said("apt-get -q -y dist-upgrade")
+    assert on.said(UPGRADABLE) == ""
+    on.run("apply", driver, ", KernelPinned(policy='follow')")
+
+    on.said(words + MOVE_SOURCES)
+    between = on.run("plan", driver, code=5).out
+    assert "apt's sources are of noble, and this node is jammy" in between
+    on.is_whole("580.178.04")
+    on.said("apt-get -q update; DEBIAN_FRONTEND=noninteractive apt-get -q -y dist-upgrade")
+    on.said(words + MOVE_NAMES)
+    assert new.kernels[1] in on.modules()
+    assert on.modules()[new.kernels[1]] == ""
+
+    on.release = new
+    on.run("apply", driver, hold)
+    assert set(on.modules().values()) == {"580.178.04"}
+    assert on.said("cat /run/gpustate-lab/sys/module/nvidia/version") == "580.178.04"
+    assert "changed=0" in on.run("apply", driver, hold).out
+    on.run("apply", "branch=595, precompiled=True", hold)
+    on.is_whole("595.84")
