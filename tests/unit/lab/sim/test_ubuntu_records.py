@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from gpustate.formats import driverset
+from gpustate.formats import driverschemes, driverset
 from gpustate_lab.sim import ubuntu_archive, ubuntu_packages
 from gpustate_lab.sim.deb import Package
 from gpustate_lab.sim.native import Builder
@@ -150,6 +150,15 @@ def test_signed_modules_depend_on_what_the_real_ones_do() -> None:
     mine = [one.replace(modules.version, row["version"]) for one in modules.depends]
     assert modules.name == row["package"]
     assert sorted(mine) == sorted(row["depends"])
+
+
+def test_signed_modules_for_kernels_of_clouds_have_the_kernels_name() -> None:
+    row = report("linux-modules-nvidia-570-server-open-6.8.0-1053-gcp")
+    archive = driverschemes.of("ubuntu")[0]
+    assert archive.built_for(row["kernel"], "570.211.01", "open") == (row["package"],)
+    follows = report("linux-modules-nvidia-580-server-open-aws")
+    assert driverset.any_version_fits(follows["package"])
+    assert driverset.is_member(follows["package"], "6.8.0-1044.46")
 
 
 def test_packages_that_follow_a_kernel_stand_in_for_dkms() -> None:
