@@ -77,6 +77,14 @@ class Relations:
         """Packages without the empty ones."""
         return {n: v for n, v in packages.items() if self.successor(n, v) is None}
 
+    def empty_builds(self, version: str) -> dict[str, str]:
+        """Version of the empty packages with which the branch of a driver ended, by branch and flavour in names."""
+        return {
+            suffix: build
+            for suffix, build in self.ended
+            if driver_version(build) == version and suffix[1:4] == version[:3]
+        }
+
     def branches(self) -> dict[int, int]:
         """Ended branches and those that follow them."""
         return {whole(suffix[1:4]) or 0: after for (suffix, _), after in self.ended.items()}
@@ -121,6 +129,12 @@ def parse_relations(text: str) -> Relations:
             if after is not None and mine is not None:
                 ended[mine[0], version] = after
     return Relations(drivers, together, ended)
+
+
+def named_after(name: str) -> str | None:
+    """Branch and flavour in a package's name, as ``-570-server``."""
+    match = _NAMED_AFTER.search(name)
+    return match[0] if match else None
 
 
 def branch_of(version: str) -> int:

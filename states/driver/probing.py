@@ -80,7 +80,10 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
                 driverset.driver_version(o.version)
                 for name, offers in apt.offers.items()
                 for o in offers
-                if o.priority < 0 and o.origins and not name.startswith("linux-")
+                if o.priority < 0
+                and o.origins
+                and not name.startswith("linux-")
+                and not apt.relations.successor(name, o.version)
             )
         ),
         # With 0 they are the administrator's.

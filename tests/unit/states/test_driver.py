@@ -723,6 +723,9 @@ def test_an_ended_branch_keeps_the_driver_that_a_node_has() -> None:
     state = DriverInstalled(branch=570)
     wanted = state.desired(state.probe(node))
     assert set(wanted.packages.values()) == {mine}
+    first, second = (wanted.pin_text or "").split("Pin: ")[1:]
+    assert first.startswith(f"version {ENDED}\nPin-Priority: -1")
+    assert second.startswith("version 570.211.01*\nPin-Priority: 1000")
     # With the empty packages no driver is there.
     node.installed = dict.fromkeys(node.installed, ENDED)
     assert state.probe(node).whole is None
