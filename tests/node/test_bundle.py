@@ -15,13 +15,12 @@ from urllib.parse import urlsplit
 
 import pytest
 from commands import gpustate
-from labnodes import also_on_ubuntu
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
-PROVES = {"bundle": ("real node", "debian12", "ubuntu")}
+PROVES = {"bundle": ("real node", "debian12")}
 
 POLICY = """
 from gpustate import Policy
@@ -35,10 +34,10 @@ FOLDER = "/var/lib/gpustate-bundle"
 
 
 @pytest.fixture
-def cut_off(home: Lab, node: Node) -> Iterator[None]:
+def cut_off(lab: Lab, node12: Node) -> Iterator[None]:
     """Nothing but ssh leads to the node or from it."""
-    port = str(urlsplit(home.repository_url).port)
-    words = ["ip", "-n", node.network.namespace(node.name), "rule"]
+    port = str(urlsplit(lab.repository_url).port)
+    words = ["ip", "-n", node12.network.namespace(node12.name), "rule"]
     rule = ["ipproto", "tcp", "dport", port, "prohibit"]
     yield subprocess.run([*words, "add", *rule], check=True) and None
     subprocess.run([*words, "del", *rule], check=True)
@@ -54,26 +53,25 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def bundle(home: Lab, node: Node, policy: Path) -> Path:
+def bundle(lab: Lab, node12: Node, policy: Path) -> Path:
     """Made before the node is cut off; the repositories are read from this machine."""
     path = policy.with_name("b.tar")
-    gpustate("bundle", policy, "-i", home.inventory, "-l", node.name, "--out", path, code=0)
+    gpustate("bundle", policy, "-i", lab.inventory, "-l", node12.name, "--out", path, code=0)
     gpustate("bundle", "check", path, code=0)
     return path
 
 
-@also_on_ubuntu("debian12")
 def test_a_node_without_a_way_out_is_made_from_a_bundle(
-    home: Lab, node: Node, image: str, policy: Path, bundle: Path, cut_off: None
+    lab: Lab, node12: Node, policy: Path, bundle: Path, cut_off: None
 ) -> None:
-    target = ("-i", home.inventory, "-l", node.name)
+    node, target = node12, ("-i", lab.inventory, "-l", node12.name)
 
     def ran(verb: str, *more: str, code: int = 0) -> dict[str, Any]:
         words = (verb, policy, *target, "--bundle", bundle, *more, "-o", "json")
         found: dict[str, Any] = json.loads(gpustate(*words, code=code, timeout=900).out)["nodes"][0]
         return found
 
-    address = urlsplit(home.repository_url)
+    address = urlsplit(lab.repository_url)
     reach = f"bash -c 'echo >/dev/tcp/{address.hostname}/{address.port}'"
     assert node.run(reach, check=False).returncode != 0, "the node is not cut off"
 
@@ -94,8 +92,7 @@ def test_a_node_without_a_way_out_is_made_from_a_bundle(
     installed = node.run(
         "dpkg-query -W -f '${Package} ${Status}\\n' 'nvidia-*' 'datacenter*'"
     ).stdout
-    driver = "nvidia-utils-580" if image.startswith("ubuntu") else "nvidia-driver-cuda"
-    for name in (driver, "nvidia-container-toolkit", "datacenter-gpu-manager-4-core"):
+    for name in ("nvidia-driver-cuda", "nvidia-container-toolkit", "datacenter-gpu-manager-4-core"):
         assert f"{name} install ok installed" in installed.replace("hold ok", "install ok")
     printed = node.run("cat /var/lib/gpustate/runs/*/out.*").stdout
     assert f"file:{FOLDER}/" in printed

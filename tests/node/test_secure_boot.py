@@ -1,4 +1,4 @@
-"""Secure Boot on Debian 12 and on nodes that answer as Ubuntu: keys by the real openssl, signatures by the kernel's own sign-file, read by the
+"""Secure Boot on Debian 12: keys by the real openssl, signatures by the kernel's own sign-file, read by the
 real modinfo; the firmware, its mokutil and the person at the console are simulated (mokutil_standin.py).
 """
 
@@ -12,14 +12,15 @@ from pathlib import Path
 import mokutil_standin as standin
 import pytest
 from commands import Ran, gpustate
-from labnodes import also_on_ubuntu
+from labnodes import LabFactory
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
-    "secure-boot": ("simulated node", "debian12", "ubuntu"),
+    "secure-boot": ("simulated node", "debian12"),
 }
 
 POLICY = """
@@ -70,21 +71,12 @@ class Site:
     def __init__(self, lab: Lab, node: Node, folder: Path, sign_file: bytes) -> None:
         self.lab, self.node = lab, node
         self.policy = folder / "policy.py"
-        # On Ubuntu its signed modules come first, but NVIDIA's repository has none.
-        ubuntu = "ID=ubuntu" in node.run("cat /etc/os-release").stdout
-        self.state = 'SecureBootKeyEnrolled(key="own")' if ubuntu else "SecureBootKeyEnrolled()"
-        self.write(POLICY)
+        self.policy.write_text(POLICY)
         standin.install(node)
         text = base64.b64encode(sign_file).decode()
-        # Ubuntu has it in the headers of each kernel.
         node.run(
-            f"mkdir -p /{SIGN_FILE.rpartition('/')[0]}; echo {text} | base64 -d >/{SIGN_FILE}; chmod 0755 /{SIGN_FILE}; "
-            '! grep -q "^ID=ubuntu" /etc/os-release || for d in /lib/modules/*/build/; do '
-            f'mkdir -p "$d/scripts"; mv /{SIGN_FILE} "$d/scripts/"; done'
+            f"mkdir -p /{SIGN_FILE.rpartition('/')[0]}; echo {text} | base64 -d >/{SIGN_FILE}; chmod 0755 /{SIGN_FILE}"
         )
-
-    def write(self, policy: str) -> None:
-        self.policy.write_text(policy.replace("SecureBootKeyEnrolled()", self.state))
 
     def run(self, verb: str, *more: str, code: int | None = None) -> Ran:
         words = ("-i", self.lab.inventory, "-l", self.node.name, "-o", "json", *more)
@@ -100,9 +92,15 @@ class Site:
         return self.node.run(command, timeout_s=120).stdout.strip()
 
 
+@pytest.fixture(scope="module")
+def alone(lab_factory: LabFactory) -> Lab:
+    return lab_factory(LabSpec(nodes=1, images=("debian12",), gpus=("1xH100",)))
+
+
 @pytest.fixture
-def site(home: Lab, node: Node, tmp_path: Path, sign_file: bytes) -> Site:
-    return Site(home, node, tmp_path, sign_file)
+def site(alone: Lab, tmp_path: Path, sign_file: bytes) -> Site:
+    alone.node("gpu1").reset()
+    return Site(alone, alone.node("gpu1"), tmp_path, sign_file)
 
 
 def password(ran: Ran) -> str:
@@ -111,7 +109,6 @@ def password(ran: Ran) -> str:
     return found[0]
 
 
-@also_on_ubuntu("debian12")
 def test_a_key_is_made_and_queued_and_what_needs_it_waits_for_the_console(site: Site) -> None:
     planned = site.outcomes(site.run("plan", code=0))
     assert planned["secure-boot"] == "known after"
@@ -141,7 +138,6 @@ def test_a_key_is_made_and_queued_and_what_needs_it_waits_for_the_console(site: 
     assert standin.console(site.node, secret)
 
 
-@also_on_ubuntu("debian12")
 def test_a_wrong_password_loses_the_request_and_the_next_apply_queues_it_anew(site: Site) -> None:
     first = password(site.apply(code=9))
     assert not standin.console(site.node, "wrongwrong")
@@ -151,13 +147,12 @@ def test_a_wrong_password_loses_the_request_and_the_next_apply_queues_it_anew(si
     assert site.outcomes(site.run("plan"))["secure-boot"] == "unchanged"
 
 
-@also_on_ubuntu("debian12")
 def test_modules_that_nobody_vouches_for_are_signed_anew(site: Site) -> None:
-    site.write(
+    site.policy.write_text(
         POLICY.replace("SecureBootKeyEnrolled(), ", "").replace("580", "580, secure_boot='ignore'")
     )
     site.apply(code=0)
-    site.write(POLICY)
+    site.policy.write_text(POLICY)
     plan = site.run("plan")
     change = next(
         change
@@ -185,14 +180,13 @@ def test_modules_that_nobody_vouches_for_are_signed_anew(site: Site) -> None:
     )
 
 
-@also_on_ubuntu("debian12")
 def test_one_apply_builds_and_signs_where_dkms_does_not_sign_by_itself(site: Site) -> None:
-    site.write(KEY_ONLY)
+    site.policy.write_text(KEY_ONLY)
     assert standin.console(site.node, password(site.apply(code=9)))
     serial = site.said(
         "openssl x509 -inform DER -in /var/lib/gpustate/secure-boot/MOK.der -noout -serial"
     )
-    site.write(WITH_GDRCOPY)
+    site.policy.write_text(WITH_GDRCOPY)
     done = site.apply(code=0)
     assert site.outcomes(done)["secure-boot"] == "unchanged"
     assert site.outcomes(done)["driver"] == site.outcomes(done)["gdrcopy"] == "changed"

@@ -1,9 +1,8 @@
 """What moves packages on Ubuntu beside gpustate: unattended-upgrades and needrestart as Ubuntu configures them, phased
-updates, an ended branch, and the move to the next release.
+updates, and an ended branch.
 
 Real: apt, dpkg, DKMS, unattended-upgrades, needrestart, systemd. Simulated: that the root is Ubuntu's, its archive
-(docs/lab.md), kernels and GPUs. A release upgrade is what do-release-upgrade does with apt: its check before, other
-sources, dist-upgrade, other names in os-release; packages of Ubuntu beside kernels and drivers are not there.
+(docs/lab.md), kernels and GPUs.
 """
 
 from __future__ import annotations
@@ -37,12 +36,6 @@ from gpustate.states.repository import DriverRepository
 policy = Policy(NouveauBlacklisted(), DriverRepository(origin="distribution"), DriverInstalled({driver}),
     PersistenceModeEnabled(){more})
 """
-#: The check before a release upgrade, as do-release-upgrade of 2021 has it (stek29/ubuntu-release-upgrader).
-UPGRADABLE = """python3 -c "
-import apt
-for p in apt.Cache():
-    if p.is_upgradable and 'Phased-Update-Percentage' not in p.candidate.record: print(p.name)
-" """
 
 
 class Ubuntu:
@@ -113,7 +106,7 @@ class Ubuntu:
     def upgrade_unattended(self) -> str:
         """Run unattended-upgrades, and needrestart after it, as a timer would; the version of what may move."""
         self.said("apt-get -q update; unattended-upgrade --debug")
-        return self.said(f"dpkg-query -W -f '${{Version}}' {OTHER}")
+        return self.said(f"dpkg-query -W -f '${{Version}}' {OTHER} 2>/dev/null || :")
 
 
 @pytest.fixture
@@ -212,52 +205,4 @@ def test_a_branch_that_ended_keeps_its_driver_until_the_next_one_is_asked_for(on
     assert on.versions()["nvidia-utils-590-server"] == empty
     assert on.versions()["nvidia-utils-595-server"].startswith("595.84")
     on.run("apply", "branch=595, precompiled=True")
-    on.is_whole("595.84")
-
-
-#: What do-release-upgrade changes beside packages; reads old, new, code, next, number.
-MOVE_SOURCES = 'sed -i "s,/$code/,/$next/,; s/ $old/ $new/g" /etc/apt/sources.list'
-MOVE_NAMES = (
-    'sed -i "s/$old/$new/; s/22[.]04[.5]*/$number/g; s/^VERSION_CODENAME=.*/VERSION_CODENAME=$new/" '
-    "/usr/lib/os-release /etc/lsb-release"
-)
-
-
-@pytest.mark.proof
-@on_image("ubuntu2204")
-def test_a_release_upgrade_is_waited_for_and_the_node_converges_after_it(on: Ubuntu) -> None:
-    old, new = RELEASES["ubuntu2204"], RELEASES["ubuntu2404"]
-    words = (
-        f"old={old.codename}; new={new.codename}; code={old.code}; next={new.code}; "
-        f"number={new.number}; "
-    )
-    driver, hold = "branch=580, precompiled=True", ", KernelPinned(policy='hold')"
-    on.follow_kernels()
-    on.run("apply", driver, hold)
-    on.is_whole("580.178.04")
-    on.said("apt-get -q -y dist-upgrade")
-    # Kernels that are held are what the check before an upgrade stumbles over; the driver's packages are not.
-    waiting = set(on.said(UPGRADABLE).split())
-    assert {"linux-generic", "linux-image-generic", "linux-headers-generic"} <= waiting
-    assert not {name for name in waiting if "nvidia" in name}
-    on.run("apply", driver, ", KernelPinned(policy='follow')")
-    on.said("apt-get -q -y dist-upgrade")
-    assert on.said(UPGRADABLE) == ""
-    on.run("apply", driver, ", KernelPinned(policy='follow')")
-
-    on.said(words + MOVE_SOURCES)
-    between = on.run("plan", driver, code=5).out
-    assert "apt's sources are of noble, and this node is jammy" in between
-    on.is_whole("580.178.04")
-    on.said("apt-get -q update; DEBIAN_FRONTEND=noninteractive apt-get -q -y dist-upgrade")
-    on.said(words + MOVE_NAMES)
-    assert new.kernels[1] in on.modules()
-    assert on.modules()[new.kernels[1]] == ""
-
-    on.release = new
-    on.run("apply", driver, hold)
-    assert set(on.modules().values()) == {"580.178.04"}
-    assert on.said("cat /run/gpustate-lab/sys/module/nvidia/version") == "580.178.04"
-    assert "changed=0" in on.run("apply", driver, hold).out
-    on.run("apply", "branch=595, precompiled=True", hold)
     on.is_whole("595.84")
