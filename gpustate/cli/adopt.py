@@ -46,13 +46,13 @@ _cluster_options = common.options(
 @click.option(
     "--restart",
     is_flag=True,
-    help="Then apply the policy's objects, which restarts pods whose template differs.",
+    help="Afterwards, apply the policy's objects; pods whose template differs are restarted.",
 )
 def adopt(policy: str, **options: Any) -> None:
     """Take the objects of an installed GPU Operator over, one by one, without restarting a pod.
 
     The Operator is scaled to 0, its objects become gpustate's as they stand, and its ClusterPolicy is deleted. An
-    interrupted run is continued by the next one; `gpustate release` hands everything to the Operator again.
+    interrupted run is continued by the next one; `gpustate release` returns everything to the Operator.
     """
     from gpustate.manifests.build import build
 
@@ -90,7 +90,9 @@ def adopt(policy: str, **options: Any) -> None:
 @common.inventory_options
 @_cluster_options
 @click.option(
-    "--start-operator", is_flag=True, help="Then scale the Operator to what it was before."
+    "--start-operator",
+    is_flag=True,
+    help="Afterwards, scale the Operator back to its previous number of replicas.",
 )
 def release(**options: Any) -> None:
     """Release a cluster's objects to the GPU Operator.

@@ -45,7 +45,7 @@ LEVEL = _Level()
 rollback_on_failure = click.option(
     "--rollback-on-failure",
     is_flag=True,
-    help="Take a node whose change failed, and the changed nodes of its wave, back to before the run (exit 7).",
+    help="Roll back a node whose change failed and, if that stops the run, the other nodes of its wave (exit 7).",
 )
 
 
@@ -72,14 +72,14 @@ apply_options = common.options(
         "--serial",
         metavar="SIZES",
         callback=common.not_empty,
-        help="Process nodes in waves, one after the other: 1,10%,50%.",
+        help="Sizes of the waves, as numbers or percentages of all nodes; the last one repeats: 1,10%,50% [default: the policy's, else one wave; for upgrade 1,10%,50%].",
     ),
     click.option(
         "--max-failures",
-        type=click.IntRange(min=0),
+        type=common.WholeNumber(min=0),
         default=0,
         metavar="N",
-        help="Begin no further node once N have failed [default: the wave of the first is the last].",
+        help="Start no further node once N have failed [default: finish the wave of the first failure, then stop].",
     ),
     *rollout_options,
     click.option(

@@ -44,7 +44,7 @@ def object_options(function: common.F) -> common.F:
             click.option(
                 "--cluster-objects",
                 is_flag=True,
-                help="Include the policy's Kubernetes objects in the clusters of the nodes.",
+                help="Include the policy's Kubernetes objects (device plugin, RuntimeClass and others) in the nodes' clusters.",
             ),
             namespace_option,
             click.option(
@@ -61,11 +61,11 @@ def object_options(function: common.F) -> common.F:
 
 rollout_option = click.option(
     "--rollout-timeout",
-    type=click.IntRange(min=1),
+    type=common.Seconds(min=1),
     default=_ROLLOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="With --cluster-objects: time within which the DaemonSets' pods are available.",
+    help="With --cluster-objects: timeout for the DaemonSets' pods to become available.",
 )
 
 

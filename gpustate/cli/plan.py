@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from gpustate.cli import common, notes, objects, reports, rules, watching
 from gpustate.cli.context import context
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import EXIT_PENDING, UsageError
+
+if TYPE_CHECKING:
+    from gpustate import api
 
 
 @click.command()
@@ -159,10 +162,17 @@ def make_plan(
                 click.echo(f"Saved to {out}; apply it with: {shlex.join(words)}")
             objects.show(document, whole=whole)
             if isinstance(result, api.DriftResult):
-                drifted = len(result.drifted)
-                click.echo(f"Drift: {drifted} of {len(result.nodes)} nodes differ from the policy.")
+                click.echo(_drift_sentence(result))
             click.echo(result.summary)
     return result, document
+
+
+def _drift_sentence(result: api.DriftResult) -> str:
+    """How many nodes differ; nodes that could not be compared are no nodes without drift."""
+    unknown = sum(not node.states and not node.drifted for node in result.nodes)
+    compared = len(result.nodes) - unknown
+    line = f"Drift: {len(result.drifted)} of {compared} nodes differ from the policy"
+    return f"{line}; {unknown} could not be compared." if unknown else f"{line}."
 
 
 def _show_saved(

@@ -35,7 +35,7 @@ report_options = common.options(
     click.option(
         "--serial",
         metavar="SIZES",
-        help="Estimate the time for batches like those of apply --serial: 1,10%,50%.",
+        help="Estimate the duration with these waves, as for apply --serial: 1,10%,50%.",
     ),
 )
 

@@ -40,7 +40,7 @@ def files(project: Path) -> None:
         (("explain", "--pod", "a/b/c", *ON), "'a/b/c' is no pod; write NAMESPACE/NAME"),
         (("explain", "--pod", "a/", *ON), "'a/' is no pod"),
         (("explain", "--pod", "b"), "no cluster is named; pass --kubeconfig FILE"),
-        (("explain", "--pod", "b", *ON), "the nodes do not share one kubeconfig (none)"),
+        (("explain", "--pod", "b", *ON), "no node has a kubeconfig; pass --kubeconfig FILE"),
         (("explain", "--pod", "b", "--kubeconfig", "missing"), "cannot read the kubeconfig"),
         (("health", "--node-condition", *ON), "no node has a kubeconfig; pass --kubeconfig FILE"),
         (("validate", "cp.yaml", "--startup-taint", "a b", *ON), "startup_taint: 'a b' is not the key"),
