@@ -11,7 +11,7 @@ import click
 
 from gpustate.cli import admission, common
 from gpustate.cli import show as pages
-from gpustate.cli.render import built, namespace_option, settings_of
+from gpustate.cli.render import built, namespace_option, nfd_option, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
 from gpustate.manifests.kinds import NODE
 from gpustate.plan.render import Page
@@ -40,6 +40,7 @@ def object_options(function: common.F) -> common.F:
                 help="Include the policy's Kubernetes objects in the clusters of the nodes.",
             ),
             namespace_option,
+            nfd_option,
             click.option(
                 "--force-conflicts",
                 is_flag=True,
@@ -218,7 +219,7 @@ def clusters(
     Raises:
         UsageError: the policy has no objects, or no node has a kubeconfig.
     """
-    own = ("namespace", "force_conflicts", "startup_taint")
+    own = ("namespace", "install_nfd", "force_conflicts", "startup_taint")
     given = [name for name in own if options.get(name)]
     if not options.get("cluster_objects"):
         if given:
@@ -231,7 +232,7 @@ def clusters(
         raise UsageError(
             "a saved plan is only for nodes", fix="omit --cluster-objects, or omit --out"
         )
-    settings = admission.with_taint(settings_of(policy, source, options.get("namespace")), options)
+    settings = admission.with_taint(settings_of(policy, source, options), options)
     kubeconfigs = {
         node.name: kubeconfig_of(node, options.get("kubeconfig") or "") for node in inventory
     }
