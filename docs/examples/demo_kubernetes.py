@@ -23,7 +23,7 @@ import demo
 demo.NAME = NAME = "demo-kubernetes"
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 #: Prints the devices that were injected into a pod of the lab's busybox.
-SHOW = "ls -d /dev/nvidia[0-9]* /dev/nvidia-caps/* 2>/dev/null; ls /usr/bin/nvidia-smi"
+SHOW = "ls -d /dev/nvidia[0-9]*; ls /dev/nvidia-caps/* 2>/dev/null; command -v nvidia-smi"
 UPGRADE = "595.91.07"
 PODS = "POD:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase"
 NODES = (
@@ -123,12 +123,13 @@ def main(arguments: list[str]) -> None:
     cluster.settings.clear()
 
     cluster.run("label", "node", "gpu1", "nvidia.com/mig.config=all-1g.10gb")
+    cluster.settings.append("mig.strategy=single")
     cluster.apply()
     cluster.wait({"gpu1": {GPU: 56}, "gpu2": whole})
     cluster.pod("mig-single", "gpu1", GPU)
 
     cluster.run("label", "node", "gpu1", "--overwrite", "nvidia.com/mig.config=all-3g.40gb")
-    cluster.settings.append("mig.strategy=mixed")
+    cluster.settings[:] = ["mig.strategy=mixed"]
     cluster.apply()
     cluster.wait({"gpu1": {MIG: 16}, "gpu2": whole})
     cluster.pod("mig-mixed", "gpu1", MIG)
