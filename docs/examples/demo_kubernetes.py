@@ -115,12 +115,12 @@ def main(arguments: list[str]) -> None:
     cluster.wait({"gpu1": whole, "gpu2": whole})
     cluster.pod("two-gpus", "gpu1", GPU, 2)
 
-    sharing = ("devicePlugin.config.name=time-slicing", "devicePlugin.config.default=four")
-    cluster.settings += sharing
+    sharing = "devicePlugin.config.name=sharing,devicePlugin.config.default"
+    cluster.settings.append(f"{sharing}=four")
     cluster.apply()
     cluster.wait({"gpu1": {GPU: 32}, "gpu2": {GPU: 32}})
     cluster.pod("time-slice", "gpu2", GPU)
-    cluster.settings.clear()
+    cluster.settings[:] = [f"{sharing}=whole"]
 
     cluster.run("label", "node", "gpu1", "nvidia.com/mig.config=all-1g.10gb")
     cluster.settings.append("mig.strategy=single")
@@ -129,7 +129,7 @@ def main(arguments: list[str]) -> None:
     cluster.pod("mig-single", "gpu1", GPU)
 
     cluster.run("label", "node", "gpu1", "--overwrite", "nvidia.com/mig.config=all-3g.40gb")
-    cluster.settings[:] = ["mig.strategy=mixed"]
+    cluster.settings[-1] = "mig.strategy=mixed"
     cluster.apply()
     cluster.wait({"gpu1": {MIG: 16}, "gpu2": whole})
     cluster.pod("mig-mixed", "gpu1", MIG)
