@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from typing import Any
 
 import cycles
 import forkserver
 from forkserver import GPUSTATE as GPUSTATE
+
+#: How many times longer than on an idle machine tests wait.
+PATIENCE = float(os.environ.get("GPUSTATE_TEST_PATIENCE") or 1)
 
 
 class Ran:
@@ -39,7 +43,7 @@ class Ran:
 
 def gpustate(*words: object, code: int | None = None, timeout: float = 300) -> Ran:
     """Run ``gpustate``; with ``code``, its exit code is asserted with everything it said."""
-    ran = Ran(forkserver.run([str(word) for word in words], timeout))
+    ran = Ran(forkserver.run([str(word) for word in words], timeout * PATIENCE))
     cycles.heard(words, ran.out)
     assert code is None or ran.code == code, f"exit {ran.code}\n{ran.out}\n{ran.err}"
     assert "Traceback" not in ran.err, ran.err
