@@ -43,6 +43,7 @@ from gpustate.schedulers.base import (
 from gpustate.schedulers.gpu_clients import FOR_DRIVER, GpuClients
 from gpustate.schedulers.lease import NAME, NAMESPACE, ClusterLease, Standing, ask, standing
 from gpustate.schedulers.mig_labels import MigLabels
+from gpustate.schedulers.mig_state import is_ours as mig_is_ours
 from gpustate.schedulers.mig_state import manager_of
 
 Json = dict[str, Any]
@@ -537,12 +538,18 @@ class Kubernetes:
             say(f"{error}; draining the whole node")
             evict(Scope.ALL, after_gpu_pods=True)
         if scope is Scope.GPU:  # a reboot ends them all
-            try:
-                self._clients.pause(member.name, say, stop)
-            except RefusedRequest as error:
-                raise with_rule(error) from None
+            self._pause(member, say, stop)
         which = "pods that use a GPU" if scope is Scope.GPU else "pods"
         self._report(member, node_events.DRAINED, f"{which} have left")
+
+    def _pause(self, member: Member, say: Say, stop: Stop) -> None:
+        """Keep NVIDIA's programs that have GPUs open away; for a MIG label, its protocol does so."""
+        if mig_is_ours(self._api.node(member.name)):
+            return
+        try:
+            self._clients.pause(member.name, say, stop)
+        except RefusedRequest as error:
+            raise with_rule(error) from None
 
     def _leaving(
         self,

@@ -14,6 +14,7 @@ from gpustate.core.drain import DrainPolicy
 from gpustate.schedulers.base import Scope, Why
 from gpustate.schedulers.gpu_clients import FOR_DRIVER
 from gpustate.schedulers.kubernetes import Kubernetes
+from gpustate.schedulers.mig_state import OURS
 
 PLUGIN, FEATURES = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.gpu-feature-discovery"  # fmt: skip
 WHY = Why("20261124-1", "ann@ops1", "driver 580")
@@ -79,6 +80,12 @@ def test_they_leave_when_the_node_is_drained_and_come_back_when_it_is_released(
 
 def test_they_stay_for_a_reboot_which_ends_them(bench: Bench) -> None:
     bench.drain(Scope.ALL)
+    assert bench.labels[PLUGIN] == "true"
+
+
+def test_a_mig_label_s_protocol_pauses_them_itself(bench: Bench) -> None:
+    bench.cluster.edit_node("n1", {"metadata": {"annotations": {OURS: "20261124-1"}}})
+    bench.drain(Scope.GPU)
     assert bench.labels[PLUGIN] == "true"
 
 
