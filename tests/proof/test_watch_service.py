@@ -162,10 +162,10 @@ def build(node: Node) -> None:
     """Build the image by the recipe, and give it to containerd."""
     base_image(node)
     node.run(f"{PROGRAM} watch policy.yaml --print dockerfile >/root/Dockerfile")
-    build = (
-        f"build --isolation chroot --network host --pull=never --tag {IMAGE} -f /root/Dockerfile"
-    )
-    node.run(f"{PODMAN} {build} /root/empty", timeout_s=BUILD_S)
+    # A node may not raise its limits, as podman does.
+    own = "--isolation chroot --network host --ulimit nofile=1024:1024 --ulimit nproc=4096:4096"
+    words = f"build {own} --pull=never --tag {IMAGE} -f /root/Dockerfile /root/empty"
+    node.run(f"{PODMAN} {words}", timeout_s=BUILD_S)
     node.run(
         f"{PODMAN} save --output /root/image.tar {IMAGE} && rm -r /root/empty && "
         "ctr -n k8s.io images import /root/image.tar && rm /root/image.tar",
