@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import PATIENCE, gpustate
+from commands import gpustate
 from labkubernetes import get, kubectl, wait_for
+from patience import PATIENCE
 
 from gpustate import __version__
 from gpustate.schedulers.lease import WATCH

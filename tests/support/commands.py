@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from typing import Any
 
 import cycles
 import forkserver
 from forkserver import GPUSTATE as GPUSTATE
-
-#: How many times longer than on an idle machine tests wait.
-PATIENCE = float(os.environ.get("GPUSTATE_TEST_PATIENCE") or 1)
+from patience import PATIENCE
 
 
 class Ran:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commands import PATIENCE
+from patience import PATIENCE
 
 from gpustate_lab.api import Lab
 from gpustate_lab.kubernetes import containers

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import PATIENCE
+from patience import PATIENCE
 
 from gpustate_lab import api, checks, programs
 from gpustate_lab.api import Lab
