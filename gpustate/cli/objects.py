@@ -13,7 +13,7 @@ import click
 
 from gpustate.cli import admission, common
 from gpustate.cli import show as pages
-from gpustate.cli.render import namespace_option, pinned, settings_of
+from gpustate.cli.render import namespace_option, nfd_option, pinned, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.manifests.kinds import NODE, title
 from gpustate.manifests.settings import ClusterObjects
@@ -47,6 +47,7 @@ def object_options(function: common.F) -> common.F:
                 help="Include the policy's Kubernetes objects (device plugin, RuntimeClass and others) in the nodes' clusters.",
             ),
             namespace_option,
+            nfd_option,
             click.option(
                 "--force-conflicts",
                 is_flag=True,
@@ -325,14 +326,14 @@ def clusters(
     Raises:
         UsageError: the policy has no objects, or no node has a kubeconfig.
     """
-    own = ("namespace", "force_conflicts", "startup_taint")
+    own = ("namespace", "install_nfd", "force_conflicts", "startup_taint")
     given = [name for name in own if options.get(name)]
     if not options.get("cluster_objects"):
         if given:
             word = f"--{given[0].replace('_', '-')}"
             raise UsageError(f"{word} is only for objects", fix="add --cluster-objects")
         return None
-    settings = admission.with_taint(settings_of(policy, source, options.get("namespace")), options)
+    settings = admission.with_taint(settings_of(policy, source, options), options)
     made = policy.with_cluster(pinned(policy, settings, options))
     force = bool(options.get("force_conflicts"))
     found = Clusters(made, _kubeconfigs(inventory, options), options, absent, force)
@@ -346,7 +347,7 @@ def check_saved(source: str, options: Mapping[str, Any]) -> None:
     Raises:
         UsageError: one is given.
     """
-    own = ("cluster_objects", "namespace", "force_conflicts", "startup_taint")
+    own = ("cluster_objects", "namespace", "install_nfd", "force_conflicts", "startup_taint")
     for word in (f"--{name.replace('_', '-')}" for name in own if options.get(name)):
         raise UsageError(
             f"{source} is a saved plan, and {word} is only for new plans", fix=f"omit {word}"

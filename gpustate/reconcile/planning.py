@@ -93,6 +93,7 @@ class Target:
         labels: by Node, the labels it should have.
         absent: remove everything of gpustate.
         force: take over fields of other managers, and objects that are not gpustate's.
+        prune: delete objects of gpustate that are not among the items.
     """
 
     items: Sequence[Json]
@@ -100,6 +101,7 @@ class Target:
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     absent: bool = False
     force: bool = False
+    prune: bool = True
 
     @property
     def defined(self) -> set[str]:
@@ -149,7 +151,7 @@ def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) 
     found = _read(objects, target)
     wanted = {key(item) for item in target.items}
     changes = [_judge(objects, target, found, item) for item in target.items]
-    stale = [item for item in found.ours if key(item) not in wanted]
+    stale = [item for item in found.ours if target.prune and key(item) not in wanted]
     for item in sorted(stale, key=order, reverse=True):
         changes.append(Change(item, Action.DELETE))
     released = [

@@ -158,6 +158,14 @@ def test_what_the_policy_no_longer_has_is_pruned(objects: FakeObjects) -> None:
     assert set(actions(objects, smaller).values()) == {Action.UNCHANGED}
 
 
+def test_a_target_that_does_not_prune_keeps_it(objects: FakeObjects) -> None:
+    wanted = target(ClusterObjects(feature_discovery=Component(enabled=False)), prune=False)
+    before = set(objects.items)
+    assert Action.DELETE not in actions(objects, wanted).values()
+    assert apply(objects, wanted).failures == []
+    assert set(objects.items) == before
+
+
 def test_copied_labels_make_no_object_ours(objects: FakeObjects) -> None:
     labels = {"app.kubernetes.io/managed-by": "gpustate", "gpustate.io/owner": "cluster-objects"}
     copy = {
