@@ -87,7 +87,7 @@ def test_a_cluster_policy_is_applied_validated_and_found_unchanged(ubuntu: Lab, 
     gpustate("apply", POLICY, "-i", ubuntu.inventory, "--yes", code=0)
     versions = installed(node)
     assert versions["nvidia-utils-580"] == "580.65.06-0ubuntu1"
-    assert versions["nvidia-fabricmanager"] == "580.65.06-0ubuntu1"
+    assert versions["nvidia-fabricmanager"] == "580.65.06-1"
     assert "nvidia-dkms-580-open" in versions
     assert set(module(node, "version").values()) == {"580.65.06"}
     again = gpustate("apply", POLICY, "-i", ubuntu.inventory, "--yes", code=0)
