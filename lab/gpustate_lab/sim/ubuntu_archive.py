@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpustate_lab.sim import node_packages, ubuntu_packages
+from gpustate_lab.sim import gpudirect_packages, node_packages, ubuntu_packages
 from gpustate_lab.sim.deb import Package
 from gpustate_lab.sim.native import Builder
 from gpustate_lab.sim.signing import ModuleSigner
@@ -67,6 +67,8 @@ def pockets(
     }
     first.add("main", [*kernels[older], *kernels[running]])
     first.add("main", node_packages.ubuntu_kernel_metas(older, release.number))
+    if (version := gpudirect_packages.ARCHIVED_FS.get(release.code)) is not None:
+        first.add("multiverse", [gpudirect_packages.nvidia_fs(version)])
     for pocket in (security, updates):
         pocket.add("main", kernels[newer])
         pocket.add("main", node_packages.ubuntu_kernel_metas(newer, release.number))
