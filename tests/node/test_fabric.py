@@ -1,7 +1,8 @@
 """A board of the B200 generation and a tray of a rack, as booted nodes: applied, damaged, repaired, removed.
 
-Simulated: the boards, NVML, the kernel modules, and NVIDIA's Fabric Manager, nvlsm and IMEX. Real: systemd, ssh, apt,
-dpkg, and everything gpustate does. Boards with NVSwitches on PCI are in the tests of the driver's stack.
+Simulated: the boards, NVML, the kernel modules, and NVIDIA's Fabric Manager, nvlsm and IMEX (on Ubuntu with the names and
+revisions of NVIDIA's repository for it: its archive has no nvlsm). Real: systemd, ssh, apt, dpkg, and everything
+gpustate does. Boards with NVSwitches on PCI are in the tests of the driver's stack.
 """
 
 from __future__ import annotations
@@ -12,6 +13,12 @@ from typing import Any
 
 import commands
 import pytest
+from labnodes import (
+    also_on_ubuntu,
+    first_ubuntu_only,
+    install_extra_modules,
+    without_repositories,
+)
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -19,9 +26,9 @@ from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
-    "fabric-manager": ("simulated node", "debian12"),
-    "nvlsm": ("simulated node", "debian12"),
-    "imex": ("simulated node", "debian12"),
+    "fabric-manager": ("simulated node", "debian12", "ubuntu"),
+    "nvlsm": ("simulated node", "debian12", "ubuntu"),
+    "imex": ("simulated node", "debian12", "ubuntu"),
 }
 
 UNIT = "nvidia-fabricmanager"
@@ -38,21 +45,33 @@ fabric = (
 base = (get("nouveau")(), get("driver-repository")(), get("driver")(version="580.65.06"))
 policy = Policy({base} *fabric)
 """
+#: The same with the driver of Ubuntu's archive.
+ARCHIVE = POLICY.replace(
+    '"driver-repository")()', '"driver-repository")(origin="distribution")'
+).replace('version="580.65.06"', "branch=580")
 BOARD = "nvidia-fabricmanager=580.65.06-1 nvlsm=2025.10.11-1"
 
 
 @pytest.fixture(scope="module")
-def lab(lab_factory: Callable[[LabSpec], Lab]) -> Lab:
-    return lab_factory(LabSpec.parse(nodes=2, image="debian12", gpus="8xB200,4xGB200"))
+def lab(lab_factory: Callable[[LabSpec], Lab], image: str) -> Lab:
+    return lab_factory(LabSpec.parse(nodes=2, image=image, gpus="8xB200,4xGB200"))
 
 
-def gpustate(verb: str, lab: Lab, folder: Path, code: int = 0) -> dict[str, dict[str, Any]]:
+def gpustate(
+    verb: str,
+    lab: Lab,
+    folder: Path,
+    code: int = 0,
+    *,
+    text: str = POLICY,
+    inventory: Path | None = None,
+) -> dict[str, dict[str, Any]]:
     """Run a verb on both nodes; state by name of each, by node."""
     nodes = ["10.99.0.9", lab.node("gpu2").address]
     policy = folder / "policy.py"
     base = "" if verb == "remove" else "*base,"
-    policy.write_text(POLICY.format(nodes=nodes, base=base))
-    words = [verb, policy, "-i", lab.inventory, "-o", "json"]
+    policy.write_text(text.format(nodes=nodes, base=base))
+    words = [verb, policy, "-i", inventory or lab.inventory, "-o", "json"]
     words += [] if verb == "drift" else ["--yes"]
     return {
         node["name"]: {state["state"]: state for state in node["states"]}
@@ -69,7 +88,7 @@ def said(node: Node, command: str) -> str:
 
 
 def installed(node: Node) -> set[str]:
-    names = "nvlsm nvidia-fabricmanager nvidia-imex"
+    names = "nvlsm 'nvidia-fabricmanager*' 'nvidia-imex*'"
     shown = said(
         node, f"dpkg-query -W -f '${{Package}}=${{Version}} ${{db:Status-Abbrev}}\\n' {names}"
     )
@@ -85,10 +104,18 @@ def fabric_of(node: Node) -> set[str]:
     return set(said(node, query).splitlines())
 
 
-def test_each_gets_what_it_needs_keeps_it_and_gives_it_back(lab: Lab, tmp_path: Path) -> None:
+@also_on_ubuntu("debian12")
+def test_each_gets_what_it_needs_keeps_it_and_gives_it_back(
+    lab: Lab, image: str, tmp_path: Path
+) -> None:
     board, tray = lab.node("gpu1"), lab.node("gpu2")
+    ubuntu = image.startswith("ubuntu")
     listing = "find /etc /usr/share/nvidia /opt -newer /etc/machine-id -type f 2>/dev/null | sort"
-    found = gpustate("apply", lab, tmp_path)
+    found = gpustate("apply", lab, tmp_path, 5 if ubuntu else 0)
+    if ubuntu:
+        assert "on Ubuntu linux-modules-extra of this kernel" in str(found["gpu1"]["nvlsm"])
+        install_extra_modules(board)
+        found["gpu1"] = gpustate("apply", lab, tmp_path)["gpu1"]
     changed, same = "changed", "unchanged"
     assert outcomes(found, "gpu1") == {"nvlsm": changed, "fabric-manager": changed, "imex": same}
     assert outcomes(found, "gpu2") == {"nvlsm": same, "fabric-manager": same, "imex": changed}
@@ -126,3 +153,26 @@ def test_each_gets_what_it_needs_keeps_it_and_gives_it_back(lab: Lab, tmp_path: 
     assert left == ""
     assert said(tray, "ls -A /etc/nvidia-imex") == ""
     assert said(board, "systemctl is-enabled nvidia-fabricmanager") in ("not-found", "")
+
+
+@first_ubuntu_only()
+def test_ubuntus_archive_serves_a_tray_and_not_a_board(lab: Lab, tmp_path: Path) -> None:
+    board, tray = lab.node("gpu1"), lab.node("gpu2")
+    for node in lab.nodes:
+        node.reset()
+    inventory = without_repositories(lab, tmp_path)
+
+    def run(verb: str, code: int = 0) -> dict[str, dict[str, Any]]:
+        return gpustate(verb, lab, tmp_path, code, text=ARCHIVE, inventory=inventory)
+
+    found = run("apply", 5)
+    assert "Ubuntu's archive does not have it" in str(found["gpu1"]["nvlsm"])
+    assert installed(board) == set()
+    assert outcomes(found, "gpu2")["imex"] == "changed"
+    assert installed(tray) == {"nvidia-imex-580=580.178.04-0ubuntu0.24.04.1"}
+    assert said(tray, "nvidia-imex-ctl -q; apt-mark showhold | grep imex") == (
+        "READY\nnvidia-imex-580"
+    )
+    assert outcomes(run("apply", 5), "gpu2")["imex"] == "unchanged"
+    run("remove")
+    assert installed(tray) == set()
