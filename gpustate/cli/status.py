@@ -78,6 +78,8 @@ def _row(one: Status) -> dict[str, Any]:
         "schedulable": member.schedulable,
         "foreign": list(member.foreign),
     }
+    if member.why:
+        row["why"] = member.why
     if hold is not None:
         row["hold"] = {
             "run": hold.run,
@@ -99,12 +101,13 @@ def _page(shown: Sequence[Status]) -> None:
     for one in shown:
         member, hold = one.member, one.member.hold
         words = [] if member.ready else ["not ready"]
-        words += [] if member.schedulable or hold or member.foreign else ["unschedulable"]
+        known = member.schedulable or hold or member.foreign or member.why
+        words += [] if known else ["unschedulable"]
         state = hold.phase if hold else "in service" if one.in_service else "out of service"
         page.add((member.name, "bold"), f"  {state}", (f"  {one.scheduler}", "dim"))
         if hold is not None:
             page.add(f"    since {hold.since} by {hold.person}, run {hold.run}: {hold.text}")
-        for line in (*words, *member.foreign):
+        for line in (*words, *member.foreign, *([member.why] if member.why else [])):
             page.add(f"    {line}")
         if one.next:
             page.add(f"    next: {one.next}")
@@ -122,7 +125,7 @@ def _rollout(one: Running) -> dict[str, Any]:
         row["state"] = "silent"
         row["why"] = (
             f"its controller has not renewed the Lease since {one.silent}; if it is dead, "
-            f"gpustate resume {one.run} there, or gpustate apply again here, goes on"
+            f"gpustate resume {one.run} there, or gpustate apply again here, continues it"
         )
     elif one.control or progress.get("why"):
         row["why"] = one.control or str(progress["why"])

@@ -550,7 +550,7 @@ def connect(path: str, context: str = "") -> Api:
     Raises:
         UsageError: the file cannot be read, or is not a kubeconfig; gpustate does not run in a pod.
     """
-    fix = "set --kubeconfig FILE or the inventory variable gpustate_kubeconfig"
+    fix = "name a kubeconfig with --kubeconfig FILE, the inventory variable gpustate_kubeconfig, or -i kubernetes:FILE"
     timeout = httpx2.Timeout(TIMEOUT_S)
     login: ProgramLogin | None = None
     proxy: str | None = None

@@ -6,6 +6,7 @@ The result depends on the settings alone, and is in the order of application: wh
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpustate.errors import PolicyError
@@ -35,6 +36,21 @@ def build(settings: ClusterObjects, images: Mapping[str, str]) -> list[Json]:
     """
     found = [_owned(one) for one in _objects(settings, images)]
     return sorted(found, key=order)
+
+
+def with_images(settings: ClusterObjects, images: Mapping[str, str]) -> ClusterObjects:
+    """The settings with the image of every component, as :func:`build` looks it up.
+
+    Raises:
+        PolicyError: a component has no image.
+    """
+    parts = ((part, part.settings(settings)) for part in PARTS)
+    found: dict[str, Any] = {
+        part.field: replace(component, image=_image(component, part.name, images))
+        for part, component in parts
+        if component.enabled
+    }
+    return replace(settings, **found)
 
 
 def node_labels(settings: ClusterObjects, states: Collection[str] = ()) -> dict[str, str]:

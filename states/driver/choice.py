@@ -79,9 +79,10 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
     stays = wanted.channel or (wanted.version is None and wanted.branch is None)
     if stays and installed is not None and wanted.admits(installed[1]):
         choices = [choice for choice in choices if choice[1] == installed[1]]
-    if installed is not None:
-        # The same driver under the names that are there already, where both are to be had.
-        choices.sort(key=lambda choice: choice[0].name != installed[0].name)
+    # The same driver under the names that are pinned, or are there already, where both are to be had.
+    named = driverset.complete_set(observed.os_id, wanted.locked) or installed
+    if named is not None:
+        choices.sort(key=lambda choice: choice[0].name != named[0].name)
         choices.sort(key=lambda choice: version_key(choice[1]), reverse=True)
     problem = ""
     for scheme, version, kind in choices:

@@ -15,6 +15,8 @@ from gpustate import NodeFacts, Step, ops
 from gpustate.formats import aptsources, openpgp
 
 _WRITTEN = "# Written by gpustate; changes are overwritten.\n"
+#: What apt calls a file of packages that its configuration names (``APT::Sources::With``): those kept for a rollback.
+KEPT_PIN = "release c=volatile-packages-file"
 FOREIGN = re.compile(
     r"developer\.download\.nvidia\.|/compute/cuda/repos/|nvidia\.github\.io|graphics-drivers|"
     r"libnvidia-container|nvidia-docker|nvidia-container-runtime"
@@ -175,6 +177,7 @@ def pin_text(where: Repository, packages: tuple[str, ...], priority: int) -> str
         aptsources.render_pin(packages, f'origin "{host}"', priority, "the repository in use")
         for host in where.hosts
     ]
+    stanzas.append(aptsources.render_pin(packages, KEPT_PIN, priority, "kept for a rollback"))
     stanzas.append(aptsources.render_pin(packages, "release *", -1, "never from anywhere else"))
     return "\n".join([_WRITTEN, *stanzas])
 

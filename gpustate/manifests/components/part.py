@@ -17,7 +17,7 @@ class Part:
 
     Args:
         name: its section in a ClusterPolicy, by which its image is looked up.
-        settings: its settings.
+        field: of :class:`ClusterObjects`, with its settings.
         objects: its objects, of the settings and the image.
         node_label: the label of Nodes on which its pods run.
         machines: its pods run on Nodes whose GPUs are for virtual machines, and on no others.
@@ -26,12 +26,17 @@ class Part:
     """
 
     name: str
-    settings: Callable[[ClusterObjects], Component]
+    field: str
     objects: Callable[[ClusterObjects, str], Iterator[Json]]
     node_label: str
     host_state: str = ""
     machines: bool = False
     claims: bool = False
+
+    def settings(self, whole: ClusterObjects) -> Component:
+        """Its settings."""
+        found: Component = getattr(whole, self.field)
+        return found
 
 
 def by_claim(settings: ClusterObjects, name: str) -> str:

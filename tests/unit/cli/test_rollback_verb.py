@@ -126,4 +126,4 @@ def test_an_upgrade_wants_a_driver_in_the_policy(policy: Path, gpustate: Cli) ->
     )
     refused = gpustate("upgrade", "driver.yaml", "--driver", "x", "-i", "hosts", "--yes")
     assert refused.status == 1
-    assert "--driver: driver: version: must be a driver version" in refused.err
+    assert "--driver: 'x' is neither a driver branch nor a version" in refused.err

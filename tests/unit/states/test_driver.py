@@ -662,6 +662,25 @@ def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_pla
     assert not signed & wanted()[0]
 
 
+def test_a_pinned_set_is_taken_under_its_own_names_where_another_flavour_has_that_version_too() -> (
+    None
+):
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    for name in driverset.names_to_query("ubuntu", (570, 580)):
+        branch = "570.211.01" if "-570" in name else "580.178.04"
+        node.packages_offered[name] = (f"{branch}-0ubuntu0.24.04.1",)
+    desktop = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    node.installed |= dict.fromkeys(desktop, "580.178.04-0ubuntu0.24.04.1")
+    before = (
+        *("nvidia-dkms-570-server-open", "nvidia-headless-no-dkms-570-server-open"),
+        *("nvidia-utils-570-server", "nvidia-compute-utils-570-server"),
+    )
+    locked = dict.fromkeys(before, "570.211.01-0ubuntu0.24.04.1")
+    state = DriverInstalled(version="570.211.01", module_type="open", locked=locked)
+    packages = state.desired(state.probe(node)).packages
+    assert set(packages) - {"nvidia-modprobe"} == set(before)
+
+
 @pytest.mark.parametrize(
     ("live", "facts", "says"),
     [

@@ -88,10 +88,13 @@ def test_a_mirror_gets_its_source_its_key_and_its_pins() -> None:
 def test_the_pins_let_one_host_in_and_keep_the_others_out() -> None:
     state, fake = DriverRepository(**MIRROR), node()
     list(converge(state, fake))
-    allow, deny = fake.files[state.pin_path].split("\n\n")[1:]
+    allow, kept, deny = fake.files[state.pin_path].split("\n\n")[1:]
     assert 'Pin: origin "mirror.example.com"\nPin-Priority: 700' in allow
+    # A rollback is offered the packages that its node kept, by apt's configuration: no repository has them.
+    assert "Pin: release c=volatile-packages-file\nPin-Priority: 700" in kept
     assert "Pin: release *\nPin-Priority: -1" in deny
     assert " libcuda1 " in allow
+    assert " libcuda1 " in kept
     assert " libcuda1 " in deny
     assert "nvidia-container-toolkit" not in allow + deny
 
