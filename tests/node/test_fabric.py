@@ -48,7 +48,7 @@ policy = Policy({base} *fabric)
 #: The same with the driver of Ubuntu's archive.
 ARCHIVE = POLICY.replace(
     '"driver-repository")()', '"driver-repository")(origin="distribution")'
-).replace('version="580.65.06"', "branch=580")
+).replace('version="580.65.06"', 'version="580.173.02"')
 BOARD = "nvidia-fabricmanager=580.65.06-1 nvlsm=2025.10.11-1"
 
 
@@ -169,7 +169,7 @@ def test_ubuntus_archive_serves_a_tray_and_not_a_board(lab: Lab, tmp_path: Path)
     assert "Ubuntu's archive does not have it" in str(found["gpu1"]["nvlsm"])
     assert installed(board) == set()
     assert outcomes(found, "gpu2")["imex"] == "changed"
-    assert installed(tray) == {"nvidia-imex-580=580.178.04-0ubuntu0.24.04.1"}
+    assert installed(tray) == {"nvidia-imex-580=580.173.02-0ubuntu0.24.04.1"}
     assert said(tray, "nvidia-imex-ctl -q; apt-mark showhold | grep imex") == (
         "READY\nnvidia-imex-580"
     )
