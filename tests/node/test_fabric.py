@@ -13,12 +13,7 @@ from typing import Any
 
 import commands
 import pytest
-from labnodes import (
-    also_on_ubuntu,
-    first_ubuntu_only,
-    install_extra_modules,
-    without_repositories,
-)
+from labnodes import also_on_ubuntu, install_extra_modules
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -45,10 +40,6 @@ fabric = (
 base = (get("nouveau")(), get("driver-repository")(), get("driver")(version="580.65.06"))
 policy = Policy({base} *fabric)
 """
-#: The same with the driver of Ubuntu's archive.
-ARCHIVE = POLICY.replace(
-    '"driver-repository")()', '"driver-repository")(origin="distribution")'
-).replace('version="580.65.06"', 'version="580.173.02"')
 BOARD = "nvidia-fabricmanager=580.65.06-1 nvlsm=2025.10.11-1"
 
 
@@ -57,21 +48,13 @@ def lab(lab_factory: Callable[[LabSpec], Lab], image: str) -> Lab:
     return lab_factory(LabSpec.parse(nodes=2, image=image, gpus="8xB200,4xGB200"))
 
 
-def gpustate(
-    verb: str,
-    lab: Lab,
-    folder: Path,
-    code: int = 0,
-    *,
-    text: str = POLICY,
-    inventory: Path | None = None,
-) -> dict[str, dict[str, Any]]:
+def gpustate(verb: str, lab: Lab, folder: Path, code: int = 0) -> dict[str, dict[str, Any]]:
     """Run a verb on both nodes; state by name of each, by node."""
     nodes = ["10.99.0.9", lab.node("gpu2").address]
     policy = folder / "policy.py"
     base = "" if verb == "remove" else "*base,"
-    policy.write_text(text.format(nodes=nodes, base=base))
-    words = [verb, policy, "-i", inventory or lab.inventory, "-o", "json"]
+    policy.write_text(POLICY.format(nodes=nodes, base=base))
+    words = [verb, policy, "-i", lab.inventory, "-o", "json"]
     words += [] if verb == "drift" else ["--yes"]
     return {
         node["name"]: {state["state"]: state for state in node["states"]}
@@ -88,7 +71,7 @@ def said(node: Node, command: str) -> str:
 
 
 def installed(node: Node) -> set[str]:
-    names = "nvlsm 'nvidia-fabricmanager*' 'nvidia-imex*'"
+    names = "nvlsm nvidia-fabricmanager nvidia-imex"
     shown = said(
         node, f"dpkg-query -W -f '${{Package}}=${{Version}} ${{db:Status-Abbrev}}\\n' {names}"
     )
@@ -153,26 +136,3 @@ def test_each_gets_what_it_needs_keeps_it_and_gives_it_back(
     assert left == ""
     assert said(tray, "ls -A /etc/nvidia-imex") == ""
     assert said(board, "systemctl is-enabled nvidia-fabricmanager") in ("not-found", "")
-
-
-@first_ubuntu_only()
-def test_ubuntus_archive_serves_a_tray_and_not_a_board(lab: Lab, tmp_path: Path) -> None:
-    board, tray = lab.node("gpu1"), lab.node("gpu2")
-    for node in lab.nodes:
-        node.reset()
-    inventory = without_repositories(lab, tmp_path)
-
-    def run(verb: str, code: int = 0) -> dict[str, dict[str, Any]]:
-        return gpustate(verb, lab, tmp_path, code, text=ARCHIVE, inventory=inventory)
-
-    found = run("apply", 5)
-    assert "Ubuntu's archive does not have it" in str(found["gpu1"]["nvlsm"])
-    assert installed(board) == set()
-    assert outcomes(found, "gpu2")["imex"] == "changed"
-    assert installed(tray) == {"nvidia-imex-580=580.173.02-0ubuntu0.24.04.1"}
-    assert said(tray, "nvidia-imex-ctl -q; apt-mark showhold | grep imex") == (
-        "READY\nnvidia-imex-580"
-    )
-    assert outcomes(run("apply", 5), "gpu2")["imex"] == "unchanged"
-    run("remove")
-    assert installed(tray) == set()
