@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpustate.core.inventory import Inventory
     from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
+    from gpustate.manifests.settings import System
 
 _ROLLOUT_S = 300
 
@@ -73,6 +74,7 @@ class Clusters:
         kubeconfigs: by node, its cluster's.
         options: of the verb.
         absent: remove all objects.
+        make: the objects for the systems of a cluster's Nodes, where the policy does not name them.
     """
 
     policy: Policy
@@ -81,6 +83,7 @@ class Clusters:
     kubeconfigs: Mapping[str, Kubeconfig]
     options: Mapping[str, Any]
     absent: bool
+    make: Callable[[Sequence[System]], list[dict[str, Any]]] | None = None
 
     def plan(self, nodes: Sequence[NodeResult]) -> list[dict[str, Any]]:
         """Compare every cluster; nothing is changed."""
@@ -183,15 +186,19 @@ class Clusters:
     def _target(
         self, objects: Objects, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]
     ) -> Target:
-        from gpustate.reconcile.nodes import labels_of, members
+        from gpustate.reconcile.nodes import labels_of, members, systems_of
 
         labels: dict[str, dict[str, str]] = {}
+        items = self.items
         if not self.absent and self.policy.cluster is not None:
             here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
-            found = members(objects.list(NODE, ""), here) if here else []
+            live = objects.list(NODE, "") if here or self.make is not None else []
+            found = members(live, here)
             labels = labels_of(found, self.policy)
+            if self.make is not None:
+                items = self.make(systems_of(live, found))
         force = bool(self.options.get("force_conflicts"))
-        return Target(self.items, self.namespace, labels, self.absent, force)
+        return Target(items, self.namespace, labels, self.absent, force)
 
 
 def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
@@ -240,8 +247,21 @@ def clusters(
             "no node has a kubeconfig",
             fix="pass --kubeconfig FILE, or set the inventory variable gpustate_kubeconfig",
         )
-    items = [] if absent else built(policy, settings, options)
-    found = Clusters(policy, items, settings.namespace, kubeconfigs, options, absent)
+    by_nodes = settings.needs_systems and not absent
+
+    def make(systems: Sequence[System]) -> list[dict[str, Any]]:
+        return built(policy, replace(settings, systems=tuple(systems)), options)
+
+    items = [] if absent or by_nodes else built(policy, settings, options)
+    found = Clusters(
+        policy,
+        items,
+        settings.namespace,
+        kubeconfigs,
+        options,
+        absent,
+        make if by_nodes else None,
+    )
     found.read_kubeconfigs()
     return found
 

@@ -74,6 +74,23 @@ def settings_of(policy: Policy, source: str, namespace: str | None) -> ClusterOb
     return replace(policy.cluster, namespace=namespace) if namespace else policy.cluster
 
 
+def refuse_both(policy: Policy, settings: ClusterObjects) -> None:
+    """Refuse a component that is a state of all nodes and runs as containers there too.
+
+    Raises:
+        UsageError: with both names.
+    """
+    from gpustate.manifests.components import PARTS
+
+    everywhere = {one.name for one in policy.states if not one.absent and one.only is None}
+    for part in PARTS:
+        if part.replaces and part.host_state in everywhere and part.settings(settings).enabled:
+            raise UsageError(
+                f"{part.name} runs as containers, and the policy has the state {part.host_state} on the same nodes",
+                fix=f"remove one of them, or give the state {part.host_state} a condition with only",
+            )
+
+
 def built(
     policy: Policy, settings: ClusterObjects, options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
@@ -82,6 +99,7 @@ def built(
     from gpustate.gpu_operator.objects import images
     from gpustate.manifests.build import build
 
+    refuse_both(policy, settings)
     release = policy.original.release if policy.original is not None else ""
     if not release and options.get("release"):
         release = history.release(options["release"])
