@@ -12,7 +12,7 @@ Components wait for one another by files that NVIDIA's validator writes, so some
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gpustate.errors import PolicyError
@@ -20,6 +20,7 @@ from gpustate.formats.words import quote
 from gpustate.manifests.settings import System
 
 if TYPE_CHECKING:
+    from gpustate.gpu_operator.check import Setting
     from gpustate.gpu_operator.documents import Item
 
 FILE, ALL = "gpustate.yaml", "all"
@@ -74,6 +75,16 @@ def read(file: str, item: Item) -> Choice:
         tuple(_systems(file, systems)) if systems is not None else (),
         f"{file}:{(listed or item).line}",
     )
+
+
+def applied(setting: Setting, choice: Choice) -> Setting:
+    """A setting of a component that may run as containers, as it is where that component does not."""
+    field = setting.field
+    off = field.off
+    if off is None or field.container in choice.containers:
+        return setting
+    plain = replace(field, support=off.support, detail=off.detail, objects=off.objects, off=None)
+    return replace(setting, field=plain)
 
 
 def check(choice: Choice, kind: str) -> None:

@@ -29,7 +29,7 @@ from gpustate.gpu_operator import (
     umbrella,
 )
 from gpustate.gpu_operator.blocks import Fields, Support
-from gpustate.gpu_operator.check import Checker, Setting, Strict, never_strict
+from gpustate.gpu_operator.check import Checker, Strict, never_strict
 from gpustate.gpu_operator.choice import Choice
 from gpustate.gpu_operator.companions import Companion, CompanionStore, find_companions
 from gpustate.gpu_operator.desired import DesiredState, ForLabels, ForNode, Source, notes_on
@@ -417,7 +417,7 @@ class _Reader:
         spec = checker.known(spec)
         self.companions.extend(find_companions(self.store, spec, kind))
         notes = checker.notes
-        settings = tuple(_as_chosen(one, self.choice) for one in settings)
+        settings = tuple(choice.applied(one, self.choice) for one in settings)
         return Source(
             file, spec, settings, self.store, kind, self.release, notes, choice=self.choice
         )
@@ -471,16 +471,6 @@ class _Reader:
             drain=drain,
             objects=settings,
         )
-
-
-def _as_chosen(setting: Setting, choice: Choice) -> Setting:
-    """A setting of a component that may run as containers, as it is without them."""
-    field = setting.field
-    off = field.off
-    if off is None or field.container in choice.containers:
-        return setting
-    plain = replace(field, support=off.support, detail=off.detail, objects=off.objects, off=None)
-    return replace(setting, field=plain)
 
 
 def _of_containers(source: Source) -> Iterator[str]:

@@ -498,7 +498,7 @@ def _files(pool: _Pool) -> tuple[list[Json], list[Json]]:
         keys = ["gridd.conf", *(["client_configuration_token.tok"] if one.token else [])]
         paths = ("/drivers/gridd.conf", "/drivers/ClientConfigToken/client_configuration_token.tok")
         items = [{"key": key, "path": key} for key in keys]
-        source = (
+        source: Json = (
             {"secret": {"secretName": one.name, "items": items}}
             if one.secret
             else {"configMap": {"name": one.name, "items": items}}
