@@ -54,6 +54,8 @@ _CLIENTS = (
     *("nvsm", "nvsm-mqtt", "nvsm-core", "nvsm-api-gateway", "nvsm-notifier", "nv_peer_mem"),
     *("nvidia-dcgm", "dcgm", "dcgm-exporter"),
 )
+#: The ConfigMap that the Operator brings itself.
+_VGPU_TYPES = "default-vgpu-devices-config"
 #: Labels that an NVIDIADriver cannot set.
 _RESERVED = "app.kubernetes.io/"
 
@@ -320,13 +322,13 @@ def _vgpu_devices(source: Source, *, machines: bool) -> VgpuDeviceManager:
         return VgpuDeviceManager(enabled=False)
     path = f"{name}.config.name"
     config = source.spec.get(*path.split("."))
+    default = str(value(source, f"{name}.config.default") or "default")
     if config is None or not config.value:
-        raise PolicyError(
-            f"{path} is not set: gpustate has no table of vGPU types, as the Operator's own ConfigMap",
-            place=source.place(source.spec.get(name) or source.spec),
-            fix="name a ConfigMap with config.yaml, or set vgpuDeviceManager.enabled to false",
+        source.notes.append(
+            f"{source.place(source.spec.get(name) or source.spec)}: {path} is not set: gpustate has no table of vGPU "
+            f"types; create the ConfigMap {_VGPU_TYPES} with config.yaml in the cluster"
         )
+        return VgpuDeviceManager(**fields, config=_VGPU_TYPES, default=default)
     found = source.store.find(CONFIG_MAP, str(config.value))
     data = None if found is None else {key: one.text for key, one in found.entries.items()}
-    default = str(value(source, f"{name}.config.default") or "default")
     return VgpuDeviceManager(**fields, config=str(config.value), data=data, default=default)

@@ -23,6 +23,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 VALIDATIONS, DRIVER = "/run/nvidia/validations", "/run/nvidia/driver"
 HOST_ROOT, DRIVER_ROOT, DEV_CHAR = "host-root", "driver-install-dir", "host-dev-char"
 VALIDATIONS_VOLUME = "run-nvidia-validations"
+_WORKLOADS = {"vfio-pci": "vm-passthrough", "vgpu-devices": "vm-vgpu"}
 _INSTALL = ("DRIVER_INSTALL_DIR", "DRIVER_INSTALL_DIR_CTR_PATH")
 
 
@@ -177,6 +178,35 @@ def toolkit_check(settings: ClusterObjects) -> Json:
         "volumeMounts": [validations_mount("HostToContainer")],
         "resources": dict(validator.resources),
     }
+
+
+def machine_waits(settings: ClusterObjects, *parts: str) -> list[Json]:
+    """Init containers that wait until the GPUs of a Node for virtual machines are prepared, each for its workload.
+
+    Args:
+        settings: of the policy; without the validator as containers, nothing is waited for.
+        parts: ``vfio-pci``, ``vgpu-devices``.
+    """
+    validator = settings.validator
+    if not validator.machines or not validator.enabled:
+        return []
+    return [
+        {
+            "name": f"{part}-validation",
+            "image": image_of(settings, validator, "validator"),
+            "imagePullPolicy": validator.image_pull_policy,
+            "command": ["sh", "-c"],
+            "args": [
+                f'{wait_for("workload-type")}; [ "$(cat {VALIDATIONS}/workload-type)" = {_WORKLOADS[part]} ] || exit 0; '
+                f"{wait_for(f'{part}-ready')}"
+            ],
+            "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+            "securityContext": {"privileged": True, "runAsUser": 0},
+            "volumeMounts": [validations_mount("HostToContainer")],
+            "resources": dict(validator.resources),
+        }
+        for part in parts
+    ]
 
 
 def wait_for(*names: str) -> str:

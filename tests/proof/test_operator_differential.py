@@ -17,7 +17,19 @@ from gpuoperator import NAMESPACE, GpuOperator
 from localcluster import NODES, local_cluster
 from operatordifferences import Found, compare, reasons_in, unexpected, unused
 from operatorexceptions import wanted
-from operatorpolicies import LATER, VARIANTS, config_map, policy
+from operatorpolicies import (
+    BESIDE,
+    IN_CONTAINERS,
+    LATER,
+    LATER_IN_CONTAINERS,
+    NEVER_READY,
+    SECRETS,
+    VARIANTS,
+    config_map,
+    config_maps,
+    policy,
+    policy_in_containers,
+)
 
 from gpustate import policies
 from gpustate.gpu_operator import history
@@ -30,6 +42,7 @@ Json = dict[str, Any]
 PAGE = Path(__file__).parents[2] / "docs/cluster-objects.md"
 
 _differences: dict[str, list[Found]] = {}
+_in_containers: dict[str, list[Found]] = {}
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +67,7 @@ def rendered(operator: GpuOperator, document: Json, folder: Path) -> list[Json]:
     return [
         one if one["kind"] == "Namespace" else operator.cluster.dry_run(one, NAMESPACE)
         for one in made
+        if not _is_beside(one)
     ]
 
 
@@ -79,6 +93,50 @@ def test_objects_are_the_operator_s_but_for_wanted_differences(
     found = compare(theirs, ours)
     _differences[name] = found
     assert [str(one) for one in unexpected(found, wanted(release))] == []
+
+
+#: The system of the only Node.
+_CHOICE = "containers: all\nsystems: [ubuntu22.04/5.15.0-100-generic]\n"
+
+
+@pytest.fixture(scope="module")
+def beside(operator: GpuOperator) -> None:
+    """ConfigMaps and Secrets that policies name: the Operator reads them."""
+    for one in config_maps():
+        operator.cluster.client.create(f"/api/v1/namespaces/{NAMESPACE}/configmaps", one)
+    for name in SECRETS:
+        item = {"metadata": {"name": name}, "stringData": {"A": "b"}}
+        operator.cluster.client.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", item)
+
+
+@pytest.mark.parametrize("name", IN_CONTAINERS)
+def test_containers_are_the_operator_s_but_for_wanted_differences(
+    operator: GpuOperator, beside: None, tmp_path: Path, name: str
+) -> None:
+    release = operator.release.name
+    if name in LATER_IN_CONTAINERS and history.before(release, LATER_IN_CONTAINERS[name]):
+        pytest.skip(f"{release} lacks the field")
+    document = policy_in_containers(operator.release.sample(), name)
+    folder = tmp_path / "policy.d"
+    folder.mkdir()
+    (folder / "gpustate.yaml").write_text(_CHOICE)
+    (folder / "objects.yaml").write_text(yaml.safe_dump_all(config_maps()))
+    ours = rendered(operator, document, tmp_path)
+    uid = operator.create(document)
+    try:
+        theirs = [
+            *operator.settled(uid, ready=name not in NEVER_READY),
+            *_shared(operator, document),
+        ]
+    finally:
+        operator.remove(document, uid)
+    found = compare(theirs, ours)
+    _in_containers[name] = found
+    assert [str(one) for one in unexpected(found, wanted(release, containers=True))] == []
+
+
+def _is_beside(one: Json) -> bool:
+    return one["kind"] == "ConfigMap" and one["metadata"]["name"] in BESIDE
 
 
 def _shared(operator: GpuOperator, document: Json) -> list[Json]:

@@ -29,6 +29,7 @@ NAMESPACE = "gpu-operator"
 POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
 _MODULE = "gpu-operator"
 _SETTLED_S = 2.0
+_UNREADY_S = 15.0
 _GONE_S = 0.5
 #: Sections of a ClusterPolicy whose images the chart sets, in its values.
 _IMAGES = (
@@ -166,10 +167,17 @@ class GpuOperator:
             if any(owner["uid"] == uid for owner in item["metadata"].get("ownerReferences") or ())
         ]
 
-    def settled(self, uid: str, timeout_s: float = 90.0) -> list[Json]:
-        """What belongs to a ClusterPolicy once its state is known and nothing changes any more."""
+    def settled(self, uid: str, timeout_s: float = 90.0, *, ready: bool = True) -> list[Json]:
+        """What belongs to a ClusterPolicy once its state is known and nothing changes any more.
+
+        Args:
+            uid: of the policy.
+            timeout_s: until then.
+            ready: its state is to be so. Some drivers never are on virtual nodes, and are updated again and again:
+                of these, what is there after a while.
+        """
         before: Mapping[str, str] = {}
-        since = time.monotonic()
+        since = begun = time.monotonic()
         deadline = since + timeout_s
         while True:
             found = self.owned(uid)
@@ -181,6 +189,8 @@ class GpuOperator:
             if versions != before:
                 before, since = versions, now
             elif now - since >= _SETTLED_S and self._state(uid) == "ready":
+                return found
+            if not ready and now - begun >= _UNREADY_S:
                 return found
             assert now < deadline, f"not settled: {len(found)} objects, {self.log()[-3000:]}"
             time.sleep(0.2)

@@ -33,7 +33,7 @@ _ACCOUNT = "nvidia-device-plugin"
 _MPS_CAPABLE = "nvidia.com/mps.capable"
 _MPS_DAEMON = "mps-control-daemon"
 _ENTRY = "nvidia-device-plugin-entrypoint"
-#: Where a driver of the host is. Of driver containers, the validator's file says it.
+#: Where the driver is. The validator as containers writes that into a file.
 _HOST_DRIVER = {"NVIDIA_DRIVER_ROOT": "/", "CONTAINER_DRIVER_ROOT": "/host"}
 #: The plugin has no list of GPUs to leave out; it offers those that NVML lists in its container.
 _WITHOUT_QUARANTINED = shell.load("without_quarantined", "gpustate.manifests", HOST="/host")
@@ -55,7 +55,7 @@ def shares_by_mps(settings: ClusterObjects) -> bool:
 
 def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     yield rbac.account(_ACCOUNT, settings.namespace)
-    if settings.drivers:
+    if settings.validator.enabled:
         yield entrypoint(settings, _ENTRY, "exec nvidia-device-plugin\n")
     if settings.config is not None:
         yield from rbac.grant(_ACCOUNT, settings.namespace, (rbac.READ_NODES,), cluster=True)
@@ -72,7 +72,7 @@ def _plugin(settings: ClusterObjects) -> Program:
         "DEVICE_ID_STRATEGY": "uuid",
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "all",
-        **({} if settings.drivers else _HOST_DRIVER),
+        **({} if settings.validator.enabled else _HOST_DRIVER),
         "MPS_ROOT": settings.mps_root,
     }
     if settings.cdi:
@@ -85,7 +85,7 @@ def _plugin(settings: ClusterObjects) -> Program:
         env["GDS_ENABLED"] = "true"
         env["MOFED_ENABLED"] = "true"
     begin, mounts, volumes = "nvidia-device-plugin", list[Json](), list[Json]()
-    if settings.drivers:
+    if settings.validator.enabled:
         begin = "/bin/entrypoint.sh"
         mounts = [
             mount(_ENTRY, begin, readOnly=True, subPath="entrypoint.sh"),

@@ -219,7 +219,11 @@ def _daemon_set(settings: ClusterObjects, pool: _Pool, image: str) -> Json:
         command=["nvidia-driver"],
         # An NVIDIADriver's arguments follow, those of a ClusterPolicy replace.
         args=["init", *(driver.args if driver.owner else ())],
-        env={"NVIDIA_VISIBLE_DEVICES": "void", **_variables(driver), _DIGEST: digest},
+        env={
+            **({"NVIDIA_VISIBLE_DEVICES": "void"} if driver.owner else {}),
+            **_variables(driver),
+            _DIGEST: digest,
+        },
         fields={"NODE_NAME": "spec.nodeName", "NODE_IP": "status.hostIP"},
         mounts=[*_mounts(), *files],
         volumes=[*_volumes(driver), *volumes],

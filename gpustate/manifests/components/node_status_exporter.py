@@ -36,7 +36,7 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     monitor = Monitor(enabled=monitors.enabled, labels=monitors.labels)
     yield rbac.account(NAME, namespace)
     yield from rbac.grant(NAME, namespace, _RULES, cluster=True)
-    if settings.drivers:
+    if settings.validator.enabled:
         yield from rbac.grant(NAME, namespace, _DRIVER_RULES, cluster=False)
     yield monitoring.scraped(monitoring.service(NAME, namespace, _PORT_NAME, _PORT))
     if monitor.enabled:
