@@ -6,6 +6,7 @@ which nothing runs on. What differs on purpose is in ``operatorexceptions``, and
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ import yaml
 from gpuoperator import NAMESPACE, GpuOperator
 from localcluster import NODES, local_cluster
 from operatordifferences import Found, compare, reasons_in, unexpected, unused
-from operatorexceptions import wanted
+from operatorexceptions import in_containers, of_drivers, wanted
 from operatorpolicies import (
     BESIDE,
+    DRIVERS,
     IN_CONTAINERS,
     LATER,
     LATER_IN_CONTAINERS,
@@ -27,6 +29,7 @@ from operatorpolicies import (
     VARIANTS,
     config_map,
     config_maps,
+    nvidia_driver,
     policy,
     policy_in_containers,
 )
@@ -135,6 +138,42 @@ def test_containers_are_the_operator_s_but_for_wanted_differences(
     assert [str(one) for one in unexpected(found, wanted(release, containers=True))] == []
 
 
+@pytest.mark.parametrize("name", DRIVERS)
+def test_drivers_of_nvidiadrivers_are_the_operator_s_but_for_wanted_differences(
+    operator: GpuOperator, beside: None, tmp_path: Path, name: str
+) -> None:
+    release = operator.release.name
+    if history.before(release, "v26.3.0"):
+        pytest.skip(f"{release} renders them in another form")
+    document = policy_in_containers(operator.release.sample(), "sample")
+    document["spec"]["driver"] = {"useNvidiaDriverCRD": True}
+    driver = nvidia_driver(name)
+    folder = tmp_path / "policy.d"
+    folder.mkdir()
+    (folder / "gpustate.yaml").write_text(_CHOICE)
+    (folder / "objects.yaml").write_text(yaml.safe_dump_all([*config_maps(), driver]))
+    ours = rendered(operator, document, tmp_path)
+    uid = operator.create(document)
+    try:
+        theirs = operator.of_driver(driver)
+    finally:
+        operator.remove(document, uid)
+    kinds = ("DaemonSet", "ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+    mine = [one for one in ours if one["metadata"]["name"].startswith("nvidia-gpu-driver-")]
+    found = compare(_of_one_driver(theirs, kinds), _of_one_driver(mine, kinds))
+    table = [*wanted(release, containers=True), *of_drivers()]
+    assert [str(one) for one in unexpected(found, table)] == []
+    assert any(one["kind"] == "DaemonSet" for one in theirs)
+
+
+def _of_one_driver(items: list[Json], kinds: tuple[str, ...]) -> list[Json]:
+    """Its objects, with one name for its DaemonSet: the names end in different hashes."""
+    (name,) = (one["metadata"]["name"] for one in items if one["kind"] == "DaemonSet")
+    text = json.dumps([one for one in items if one["kind"] in kinds])
+    found: list[Json] = json.loads(text.replace(name, "nvidia-driver-daemonset-of-one"))
+    return found
+
+
 def _is_beside(one: Json) -> bool:
     return one["kind"] == "ConfigMap" and one["metadata"]["name"] in BESIDE
 
@@ -158,7 +197,19 @@ def test_every_exception_occurs(operator: GpuOperator) -> None:
     assert unused(found, wanted(operator.release.name)) == []
 
 
+def test_every_exception_of_containers_occurs(operator: GpuOperator) -> None:
+    if len(_in_containers) < len(IN_CONTAINERS):
+        pytest.skip("only some policies were compared")
+    found = [one for some in _in_containers.values() for one in some]
+    assert [entry.field for entry in unused(found, in_containers())] == []
+
+
 def test_every_reason_is_documented() -> None:
     documented = reasons_in(PAGE.read_text())
-    used = {entry.reason for name in history.releases() for entry in wanted(name)}
+    used = {
+        entry.reason
+        for name in history.releases()
+        for containers in (False, True)
+        for entry in wanted(name, containers=containers)
+    }
     assert used <= documented

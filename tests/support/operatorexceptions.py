@@ -220,6 +220,33 @@ def in_containers() -> list[Wanted]:
     ]
 
 
+def _earlier_in_containers() -> list[Wanted]:
+    """Of v24.3.0: how containers begin, wait and mount. Images, values, rights to schedule and the like are compared."""
+    of_containers = (
+        *("*/env", "*/env/*", "*/volumeMounts/*", "*/command", "*/args", "*/lifecycle/*"),
+        *("*/securityContext/*", "*/startupProbe/exec/*", "volumes/*"),
+    )
+    return [
+        *(Wanted("daemonset/*", f"{_POD}/{field}", _RELEASE) for field in of_containers),
+        Wanted("daemonset/nvidia-driver-daemonset", f"{_POD}/imagePullSecrets", _RELEASE),
+        Wanted("daemonset/nvidia-vgpu-*", f"{_POD}/terminationGracePeriodSeconds", _RELEASE),
+        Wanted("daemonset/nvidia-vgpu-*", f"{_POD}/priorityClassName", _RELEASE),
+        Wanted("daemonset/nvidia-mig-manager", f"{_POD}/hostIPC", _RELEASE),
+        Wanted("clusterrole/nvidia-mig-manager", "rules", _RIGHTS),
+        Wanted("configmap/nvidia-driver-startup-probe", "", _RELEASE, operator=MISSING),
+        Wanted("role*/nvidia-vgpu-device-manager", "", _RELEASE, operator=MISSING),
+        *_objects(_RELEASE, "configmap/nvidia-vfio-manager"),
+    ]
+
+
+def of_drivers() -> list[Wanted]:
+    """What differs in the driver of an NVIDIADriver."""
+    return [
+        Wanted("clusterrole/nvidia-gpu-driver-*", "rules", _RIGHTS),
+        Wanted("*", "metadata/labels/*", _OWNER, ours=MISSING),
+    ]
+
+
 def wanted(release: str, *, containers: bool = False) -> list[Wanted]:
     """The differences from a release that are wanted."""
     own = _earlier() if history.before(release, "v25.3.0") else _newest()
@@ -227,4 +254,5 @@ def wanted(release: str, *, containers: bool = False) -> list[Wanted]:
     if not containers:
         return [*shared, *_on_hosts()]
     # With driver, toolkit and validator on the nodes alone.
-    return [*in_containers(), *(one for one in shared if one.reason not in _OF_HOSTS)]
+    earlier = _earlier_in_containers() if history.before(release, "v25.3.0") else []
+    return [*in_containers(), *earlier, *(one for one in shared if one.reason not in _OF_HOSTS)]

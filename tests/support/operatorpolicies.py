@@ -295,10 +295,70 @@ IN_CONTAINERS: Mapping[str, Json] = {
 }
 #: Of these variants, those of fields that earlier releases lack.
 LATER_IN_CONTAINERS: Mapping[str, str] = dict.fromkeys(
-    ("host paths", "NRI plugin", "vGPU modules", "kata", "host network of all"), "v26.3.0"
+    ("modules", "host paths", "NRI plugin", "vGPU modules", "kata", "host network of all"),
+    "v26.3.0",
 )
 #: Their driver never becomes ready on a virtual node.
 NEVER_READY = ("precompiled",)
+#: NVIDIADrivers, as their ``spec`` over an image of NVIDIA's registry.
+DRIVERS: Mapping[str, Json] = {
+    "bare": {},
+    "whole": {
+        **_PULLED,
+        # Of a variable that the manager has already, the Operator makes a second one.
+        "manager": {**_MANAGER, "env": [{"name": "C", "value": "d"}]},
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "gold", "operator": "Exists"}],
+        "labels": {"team": "ml", "app": "ignored"},
+        "annotations": {"example.com/owner": "ml"},
+        "priorityClassName": "gold",
+        "podSecurityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "resources": _RESOURCES,
+        "args": ["--verbose"],
+        "env": [{"name": "A", "value": "b"}],
+        "startupProbe": {
+            **dict.fromkeys(("initialDelaySeconds", "timeoutSeconds", "periodSeconds"), 7),
+            **dict.fromkeys(("successThreshold", "failureThreshold"), 1),
+        },
+        "rdma": {"enabled": True, "useHostMofed": True},
+        "gds": {
+            "enabled": True,
+            "repository": "nvcr.io/nvidia/cloud-native",
+            "image": "nvidia-fs",
+            "version": "2.29.4",
+            "env": [{"name": "C", "value": "d"}],
+        },
+        "gdrcopy": {
+            "enabled": True,
+            "repository": "nvcr.io/nvidia/cloud-native",
+            "image": "gdrdrv",
+            "version": "v2.6",
+        },
+        "kernelModuleType": "open",
+        "kernelModuleConfig": {"name": "modules"},
+        "repoConfig": {"name": "repositories"},
+        "certConfig": {"name": "certificates"},
+        "licensingConfig": {"secretName": "license", "nlsEnabled": True},
+        "virtualTopologyConfig": {"name": "topology"},
+        "secretEnv": "proxies",
+        "hostNetwork": True,
+    },
+    "precompiled": {"usePrecompiled": True, "version": "580"},
+}
+
+
+def nvidia_driver(name: str) -> Json:
+    """One of :data:`DRIVERS`."""
+    image = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "580.95.05"}
+    manager = {"repository": "nvcr.io/nvidia", "image": "k8s-driver-manager", "version": "v0.12.0"}
+    return {
+        "apiVersion": "nvidia.com/v1alpha1",
+        "kind": "NVIDIADriver",
+        "metadata": {"name": "gold"},
+        "spec": {"driverType": "gpu", **image, "manager": manager, **DRIVERS[name]},
+    }
+
+
 #: ConfigMaps that variants name, with their data.
 BESIDE: Mapping[str, Mapping[str, str]] = {
     "modules": {"nvidia.conf": "NVreg_EnableMSI=1\n", "nvidia-uvm.conf": "uvm_debug=0\n"},
