@@ -130,19 +130,11 @@ TABLE = (
     ),
     Support(
         Kind.SCHEDULER,
-        "Slurm 22.05 and 24.11",
+        "Slurm 22.05, 24.11 and 26.05",
         ("slurm-gres",),
         Level.REAL,
         ("node/test_lab_slurm.py", "proof/test_slurm_releases.py"),
-        "slurmctld and slurmd of Debian 12 and 13",
-    ),
-    Support(
-        Kind.SCHEDULER,
-        "Slurm 26.05",
-        (),
-        Level.RECORDED,
-        ("unit/schedulers/test_slurm.py",),
-        "output of slurmctld and slurmd of Debian unstable",
+        "slurmctld and slurmd of Debian 12, 13 and unstable",
     ),
 )
 

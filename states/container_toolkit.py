@@ -357,7 +357,7 @@ class ContainerToolkitInstalled(State[Observed]):
         after = self.desired(observed)
         if "versions" in plan.fields and observed.config_text is None and not observed.kept:
             # The package writes the file when it is configured; restoring means there is none.
-            yield ops.Run(f"keep {CONFIG_PATH}", f"record that {CONFIG_PATH} did not exist", 30)
+            yield ops.KeepOriginal(CONFIG_PATH)
         if "config_access" in plan.fields:
             yield make_readable(CONFIG_PATH)
         if "config_text" in plan.fields and after.config_text is not None:

@@ -352,6 +352,8 @@ class ImexRunning(State[Observed]):
                 if observed.package and observed.package != wanted.package
                 else ()
             )
+            if observed.package is None:
+                yield from (ops.KeepOriginal(path) for path in (CONFIG_PATH, NODES_PATH))
             yield ops.install(
                 observed.manager, ((wanted.package, wanted.version),), hold=self.hold, remove=other
             )
@@ -389,10 +391,10 @@ class ImexRunning(State[Observed]):
         if "masked" in moved:
             script = f"systemctl --no-reload unmask {UNIT}\neffect unmasked"
             yield ops.Run(script, f"unmask {UNIT}", timeout=60)
-        if "kept" in moved:
-            yield from (ops.RestoreOriginal(path) for path in (CONFIG_PATH, NODES_PATH))
         if moved & {"package", "held"} and observed.package:
             yield ops.remove(observed.manager, (observed.package,))
+        if "kept" in moved:
+            yield from (ops.RestoreOriginal(path) for path in (CONFIG_PATH, NODES_PATH))
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent and self._host and observed.needed and self.nodes:

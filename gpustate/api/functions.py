@@ -201,7 +201,8 @@ def apply(
 
     Args:
         policy: a policy, a result of :func:`plan`, or a saved plan: its file, or its document.
-            A node whose observed state is not the one a plan was made from is refused.
+            A node whose observed state is not the one a plan was made from is refused; with a result of
+            :func:`plan` not one on which the program of an interrupted run has ended meanwhile.
         nodes, limit, exclude, lock, forks, all_or_nothing, events, stop, source, context: as for
             :func:`plan`. A plan includes the lock file that it was made with.
         remove: remove what the policy installed.
@@ -250,6 +251,7 @@ def apply(
             if document and not partly_applied
             else None,
             announced=documents.announced_disruptions(document) if document else None,
+            planned_now=isinstance(policy, PlanResult),
             plan_id=str(document["id"]) if document else "",
             run=run or fleet.new_run_id(),
             ticket=" ".join(reason.split()),

@@ -70,6 +70,7 @@ def policy_of(
             drain=data.get("drain"),
             groups=data.get("groups") or {},
             nodes=data.get("nodes") or {},
+            cluster=data.get("cluster"),
         )
     except PolicyError as error:
         raise PolicyError(f"the plan is damaged: {error.message}", place=place) from None

@@ -10,7 +10,7 @@ import click
 
 from gpustate.cli import common, show
 from gpustate.cli.objects import connected
-from gpustate.cli.render import built, namespace_option, settings_of
+from gpustate.cli.render import namespace_option, pinned, settings_of
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.errors import ClusterError, UsageError
 from gpustate.plan.render import Page
@@ -46,17 +46,19 @@ _cluster_options = common.options(
 @click.option(
     "--restart",
     is_flag=True,
-    help="Then apply the policy's objects, which restarts pods whose template differs.",
+    help="Afterwards, apply the policy's objects; pods whose template differs are restarted.",
 )
 def adopt(policy: str, **options: Any) -> None:
     """Take the objects of an installed GPU Operator over, one by one, without restarting a pod.
 
     The Operator is scaled to 0, its objects become gpustate's as they stand, and its ClusterPolicy is deleted. An
-    interrupted run is continued by the next one; `gpustate release` hands everything to the Operator again.
+    interrupted run is continued by the next one; `gpustate release` returns everything to the Operator.
     """
+    from gpustate.manifests.build import build
+
     loaded = common.load_policy(policy, options)
     settings = settings_of(loaded, policy, options.get("namespace"))
-    items = built(loaded, settings, options)
+    items = build(pinned(loaded, settings, options), {})
     namespace = settings.namespace
 
     def look(objects: Any) -> Any:
@@ -88,7 +90,9 @@ def adopt(policy: str, **options: Any) -> None:
 @common.inventory_options
 @_cluster_options
 @click.option(
-    "--start-operator", is_flag=True, help="Then scale the Operator to what it was before."
+    "--start-operator",
+    is_flag=True,
+    help="Afterwards, scale the Operator back to its previous number of replicas.",
 )
 def release(**options: Any) -> None:
     """Release a cluster's objects to the GPU Operator.

@@ -45,7 +45,7 @@ LEVEL = _Level()
 rollback_on_failure = click.option(
     "--rollback-on-failure",
     is_flag=True,
-    help="Take a node whose change failed, and the changed nodes of its wave, back to before the run (exit 7).",
+    help="Roll back a node whose change failed and, if that stops the run, the other nodes of its wave (exit 7).",
 )
 
 
@@ -72,14 +72,14 @@ apply_options = common.options(
         "--serial",
         metavar="SIZES",
         callback=common.not_empty,
-        help="Process nodes in waves, one after the other: 1,10%,50%.",
+        help="Sizes of the waves, as numbers or percentages of all nodes; the last one repeats: 1,10%,50% [default: the policy's, else one wave; for upgrade 1,10%,50%].",
     ),
     click.option(
         "--max-failures",
-        type=click.IntRange(min=0),
+        type=common.WholeNumber(min=0),
         default=0,
         metavar="N",
-        help="Begin no further node once N have failed [default: the wave of the first is the last].",
+        help="Start no further node once N have failed [default: finish the wave of the first failure, then stop].",
     ),
     *rollout_options,
     click.option(
@@ -176,8 +176,7 @@ def apply_policy(
 def _apply_plan(path: str, options: dict[str, Any]) -> None:
     from gpustate.api import saved
 
-    if options.get("cluster_objects"):
-        raise UsageError("a saved plan is only for nodes", fix="omit --cluster-objects")
+    objects.check_saved(path, options)
     document = saved.read(path)
     rules.read()
     reports.check(options.get("reports") or (), options["serial"])
@@ -191,6 +190,7 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
         show(render.fleet_page(document))
         show(render.troubles_page(document, diff=options["diff"]))
         click.echo(render.plan_sentence(document))
+        objects.show(document)
         confirm("apply", document, options, document["policy"].get("pace", ()))
     execute(path, options, verb="apply", plan=document)
 
@@ -256,7 +256,15 @@ def execute(
     if verb == "upgrade" and not options.get("max_unavailable"):
         options = {**options, "max_unavailable": budget(_pace_of(target), len(inventory.nodes))}
     absent = ensure == "absent"
-    clusters = _clusters(target, source, inventory, options, absent=absent)
+    clusters: objects.Clusters | None
+    if isinstance(target, saved.Plan):
+        clusters = objects.clusters_of_plan(
+            target, read_policy, source, inventory, options, resumed=partly_applied
+        )
+        absent = absent or (clusters is not None and clusters.absent)
+    else:
+        policy = target.policy if isinstance(target, api.PlanResult) else target
+        clusters = objects.clusters(policy, source, inventory, options, absent=absent)
     serial = common.serial(options["serial"])
     about = run_of(
         fleet.new_run_id(),
@@ -369,23 +377,6 @@ def carry_out(
         show_result(result, options)
         reports.write_result(result.document, options, watchers, outcome)
     common.finish(result.exit_code, *objects.codes(result.document))
-
-
-def _clusters(
-    target: Policy | saved.Plan | api.PlanResult,
-    source: str,
-    inventory: Inventory,
-    options: dict[str, Any],
-    *,
-    absent: bool,
-) -> objects.Clusters | None:
-    """The clusters whose objects are applied; ``None`` without ``--cluster-objects``."""
-    from gpustate import api
-
-    policy = target.policy if isinstance(target, api.PlanResult) else target
-    if not isinstance(policy, api.Policy):
-        return None  # a saved plan, which is only for nodes
-    return objects.clusters(policy, source, inventory, options, absent=absent)
 
 
 def budget(pace: Sequence[str], count: int) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ARCHIVES = frozenset({".zip", ".tgz", ".gz", ".xz", ".zst", ".bz2", ".7z", ".deb", ".rpm", ".iso"})
 
 
-class _Bundle(click.Group):
+class _Bundle(common.Verbs):
     """``bundle POLICY`` builds a bundle; ``bundle check FILE`` verifies one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from gpustate.cli import notes
-from gpustate.errors import EXIT_ERROR, GpustateError, UsageError, worst_exit_code
+from gpustate.errors import EXIT_ERROR, GpustateError, InventoryError, UsageError, worst_exit_code
 from gpustate.files import write_private
 
 if TYPE_CHECKING:
@@ -27,9 +27,31 @@ if TYPE_CHECKING:
     from gpustate.inventory.vault import Vault
     from gpustate.policies import Changes
 
+
+class Verbs(click.Group):
+    """A verb that has verbs of its own; click would cut their help to what fits in one line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()]
+        with formatter.section("Verbs"):
+            formatter.write_dl(rows)
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORMATS = click.Choice(["text", "json"])
+
+
+class WholeNumber(click.IntRange):
+    """An integer within bounds, by a name that a person who mistyped it understands."""
+
+    name = "whole number"
+
+
+class Seconds(click.IntRange):
+    """A duration of whole seconds."""
+
+    name = "number of seconds"
 
 
 def _not_an_option(
@@ -85,7 +107,8 @@ inventory_options = options(
     click.option(
         "-f",
         "--forks",
-        type=click.IntRange(1, 10000),
+        type=WholeNumber(1, 10000),
+        metavar="N",
         default=50,
         show_default=True,
         help="Number of nodes processed in parallel.",
@@ -225,6 +248,17 @@ def load_inventory(
         for node in nodes:  # prompts for passwords come before the first connection
             _ = (node.connection.login_password, node.connection.sudo_password)
     return replace(loaded, nodes=tuple(nodes))
+
+
+def load_named(name: str, options: dict[str, Any], *, reach: bool = True) -> Inventory:
+    """Load the nodes that the argument NODE selects; an error in it is not reported as one of ``--limit``."""
+    if options.get("limit"):
+        return load_inventory({**options, "limit": f"{options['limit']}:&{name}"}, reach=reach)
+    try:
+        return load_inventory({**options, "limit": name}, reach=reach)
+    except InventoryError as error:
+        place = None if error.place == "--limit" else error.place
+        raise InventoryError(error.message, place=place, fix=error.fix) from None
 
 
 def _vault(options: Mapping[str, Any]) -> Vault:

@@ -12,6 +12,7 @@ from typing import Any
 _VALUES = {
     "inventory": "-i",
     "exclude": "--exclude",
+    "forks": "-f",
     "user": "-u",
     "private_key": "--private-key",
     "host_key_checking": "--host-key-checking",
@@ -23,6 +24,7 @@ _VALUES = {
     "set_json": "--set-json",
     "patch": "-p",
     "patch_file": "--patch-file",
+    "release": "--release",
     "bundle": "--bundle",
     "lock": "--lock",
     "serial": "--serial",
@@ -57,6 +59,7 @@ _FLAGS = {
     "ask_become_pass": "-K",
     "ask_vault_pass": "-J",
     "no_lock": "--no-lock",
+    "strict": "--strict",
     "all_or_nothing": "--all-or-nothing",
     "soak_pods": "--soak-pods",
     "removal": "--remove",
@@ -73,6 +76,7 @@ _OFF = {"delete_emptydir_data": "--keep-emptydir-data", "drain_force": "--no-dra
 #: What an upgrade does without being asked, with the flag that switches it off; empty: nothing does.
 _BUILT_IN = {"no_lock": "", "rollback_on_failure": "--no-rollback-on-failure"}
 _DEFAULTS = {
+    "forks": 50,
     "max_disruption": "reboot",
     "tests_limit": 60.0,
     "pod_timeout": 60.0,
@@ -92,7 +96,7 @@ def context(verb: str, source: str, options: Mapping[str, Any]) -> dict[str, Any
     found = commit(source)
     if found:
         made["commit"] = found
-    made["retry"] = ["gpustate", verb, source, *_words(verb, options)]
+    made["retry"] = ["gpustate", verb, *filter(None, (source,)), *_words(verb, options)]
     return made
 
 

@@ -24,7 +24,7 @@ _YAML = re.compile(r"^[A-Za-z][\w-]*:(\s|$)", re.MULTILINE)
 _OUT = click.option("--out", metavar="FILE", help="Write to a file instead of standard output.")
 
 
-@click.group()
+@click.group(cls=common.Verbs)
 def group() -> None:
     """GPU metrics with dcgm-exporter: alert rules, a dashboard, the counters file they need."""
 

@@ -18,7 +18,7 @@ from gpustate.errors import EXIT_PENDING
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Cluster of the nodes, for labels of Nodes and --cluster-objects [default: the variable gpustate_kubeconfig].",
+    help="Cluster of the nodes, to read labels of Nodes and, with --cluster-objects, its objects [default: the variable gpustate_kubeconfig].",
 )
 @objects.object_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +9,10 @@ import click
 
 from gpustate.cli import common
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
-from gpustate.errors import EXIT_VALIDATION, GpustateError, InventoryError, UsageError
+from gpustate.errors import EXIT_VALIDATION, GpustateError, UsageError
 from gpustate.plan.render import Page
 
 if TYPE_CHECKING:
-    from gpustate.core.inventory import Inventory
     from gpustate.explain.walk import Diagnosis
 
 _SIGNS = {"ok": ("=", "green"), "failed": ("x", "red"), "not applicable": ("-", "dim")}
@@ -91,18 +89,6 @@ def _cause_page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
         )
 
 
-def _inventory(node: str, options: dict[str, Any]) -> Inventory:
-    """The nodes to diagnose; an error in NODE is not reported as one of ``--limit``."""
-    if options.get("limit"):
-        return common.load_inventory({**options, "limit": f"{options['limit']}:&{node}"})
-    try:
-        return common.load_inventory({**options, "limit": node})
-    except InventoryError as error:
-        message = re.sub(r"^the limit(?:'s)? ", "", error.message)
-        fix = "name a node or a group" if error.fix == "widen the limit" else error.fix
-        raise InventoryError(message, place=error.place, fix=fix) from None
-
-
 def _pod_name(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
     if value is None:
         return None
@@ -124,7 +110,7 @@ def _pod_name(context: click.Context, parameter: click.Parameter, value: str | N
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Cluster of --pod; its current context [default: the variable gpustate_kubeconfig].",
+    help="Cluster of --pod: the current context of this kubeconfig [default: the variable gpustate_kubeconfig].",
 )
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def explain(
@@ -167,9 +153,14 @@ def _only_kubeconfig(options: dict[str, Any]) -> Kubeconfig:
     inventory = common.load_inventory(options)
     clusters = {one for node in inventory if (one := kubeconfig_of(node, ""))}
     if len(clusters) != 1:
-        found = ", ".join(sorted(map(str, clusters))) or "none"
+        if not clusters:
+            raise UsageError(
+                "no node has a kubeconfig",
+                fix=f"{fix}, or set the inventory variable gpustate_kubeconfig",
+            )
+        found = ", ".join(sorted(map(str, clusters)))
         raise UsageError(
-            f"the nodes do not share one kubeconfig ({found})", fix=f"{fix}, or --limit"
+            f"the nodes belong to {len(clusters)} clusters ({found})", fix=f"{fix}, or --limit"
         )
     return clusters.pop()
 
@@ -227,7 +218,7 @@ def _explain_nodes(
             unfinished = str(damaged)
         return walk.query(on), on.facts().first_boot, unfinished
 
-    inventory = _inventory(node, options)
+    inventory = common.load_named(node, options)
     rows: list[dict[str, Any]] = []
     codes: list[int] = []
     for one, answer, error in fleet.question(inventory.nodes, options["forks"], question):

@@ -40,7 +40,7 @@ printf 'clock=%s\n' "$(date +%s)"
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Cluster for --node-condition; its current context [default: the variable gpustate_kubeconfig].",
+    help="Cluster for --node-condition: the current context of this kubeconfig [default: the variable gpustate_kubeconfig].",
 )
 def health(output: str, *, node_condition: bool, kubeconfig: str | None, **options: Any) -> None:
     """Show GPU health from NVML and the kernel log; exit 3 if a GPU is unhealthy.
@@ -199,8 +199,12 @@ def _findings(page: Any, findings: list[dict[str, Any]]) -> None:
 @common.inventory_options
 @click.option("--gpu", metavar="GPU", help="Index, UUID or PCI address of the GPU.")
 @click.option("--reason", "-m", help="Reason, shown whenever the node is probed.")
-@click.option("--for", "duration", metavar="TIME", help="How long: 30m, 8h, 7d.")
-@click.option("--end", is_flag=True, help="End it now; without --gpu, for all GPUs.")
+@click.option("--for", "duration", metavar="TIME", help="Duration: 30m, 8h, 7d.")
+@click.option(
+    "--end",
+    is_flag=True,
+    help="End the quarantine of --gpu; without --gpu, of every GPU of the nodes.",
+)
 @click.option(
     "--kubeconfig",
     metavar="FILE",

@@ -53,7 +53,9 @@ def history(last: int, wanted: str | None, output: str) -> None:
     entries = [one for one in log.runs if wanted in (None, one.start["run"])][-last:]
     if wanted and not entries:
         raise UsageError(
-            f"no run {wanted!r} in the audit log", place=str(audit.path()), fix="gpustate history"
+            f"no run {wanted!r} in the audit log",
+            place=str(audit.path()),
+            fix="list runs: gpustate history",
         )
     rows = [_row(one) for one in entries]
     if output == "json":
@@ -94,7 +96,7 @@ def _run(page: Page, row: Mapping[str, Any], *, whole: bool, resumable: bool) ->
     limit = f" -l {about['limit']}" if about.get("limit") else ""
     page.add(
         (str(row["run"]), "bold"),
-        f"  {about.get('person', '')}  {about.get('verb')} {about.get('source')}",
+        f"  {about.get('person', '')}  {' '.join(filter(None, (about.get('verb'), about.get('source'))))}",
         f" -i {about.get('inventory', '')}{limit}",
     )
     if about.get("reason"):

@@ -56,11 +56,11 @@ def _on_all(options: dict[str, Any], script: str) -> None:
     default="8h",
     show_default=True,
     metavar="TIME",
-    help="How long: 30m, 8h, 7d.",
+    help="Duration: 30m, 8h, 7d.",
 )
 @click.option("--force", is_flag=True, help="Take over a lock that another person holds.")
 def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
-    """Lock nodes: until the lock expires or is released, apply and remove are refused there (exit 8)."""
+    """Lock nodes: runs that would change them are refused (exit 8) until the lock expires or is released."""
     from gpustate.engine.fleet import controller, new_run_id
     from gpustate.engine.ledger import lock_script
 

@@ -90,7 +90,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "upgrade",
         "Upgrade the driver in waves; a wave in which a node fails is rolled back.",
     ),
-    "rollback": ("rollback", "rollback", "Take nodes back to before a run."),
+    "rollback": ("rollback", "rollback", "Roll nodes back to their state before a run."),
     "remove": ("remove", "remove", "Remove everything a policy installed."),
     "lock": (
         "lock",
@@ -104,9 +104,9 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "group",
         "Build an offline bundle for air-gapped nodes.",
     ),
-    "pause": ("pause", "pause", "Pause a running rollout: no further node begins."),
+    "pause": ("pause", "pause", "Pause a running rollout: no further node is started."),
     "resume": ("resume", "resume", "Lift a pause, or resume an interrupted run."),
-    "abort": ("pause", "abort", "End a running rollout after the nodes under way."),
+    "abort": ("pause", "abort", "End a running rollout after the nodes in progress."),
     "history": (
         "history",
         "history",

@@ -44,7 +44,7 @@ _facts = common.options(
 )
 
 
-@click.group()
+@click.group(cls=common.Verbs)
 def group() -> None:
     """Query the compatibility matrix: versions, GPUs, kernels and settings, with the source of each rule.
 

@@ -26,7 +26,7 @@ _COUNTED = re.compile(
 )
 
 
-@click.group()
+@click.group(cls=common.Verbs)
 def group() -> None:
     """MIG: show profiles and layouts, plan layout changes.
 

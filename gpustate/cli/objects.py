@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import admission, common
 from gpustate.cli import show as pages
-from gpustate.cli.render import built, namespace_option, settings_of
-from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
-from gpustate.manifests.kinds import NODE
-from gpustate.plan.render import Page
+from gpustate.cli.render import namespace_option, pinned, settings_of
+from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
+from gpustate.manifests.kinds import NODE, title
+from gpustate.manifests.settings import ClusterObjects
+from gpustate.plan.objects import pending, refused
+from gpustate.plan.render import objects_page
 from gpustate.reconcile.applying import Applied, Applier
-from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending, refused
+from gpustate.reconcile.document import cluster_data, exit_codes
 from gpustate.reconcile.owners import OF_OPERATOR, find_operator
-from gpustate.reconcile.planning import Change, Target, plan
+from gpustate.reconcile.planning import Action, Change, Target, plan
+from gpustate.reconcile.saved import stale
 
 if TYPE_CHECKING:
     from gpustate.cluster.kubeconfig import Kubeconfig
@@ -38,7 +43,7 @@ def object_options(function: common.F) -> common.F:
             click.option(
                 "--cluster-objects",
                 is_flag=True,
-                help="Include the policy's Kubernetes objects in the clusters of the nodes.",
+                help="Include the policy's Kubernetes objects (device plugin, RuntimeClass and others) in the nodes' clusters.",
             ),
             namespace_option,
             click.option(
@@ -55,11 +60,11 @@ def object_options(function: common.F) -> common.F:
 
 rollout_option = click.option(
     "--rollout-timeout",
-    type=click.IntRange(min=1),
+    type=common.Seconds(min=1),
     default=_ROLLOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="With --cluster-objects: time within which the DaemonSets' pods are available.",
+    help="With --cluster-objects: timeout for the DaemonSets' pods to become available.",
 )
 
 
@@ -68,22 +73,116 @@ class Clusters:
     """The clusters of an inventory, and what should be in them.
 
     Args:
-        policy: with settings of objects.
-        items: the objects; none if they are to be absent.
-        namespace: of the objects.
+        policy: with settings of objects, images included.
         kubeconfigs: by node, its cluster's.
         options: of the verb.
         absent: remove all objects.
-        make: the objects for the systems of a cluster's Nodes, where the policy does not name them.
+        force: take over fields of other managers.
+        saved: the plan that is applied; ``None``: the policy is.
+        resumed: the plan was applied in part.
+        systems: of Nodes with GPUs, where the policy does not name them; filled while planning.
     """
 
     policy: Policy
-    items: list[dict[str, Any]]
-    namespace: str
     kubeconfigs: Mapping[str, Kubeconfig]
     options: Mapping[str, Any]
     absent: bool
-    make: Callable[[Sequence[System]], list[dict[str, Any]]] | None = None
+    force: bool
+    saved: Mapping[str, Any] | None = None
+    resumed: bool = False
+    systems: list[System] = field(default_factory=list["System"])
+
+    @property
+    def settings(self) -> ClusterObjects:
+        """The settings of the objects."""
+        return self.policy.cluster or ClusterObjects()
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the objects."""
+        return self.settings.namespace
+
+    def document(self, document: Mapping[str, Any], nodes: Sequence[NodeResult]) -> dict[str, Any]:
+        """The plan of nodes together with that of their clusters."""
+        from gpustate.plan.document import with_clusters
+
+        planned = self.plan(nodes)
+        settings = self.settings
+        if settings.needs_systems and self.systems:
+            settings = replace(settings, systems=tuple(self.systems))
+        return with_clusters(document, settings, planned, absent=self.absent, force=self.force)
+
+    def check(self) -> None:
+        """Refuse a saved plan if a cluster has changed since it was made; nothing is changed.
+
+        Raises:
+            RefusedError: another change would be made of an object, or the cluster is another one.
+            ClusterError: a request failed.
+        """
+        if self.saved is None:
+            return
+        for kubeconfig in self._distinct():
+            with connected(kubeconfig) as objects:
+                saved = self._saved_of(objects.server, kubeconfig)
+                changes = plan(objects, self._target(objects, kubeconfig, ()))
+                now = cluster_data(objects.server, self.namespace, changes)
+                found = stale(saved, now, lenient=self.resumed, nodes=self.absent)
+            if found:
+                title, words = next(iter(found.items()))
+                more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+                raise RefusedError(
+                    f"the cluster has changed since the plan was made: {title} ({words}){more}",
+                    place=objects.server,
+                    fix=self._again(),
+                )
+
+    def _saved_of(self, server: str, kubeconfig: Kubeconfig) -> Mapping[str, Any]:
+        """The cluster in the saved plan.
+
+        Raises:
+            RefusedError: the plan has no objects of it.
+        """
+        rows = (self.saved or {})["clusters"]
+        found = next((one for one in rows if one["server"] == server), None)
+        if found is None:
+            servers = ", ".join(one["server"] for one in rows)
+            raise RefusedError(
+                f"the plan is for the cluster {servers}, and {kubeconfig} is of {server}",
+                fix="use the inventory and kubeconfig that the plan was made with",
+            )
+        if found.get("failures"):
+            raise RefusedError(
+                f"the plan has no objects of this cluster: {found['failures'][0]}",
+                place=server,
+                fix=self._again(),
+            )
+        cluster: Mapping[str, Any] = found
+        return cluster
+
+    def _again(self) -> str:
+        """The command for a new plan."""
+        words = ((self.saved or {}).get("context") or {}).get("retry") or ("gpustate plan POLICY",)
+        return f"make a new plan: {shlex.join(words)} --out FILE"
+
+    def _as_saved(
+        self, objects: Objects, kubeconfig: Kubeconfig, changes: list[Change]
+    ) -> list[Change]:
+        """The changes, refused where the saved plan has another one."""
+        if self.saved is None:
+            return changes
+        saved = self._saved_of(objects.server, kubeconfig)
+        now = cluster_data(objects.server, self.namespace, changes)
+        found = stale(saved, now, lenient=True)
+        return [
+            one
+            if title(one.item) not in found
+            else dataclasses.replace(
+                one,
+                action=Action.REFUSED,
+                reason=f"it has changed since the plan was made: {found[title(one.item)]}",
+            )
+            for one in changes
+        ]
 
     def plan(self, nodes: Sequence[NodeResult]) -> list[dict[str, Any]]:
         """Compare every cluster; nothing is changed."""
@@ -115,9 +214,10 @@ class Clusters:
                         lambda text: click.echo(f"cluster: {text}", err=True),
                         stop,
                     )
-                    done = applier.apply(plan(objects, target))
+                    changes = plan(objects, target)
+                    done = applier.apply(self._as_saved(objects, kubeconfig, changes))
                     self._admit(done, kubeconfig, nodes, stop)
-                except ClusterError as error:
+                except (ClusterError, RefusedError) as error:
                     done = Applied(failures=[str(error)])
                 done.notes += operator_notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
@@ -186,19 +286,27 @@ class Clusters:
     def _target(
         self, objects: Objects, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]
     ) -> Target:
+        from gpustate.manifests.build import build
         from gpustate.reconcile.nodes import labels_of, members, systems_of
 
         labels: dict[str, dict[str, str]] = {}
-        items = self.items
+        settings = self.settings
         if not self.absent and self.policy.cluster is not None:
             here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
-            live = objects.list(NODE, "") if here or self.make is not None else []
+            live = objects.list(NODE, "") if here or settings.needs_systems else []
             found = members(live, here)
             labels = labels_of(found, self.policy)
-            if self.make is not None:
-                items = self.make(systems_of(live, found))
-        force = bool(self.options.get("force_conflicts"))
-        return Target(items, self.namespace, labels, self.absent, force)
+            if settings.needs_systems:
+                systems = systems_of(live, found)
+                self.systems.extend(one for one in systems if one not in self.systems)
+                settings = replace(settings, systems=tuple(systems))
+        if self.saved is not None:
+            planned = {
+                one["object"] for one in self._saved_of(objects.server, kubeconfig)["objects"]
+            }
+            labels = {name: said for name, said in labels.items() if f"node/{name}" in planned}
+        items = [] if self.absent else build(settings, {})
+        return Target(items, self.namespace, labels, self.absent, self.force)
 
 
 def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
@@ -232,37 +340,84 @@ def clusters(
             word = f"--{given[0].replace('_', '-')}"
             raise UsageError(f"{word} is only for objects", fix="add --cluster-objects")
         return None
+    settings = admission.with_taint(settings_of(policy, source, options.get("namespace")), options)
+    made = policy.with_cluster(pinned(policy, settings, options))
+    force = bool(options.get("force_conflicts"))
+    found = Clusters(made, _kubeconfigs(inventory, options), options, absent, force)
+    found.read_kubeconfigs()
+    return found
+
+
+def check_saved(source: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that would change a saved plan.
+
+    Raises:
+        UsageError: one is given.
+    """
+    own = ("cluster_objects", "namespace", "force_conflicts", "startup_taint")
+    for word in (f"--{name.replace('_', '-')}" for name in own if options.get(name)):
+        raise UsageError(
+            f"{source} is a saved plan, and {word} is only for new plans", fix=f"omit {word}"
+        )
+
+
+def clusters_of_plan(
+    document: Mapping[str, Any],
+    read_policy: Callable[[str], Policy],
+    source: str,
+    inventory: Inventory,
+    options: Mapping[str, Any],
+    *,
+    resumed: bool,
+) -> Clusters | None:
+    """The clusters of a saved plan; ``None`` if it is only for nodes.
+
+    Args:
+        document: the plan.
+        read_policy: reads the policy's file, for its secrets.
+        source: the plan's file.
+        inventory: the plan's nodes.
+        options: of the verb.
+        resumed: the plan was applied in part.
+
+    Raises:
+        UsageError: no node has a kubeconfig.
+        RefusedError: a cluster has changed since.
+    """
+    from gpustate.api import saved
+
+    if "clusters" not in document:
+        return None
+    policy = saved.policy_of(document, read_policy, source)
+    how = document["objects"]
+    found = Clusters(
+        policy,
+        _kubeconfigs(inventory, options),
+        options,
+        how["absent"],
+        how["force"],
+        saved=document,
+        resumed=resumed,
+    )
+    found.check()
+    return found
+
+
+def _kubeconfigs(inventory: Inventory, options: Mapping[str, Any]) -> dict[str, Kubeconfig]:
+    """The kubeconfig of each node's cluster.
+
+    Raises:
+        UsageError: no node has one.
+    """
     from gpustate.cluster.kubeconfig import kubeconfig_of
 
-    if options.get("out"):
-        raise UsageError(
-            "a saved plan is only for nodes", fix="omit --cluster-objects, or omit --out"
-        )
-    settings = admission.with_taint(settings_of(policy, source, options.get("namespace")), options)
-    kubeconfigs = {
-        node.name: kubeconfig_of(node, options.get("kubeconfig") or "") for node in inventory
-    }
-    if not any(kubeconfigs.values()):
+    option = options.get("kubeconfig") or ""
+    found = {node.name: kubeconfig_of(node, option) for node in inventory}
+    if not any(found.values()):
         raise UsageError(
             "no node has a kubeconfig",
             fix="pass --kubeconfig FILE, or set the inventory variable gpustate_kubeconfig",
         )
-    by_nodes = settings.needs_systems and not absent
-
-    def make(systems: Sequence[System]) -> list[dict[str, Any]]:
-        return built(policy, replace(settings, systems=tuple(systems)), options)
-
-    items = [] if absent or by_nodes else built(policy, settings, options)
-    found = Clusters(
-        policy,
-        items,
-        settings.namespace,
-        kubeconfigs,
-        options,
-        absent,
-        make if by_nodes else None,
-    )
-    found.read_kubeconfigs()
     return found
 
 
@@ -280,11 +435,7 @@ def connected(kubeconfig: Kubeconfig) -> Iterator[Objects]:
 
 def show(document: Mapping[str, Any], *, whole: bool = False) -> None:
     """Print the clusters of a document."""
-    page = Page()
-    for data in document.get("clusters", ()):
-        for pieces in lines(data, whole=whole):
-            page.add(*pieces)
-    pages.show(page)
+    pages.show(objects_page(document, whole=whole))
 
 
 def changes(document: Mapping[str, Any]) -> int:

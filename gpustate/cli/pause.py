@@ -41,7 +41,7 @@ def _options(function: common.F) -> common.F:
 @click.command()
 @_options
 def pause(run: str | None, inventory: str | None, kubeconfig: str | None) -> None:
-    """Pause RUN: no further node begins, those under way finish. Lift it with gpustate resume.
+    """Pause RUN: no further node is started, those in progress finish. Lift the pause with gpustate resume.
 
     RUN is found on this machine, or by the Lease of its cluster from any machine. Without RUN, the one that is running.
     """
@@ -51,7 +51,9 @@ def pause(run: str | None, inventory: str | None, kubeconfig: str | None) -> Non
 @click.command()
 @_options
 def abort(run: str | None, inventory: str | None, kubeconfig: str | None) -> None:
-    """Abort RUN: nodes under way finish and return to service, no further node begins (its exit code is 6).
+    """Abort RUN: no further node is started, those in progress finish and return to service; RUN exits with code 6.
+
+    Nodes that are being drained return to service unchanged. Changed nodes stay changed: see gpustate rollback.
 
     RUN is found on this machine, or by the Lease of its cluster from any machine. Without RUN, the one that is running.
     """
@@ -64,7 +66,11 @@ def _ask(action: str, run: str | None, inventory: str | None, kubeconfig: str | 
 
     def ask(found: Running) -> None:
         found.ask(Control(found.run, action, fleet.controller().name, clock.now()).text())
-        what = "no further node begins" if action == "pause" else "it ends after the running nodes"
+        what = (
+            "no further node is started"
+            if action == "pause"
+            else "it ends after the nodes in progress"
+        )
         if found.silent:
             what = f"its controller has not renewed the Lease since {found.silent}, and may be dead"
         click.echo(f"run {found.run} of {found.person}: {what}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +11,9 @@ from gpustate.cli import common, notes, objects, reports, rules, watching
 from gpustate.cli.context import context
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import EXIT_PENDING, UsageError
+
+if TYPE_CHECKING:
+    from gpustate import api
 
 
 @click.command()
@@ -100,9 +104,7 @@ def make_plan(
     policy = common.load_policy(source, options)
     inventory = common.load_inventory(options)
     notes.report_unknown_targets(inventory, policy, source)
-    clusters = objects.clusters(
-        policy, source, inventory, {**options, "out": out}, absent=ensure == "absent"
-    )
+    clusters = objects.clusters(policy, source, inventory, options, absent=ensure == "absent")
     made = context(verb, source, options)
     batches = common.serial(serial)
     count = len(inventory.nodes)
@@ -147,7 +149,7 @@ def make_plan(
         )
         document = result.document
         if clusters is not None:
-            document = {**document, "clusters": clusters.plan(result.nodes)}
+            document = clusters.document(document, result.nodes)
         if out is not None:
             common.write_out(common.as_json(document), out)
         if not shown:
@@ -155,15 +157,22 @@ def make_plan(
         reports.show_plan(document, output, diff=diff, whole=whole, reports=report_files, verb=verb)
         if output == "text":
             if out is not None:
-                click.echo(
-                    f"Saved to {out}; apply it with: gpustate apply {out} -i {options['inventory']}"
-                )
+                words = ["gpustate", "apply", out, "-i", options["inventory"]]
+                words += ["--kubeconfig", path] if (path := options.get("kubeconfig")) else []
+                click.echo(f"Saved to {out}; apply it with: {shlex.join(words)}")
             objects.show(document, whole=whole)
             if isinstance(result, api.DriftResult):
-                drifted = len(result.drifted)
-                click.echo(f"Drift: {drifted} of {len(result.nodes)} nodes differ from the policy.")
+                click.echo(_drift_sentence(result))
             click.echo(result.summary)
     return result, document
+
+
+def _drift_sentence(result: api.DriftResult) -> str:
+    """How many nodes differ; nodes that could not be compared are no nodes without drift."""
+    unknown = sum(not node.states and not node.drifted for node in result.nodes)
+    compared = len(result.nodes) - unknown
+    line = f"Drift: {len(result.drifted)} of {compared} nodes differ from the policy"
+    return f"{line}; {unknown} could not be compared." if unknown else f"{line}."
 
 
 def _show_saved(
@@ -176,13 +185,15 @@ def _show_saved(
         "--out": out,
         "--serial": options["serial"],
         "--remove": options["removal"],
-        "--cluster-objects": options["cluster_objects"],
     }
     if any(given.values()):
         name = next(name for name, value in given.items() if value)
         raise UsageError(
             f"{source} is a saved plan, and {name} is only for new plans", fix=f"omit {name}"
         )
+    objects.check_saved(source, options)
     reports.check(options["reports"], None)
     made = saved.read(source)
     reports.show_plan(made, output, diff=diff, whole=whole, reports=options["reports"])
+    if output == "text":
+        objects.show(made, whole=whole)

@@ -45,12 +45,13 @@ def render(policy: str, output: str, out: str | None, **options: Any) -> None:
     result in equal bytes.
     """
     from gpustate.gpu_operator.writing import dump
+    from gpustate.manifests.build import build
 
     if out is not None:
         common.check_out(out)
     loaded = common.load_policy(policy, options)
     settings = settings_of(loaded, policy, options.get("namespace"))
-    found = built(loaded, admission.with_taint(settings, options), options)
+    found = build(pinned(loaded, admission.with_taint(settings, options), options), {})
     if output == "json":
         common.write_out(common.as_json({"apiVersion": "v1", "kind": "List", "items": found}), out)
     else:
@@ -69,7 +70,7 @@ def settings_of(policy: Policy, source: str, namespace: str | None) -> ClusterOb
         raise UsageError(
             "the policy has no objects of a cluster",
             place=source,
-            fix="use a ClusterPolicy, Helm values, or cluster=ClusterObjects() in Python",
+            fix="add `cluster: {}` to it, cluster=ClusterObjects() in Python, or use a ClusterPolicy",
         )
     return replace(policy.cluster, namespace=namespace) if namespace else policy.cluster
 
@@ -91,16 +92,14 @@ def refuse_both(policy: Policy, settings: ClusterObjects) -> None:
             )
 
 
-def built(
-    policy: Policy, settings: ClusterObjects, options: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """The objects, with the images of the policy's release of the Operator."""
+def pinned(policy: Policy, settings: ClusterObjects, options: Mapping[str, Any]) -> ClusterObjects:
+    """The settings with all images, by default those of the policy's release of the Operator."""
     from gpustate.gpu_operator import history
     from gpustate.gpu_operator.objects import images
-    from gpustate.manifests.build import build
+    from gpustate.manifests.build import with_images
 
     refuse_both(policy, settings)
     release = policy.original.release if policy.original is not None else ""
     if not release and options.get("release"):
         release = history.release(options["release"])
-    return build(settings, images(release))
+    return with_images(settings, images(release))

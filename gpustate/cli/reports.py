@@ -35,7 +35,7 @@ report_options = common.options(
     click.option(
         "--serial",
         metavar="SIZES",
-        help="Estimate the time for batches like those of apply --serial: 1,10%,50%.",
+        help="Estimate the duration with these waves, as for apply --serial: 1,10%,50%.",
     ),
 )
 
@@ -110,7 +110,8 @@ def text(made: Mapping[str, Any], kind: str, *, diff: bool, whole: bool) -> str:
         render.fleet_page(made),
         render.troubles_page(made, diff=diff, whole=whole),
     )
-    return "".join(page.plain() for page in pages) + render.plan_sentence(made) + "\n"
+    plain = "".join(page.plain() for page in pages) + render.plan_sentence(made) + "\n"
+    return plain + render.objects_page(made, whole=whole).plain()
 
 
 def write_result(
@@ -157,7 +158,11 @@ def _result_text(
         return markdown_result.report(document, about, diff=diff)
     from gpustate.plan import render
 
-    pages = (render.nodes_page(document, diff=diff), render.troubles_page(document, diff=diff))
+    pages = (
+        render.nodes_page(document, diff=diff),
+        render.troubles_page(document, diff=diff),
+        render.objects_page(document),
+    )
     return "".join(page.plain() for page in pages) + f"{document['summary']}\n"
 
 

@@ -61,8 +61,7 @@ def resolve(
 
 
 def _only(name: str, options: dict[str, Any]) -> Inventory:
-    options["limit"] = name if not options.get("limit") else f"{options['limit']}:&{name}"
-    loaded = common.load_inventory(options, reach=False)
+    loaded = common.load_named(name, options, reach=False)
     if len(loaded.nodes) != 1:
         raise UsageError(f"{name!r} matches {len(loaded.nodes)} nodes", fix="name one node")
     return loaded

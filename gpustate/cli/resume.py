@@ -77,7 +77,7 @@ def resume(
 
 def _lift(found: Running) -> None:
     found.ask("")
-    click.echo(f"run {found.run} of {found.person} goes on; it was {found.control}")
+    click.echo(f"run {found.run} of {found.person} continues; it was {found.control}")
 
 
 def at_work(pid: int, since: str) -> bool:

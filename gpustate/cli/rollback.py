@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpustate.core.inventory import Inventory
+    from gpustate.engine.before import RunBefore
 
 
 @click.command()
@@ -24,19 +25,20 @@ if TYPE_CHECKING:
 @common.inventory_options
 @apply_options
 @click.option("--list", "listed", is_flag=True, help="List the runs that changed nodes and exit.")
+@click.option("--dry-run", is_flag=True, help="Only show pending changes.")
 @scheduler_options
 @watching.watch_options
 def rollback(run: str, listed: bool, **options: Any) -> None:
-    """Take nodes back to before RUN, and everything that followed it on them; without RUN, before each node's last run.
+    """Roll nodes back to their state before RUN, later runs included; without RUN, before each node's last change.
 
-    Packages, module parameters, files, services and the MIG layout become what they were. The plan is shown first,
-    with its disruption. A second rollback changes nothing; name the rollback's own run to undo it.
+    Restores packages, module parameters, files, services and the MIG layout. The plan is shown first, with its
+    disruption. A second rollback changes nothing; name the rollback's own run to undo it.
     """
     if listed:
         _show(common.load_inventory(options), options)
         return
-    if not options["yes"] and not sys.stdin.isatty():
-        raise UsageError("stdin is not a terminal", fix="review with --list, then pass --yes")
+    if not (options["dry_run"] or options["yes"] or sys.stdin.isatty()):
+        raise UsageError("stdin is not a terminal", fix="review with --dry-run, then pass --yes")
     roll_back(run, options)
 
 
@@ -65,6 +67,19 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
             context=context("rollback", run, options),
         )
     pace = planned.document["policy"].get("pace", ())
+    if options.get("dry_run"):
+        reports.show_plan(
+            planned.document,
+            options["output"],
+            diff=options["diff"],
+            whole=False,
+            reports=options.get("reports") or (),
+            verb="rollback",
+        )
+        if not quiet:
+            click.echo(planned.summary)
+        common.finish(planned.exit_code)
+        return
     if not options["yes"]:
         reports.show_plan(
             planned.document, "text", diff=options["diff"], whole=False, verb="rollback"
@@ -103,16 +118,18 @@ def _show(inventory: Inventory, options: Mapping[str, Any]) -> None:
 
     runs = rollbacks.runs_of(inventory, options["forks"])
     nodes: dict[str, list[str]] = {}
-    lines: dict[str, str] = {}
+    found: dict[str, RunBefore] = {}
+    changed: dict[str, dict[str, None]] = {}
     for name, records in runs.items():
         for one in records:
             nodes.setdefault(one.run, []).append(name)
-            changed = [state for state, row in one.states.items() if not row.settled]
-            what = f"rollback of {one.undoes}" if one.undoes else f"changed {', '.join(changed)}"
-            why = f"  reason: {one.reason}" if one.reason else ""
-            lines.setdefault(one.run, f"{one.person}  {what}{why}")
-    for run in sorted(nodes, reverse=True):
-        click.echo(printable(f"{run}  {names_line(nodes[run])}  {lines[run]}"))
+            found[one.run] = one
+            states = (state for state, row in one.states.items() if not row.settled)
+            changed.setdefault(one.run, {}).update(dict.fromkeys(states))
+    for run, one in sorted(found.items(), reverse=True):
+        what = f"rollback of {one.undoes}" if one.undoes else f"changed {', '.join(changed[run])}"
+        why = f"  reason: {one.reason}" if one.reason else ""
+        click.echo(printable(f"{run}  {names_line(nodes[run])}  {one.person}  {what}{why}"))
     missing = [node.name for node in inventory.nodes if node.name not in runs]
     if missing:
         click.echo(f"unreachable: {names_line(missing)}", err=True)

@@ -18,36 +18,36 @@ scheduler_options = common.options(
     click.option(
         "--kubeconfig",
         metavar="FILE",
-        help="Cordon, drain and uncordon nodes with a kubelet by this file's current context [default: the variable gpustate_kubeconfig].",
+        help="Cluster whose Nodes are cordoned, drained and uncordoned: the current context of this kubeconfig, or 'in-cluster' [default: the inventory variable gpustate_kubeconfig].",
     ),
     click.option(
         "--ignore-scheduler",
         is_flag=True,
-        help="Change nodes without draining them, whatever runs there.",
+        help="Change nodes without cordoning or draining them, whatever runs there.",
     ),
     click.option(
         "--max-unavailable",
         metavar="N|N%",
         default="",
         callback=common.not_empty,
-        help="Nodes of a cluster that may be out of service at a time, whoever took them out [default: no limit].",
+        help="Nodes of a cluster that may be out of service at a time, including those that are cordoned, drained or not ready for other reasons [default: no limit; for upgrade the policy's, else 25%].",
     ),
     click.option(
         "--slurm-hold",
         type=click.Choice(("drain", "reservation")),
-        help="Keep new jobs off a node of Slurm by State=DRAIN, or by a reservation [default: the variable gpustate_slurm_hold, else drain].",
+        help="Keep new jobs off a Slurm node by State=DRAIN, or by a reservation [default: the inventory variable gpustate_slurm_hold, else drain].",
     ),
     click.option(
         "--drain-timeout",
-        type=click.IntRange(min=0),
+        type=common.Seconds(min=0),
         metavar="SECONDS",
-        help="Give up evicting pods after this time, requeue jobs of Slurm; 0 waits forever [default: the policy's, else 300 for pods, 0 for jobs].",
+        help="Timeout of a drain: pods that are left keep the node from being changed, Slurm jobs that are left are requeued; 0: no timeout [default: the policy's, else 300 for pods, 0 for jobs].",
     ),
     click.option(
         "--grace-period",
-        type=click.IntRange(min=0),
+        type=common.Seconds(min=0),
         metavar="SECONDS",
-        help="Time a pod has to terminate [default: the policy's, else its own].",
+        help="Time that an evicted pod has to terminate [default: the policy's, else the pod's own].",
     ),
     click.option(
         "--delete-emptydir-data/--keep-emptydir-data",
@@ -57,7 +57,7 @@ scheduler_options = common.options(
     click.option(
         "--drain-force/--no-drain-force",
         default=None,
-        help="Also evict pods that no controller would create again [default: the policy's, else no].",
+        help="Also evict pods without a controller, which are not recreated [default: the policy's, else no].",
     ),
     click.option(
         "--pod-selector",
@@ -71,9 +71,9 @@ scheduler_options = common.options(
     ),
     click.option(
         "--wait-timeout",
-        type=click.IntRange(min=0),
+        type=common.Seconds(min=0),
         metavar="SECONDS",
-        help="Evict pods of --wait-selector after this time; 0 waits forever [default: the policy's, else 0].",
+        help="Evict pods of --wait-selector after this time; 0: no timeout [default: the policy's, else 0].",
     ),
 )
 

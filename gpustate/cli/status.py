@@ -1,7 +1,8 @@
-"""``gpustate status``: rollouts under way, and which nodes are out of service, since when, why, and what is next."""
+"""``gpustate status``: rollouts in progress, and which nodes are out of service, since when, why, and what is next."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,6 +51,11 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
             )
     finally:
         access.close()
+    live = {one.run for one in rollouts if not one.silent}
+    found = [
+        replace(one, running=one.member.hold is not None and one.member.hold.run in live)
+        for one in found
+    ]
     shown = [one for one in found if whole or not one.in_service]
     if output == "json":
         common.write_out(
@@ -78,6 +84,8 @@ def _row(one: Status) -> dict[str, Any]:
         "schedulable": member.schedulable,
         "foreign": list(member.foreign),
     }
+    if member.why:
+        row["why"] = member.why
     if hold is not None:
         row["hold"] = {
             "run": hold.run,
@@ -99,12 +107,13 @@ def _page(shown: Sequence[Status]) -> None:
     for one in shown:
         member, hold = one.member, one.member.hold
         words = [] if member.ready else ["not ready"]
-        words += [] if member.schedulable or hold or member.foreign else ["unschedulable"]
+        known = member.schedulable or hold or member.foreign or member.why
+        words += [] if known else ["unschedulable"]
         state = hold.phase if hold else "in service" if one.in_service else "out of service"
         page.add((member.name, "bold"), f"  {state}", (f"  {one.scheduler}", "dim"))
         if hold is not None:
             page.add(f"    since {hold.since} by {hold.person}, run {hold.run}: {hold.text}")
-        for line in (*words, *member.foreign):
+        for line in (*words, *member.foreign, *([member.why] if member.why else [])):
             page.add(f"    {line}")
         if one.next:
             page.add(f"    next: {one.next}")
@@ -112,7 +121,7 @@ def _page(shown: Sequence[Status]) -> None:
 
 
 def _rollout(one: Running) -> dict[str, Any]:
-    """A rollout under way; one that has published nothing yet has no nodes."""
+    """A rollout in progress; one that has published nothing yet has no nodes."""
     from gpustate.rollout.running import NEXT
 
     progress = one.progress or {}
@@ -122,7 +131,7 @@ def _rollout(one: Running) -> dict[str, Any]:
         row["state"] = "silent"
         row["why"] = (
             f"its controller has not renewed the Lease since {one.silent}; if it is dead, "
-            f"gpustate resume {one.run} there, or gpustate apply again here, goes on"
+            f"gpustate resume {one.run} there, or gpustate apply again here, continues it"
         )
     elif one.control or progress.get("why"):
         row["why"] = one.control or str(progress["why"])
@@ -153,7 +162,8 @@ def _rollouts_page(rows: Sequence[dict[str, Any]], *, whole: bool) -> None:
         )
         page.add(f"    of {row['person']}" + (f": {row['why']}" if row.get("why") else ""))
         counts = Counter(node["phase"] for node in row["nodes"])
-        page.add("    " + " ".join(f"{phase}={counts[phase]}" for phase in PHASES if counts[phase]))
+        shares = (f"{phase}={counts[phase]}" for phase in PHASES if counts[phase])
+        page.add("    " + (" ".join(shares) or "it has not published its progress yet"))
         for node in row["nodes"]:
             if node["phase"] in ("queued", "released") and not whole:
                 continue

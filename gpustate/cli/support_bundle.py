@@ -32,7 +32,12 @@ _FAILURES = {124: "its command timed out", 127: "its program is not installed"}
 @click.command("support-bundle")
 @click.argument("file", metavar="FILE.tar.gz", type=click.Path(dir_okay=False))
 @common.inventory_options
-@click.option("--run", "run", metavar="RUN", help="The run it is about [default: the newest one].")
+@click.option(
+    "--run",
+    "run",
+    metavar="RUN",
+    help="Run whose record, journals and logs are collected [default: the newest run].",
+)
 @click.option(
     "--lines",
     type=click.IntRange(1, 100000),
@@ -143,6 +148,11 @@ def _add_run(archive: Archive, record: Mapping[str, Any], inventory: Inventory) 
         both = [dict(data) for one in entries for data in (one.start, one.end) if data]
         archive.add_data("run/audit.json", both)
     source = str(record["source"])
+    if record["verb"] == "rollback":
+        archive.miss(
+            "policy.json", "a rollback has no policy of its own; see journals of the nodes"
+        )
+        return
     try:
         if policies.kind(source) == "plan":
             document = saved.read(source)

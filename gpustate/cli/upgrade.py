@@ -37,7 +37,7 @@ _AHEAD = "will be refused: "
     "--rollback-on-failure/--no-rollback-on-failure",
     default=True,
     show_default=True,
-    help="Take a node whose change failed, and the changed nodes of its wave, back to before the run (exit 7).",
+    help="Roll back a node whose change failed and, if that stops the run, the other nodes of its wave (exit 7).",
 )
 @scheduler_options
 @watching.watch_options

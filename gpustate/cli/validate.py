@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="Timeout for each of those tests.",
+    help="Timeout for each test of --tests.",
 )
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Also run a pod with a GPU on nodes with a kubelet, and write the condition GPUHealthy of their Nodes; its current context [default: the variable gpustate_kubeconfig].",
+    help="Also run a pod with a GPU on each Node, and write its condition GPUHealthy, in this kubeconfig's current context [default: the variable gpustate_kubeconfig].",
 )
 @admission.startup_taint_option
 @click.option(
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="Timeout for such a pod.",
+    help="Timeout for the pod on a Node.",
 )
 @watching.watch_options
 def validate(
@@ -79,7 +79,7 @@ def validate(
 ) -> None:
     """Validate nodes end to end with POLICY's validator; exit 3 if a check fails.
 
-    Always runs again, also where an earlier result is still valid: a CUDA kernel on every GPU. With access
+    Every check runs again, even if the last result is still valid, including a CUDA kernel on every GPU. With access
     to a cluster, the result is the condition GPUHealthy of the Node, and a start-up taint is lifted from a
     validated one. Nothing else is changed.
     """

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--max-failures",
-    type=click.IntRange(min=0),
+    type=common.WholeNumber(min=0),
     default=0,
     metavar="N",
-    help="Begin no further node of a round once N have failed [default: the wave of the first is the last].",
+    help="Start no further node of a round once N have failed [default: finish the wave of the first failure, then stop].",
 )
 @common.options(*rollout_options)
 @scheduler_options
@@ -70,9 +70,9 @@ if TYPE_CHECKING:
 def watch(policy: str, printed: str | None, image: str, **options: Any) -> None:
     """Watch the clusters of the nodes, and apply POLICY to nodes that need it.
 
-    A node needs it when it has joined, was rebooted, or has another label nvidia.com/mig.config or
-    nvidia.com/device-plugin.config. One watcher works in a cluster at a time; another one waits. SIGTERM
-    ends it after the nodes under way.
+    A node needs it after it has joined or rebooted, or when its label nvidia.com/mig.config or
+    nvidia.com/device-plugin.config changes. One watcher works in a cluster at a time; another one waits. SIGTERM
+    ends it after the nodes in progress.
     """
     if printed is not None:
         common.write_out(watch_service.text_of(printed, policy, image, options))

@@ -41,7 +41,7 @@ events_option = click.option(
     "--events",
     metavar="FILE|-",
     callback=_open,
-    help="Append what happens to FILE as it happens, one JSON object a line; '-' is standard output, and all other output goes to standard error.",
+    help="Append events to FILE as they happen, one JSON object per line; '-': standard output, and all other output goes to standard error.",
 )
 
 webhook_option = click.option(

@@ -14,6 +14,7 @@ Sources:
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -68,6 +69,8 @@ _TLS = {
     "self-signed": _AUTHORITY,
     "signature failure": _AUTHORITY,
 }
+_REACH = "check the address in the kubeconfig, and that this machine reaches it"
+_ERRNO = re.compile(r"^\[Errno -?[0-9]+\] ")
 _LOGIN = "its user's token or certificate is expired or of another cluster: get a new kubeconfig"
 #: A kubeconfig with embedded certificates is some ten KiB.
 _MAX_BYTES = 4 << 20
@@ -213,8 +216,8 @@ class Api:
             raise _Away(refused, _RETRY_S) if status in _AWAY else refused from None
         except (httpx2.HTTPError, OSError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
-            words = f"API server {self.server} is unreachable: {reason}"
-            fix = next((fix for part, fix in _TLS.items() if part in reason), None)
+            words = f"API server {self.server} is unreachable: {_ERRNO.sub('', reason)}"
+            fix = next((fix for part, fix in _TLS.items() if part in reason), _REACH)
             raise _Away(ClusterError(words, fix=fix), _RETRY_S) from None
         except (ConfigError, ValueError) as error:
             raise ClusterError(f"{self.server}: {action}: {error}") from None
@@ -550,7 +553,7 @@ def connect(path: str, context: str = "") -> Api:
     Raises:
         UsageError: the file cannot be read, or is not a kubeconfig; gpustate does not run in a pod.
     """
-    fix = "set --kubeconfig FILE or the inventory variable gpustate_kubeconfig"
+    fix = "name a kubeconfig with --kubeconfig FILE, the inventory variable gpustate_kubeconfig, or -i kubernetes:FILE"
     timeout = httpx2.Timeout(TIMEOUT_S)
     login: ProgramLogin | None = None
     proxy: str | None = None

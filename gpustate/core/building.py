@@ -121,7 +121,7 @@ def explain(
         elif item["type"] == "missing":
             parts.append(f"{path or 'it'}: is not given, and has no default")
         elif said is not None:
-            was = _as_written(item["loc"], item["input"], values or {})
+            was = as_written(item["loc"], item["input"], values or {})
             key = (path or "it", f"{given(was)}{_quoted(item['type'], item['input'])}")
             choices.setdefault(key, []).append(printable(said[:300]))
         else:
@@ -137,7 +137,7 @@ def explain(
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
 
 
-def _as_written(place: tuple[str | int, ...], value: object, values: Mapping[str, Any]) -> object:
+def as_written(place: tuple[str | int, ...], value: object, values: Mapping[str, Any]) -> object:
     """The value that was given at a place; the library's, where that is another."""
     found: Any = values
     for step in _without_kind(place):

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.core.building import build, every_parameter, explain, parameters
+from gpustate.core.cluster_part import cluster_part
 from gpustate.core.drain import DrainPolicy, drain_policy
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.layering import ALLOW, SECTIONS, groups_of, layers_of, place_for_node
@@ -96,7 +97,7 @@ class Policy:
         last: paths of values that no narrower layer replaces; the command line's.
         pace: what a batch of nodes must not exceed, numbers and percentages, where nobody says otherwise.
         drain: how workloads leave, or plain data for it; ``None``: by the defaults.
-        cluster: settings of the objects of the nodes' cluster.
+        cluster: settings of the objects of the nodes' cluster, or plain data for them; ``None``: there are none.
 
     Raises:
         PolicyError: one name twice, or parameters for a group or node that cannot be.
@@ -114,7 +115,7 @@ class Policy:
         last: Iterable[Path] = (),
         pace: Iterable[str] = (),
         drain: DrainPolicy | Mapping[str, Any] | None = None,
-        cluster: ClusterObjects | None = None,
+        cluster: ClusterObjects | Mapping[str, Any] | None = None,
     ) -> None:
         seen: set[str] = set()
         for state in states:
@@ -138,7 +139,7 @@ class Policy:
         self.last = _paths(last)
         self.pace = _sizes(pace)
         self.drain = drain_policy(drain, self.places)
-        self.cluster = cluster
+        self.cluster = cluster_part(cluster, self.places)
         #: What a file said at those paths, with its place; for those who ask why.
         self.replaced: dict[Path, tuple[Any, str]] = {}
         #: What it was read from, where that is a file of another program.
@@ -182,6 +183,12 @@ class Policy:
         made.replaced.update(self.replaced)
         made.original = self.original
         made.locked = self.locked
+        return made
+
+    def with_cluster(self, settings: ClusterObjects) -> Policy:
+        """The same policy with other settings of the cluster's objects."""
+        made = self.but(*self.states)
+        made.cluster = settings
         return made
 
     def with_locks(

@@ -155,7 +155,8 @@ def after(states: tuple[AnyState, ...], since: int, users: tuple[str, ...]) -> t
         "__doc__": PackageLeftoversRemoved.__doc__,
         "__module__": __name__,
         "known_after": names,
-        "after": tuple(state.name for state in states),
+        # The graph puts validating states last, after this one too.
+        "after": tuple(state.name for state in states if not state.validating),
     }
     kind = type(PackageLeftoversRemoved.__name__, (PackageLeftoversRemoved,), dict(attributes))
     return (build(kind, {"since": since, "users": users}),)

@@ -49,22 +49,23 @@ def roll_back(
     why = because or result.reason
     try:
         records = _records(resolved, session(resolved.node))
+        if before.target(records, options.run) == "":
+            return
+        way = before.way_back(
+            records,
+            options.run,
+            {state.name: type(state) for state in states},
+            {state.name: parameters(state) for state in states},
+        )
+        ordered = order(way.states)
     except GpustateError as error:
         _failed(result, why, str(error))
         return
-    if before.target(records, options.run) == "":
-        return
-    way = before.way_back(
-        records,
-        options.run,
-        {state.name: type(state) for state in states},
-        {state.name: parameters(state) for state in states},
-    )
     listen(Event(result.name, "note", f"rolling back: {why}"))
     back = Walk(
         session(resolved.node),
         replace(resolved, states=way.states, notes=()),
-        order(way.states),
+        ordered,
         replace(
             options,
             run=f"{options.run}{SUFFIX}",

@@ -68,6 +68,8 @@ class Options:
         max_disruption: plans that may exceed it are refused.
         planned: for a saved plan, the observations it was made from, by node.
         announced: for a saved plan, the most disruption of each state, by node.
+        planned_now: the plan was made by the same command: what the program of an earlier run has changed since
+            is no reason to refuse it.
         plan_id: id of the saved plan, for the lock.
         ticket: the user's reason, for the lock and the node's record of the run.
         timings: also query how long steps took before, for an estimate.
@@ -89,6 +91,7 @@ class Options:
     max_disruption: Disruption = Disruption.REBOOT
     planned: Mapping[str, Mapping[str, object]] | None = None
     announced: Mapping[str, Mapping[str, Disruption]] | None = None
+    planned_now: bool = False
     plan_id: str = ""
     ticket: str = ""
     timings: bool = False
@@ -124,6 +127,7 @@ class Walk:
     _known: dict[Query[Any], Answer] = field(default_factory=dict[Query[Any], Answer])
     _allowed: Mapping[str, str] = field(default_factory=dict[str, str])
     _before: ops.Before | None = None
+    _followed: bool = False
 
     def __post_init__(self) -> None:
         self.result = NodeResult(self.resolved.node.name, notes=list(self.resolved.notes))
@@ -301,7 +305,7 @@ class Walk:
         """Refuse before anything is changed."""
         options = self.options
         reason: GpustateError | None = None
-        if options.planned is not None:
+        if options.planned is not None and not (options.planned_now and self._followed):
             reason = gate.stale(
                 options.planned.get(self.result.name), mask_data(self.result.observed)
             )
@@ -371,6 +375,7 @@ class Walk:
             f"an earlier run ({run}) was still running and was followed to its end"
         )
         self._link.follow(run, ops.Program("", {}), journal.Record())
+        self._followed = True
         return self._probe()
 
     # --- maintenance -------------------------------------------------------------------

@@ -17,9 +17,8 @@ from gpustate.gpu_operator import history
 from gpustate.gpu_operator.desired import Source
 from gpustate.gpu_operator.documents import plain
 from gpustate.gpu_operator.helm import is_null
-from gpustate.manifests.settings import Component
+from gpustate.manifests.settings import PULL_POLICIES, Component
 
-_POLICIES = ("Always", "IfNotPresent", "Never")
 IMAGE = ("repository", "image", "version")
 #: Without a version, these have that of the chart.
 OF_CHART = ("nodeStatusExporter", "validator")
@@ -60,7 +59,7 @@ def component(source: Source, name: str, *, enabled: bool) -> Component:
     variables = value(source, f"{prefix}env") or []
     return Component(
         image=_image(source, name),
-        image_pull_policy=policy if policy in _POLICIES else "IfNotPresent",
+        image_pull_policy=policy if policy in PULL_POLICIES else "IfNotPresent",
         image_pull_secrets=tuple(map(str, value(source, f"{prefix}imagePullSecrets") or ())),
         resources=value(source, f"{prefix}resources") or {},
         args=tuple(map(str, value(source, f"{prefix}args") or ())),

@@ -26,8 +26,8 @@ from gpustate.gpu_operator.operands import (
     missing_reference,
     require_config_map,
 )
+from gpustate.manifests.settings import COUNTERS_KEY
 
-COUNTERS_KEY = "dcgm-metrics.csv"
 _NUMBER = re.compile(r"\d+(?:\.\d+)+")
 
 

@@ -15,8 +15,8 @@ from gpustate.gpu_operator.companions import CONFIG_MAP, SECRET
 from gpustate.gpu_operator.contents import CLIENTS_KEY
 from gpustate.gpu_operator.licensing import CONF, KEYS
 from gpustate.gpu_operator.machines import CONTAINER, PASSTHROUGH
-from gpustate.gpu_operator.metrics import COUNTERS_KEY
 from gpustate.gpu_operator.operands import EMPTY, EMPTY_NAME
+from gpustate.manifests.settings import COUNTERS_KEY
 
 Parameters = Mapping[str, Any]
 

@@ -95,7 +95,7 @@ def load(
     groups = {name: tuple(store.members(name)) for name in store.groups}
     kept = frozenset(names) if limit is None else match(limit, names, groups, source)
     if exclude is not None:
-        kept -= match(exclude, names, groups, source)
+        kept -= match(exclude, names, groups, source, "--exclude")
         if not kept:
             raise InventoryError(
                 f"--exclude {quote(exclude)} excludes all {len(names)} nodes in {source}",

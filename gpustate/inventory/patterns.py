@@ -38,14 +38,17 @@ _CLASS = re.compile(r"[0-9](-[0-9])?")
 _WILD = frozenset(".?*[")
 
 
-def select(inventory: Inventory, pattern: str) -> Inventory:
+def select(inventory: Inventory, pattern: str, option: str = "--limit") -> Inventory:
     """Return the part of ``inventory`` that ``pattern`` selects, in the inventory's order.
+
+    Args:
+        option: where the pattern was given; errors begin with it.
 
     Raises:
         InventoryError: an invalid pattern, an unknown name, or an empty result.
     """
     names = [node.name for node in inventory.nodes]
-    kept = match(pattern, names, _groups_of(inventory), inventory.source)
+    kept = match(pattern, names, _groups_of(inventory), inventory.source, option)
     return dataclasses.replace(
         inventory,
         nodes=tuple(node for node in inventory.nodes if node.name in kept),
@@ -61,14 +64,25 @@ def restrict(
 
 
 def match(
-    pattern: str, names: Sequence[str], groups: Mapping[str, Sequence[str]], source: str
+    pattern: str,
+    names: Sequence[str],
+    groups: Mapping[str, Sequence[str]],
+    source: str,
+    option: str = "--limit",
 ) -> frozenset[str]:
     """Return the names that ``pattern`` selects of ``names``; see :func:`select`."""
+    try:
+        return _match(pattern, names, groups, source)
+    except InventoryError as error:
+        raise InventoryError(error.message, place=error.place or option, fix=error.fix) from error
+
+
+def _match(
+    pattern: str, names: Sequence[str], groups: Mapping[str, Sequence[str]], source: str
+) -> frozenset[str]:
     pieces = _pieces(pattern)
     if not pieces:
-        raise InventoryError(
-            f"the limit {quote(pattern)} is empty", fix="name a node, a group or 'all'"
-        )
+        raise InventoryError(f"{quote(pattern)} is empty", fix="name a node, a group or 'all'")
     matcher = _Matcher(names, groups)
     plain = [piece for piece in pieces if piece[0] not in "&!"]
     found: set[str] = set()
@@ -82,8 +96,8 @@ def match(
             found -= set(matcher.members(piece[1:], must_match=False))
     if not found:
         raise InventoryError(
-            f"the limit {quote(pattern)} matches none of the {len(names)} nodes in {source}",
-            fix="widen the limit",
+            f"{quote(pattern)} matches none of the {len(names)} nodes in {source}",
+            fix="name other nodes or groups",
         )
     return frozenset(found)
 
@@ -104,7 +118,7 @@ def _pieces(pattern: str) -> list[str]:
     found: list[str] = []
     if pattern.count("[") != pattern.count("]") and "~" not in pattern:
         raise InventoryError(
-            f"the limit {quote(pattern)} has an unmatched bracket",
+            f"{quote(pattern)} has an unmatched bracket",
             fix="write gpu[0] for the first of a group, gpu[0:3] for the first four",
         )
     for piece in split(pattern):
@@ -112,7 +126,7 @@ def _pieces(pattern: str) -> list[str]:
             found.append(piece)
             continue
         if len(piece) == 1:
-            raise InventoryError("'@' in the limit is not followed by a file name")
+            raise InventoryError("'@' is not followed by a file name")
         for line in read_text(piece[1:]).splitlines():
             text = line.strip()
             if text and not text.startswith("#"):
@@ -149,7 +163,7 @@ class _Matcher:
         if piece in self.known:
             return [piece]
         if not piece:
-            raise InventoryError("the limit has a '!' or '&' without a pattern")
+            raise InventoryError("a '!' or '&' is not followed by a pattern")
         if piece[0] != "~" and any(_is_list(found[1]) for found in _NUMBERS.finditer(piece)):
             return self._listed(piece, must_match=must_match)
         expression, first, last = _subscript(piece)
@@ -203,7 +217,7 @@ class _Matcher:
             if near
             else f"groups: {self._some_groups()}"
         )
-        return InventoryError(f"the limit's {quote(expression)} {what}", fix=listed)
+        return InventoryError(f"{quote(expression)} {what}", fix=listed)
 
     def _known_groups(self) -> list[str]:
         """Defined groups, and ``ungrouped`` if it has a node."""
@@ -227,13 +241,13 @@ def _expand(piece: str) -> list[str]:
             first, _, last = part.partition("-")
             if last and int(last) < int(first):
                 raise InventoryError(
-                    f"the limit's {quote(piece)}: {first} is greater than {last}",
+                    f"{quote(piece)}: {first} is greater than {last}",
                     fix="put the smaller number first",
                 )
         total *= sum(_size(part) for part in found[1].split(","))
     if total > LIMIT_NODES:
         raise InventoryError(
-            f"the limit's {quote(piece)} expands to {total} names, more than the limit of {LIMIT_NODES}",
+            f"{quote(piece)} expands to {total} names, more than the limit of {LIMIT_NODES}",
             fix="check the bounds of the range",
         )
     return expand(piece)
@@ -267,5 +281,5 @@ def _compiled(expression: str) -> re.Pattern[str]:
             return re.compile(regex)
     except (re.error, RecursionError, OverflowError) as error:
         raise InventoryError(
-            f"the limit's {quote(expression)} is not a valid pattern: {quote_name(error)}"
+            f"{quote(expression)} is not a valid pattern: {quote_name(error)}"
         ) from error

@@ -36,8 +36,32 @@ def build(settings: ClusterObjects, images: Mapping[str, str]) -> list[Json]:
     Raises:
         PolicyError: a component has no image.
     """
-    found = [_owned(one) for one in _objects(replace(settings, images=images))]
+    found = [
+        _owned(one) for one in _objects(replace(settings, images={**settings.images, **images}))
+    ]
     return sorted(found, key=order)
+
+
+def with_images(settings: ClusterObjects, images: Mapping[str, str]) -> ClusterObjects:
+    """The settings with the image of every component, as :func:`build` looks it up.
+
+    Raises:
+        PolicyError: a component has no image.
+    """
+    whole = replace(settings, images=dict(images))
+    found: dict[str, Any] = {}
+    for part in PARTS:
+        given = getattr(settings, part.field)
+        if isinstance(given, tuple):
+            found[part.field] = tuple(
+                replace(one, image=image_of(whole, one, part.name)) for one in given
+            )
+        elif given.enabled:
+            found[part.field] = replace(given, image=image_of(whole, given, part.name))
+    if settings.drivers or settings.vgpu_manager.enabled or settings.vfio_manager.enabled:
+        names = {part.name for part in PARTS}
+        found["images"] = {name: one for name, one in images.items() if one and name not in names}
+    return replace(settings, **found)
 
 
 def node_labels(settings: ClusterObjects, states: Collection[str] = ()) -> dict[str, str]:

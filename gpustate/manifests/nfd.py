@@ -26,6 +26,9 @@ from gpustate.manifests.ownership import NFD, PART_OF
 
 Json = dict[str, Any]
 
+#: All that these programs lack for the Pod Security level ``restricted``.
+_RESTRICTED, _PROFILE = ("master", "gc"), {"seccompProfile": {"type": "RuntimeDefault"}}
+
 #: The Helm release that NVIDIA's documentation installs.
 _RELEASE = "gpu-operator"
 _VERSION = "v0.19.0"
@@ -238,7 +241,8 @@ class _Chart:
                     "priorityClassName": given.get("priorityClassName")
                     or self.values.get("priorityClassName"),
                     "imagePullSecrets": secrets,
-                    "securityContext": given.get("podSecurityContext"),
+                    "securityContext": given.get("podSecurityContext")
+                    or (_PROFILE if section in _RESTRICTED else None),
                     "initContainers": given.get("initContainers"),
                     "volumes": volumes,
                     "nodeSelector": given.get("nodeSelector"),

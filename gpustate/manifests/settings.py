@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote
@@ -25,8 +25,14 @@ STARTUP_TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/gpustate"
 _TAINT_KEY = re.compile(
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 #: Labels that select pods, which a policy cannot replace.
 RESERVED_LABELS = ("app", "app.kubernetes.io/part-of")
+PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+#: The key of the exporter's counters file in its ConfigMap.
+COUNTERS_KEY = "dcgm-metrics.csv"
+#: How pydantic reads a class of this module: nothing is converted, and no key is unknown.
+_CLOSED: dict[str, Any] = {"extra": "forbid", "strict": True}
 
 
 def _tolerations() -> tuple[Json, ...]:
@@ -48,6 +54,8 @@ class Component:
         host_network: pods use the node's network.
     """
 
+    __pydantic_config__: ClassVar = _CLOSED
+
     enabled: bool = True
     image: str = ""
     image_pull_policy: str = "IfNotPresent"
@@ -56,6 +64,10 @@ class Component:
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     host_network: bool = False
+
+    def __post_init__(self) -> None:
+        if self.image_pull_policy not in PULL_POLICIES:
+            _refuse("image_pull_policy", self.image_pull_policy, PULL_POLICIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,8 @@ class Counters:
         name: of the ConfigMap.
         data: its keys; ``None``: the ConfigMap exists already and is not managed.
     """
+
+    __pydantic_config__: ClassVar = _CLOSED
 
     name: str
     data: Mapping[str, str] | None = None
@@ -82,6 +96,8 @@ class Monitor:
         labels: added, so that a Prometheus selects them.
         relabelings: before the scrape.
     """
+
+    __pydantic_config__: ClassVar = _CLOSED
 
     enabled: bool = False
     interval: str = ""
@@ -130,6 +146,8 @@ class Container:
         healthcheck_port: of the kubelet's probes; 0: none.
     """
 
+    __pydantic_config__: ClassVar = _CLOSED
+
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     resources: Mapping[str, Any] = field(default_factory=dict[str, Any])
     healthcheck_port: int = 0
@@ -164,6 +182,8 @@ class System:
         kernel: of the nodes, for precompiled drivers.
     """
 
+    __pydantic_config__: ClassVar = _CLOSED
+
     name: str
     version: str
     kernel: str = ""
@@ -188,6 +208,8 @@ class Files:
         data: its keys.
     """
 
+    __pydantic_config__: ClassVar = _CLOSED
+
     name: str
     data: Mapping[str, str]
 
@@ -201,6 +223,8 @@ class License:
         secret: it is a Secret.
         token: it has a client configuration token too.
     """
+
+    __pydantic_config__: ClassVar = _CLOSED
 
     name: str
     secret: bool = True
@@ -334,6 +358,8 @@ class PluginConfig:
         data: configurations by key; ``None``: the ConfigMap exists already and is not managed.
     """
 
+    __pydantic_config__: ClassVar = _CLOSED
+
     name: str
     default: str = ""
     data: Mapping[str, str] | None = None
@@ -351,6 +377,8 @@ class Pods:
         max_unavailable: of a rolling update: a number, or a percentage.
         security_context: of the pods.
     """
+
+    __pydantic_config__: ClassVar = _CLOSED
 
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -402,6 +430,8 @@ class ClusterObjects:
         pods: what all pods of components have in common.
     """
 
+    __pydantic_config__: ClassVar = _CLOSED
+
     namespace: str = "gpu-operator"
     privileged_namespace: bool = False
     runtime_class: str = "nvidia"
@@ -451,6 +481,11 @@ class ClusterObjects:
     def __post_init__(self) -> None:
         if self.mig_strategy not in MIG_STRATEGIES:
             _refuse("mig_strategy", self.mig_strategy, MIG_STRATEGIES[1:])
+        if not _NAMESPACE.fullmatch(self.namespace):
+            raise PolicyError(
+                f"namespace: {quote(self.namespace)} is not the name of a namespace",
+                fix="write small letters, digits and hyphens",
+            )
         if not _TAINT_KEY.fullmatch(self.startup_taint):
             raise PolicyError(
                 f"startup_taint: {quote(self.startup_taint)} is not the key of a taint",

@@ -146,7 +146,8 @@ take_away() { # path
   rm -f "$1" && sync "$(dirname "$1")"; left_folders "$1"; effect removed
 }
 copy_back() { # from to: same bytes, owner, mode and times as kept
-  temporary "$2" && cp -a "$1" "$t" && { [ -L "$t" ] || sync "$t"; } && mv -fT "$t" "$2" && sync "$(dirname "$2")"
+  # A package that left may have taken the folder with it.
+  mkdir -p "${2%/*}/" && temporary "$2" && cp -a "$1" "$t" && { [ -L "$t" ] || sync "$t"; } && mv -fT "$t" "$2" && sync "$(dirname "$2")"
 }
 roll_back() { # path...: as they were before this run
   for p in "$@"; do

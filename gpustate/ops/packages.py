@@ -21,7 +21,10 @@ from gpustate import shell
 #: Defines ``unmet``: what installed packages want and do not have, with its version where only one will do.
 UNMET = shell.load("unmet", "gpustate.ops")
 #: Packages of the driver and of what stands on it, by name.
-OURS = r"nvidia|^(lib)?cuda|^datacenter-gpu-manager|^nvlsm$|-dkms$"
+OURS = (
+    r"nvidia|^(lib)?cuda|^lib(nvcuvid1|nvoptix1|nvsdm|xnvctrl)|^datacenter-gpu-manager|^nvlsm$|-dkms$"
+    r"|^(lib)?gdr(copy|api)|^gds-tools|^libcufile"
+)
 #: MiB that replaced packages may take up, and that have to be free to keep one.
 KEPT_LIMIT, KEPT_ROOM = 2048, 4096
 PACKAGES = (

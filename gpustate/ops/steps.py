@@ -140,6 +140,27 @@ class RemoveOwn(RemoveFile):
 
 
 @dataclass(frozen=True, slots=True)
+class KeepOriginal(Step):
+    """Record a file as it is, or that there is none, before a package brings its own.
+
+    A removal of the package deletes the file, whoever wrote it: restore the original after it.
+    """
+
+    path: str
+
+    @property
+    def label(self) -> str:
+        return f"record the original of {self.path}"
+
+    @property
+    def inspect(self) -> str:
+        return _place(self.path)
+
+    def script(self) -> str:
+        return f"keep {_q(_checked_path(self.path))}; effect kept"
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreOriginal(Step):
     """Give a file back the bytes, owner and mode it had before gpustate first touched it.
 
@@ -404,6 +425,7 @@ __all__ = [
     "DisableUnit",
     "EnableUnit",
     "ForgetOriginal",
+    "KeepOriginal",
     "LoadModules",
     "PutText",
     "Reboot",

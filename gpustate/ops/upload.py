@@ -22,7 +22,8 @@ _WITH_KEPT = (
 #: sh: as long as a node has a bundle, apt, dnf and zypper see the bundle and no other repository in whatever we do.
 #: dnf reads repositories out of dnf.conf too, so all but ours are switched off (and --disablerepo forbids --repo).
 ONLY_BUNDLE = (
-    _WITH_KEPT + f"[ ! -e {APT_CONF} ] || {{ APT_CONFIG={APT_CONF}; export APT_CONFIG; }}\n"
+    _WITH_KEPT
+    + f"[ ! -e {APT_CONF} ] || {{ APT_CONFIG={APT_CONF}; KEPT_OFFERS=; export APT_CONFIG; }}\n"
     f"DNF=dnf; ZYPPER=zypper; [ ! -d {RPM_REPOS} ] || {{\n"
     f'  DNF="dnf --setopt=reposdir={RPM_REPOS} --setopt=*.enabled=0 --setopt=gpustate-*.enabled=1"\n'
     f'  ZYPPER="zypper --reposd-dir {RPM_REPOS}"; }}; export DNF ZYPPER\n'

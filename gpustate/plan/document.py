@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpustate.core import cluster_part
 from gpustate.core.change import Change, Disruption
 from gpustate.core.encode import plain, plain_fingerprint
 from gpustate.core.outcome import NodeResult, StateResult
@@ -17,6 +18,7 @@ from gpustate.core.policy import Policy, parameters
 from gpustate.errors import PolicyError
 from gpustate.formats import schemas
 from gpustate.formats.masking import MASK, mask_data
+from gpustate.manifests.settings import ClusterObjects
 from gpustate.plan.estimate import Schedule, estimate
 from gpustate.plan.groups import TOUCHED, counts, group, groups_data, totals
 
@@ -87,16 +89,19 @@ def node_data(node: NodeResult) -> dict[str, Any]:
 def policy_data(policy: Policy, source: str) -> dict[str, Any]:
     """The policy itself, without secrets: a saved plan needs no other file except for those."""
     made: dict[str, Any] = mask_data({"source": source, **policy_parameters(policy)})
+    made.pop("cluster", None)  # only of a plan with objects: :func:`with_clusters`
     return {"name": policy.name or source, **made}
 
 
 def policy_parameters(policy: Policy) -> dict[str, Any]:
     """Parameters of a policy, including secrets: never for a document."""
     states = [{"state": state.name, "parameters": parameters(state)} for state in policy.states]
+    objects = {} if policy.cluster is None else {"cluster": cluster_part.as_data(policy.cluster)}
     return {
         "states": states,
         **policy.layers_data(),
         **({"allow": dict(policy.allow)} if policy.allow else {}),
+        **objects,
     }
 
 
@@ -139,6 +144,46 @@ def plan_document(
         "nodes": rows,
         "fleet": _fleet(nodes, rows, schedule),
     }
+
+
+def with_clusters(
+    document: Mapping[str, Any],
+    settings: ClusterObjects,
+    clusters: Sequence[Mapping[str, Any]],
+    *,
+    absent: bool,
+    force: bool,
+) -> dict[str, Any]:
+    """A plan together with the objects of the nodes' clusters.
+
+    Args:
+        document: ``gpustate.plan/1`` of the nodes.
+        settings: from which the objects are made, images included.
+        clusters: the planned objects.
+        absent: all objects are removed.
+        force: fields of other managers are taken over.
+    """
+    cluster = mask_data(cluster_part.as_data(settings))
+    made = {
+        **document,
+        "policy": {**document["policy"], "cluster": cluster},
+        "clusters": list(clusters),
+        "objects": {"absent": absent, "force": force, "fingerprint": _objects_of(cluster)},
+    }
+    return {**made, "id": _id_of(made)}
+
+
+def _objects_of(cluster: Mapping[str, Any]) -> str:
+    """The hash of the objects that this version makes of settings with masked secrets."""
+    from gpustate.manifests.build import build  # with all components
+
+    return plain_fingerprint(build(cluster_part.unchecked(cluster), {}))
+
+
+def _id_of(document: Mapping[str, Any]) -> str:
+    """The hash of what a plan changes."""
+    names = ("policy", "nodes", *(name for name in ("clusters", "objects") if name in document))
+    return plain_fingerprint([document[name] for name in names])
 
 
 def _fleet(
@@ -252,11 +297,19 @@ def read_plan(data: Any, *, place: str) -> dict[str, Any]:
                 place=place,
                 fix="make a new plan: gpustate plan POLICY --out FILE",
             )
-    if plain_fingerprint([data["policy"], data["nodes"]]) != data["id"]:
+    if _id_of(data) != data["id"]:
         raise PolicyError(
             "the plan was altered after it was made",
             place=place,
             fix="make a new plan: gpustate plan POLICY --out FILE",
+        )
+    if "objects" in data and data["objects"]["fingerprint"] != _objects_of(
+        data["policy"]["cluster"]
+    ):
+        raise PolicyError(
+            "another version of gpustate made the plan, and this one makes other objects of its policy",
+            place=place,
+            fix="make a new plan: gpustate plan POLICY --cluster-objects --out FILE",
         )
     if not _fleet_fits(data):
         raise PolicyError(

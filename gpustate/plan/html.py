@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gpustate.plan import objects
 from gpustate.plan.context import retry, shown, troubled
 from gpustate.plan.groups import TOUCHED, Group
 from gpustate.plan.htmlparts import SCRIPT, STYLE
@@ -52,6 +53,7 @@ def report(document: Mapping[str, Any], *, order: Sequence[tuple[str, str]] = ()
         _cards(view),
         section("Disruption", _totals(view)) if view.totals else "",
         section("Nodes", _groups(view), "nodes"),
+        objects_html(document),
         section("Estimated time", _time(time)) if time is not None else "",
         notes_html(document["notes"]),
         section("Order of the states", _order(order)) if order else "",
@@ -344,6 +346,12 @@ def group_html(one: Group, takes: Mapping[str, int] | None) -> str:
         f'<details class="group" data-kind="{_kind(one)}" data-nodes="{len(one.names)}">'
         f'<summary>{head}</summary><div class="inside">{inside}</div></details>'
     )
+
+
+def objects_html(document: Mapping[str, Any]) -> str:
+    """The objects of the clusters; empty without any."""
+    clusters = document.get("clusters", ())
+    return section("Objects of the clusters", objects.html(clusters), "objects") if clusters else ""
 
 
 def notes_html(notes: Sequence[str]) -> str:

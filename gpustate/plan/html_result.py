@@ -10,7 +10,7 @@ from typing import Any
 
 from gpustate.plan.context import retry
 from gpustate.plan.groups import Group
-from gpustate.plan.html import card, group_html, notes_html, page, section, table
+from gpustate.plan.html import card, group_html, notes_html, objects_html, page, section, table
 from gpustate.plan.htmltext import code, text
 from gpustate.plan.results import sorted_groups
 from gpustate.plan.run_words import facts, headline
@@ -46,6 +46,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         _skipped(outcome["skipped"]),
         _part("Changed", found.changed, "changed"),
         _part("Unchanged", found.unchanged, "unchanged"),
+        objects_html(document),
         notes_html(document["notes"]),
     ]
     footer = f"<footer>Run {code(document['run'])}: {text(document['summary'])}</footer>"

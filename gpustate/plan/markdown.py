@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpustate.formats.words import printable, printable_lines
+from gpustate.plan import objects
 from gpustate.plan.context import retry, shown, troubled
 from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
@@ -117,9 +118,26 @@ def report(document: Mapping[str, Any], *, diff: bool = False) -> str:
         for one, takes in rows:
             if troubled(one):
                 lines += ["", *group_lines(one, takes, diff=diff)]
+    lines += objects_lines(document)
     if document["notes"]:
         lines += ["", "## Notes on the policy", "", *(f"- {text(n)}" for n in document["notes"])]
     return "\n".join(lines) + "\n"
+
+
+def objects_lines(document: Mapping[str, Any]) -> list[str]:
+    """The sections of the clusters of a document; empty without any."""
+    lines = ["", "## Objects of the clusters"] if document.get("clusters") else []
+    for data in document.get("clusters", ()):
+        lines += ["", f"### {text(objects.title_of(data))}", ""]
+        for one in objects.changed(data):
+            reason = f": {text(one['reason'])}" if one.get("reason") else ""
+            lines.append(f"- {code(one['object'])} **{one['action']}**{reason}")
+            lines += [
+                f"  - {code(objects.change_text(change))}" for change in one.get("changes", ())
+            ]
+        lines += [f"- {text(line)}" for line in objects.rest(data)]
+        lines += [f"- {text(line)}" for name, _ in objects.REMARKS for line in data.get(name, ())]
+    return lines
 
 
 def _totals(view: Overview) -> list[str]:

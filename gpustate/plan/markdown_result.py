@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpustate.plan.context import retry
-from gpustate.plan.markdown import block, code, group_lines, table, text
+from gpustate.plan.markdown import block, code, group_lines, objects_lines, table, text
 from gpustate.plan.results import sorted_groups
 from gpustate.plan.run_words import facts, headline
 
@@ -43,6 +43,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any], *, diff: bool = 
     if found.unchanged:
         lines += ["", f"## Unchanged: {len(found.names(found.unchanged))}", ""]
         lines += [code(", ".join(name for one in found.unchanged for name in one.ranges))]
+    lines += objects_lines(document)
     if document["notes"]:
         lines += ["", "## Notes on the policy", ""]
         lines += [f"- {text(note)}" for note in document["notes"]]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.formats.words import printable
+from gpustate.plan import objects
 from gpustate.plan.context import retry, troubled
 from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
@@ -142,6 +143,15 @@ def nodes_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool =
     for one, takes in zip(view.groups, view.each, strict=True):
         if not troubled(one):
             _group(page, one, takes, diff=diff, whole=whole)
+    return page
+
+
+def objects_page(document: Mapping[str, Any], *, whole: bool = False) -> Page:
+    """The objects of the clusters; ``whole``: unchanged ones, too."""
+    page = Page()
+    for data in document.get("clusters", ()):
+        for pieces in objects.lines(data, whole=whole):
+            page.add(*pieces)
     return page
 
 

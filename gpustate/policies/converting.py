@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpustate import registry
+from gpustate.core import cluster_part
 from gpustate.core.layers import REMOVED, Path, dotted, leaves, value_at
 from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
@@ -62,6 +63,8 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
     except GpustateError as error:
         raise PolicyError(f"cannot be written as {to}: {error.message}", place=source) from error
     differ = list(differences(kept, again, _meant if to == "clusterpolicy" else every_parameter))
+    if to != "clusterpolicy":
+        differ += _values(_cluster(kept), _cluster(again), ())
     carried = _carried(kept, differ) if to == "clusterpolicy" else None
     if carried is not None:
         text, more = carried
@@ -69,12 +72,12 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
     else:
         lost.extend(differ)
         lost.extend(f"of the file itself: {note}" for note in policy.notes)
-    if policy.cluster is not None and policy.original is None:
-        lost.append(
-            "cluster: the objects of the cluster; set them in Python, or in a ClusterPolicy"
-        )
+    if to == "clusterpolicy" and policy.cluster is not None and policy.original is None:
+        lost.append("cluster: the objects of the cluster; set them in YAML or Python")
     left_out = (
-        f"{path.removeprefix('states.')}: secrets are not written, nor what needs one; set it in the "
+        f"{path}: secrets are not written; pass it with --set-string or --values"
+        if path.startswith("cluster.")
+        else f"{path.removeprefix('states.')}: secrets are not written, nor what needs one; set it in the "
         "inventory, in the variable gpustate"
         for path in hidden
     )
@@ -95,7 +98,7 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
     """
     data = document.as_data(policy)
     clean = without_secrets(
-        {key: data.get(key, {}) for key in ("states", "groups", "nodes")}, removed
+        {key: data.get(key, {}) for key in ("states", "groups", "nodes", "cluster")}, removed
     )
     original = policy.original
     if original is not None and mask(original.text) != original.text:
@@ -125,7 +128,7 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
         last=policy.last,
         pace=policy.pace,
         drain=policy.drain,
-        cluster=policy.cluster,
+        cluster=None if policy.cluster is None else clean["cluster"],
     )
     made.original = original
     return made
@@ -292,6 +295,10 @@ def differences(
 
 def _drain(policy: Policy) -> dict[str, Any]:
     return policy.drain.as_data() if policy.drain is not None else {}
+
+
+def _cluster(policy: Policy) -> dict[str, Any]:
+    return {} if policy.cluster is None else {"cluster": cluster_part.as_data(policy.cluster)}
 
 
 def _besides(given: Mapping[str, Any]) -> str:

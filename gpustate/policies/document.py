@@ -10,10 +10,12 @@
     groups:
       inference:
         driver: {branch: 570}
+    cluster:
+      device_plugin: {env: {DP_DISABLE_HEALTHCHECKS: xids}}
 
 A state without parameters has its defaults. ``groups`` and ``nodes`` refer to those of the inventory, ``drain``
-says how workloads leave a node (:class:`gpustate.core.drain.DrainPolicy`). JSON with
-the same keys is read too.
+says how workloads leave a node (:class:`gpustate.core.drain.DrainPolicy`), and ``cluster`` what the nodes' cluster
+has (:class:`gpustate.manifests.ClusterObjects`; nothing for the defaults). JSON with the same keys is read too.
 
 Surprising: YAML reads an unquoted ``580.10`` as a number and ``on`` as true. If a parameter needs text, the error
 with its line suggests quotes.
@@ -29,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate import registry
+from gpustate.core import cluster_part
 from gpustate.core.layers import Path
 from gpustate.core.policy import Policy, build, parameters
 from gpustate.core.state import AnyState
@@ -40,7 +43,7 @@ from gpustate.policies.trees import Tree
 
 FORMAT = "gpustate.policy/1"
 #: Keys of a document in written order.
-KEYS = ("format", "name", "states", "groups", "nodes", "allow", "drain")
+KEYS = ("format", "name", "states", "groups", "nodes", "allow", "drain", "cluster")
 #: Recognises a policy in YAML or JSON by a line.
 _MARK = re.compile(r"""^[ \t{]*["']?format["']?[ \t]*:[ \t]*["']?gpustate\.policy/""", re.MULTILINE)
 _LIKELY = re.compile(r"""^[ \t{]*["']?states["']?[ \t]*:""", re.MULTILINE)
@@ -95,6 +98,8 @@ def as_data(policy: Policy) -> dict[str, Any]:
             made[key] = value
     if policy.drain is not None and policy.drain.as_data():
         made["drain"] = policy.drain.as_data()
+    if policy.cluster is not None:
+        made["cluster"] = cluster_part.as_data(policy.cluster)
     return made
 
 
@@ -155,7 +160,15 @@ class _Maker:
             places=places,
             last=_last(self.touched, trees.plain(self.tree)),
             drain=trees.plain(self.tree.get("drain") or Tree(None, "")),
+            cluster=self._cluster(),
         )
+
+    def _cluster(self) -> Any:
+        """The settings of a cluster's objects; a key without a value has the defaults."""
+        tree = self.tree.get(cluster_part.SECTION)
+        if tree is None:
+            return None
+        return {} if tree.value is None else trees.plain(tree)
 
     def _check_top(self) -> None:
         if not isinstance(self.tree.value, dict):

@@ -15,7 +15,8 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-from gpustate import registry
+from gpustate import manifests, registry
+from gpustate.core import cluster_part
 from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.state import AnyState
 from gpustate.core.where import Condition
@@ -76,6 +77,7 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
         "additionalProperties": _REASONS,
     }
     definitions["drain"] = _drain()
+    definitions |= _cluster()
     definitions["overrides"] = {
         "type": "object",
         "additionalProperties": _closed(
@@ -100,6 +102,7 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
             "nodes": {"oneOf": [{"$ref": "#/$defs/overrides"}, {"type": "null"}]},
             "allow": {"oneOf": [{"$ref": "#/$defs/allow"}, {"type": "null"}]},
             "drain": {"oneOf": [{"$ref": "#/$defs/drain"}, {"type": "null"}]},
+            "cluster": {"oneOf": [{"$ref": "#/$defs/cluster"}, {"type": "null"}]},
         },
         "$defs": dict(sorted(definitions.items())),
     }
@@ -126,6 +129,29 @@ def _drain() -> dict[str, Any]:
         return {"type": "object", "additionalProperties": False, "properties": rows}
 
     return {**made(DrainPolicy), "description": "How workloads leave a node before a change."}
+
+
+def _cluster() -> dict[str, Any]:
+    """The objects of a cluster: the definition of their settings, and those of its parts."""
+    made = cluster_part.adapter().json_schema(ref_template="#/$defs/cluster.{model}")
+    parts = made.pop("$defs")
+    classes = {name: getattr(manifests, name) for name in parts}
+    found = {f"cluster.{name}": _settings(body, classes[name]) for name, body in parts.items()}
+    found["cluster"] = _settings(made, manifests.ClusterObjects)
+    return found
+
+
+def _settings(made: dict[str, Any], cls: type) -> dict[str, Any]:
+    """The schema of one class of settings with descriptions from its docstring."""
+    said: dict[str, str] = {}
+    for one in reversed(cls.__mro__):
+        said |= _arguments(one.__doc__ or "")
+    properties: dict[str, Any] = {}
+    for name, value in made["properties"].items():
+        value.pop("title", None)
+        properties[name] = {**value, "description": said[name]}
+    about = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
+    return {**made, "description": about, "properties": properties}
 
 
 def _closed(

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 from gpustate.core import where
+from gpustate.core.cluster_part import default_of
 from gpustate.core.policy import Policy
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
@@ -65,6 +66,8 @@ def as_python(policy: Policy) -> str:
     for name, value in given:
         if value:
             extra[name] = writer.literal(value, 4 + len(name) + 1)
+    if policy.cluster is not None:
+        extra["cluster"] = writer.settings(policy.cluster, 4)
     made = _call("Policy", [*states, *(f"{name}={text}" for name, text in extra.items())], 0, True)
     names = ["Policy", *(["where"] if writer.where else [])]
     lines = [f"from gpustate import {', '.join(names)}"]
@@ -90,6 +93,21 @@ class _Python:
             return line
         long = [f"{name}={self.literal(getattr(state, name), 8)}" for name in given]
         return _call(cls, long, 4)
+
+    def settings(self, value: Any, indent: int) -> str:
+        """Settings of a cluster's objects: a call with the values that are not defaults."""
+        if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
+            return f"({', '.join(self.settings(one, indent + 4) for one in value)},)"
+        if not dataclasses.is_dataclass(value) or isinstance(value, type):
+            return self.literal(value, indent)
+        given = [
+            (field.name, said)
+            for field in dataclasses.fields(value)
+            if (said := getattr(value, field.name)) != default_of(field)
+        ]
+        rows = [f"{name}={self.settings(said, indent + 4)}" for name, said in given]
+        self.imports.setdefault("gpustate.manifests", set()).add(type(value).__name__)
+        return _call(type(value).__name__, rows, indent)
 
     def state_class(self, cls: type[AnyState]) -> str:
         if not cls.family:

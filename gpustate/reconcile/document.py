@@ -1,30 +1,22 @@
-"""A cluster's part of a plan or a result as plain data, and as lines of text. Pure."""
+"""A cluster's part of a plan or a result as plain data. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpustate.errors import EXIT_ERROR, EXIT_REFUSED, EXIT_VALIDATION
-from gpustate.formats.masking import mask_data
-from gpustate.formats.words import quote
+from gpustate.formats.masking import is_secret_name, mask_data, remember, remember_parameters
+from gpustate.manifests.differences import Difference
 from gpustate.manifests.kinds import title
+from gpustate.plan.objects import refused
 from gpustate.reconcile.applying import Applied
-from gpustate.reconcile.planning import PENDING, Action, Change
+from gpustate.reconcile.planning import Change
 
 Json = dict[str, Any]
 
-_SIGNS = {
-    Action.CREATE: ("+", "yellow"),
-    Action.UPDATE: ("~", "yellow"),
-    Action.DELETE: ("-", "yellow"),
-    Action.RELEASE: ("-", "yellow"),
-    Action.UNCHANGED: ("=", "green"),
-    Action.FOREIGN: ("=", "dim"),
-    Action.SKIPPED: ("!", "yellow"),
-    Action.REFUSED: ("x", "red"),
-}
-_LONGEST = 200
+_VARIABLE = re.compile(r"\benv\[([^\]]*)\]")
 
 
 def cluster_data(
@@ -38,6 +30,9 @@ def cluster_data(
         changes: planned, or done.
         applied: the rest of the result of an apply.
     """
+    for change in changes:
+        for one in change.differences:
+            _remember_secrets(one)
     data: Json = {
         "server": server,
         "namespace": namespace,
@@ -63,15 +58,29 @@ def _object_data(change: Change) -> Json:
     return data
 
 
-def pending(data: Mapping[str, Any]) -> int:
-    """How many objects of a cluster an apply would write."""
-    actions = {action.value for action in PENDING}
-    return sum(one["action"] in actions for one in data["objects"])
+def _remember_secrets(one: Difference) -> None:
+    """Register secrets of an object in the cluster, which the policy need not know (any more)."""
+    variables = _VARIABLE.findall(one.field)
+    last = re.split(r"[.\[]", one.field.removesuffix("]"))[-1]
+    for value in (one.before, one.after):
+        if variables and is_secret_name(variables[-1]):
+            remember(value.get("value") if isinstance(value, dict) else value)
+        else:
+            remember_parameters({last: value})
+        _remember_variables(value)
 
 
-def refused(data: Mapping[str, Any]) -> int:
-    """How many objects of a cluster are refused."""
-    return sum(one["action"] == Action.REFUSED.value for one in data["objects"])
+def _remember_variables(value: Any) -> None:
+    """Register the values of container variables with the name of a secret."""
+    if isinstance(value, dict):
+        name, said = value.get("name"), value.get("value")
+        if isinstance(name, str) and isinstance(said, str) and is_secret_name(name):
+            remember(said)
+        for one in value.values():
+            _remember_variables(one)
+    elif isinstance(value, list):
+        for one in value:
+            _remember_variables(one)
 
 
 def exit_codes(data: Mapping[str, Any]) -> Iterator[int]:
@@ -82,43 +91,3 @@ def exit_codes(data: Mapping[str, Any]) -> Iterator[int]:
         yield EXIT_VALIDATION
     if refused(data):
         yield EXIT_REFUSED
-
-
-def lines(data: Mapping[str, Any], *, whole: bool = False) -> Iterator[list[tuple[str, str]]]:
-    """The lines of a cluster, each as pieces of text with their style.
-
-    Args:
-        data: of :func:`cluster_data`.
-        whole: include unchanged objects.
-    """
-    objects = data["objects"]
-    quiet = (Action.UNCHANGED.value, Action.FOREIGN.value)
-    same = sum(one["action"] in quiet for one in objects)
-    yield [("cluster: ", "bold"), (f"{data['server']}, namespace {data['namespace']}", "")]
-    skipped: dict[str, list[str]] = {}
-    for one in objects:
-        if one["action"] in quiet and not whole:
-            continue
-        if one["action"] == Action.SKIPPED.value:
-            skipped.setdefault(one["reason"], []).append(one["object"])
-            continue
-        sign, style = _SIGNS[Action(one["action"])]
-        yield [(f"  {sign} {one['object']}", style), (f"  {one['action']}", "dim")]
-        for change in one.get("changes", ()):
-            before, after = _text(change["before"]), _text(change["after"])
-            yield [(f"      {change['field']}: {before} -> {after}", "")]
-        if one.get("reason"):
-            yield [(f"      {one['reason']}", "")]
-    sign, style = _SIGNS[Action.SKIPPED]
-    for reason, names in skipped.items():
-        yield [(f"  {sign} {', '.join(names)}", style), (f"  skipped: {reason}", "")]
-    if same and not whole:
-        yield [(f"  {same} unchanged", "dim")]
-    for name, style in (("failures", "red"), ("unready", "red"), ("notes", "")):
-        for text in data.get(name, ()):
-            yield [(f"  {text}", style)]
-
-
-def _text(value: Any) -> str:
-    text = "none" if value is None else quote(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -81,7 +81,7 @@ def adoption_lines(data: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
     """The lines of a cluster to take over, each as pieces of text with their style."""
     yield [("cluster: ", "bold"), (f"{data['server']}, namespace {data['namespace']}", "")]
     if "operator" not in data:
-        yield [("  no GPU Operator is at work: nothing to adopt", "")]
+        yield [("  no GPU Operator is running: nothing to adopt", "")]
         return
     yield [(f"  {data['operator']}", "")]
     for text in data["scaled_to_0"]:

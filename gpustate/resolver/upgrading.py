@@ -8,10 +8,13 @@ from copy import copy
 from typing import Any
 
 from gpustate.core.policy import Policy, build, parameters
-from gpustate.errors import UsageError
+from gpustate.errors import PolicyError, UsageError
+from gpustate.formats.words import quote
 from gpustate.resolver.driver_sets import driver_of
+from gpustate.solve.branches import CHANNELS
 
 _BRANCH = re.compile(r"[4-9][0-9]{2}")
+_VERSION = re.compile(r"[4-9][0-9]{2}(\.[0-9]+){1,2}")
 
 
 def with_driver(policy: Policy, driver: str, place: str) -> Policy:
@@ -24,7 +27,7 @@ def with_driver(policy: Policy, driver: str, place: str) -> Policy:
 
     Raises:
         UsageError: the policy has no driver.
-        PolicyError: this is no version.
+        PolicyError: this is neither a branch nor a version.
     """
     state = driver_of(policy.states)
     if state is None or state.absent:
@@ -32,6 +35,12 @@ def with_driver(policy: Policy, driver: str, place: str) -> Policy:
             "the policy has no driver to upgrade", place=place, fix="add the state driver to it"
         )
     branch = _BRANCH.fullmatch(driver) is not None
+    if not branch and driver not in CHANNELS and not _VERSION.fullmatch(driver):
+        raise PolicyError(
+            f"{quote(driver)} is neither a driver branch nor a version",
+            place="--driver",
+            fix="write a branch such as 580, or a version such as 580.65.06",
+        )
     wanted: dict[str, object] = {
         "version": None if branch else driver,
         "branch": int(driver) if branch else None,

@@ -24,7 +24,7 @@ NEXT = {
     "changing": "is probed again and validated",
     "validating": "returns to service",
     "failed": "fix the node, then run gpustate apply again; it is released when it ends well",
-    "skipped": "once the cause is gone, gpustate resume RUN begins it",
+    "skipped": "once the cause is gone: gpustate resume RUN",
 }
 
 

@@ -118,7 +118,7 @@ class Slots:
         while True:
             # A node that failed is out of service already: it may go back.
             if self._gate.stopped and not (member.hold and member.hold.phase == "failed"):
-                raise NotDrainedError(f"not begun: {self._gate.stopped}")
+                raise NotDrainedError(f"not started: {self._gate.stopped}")
             waits = self._gate.paused or self._gate.closed(node)
             if not waits:
                 names = self._try(scheduler, member, node)

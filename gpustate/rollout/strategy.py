@@ -99,7 +99,7 @@ class Strategy:
         fleet.batch_sizes(self.serial, len(nodes))
         several = bool(self.serial or self.canary)
         canaries = (
-            frozenset(n.name for n in patterns.select(inventory, self.canary))
+            frozenset(n.name for n in patterns.select(inventory, self.canary, "--canary"))
             if self.canary
             else frozenset[str]()
         )

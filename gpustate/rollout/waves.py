@@ -335,7 +335,7 @@ class Waves:
         shown.why = " ".join(why.split())[:200]
 
     def _tell(self, decision: Decision) -> None:
-        words = decision.stop and f"no further node begins: {decision.stop}"
+        words = decision.stop and f"no further node is started: {decision.stop}"
         words = words or decision.why
         if words and words != self._reported:
             self.say(words)

@@ -83,6 +83,7 @@ class Member:
         schedulable: new work may be placed there.
         hold: this tool's hold; ``None``: there is none.
         foreign: who else took it out of service, and how; empty: nobody.
+        why: for what the scheduler itself takes it out of service, and what to do; empty: it does not.
         gpus: GPUs and MIG devices that it offers to workloads, as far as the scheduler tells.
         counts: it has GPUs, so it counts when members out of service are counted.
     """
@@ -92,6 +93,7 @@ class Member:
     schedulable: bool
     hold: Hold | None = None
     foreign: tuple[str, ...] = ()
+    why: str = ""
     gpus: int = 0
     counts: bool = True
 

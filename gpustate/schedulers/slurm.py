@@ -123,8 +123,13 @@ class SlurmNode:
 
     @property
     def reserved(self) -> Reservation | None:
-        """This tool's reservation of it."""
-        return next((one for one in self.reservations if one.run), None)
+        """This tool's reservation of it; where a run has just taken over from a dead one, the newer."""
+        return max(self.own, key=lambda one: one.since, default=None)
+
+    @property
+    def own(self) -> tuple[Reservation, ...]:
+        """This tool's reservations of it."""
+        return tuple(one for one in self.reservations if one.run)
 
     @property
     def ours(self) -> bool:
@@ -419,16 +424,20 @@ class Slurm:
             held = self._set(node.name, why.run, why.text, why.person, "held")
         else:
             held = self._reserved(node.name, why)
-        old = node.reserved
-        if old is not None and old.run != why.run:
-            self._run("scontrol", "delete", f"ReservationName={old.name}")
-        return held
+        return held if self._unreserve(node, but=why.run) == 0 else _member(self._one(node.name))
+
+    def _unreserve(self, node: SlurmNode, but: str = "") -> int:
+        """Delete this tool's reservations of a node, but not those of one run; how many there were."""
+        names = [one.name for one in node.own if one.run != but]
+        for name in names:
+            self._run("scontrol", "delete", f"ReservationName={name}")
+        return len(names)
 
     def _reserved(self, name: str, why: Why) -> Member:
         """Reserve it, unless this run has done so already."""
         self._whys[why.run] = why
         node = self._one(name)
-        if node.reserved is None or node.reserved.run != why.run:
+        if all(one.run != why.run for one in node.own):
             when = ("StartTime=now", "Duration=UNLIMITED", "Users=root", "Flags=MAINT,IGNORE_JOBS")
             words = (f"ReservationName=gpustate_{why.run}_{name}", *when, f"Nodes={name}")
             self._with_comment(
@@ -532,8 +541,7 @@ class Slurm:
         node = self._one(member.name)
         if other := taken_over(member, _hold(node)):
             return other
-        if node.reserved is not None:
-            self._run("scontrol", "delete", f"ReservationName={node.reserved.name}")
+        if self._unreserve(node):
             if not node.ours:
                 return self._after_reservation(self._one(node.name))
             node = self._one(node.name)
@@ -619,13 +627,17 @@ def _stays(node: SlurmNode) -> str:
     """Why it stays out of service."""
     if not node.by_slurm:
         return _elsewhere(node) or _foreign(node)
-    resume = f"scontrol update NodeName={node.name} State=RESUME"
-    return f"{_foreign(node)}; once its cause is gone: {resume}"
+    return f"{_foreign(node)}; once its cause is gone: {_resume(node)}"
+
+
+def _resume(node: SlurmNode) -> str:
+    """The command that returns it to service."""
+    return f"scontrol update NodeName={node.name} State=RESUME"
 
 
 def _foreign(node: SlurmNode) -> str:
     by = f" by {node.user} since {node.since}" if node.reason else ""
-    return f"{node.state}: {node.reason or 'no reason given'}{by}"
+    return f"{node.state}{by}: {node.reason or 'no reason given'}"
 
 
 def _unregistered(node: SlurmNode) -> str:
@@ -661,4 +673,13 @@ def _member(node: SlurmNode) -> Member:
         schedulable=not out,
         hold=_hold(node),
         foreign=(foreign,) if foreign else (),
+        why="" if foreign else _by_slurm(node),
     )
+
+
+def _by_slurm(node: SlurmNode) -> str:
+    """What Slurm itself has against it, and what to do; empty: nothing."""
+    if wrong := _unregistered(node):
+        known = f"{_foreign(node)}; {wrong.removeprefix(f'it is {node.state}: ')}"
+        return known if node.by_slurm and node.reason else wrong
+    return _stays(node) if node.by_slurm and node.drained_or_down else ""

@@ -190,6 +190,8 @@ class FakeNode(Node):
                 self.files.pop(path, None)
                 if path.startswith("/etc/systemd/system/"):
                     self.unit_states.pop(path.rsplit("/", 1)[1], None)
+            case ops.KeepOriginal(path=path):
+                self.originals.setdefault(path, self.files.get(path))
             case ops.RestoreOriginal(path=path, own=own):
                 if own and path not in self.originals:
                     self.files.pop(path, None)

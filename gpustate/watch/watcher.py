@@ -321,7 +321,7 @@ class Watcher:
         except Exception as error:  # noqa: BLE001  a round that fails must not end the watcher
             words = f"{type(error).__name__}: {error} (a bug in gpustate)"
             return {node.name: words for node in this.inventory.nodes}
-        stopped = result.stopped or ("interrupted" if result.interrupted else "not begun")
+        stopped = result.stopped or ("interrupted" if result.interrupted else "not started")
         found: dict[str, NodeResult | str] = dict.fromkeys(result.skipped, stopped)
         return {**found, **{node.name: node for node in result.nodes}}
 
@@ -355,7 +355,7 @@ class Watcher:
         if isinstance(result, NodeResult):
             why_not = result.reason or result.status.value
         else:
-            why_not = result or "not begun"
+            why_not = result or "not started"
         delay_s = self._todo.failed(seen.name, self.clock())
         self.say(f"{title}: failed: {why_not}; again in {delay_s:.0f} s")
         record = Record(seen.reason, FAILED, run, clock.now(), why_not)

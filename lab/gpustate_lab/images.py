@@ -3,7 +3,8 @@
 An image is a stack of layers: the Debian root; on top, for ``debian13-containerd2`` containerd 2 of
 unstable, for ``-containerd22`` to ``-containerd24`` a release of its own project, for ``-runtimes`` docker,
 podman, crun, unattended-upgrades and needrestart, for ``-rpm`` dnf, rpm and zypper, for ``ubuntu2404``
-what makes the root answer as Ubuntu; then the simulator's packages, and last slurmd for a lab with Slurm. A layer's folder name ends in a digest of its
+what makes the root answer as Ubuntu; then the simulator's packages, and last slurmd for a lab with Slurm, that of
+unstable for ``-slurm26``. A layer's folder name ends in a digest of its
 inputs, so a changed recipe gets a new folder. A layer is built under another name and renamed, so an existing
 folder is complete. The build has its own mount and pid namespaces: an interruption leaves nothing mounted or
 running.
@@ -59,17 +60,29 @@ class Recipe:
         distribution: the simulator's name of the distribution.
         scripts: files of ``scripts/``, run in an additional layer.
         programs: pinned module whose programs are in ``/run/gpustate-lab-repository`` for the scripts.
+        unstable_slurm: Slurm is that of unstable.
     """
 
     suite: str
     distribution: str
     scripts: tuple[str, ...] = ()
     programs: str | None = None
+    unstable_slurm: bool = False
 
     @property
     def base(self) -> str:
         """Debian's release of the root, as the simulator names it."""
         return {"bookworm": "debian12", "trixie": "debian13"}[self.suite]
+
+    @property
+    def slurm_suite(self) -> str:
+        """The Debian release of Slurm."""
+        return "sid" if self.unstable_slurm else self.suite
+
+    def slurm_script(self, name: str) -> str:
+        """The script that installs daemons of Slurm."""
+        first = (SCRIPTS / "unstable.sh").read_text() if self.unstable_slurm else ""
+        return first + (SCRIPTS / name).read_text()
 
     @property
     def script_text(self) -> str:
@@ -102,6 +115,7 @@ IMAGES = {
     "debian13-containerd22": Recipe("trixie", "debian13", ("containerd.sh",), "containerd-2.2"),
     "debian13-containerd23": Recipe("trixie", "debian13", ("containerd.sh",), "containerd-2.3"),
     "debian13-containerd24": Recipe("trixie", "debian13", ("containerd.sh",), "containerd-2.4"),
+    "debian13-slurm26": Recipe("trixie", "debian13", unstable_slurm=True),
     "debian12-runtimes": Recipe("bookworm", "debian12", ("runtimes.sh",)),
     "debian13-runtimes": Recipe("trixie", "debian13", ("runtimes.sh",)),
     "debian12-rpm": Recipe("bookworm", "debian12", ("rpm.sh",)),
@@ -139,7 +153,7 @@ def prepare(
         LabError: an image does not exist or cannot be built, or the images have different Slurm versions.
     """
     names = sorted(set(images))
-    suites = sorted({recipe_of(image).suite for image in names})
+    suites = sorted({recipe_of(image).slurm_suite for image in names})
     if slurm and len(suites) > 1:
         raise LabError(
             f"one Slurm cluster cannot span {' and '.join(suites)}: their Slurm versions are incompatible",
@@ -182,7 +196,7 @@ def _stack(
         script = (SCRIPTS / "kubernetes.sh").read_text()
         stack = (_layer(f"{image}-kubernetes", stack, script, None, "", say), *stack)
     if slurm:
-        script = (SCRIPTS / "slurmd.sh").read_text()
+        script = recipe.slurm_script("slurmd.sh")
         # A separate name: on top of the Kubernetes layers it is a different layer.
         name = f"{image}-kubernetes-slurmd" if kubernetes else f"{image}-slurmd"
         stack = (_layer(name, stack, script, None, "", say), *stack)
@@ -192,8 +206,8 @@ def _stack(
 def _slurm_head(recipe: Recipe, say: Say) -> tuple[Path, ...]:
     """Return the layers of Slurm's head: Debian with slurmctld, without simulated GPUs."""
     stack = (_base(recipe, say),)
-    script = (SCRIPTS / "slurmctld.sh").read_text()
-    name = f"{recipe.base}-slurmctld"
+    script = recipe.slurm_script("slurmctld.sh")
+    name = f"{recipe.base}-{'slurm26' if recipe.unstable_slurm else 'slurmctld'}"
     return (_layer(name, stack, script, None, "", say), *stack)
 
 

@@ -30,8 +30,8 @@ def group() -> None:
     default="debian12",
     show_default=True,
     metavar="IMAGE[,...]",
-    help="Images, assigned in turn: debian12, debian13; debian13-containerd2, -containerd22, -containerd23, -containerd24; "
-    "debian12-runtimes, debian13-runtimes; debian12-rpm; ubuntu2204, ubuntu2404, ubuntu2604, each with -runtimes.",
+    help="Images, assigned in turn: debian12, debian13; debian13-containerd2, -containerd22, -containerd23, -containerd24, "
+    "-slurm26; debian12-runtimes, debian13-runtimes; debian12-rpm; ubuntu2204, ubuntu2404, ubuntu2604, each with -runtimes.",
 )
 @click.option(
     "--gpus",

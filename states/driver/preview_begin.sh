@@ -21,5 +21,6 @@ zypper)
   for f in /var/lib/apt/lists/*_*; do [ ! -f "$f" ] || ln -s "$f" "$T/lists/"; done
   printf '%s\n' "Dir::Etc \"$T/apt\";" "Dir::State::lists \"$T/lists\";" "Dir::Cache \"$T/cache\";" \
     'APT::Sandbox::User "root";' 'Acquire::Retries "0";' 'Acquire::http::Timeout "15";' 'Acquire::https::Timeout "15";' >"$T/conf"
+  [ -z "${KEPT_OFFERS-}" ] || cat "$G-packages/apt.conf" >>"$T/conf"
   APT_CONFIG=$T/conf; export APT_CONFIG ;;
 esac

@@ -296,6 +296,8 @@ class FabricManagerRunning(FabricManagerState[Observed]):
                 if observed.package and observed.package != wanted.package
                 else ()
             )
+            if observed.package is None:
+                yield ops.KeepOriginal(CONFIG_PATH)
             yield ops.install(
                 observed.manager, ((wanted.package, wanted.version),), hold=self.hold, remove=other
             )
@@ -331,10 +333,10 @@ class FabricManagerRunning(FabricManagerState[Observed]):
     def _stop(self, observed: Observed, moved: frozenset[str]) -> Iterator[Step]:
         if moved & {"active", "enabled", "subnet_manager"}:
             yield ops.DisableUnit(UNIT)
-        if "kept" in moved:
-            yield ops.RestoreOriginal(CONFIG_PATH)
         if moved & {"package", "held"} and observed.package:
             yield ops.remove(observed.manager, (observed.package,))
+        if "kept" in moved:
+            yield ops.RestoreOriginal(CONFIG_PATH)
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:

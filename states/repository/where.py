@@ -15,6 +15,8 @@ from gpustate import NodeFacts, Step, ops
 from gpustate.formats import aptsources, openpgp
 
 _WRITTEN = "# Written by gpustate; changes are overwritten.\n"
+#: What apt calls a file of packages that its configuration names (``APT::Sources::With``): those kept for a rollback.
+KEPT_PIN = "release c=volatile-packages-file"
 FOREIGN = re.compile(
     r"developer\.download\.nvidia\.|/compute/cuda/repos/|nvidia\.github\.io|graphics-drivers|"
     r"libnvidia-container|nvidia-docker|nvidia-container-runtime"
@@ -145,6 +147,18 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
     )
 
 
+def between_releases(facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> str | None:
+    """Why nothing can be chosen while Ubuntu's sources are of another release than the node."""
+    suites = {s.suite for s in sources if "main" in s.components and not FOREIGN.search(s.uri)}
+    others = sorted(suite for suite in suites if f"{suite}-security" in suites)
+    if facts.os_id != "ubuntu" or not others or facts.os_codename in (*suites, ""):
+        return None
+    return (
+        f"apt's sources are of {others[0]}, and this node is {facts.os_codename} (/etc/os-release): a release upgrade "
+        "is under way; finish it, then apply again"
+    )
+
+
 def fingerprints(key: str | None) -> tuple[str, ...]:
     try:
         return openpgp.fingerprints(key) if key else ()
@@ -175,6 +189,7 @@ def pin_text(where: Repository, packages: tuple[str, ...], priority: int) -> str
         aptsources.render_pin(packages, f'origin "{host}"', priority, "the repository in use")
         for host in where.hosts
     ]
+    stanzas.append(aptsources.render_pin(packages, KEPT_PIN, priority, "kept for a rollback"))
     stanzas.append(aptsources.render_pin(packages, "release *", -1, "never from anywhere else"))
     return "\n".join([_WRITTEN, *stanzas])
 

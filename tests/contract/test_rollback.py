@@ -14,7 +14,7 @@ from gpustate import registry
 
 NODES = Path(__file__).parents[1] / "node/test_rollback_states.py"
 #: How a state restores what was there before gpustate: by steps of its own, or by its base's.
-_KEEPS = re.compile(r"\b(RestoreOriginal|ForgetOriginal|writes\()")
+_KEEPS = re.compile(r"\b(KeepOriginal|RestoreOriginal|ForgetOriginal|writes\()")
 #: States that keep originals and whose way back is tested elsewhere, or that have none, each with the reason.
 ELSEWHERE = {
     **dict.fromkeys(

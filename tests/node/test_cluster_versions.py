@@ -7,7 +7,8 @@ nodes, so namespaces are not deleted to the end, and no pod is created.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import apiserver
 import clusterusers
 import pytest
 import shares
-import yaml
+from everyobject import DEFINITIONS, DRA, NFD_VALUES, WHOLE, edit
 from labkubernetes import wait_for
 
 from gpustate import policies
@@ -24,47 +25,21 @@ from gpustate.cluster.api import connect
 from gpustate.cluster.objects import Objects
 from gpustate.errors import ClusterError
 from gpustate.gpu_operator.objects import images
-from gpustate.manifests import ClusterObjects, Component, Exporter, Monitor, nfd
+from gpustate.manifests import ClusterObjects, Component, nfd
 from gpustate.manifests.build import build
-from gpustate.manifests.kinds import BY_NAME, Kind
+from gpustate.manifests.components import PARTS
+from gpustate.manifests.kinds import BY_NAME, KINDS, Kind
+from gpustate.plan.objects import lines
 from gpustate.reconcile.applying import Applied, Applier
-from gpustate.reconcile.document import cluster_data, lines
+from gpustate.reconcile.document import cluster_data
 from gpustate.reconcile.planning import Action, Change, Target, plan
 from gpustate_lab.spec import KUBERNETES_VERSIONS
 
 pytestmark = pytest.mark.node
 TESTS = Path(__file__).parents[1]
 POLICIES = sorted((TESTS / "golden" / "manifests").glob("*.policy.yaml"))
-DEFINITIONS = [
-    yaml.safe_load(file.read_text())
-    for file in sorted((TESTS / "data" / "prometheus-operator").glob("*.yaml"))
-]
-NFD_VALUES = yaml.safe_load((TESTS / "data" / "nfd-chart" / "all.values.yaml").read_text())
-MONITORED = Exporter(
-    pod_labels=True,
-    env={"DCGM_EXPORTER_CONFIGMAP_DATA": "gpus:counters"},
-    monitor=Monitor(
-        enabled=True,
-        interval="15s",
-        scrape_timeout="10s",
-        honor_labels=True,
-        labels={"release": "prom"},
-        relabelings=({"sourceLabels": ["a", "b"], "targetLabel": "node", "action": "replace"},),
-    ),
-)
-WHOLE = ClusterObjects(
-    namespace="whole",
-    privileged_namespace=True,
-    dcgm=Component(),
-    dcgm_exporter=MONITORED,
-    node_status_exporter=Component(host_network=True),
-    sandbox_device_plugin=Component(),
-    kata_device_plugin=Component(),
-    cc_manager=Component(resources={"limits": {"memory": "1Gi"}}),
-    cc_mode="on",
-    node_feature_discovery=NFD_VALUES,
-    module_rules=True,
-)
+WITH_DRA = replace(WHOLE, dra_driver=DRA)
+Item = dict[str, Any]
 #: Namespaces have no controller here.
 KEPT = "Namespace"
 
@@ -149,17 +124,111 @@ def test_kinds_that_the_cluster_lacks_are_skipped_until_it_has_them(objects: Obj
     assert not failures(apply(objects, absent(settings)))
 
 
-def test_every_object_is_accepted_equal_when_read_again_and_removed(objects: Objects) -> None:
+#: An object of each kind that others have, beside gpustate's own.
+THEIRS = "theirs"
+
+
+def test_every_kind_is_applied_repaired_after_an_edit_and_removed(
+    server: apiserver.ApiServer, objects: Objects
+) -> None:
     for one in DEFINITIONS:
         objects.apply(one)
-    done = apply(objects, target(WHOLE))
-    assert not failures(done)
-    assert len({one.item["kind"] for one in done.changes}) > 15
-    again = plan(objects, target(WHOLE))
+    settings = replace(WITH_DRA, namespace="every")
+    wanted = target(settings)
+    assert {one["kind"] for one in wanted.items} == {kind.name for kind in KINDS}
+    assert all(part.settings(settings).enabled for part in PARTS)
+    assert not failures(apply(objects, wanted))
+    again = plan(objects, wanted)
     assert set(by_action(again)) == {Action.UNCHANGED}, page(again)
-    assert not failures(apply(objects, absent(WHOLE)))
-    left = [one for one in plan(objects, absent(WHOLE)) if one.item["kind"] != KEPT]
-    assert not left
+    _create_theirs(server, wanted.items)
+    before = everything(server)
+
+    for item in wanted.items:
+        server.request(
+            "PATCH",
+            f"{_path(item)}?fieldManager=kubectl-edit",
+            edit(item),
+            kind="merge-patch+json",
+        )
+    edited = everything(server)
+    drifted = plan(objects, wanted)
+    assert set(by_action(drifted)) == {Action.REFUSED}
+    for one in drifted:
+        expected = {"spec", "data", "rules", "subjects"} & edit(one.item).keys()
+        fields = [row.field for row in one.differences]
+        assert any(field.startswith("metadata.labels") for field in fields), fields
+        assert all(any(f.startswith(name) for f in fields) for name in expected), (one.item, fields)
+        assert 'with "kubectl-edit"' in one.reason
+    assert apply(objects, wanted).changes
+    assert everything(server) == edited, "what is refused is not written"
+
+    assert not failures(apply(objects, replace(wanted, force=True)))
+    since = len(writes(server))
+    assert set(by_action(apply(objects, wanted).changes)) == {Action.UNCHANGED}
+    assert len(writes(server)) == since, "a second apply writes nothing"
+    labels = [server.request("GET", _path(one))["metadata"]["labels"] for one in wanted.items]
+    assert {one["app.kubernetes.io/managed-by"] for one in labels} == {"gpustate"}
+
+    assert not failures(apply(objects, absent(settings)))
+    after, ours = everything(server), {_path(one) for one in wanted.items}
+    used = "nodefeaturerules.nfd.k8s-sigs.io"
+    assert ours & set(after) == {
+        apiserver.path_of(BY_NAME["Namespace"], name="every"),
+        apiserver.path_of(BY_NAME["CustomResourceDefinition"], name=used),
+    }
+    assert {name: after.get(name) for name in set(before) - ours} == {
+        name: before[name] for name in set(before) - ours
+    }
+    server.request("DELETE", apiserver.path_of(BY_NAME["NodeFeatureRule"], name=THEIRS))
+    server.request("DELETE", apiserver.path_of(BY_NAME["CustomResourceDefinition"], name=used))
+
+
+def _create_theirs(server: apiserver.ApiServer, items: Sequence[Item]) -> None:
+    """Others have an object of each kind, and one in gpustate's namespace."""
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    namespace = {"metadata": {"name": "other", "labels": labels}}
+    server.request("POST", apiserver.path_of(BY_NAME["Namespace"]), namespace)
+    for name, item in {one["kind"]: one for one in items}.items():
+        if name in ("Namespace", "CustomResourceDefinition"):
+            continue  # those of the definitions of prometheus-operator
+        theirs = {**item, "metadata": {"name": THEIRS}}
+        server.request("POST", apiserver.path_of(BY_NAME[name], "other"), theirs)
+    server.request(
+        "POST",
+        apiserver.path_of(BY_NAME["ConfigMap"], "every"),
+        {"metadata": {"name": THEIRS}, "data": {"a": "b"}},
+    )
+
+
+def everything(server: apiserver.ApiServer) -> dict[str, str]:
+    """Every object of all kinds, with the version of its content."""
+    found: dict[str, str] = {}
+    for kind in KINDS:
+        try:
+            items = server.request("GET", apiserver.path_of(kind))["items"]
+        except apiserver.Refused:
+            continue  # its definition is gone
+        for item in items:
+            meta = item["metadata"]
+            path = apiserver.path_of(kind, meta.get("namespace", ""), meta["name"])
+            found[path] = meta["resourceVersion"]
+    return found
+
+
+def writes(server: apiserver.ApiServer) -> list[str]:
+    """What gpustate wrote, without dry runs."""
+    return [
+        f"{entry['verb']} {entry['requestURI']}"
+        for entry in server.audit()
+        if "python-httpx" in entry.get("userAgent", "")
+        and entry["verb"] not in ("get", "list", "watch")
+        and "dryRun=All" not in entry["requestURI"]
+    ]
+
+
+def _path(item: Item) -> str:
+    meta = item["metadata"]
+    return apiserver.path_of(BY_NAME[item["kind"]], meta.get("namespace", ""), meta["name"])
 
 
 @pytest.mark.parametrize("file", POLICIES, ids=lambda file: file.name.partition(".")[0])
@@ -208,6 +277,79 @@ def test_a_definition_with_objects_of_others_is_kept(objects: Objects) -> None:
 
 def found(objects: Objects, name: str) -> list[dict[str, Any]]:
     return objects.list(BY_NAME["CustomResourceDefinition"], "", [name])
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "cluster-objects.md"
+_ROW = re.compile(r"^\| (?P<pods>`[^|]+) \| (?P<level>\w+) \| (?P<why>.*) \|$", re.MULTILINE)
+_CHECK = re.compile(r"(?:^|\), )([^()]+) \(")
+_ENFORCE = "pod-security.kubernetes.io/enforce"
+
+
+def test_pods_need_the_level_of_pod_security_that_the_manual_says(
+    server: apiserver.ApiServer, objects: Objects
+) -> None:
+    """The server's own admission judges the pods of every workload, in a namespace of each level."""
+    for one in DEFINITIONS:
+        objects.apply(one)
+    nfd_values = {"topologyUpdater": {"enable": True}}
+    plain = replace(WHOLE, node_status_exporter=Component(), node_feature_discovery=nfd_values)
+    needed: dict[str, tuple[str, set[str]]] = {}
+    for name, settings in (("pods", plain), ("claims", replace(plain, dra_driver=DRA))):
+        settings = replace(settings, namespace=name, privileged_namespace=False)
+        assert not failures(apply(objects, target(settings)))
+        pods = {
+            one["metadata"]["name"]: _pod(one)
+            for one in target(settings).items
+            if one["kind"] in ("Deployment", "DaemonSet")
+        }
+        strict, lenient = (_forbidden(server, name, level, pods) for level in _LEVELS)
+        for pod in pods:
+            level = "privileged" if lenient[pod] else "baseline" if strict[pod] else "restricted"
+            needed[pod] = (level, lenient[pod] or strict[pod])
+        assert not failures(apply(objects, absent(settings)))
+    text = PAGE.read_text("utf-8").partition("## Pod Security\n")[2].partition("\n## ")[0]
+    said = {
+        pod: (row["level"], set(re.findall(r"\*\*(.+?)\*\*", row["why"])))
+        for row in _ROW.finditer(text)
+        for pod in re.findall(r"`([^`]+)`", row["pods"])
+    }
+    assert said == needed
+
+
+_LEVELS = ("restricted", "baseline")
+
+
+def _pod(workload: Item) -> Item:
+    template = workload["spec"]["template"]
+    return {
+        "metadata": {"name": "judged", "labels": template["metadata"]["labels"]},
+        "spec": template["spec"],
+    }
+
+
+def _forbidden(
+    server: apiserver.ApiServer, namespace: str, level: str, pods: Mapping[str, Item]
+) -> dict[str, set[str]]:
+    """What of each pod a level of Pod Security forbids, by the names of its checks."""
+    labels = {"metadata": {"labels": {_ENFORCE: level}}}
+    where = apiserver.path_of(BY_NAME["Namespace"], name=namespace)
+    server.request("PATCH", where, labels, kind="merge-patch+json")
+    container = {"name": "a", "image": "a", "securityContext": {"privileged": True}}
+    account = {"serviceAccountName": "nvidia-device-plugin", "containers": [container]}
+    canary = {"metadata": {"name": "canary"}, "spec": account}
+    wait_for(lambda: _checks(server, namespace, level, canary), f"{level} is enforced", 30)
+    return {name: _checks(server, namespace, level, pod) for name, pod in pods.items()}
+
+
+def _checks(server: apiserver.ApiServer, namespace: str, level: str, pod: Item) -> set[str]:
+    try:
+        server.request("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
+    except apiserver.Refused as error:
+        if "violates PodSecurity" not in str(error):
+            raise
+        checks = str(error).partition(f'PodSecurity "{level}:latest": ')[2]
+        return set(_CHECK.findall(checks))  # none while the level before is enforced
+    return set()
 
 
 #: Those that only an installation of node feature discovery, or Kata's device plugin, needs.

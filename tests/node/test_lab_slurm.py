@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import yaml
-from commands import GPUSTATE, gpustate
+from commands import gpustate
 from labtraces import traces
+from slurmholds import TOO_FEW, change_waits, reserved
 from slurmjobs import APPLIED, CUDA_COUNT, Cluster
 
 from gpustate.errors import LabError
@@ -29,9 +28,6 @@ from gpustate_lab.api import Lab
 from gpustate_lab.spec import LabSpec
 
 pytestmark = pytest.mark.node
-
-#: Slurm's own words.
-TOO_FEW = "gres/gpu count reported lower than configured ({} < 8)"
 
 
 @pytest.fixture(scope="module")
@@ -142,117 +138,6 @@ def test_restarting_slurmd_leaves_its_jobs_alone(cluster: Cluster) -> None:
     cluster.until(lambda: cluster.state("gpu1").flags == {"IDLE"})
 
 
-def change_waits(cluster: Cluster, tmp_path: Path, name: str) -> None:
-    """Change the driver of gpu1 under a foreign drain, without access, under a job and at a limit.
-
-    Args:
-        cluster: its driver is the one of the first policy.
-        tmp_path: for policies.
-        name: Slurm's name of the node.
-    """
-    other = tmp_path / "policy.py"
-    other.write_text(APPLIED.replace("580.65.06", "595.91.07"))
-    node, words = cluster.lab.node("gpu1"), ("-i", cluster.lab.inventory, "-l", "gpu1", "--yes")
-
-    def version() -> str:
-        query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1"
-        return node.run(query, check=False).stdout.strip()
-
-    cluster.slurm.scontrol("update", f"nodename={name}", "state=drain", "reason=disk swap")
-    refused = gpustate("apply", other, *words, code=5)
-    assert f"{name} is out of service: drained: disk swap by root" in refused.out
-    assert cluster.state(name).reason == "disk swap"
-    shown = gpustate("status", "-i", cluster.lab.inventory, "-o", "json", code=0)
-    assert [row["name"] for row in shown.document["members"]] == [name]
-    assert shown.document["members"][0]["foreign"][0].startswith("drained: disk swap by root")
-    cluster.resume()
-    unnamed = tmp_path / "inventory.yml"
-    lines = cluster.lab.inventory.read_text().splitlines(keepends=True)
-    unnamed.write_text("".join(line for line in lines if "gpustate_slurm_host" not in line))
-    without = gpustate("apply", other, "-i", unnamed, "-l", "gpu1", "--yes", code=5)
-    assert "slurmd runs on this node" in without.out
-    assert version() == "580.65.06"
-
-    cluster.submit(f"-w {name} --gres=gpu:8 --wrap 'sleep 20'")
-    cluster.until(lambda: cluster.state(name).flags == {"MIXED"})
-    seen: list[tuple[set[str], str, str]] = []
-    with ThreadPoolExecutor(1) as pool:
-        applied = pool.submit(gpustate, "apply", other, *words, "--reason", "CHG-7", code=0)
-        while not applied.done():
-            state = cluster.state(name)
-            seen.append((set(state.flags), state.reason, version()))
-            time.sleep(1)
-    applied.result()
-    draining = [row for row in seen if row[0] == {"MIXED", "DRAIN"}]
-    assert draining, seen
-    assert all(re.fullmatch(r"gpustate:\S+: CHG-7 \(held\) by \S+", r[1]) for r in draining), seen
-    assert all(row[2] == "580.65.06" for row in draining), "nothing changes under a job"
-    assert version() == "595.91.07"
-    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
-    assert cluster.state(name).reason in ("", "none")
-
-    cluster.submit(f"-w {name} --gres=gpu:8 --requeue --wrap 'sleep 600'")
-    cluster.until(lambda: cluster.state(name).flags == {"MIXED"})
-    gpustate("apply", cluster.policy, *words, "--drain-timeout", "3", code=0)
-    assert version() == "580.65.06"
-    assert cluster.head("squeue -h -o %T").stdout.split() != [], "the job waits for its turn again"
-    cluster.head("scancel --user=op")
-    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
-
-
-def reserved(cluster: Cluster, tmp_path: Path, name: str, *, dies: bool = False) -> None:
-    """Change the driver of gpu1 under a reservation, with a second controller meanwhile, and under a foreign reservation.
-
-    Args:
-        cluster, tmp_path, name: as for :func:`change_waits`.
-        dies: the first controller is killed, and the second follows it.
-    """
-    other = tmp_path / "reserved.py"
-    other.write_text(APPLIED.replace("580.65.06", "595.91.07"))
-    words = [other, "-i", cluster.lab.inventory, "-l", "gpu1", "--yes"]
-    foreign = ("starttime=now", "duration=60", "users=root", "flags=maint,ignore_jobs")
-    cluster.slurm.scontrol(
-        "create", "reservation", "reservationname=cooling", *foreign, f"nodes={name}"
-    )
-    refused = gpustate("apply", *words, code=5)
-    assert re.search(f"{name} is out of service: \\w+: reservation cooling", refused.out)
-    cluster.slurm.scontrol("delete", "reservationname=cooling")
-    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
-
-    cluster.submit(f"-w {name} --gres=gpu:8 --wrap 'sleep 25'")
-    cluster.until(lambda: cluster.state(name).flags == {"MIXED"})
-    words += ["--slurm-hold", "reservation", "--reason", "CHG-8"]
-    with subprocess.Popen([GPUSTATE, "apply", *map(str, words)]) as first:
-        show = ["scontrol", "-o", "show", "reservation"]
-        cluster.until(
-            lambda: bool(re.search(f"=gpustate_\\S+_{name} ", cluster.slurm.head.run(show).stdout))
-        )
-        assert cluster.state(name).reason in ("", "none")
-        if " 24." in cluster.slurm.version():
-            told = cluster.slurm.head.run(show).stdout
-            assert re.search(r"Comment=gpustate:\S+: CHG-8 \(held\) by \S+$", told.strip())
-        ahead = cluster.head(f"srun -w {name} --immediate=1 true", check=False)
-        assert ahead.returncode != 0, "no other job begins"
-        shown = gpustate("status", "-i", cluster.lab.inventory, "-o", "json", code=0).document
-        assert [row["hold"]["phase"] for row in shown["members"]] == ["held"]
-        assert [row["where"] for row in shown["rollouts"]] != []
-        if dies:
-            first.kill()
-            first.wait()
-            began = time.monotonic()
-            gpustate("apply", *words, code=0, timeout=400)
-            assert time.monotonic() - began > 55, "a Lease is valid for a minute"
-        else:
-            second = gpustate("apply", *words, code=8)
-            assert "changes nodes of Slurm at" in second.out
-            assert first.wait(timeout=400) == 0
-    assert "gpustate_" not in cluster.slurm.head.run(show).stdout
-    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
-    assert cluster.state(name).reason in ("", "none")
-    gpustate("apply", cluster.policy, *words[1:], code=0)
-    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
-
-
 def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path: Path) -> None:
     change_waits(cluster, tmp_path, "gpu1")
 
@@ -261,36 +146,6 @@ def test_a_reservation_holds_a_node_and_a_second_controller_is_refused(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     reserved(cluster, tmp_path, "gpu1")
-
-
-@pytest.mark.proof
-def test_it_is_the_same_with_slurm_24_and_a_node_of_another_name(
-    lab_factory: Callable[[LabSpec], Lab], tmp_path: Path
-) -> None:
-    spec = LabSpec(nodes=1, images=("debian13",), gpus=("8xH100",), slurm=True)
-    cluster = Cluster.of(lab_factory(spec))
-    assert " 24.11." in cluster.slurm.version()
-    rename = (
-        "s/NodeName=gpu1 /NodeName=rack7-01 NodeHostname=gpu1 /; s/Nodes=gpu1 /Nodes=rack7-01 /"
-    )
-    node = cluster.lab.node("gpu1")
-    for machine, unit in ((cluster.slurm.head, "slurmctld"), (node, "slurmd")):
-        machine.run(f"sed -i '{rename}' /etc/slurm/slurm.conf; systemctl restart {unit}")
-    cluster.policy = tmp_path / "first.py"
-    cluster.policy.write_text(APPLIED)
-    gpustate("apply", cluster.policy, "-i", cluster.lab.inventory, "--yes", code=0)
-    cluster.until(lambda: "INVALID_REG" not in cluster.state("rack7-01").flags)
-    cluster.resume()
-    change_waits(cluster, tmp_path, "rack7-01")
-    reserved(cluster, tmp_path, "rack7-01", dies=True)
-
-    # Debian's slurmd ends for good without a device node; with the drop-in it comes back.
-    node.run("mv /dev/nvidia7 /dev/away; systemctl restart --no-block slurmd")
-    query = 'journalctl --no-pager -u slurmd | grep -c "can\'t stat gres.conf file /dev/nvidia7"'
-    cluster.until(lambda: node.run(query, check=False).returncode == 0)
-    node.run("mv /dev/away /dev/nvidia7")
-    cluster.until(lambda: node.run("systemctl is-active slurmd", check=False).returncode == 0)
-    cluster.until(lambda: cluster.state("rack7-01").flags == {"IDLE"})
 
 
 def test_the_list_and_the_inventory_name_the_host_that_runs_slurmctld(cluster: Cluster) -> None:

@@ -117,6 +117,7 @@ TRIALS = (
     "a_driver_goes_up_and_back_with_all_that_belongs_to_it",
     "foreign_changes_since_the_run_stay_and_those_of_ours_are_named",
     "a_version_that_is_gone_is_named_by_the_plan_and_nothing_is_changed",
+    "packages_that_no_repository_has_come_from_the_node_or_are_named_by_the_plan",
     "killed_in_the_middle_of_a_rollback_it_converges",
     "an_upgrade_that_fails_goes_back_by_itself",
     "an_upgrade_to_a_version_that_is_not_offered_is_one_line",
@@ -154,8 +155,11 @@ def test_a_driver_goes_up_and_back_with_all_that_belongs_to_it(on: Bench) -> Non
     assert "580.178.04" in middle["loaded"]
     assert {"packages", "files", "loaded", "mig", "cdi", "built"} <= set(changes(before, middle))
 
-    planned = gpustate("rollback", run, *on.target, code=1)
-    assert "pass --yes" in planned.err
+    refused = gpustate("rollback", run, *on.target, code=1)
+    assert "pass --yes" in refused.err
+    planned = gpustate("rollback", run, *on.target, "--dry-run", code=0)
+    assert f"goes back to before run {run}" in planned.out
+    assert changes(middle, on.seen()) == {}
     back = on.run("rollback")
     (row,) = back.document["nodes"]
     assert back.document["verb"] == "rollback"
@@ -206,6 +210,50 @@ def test_a_version_that_is_gone_is_named_by_the_plan_and_nothing_is_changed(on: 
     assert "570.211.01" in refused.out
     on.said("rm /etc/apt/preferences.d/00site")
     assert changes(middle, on.seen()) == {}
+
+
+def test_packages_that_no_repository_has_come_from_the_node_or_are_named_by_the_plan(
+    on: Bench,
+) -> None:
+    on.run("apply", on.old())
+    before = on.seen()
+    on.run("apply", on.new())
+    middle = on.seen()
+    replaced = {line for line in before["packages"].splitlines() if "570.211.01" in line}
+    kept = on.said("ls /var/lib/gpustate-packages").split()
+    for line in replaced:
+        _, name, version = line.split()
+        assert [one for one in kept if one.startswith(f"{name}_{version}_")], (line, kept)
+    on.said(
+        "apt-get clean; for f in /var/lib/apt/lists/*_Packages; do "
+        'awk \'BEGIN { RS = ""; ORS = "\\n\\n" } !/\\nVersion: 570\\./\' "$f" >/tmp/p; cat /tmp/p >"$f"; done'
+    )
+    assert "570.211.01" not in on.said("apt-cache policy libcuda1")
+
+    # They are gone: the plan says so, and nothing is changed.
+    folder = "/var/lib/gpustate-packages"
+    on.said(f"mv {folder} {folder}.away")
+    for last in ("--dry-run", "--yes"):
+        refused = gpustate("rollback", "--all-or-nothing", *on.target, last, code=5)
+        assert "apt does not offer driver 570.211.01" in refused.out, refused.out
+    on.said(f"mv {folder}.away {folder}")
+    assert changes(middle, on.seen()) == {}
+
+    # One is damaged: apt refuses it, and the driver's packages stay.
+    package = on.node.root / f"{folder[1:]}/libcuda1_570.211.01-1_amd64.deb"
+    sound = package.read_bytes()
+    package.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    failed = gpustate("rollback", *on.target, "-o", "json", "--yes", timeout=500)
+    assert failed.code not in (0, 1)
+    assert package.name in failed.out
+    assert "570.211.01" not in on.seen()["packages"]
+    package.write_bytes(sound)
+
+    planned = gpustate("rollback", *on.target, "--dry-run", code=0)
+    assert "from packages that are kept on the node" in planned.out
+    assert "libcuda1 570.211.01-1" in planned.out
+    on.run("rollback")
+    assert changes(before, on.seen()) == {}
 
 
 def test_killed_in_the_middle_of_a_rollback_it_converges(on: Bench) -> None:

@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.node]
 
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
 POINT = os.environ.get("GPUSTATE_POINT", "")
+FAST = "nodeStatusUpdateFrequency: 1s\\nnodeStatusReportFrequency: 30s\\n"
 RUNTIME_CLASS = {
     "apiVersion": "node.k8s.io/v1",
     "kind": "RuntimeClass",
@@ -54,6 +55,9 @@ def bed(
     gpustate("apply", POLICY, "-i", lab.inventory, "--yes", code=0)
     create(lab, RUNTIME_CLASS)
     pluginpods.deploy(lab)
+    for node in lab.nodes:
+        # That a node offers GPUs again is in its status ten seconds later otherwise.
+        node.run(f"printf '{FAST}' >>/var/lib/kubelet/config.yaml; systemctl restart kubelet")
     for node in lab.nodes:
         wait_for(lambda name=node.name: offers(lab, name), f"GPUs of {node.name}", 180)
     made = LabBed(tmp_path_factory.mktemp("bed"), lab)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -20,20 +21,24 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmBed]:
     made.close()
 
 
-def test_the_run_after_a_killed_one_ends_with_every_node_done_and_resumed(bed: SlurmBed) -> None:
+@pytest.mark.parametrize(
+    ("hold", "kinds"), [("drain", ("DRAIN", "UNDRAIN", "Reason")), ("reservation", ("create", "delete"))]
+)  # fmt: skip
+def test_the_run_after_a_killed_one_ends_with_every_node_done_and_resumed(
+    bed: SlurmBed, hold: str, kinds: tuple[str, ...]
+) -> None:
+    words = (*WORDS, "--slurm-hold", hold)
     bed.reset()
-    ran = bed.run(*WORDS)
+    ran = bed.run(*words)
     assert ran.code == 0, ran.text
     assert bed.slurm_wrong() == []
     writes = bed.writes
-    for machine in ("n0", "n1"):
-        wanted = {f"DRAIN {machine} 1", f"UNDRAIN {machine} 1", f"Reason {machine} 1"}
-        assert wanted <= set(writes)
+    assert {f"{kind} {one.name} 1" for kind in kinds for one in bed.machines} <= set(writes)
     points = [(write, when) for write in writes for when in ("before", "after")]
-    for write, when in shares.share("rollout points, Slurm", points, most=3):
+    for write, when in shares.share(f"rollout points, Slurm, {hold}", points, most=3):
         bed.reset()
-        bed.killed(write, when)
-        again = bed.run(*WORDS)
+        bed.killed(write, when, *words)
+        again = bed.run(*words)
         assert again.code == 0, f"killed {when} {write}: {again.text}"
         assert bed.slurm_wrong() == [], f"killed {when} {write}: {again.text}"
 
@@ -54,6 +59,32 @@ def test_a_drain_of_someone_else_during_the_hold_stays(bed: SlurmBed) -> None:
     hold.close()
     ran = finish(command)
     assert ran.code == 0, ran.text
-    assert "disk swap by bob" in ran.text
+    assert re.search(r" by bob since \S+: disk swap", ran.text)
     assert json.loads(path.read_text())["n0"]["state"] == "drained"
     assert not [write for write in bed.writes if write.startswith(("UNDRAIN", "Reason"))]
+
+
+@pytest.mark.parametrize("way", ["drain", "reservation"])
+def test_a_second_controller_is_refused_as_long_as_the_first_is_at_work(
+    bed: SlurmBed, way: str
+) -> None:
+    bed.reset()
+    machine = bed.machines[0]
+    machine.stop_at("1")
+    hold = bed.hold(machine)
+    first = bed.start("-l", "n0", "--slurm-hold", way)
+    assert hold.wait(60.0)
+    writes = bed.writes
+    second = bed.run("-l", "n1", "--slurm-hold", way)
+    assert second.code == 8, second.text
+    assert "changes nodes of Slurm at" in second.text, (
+        "n1 is nobody's, but the cluster is the first's"
+    )
+    assert bed.writes == writes
+    hold.never_again()
+    hold.go()
+    hold.close()
+    assert finish(first).code == 0
+    third = bed.run("--slurm-hold", way)
+    assert third.code == 0, third.text
+    assert bed.slurm_wrong() == []

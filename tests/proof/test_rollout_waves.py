@@ -269,13 +269,13 @@ def test_a_colleague_pauses_resumes_and_aborts_a_rollout_from_another_machine(
     wait_for(lambda: len(cordons(bed)) >= 2)
     paused = elsewhere(tmp_path, "pause", "-i", inventory)
     assert paused.code == 0, paused.text
-    assert "no further node begins" in paused.out
+    assert "no further node is started" in paused.out
     wait_for(lambda: not held(bed) and rollout_state(tmp_path, inventory) == "paused")
     begun = cordons(bed)
     time.sleep(4)
     assert cordons(bed) == begun
     lifted = elsewhere(tmp_path, "resume", "-i", inventory)
-    assert "goes on; it was paused by" in lifted.out, lifted.text
+    assert "continues; it was paused by" in lifted.out, lifted.text
     wait_for(lambda: len(cordons(bed)) > len(begun))
     aborted = elsewhere(tmp_path, "abort", "-i", inventory)
     assert aborted.code == 0, aborted.text

@@ -1,51 +1,94 @@
-"""The lab's Slurm cluster with the newer release of Slurm, Debian 13's 24.11.
+"""The lab's Slurm cluster in every release that it has: 22.05 and 24.11 of Debian 12 and 13, 26.05 of unstable.
 
-What Debian 12's does is in tests/node/test_lab_slurm.py.
+One node, whose name in Slurm is another one than its own. What Debian 12's does with two of them is in
+tests/node/test_lab_slurm.py.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from commands import gpustate
+from slurmholds import change_waits, drained_by_slurm, reboots, reserved
 from slurmjobs import APPLIED, CUDA_COUNT, Cluster
 
+from gpustate_lab import api
 from gpustate_lab.api import Lab
 from gpustate_lab.spec import LabSpec
 
 pytestmark = [pytest.mark.node, pytest.mark.proof]
 
+RELEASES = {"debian12": "22.05", "debian13": "24.11", "debian13-slurm26": "26.05"}
+NAME = "rack7-01"
 
-def test_debian_13_runs_jobs_on_gpus_drains_a_wrong_count_and_survives_power_loss(
-    lab_factory: Callable[[LabSpec], Lab], tmp_path: Path
-) -> None:
-    cluster = Cluster.of(lab_factory(LabSpec(nodes=2, images=("debian13",), slurm=True)))
-    assert cluster.slurm.version() == "slurm-wlm 24.11.5"
-    policy = tmp_path / "policy.py"
-    policy.write_text(APPLIED)
-    inventory = ("-i", cluster.lab.inventory)
-    gpustate("apply", policy, *inventory, "--yes", code=0)
-    cluster.resume()
-    ran = cluster.job(f"-w gpu1 --gres=gpu:2 sh -c 'echo $CUDA_VISIBLE_DEVICES; {CUDA_COUNT}'")
-    assert ran.split() == ["0,1", "2"]
 
+@pytest.fixture(scope="module", params=RELEASES)
+def cluster(
+    request: pytest.FixtureRequest,
+    lab_factory: Callable[[LabSpec], Lab],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Cluster]:
+    """A node with its driver, in service."""
+    spec = LabSpec(nodes=1, images=(request.param,), gpus=("8xH100",), slurm=True)
+    found = Cluster.of(lab_factory(spec))
+    assert f" {RELEASES[request.param]}." in found.slurm.version()
+    rename = f"s/NodeName=gpu1 /NodeName={NAME} NodeHostname=gpu1 /; s/Nodes=gpu1 /Nodes={NAME} /"
+    node = found.lab.node("gpu1")
+    for machine, unit in ((found.slurm.head, "slurmctld"), (node, "slurmd")):
+        machine.run(f"sed -i '{rename}' /etc/slurm/slurm.conf; systemctl restart {unit}")
+    found.policy = tmp_path_factory.mktemp("slurm") / "first.py"
+    found.policy.write_text(APPLIED)
+    gpustate("apply", found.policy, "-i", found.lab.inventory, "--yes", code=0)
+    found.until(lambda: "INVALID_REG" not in found.state(NAME).flags)
+    found.resume()
+    yield found
+    api.down(found.lab.name)
+
+
+def test_jobs_get_their_gpus_before_and_after_a_loss_of_power(cluster: Cluster) -> None:
+    words = f"-w {NAME} --gres=gpu:2 sh -c 'echo $CUDA_VISIBLE_DEVICES; {CUDA_COUNT}'"
+    assert cluster.job(words).split() == ["0,1", "2"]
     node = cluster.lab.node("gpu1")
-    node.run("sed -i '/nvidia7/d' /etc/slurm/gres.conf; systemctl restart slurmd")
-    cluster.until(lambda: "INVALID_REG" in cluster.state("gpu1").flags)
-    shown = json.loads(cluster.slurm.scontrol("show", "node", "gpu1", "--json"))["nodes"][0]
-    assert {"IDLE", "DRAIN", "INVALID_REG"} <= set(shown["state"])
-    assert shown["reason"] == "gres/gpu count reported lower than configured (7 < 8)"
-    gpustate("apply", policy, *inventory, "--yes", code=0)
-    cluster.until(lambda: cluster.state("gpu1").flags == {"IDLE", "DRAIN"})
-    cluster.resume()
-
     node.kill()
-    cluster.until(lambda: cluster.state("gpu1").flags >= {"DOWN", "NOT_RESPONDING"}, 120)
-    # This release keeps the reason of a drain that was resumed, and adds to it.
-    assert cluster.state("gpu1").reason.endswith(" : Not responding")
+    cluster.until(lambda: cluster.state(NAME).flags >= {"DOWN", "NOT_RESPONDING"}, 120)
+    # Newer releases keep the reason of a drain that was resumed, and add to it.
+    assert cluster.state(NAME).reason.endswith("Not responding")
     node.boot()
-    cluster.until(lambda: cluster.state("gpu1").flags == {"IDLE"})
-    assert cluster.job("-w gpu1 --gres=gpu:8 hostname") == "gpu1\n"
+    cluster.until(lambda: cluster.state(NAME).flags == {"IDLE"})
+    assert cluster.job(words).split() == ["0,1", "2"]
+
+
+def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path: Path) -> None:
+    change_waits(cluster, tmp_path, NAME)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_reservation_holds_a_node_and_a_second_controller_is_refused_or_follows_a_dead_one(
+    cluster: Cluster, tmp_path: Path, dies: bool
+) -> None:
+    reserved(cluster, tmp_path, NAME, dies=dies)
+
+
+@pytest.mark.parametrize("hold", ["drain", "reservation"])
+@pytest.mark.parametrize("returns", [2, 0])
+def test_a_node_that_a_change_reboots_is_in_service_again(
+    cluster: Cluster, tmp_path: Path, hold: str, returns: int
+) -> None:
+    reboots(cluster, tmp_path, NAME, hold, returns)
+
+
+def test_a_drain_for_a_wrong_count_is_explained_and_stays(cluster: Cluster) -> None:
+    drained_by_slurm(cluster, NAME)
+
+
+def test_slurmd_that_ended_without_a_device_node_comes_back(cluster: Cluster) -> None:
+    """Debian's slurmd ends for good then; with the drop-in it does not."""
+    node = cluster.lab.node("gpu1")
+    node.run("mv /dev/nvidia7 /dev/away; systemctl restart --no-block slurmd")
+    query = 'journalctl --no-pager -u slurmd | grep -c "can\'t stat gres.conf file /dev/nvidia7"'
+    cluster.until(lambda: node.run(query, check=False).returncode == 0)
+    node.run("mv /dev/away /dev/nvidia7")
+    cluster.until(lambda: node.run("systemctl is-active slurmd", check=False).returncode == 0)
+    cluster.until(lambda: cluster.state(NAME).flags == {"IDLE"})

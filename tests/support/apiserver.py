@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import subprocess
@@ -12,14 +13,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from gpustate.manifests.kinds import Kind
 from gpustate_lab import programs
 
 _READY_S = 60.0
 #: Users by token; the first may do everything.
 ADMIN, USER = "admin", "user"
+_AUDIT = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,46 @@ class ApiServer:
         path.write_text(yaml.safe_dump(content))
         return path
 
+    def request(self, method: str, path: str, body: Any = None, kind: str = "json") -> Any:
+        """A request of the administrator, as another program than gpustate makes it.
+
+        Args:
+            method: of HTTP.
+            path: with the query.
+            body: as JSON.
+            kind: of the body: ``json``, or a patch's such as ``merge-patch+json``.
+
+        Raises:
+            Refused: the server's error.
+        """
+        request = urllib.request.Request(
+            f"https://127.0.0.1:{self.port}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {ADMIN}", "Content-Type": f"application/{kind}"},
+        )
+        context = ssl.create_default_context(cafile=str(self.folder / "apiserver.crt"))
+        try:
+            with urllib.request.urlopen(request, context=context, timeout=30) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise Refused(json.load(error)["message"]) from None
+
+    def audit(self) -> list[dict[str, Any]]:
+        """The log of all requests."""
+        return [json.loads(line) for line in (self.folder / "audit.log").read_text().splitlines()]
+
+
+class Refused(Exception):
+    """A request was refused; the message is the server's."""
+
+
+def path_of(kind: Kind, namespace: str = "", name: str = "") -> str:
+    """The path of an object, or of all of a kind."""
+    base = f"/apis/{kind.version}" if kind.group else f"/api/{kind.version}"
+    within = f"/namespaces/{namespace}" if kind.namespaced and namespace else ""
+    return f"{base}{within}/{kind.plural}{f'/{name}' if name else ''}"
+
 
 @contextmanager
 def running(version: str, folder: Path) -> Iterator[ApiServer]:
@@ -64,6 +114,8 @@ def running(version: str, folder: Path) -> Iterator[ApiServer]:
     subprocess.run(
         ["openssl", "genpkey", "-algorithm", "RSA", "-out", key], check=True, capture_output=True
     )
+    audit = folder / "audit-policy.yaml"
+    audit.write_text(_AUDIT)
     commands = (
         [
             *(etcd, f"--data-dir={folder / 'etcd'}", "--unsafe-no-fsync"),
@@ -81,7 +133,8 @@ def running(version: str, folder: Path) -> Iterator[ApiServer]:
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
-            "--allow-privileged=true",
+            *("--allow-privileged=true", f"--audit-policy-file={audit}"),
+            f"--audit-log-path={folder / 'audit.log'}",
         ],
     )
     running: list[subprocess.Popen[bytes]] = []

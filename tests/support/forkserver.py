@@ -156,12 +156,16 @@ class Command:
             subprocess.TimeoutExpired: it did not end in time, and was killed.
         """
         with self._open:
-            if not select.select([self._end], [], [], timeout_s)[0]:
+            ended = select.select([self._end], [], [], timeout_s)[0]
+            if not ended:
                 self.kill()
-                raise subprocess.TimeoutExpired(self.argv, timeout_s)
-            code = int(self._end.recv(64) or -1)
             for file in (self._out, self._err):
                 file.seek(0)
+            if not ended:
+                error = subprocess.TimeoutExpired(self.argv, timeout_s)
+                error.add_note(f"so far: {self._out.read()[-2000:]}\n{self._err.read()[-4000:]}")
+                raise error
+            code = int(self._end.recv(64) or -1)
             return subprocess.CompletedProcess(self.argv, code, self._out.read(), self._err.read())
 
 

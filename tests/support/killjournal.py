@@ -30,6 +30,7 @@ LOOKS = (
     "reload the configuration",
     "make ",  # modes of folders that others have to read
     "record that",
+    "record the original",
     "snapshot ",
     "hold the driver's packages",
     "wait until",

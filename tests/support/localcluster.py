@@ -6,6 +6,7 @@ running. For what needs no machine; it starts in seconds and needs no bridge.
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import time
@@ -31,6 +32,12 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 #: Of kwok: pods run at once, whatever their init containers do.
 STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
 _MASTERS = "system:masters"
+_AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
 #: Paths of the kinds that the GPU Operator creates; ``{}`` is the namespace.
 PATHS: Mapping[str, str] = {
     "Namespace": "/api/v1/namespaces",
@@ -97,6 +104,8 @@ class LocalCluster:
             "--unsafe-no-fsync",
             "--log-level=warn",
         )
+        policy = self.directory / "audit-policy.yaml"
+        policy.write_text(json.dumps(_AUDIT))
         serving = self.authority.issue("kube-apiserver", "kube-apiserver", hosts=(HOST,))
         private, public = self.authority.key_pair("service-accounts")
         self.run(
@@ -110,6 +119,8 @@ class LocalCluster:
             "--service-cluster-ip-range=10.96.0.0/24",
             "--authorization-mode=RBAC",
             "--allow-privileged=true",
+            f"--audit-policy-file={policy}",
+            f"--audit-log-path={self.directory / 'audit.log'}",
             f"--client-ca-file={self.authority.certificate}",
             f"--tls-cert-file={serving.certificate}",
             f"--tls-private-key-file={serving.key}",
@@ -209,6 +220,11 @@ class LocalCluster:
                 assert process.poll() is None, f"{name} ended: {log.read_text()[-2000:]}"
             assert time.monotonic() < deadline, f"{what}: not within {timeout_s:.0f} s: {problem}"
             time.sleep(0.1)
+
+    def audit(self, since: int = 0) -> list[Json]:
+        """The log of requests, but for the first ones."""
+        lines = (self.directory / "audit.log").read_text().splitlines()
+        return [json.loads(line) for line in lines[since:]]
 
     # --- objects -------------------------------------------------------------------------------
 

@@ -33,9 +33,6 @@ def main(folder: Path, program: str, words: list[str]) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if program == "scontrol" and words[0] == "update":
             return _update(folder, dict(word.split("=", 1) for word in words[1:]))
-        if program == "scontrol" and words == ["show", "config"]:
-            print(f"Configuration data as of now\nStateSaveLocation       = {folder}/state")
-            return 0
         if program == "scontrol":
             return _reservations(folder, words)
         nodes = _read(folder)

@@ -26,7 +26,12 @@ class SlurmBed(Bed):
             (head / name).unlink(missing_ok=True)
         for name in ("scontrol", "sinfo", "squeue"):
             program = head / "programs" / name
-            program.write_text(f'#!/bin/sh\nexec {sys.executable} {SUPPORT}/slurmhead.py {head} {name} "$@"\n')  # fmt: skip
+            # What the Lease asks for with every renewal is answered without an interpreter.
+            config = f"StateSaveLocation       = {head}/state"
+            program.write_text(
+                f"#!/bin/sh\n[ \"$*\" != 'show config' ] || {{ echo '{config}'; exit; }}\n"
+                f'exec {sys.executable} -I -S {SUPPORT}/slurmhead.py {head} {name} "$@"\n'
+            )
             program.chmod(0o755)
         (head / "slurm.json").write_text(json.dumps(slurmhead.new([m.name for m in self.machines])))
 
@@ -50,13 +55,15 @@ class SlurmBed(Bed):
                 found.append(f"{machine.name}: the driver was installed more than once")
             if node["state"] != "idle" or node["reason"]:
                 found.append(f"{machine.name}: {node['state']}: {node['reason']}")
+            if node.get("reservation"):
+                found.append(f"{machine.name}: still reserved: {node['reservation']}")
         return found
 
-    def killed(self, write: str, when: str) -> Ran:
+    def killed(self, write: str, when: str, *words: str) -> Ran:
         """Kill a run before or after a write."""
         (self.head.folder / "trap").write_text(json.dumps({"write": write, "when": when}))
         hold = self.hold(self.head)
-        command = self.start(*WORDS)
+        command = self.start(*words)
         reached = hold.wait(60.0)
         command.kill()
         ran = finish(command)

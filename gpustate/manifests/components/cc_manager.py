@@ -55,4 +55,4 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     yield daemon_set(settings, settings.cc_manager, image, program)
 
 
-PART = Part("ccManager", lambda one: one.cc_manager, _objects, NODE_LABEL, machines=True)
+PART = Part("ccManager", "cc_manager", _objects, NODE_LABEL, machines=True)

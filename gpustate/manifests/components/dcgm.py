@@ -43,4 +43,4 @@ def _probe() -> Json:
     return {"tcpSocket": {"port": PORT}, "initialDelaySeconds": 15}
 
 
-PART = Part("dcgm", lambda settings: settings.dcgm, _objects, NODE_LABEL, "dcgm", claims=True)
+PART = Part("dcgm", "dcgm", _objects, NODE_LABEL, "dcgm", claims=True)

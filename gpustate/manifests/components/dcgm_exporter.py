@@ -26,11 +26,10 @@ from gpustate.manifests.components import dcgm
 from gpustate.manifests.components.part import Json, Part, by_claim
 from gpustate.manifests.containers import host_path, mount
 from gpustate.manifests.pods import Program, claim_template, daemon_set
-from gpustate.manifests.settings import ClusterObjects, Exporter
+from gpustate.manifests.settings import COUNTERS_KEY, ClusterObjects, Exporter
 
 NODE_LABEL = "nvidia.com/gpu.deploy.dcgm-exporter"
 NAME = "nvidia-dcgm-exporter"
-COUNTERS_KEY = "dcgm-metrics.csv"
 _PORT = 9400
 _FOLDER = "/etc/dcgm-exporter"
 _ENGINE = "DCGM_REMOTE_HOSTENGINE_INFO"
@@ -212,7 +211,7 @@ def _config_map(name: str, namespace: str, data: Mapping[str, str]) -> Json:
 
 PART = Part(
     "dcgmExporter",
-    lambda settings: settings.dcgm_exporter,
+    "dcgm_exporter",
     _objects,
     NODE_LABEL,
     "dcgm-exporter",

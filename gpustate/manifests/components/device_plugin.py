@@ -163,4 +163,4 @@ def _mps_volumes(settings: ClusterObjects) -> list[Json]:
     ]
 
 
-PART = Part("devicePlugin", lambda settings: settings.device_plugin, _objects, NODE_LABEL)
+PART = Part("devicePlugin", "device_plugin", _objects, NODE_LABEL)

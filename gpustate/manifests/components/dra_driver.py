@@ -449,4 +449,4 @@ def _variables(values: Mapping[str, str], fields: Mapping[str, str]) -> list[dic
     ]
 
 
-PART = Part("draDriver", lambda settings: settings.dra_driver, _objects, NODE_LABEL)
+PART = Part("draDriver", "dra_driver", _objects, NODE_LABEL)

@@ -608,8 +608,4 @@ def _digest(
     return str(int(hashlib.sha256(text.encode()).hexdigest()[:8], 16))
 
 
-def _first(settings: ClusterObjects) -> Component:
-    return settings.drivers[0] if settings.drivers else Component(enabled=False)
-
-
-PART = Part("driver", _first, _objects, NODE_LABEL, "driver", replaces=True)
+PART = Part("driver", "drivers", _objects, NODE_LABEL, "driver", replaces=True)

@@ -56,4 +56,4 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     yield daemon_set(settings, settings.feature_discovery, image, program)
 
 
-PART = Part("gfd", lambda settings: settings.feature_discovery, _objects, NODE_LABEL)
+PART = Part("gfd", "feature_discovery", _objects, NODE_LABEL)

@@ -60,7 +60,7 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
 
 PART = Part(
     "kataSandboxDevicePlugin",
-    lambda one: one.kata_device_plugin,
+    "kata_device_plugin",
     _objects,
     NODE_LABEL,
     machines=True,

@@ -99,7 +99,7 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
 
 PART = Part(
     "migManager",
-    lambda one: one.mig_manager,
+    "mig_manager",
     _objects,
     NODE_LABEL,
     "mig",

@@ -70,4 +70,4 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     yield daemon_set(settings, settings.node_status_exporter, image, program)
 
 
-PART = Part("nodeStatusExporter", lambda one: one.node_status_exporter, _objects, NODE_LABEL)
+PART = Part("nodeStatusExporter", "node_status_exporter", _objects, NODE_LABEL)

@@ -17,7 +17,7 @@ class Part:
 
     Args:
         name: its section in a ClusterPolicy, by which its image is looked up.
-        settings: its settings.
+        field: of :class:`ClusterObjects`, with its settings.
         objects: its objects, of the settings and the image.
         node_label: the label of Nodes on which its pods run.
         machines: its pods run on Nodes whose GPUs are for virtual machines, and on no others.
@@ -28,7 +28,7 @@ class Part:
     """
 
     name: str
-    settings: Callable[[ClusterObjects], Component]
+    field: str
     objects: Callable[[ClusterObjects, str], Iterator[Json]]
     node_label: str
     host_state: str = ""
@@ -36,6 +36,13 @@ class Part:
     claims: bool = False
     partitions: bool = False
     replaces: bool = False
+
+    def settings(self, whole: ClusterObjects) -> Component:
+        """Its settings; of several the first."""
+        found: Component | tuple[Component, ...] = getattr(whole, self.field)
+        if isinstance(found, tuple):
+            return found[0] if found else Component(enabled=False)
+        return found
 
 
 def by_claim(settings: ClusterObjects, name: str) -> str:

@@ -49,7 +49,7 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
 
 PART = Part(
     "sandboxDevicePlugin",
-    lambda one: one.sandbox_device_plugin,
+    "sandbox_device_plugin",
     _objects,
     NODE_LABEL,
     machines=True,

@@ -65,7 +65,7 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
 
 PART = Part(
     "vfioManager",
-    lambda one: one.vfio_manager,
+    "vfio_manager",
     _objects,
     NODE_LABEL,
     "vfio",

@@ -81,7 +81,7 @@ def _wait(settings: ClusterObjects) -> Json:
 
 PART = Part(
     "vgpuDeviceManager",
-    lambda one: one.vgpu_device_manager,
+    "vgpu_device_manager",
     _objects,
     NODE_LABEL,
     machines=True,

@@ -40,7 +40,7 @@ def files(project: Path) -> None:
         (("explain", "--pod", "a/b/c", *ON), "'a/b/c' is no pod; write NAMESPACE/NAME"),
         (("explain", "--pod", "a/", *ON), "'a/' is no pod"),
         (("explain", "--pod", "b"), "no cluster is named; pass --kubeconfig FILE"),
-        (("explain", "--pod", "b", *ON), "the nodes do not share one kubeconfig (none)"),
+        (("explain", "--pod", "b", *ON), "no node has a kubeconfig; pass --kubeconfig FILE"),
         (("explain", "--pod", "b", "--kubeconfig", "missing"), "cannot read the kubeconfig"),
         (("health", "--node-condition", *ON), "no node has a kubeconfig; pass --kubeconfig FILE"),
         (("validate", "cp.yaml", "--startup-taint", "a b", *ON), "startup_taint: 'a b' is not the key"),
@@ -107,7 +107,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def admitted(done: Applied, *, absent: bool = False, **settings: Any) -> Applied:
     policy = Policy(cluster=ClusterObjects(**settings))
-    clusters = Clusters(policy, [], "n", {"a": HERE, "b": HERE, "c": THERE}, {}, absent)
+    kubeconfigs = {"a": HERE, "b": HERE, "c": THERE}
+    clusters = Clusters(policy, kubeconfigs, {}, absent, force=False)
     clusters._admit(done, HERE, NODES, lambda: False)
     return done
 

@@ -148,11 +148,23 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "good.py", "-i", "override.yml"), "override.yml", ("'pth'", "mean 'path'")),
     (
         ("plan", "good.py", *ON, "-l", "a["),
-        "the limit 'a[' has an unmatched bracket",
+        "--limit: 'a[' has an unmatched bracket",
         (),
     ),
-    (("plan", "good.py", *ON, "-l", "~["), "the limit's '~[' is not a valid pattern", ()),
-    (("plan", "good.py", *ON, "-l", "gpu2"), "the limit's 'gpu2' is neither", ()),
+    (("plan", "good.py", *ON, "-l", "~["), "--limit: '~[' is not a valid pattern", ()),
+    (
+        ("plan", "good.py", *ON, "--drain-timeout", "5m"),
+        "plan: Invalid value for '--drain-timeout': '5m' is not a valid number of seconds",
+        (),
+    ),
+    (
+        ("plan", "good.py", *ON, "-f", "many"),
+        "plan: Invalid value for '-f' / '--forks': 'many' is not a valid whole number",
+        (),
+    ),
+    (("apply", "good.py", *ON, "--yes", "--canary", "x*"), "--canary: 'x*' matches no node", ()),
+    (("plan", "good.py", *ON, "--exclude", "gpu2"), "--exclude: 'gpu2' is neither", ()),
+    (("plan", "good.py", *ON, "-l", "gpu2"), "--limit: 'gpu2' is neither", ()),
     (
         ("plan", "good.py", *ON, "--exclude", "all"),
         "--exclude 'all' excludes all",

@@ -32,11 +32,11 @@ def files(project: Path) -> None:
         (("apply", "cp.yaml", "--yes", "--cluster-objects"), "no node has a kubeconfig; pass"),
         (("plan", "own.yaml", "--cluster-objects"), "the policy has no objects of a cluster"),
         (
-            ("plan", "cp.yaml", "--cluster-objects", "--out", "x.json", "--kubeconfig", "k"),
-            "a saved plan is only for nodes",
+            ("apply", "plan.json", "--yes", "--cluster-objects"),
+            "plan.json is a saved plan, and --cluster-objects is only for new plans",
         ),
-        (("apply", "plan.json", "--yes", "--cluster-objects"), "a saved plan is only for nodes"),
         (("plan", "plan.json", "--cluster-objects"), "--cluster-objects is only for new plans"),
+        (("apply", "plan.json", "--yes", "--namespace", "x"), "--namespace is only for new plans"),
     ],
 )
 def test_it_is_refused_in_one_line(gpustate: Cli, words: tuple[str, ...], error: str) -> None:

@@ -67,9 +67,9 @@ def test_a_policy_in_python_has_objects_too(gpustate: Cli) -> None:
 def test_a_policy_without_objects_is_one_clear_error(gpustate: Cli) -> None:
     done = gpustate("render", "none.yaml")
     assert done.status == 1
-    assert done.err.startswith("gpustate: none.yaml: the policy has no objects of a cluster; use")
+    assert done.err.startswith("gpustate: none.yaml: the policy has no objects of a cluster; add")
 
 
 def test_conversion_reports_the_objects_that_a_format_cannot_express(gpustate: Cli) -> None:
-    done = gpustate("convert", "own.py", "--to", "yaml")
-    assert "cluster: the objects of the cluster" in done.err
+    done = gpustate("convert", "own.py", "--to", "clusterpolicy")
+    assert "cluster: the objects of the cluster; set them in YAML or Python" in done.err

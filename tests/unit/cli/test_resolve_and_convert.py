@@ -106,7 +106,7 @@ def test_the_schema_of_all_states_is_printed(gpustate: Cli) -> None:
             "--why: nouveau has no value 'nouveau.x'; ",
         ),
         (("resolve", "n1", "p.yaml", *ON, "--why", "\\"), "--why \\: ends with"),
-        (("resolve", "n9", "p.yaml", *ON), "the limit's 'n9'"),
+        (("resolve", "n9", "p.yaml", *ON), "'n9' is neither a node"),
         (("resolve", "gpu", "p.yaml", *ON), "'gpu' matches 2 nodes; name one node"),
         (("resolve", "n1", "gone.yaml", *ON), "gone.yaml: no such file"),
         (("convert", "p.yaml"), "no policy or no output format"),

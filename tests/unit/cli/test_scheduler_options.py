@@ -8,7 +8,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from gpustate.cli.apply import apply
 from gpustate.cli.context import context
+from gpustate.cli.rollback import rollback
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.cli.upgrade import upgrade
 from gpustate.core.drain import DrainOverrides, DrainPolicy
@@ -59,3 +61,21 @@ def test_the_retry_of_an_upgrade_is_one_that_upgrade_takes(words: tuple[str, ...
     options = upgrade.make_context("upgrade", [*given]).params
     retry = context("upgrade", "p.yml", {**options, "no_lock": True})["retry"]
     assert upgrade.make_context("upgrade", retry[2:]).params == options
+
+
+#: Where a result goes, and how it is shown: nothing that a retry has to repeat.
+SHOWN = {"output", "diff", "reports", "events", "webhook", "limit"}
+
+
+@pytest.mark.parametrize("verb", [apply, rollback, upgrade])
+def test_a_retry_repeats_every_option_that_affects_the_run(verb: click.Command) -> None:
+    from gpustate.cli import context as module
+
+    kept = {*module._VALUES, *module._FLAGS}
+    options = {one.name for one in verb.params if isinstance(one, click.Option)}
+    assert options - kept - SHOWN - {"listed"} == set()
+
+
+def test_a_rollback_without_a_run_is_retried_without_one() -> None:
+    made = context("rollback", "", {"inventory": "hosts"})
+    assert made["retry"] == ["gpustate", "rollback", "-i", "hosts"]

@@ -28,7 +28,7 @@ MEMBERS = (
     Member("a", True, True),
     Member("b", True, False, hold=HELD),
     Member("c", True, False, foreign=("cordoned by bob",)),
-    Member("d", False, True),
+    Member("d", False, True, why="down*: slurmd has not registered since"),
     Member("e", False, True, counts=False),
 )
 
@@ -110,13 +110,25 @@ def run(*words: object) -> str:
     return verb("status", *words)
 
 
+def test_nobody_is_asked_to_take_over_from_a_run_that_is_in_progress(inventory: Path) -> None:
+    CLUSTERS.append(FakeCluster())
+    text = run("-i", inventory)
+    assert "next: run r1, which is in progress, returns it to service" in text
+    assert "is dead" not in text
+
+
+def test_a_run_without_progress_says_so(inventory: Path) -> None:
+    CLUSTERS.append(FakeCluster(progress={"run": "r0"}))
+    assert "of ann@ops1\n    it has not published its progress yet\n" in run("-i", inventory)
+
+
 def test_only_those_out_of_service_are_listed_with_the_next_step(inventory: Path) -> None:
     text = run("-i", inventory)
     assert "b  changing  Kubernetes at test" in text
     assert "since 2026-11-24T10:00:00Z by ann@ops1, run r1: CHG-7" in text
     assert "next: if run r1 is dead: gpustate resume r1" in text
     assert "cordoned by bob" in text
-    assert "not ready" in text
+    assert "not ready\n    down*: slurmd has not registered since" in text
     assert "\na  " not in f"\n{text}"
     assert text.endswith("nodes=4 in_service=1 out_of_service=3\n")
 
@@ -126,6 +138,7 @@ def test_the_document_fits_its_schema(inventory: Path) -> None:
     jsonschema.validate(document, json.loads(SCHEMA.read_text()))
     assert [row["name"] for row in document["members"]] == ["a", "b", "c", "d"]
     assert document["members"][1]["hold"]["phase"] == "changing"
+    assert [row.get("why", "") for row in document["members"]] == ["", "", "", MEMBERS[3].why]
 
 
 def test_an_inventory_without_a_scheduler_is_refused(tmp_path: Path) -> None:
@@ -185,14 +198,14 @@ def test_a_run_whose_controller_is_dead_is_named(
 def test_a_run_is_paused_resumed_and_aborted_from_another_machine(inventory: Path) -> None:
     cluster = FakeCluster()
     CLUSTERS.append(cluster)
-    assert "run r1 of ann@ops1: no further node begins" in verb("pause", "-i", inventory)
+    assert "run r1 of ann@ops1: no further node is started" in verb("pause", "-i", inventory)
     control = read_control(cluster.lease.control, "r1")
     assert control is not None
     assert control.person == fleet.controller().name
     assert f"paused by {control.person} since" in run("-i", inventory)
-    assert "run r1 of ann@ops1 goes on; it was paused by" in verb("resume", "r1", "-i", inventory)
+    assert "run r1 of ann@ops1 continues; it was paused by" in verb("resume", "r1", "-i", inventory)
     assert cluster.lease.control == ""
-    assert "it ends after the running nodes" in verb("abort", "r1", "-i", inventory)
+    assert "it ends after the nodes in progress" in verb("abort", "r1", "-i", inventory)
     assert read_control(cluster.lease.control, "r1") is not None
 
 
@@ -208,11 +221,11 @@ def test_a_run_of_this_machine_is_found_by_its_record(inventory: Path) -> None:
     begin("r5", os.getppid())
     board = RecordBoard("r5")
     board.publish(json.dumps({**PROGRESS, "run": "r5", "person": "ann@here"}))
-    assert "run r5 of ann@here: no further node begins" in verb("pause")
+    assert "run r5 of ann@here: no further node is started" in verb("pause")
     assert board.control()
     (rollout,) = json.loads(run("-i", inventory, "-o", "json"))["rollouts"]
     assert (rollout["where"], rollout["why"][:9]) == ("this machine", "paused by")
-    assert "goes on" in verb("resume")
+    assert "continues" in verb("resume")
     assert board.control() == ""
 
 

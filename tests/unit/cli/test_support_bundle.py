@@ -113,3 +113,15 @@ def test_without_a_run_the_rest_is_collected(gpustate: Cli, site: Path) -> None:
     assert (done.status, "no run 'nobody'" in done.err) == (1, True)
     done = gpustate("support-bundle", "-i", "hosts.yml", "no/b.tar.gz")
     assert (done.status, "is not a directory" in done.err) == (1, True)
+
+
+def test_a_rollback_has_no_policy_and_its_run_is_not_taken_for_one(
+    gpustate: Cli, site: Path
+) -> None:
+    gpustate("apply", "policy.py", "-i", "hosts.yml", "-l", "gpu1", "--yes")
+    done = gpustate("rollback", "-i", "hosts.yml", "-l", "gpu1", "--yes")
+    assert done.status == 0, done
+    assert "  rollback -i hosts.yml -l gpu1" in gpustate("history").out
+    run = json.loads(gpustate("history", "-o", "json").out)["runs"][-1]["run"]
+    done = gpustate("support-bundle", "-i", "hosts.yml", "-l", "gpu1", "--run", run, "b.tar.gz")
+    assert "missing: policy.json: a rollback has no policy of its own" in done.err

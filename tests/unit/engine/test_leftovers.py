@@ -15,6 +15,8 @@ from gpustate.core.queries import Answer
 from gpustate.engine import leftovers
 from gpustate.engine.before import BeforeQuery, RunBefore
 from gpustate.engine.leftovers import Leftovers, LeftoversQuery, PackageLeftoversRemoved
+from gpustate.graph.build import build
+from gpustate.graph.order import order
 
 UNIT = "/etc/systemd/system/nvidia-x.path"
 
@@ -119,6 +121,12 @@ def test_only_states_with_packages_of_their_own_are_followed_by_it() -> None:
     (state,) = leftovers.after(states, 5, ("root",))
     assert (state.name, state.known_after) == ("package-leftovers", ("container-toolkit",))
     assert set(state.after) == {"first", "container-toolkit"}
+
+
+def test_it_comes_before_the_validator() -> None:
+    states = (registry.get("driver")(), registry.get("validator")())
+    everything = (*states, *leftovers.after(states, 5, ("root",)))
+    assert order(build(everything)) == ["driver", "package-leftovers", "validator"]
 
 
 def test_its_step_removes_only_what_is_still_as_it_was_seen() -> None:

@@ -24,7 +24,7 @@ from gpustate.core.state import AnyState
 from gpustate.engine import before, fleet
 from gpustate.engine.before import RunBefore, StateBefore
 from gpustate.engine.probing import query_node
-from gpustate.errors import RefusedError
+from gpustate.errors import GraphError, RefusedError
 from gpustate.formats import masking
 from gpustate.plan.make import Observations
 from gpustate.remote.session import Session
@@ -290,6 +290,43 @@ def test_a_failed_node_goes_back_by_itself(node: Node) -> None:
     assert result.exit_code == 7
     assert "changed=0" in result.summary()
     assert node.records()[-1].undoes == result.run
+
+
+class Validates(First):
+    """A file whose presence validates the others."""
+
+    name: ClassVar[str] = "validates"
+    validating: ClassVar[bool] = True
+
+
+def test_a_failed_node_with_packages_and_a_validator_goes_back(node: Node) -> None:
+    good = Validates(path=node.path("v"), text="valid")
+    node.apply(Versioned(path=node.path("a"), text="one"), good)
+    result = node.apply(
+        Versioned(path=node.path("a"), text="two"),
+        Third(path=node.path("c"), script="exit 3"),
+        good,
+        rollback_on_failure=True,
+    )
+    assert result.nodes[0].status is NodeStatus.ROLLED_BACK, result.nodes[0].reason
+    assert node.files() == {"a": "one", "v": "valid"}
+
+
+def test_a_rollback_whose_states_have_no_order_is_a_failure_of_its_node_alone(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_order(*_: object) -> None:
+        raise GraphError("dependency cycle: a -> b -> a")
+
+    monkeypatch.setattr(fleet, "ordered_back", no_order)
+    node.apply(First(path=node.path("a"), text="one"))
+    result = node.apply(
+        First(path=node.path("a"), text="two"),
+        Third(path=node.path("c"), script="exit 3"),
+        rollback_on_failure=True,
+    )
+    assert result.nodes[0].status is NodeStatus.FAILED
+    assert "; its rollback failed: dependency cycle: a -> b -> a" in result.nodes[0].reason
 
 
 def test_without_the_option_a_failed_node_stays_as_it_is(node: Node) -> None:

@@ -286,9 +286,8 @@ def test_a_killed_program_is_told_and_the_next_apply_converges(
     assert not (state / "lock").exists()
 
 
-def test_a_controller_that_dies_leaves_a_program_that_finishes(
-    node: InventoryNode, tmp_path: Path
-) -> None:
+def orphan(tmp_path: Path) -> None:
+    """The program of a killed controller, which writes a file two seconds later."""
     support = str(Path(__file__).parents[2] / "support")
     code = f"""
 import sys; sys.path.insert(0, {support!r})
@@ -302,12 +301,36 @@ fleet.run(request(here(Path({str(tmp_path / "state")!r})), state))
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
+
+
+def test_a_controller_that_dies_leaves_a_program_that_finishes(
+    node: InventoryNode, tmp_path: Path
+) -> None:
+    orphan(tmp_path)
     result = fleet.run(
         request(node, First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b")))
     )
     assert outcomes(result) == {"first": Outcome.UNCHANGED, "second": Outcome.CHANGED}
     assert "was followed to its end" in result.nodes[0].notes[0]
     assert (tmp_path / "a").read_text() == "x"
+
+
+@pytest.mark.parametrize("now", [True, False])
+def test_a_plan_of_the_same_command_is_not_stale_by_what_that_program_did(
+    node: InventoryNode, tmp_path: Path, now: bool
+) -> None:
+    states = (First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b")))
+    orphan(tmp_path)
+    planned = fleet.run(replace(request(node, *states), apply=False)).nodes[0]
+    assert planned.pending
+    result = fleet.run(
+        replace(request(node, *states), planned={"here": planned.observed}, planned_now=now)
+    )
+    assert (tmp_path / "a").read_text() == "x"
+    if now:
+        assert outcomes(result) == {"first": Outcome.UNCHANGED, "second": Outcome.CHANGED}
+    else:
+        assert "the plan is stale: first." in result.nodes[0].reason
 
 
 def test_an_interruption_finishes_the_running_step_and_begins_no_other(

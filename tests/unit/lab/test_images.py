@@ -68,6 +68,15 @@ def test_an_unknown_image_names_the_known_ones() -> None:
         images.recipe_of("debian11")
 
 
+def test_one_slurm_cluster_has_one_release_of_slurm() -> None:
+    known = {name: images.IMAGES[name].slurm_suite for name in images.IMAGES}
+    assert (known["debian12"], known["debian13"]) == ("bookworm", "trixie")
+    assert known["debian13-slurm26"] == "sid"
+    for other in ("debian12", "debian13"):
+        with pytest.raises(LabError, match="one Slurm cluster cannot span"):
+            images.prepare([other, "debian13-slurm26"], print, slurm=True)
+
+
 def test_no_script_names_a_mirror() -> None:
     texts = {path.name: path.read_text() for path in images.SCRIPTS.glob("*.sh")}
     assert set(texts) >= {

@@ -43,7 +43,14 @@ def place(tmp_path: Path) -> Place:
 
 
 def one(
-    *steps: ops.PutText | ops.RemoveFile | ops.RemoveOwn | ops.Run | ops.RestoreOriginal,
+    *steps: (
+        ops.PutText
+        | ops.RemoveFile
+        | ops.RemoveOwn
+        | ops.Run
+        | ops.KeepOriginal
+        | ops.RestoreOriginal
+    ),
 ) -> ops.Block:
     return ops.Block("one", (), steps)
 
@@ -177,6 +184,22 @@ def test_a_file_that_was_not_there_is_gone_again_after_restoring(
     place.run(one(ops.PutText(str(path), "x")))
     place.run(one(ops.RestoreOriginal(str(path))))
     assert not path.exists()
+
+
+@pytest.mark.parametrize("content", ["# of the site\n", None])
+def test_a_file_that_left_with_its_package_is_restored_with_its_folder(
+    place: Place, tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "nvswitch" / "fabricmanager.cfg"
+    if content is not None:
+        path.parent.mkdir()
+        path.write_text(content)
+    place.run(one(ops.KeepOriginal(str(path)), ops.PutText(str(path), "of the package\n")))
+    place.run(one(ops.PutText(str(path), "of the policy\n")))
+    purge = ops.Run(f"rm {path}; rmdir {path.parent}; effect removed", "purge the package")
+    assert statuses(place.run(one(purge, ops.RestoreOriginal(str(path))))) == [0, 0]
+    assert (path.read_text() if path.exists() else None) == content
+    assert path.parent.exists() == (content is not None)
 
 
 def test_roll_back_puts_files_back_as_they_were_before_this_run(

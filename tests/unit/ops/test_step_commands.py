@@ -35,6 +35,7 @@ STEPS: dict[type[Step], Step] = {
         ops.RestartUnit("it's.service"),
         ops.PutText("/etc/x y/z", "text\n"),
         ops.RemoveFile("/etc/z"),
+        ops.KeepOriginal("/etc/z"),
         ops.RestoreOriginal("/etc/z"),
         ops.RebuildInitramfs(),
         ops.LoadModules(("nvidia", "nvidia-uvm")),
@@ -43,7 +44,7 @@ STEPS: dict[type[Step], Step] = {
     )
 }
 #: Steps without a command of their own: what they do is done by the program around them.
-WITHOUT = {ops.PutText, ops.RestoreOriginal, ops.ForgetOriginal, Upload}
+WITHOUT = {ops.PutText, ops.KeepOriginal, ops.RestoreOriginal, ops.ForgetOriginal, Upload}
 #: First words of commands that only read.
 READING = {"cat", "tail", "dpkg", "apt-cache", "apt-mark", "dnf", "zypper", "systemctl", "journalctl", "ls", "lsattr", "df", "dkms", "dmesg", "lsmod", "fuser"}  # fmt: skip
 

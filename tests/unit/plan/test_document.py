@@ -84,10 +84,11 @@ def test_the_schemas_are_schemas_and_every_object_in_them_is_closed_or_says_why(
         Draft202012Validator.check_schema(validator.schema)
         walk(validator.schema, "")
     # What a state takes and what it observes is its own; both are checked when the plan is applied.
-    # The lock file has a schema of its own.
+    # The lock file has a schema of its own, and the settings of objects are those of a policy.
     assert sorted(open_objects) == [
         "/$defs/node/properties/observed/additionalProperties",
         "/$defs/overrides/additionalProperties/additionalProperties",
+        "/$defs/policy/properties/cluster",
         "/$defs/policy/properties/states/items/properties/parameters",
         "/properties/lock",
     ]

@@ -11,8 +11,9 @@ from gpustate.errors import EXIT_VALIDATION
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests import ClusterObjects, Exporter, Monitor, ownership
 from gpustate.manifests.build import build
+from gpustate.plan.objects import lines, pending
 from gpustate.reconcile.applying import Applied, Applier
-from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending
+from gpustate.reconcile.document import cluster_data, exit_codes
 from gpustate.reconcile.planning import Action, Target, plan
 
 MONITORED = ClusterObjects(dcgm_exporter=Exporter(monitor=Monitor(enabled=True)))

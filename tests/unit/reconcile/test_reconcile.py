@@ -12,8 +12,9 @@ from gpustate.errors import EXIT_ERROR, EXIT_REFUSED, EXIT_VALIDATION
 from gpustate.manifests import ClusterObjects, Component, PluginConfig
 from gpustate.manifests.build import build, node_labels
 from gpustate.manifests.kinds import KINDS
+from gpustate.plan.objects import lines, pending
 from gpustate.reconcile.applying import Applied, Applier
-from gpustate.reconcile.document import cluster_data, exit_codes, lines, pending
+from gpustate.reconcile.document import cluster_data, exit_codes
 from gpustate.reconcile.planning import Action, Target, plan
 
 IMAGES = {"devicePlugin": "p:v1", "gfd": "g:v1"}

@@ -40,6 +40,11 @@ def test_a_policy_without_a_driver_is_refused() -> None:
             with_driver(policy, "580", "policy.py")
 
 
-def test_what_is_no_version_is_refused() -> None:
-    with pytest.raises(PolicyError, match="must be a driver version"):
-        with_driver(Policy(DriverInstalled()), "newest", "policy.py")
+@pytest.mark.parametrize("driver", ["newest", "58", "5800", "580.", "580.65.06.1"])
+def test_what_is_no_version_is_refused(driver: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        with_driver(Policy(DriverInstalled()), driver, "policy.py")
+    assert str(caught.value) == (
+        f"--driver: {driver!r} is neither a driver branch nor a version; "
+        "write a branch such as 580, or a version such as 580.65.06"
+    )

@@ -286,7 +286,7 @@ def test_a_budget_that_is_used_up_ends_the_run_and_says_so() -> None:
     loop.waves.gate.exhausted = "--max-unavailable 1 is used up by n0"
     loop.end("n0", status=NodeStatus.REFUSED)
     assert loop.step().over
-    assert loop.said == ["no further node begins: --max-unavailable 1 is used up by n0"]
+    assert loop.said == ["no further node is started: --max-unavailable 1 is used up by n0"]
 
 
 def test_outside_of_its_window_nothing_begins_and_the_loop_says_why() -> None:

@@ -21,7 +21,7 @@ from gpustate.schedulers.base import (
     Scope,
     Why,
 )
-from gpustate.schedulers.slurm import Slurm, SlurmNode, matching, read_nodes
+from gpustate.schedulers.slurm import Slurm, SlurmNode, matching, read_nodes, read_reservations
 
 WHY = Why("20261124-1", "ann@ops1", 'driver "580"')
 #: As 24.11.5 prints it; 22.05.8 has no comment.
@@ -230,8 +230,8 @@ def test_a_foreign_drain_is_neither_taken_nor_lifted() -> None:
     controller = Controller("draining", "disk swap", "bob")
     scheduler = slurm(controller)
     member = scheduler.member(FACTS, "gpu1")
-    assert member.foreign == ("draining: disk swap by bob since 2026-11-23T10:00:00",)
-    with pytest.raises(HeldElsewhereError, match="disk swap by bob"):
+    assert member.foreign == ("draining by bob since 2026-11-23T10:00:00: disk swap",)
+    with pytest.raises(HeldElsewhereError, match=r"by bob since .*: disk swap"):
         scheduler.hold(member, WHY)
     assert "disk swap" in scheduler.release(member)
     assert not [one for one in controller.commands if one.startswith("scontrol update")]
@@ -243,9 +243,28 @@ def test_a_drain_by_slurm_itself_keeps_its_reason_and_is_explained() -> None:
     scheduler = slurm(controller)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
     assert member.foreign == ()
+    assert member.why.startswith("drained by slurm since ")
+    assert f": {words}; once its cause is gone: " in member.why
+    assert member.why.endswith("scontrol update NodeName=gpu1 State=RESUME")
     assert controller.reason == words
     assert "scontrol update NodeName=gpu1 State=RESUME" in scheduler.release(member)
     assert controller.state == "drained"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "why"),
+    [
+        ("idle", "", ""),
+        ("drained", "gpustate:r: x (held) by ann@ops1", ""),
+        ("drained", "disk swap", ""),
+        ("inval", "gres/gpu count 7 < 8", "inval by root since .*: gres/gpu count 7 < 8; slurmd registered with fewer GPUs .*"),
+        ("down*", "Not responding", r"down\* by root since .*: Not responding; slurmd has not registered .*"),
+        ("idle*", "", r"it is idle\*: slurmd has not registered since; look there: journalctl -u slurmd"),
+    ],
+)  # fmt: skip
+def test_what_slurm_itself_has_against_a_node_is_told(state: str, reason: str, why: str) -> None:
+    (member,) = slurm(Controller(state, reason)).members()
+    assert re.fullmatch(why, member.why)
 
 
 def test_someone_who_drains_at_the_same_time_wins() -> None:
@@ -305,8 +324,33 @@ def test_a_run_takes_over_a_dead_one_s_reservation_or_drains_in_its_place() -> N
         slurm(controller, reserve=True).hold(member := slurm(controller).member(FACTS, "gpu1"), WHY)
         taken = slurm(controller, reserve=reserve).hold(member, Why("r2", "bob@ops2", "x"))
         assert list(controller.reservations) == (["gpustate_r2_gpu1"] if reserve else [])
+        assert taken.hold is not None
+        assert taken.hold.run == "r2"
         dead = replace(taken, hold=Hold("20261124-1", "ann@ops1", "x", "held", ""))
         assert "run r2 of bob@ops2 has taken it over" in slurm(controller).release(dead)
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_two_reservations_that_a_dead_run_left_are_one_hold(newest_first: bool) -> None:
+    """It was killed after it had made its own, and before it deleted that of the dead run before it."""
+    rows = [
+        RESERVATION.format(name=f"gpustate_r{number}_gpu1", comment="").replace("19:22", f"19:2{number}")
+        for number in (1, 2)
+    ]  # fmt: skip
+    text = "".join(reversed(rows) if newest_first else rows)
+    (row,) = read_nodes("gpu1|10.0.0.1|gpu1|maint|Unknown|Unknown|none")
+    node = replace(row, reservations=tuple(read_reservations(text)["gpu1"]))
+    assert node.reserved is not None
+    assert node.reserved.run == "r2"
+    names = [f"gpustate_r{number}_gpu1" for number in ((2, 1) if newest_first else (1, 2))]
+    controller = Controller("maint", reservations=dict.fromkeys(names, ""))
+    scheduler = slurm(controller, reserve=True)
+    held = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    assert held.hold is not None
+    assert (held.hold.run, list(controller.reservations)) == (WHY.run, [f"gpustate_{WHY.run}_gpu1"])
+    controller = Controller("maint", reservations=dict.fromkeys(names, ""))
+    assert slurm(controller).release(slurm(controller).member(FACTS, "gpu1")) == ""
+    assert (controller.state, controller.reservations) == ("idle", {})
 
 
 def test_a_drain_of_someone_else_during_a_reservation_stays_and_the_reservation_goes() -> None:
@@ -314,7 +358,7 @@ def test_a_drain_of_someone_else_during_a_reservation_stays_and_the_reservation_
     scheduler = slurm(controller, reserve=True)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
     controller.state, controller.reason, controller.user = "drained$", "disk swap", "bob"
-    assert "disk swap by bob" in scheduler.release(member)
+    assert "by bob since 2026-11-23T10:00:00: disk swap" in scheduler.release(member)
     assert (controller.state, controller.reason) == ("drained", "disk swap")
     assert controller.reservations == {}
 

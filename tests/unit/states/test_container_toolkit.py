@@ -43,12 +43,7 @@ class Node(FakeNode):
             candidates={name: [(version, ORIGIN) for version in offered] for name in PACKAGES},
             files={} if config is None else {CONFIG_PATH: config},
             shell={"docker-runc": (0, "")},
-            runs={
-                "readable by all users": lambda node: node.modes.clear(),
-                "record that /etc/nvidia-container-runtime": lambda node: node.originals.update(
-                    {CONFIG_PATH: None}
-                ),
-            },
+            runs={"readable by all users": lambda node: node.modes.clear()},
         )
 
     def _answer(self, query: queries.Query[Any]) -> Any:

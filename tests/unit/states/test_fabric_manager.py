@@ -142,6 +142,26 @@ def test_it_can_be_taken_away() -> None:
     assert any(isinstance(step, ops.DisableUnit) for step in one.done)
 
 
+FOREIGN = "# of the site\nLOG_LEVEL=2\n"
+
+
+@pytest.mark.parametrize("text", [FOREIGN, None])
+def test_what_was_there_before_the_package_is_there_after_it(text: str | None) -> None:
+    one = node()
+    del one.files[CONFIG_PATH]
+    if text is not None:
+        one.files[CONFIG_PATH] = text
+    list(converge(FabricManagerRunning(), one))
+    assert one.originals == {CONFIG_PATH: text}
+    *_, last = converge(FabricManagerRunning(ensure="absent"), one)
+    assert not last
+    kinds = [type(step) for step in one.done]
+    assert kinds.index(ops.KeepOriginal) < kinds.index(ops.AptInstall)
+    # A purge deletes the file, whoever wrote it.
+    assert kinds.index(ops.AptRemove) < kinds.index(ops.RestoreOriginal)
+    assert one.files.get(CONFIG_PATH) == text
+
+
 # --- the fabric -----------------------------------------------------------------------------------
 
 

@@ -231,6 +231,20 @@ def test_it_can_be_taken_away() -> None:
     assert not last
 
 
+def test_what_was_there_before_the_package_is_there_after_it() -> None:
+    one = rack()
+    one.files |= {CONFIG_PATH: "# of the site\n", NODES_PATH: "10.9.9.9\n"}
+    before = dict(one.files)
+    list(converge(ImexRunning(nodes=NODES), one))
+    assert one.files[NODES_PATH] != before[NODES_PATH]
+    list(converge(ImexRunning(ensure="absent"), one))
+    kinds = [type(step) for step in one.done]
+    assert kinds.index(ops.KeepOriginal) < kinds.index(ops.AptInstall)
+    # A purge deletes the files, whoever wrote them.
+    assert kinds.index(ops.AptRemove) < kinds.index(ops.RestoreOriginal)
+    assert one.files == before
+
+
 def test_a_missing_channel_is_told() -> None:
     one = rack(shell={"nvidia-imex-ctl": (0, "address=10.0.0.1\nchannels=0")})
     (plan,) = converge(ImexRunning(nodes=NODES), one, rounds=0)

@@ -88,10 +88,13 @@ def test_a_mirror_gets_its_source_its_key_and_its_pins() -> None:
 def test_the_pins_let_one_host_in_and_keep_the_others_out() -> None:
     state, fake = DriverRepository(**MIRROR), node()
     list(converge(state, fake))
-    allow, deny = fake.files[state.pin_path].split("\n\n")[1:]
+    allow, kept, deny = fake.files[state.pin_path].split("\n\n")[1:]
     assert 'Pin: origin "mirror.example.com"\nPin-Priority: 700' in allow
+    # A rollback is offered the packages that its node kept, by apt's configuration: no repository has them.
+    assert "Pin: release c=volatile-packages-file\nPin-Priority: 700" in kept
     assert "Pin: release *\nPin-Priority: -1" in deny
     assert " libcuda1 " in allow
+    assert " libcuda1 " in kept
     assert " libcuda1 " in deny
     assert "nvidia-container-toolkit" not in allow + deny
 
@@ -516,3 +519,22 @@ def test_a_repo_file_says_where_its_login_is_and_not_what_it_is(manager: str, ro
     assert rows in text
     assert PASSWORD not in text
     assert rows not in state._text(replace(where, private=False), manager)
+
+
+UBUNTU: dict[str, Any] = {"os_id": "ubuntu", "os_version": "22.04", "os_codename": "jammy"}
+
+
+@pytest.mark.parametrize("state", [DriverRepository(), DriverRepository(origin="distribution")])
+def test_a_node_between_two_releases_of_ubuntu_is_left_alone(state: DriverRepository) -> None:
+    def sources(*suites: str) -> str:
+        lines = (f"deb http://archive.example.com/ubuntu {one} main restricted\n" for one in suites)
+        return "".join(lines)
+
+    halfway = node({LIST: sources("noble", "noble-updates", "noble-security")}, **UBUNTU)
+    assert state.refuse(state.probe(halfway)) == (
+        "apt's sources are of noble, and this node is jammy (/etc/os-release): a release upgrade is under way; "
+        "finish it, then apply again"
+    )
+    for rest in (sources("jammy", "jammy-security", "noble", "noble-security"), sources("noble")):
+        refused = state.refuse(state.probe(node({LIST: rest}, **UBUNTU)))
+        assert "release upgrade" not in (refused or "")

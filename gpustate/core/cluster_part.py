@@ -1,0 +1,205 @@
+"""The part ``cluster`` of a policy: the settings of a cluster's objects as plain data, and back.
+
+Its keys are the fields of :class:`gpustate.manifests.settings.ClusterObjects`. A component that is named runs, unless
+``enabled: false`` is said of it, as ``dcgm=Component()`` in Python does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from gpustate.core.building import as_written
+from gpustate.core.layers import Path
+from gpustate.core.parameter_errors import given, wanted
+from gpustate.errors import GpustateError, PolicyError
+from gpustate.formats.masking import MASK, mask, missing_secrets, remember_parameters
+from gpustate.formats.words import kind_of, printable, quote, quote_name
+from gpustate.manifests.settings import COUNTERS_KEY, ClusterObjects
+
+SECTION = "cluster"
+#: Behind the place of an error, where one of several types would do.
+_KINDS = ("int", "str")
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+
+
+@cache
+def adapter() -> TypeAdapter[ClusterObjects]:
+    """Reads the settings, and knows their JSON Schema."""
+    return TypeAdapter(ClusterObjects)
+
+
+def cluster_part(data: object, places: Mapping[Path, str]) -> ClusterObjects | None:
+    """Read the settings of a policy; ``None``: it has no objects of a cluster.
+
+    Args:
+        data: a mapping, or settings made already.
+        places: where values stand, by path that begins with ``cluster``.
+
+    Raises:
+        PolicyError: an unknown key or a wrong value, with its place.
+    """
+    if data is None:
+        return None
+    if isinstance(data, ClusterObjects):
+        remember_parameters(as_data(data))
+        return data
+    if not isinstance(data, Mapping):
+        raise _error((), places, f"is {kind_of(data)}, wanted a mapping")
+    remember_parameters(data)
+    text = json.dumps(data)
+    if MASK in text:
+        hidden = tuple(map(str, missing_secrets(data)[0]))
+        message = f"contains {MASK}, which gpustate prints in place of a secret"
+        raise _error(hidden, places, message, "set the secret itself")
+    try:
+        found = adapter().validate_json(text)
+    except ValidationError as error:
+        raise _explained(error, data, places) from None
+    except PolicyError as error:
+        path = _culprit(data, error)
+        words = error.message
+        for name in path[-1:]:  # the message begins with the name, which the path has already
+            words = words.removeprefix(f"{name}: ").removeprefix(f"{name} ")
+        raise _error(path, places, words, error.fix or "") from None
+    _check_files(found, places)
+    return found
+
+
+def unchecked(data: Mapping[str, Any]) -> ClusterObjects:
+    """The settings of plain data in which secrets are masked."""
+    return adapter().validate_json(json.dumps(data))
+
+
+def as_data(settings: ClusterObjects) -> dict[str, Any]:
+    """Plain data with the values that are not defaults; :func:`cluster_part` reads it again."""
+    found: dict[str, Any] = json.loads(json.dumps(_given(settings)))
+    return found
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """The value of a field that is not given."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _given(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_given(one) for one in value]
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    fields = ((one, getattr(value, one.name)) for one in dataclasses.fields(value))
+    return {one.name: _given(said) for one, said in fields if said != default_of(one)}
+
+
+def _explained(
+    error: ValidationError, data: Mapping[str, Any], places: Mapping[Path, str]
+) -> PolicyError:
+    """The first mistake, with its place and what is wanted."""
+    items = error.errors(include_url=False)
+    item, path = items[0], _without_kind(items[0]["loc"])
+    if item["type"] in _UNKNOWN:
+        known = _names(path[:-1])
+        near = difflib.get_close_matches(path[-1], known, 1)
+        hint = f"did you mean {near[0]!r}" if near else f"supported keys: {', '.join(known)}"
+        return _error(path, places, "unknown key", hint)
+    if item["type"] == "missing":
+        return _error(path, places, "is not given, and has no default")
+    words = [
+        wanted(one["type"], one.get("ctx") or {}) or mask(str(one["msg"]))
+        for one in items
+        if _without_kind(one["loc"]) == path
+    ]
+    quotes = words == ["text"] and isinstance(item["input"], bool | int | float)
+    was = as_written(item["loc"], item["input"], data)
+    said = f"wanted {' or '.join(words)} (given: {given(was)})"
+    return _error(path, places, said, "put it in quotes" if quotes else "")
+
+
+def _without_kind(loc: tuple[int | str, ...]) -> Path:
+    """A place without the type that pydantic puts behind it, where one of several would do."""
+    path = tuple(map(str, loc))
+    return path[:-1] if len(path) > 1 and path[-1] in _KINDS else path
+
+
+def _names(path: Path) -> list[str]:
+    """The keys at a path."""
+    cls: Any = ClusterObjects
+    for step in path:
+        if step.isdecimal():
+            continue  # an element of a list
+        hint = typing.get_type_hints(cls)[step]
+        several = isinstance(hint, types.UnionType) or typing.get_origin(hint) is tuple
+        kinds = typing.get_args(hint) if several else (hint,)
+        cls = next(one for one in kinds if dataclasses.is_dataclass(one))
+    return [one.name for one in dataclasses.fields(cls)]
+
+
+def _culprit(data: Mapping[str, Any], error: PolicyError) -> Path:
+    """The path of the setting that is refused for its value: the message begins with its name."""
+    name = error.message.partition(":")[0].partition(" ")[0]
+    for key, value in data.items():
+        try:
+            adapter().validate_json(json.dumps({key: value}))
+        except PolicyError:
+            below = isinstance(value, Mapping) and name in value
+            return (key, name) if below else (key,)
+        except ValidationError:
+            continue
+    return ()
+
+
+def _check_files(settings: ClusterObjects, places: Mapping[Path, str]) -> None:
+    """Check the files that ConfigMaps are made of."""
+    from gpustate.formats import deviceplugin
+    from gpustate.formats.dcgm import counters
+
+    for path, text in _files(settings):
+        place = _place(path, places) or _title(path)
+        try:
+            if path[0] == "config":
+                deviceplugin.read(text, place)
+            else:
+                counters.read(text, place)
+        except GpustateError as error:
+            lined = (error.place or place).removeprefix(place).lstrip(":")
+            line = f"line {lined}: " if lined else ""
+            raise _error(path, places, f"{line}{error.message}", error.fix or "") from None
+    config = settings.config
+    if config is None or config.data is None or not config.default:
+        return
+    if config.default not in config.data:
+        message = f"{quote(config.default)} is not in data, only {', '.join(config.data)}"
+        raise _error(("config", "default"), places, message)
+
+
+def _files(settings: ClusterObjects) -> Iterator[tuple[Path, str]]:
+    """Contents of ConfigMaps that have a format, with their paths."""
+    config, own = settings.config, settings.dcgm_exporter.counters
+    if config is not None and config.data is not None:
+        yield from ((("config", "data", key), text) for key, text in config.data.items())
+    if own is not None and own.data is not None and COUNTERS_KEY in own.data:
+        yield ("dcgm_exporter", "counters", "data", COUNTERS_KEY), own.data[COUNTERS_KEY]
+
+
+def _error(path: Path, places: Mapping[Path, str], message: str, fix: str = "") -> PolicyError:
+    words = printable(message[:300])
+    return PolicyError(f"{_title(path)}: {words}", place=_place(path, places), fix=fix or None)
+
+
+def _title(path: Path) -> str:
+    return ".".join((SECTION, *map(quote_name, path)))
+
+
+def _place(path: Path, places: Mapping[Path, str]) -> str | None:
+    whole = (SECTION, *path)
+    return next((places[whole[:n]] for n in range(len(whole), 0, -1) if whole[:n] in places), None)

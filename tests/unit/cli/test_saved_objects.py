@@ -1,0 +1,228 @@
+"""A saved plan with objects: applied as it is, refused when the cluster is another, without secrets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from fakeobjects import FakeObjects
+
+from gpustate import Policy
+from gpustate.cli import objects
+from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.core.outcome import NodeResult
+from gpustate.errors import PolicyError, RefusedError
+from gpustate.formats import masking
+from gpustate.manifests import ClusterObjects, Component
+from gpustate.manifests.kinds import Kind
+from gpustate.plan import document as documents
+from gpustate.plan import html, markdown, render
+from gpustate.states.nouveau import NouveauBlacklisted
+
+PLUGIN = ("DaemonSet", "nvidia-device-plugin-daemonset")
+POLICY = Policy(
+    NouveauBlacklisted(),
+    cluster=ClusterObjects(
+        namespace="gpus",
+        device_plugin=Component(image="p:v1", env={"LICENSE_TOKEN": "hunter2hunter2"}),
+        feature_discovery=Component(image="g:v1"),
+    ),
+)
+ROLLED_OUT = {
+    "observedGeneration": 1,
+    **dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled", "numberAvailable"), 1),
+}
+
+
+class Cluster(FakeObjects):
+    """One that others look for an Operator in, too."""
+
+    def find(self, kind: Kind, namespace: str, **more: Any) -> list[dict[str, Any]]:
+        return []
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    found = Cluster()
+    found.statuses = [ROLLED_OUT]
+
+    @contextmanager
+    def connected(kubeconfig: object) -> Iterator[Cluster]:
+        yield found
+
+    monkeypatch.setattr(objects, "connected", connected)
+    monkeypatch.setattr(objects.Clusters, "_admit", lambda *args, **more: None)
+    return found
+
+
+NODES = Inventory("hosts", (InventoryNode("gpu1", vars={"gpustate_kubeconfig": "k"}),))
+
+
+def found(policy: Policy = POLICY, *, absent: bool = False) -> objects.Clusters:
+    made = objects.clusters(policy, "p.yaml", NODES, {"cluster_objects": True}, absent=absent)
+    assert made is not None
+    return made
+
+
+def saved(policy: Policy = POLICY, *, absent: bool = False) -> dict[str, Any]:
+    """The document of a plan, as it is read from its file again."""
+    nodes = [NodeResult("gpu1")]
+    made = documents.plan_document(
+        policy, "p.yaml", nodes, run="r", created="2026-11-25T00:00:00Z", context=CONTEXT
+    )
+    made = found(policy, absent=absent).document(made, nodes)
+    again: dict[str, Any] = documents.read_plan(json.loads(json.dumps(made)), place="plan.json")
+    return again
+
+
+CONTEXT = {
+    "inventory": "hosts",
+    "person": "me",
+    "retry": ["gpustate", "plan", "p.yaml", "--cluster-objects"],
+}
+
+
+def clusters(
+    document: dict[str, Any], *, resumed: bool = False, policy: Policy = POLICY
+) -> objects.Clusters:
+    made = objects.clusters_of_plan(
+        document, lambda name: policy, "plan.json", NODES, {}, resumed=resumed
+    )
+    assert made is not None
+    return made
+
+
+def actions(rows: list[dict[str, Any]]) -> set[str]:
+    return {one["action"] for data in rows for one in data["objects"]} - {"skipped"}
+
+
+def test_exactly_the_saved_changes_are_applied(cluster: Cluster) -> None:
+    document = saved()
+    assert actions(document["clusters"]) == {"create"}
+    assert not cluster.writes
+    done = clusters(document).apply([NodeResult("gpu1")])
+    assert actions(done) == {"create"}
+    assert not done[0].get("failures")
+    container = cluster.items[PLUGIN]["spec"]["template"]["spec"]["containers"][0]
+    assert {"name": "LICENSE_TOKEN", "value": "hunter2hunter2"} in container["env"]
+    assert actions(found().plan([])) == {"unchanged"}
+
+
+def test_a_secret_is_not_in_the_plan_and_is_read_again(cluster: Cluster) -> None:
+    document = saved()
+    text = json.dumps(document) + markdown.report(document) + html.report(document)
+    assert "hunter2" not in text
+    assert document["policy"]["cluster"]["device_plugin"]["env"] == {"LICENSE_TOKEN": masking.MASK}
+    with pytest.raises(PolicyError, match=r"p\.yaml has none for cluster\.device_plugin\.env"):
+        clusters(document, policy=Policy(NouveauBlacklisted()))
+
+
+def test_a_secret_that_only_the_cluster_has_is_not_in_the_plan(cluster: Cluster) -> None:
+    found().apply([])
+    containers = cluster.items[PLUGIN]["spec"]["template"]["spec"]["containers"]
+    edited = [{**containers[0], "env": [{"name": "OLD_PASSWORD", "value": "opensesame"}]}]
+    path = ("spec", "template", "spec", "containers")
+    cluster.edit(PLUGIN, path, edited, manager="gpustate")
+    document = saved()
+    assert actions(document["clusters"]) == {"unchanged", "update"}
+    assert "opensesame" not in json.dumps(document)
+    assert "OLD_PASSWORD" in json.dumps(document)
+
+
+def test_a_cluster_that_has_changed_is_refused_in_one_line(cluster: Cluster) -> None:
+    found().apply([])
+    document = saved()
+    assert actions(document["clusters"]) == {"unchanged"}
+    clusters(document)
+    cluster.edit(PLUGIN, ("spec", "updateStrategy", "type"), "OnDelete", manager="gpustate")
+    with pytest.raises(RefusedError) as error:
+        clusters(document)
+    assert str(error.value) == (
+        "https://fake: the cluster has changed since the plan was made: "
+        "daemonset/nvidia-device-plugin-daemonset (unchanged in the plan, update of "
+        "spec.updateStrategy.type now); make a new plan: gpustate plan p.yaml --cluster-objects "
+        "--out FILE"
+    )
+
+
+def test_what_changes_while_the_nodes_are_changed_is_refused_too(cluster: Cluster) -> None:
+    made = clusters(saved())
+    cluster.add(
+        {
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": "nvidia"},
+            "handler": "other",
+        }
+    )
+    cluster.requests.clear()
+    (done,) = made.apply([])
+    (row,) = (one for one in done["objects"] if one["object"] == "runtimeclass/nvidia")
+    assert row["action"] == "refused"
+    assert row["reason"].startswith("it has changed since the plan was made: create in the plan")
+    assert not cluster.writes
+    assert objects.codes({"clusters": [done]}) == [5]
+
+
+def test_a_plan_that_was_applied_in_part_goes_on(cluster: Cluster) -> None:
+    document = saved()
+    found().apply([])
+    with pytest.raises(RefusedError, match="create in the plan, unchanged now"):
+        clusters(document)
+    assert actions(clusters(document, resumed=True).apply([])) == {"unchanged"}
+
+
+def test_a_removal_is_saved_and_applied(cluster: Cluster) -> None:
+    found().apply([])
+    document = saved(absent=True)
+    assert document["objects"]["absent"]
+    assert actions(document["clusters"]) == {"delete"}
+    made = clusters(document)
+    assert made.absent
+    made.apply(())
+    assert not cluster.items
+
+
+def test_another_cluster_and_one_that_could_not_be_read_are_refused(cluster: Cluster) -> None:
+    document = saved()
+    other = {**document, "clusters": [{**document["clusters"][0], "server": "https://other"}]}
+    with pytest.raises(RefusedError, match="is for the cluster https://other, and k is of https"):
+        clusters(other)
+    cluster.denied.add("list namespaces")
+    failed = saved()
+    cluster.denied.clear()
+    with pytest.raises(RefusedError, match="no objects of this cluster: list namespaces is forb"):
+        clusters(failed)
+
+
+def test_an_altered_plan_and_one_of_another_version_are_refused(cluster: Cluster) -> None:
+    document = saved()
+    document["clusters"][0]["objects"].pop()
+    with pytest.raises(PolicyError, match="altered after it was made"):
+        documents.read_plan(document, place="plan.json")
+    document = saved()
+    document["objects"]["fingerprint"] = "0" * 16
+    document["id"] = documents._id_of(document)
+    with pytest.raises(PolicyError, match="this one makes other objects of its policy"):
+        documents.read_plan(document, place="plan.json")
+
+
+def test_every_format_shows_the_objects(cluster: Cluster) -> None:
+    found().apply([])
+    cluster.edit(PLUGIN, ("spec", "updateStrategy", "type"), "<b>|`x`", manager="kubectl-edit")
+    document = saved()
+    text = render.objects_page(document).plain()
+    assert "cluster: https://fake, namespace gpus\n" in text
+    assert "x daemonset/nvidia-device-plugin-daemonset  refused\n" in text
+    shown = markdown.report(document)
+    assert "## Objects of the clusters\n\n### https\\://fake, namespace gpus\n" in shown
+    assert "- `daemonset/nvidia-device-plugin-daemonset` **refused**: conflict with" in shown
+    assert "  - ``spec.updateStrategy.type: '<b>|`x`' -> 'RollingUpdate'``\n" in shown
+    page = html.report(document)
+    assert '<h2 id="h-objects">Objects of the clusters</h2>' in page
+    assert "<b>daemonset/nvidia-device-plugin-daemonset</b>" in page
+    assert "&lt;b&gt;|`x`" in page
+    assert "unchanged" in page
