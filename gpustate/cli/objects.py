@@ -13,7 +13,7 @@ import click
 
 from gpustate.cli import admission, common
 from gpustate.cli import show as pages
-from gpustate.cli.render import namespace_option, pinned, settings_of
+from gpustate.cli.render import namespace_option, nfd_option, pinned, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.manifests.kinds import NODE, title
 from gpustate.manifests.settings import ClusterObjects
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from gpustate.core.policy import Policy
     from gpustate.manifests.settings import System
 
+Json = dict[str, Any]
+
 _ROLLOUT_S = 300
 
 
@@ -46,6 +48,7 @@ def object_options(function: common.F) -> common.F:
                 help="Include the policy's Kubernetes objects (device plugin, RuntimeClass and others) in the nodes' clusters.",
             ),
             namespace_option,
+            nfd_option,
             click.option(
                 "--force-conflicts",
                 is_flag=True,
@@ -124,7 +127,7 @@ class Clusters:
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects:
                 saved = self._saved_of(objects.server, kubeconfig)
-                changes = plan(objects, self._target(objects, kubeconfig, ()))
+                changes = plan(objects, *self._target(objects, kubeconfig, ()))
                 now = cluster_data(objects.server, self.namespace, changes)
                 found = stale(saved, now, lenient=self.resumed, nodes=self.absent)
             if found:
@@ -191,7 +194,7 @@ class Clusters:
             with connected(kubeconfig) as objects:
                 done = Applied()
                 try:
-                    done.changes = plan(objects, self._target(objects, kubeconfig, nodes))
+                    done.changes = plan(objects, *self._target(objects, kubeconfig, nodes))
                 except ClusterError as error:
                     done.failures.append(str(error))
                 done.notes += operator_notes(objects, done.changes)
@@ -206,7 +209,7 @@ class Clusters:
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects:
                 try:
-                    target = self._target(objects, kubeconfig, nodes)
+                    target, listed = self._target(objects, kubeconfig, nodes)
                     applier = Applier(
                         objects,
                         target,
@@ -214,7 +217,7 @@ class Clusters:
                         lambda text: click.echo(f"cluster: {text}", err=True),
                         stop,
                     )
-                    changes = plan(objects, target)
+                    changes = plan(objects, target, listed)
                     done = applier.apply(self._as_saved(objects, kubeconfig, changes))
                     self._admit(done, kubeconfig, nodes, stop)
                 except (ClusterError, RefusedError) as error:
@@ -285,19 +288,21 @@ class Clusters:
 
     def _target(
         self, objects: Objects, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]
-    ) -> Target:
+    ) -> tuple[Target, list[Json] | None]:
+        """What should be in a cluster, and its Nodes if they were listed for that."""
         from gpustate.manifests.build import build
         from gpustate.reconcile.nodes import labels_of, members, systems_of
 
         labels: dict[str, dict[str, str]] = {}
+        listed: list[Json] | None = None
         settings = self.settings
-        if not self.absent and self.policy.cluster is not None:
-            here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
-            live = objects.list(NODE, "") if here or settings.needs_systems else []
-            found = members(live, here)
+        here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
+        if (here or settings.needs_systems) and not self.absent:
+            listed = objects.list(NODE, "")
+            found = members(listed, here)
             labels = labels_of(found, self.policy)
             if settings.needs_systems:
-                systems = systems_of(live, found)
+                systems = systems_of(listed, found)
                 self.systems.extend(one for one in systems if one not in self.systems)
                 settings = replace(settings, systems=tuple(systems))
         if self.saved is not None:
@@ -306,7 +311,7 @@ class Clusters:
             }
             labels = {name: said for name, said in labels.items() if f"node/{name}" in planned}
         items = [] if self.absent else build(settings, {})
-        return Target(items, self.namespace, labels, self.absent, self.force)
+        return Target(items, self.namespace, labels, self.absent, self.force), listed
 
 
 def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
@@ -333,14 +338,14 @@ def clusters(
     Raises:
         UsageError: the policy has no objects, or no node has a kubeconfig.
     """
-    own = ("namespace", "force_conflicts", "startup_taint")
+    own = ("namespace", "install_nfd", "force_conflicts", "startup_taint")
     given = [name for name in own if options.get(name)]
     if not options.get("cluster_objects"):
         if given:
             word = f"--{given[0].replace('_', '-')}"
             raise UsageError(f"{word} is only for objects", fix="add --cluster-objects")
         return None
-    settings = admission.with_taint(settings_of(policy, source, options.get("namespace")), options)
+    settings = admission.with_taint(settings_of(policy, source, options), options)
     made = policy.with_cluster(pinned(policy, settings, options))
     force = bool(options.get("force_conflicts"))
     found = Clusters(made, _kubeconfigs(inventory, options), options, absent, force)
@@ -354,7 +359,7 @@ def check_saved(source: str, options: Mapping[str, Any]) -> None:
     Raises:
         UsageError: one is given.
     """
-    own = ("cluster_objects", "namespace", "force_conflicts", "startup_taint")
+    own = ("cluster_objects", "namespace", "install_nfd", "force_conflicts", "startup_taint")
     for word in (f"--{name.replace('_', '-')}" for name in own if options.get(name)):
         raise UsageError(
             f"{source} is a saved plan, and {word} is only for new plans", fix=f"omit {word}"
