@@ -133,18 +133,23 @@ def _feature_discovery(source: Source) -> Mapping[str, Any] | None:
         why = "nfd.enabled is not true in the file, so node feature discovery is not installed"
         source.note_unused(why, prefix)
         return None
-    of_chart: dict[str, Any] = {}
-    for path, default in history.chart_defaults(source.release).items():
+    own = source.spec.get(ownership.NFD)
+    shared = source.spec.get("global")
+    found = nfd.merged(nfd_values(source.release), {} if own is None else plain(own))
+    return found if shared is None else {**found, "global": plain(shared)}
+
+
+def nfd_values(release: str = "") -> dict[str, Any]:
+    """Values of node feature discovery in the chart of a release of the Operator (default: the newest)."""
+    found: dict[str, Any] = {}
+    for path, default in history.chart_defaults(release).items():
         if path.startswith(f"{ownership.NFD}."):
             *above, key = path.split(".")[1:]
-            section = of_chart
+            section = found
             for name in above:
                 section = section.setdefault(name, {})
             section[key] = default
-    own = source.spec.get(ownership.NFD)
-    shared = source.spec.get("global")
-    found = nfd.merged(of_chart, {} if own is None else plain(own))
-    return found if shared is None else {**found, "global": plain(shared)}
+    return found
 
 
 def _for_machines(source: Source, name: str, mode: str) -> Component:

@@ -61,6 +61,12 @@ def objects(values: Mapping[str, Any] | None, namespace: str, *, rules: bool) ->
         yield {**item, "metadata": {**meta, "labels": {**meta.get("labels", {}), PART_OF: NFD}}}
 
 
+def image(values: Mapping[str, Any] | None = None) -> str:
+    """Reference of the image, from the chart's values or its own."""
+    found = (values or _defaults())["image"]
+    return f"{found['repository']}:{found['tag']}"
+
+
 def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Json:
     """Values over others, as Helm merges them; ``None`` stays, and removes a value of a lower layer."""
     found: Json = {**lower}
@@ -263,14 +269,13 @@ class _Chart:
         return {"name": f"nfd-{role}-conf", "configMap": source}
 
     def _container(self, given: Mapping[str, Any], program: _Program) -> Json:
-        image = self.values["image"]
         mounts = list(program.mounts)
         if program.configured:
             mounts.append(mount(f"nfd-{program.role}-conf", _CONFIGS, readOnly=True))
         return {
             "name": program.role,
-            "image": f"{image['repository']}:{image['tag']}",
-            "imagePullPolicy": image.get("pullPolicy", "IfNotPresent"),
+            "image": image(self.values),
+            "imagePullPolicy": self.values["image"].get("pullPolicy", "IfNotPresent"),
             "command": [f"nfd-{program.role}"],
             "args": [*program.args, *(given.get("extraArgs") or ())],
             "env": [

@@ -67,7 +67,7 @@ class DriverInstalled(DriverParameters):
         parameters: module parameters, ``NVreg_...`` of nvidia, or ``nvidia-uvm.NAME`` for others.
         load: load nvidia, nvidia-uvm and nvidia-modeset, now and at boot.
         in_use: when a process that is no known service has a GPU open and the modules must be
-            unloaded: ``refuse`` the node, or ``reboot`` it.
+            unloaded: ``refuse`` the node, or ``reboot`` it. Pods leave before that, by their scheduler.
         leftovers: when NVIDIA's .run installer put a driver here: ``refuse`` the node, or ``uninstall``
             that driver with its own nvidia-uninstall once the packages are downloaded.
         precompiled: use modules that are built already. Not given: Ubuntu's where they are there already, or
@@ -402,7 +402,8 @@ class DriverInstalled(DriverParameters):
             why = self._refuse_present(observed)
             if why:
                 return why
-        foreign = self._foreign_holders(observed)
+        # Pods leave before the change, by their scheduler; the step refuses if one has not.
+        foreign = [one for one in self._foreign_holders(observed) if not one.pod]
         if foreign and self.in_use == "refuse":
             return (
                 f"the GPUs are in use by {', '.join(holder.who for holder in foreign)}, and the driver must be "

@@ -20,10 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from gpustate_lab import api, checks, programs
 from gpustate_lab.api import Lab
-from gpustate_lab.node import Node
+from gpustate_lab.node import READY_TIMEOUT_S, Node
 from gpustate_lab.spec import LabSpec
 
 LabFactory = Callable[[LabSpec], Lab]
@@ -98,6 +99,7 @@ def _labs() -> Iterator[LabFactory]:
     def make(spec: LabSpec) -> Lab:
         name = f"pytest-{next(_numbers)}-{os.getpid()}"
         names.append(name)
+        api.READY_TIMEOUT_S = READY_TIMEOUT_S * PATIENCE
         return api.up(replace(spec, name=name))
 
     try:

@@ -415,7 +415,8 @@ def test_modules_that_would_not_unload_are_left_to_a_reboot() -> None:
     )
 
 
-TRAINING = Holder(4711, "python3", "alice", "cri-1.scope", "trainer-0", (0,))
+TRAINING = Holder(4711, "python3", "alice", "cri-1.scope", gpus=(0,))
+IN_POD = replace(TRAINING, pod="trainer-0")
 DAEMON = Holder(
     99, "nvidia-persiste", "nvidia-persistenced", "nvidia-persistenced.service", gpus=(0,)
 )
@@ -427,13 +428,25 @@ def test_a_stranger_on_a_gpu_is_refused_with_pid_and_command() -> None:
     node.holders = (DAEMON, TRAINING)
     state = DriverInstalled(branch=580)
     why = refusal(state, node)
-    assert "pid 4711 (python3, user alice, pod trainer-0)" in why
+    assert "pid 4711 (python3, user alice, unit cri-1.scope)" in why
     assert "persiste" not in why
     notes = state.plan(state.probe(node)).notes
     assert (
         "has a GPU open: pid 99 (nvidia-persiste, user nvidia-persistenced, unit nvidia-persistenced.service)"
         in notes
     )
+
+
+def test_a_pod_on_a_gpu_is_left_to_its_scheduler_which_drains_the_node() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570))
+    node.holders = (IN_POD,)
+    state = DriverInstalled(branch=580)
+    observed = state.probe(node)
+    assert state.refuse(observed) is None
+    plan = state.plan(observed)
+    assert cost(plan, "loaded") is Disruption.DRAIN
+    assert "has a GPU open: pid 4711 (python3, user alice, pod trainer-0)" in plan.notes
 
 
 def test_a_known_service_is_stopped_and_started_again() -> None:
