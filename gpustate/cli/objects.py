@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
 
+Json = dict[str, Any]
+
 _ROLLOUT_S = 300
 
 
@@ -119,7 +121,7 @@ class Clusters:
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects:
                 saved = self._saved_of(objects.server, kubeconfig)
-                changes = plan(objects, self._target(objects, kubeconfig, ()))
+                changes = plan(objects, *self._target(objects, kubeconfig, ()))
                 now = cluster_data(objects.server, self.namespace, changes)
                 found = stale(saved, now, lenient=self.resumed, nodes=self.absent)
             if found:
@@ -186,7 +188,7 @@ class Clusters:
             with connected(kubeconfig) as objects:
                 done = Applied()
                 try:
-                    done.changes = plan(objects, self._target(objects, kubeconfig, nodes))
+                    done.changes = plan(objects, *self._target(objects, kubeconfig, nodes))
                 except ClusterError as error:
                     done.failures.append(str(error))
                 done.notes += operator_notes(objects, done.changes)
@@ -201,7 +203,7 @@ class Clusters:
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects:
                 try:
-                    target = self._target(objects, kubeconfig, nodes)
+                    target, listed = self._target(objects, kubeconfig, nodes)
                     applier = Applier(
                         objects,
                         target,
@@ -209,7 +211,7 @@ class Clusters:
                         lambda text: click.echo(f"cluster: {text}", err=True),
                         stop,
                     )
-                    changes = plan(objects, target)
+                    changes = plan(objects, target, listed)
                     done = applier.apply(self._as_saved(objects, kubeconfig, changes))
                     self._admit(done, kubeconfig, nodes, stop)
                 except (ClusterError, RefusedError) as error:
@@ -280,22 +282,24 @@ class Clusters:
 
     def _target(
         self, objects: Objects, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]
-    ) -> Target:
+    ) -> tuple[Target, list[Json] | None]:
+        """What should be in a cluster, and its Nodes if they were listed for that."""
         from gpustate.manifests.build import build
         from gpustate.reconcile.nodes import labels_of, members
 
         labels: dict[str, dict[str, str]] = {}
-        if not self.absent and self.policy.cluster is not None:
-            here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
-            found = members(objects.list(NODE, ""), here) if here else []
-            labels = labels_of(found, self.policy)
+        listed: list[Json] | None = None
+        here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
+        if here and not self.absent:
+            listed = objects.list(NODE, "")
+            labels = labels_of(members(listed, here), self.policy)
         if self.saved is not None:
             planned = {
                 one["object"] for one in self._saved_of(objects.server, kubeconfig)["objects"]
             }
             labels = {name: said for name, said in labels.items() if f"node/{name}" in planned}
         items = [] if self.absent else build(self.settings, {})
-        return Target(items, self.namespace, labels, self.absent, self.force)
+        return Target(items, self.namespace, labels, self.absent, self.force), listed
 
 
 def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
