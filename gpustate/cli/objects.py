@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpustate.core.inventory import Inventory
     from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
+    from gpustate.manifests.settings import System
 
 Json = dict[str, Any]
 
@@ -82,6 +83,7 @@ class Clusters:
         force: take over fields of other managers.
         saved: the plan that is applied; ``None``: the policy is.
         resumed: the plan was applied in part.
+        systems: of Nodes with GPUs, where the policy does not name them; filled while planning.
     """
 
     policy: Policy
@@ -91,6 +93,7 @@ class Clusters:
     force: bool
     saved: Mapping[str, Any] | None = None
     resumed: bool = False
+    systems: list[System] = field(default_factory=list["System"])
 
     @property
     def settings(self) -> ClusterObjects:
@@ -107,7 +110,10 @@ class Clusters:
         from gpustate.plan.document import with_clusters
 
         planned = self.plan(nodes)
-        return with_clusters(document, self.settings, planned, absent=self.absent, force=self.force)
+        settings = self.settings
+        if settings.needs_systems and self.systems:
+            settings = replace(settings, systems=tuple(self.systems))
+        return with_clusters(document, settings, planned, absent=self.absent, force=self.force)
 
     def check(self) -> None:
         """Refuse a saved plan if a cluster has changed since it was made; nothing is changed.
@@ -285,20 +291,26 @@ class Clusters:
     ) -> tuple[Target, list[Json] | None]:
         """What should be in a cluster, and its Nodes if they were listed for that."""
         from gpustate.manifests.build import build
-        from gpustate.reconcile.nodes import labels_of, members
+        from gpustate.reconcile.nodes import labels_of, members, systems_of
 
         labels: dict[str, dict[str, str]] = {}
         listed: list[Json] | None = None
+        settings = self.settings
         here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
-        if here and not self.absent:
+        if (here or settings.needs_systems) and not self.absent:
             listed = objects.list(NODE, "")
-            labels = labels_of(members(listed, here), self.policy)
+            found = members(listed, here)
+            labels = labels_of(found, self.policy)
+            if settings.needs_systems:
+                systems = systems_of(listed, found)
+                self.systems.extend(one for one in systems if one not in self.systems)
+                settings = replace(settings, systems=tuple(systems))
         if self.saved is not None:
             planned = {
                 one["object"] for one in self._saved_of(objects.server, kubeconfig)["objects"]
             }
             labels = {name: said for name, said in labels.items() if f"node/{name}" in planned}
-        items = [] if self.absent else build(self.settings, {})
+        items = [] if self.absent else build(settings, {})
         return Target(items, self.namespace, labels, self.absent, self.force), listed
 
 

@@ -90,11 +90,29 @@ def settings_of(policy: Policy, source: str, options: Mapping[str, Any]) -> Clus
     return settings
 
 
+def refuse_both(policy: Policy, settings: ClusterObjects) -> None:
+    """Refuse a component that is a state of all nodes and runs as containers there too.
+
+    Raises:
+        UsageError: with both names.
+    """
+    from gpustate.manifests.components import PARTS
+
+    everywhere = {one.name for one in policy.states if not one.absent and one.only is None}
+    for part in PARTS:
+        if part.replaces and part.host_state in everywhere and part.settings(settings).enabled:
+            raise UsageError(
+                f"{part.name} runs as containers, and the policy has the state {part.host_state} on the same nodes",
+                fix=f"remove one of them, or give the state {part.host_state} a condition with only",
+            )
+
+
 def pinned(policy: Policy, settings: ClusterObjects, options: Mapping[str, Any]) -> ClusterObjects:
     """The settings with all images, by default those of the policy's release of the Operator."""
     from gpustate.gpu_operator.objects import images
     from gpustate.manifests.build import with_images
 
+    refuse_both(policy, settings)
     return with_images(settings, images(_release(policy, options)))
 
 

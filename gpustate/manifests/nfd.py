@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from gpustate.manifests import rbac
+from gpustate.manifests.containers import host_path, mount, variable
 from gpustate.manifests.ownership import NFD, PART_OF
-from gpustate.manifests.pods import host_path, mount, variable
 
 Json = dict[str, Any]
 

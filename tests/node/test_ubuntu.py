@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from commands import Ran, gpustate
-from labnodes import LabFactory
+from labnodes import LabFactory, without_repositories
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -102,11 +101,7 @@ class Archive:
 
     def __init__(self, lab: Lab, node: Node, folder: Path) -> None:
         self.node, self.folder = node, folder
-        self.inventory = folder / "inventory.yml"
-        data = yaml.safe_load(lab.inventory.read_text())
-        for group in data["all"]["children"].values():
-            group.get("vars", {}).pop("gpustate", None)
-        self.inventory.write_text(yaml.safe_dump(data))
+        self.inventory = without_repositories(lab, folder)
 
     def run(self, verb: str, parameters: str, code: int = 0) -> Ran:
         path = self.folder / "policy.py"

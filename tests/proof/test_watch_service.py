@@ -174,17 +174,23 @@ def build(node: Node) -> None:
     )
 
 
+def lab_variables(lab: Lab) -> dict[str, Any]:
+    """Where the lab's nodes have their repositories and simulated files; keys as text, for the pod has no file of them."""
+    groups = yaml.safe_load(lab.inventory.read_text())["all"]["children"]
+    states = groups["debian13"]["vars"]["gpustate"]
+    for one in states.values():
+        one["key"] = Path(one["key"]).read_text()
+    roots = {key: groups["gpu"]["vars"][key] for key in ("gpustate_proc_root", "gpustate_sys_root")}
+    return {**roots, "gpustate": states}
+
+
 def test_the_deployment_with_the_recipe_s_image_brings_a_node_to_the_policy(
     cluster: Lab, manager: Node, tmp_path: Path
 ) -> None:
     inside(manager, "/root/empty").mkdir()
     build(manager)
     inventory = tmp_path / "inventory.yml"
-    # The lab's nodes have their repositories and simulated files in variables.
-    given = yaml.safe_load(cluster.inventory.read_text())["all"]["vars"]
-    variables = {key: value for key, value in given.items() if key.startswith("gpustate")}
-    del variables["gpustate_kubeconfig"]
-    inventory.write_text(yaml.safe_dump({"plugin": "kubernetes", "vars": variables}))
+    inventory.write_text(yaml.safe_dump({"plugin": "kubernetes", "vars": lab_variables(cluster)}))
     words = ("--max-unavailable", "1", "--print", "deployment", "--image", IMAGE)
     shown = gpustate("watch", POLICY, "-i", inventory, *words, code=0).out
     kubectl(cluster, "apply", "-f", "-", stdin=shown)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpustate_lab.sim import node_packages, ubuntu_packages
+from gpustate_lab.sim import gpudirect_packages, node_packages, ubuntu_packages
 from gpustate_lab.sim.deb import Package
 from gpustate_lab.sim.native import Builder
 from gpustate_lab.sim.signing import ModuleSigner
@@ -111,6 +111,8 @@ def pockets(
     }
     found[""].add("main", [*kernels[older], *kernels[running]])
     found[""].add("main", node_packages.ubuntu_kernel_metas(older, release.number))
+    if (version := gpudirect_packages.ARCHIVED_FS.get(release.code)) is not None:
+        found[""].add("multiverse", [gpudirect_packages.nvidia_fs(version)])
     for tail in ("-security", "-updates"):
         found[tail].add("main", kernels[newer])
         found[tail].add("main", node_packages.ubuntu_kernel_metas(newer, release.number))

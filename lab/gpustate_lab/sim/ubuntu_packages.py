@@ -18,6 +18,9 @@ Sources:
     modules.
     NVIDIA driver-installation-guide 615: names lose the branch with 590. A listing of NVIDIA's local repository 550.54.15
     for ubuntu2204: revisions, name of the firmware's package.
+    NVIDIA's repository for ubuntu2404, file names in public scripts, read 2026-11-25: revisions of
+    nvidia-utils-570_570.133.20-0ubuntu1, nvidia-fabricmanager-570_570.211.01-1, nvidia-fabricmanager_580.65.06-1,
+    nvidia-imex_580.159.04-1ubuntu1, cuda-drivers-580_580.159.03-1ubuntu1.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpustate.formats import dpkg
 from gpustate_lab.sim.deb import Entry, Package
 from gpustate_lab.sim.driver_packages import DRIVERS, LDCONFIG, DriverSet, Naming
 from gpustate_lab.sim.native import PAYLOAD, Builder, run
@@ -36,6 +40,9 @@ MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm", "nvidia-peerm
 KINDS = {"": "NVIDIA", "-open": "Dual MIT/GPL"}
 #: Where NVIDIA's own packages for Ubuntu carry the branch in their names no more.
 _WITHOUT_BRANCH = 590
+#: From this version on all its packages for Ubuntu have the revision 1ubuntu1. Of older ones those of the driver have
+#: 0ubuntu1, and Fabric Manager, IMEX and NSCQ have 1.
+_ONE_REVISION = "580.159.03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,14 +537,14 @@ def vendor_packages(builder: Builder) -> list[Package]:
     found: list[Package] = []
     for version, cuda_version in DRIVERS.items():
         branch = int(version.partition(".")[0])
-        suffix, revision = (f"-{branch}", "-0ubuntu1")
-        if branch >= _WITHOUT_BRANCH:
-            suffix, revision = ("", "-1ubuntu1")
+        suffix = f"-{branch}" if branch < _WITHOUT_BRANCH else ""
+        revision = vendor_revision(version)
         one = UbuntuSet(version, cuda_version, revision, suffix, builder)
         components = f"-{branch}" if branch < 580 else ""
+        own = "-1" if revision.startswith("-0") else revision
         found += one.packages()
         found += [
-            replace(package, version=f"{version}-1")
+            replace(package, version=f"{version}{own}")
             for package in (
                 one.fabric_manager(components),
                 one.imex(components),
@@ -545,3 +552,9 @@ def vendor_packages(builder: Builder) -> list[Package]:
             )
         ]
     return found
+
+
+def vendor_revision(version: str) -> str:
+    """Return the end of the versions of a driver's packages in NVIDIA's repository for Ubuntu."""
+    older = dpkg.compare_versions(version, _ONE_REVISION) < 0
+    return "-0ubuntu1" if older else "-1ubuntu1"
