@@ -11,13 +11,16 @@ from typing import ClassVar
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 
 PATH = "/etc/gpustate-test-word"
+#: Gone with the next boot.
+UNBOOTED = "/run/gpustate-test-unbooted"
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """Text of a file; ``None`` where there is none."""
+    """Text of a file; ``None`` where there is none. Whether it needs a boot yet."""
 
     word: str | None
+    unbooted: bool
 
 
 class Changed(State[Word]):
@@ -30,17 +33,23 @@ class Changed(State[Word]):
 
     def probe(self, node: Node) -> Word:
         text = node.read_text(PATH)
-        return Word(None if text is None else text.strip())
+        unbooted = node.read_text(UNBOOTED) is not None
+        return Word(None if text is None else text.strip(), unbooted)
 
     def desired(self, observed: Word) -> Word:
-        return Word(self.word)
+        return Word(self.word, unbooted=False)
 
     def plan(self, observed: Word) -> Plan:
         cost = Disruption.REBOOT if self.reboots else Disruption.RESET
-        return diff(observed, self.desired(observed), costs={"word": cost})
+        return diff(
+            observed, self.desired(observed), costs=dict.fromkeys(("word", "unbooted"), cost)
+        )
 
     def apply(self, observed: Word, plan: Plan) -> Iterator[Step]:
-        yield ops.PutText(PATH, f"{self.word}\n")
+        if "word" in plan.fields:
+            yield ops.PutText(PATH, f"{self.word}\n")
+            if self.reboots:
+                yield ops.PutText(UNBOOTED, "yes\n")
         if self.reboots:
             yield ops.Reboot("boot with the word")
 
