@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,7 +24,7 @@ from gpustate.core.state import AnyState
 from gpustate.engine import leftovers
 from gpustate.errors import GpustateError
 from gpustate.formats.masking import MASK, mask, mask_data, with_secrets
-from gpustate.plan.make import Observations, observed_data
+from gpustate.plan.make import Observations, SeenBy, observed_data
 
 FORMAT = "gpustate.before/1"
 #: Begins the line that follows a record.
@@ -89,7 +89,7 @@ def record(
     states: Sequence[AnyState],
     observations: Observations,
     results: Mapping[str, StateResult],
-    probe: Callable[[Sequence[AnyState]], Mapping[str, object]],
+    probe: SeenBy,
 ) -> dict[str, StateBefore]:
     """What a run is about to change from.
 
@@ -97,7 +97,7 @@ def record(
         states: those of the run.
         observations: of the node, before anything is changed.
         results: its plan.
-        probe: observes the node as other states do, by name: those that remove what is there look for less.
+        probe: observes the node as other states do: those that remove what is there look for less.
     """
     states = [state for state in states if state.name != leftovers.NAME]
     seen = observed_data(states, observations)
@@ -107,8 +107,8 @@ def record(
         for state in states
         if state.name in seen and results[state.name].outcome is not Outcome.UNCHANGED
     ]
-    bare = probe(removals)
-    absent = {one.name for one in removals if one.name in bare and _is_empty(one, bare[one.name])}
+    bare = zip(removals, probe(removals), strict=True)
+    absent = {one.name for one, there in bare if there is not None and _is_empty(one, there)}
     for state in states:
         if results[state.name].outcome is Outcome.NOT_APPLICABLE:
             continue
@@ -399,13 +399,17 @@ def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
         observations: of the node now.
     """
     found: dict[str, None] = {}
+    applied = [one for state in way.states for one in way.applied.get(state.name, ())]
+    # Parameters may decide what is observed, such as the address of a repository.
+    seen = zip(applied, observations.as_seen_by(applied), strict=True)
+    by_runs = {id(one): there for one, there in seen if there is not None}
     for state in way.states:
         observed = observations.observed.get(state.name)
         runs = way.applied.get(state.name, ())
         if not runs or observed is None:
             continue
         try:
-            plans = [one.plan(observed).changes for one in runs]
+            plans = [one.plan(by_runs.get(id(one), observed)).changes for one in runs]
             goes = {(one.field, one.path) for one in state.plan(observed).changes}
         except Exception:  # noqa: BLE001  evaluated again in its stage
             continue

@@ -178,6 +178,7 @@ class Walk:
         self.result.notes += dict.fromkeys(warnings)
         self._keep(observations, results)
         self._check_lock(ledger, results)
+        observations.as_seen_by = self._as_seen_by
         gate.check_node(self.options.checks, self.states, observations, results)
         self._end(*verdicts.node_status(results.values()))
         if self._is_rejected():
@@ -226,21 +227,22 @@ class Walk:
         )
         return ops.Before(options.run, made.text())
 
-    def _as_seen_by(self, states: Sequence[AnyState]) -> Mapping[str, object]:
-        """The node as other states observe it; most of their queries are answered already."""
+    def _as_seen_by(self, states: Sequence[AnyState]) -> Sequence[object]:
+        """The node as other states observe it, each ``None`` if it cannot; most queries are answered already."""
 
-        def probe(node: Node) -> dict[str, object]:
-            found: dict[str, object] = {}
+        def probe(node: Node) -> list[object]:
+            found: list[object] = []
             for state in states:
+                found.append(None)
                 with suppress(ProbeError, RefusedError):
-                    found[state.name] = state.probe(node)
+                    found[-1] = state.probe(node)
             return found
 
         node, known = self.resolved.node, dict(self._known)
         try:
             return self._link.repeat(lambda: query_node(node, probe, self.session.answer, known))
         except ProbeError:
-            return {}
+            return [None] * len(states)
 
     def _is_rejected(self) -> bool:
         """A state cannot be applied, and ``all_or_nothing`` excludes the rest."""

@@ -6,7 +6,7 @@ has changes), would change, unchanged, blocked (it needs the node's console), or
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -30,6 +30,13 @@ _FAILED = (
 )
 
 
+SeenBy = Callable[[Sequence[AnyState]], Sequence[object]]
+
+
+def _not_seen(states: Sequence[AnyState]) -> Sequence[object]:
+    return [None] * len(states)
+
+
 @dataclass(slots=True)
 class Observations:
     """Result of probing a node once.
@@ -42,6 +49,7 @@ class Observations:
         masked: masked systemd units.
         links: symbolic links in the place of gpustate's files, with their targets.
         expects_no_gpu: the whole policy expects no GPU on the node, although only a part of it is planned.
+        as_seen_by: observes the node as other states do; ``None`` for each that cannot.
     """
 
     view: NodeView
@@ -51,6 +59,7 @@ class Observations:
     masked: frozenset[str] = frozenset()
     links: dict[str, str] = field(default_factory=dict[str, str])
     expects_no_gpu: bool = False
+    as_seen_by: SeenBy = _not_seen
 
 
 def applicable(state: AnyState, view: NodeView) -> str | None:

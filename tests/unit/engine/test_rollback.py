@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,6 +51,25 @@ class Versioned(FileState):
         return {"text": observed.text} if observed.text else {}
 
 
+@dataclass(frozen=True, slots=True)
+class SeenAt(Seen):
+    """A file's text, and an address."""
+
+    where: str = ""
+
+
+class Addressed(FileState):
+    """A file whose text follows from what its parameters made it observe, as the address of a repository."""
+
+    name: ClassVar[str] = "addressed"
+
+    def probe(self, node: Any) -> Seen:
+        return SeenAt(node.read_text(self.path), self.text)
+
+    def desired(self, observed: Any) -> Seen:
+        return replace(observed, text=None if self.absent else observed.where)
+
+
 class Node:
     """This machine as one node of a run, or as two."""
 
@@ -77,7 +97,7 @@ class Node:
 
     def way(self, run: str = "") -> before.WayBack:
         records = self.records()
-        kinds = {**KINDS, "versioned": Versioned}
+        kinds = {**KINDS, "versioned": Versioned, "addressed": Addressed}
         return before.way_back(records, before.target(records, run), kinds)
 
     def back(self, run: str = "", **more: Any) -> NodeResult:
@@ -215,6 +235,22 @@ def test_a_file_that_something_else_has_changed_since_is_named(node: Node) -> No
     for text in ("one", "two"):
         (node.folder / "a").write_text(text)
         assert node.back(checks=(check,)).status is NodeStatus.OK
+
+
+def test_a_run_is_judged_by_what_its_own_parameters_observe(node: Node) -> None:
+    node.apply(Addressed(path=node.path("a"), text="one"))
+    node.apply(Addressed(path=node.path("a"), text="two"))
+    way = node.way()
+
+    def check(states: Any, observations: Any) -> Any:
+        changed = before.changed_since(way, observations)
+        return RefusedError(", ".join(changed)) if changed else None
+
+    (node.folder / "a").write_text("theirs")
+    assert node.back(checks=(check,)).reason == node.path("a")
+    (node.folder / "a").write_text("two")
+    assert node.back(checks=(check,)).status is NodeStatus.OK
+    assert node.files() == {"a": "one"}
 
 
 def test_of_several_files_each_is_compared_with_its_own_text() -> None:
