@@ -7,6 +7,7 @@ pockets and relations of the real one (docs/lab.md), its signatures' key, NVIDIA
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import Ran, gpustate
@@ -153,3 +154,40 @@ def test_signed_modules_of_the_archive_are_taken_for_every_kernel(
     assert installed(archive.node) == {}
     held = said(archive.node, "apt-mark showhold").split()
     assert [name for name in held if "container" not in name] == []
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("packages", ["compute", "full"])
+def test_a_rollback_restores_the_packages_for_servers_from_those_for_desktops(
+    archive: Archive, packages: str
+) -> None:
+    node = archive.node
+    text = ARCHIVE.replace("{}", f"branch=570, packages={packages!r}, precompiled=False")
+    old, new = archive.folder / "old.py", archive.folder / "new.py"
+    old.write_text(text)
+    # A version that NVIDIA's repository alone has, where names are those for desktops.
+    new.write_text(text.replace("branch=570", "version='580.65.06'"))
+    gpustate("apply", old, "-i", archive.inventory, "--yes", code=0, timeout=500)
+
+    def seen() -> dict[str, Any]:
+        return {
+            "packages": installed(node),
+            "holds": said(node, "apt-mark showhold | sort"),
+            "built": module(node, "version"),
+            "loaded": said(node, "cat /run/gpustate-lab/sys/module/nvidia/version"),
+            "files": said(
+                node,
+                "find /etc -type f ! -name '*.cache' -exec sha256sum {} + | grep -E 'apt|nvidia'",
+            ),
+            "audit": said(node, "dpkg --audit"),
+        }
+
+    before = seen()
+    assert "nvidia-utils-570-server" in before["packages"]
+    assert ("nvidia-driver-570-server-open" in before["packages"]) == (packages == "full")
+    gpustate("apply", new, "-i", archive.inventory, "--yes", code=0, timeout=500)
+    middle = seen()
+    assert "nvidia-utils-580" in middle["packages"]
+    assert "nvidia-utils-570-server" not in middle["packages"]
+    gpustate("rollback", "-i", archive.inventory, "--yes", code=0, timeout=500)
+    assert seen() == before
