@@ -346,17 +346,18 @@ class ContainerToolkitInstalled(State[Observed]):
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if self.absent:
-            if "kept" in plan.fields:
-                yield ops.RestoreOriginal(CONFIG_PATH)
             if "versions" in plan.fields:
                 yield ops.remove(
                     observed.manager,
                     tuple(name for name in PACKAGES if observed.versions.get(name)),
                 )
+            if "kept" in plan.fields:
+                yield ops.RestoreOriginal(CONFIG_PATH)
             return
         after = self.desired(observed)
-        if "versions" in plan.fields and observed.config_text is None and not observed.kept:
-            # The package writes the file when it is configured; restoring means there is none.
+        comes = observed.config_text is None or not any(observed.versions.values())
+        if "versions" in plan.fields and comes and not observed.kept:
+            # The package writes the file, or rewrites the one that is there, when it is configured.
             yield ops.KeepOriginal(CONFIG_PATH)
         if "config_access" in plan.fields:
             yield make_readable(CONFIG_PATH)

@@ -1,14 +1,16 @@
 """GPU memory reaches network cards without a copy: over DMA-BUF, or with nvidia-peermem.
 
 Which of them is a rule, not a taste: DMA-BUF where the open modules, the kernel and the GPUs know it,
-for it needs nothing more; nvidia-peermem otherwise, which wants OFED. With DMA-BUF nothing is written
+for it needs nothing more; nvidia-peermem otherwise, which wants OFED, or a
+kernel of Ubuntu that has the same interface. With DMA-BUF nothing is written
 to the node.
 
 Surprising: nvidia-peermem that was built before OFED came is a shell: it is there, signed and in
 its place, and answers "Invalid argument" to every load. And one that was built against another OFED
 is refused as well. So the checksum in the module is compared with the one OFED gives, and the
 driver's modules are rebuilt with DKMS where they differ; the driver that runs is not touched by
-that. Restarting OFED unloads the module; it is loaded again by the next apply, and at boot.
+that. Modules that Ubuntu built and signed stay: DKMS would put unsigned ones of the whole driver in their
+place. Restarting OFED unloads the module; it is loaded again by the next apply, and at boot.
 
 Sources:
     :mod:`gpustate.formats.rdma`. NVIDIA/gpu-driver-container (load order; only with a card of vendor 15b3).
@@ -53,7 +55,8 @@ class Observed:
     no_dma_buf: str | None = None  # what keeps this node from DMA-BUF
     nics: tuple[str, ...] = ()
     ofed: str | None = None
-    symbol: str | None = None  # checksum that the installed OFED gives
+    symbol: str | None = None  # checksum that the installed OFED gives, or the kernel itself
+    signed: bool = False  # the module is one that Ubuntu built for this kernel
     stale: tuple[str, ...] = ()
     headers: bool = True
     rival: bool = False  # nv_peer_mem, the module before this one, is loaded
@@ -108,6 +111,7 @@ class GpuDirectRdmaEnabled(State[Observed]):
             nics=found.nics,
             ofed=found.ofed,
             symbol=found.symbol,
+            signed="/kernel/nvidia-" in module.path,
             stale=found.stale,
             headers=facts.kernel in module.headers,
             rival=_OLD in loaded,
@@ -149,7 +153,9 @@ class GpuDirectRdmaEnabled(State[Observed]):
             if self.method == "auto" and observed.no_dma_buf
             else ""
         )
-        if observed.ofed is None:
+        # Signed modules were built for this very kernel, whose headers need not be there.
+        own = observed.symbol or (observed.signed and observed.built != "none")
+        if observed.ofed is None and not own:
             return (
                 f"{why}nvidia-peermem needs OFED, and the kernel's own RDMA stack runs here; install "
                 "doca-ofed (state ofed), or the open driver modules for DMA-BUF"
@@ -164,14 +170,21 @@ class GpuDirectRdmaEnabled(State[Observed]):
                 f"{', '.join(observed.stale)}: OFED {observed.ofed} is on disk and another stack is loaded, against "
                 "which nvidia-peermem would not load; reboot the node (state ofed does)"
             )
-        if observed.symbol is None:
+        if observed.ofed is not None and observed.symbol is None:
             return (
                 f"OFED {observed.ofed} is installed without the files to build modules against "
                 f"(/usr/src/ofa_kernel/*/Module.symvers with {rdma.SYMBOL}); install its -dkms or -devel package"
             )
         if observed.rival:
             return f"{_OLD}, the module before nvidia-peermem, is loaded; remove its package (nvidia-peer-memory-dkms) first"
-        if observed.built != observed.symbol and not observed.headers:
+        if observed.symbol in (None, observed.built):
+            return None
+        if observed.signed:
+            return (
+                f"{why}nvidia-peermem has to be built against {self._stack(observed)}, and the driver's modules are those "
+                "that Ubuntu built and signed; use precompiled=False in the state driver"
+            )
+        if not observed.headers:
             return (
                 f"nvidia-peermem has to be built for {observed.kernel}, and there are no headers of it; "
                 f"install {_HEADERS.get(observed.manager, 'linux-headers-{}').format(observed.kernel)}"
@@ -179,20 +192,22 @@ class GpuDirectRdmaEnabled(State[Observed]):
         return None
 
     def plan(self, observed: Observed) -> Plan:
-        found = "without OFED" if observed.built == "none" else "against another OFED"
+        found = "without it" if observed.built == "none" else "against another one"
         return diff(
             observed,
             self.desired(observed),
             costs={"loaded": Disruption.DRAIN if observed.loaded else Disruption.NONE},
             why={
-                "built": f"the module was built {found} than {observed.ofed}, and would answer Invalid argument".replace(
-                    "without OFED than", "without OFED, here is"
-                ),
+                "built": f"the module has to be built against {self._stack(observed)}, was built {found}, and would answer "
+                "Invalid argument",
                 "loaded": self._why(observed),
             },
             paths={"autoload_text": AUTOLOAD_PATH},
             notes=tuple(self._notes(observed)),
         )
+
+    def _stack(self, observed: Observed) -> str:
+        return f"OFED {observed.ofed}" if observed.ofed else "the kernel's own RDMA stack"
 
     def _why(self, observed: Observed) -> str:
         return f"no DMA-BUF: {observed.no_dma_buf}" if observed.no_dma_buf else ""

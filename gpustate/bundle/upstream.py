@@ -26,7 +26,7 @@ from gpustate.bundle import fetch
 from gpustate.bundle.manifest import Source
 from gpustate.bundle.offers import Build, Offers
 from gpustate.errors import ConnectionFailed, RefusedError, UsageError
-from gpustate.formats import openpgp
+from gpustate.formats import driverset, openpgp
 from gpustate.solve import packages
 from gpustate.solve.packages import Package
 
@@ -120,6 +120,10 @@ class Index(Offers):
             if name is None:
                 continue
             one = Stanza(part.strip("\n"), uri, source)
+            if driverset.may_be_member(name[1]) and driverset.succeeded_by(
+                name[1], one.field("Depends")
+            ):
+                continue  # an empty package of a branch that has ended in Ubuntu's archive
             provided: list[str] = []
             if "\nProvides:" in part:
                 rows = (row.split() for row in one.field("Provides").split(","))

@@ -13,13 +13,16 @@ from gpustate.cli.objects import connected
 from gpustate.cli.render import namespace_option, pinned, settings_of
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.errors import ClusterError, UsageError
+from gpustate.manifests.kinds import title
 from gpustate.plan.render import Page
-from gpustate.reconcile import takeover
-from gpustate.reconcile.adopting import Adopter, plan_adoption
+from gpustate.reconcile import planning, takeover
+from gpustate.reconcile.adopting import Adopted, Adopter, plan_adoption
+from gpustate.reconcile.applying import Applier
+from gpustate.reconcile.planning import Target
 from gpustate.reconcile.releasing import Releaser, plan_release
 from gpustate.reconcile.takeover import exit_codes
 
-_STOP_S = 120.0
+_STOP_S, _ROLLOUT_S = 120.0, 300.0
 _cluster_options = common.options(
     namespace_option,
     click.option(
@@ -57,7 +60,7 @@ def adopt(policy: str, **options: Any) -> None:
     from gpustate.manifests.build import build
 
     loaded = common.load_policy(policy, options)
-    settings = settings_of(loaded, policy, options.get("namespace"))
+    settings = settings_of(loaded, policy, options)
     items = build(pinned(loaded, settings, options), {})
     namespace = settings.namespace
 
@@ -73,7 +76,7 @@ def adopt(policy: str, **options: Any) -> None:
         if adoption is not None:
             adopted = Adopter(objects, _STOP_S, _say, stop).adopt(adoption)
             if options["restart"] and not adopted.failures:
-                adopted.failures += _apply(objects, items)
+                _apply(objects, Target(items, namespace, prune=False), adopted, stop)
         return takeover.adoption_data(objects.server, namespace, adoption, adopted)
 
     _run(
@@ -124,14 +127,21 @@ def _say(text: str) -> None:
     click.echo(f"cluster: {text}", err=True)
 
 
-def _apply(objects: Any, items: Iterable[dict[str, Any]]) -> list[str]:
-    """Apply the policy's objects, and delete none."""
+def _apply(objects: Any, target: Target, adopted: Adopted, stop: Callable[[], bool]) -> None:
+    """Apply the policy's objects, wait for their pods, and add the result."""
     try:
-        for item in items:
-            objects.apply(item)
+        done = Applier(objects, target, _ROLLOUT_S, _say, stop).apply(
+            planning.plan(objects, target)
+        )
     except ClusterError as error:
-        return [str(error)]
-    return []
+        adopted.failures.append(str(error))
+        return
+    adopted.applied = [title(one.item) for one in done.changes if one.action in planning.PENDING]
+    adopted.failures += [*done.failures, *done.unready]
+    refused = [one for one in done.changes if one.action is planning.Action.REFUSED]
+    if refused:
+        adopted.applied = []
+        adopted.failures += [f"{title(one.item)}: {one.reason}" for one in refused]
 
 
 def _run(

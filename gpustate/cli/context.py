@@ -67,6 +67,7 @@ _FLAGS = {
     "delete_emptydir_data": "--delete-emptydir-data",
     "drain_force": "--drain-force",
     "cluster_objects": "--cluster-objects",
+    "install_nfd": "--install-nfd",
     "force_conflicts": "--force-conflicts",
     "rollback_on_failure": "--rollback-on-failure",
     "yes": "--yes",

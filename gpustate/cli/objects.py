@@ -6,14 +6,14 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import admission, common
 from gpustate.cli import show as pages
-from gpustate.cli.render import namespace_option, pinned, settings_of
+from gpustate.cli.render import namespace_option, nfd_option, pinned, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.manifests.kinds import NODE, title
 from gpustate.manifests.settings import ClusterObjects
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from gpustate.core.inventory import Inventory
     from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
+    from gpustate.manifests.settings import System
+
+Json = dict[str, Any]
 
 _ROLLOUT_S = 300
 
@@ -45,6 +48,7 @@ def object_options(function: common.F) -> common.F:
                 help="Include the policy's Kubernetes objects (device plugin, RuntimeClass and others) in the nodes' clusters.",
             ),
             namespace_option,
+            nfd_option,
             click.option(
                 "--force-conflicts",
                 is_flag=True,
@@ -79,6 +83,7 @@ class Clusters:
         force: take over fields of other managers.
         saved: the plan that is applied; ``None``: the policy is.
         resumed: the plan was applied in part.
+        systems: of Nodes with GPUs, where the policy does not name them; filled while planning.
     """
 
     policy: Policy
@@ -88,6 +93,7 @@ class Clusters:
     force: bool
     saved: Mapping[str, Any] | None = None
     resumed: bool = False
+    systems: list[System] = field(default_factory=list["System"])
 
     @property
     def settings(self) -> ClusterObjects:
@@ -104,7 +110,10 @@ class Clusters:
         from gpustate.plan.document import with_clusters
 
         planned = self.plan(nodes)
-        return with_clusters(document, self.settings, planned, absent=self.absent, force=self.force)
+        settings = self.settings
+        if settings.needs_systems and self.systems:
+            settings = replace(settings, systems=tuple(self.systems))
+        return with_clusters(document, settings, planned, absent=self.absent, force=self.force)
 
     def check(self) -> None:
         """Refuse a saved plan if a cluster has changed since it was made; nothing is changed.
@@ -118,7 +127,7 @@ class Clusters:
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects:
                 saved = self._saved_of(objects.server, kubeconfig)
-                changes = plan(objects, self._target(objects, kubeconfig, ()))
+                changes = plan(objects, *self._target(objects, kubeconfig, ()))
                 now = cluster_data(objects.server, self.namespace, changes)
                 found = stale(saved, now, lenient=self.resumed, nodes=self.absent)
             if found:
@@ -185,7 +194,7 @@ class Clusters:
             with connected(kubeconfig) as objects:
                 done = Applied()
                 try:
-                    done.changes = plan(objects, self._target(objects, kubeconfig, nodes))
+                    done.changes = plan(objects, *self._target(objects, kubeconfig, nodes))
                 except ClusterError as error:
                     done.failures.append(str(error))
                 done.notes += operator_notes(objects, done.changes)
@@ -200,7 +209,7 @@ class Clusters:
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects:
                 try:
-                    target = self._target(objects, kubeconfig, nodes)
+                    target, listed = self._target(objects, kubeconfig, nodes)
                     applier = Applier(
                         objects,
                         target,
@@ -208,7 +217,7 @@ class Clusters:
                         lambda text: click.echo(f"cluster: {text}", err=True),
                         stop,
                     )
-                    changes = plan(objects, target)
+                    changes = plan(objects, target, listed)
                     done = applier.apply(self._as_saved(objects, kubeconfig, changes))
                     self._admit(done, kubeconfig, nodes, stop)
                 except (ClusterError, RefusedError) as error:
@@ -279,22 +288,30 @@ class Clusters:
 
     def _target(
         self, objects: Objects, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]
-    ) -> Target:
+    ) -> tuple[Target, list[Json] | None]:
+        """What should be in a cluster, and its Nodes if they were listed for that."""
         from gpustate.manifests.build import build
-        from gpustate.reconcile.nodes import labels_of, members
+        from gpustate.reconcile.nodes import labels_of, members, systems_of
 
         labels: dict[str, dict[str, str]] = {}
-        if not self.absent and self.policy.cluster is not None:
-            here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
-            found = members(objects.list(NODE, ""), here) if here else []
+        listed: list[Json] | None = None
+        settings = self.settings
+        here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
+        if (here or settings.needs_systems) and not self.absent:
+            listed = objects.list(NODE, "")
+            found = members(listed, here)
             labels = labels_of(found, self.policy)
+            if settings.needs_systems:
+                systems = systems_of(listed, found)
+                self.systems.extend(one for one in systems if one not in self.systems)
+                settings = replace(settings, systems=tuple(systems))
         if self.saved is not None:
             planned = {
                 one["object"] for one in self._saved_of(objects.server, kubeconfig)["objects"]
             }
             labels = {name: said for name, said in labels.items() if f"node/{name}" in planned}
-        items = [] if self.absent else build(self.settings, {})
-        return Target(items, self.namespace, labels, self.absent, self.force)
+        items = [] if self.absent else build(settings, {})
+        return Target(items, self.namespace, labels, self.absent, self.force), listed
 
 
 def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
@@ -321,14 +338,14 @@ def clusters(
     Raises:
         UsageError: the policy has no objects, or no node has a kubeconfig.
     """
-    own = ("namespace", "force_conflicts", "startup_taint")
+    own = ("namespace", "install_nfd", "force_conflicts", "startup_taint")
     given = [name for name in own if options.get(name)]
     if not options.get("cluster_objects"):
         if given:
             word = f"--{given[0].replace('_', '-')}"
             raise UsageError(f"{word} is only for objects", fix="add --cluster-objects")
         return None
-    settings = admission.with_taint(settings_of(policy, source, options.get("namespace")), options)
+    settings = admission.with_taint(settings_of(policy, source, options), options)
     made = policy.with_cluster(pinned(policy, settings, options))
     force = bool(options.get("force_conflicts"))
     found = Clusters(made, _kubeconfigs(inventory, options), options, absent, force)
@@ -342,7 +359,7 @@ def check_saved(source: str, options: Mapping[str, Any]) -> None:
     Raises:
         UsageError: one is given.
     """
-    own = ("cluster_objects", "namespace", "force_conflicts", "startup_taint")
+    own = ("cluster_objects", "namespace", "install_nfd", "force_conflicts", "startup_taint")
     for word in (f"--{name.replace('_', '-')}" for name in own if options.get(name)):
         raise UsageError(
             f"{source} is a saved plan, and {word} is only for new plans", fix=f"omit {word}"

@@ -21,11 +21,18 @@ namespace_option = click.option(
     help="Namespace of the cluster's objects [default: the policy's, gpu-operator for an Operator file].",
 )
 
+nfd_option = click.option(
+    "--install-nfd",
+    is_flag=True,
+    help="Include node feature discovery, unless the cluster has one [default: as Helm values say].",
+)
+
 
 @click.command()
 @click.argument("policy")
 @common.policy_options
 @namespace_option
+@nfd_option
 @admission.startup_taint_option
 @click.option(
     "-o",
@@ -50,7 +57,7 @@ def render(policy: str, output: str, out: str | None, **options: Any) -> None:
     if out is not None:
         common.check_out(out)
     loaded = common.load_policy(policy, options)
-    settings = settings_of(loaded, policy, options.get("namespace"))
+    settings = settings_of(loaded, policy, options)
     found = build(pinned(loaded, admission.with_taint(settings, options), options), {})
     if output == "json":
         common.write_out(common.as_json({"apiVersion": "v1", "kind": "List", "items": found}), out)
@@ -58,8 +65,8 @@ def render(policy: str, output: str, out: str | None, **options: Any) -> None:
         common.write_out(dump(found), out)
 
 
-def settings_of(policy: Policy, source: str, namespace: str | None) -> ClusterObjects:
-    """The settings of the cluster's objects in a policy.
+def settings_of(policy: Policy, source: str, options: Mapping[str, Any]) -> ClusterObjects:
+    """The settings of the cluster's objects in a policy, and in the options of a verb.
 
     Raises:
         UsageError: it has none.
@@ -72,16 +79,48 @@ def settings_of(policy: Policy, source: str, namespace: str | None) -> ClusterOb
             place=source,
             fix="add `cluster: {}` to it, cluster=ClusterObjects() in Python, or use a ClusterPolicy",
         )
-    return replace(policy.cluster, namespace=namespace) if namespace else policy.cluster
+    settings = policy.cluster
+    if options.get("namespace"):
+        settings = replace(settings, namespace=options["namespace"])
+    if options.get("install_nfd") and settings.node_feature_discovery is None:
+        from gpustate.gpu_operator.objects import nfd_values
+
+        values = nfd_values(_release(policy, options))
+        settings = replace(settings, node_feature_discovery=values)
+    return settings
+
+
+def refuse_both(policy: Policy, settings: ClusterObjects) -> None:
+    """Refuse a component that is a state of all nodes and runs as containers there too.
+
+    Raises:
+        UsageError: with both names.
+    """
+    from gpustate.manifests.components import PARTS
+
+    everywhere = {one.name for one in policy.states if not one.absent and one.only is None}
+    for part in PARTS:
+        if part.replaces and part.host_state in everywhere and part.settings(settings).enabled:
+            raise UsageError(
+                f"{part.name} runs as containers, and the policy has the state {part.host_state} on the same nodes",
+                fix=f"remove one of them, or give the state {part.host_state} a condition with only",
+            )
 
 
 def pinned(policy: Policy, settings: ClusterObjects, options: Mapping[str, Any]) -> ClusterObjects:
     """The settings with all images, by default those of the policy's release of the Operator."""
-    from gpustate.gpu_operator import history
     from gpustate.gpu_operator.objects import images
     from gpustate.manifests.build import with_images
+
+    refuse_both(policy, settings)
+    return with_images(settings, images(_release(policy, options)))
+
+
+def _release(policy: Policy, options: Mapping[str, Any]) -> str:
+    """The release of the Operator that a policy is for; empty: the newest."""
+    from gpustate.gpu_operator import history
 
     release = policy.original.release if policy.original is not None else ""
     if not release and options.get("release"):
         release = history.release(options["release"])
-    return with_images(settings, images(release))
+    return release

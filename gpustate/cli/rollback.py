@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpustate.core.inventory import Inventory
+    from gpustate.engine.before import RunBefore
 
 
 @click.command()
@@ -117,16 +118,18 @@ def _show(inventory: Inventory, options: Mapping[str, Any]) -> None:
 
     runs = rollbacks.runs_of(inventory, options["forks"])
     nodes: dict[str, list[str]] = {}
-    lines: dict[str, str] = {}
+    found: dict[str, RunBefore] = {}
+    changed: dict[str, dict[str, None]] = {}
     for name, records in runs.items():
         for one in records:
             nodes.setdefault(one.run, []).append(name)
-            changed = [state for state, row in one.states.items() if not row.settled]
-            what = f"rollback of {one.undoes}" if one.undoes else f"changed {', '.join(changed)}"
-            why = f"  reason: {one.reason}" if one.reason else ""
-            lines.setdefault(one.run, f"{one.person}  {what}{why}")
-    for run in sorted(nodes, reverse=True):
-        click.echo(printable(f"{run}  {names_line(nodes[run])}  {lines[run]}"))
+            found[one.run] = one
+            states = (state for state, row in one.states.items() if not row.settled)
+            changed.setdefault(one.run, {}).update(dict.fromkeys(states))
+    for run, one in sorted(found.items(), reverse=True):
+        what = f"rollback of {one.undoes}" if one.undoes else f"changed {', '.join(changed[run])}"
+        why = f"  reason: {one.reason}" if one.reason else ""
+        click.echo(printable(f"{run}  {names_line(nodes[run])}  {one.person}  {what}{why}"))
     missing = [node.name for node in inventory.nodes if node.name not in runs]
     if missing:
         click.echo(f"unreachable: {names_line(missing)}", err=True)

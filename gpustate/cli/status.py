@@ -1,7 +1,8 @@
-"""``gpustate status``: rollouts under way, and which nodes are out of service, since when, why, and what is next."""
+"""``gpustate status``: rollouts in progress, and which nodes are out of service, since when, why, and what is next."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,6 +51,11 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
             )
     finally:
         access.close()
+    live = {one.run for one in rollouts if not one.silent}
+    found = [
+        replace(one, running=one.member.hold is not None and one.member.hold.run in live)
+        for one in found
+    ]
     shown = [one for one in found if whole or not one.in_service]
     if output == "json":
         common.write_out(
@@ -115,7 +121,7 @@ def _page(shown: Sequence[Status]) -> None:
 
 
 def _rollout(one: Running) -> dict[str, Any]:
-    """A rollout under way; one that has published nothing yet has no nodes."""
+    """A rollout in progress; one that has published nothing yet has no nodes."""
     from gpustate.rollout.running import NEXT
 
     progress = one.progress or {}
@@ -156,7 +162,8 @@ def _rollouts_page(rows: Sequence[dict[str, Any]], *, whole: bool) -> None:
         )
         page.add(f"    of {row['person']}" + (f": {row['why']}" if row.get("why") else ""))
         counts = Counter(node["phase"] for node in row["nodes"])
-        page.add("    " + " ".join(f"{phase}={counts[phase]}" for phase in PHASES if counts[phase]))
+        shares = (f"{phase}={counts[phase]}" for phase in PHASES if counts[phase])
+        page.add("    " + (" ".join(shares) or "it has not published its progress yet"))
         for node in row["nodes"]:
             if node["phase"] in ("queued", "released") and not whole:
                 continue

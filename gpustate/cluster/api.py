@@ -14,6 +14,7 @@ Sources:
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -58,6 +59,7 @@ TIMEOUT_S = 20.0
 PATIENCE_S = 45.0
 _RETRY_S = 1.0
 _AWAY = (502, 503, 504)
+_BUSY = 429
 _CLOCK = "check this machine's clock, and the validity of the server's certificate"
 _AUTHORITY = "the kubeconfig's certificate-authority is not that of this server: get the cluster's own kubeconfig"
 #: What OpenSSL says of a server's certificate.
@@ -68,6 +70,8 @@ _TLS = {
     "self-signed": _AUTHORITY,
     "signature failure": _AUTHORITY,
 }
+_REACH = "check the address in the kubeconfig, and that this machine reaches it"
+_ERRNO = re.compile(r"^\[Errno -?[0-9]+\] ")
 _LOGIN = "its user's token or certificate is expired or of another cluster: get a new kubeconfig"
 #: A kubeconfig with embedded certificates is some ten KiB.
 _MAX_BYTES = 4 << 20
@@ -145,18 +149,19 @@ class Api:
         #: Called before every request that changes something; raises where none may be made.
         self.fence: Callable[[], None] | None = None
 
-    def _request(self, action: str, work: Callable[[], T]) -> T:
-        """Make a request; a server that has answered before may be away for a while.
+    def _request(self, action: str, work: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+        """Make a request; a server that has answered before may be away for a while, and one that is busy answers.
 
         A request may arrive twice if its response is lost. So those that change something name a uid or
         a resourceVersion, or what they create has a fixed name.
         """
-        deadline = self._clock() + PATIENCE_S
+        deadline = self._clock() + patience_s
         while True:
             try:
                 result = self._try(action, work)
             except _Away as error:
-                if not self._answered or self._clock() + error.after_s > deadline:
+                busy = isinstance(error.reason, RefusedRequest) and error.reason.status == _BUSY
+                if not (self._answered or busy) or self._clock() + error.after_s > deadline:
                     raise error.reason from None
                 self._sleep(error.after_s)
             except RefusedRequest:
@@ -199,7 +204,7 @@ class Api:
                 fix=self._remedy if status == 401 else None,
             )
             # A budget's refusal of an eviction is an answer; any other 429 is the server's own load.
-            if status in _AWAY or (status == 429 and after_s and "DisruptionBudget" not in causes):
+            if status in _AWAY or (status == _BUSY and "DisruptionBudget" not in causes):
                 raise _Away(refused, after_s or _RETRY_S) from None
             raise refused from None
         except LoginFailed as error:  # its provider may be away for a moment
@@ -210,11 +215,11 @@ class Api:
             status = error.response.status_code
             words = " ".join(error.response.text.split())[:200] or f"HTTP status {status}"
             refused = RefusedRequest(f"{self.server}: {action}: {words}", status)
-            raise _Away(refused, _RETRY_S) if status in _AWAY else refused from None
+            raise _Away(refused, _RETRY_S) if status in (*_AWAY, _BUSY) else refused from None
         except (httpx2.HTTPError, OSError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
-            words = f"API server {self.server} is unreachable: {reason}"
-            fix = next((fix for part, fix in _TLS.items() if part in reason), None)
+            words = f"API server {self.server} is unreachable: {_ERRNO.sub('', reason)}"
+            fix = next((fix for part, fix in _TLS.items() if part in reason), _REACH)
             raise _Away(ClusterError(words, fix=fix), _RETRY_S) from None
         except (ConfigError, ValueError) as error:
             raise ClusterError(f"{self.server}: {action}: {error}") from None
@@ -257,9 +262,9 @@ class Api:
         """Get a Node."""
         return self._request(f"get node {name}", lambda: self._client.get(Node, name).to_dict())
 
-    def nodes_with_version(self) -> tuple[list[Json], str]:
+    def nodes_with_version(self, patience_s: float = PATIENCE_S) -> tuple[list[Json], str]:
         """List all Nodes as the server has them, and the version at which a watch goes on."""
-        found = self._request("list nodes", lambda: self._get("api/v1/nodes", {}))
+        found = self._request("list nodes", lambda: self._get("api/v1/nodes", {}), patience_s)
         return found["items"], str(found["metadata"]["resourceVersion"])
 
     def watch_nodes(self, version: str, timeout_s: int, silent_s: float) -> Iterator[Json]:
@@ -304,7 +309,7 @@ class Api:
         response = cast(Any, self._client)._client._client.get(path, params=params)
         if response.status_code != 200:
             refused = self._refused(f"list {path.rpartition('/')[2]}", response)
-            if refused.status in _AWAY or (refused.status == 429 and refused.retry_after_s):
+            if refused.status in (*_AWAY, _BUSY):
                 raise _Away(refused, refused.retry_after_s or _RETRY_S)
             raise refused
         found: Json = response.json()

@@ -81,7 +81,7 @@ class NodeWatch:
                 if self._api is None:
                     self._api = self.connect()
                 if not self._version:
-                    nodes, self._version = self._api.nodes_with_version()
+                    nodes, self._version = self._api.nodes_with_version(0.0)
                     self._back()
                     yield NodeEvent(What.LISTED, tuple(nodes))
                 yield from self._watched(self._api)

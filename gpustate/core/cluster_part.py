@@ -93,6 +93,8 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def _given(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_given(one) for one in value]
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
     fields = ((one, getattr(value, one.name)) for one in dataclasses.fields(value))
@@ -133,8 +135,11 @@ def _names(path: Path) -> list[str]:
     """The keys at a path."""
     cls: Any = ClusterObjects
     for step in path:
+        if step.isdecimal():
+            continue  # an element of a list
         hint = typing.get_type_hints(cls)[step]
-        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        several = isinstance(hint, types.UnionType) or typing.get_origin(hint) is tuple
+        kinds = typing.get_args(hint) if several else (hint,)
         cls = next(one for one in kinds if dataclasses.is_dataclass(one))
     return [one.name for one in dataclasses.fields(cls)]
 

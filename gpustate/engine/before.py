@@ -302,7 +302,7 @@ def way_back(
     if not records[at:]:
         return WayBack(run)
     undone = records[at]
-    states += leftovers.after(tuple(states), undone.since, undone.users)
+    states = [*leftovers.with_removal(tuple(states), undone.since, undone.users)]
     return WayBack(
         run,
         tuple(states),

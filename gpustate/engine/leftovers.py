@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from gpustate import shell
-from gpustate.core.building import build
+from gpustate.core.building import build, parameters
 from gpustate.core.change import Disruption, Plan
 from gpustate.core.node import Node
 from gpustate.core.queries import Answer, Query
@@ -146,17 +146,46 @@ def stays(observed: object) -> tuple[str, ...]:
     )
 
 
-def after(states: tuple[AnyState, ...], since: int, users: tuple[str, ...]) -> tuple[AnyState, ...]:
-    """The state that follows some states of a rollback; none where none of them has packages of its own."""
+def with_removal(
+    states: tuple[AnyState, ...], since: int, users: tuple[str, ...]
+) -> tuple[AnyState, ...]:
+    """States of a rollback, with the one that removes leftovers behind those that have packages of their own.
+
+    States that depend on the packages wait for it: what they find may be one of the leftovers.
+    """
     names = tuple(state.name for state in states if type(state).pinned is not State.pinned)
     if not names:
-        return ()
-    attributes: Mapping[str, Any] = {
-        "__doc__": PackageLeftoversRemoved.__doc__,
-        "__module__": __name__,
-        "known_after": names,
-        # The graph puts validating states last, after this one too.
-        "after": tuple(state.name for state in states if not state.validating),
-    }
-    kind = type(PackageLeftoversRemoved.__name__, (PackageLeftoversRemoved,), dict(attributes))
-    return (build(kind, {"since": since, "users": users}),)
+        return states
+    ahead = _ahead(states, names)
+
+    def waiting(state: AnyState) -> AnyState:
+        if state.absent or state.name in ahead or not {*names} & {*state.known_after}:
+            return state
+        later = {"known_after": (*state.known_after, NAME)}
+        return _rebuilt(type(state), parameters(state), later)
+
+    removal = {"since": since, "users": users}
+    found = _rebuilt(PackageLeftoversRemoved, removal, {"known_after": names})
+    return (*map(waiting, states), found)
+
+
+def _ahead(states: tuple[AnyState, ...], names: tuple[str, ...]) -> set[str]:
+    """States with these names, and all that come before them."""
+    found, todo = set(names), list(names)
+    by_name = {state.name: state for state in states}
+    while todo:
+        one = by_name[todo.pop()]
+        earlier = {*one.needs, *one.after, *one.known_after}
+        earlier |= {state.name for state in states if one.name in state.before}
+        new = (earlier & by_name.keys()) - found
+        found |= new
+        todo += new
+    return found
+
+
+def _rebuilt(
+    kind: type[AnyState], values: Mapping[str, Any], attributes: Mapping[str, object]
+) -> AnyState:
+    """A state of a class with other attributes."""
+    names = {"__doc__": kind.__doc__, "__module__": kind.__module__, **attributes}
+    return build(type(kind.__name__, (kind,), names), values)

@@ -23,4 +23,7 @@ effect removed
 # shellcheck disable=SC2086 # split into words on purpose
 apt_swap --reinstall $names || exit 1
 for f in $paths; do f=${f%/*}; packaged "$f" || rmdir "$f" 2>/dev/null || :; done
-[ -z "$units" ] || systemd_reload
+[ -n "$units" ] || exit 0
+systemd_reload
+# A unit that had failed would be listed as failed for ever, with no file behind it.
+for u in $units; do systemctl reset-failed "$u" 2>/dev/null || :; done

@@ -7,15 +7,19 @@ Surprising: the fabric manager depends on Ubuntu's ``-server`` build. In Debian'
 small tools may lag behind the libraries. Versions of SUSE's modules contain the driver's version up to ``_k``,
 followed by the kernel's.
 
+A branch ends in Ubuntu's archive with packages of the same names and driver version in a newer build, which are empty
+and depend on those of the next branch.
+
 Sources:
-    As :mod:`gpustate.formats.driverschemes`.
+    As :mod:`gpustate.formats.driverschemes`; canonical/nvidia-graphics-drivers, branches 550-server, 570-server and
+    590-server (packages of ended branches).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpustate.formats import driverschemes
 from gpustate.formats.dpkg import upstream_version, version_key
@@ -42,6 +46,95 @@ _FLAVOUR = re.compile(
     r".*-[0-9]{3}(?P<server>-server)?(-open)?(-[0-9.]+)?"
 )
 _BRANCH_NAME = re.compile(r"-([0-9]{3})(?=-|$)")
+
+
+Versions = Mapping[str, tuple[str, ...]]
+_NAMED_AFTER = re.compile(r"-([0-9]{3})(-server)?(?=-|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """What offers of Ubuntu's archive depend on, as far as names and versions do not say it.
+
+    Args:
+        drivers: driver that a package of signed modules is built for, by name and version.
+        together: packages that it wants in its own version.
+        ended: branch and flavour in names, as ``-570-server``, with the version of the empty packages: the next branch.
+    """
+
+    drivers: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    together: Mapping[tuple[str, str], tuple[str, ...]] = field(
+        default_factory=dict[tuple[str, str], tuple[str, ...]]
+    )
+    ended: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+
+    def successor(self, name: str, version: str) -> int | None:
+        """The branch that an empty package of an ended one installs."""
+        match = _NAMED_AFTER.search(name)
+        return self.ended.get((match[0], version)) if match else None
+
+    def living(self, packages: Mapping[str, str]) -> dict[str, str]:
+        """Packages without the empty ones."""
+        return {n: v for n, v in packages.items() if self.successor(n, v) is None}
+
+    def empty_builds(self, version: str) -> dict[str, str]:
+        """Version of the empty packages with which the branch of a driver ended, by branch and flavour in names."""
+        return {
+            suffix: build
+            for suffix, build in self.ended
+            if driver_version(build) == version and suffix[1:4] == version[:3]
+        }
+
+    def branches(self) -> dict[int, int]:
+        """Ended branches and those that follow them."""
+        return {whole(suffix[1:4]) or 0: after for (suffix, _), after in self.ended.items()}
+
+    def kernel_known(self, name: str, version: str, available: Versions) -> bool:
+        """Packages of modules that this one installs are for kernels that were asked about."""
+        others = self.together.get((name, version), ())
+        return all(one in available for one in others if one.startswith("linux-modules-"))
+
+    def fitting(self, available: Versions, version: str) -> dict[str, tuple[str, ...]]:
+        """Versions of packages without the signed modules that are built for another driver."""
+        return {
+            name: tuple(v for v in found if self.drivers.get((name, v), version) == version)
+            for name, found in available.items()
+        }
+
+
+NO_RELATIONS = Relations()
+
+
+def succeeded_by(name: str, depends: str) -> int | None:
+    """The next branch, if a package is an empty one of an ended branch: all it wants is its like in that one."""
+    mine, after = _NAMED_AFTER.search(name), _NAMED_AFTER.search(depends)
+    if mine is None or after is None or mine[0] == after[0]:
+        return None
+    return int(after[1]) if depends == name.replace(mine[0], after[0]) else None
+
+
+def parse_relations(text: str) -> Relations:
+    """Read rows of ``NAME|VERSION|DRIVER|PACKAGES`` and, of ended branches, ``NAME|VERSION||SUCCESSOR``."""
+    found = Relations({}, {}, {})
+    drivers, together, ended = dict(found.drivers), dict(found.together), dict(found.ended)
+    for line in text.splitlines():
+        name, _, rest = line.partition("|")
+        version, _, rest = rest.partition("|")
+        driver, bar, others = rest.partition("|")
+        if bar and driver:
+            drivers[name, version] = driver
+            together[name, version] = tuple(others.split())
+        elif bar:
+            after, mine = succeeded_by(name, others), _NAMED_AFTER.search(name)
+            if after is not None and mine is not None:
+                ended[mine[0], version] = after
+    return Relations(drivers, together, ended)
+
+
+def named_after(name: str) -> str | None:
+    """Branch and flavour in a package's name, as ``-570-server``."""
+    match = _NAMED_AFTER.search(name)
+    return match[0] if match else None
 
 
 def branch_of(version: str) -> int:
@@ -96,9 +189,6 @@ def names_to_query(os_id: str, branches: Iterable[int]) -> tuple[str, ...]:
     return tuple(names)
 
 
-Versions = Mapping[str, tuple[str, ...]]
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """A set of packages to install.
@@ -118,6 +208,11 @@ class Target:
     packages: dict[str, str]
     remove: tuple[str, ...] = ()
     builds: bool = True
+
+
+def _is_apart(scheme: Scheme, name: str) -> bool:
+    """A tool that Ubuntu's archive has at a version of its own, and no package of the driver depends on."""
+    return scheme.os_id == "ubuntu" and bool(scheme.prebuilt) and bool(_TOOLS.match(name))
 
 
 def at_version(versions: tuple[str, ...], version: str) -> str | None:
@@ -201,7 +296,7 @@ def target(
     available: Versions,
     prebuilt: tuple[str, ...] = (),
     use_prebuilt: bool = False,
-    module_drivers: Mapping[tuple[str, str], str] | None = None,
+    relations: Relations = NO_RELATIONS,
 ) -> Target:
     """The set for one choice: what is required and wanted, and everything installed moved along.
 
@@ -210,20 +305,21 @@ def target(
         available: versions that may be installed, the installed ones among them.
         prebuilt: kernel releases that need a package with prebuilt modules.
         use_prebuilt: install those instead of building.
-        module_drivers: driver that a version of a package of signed modules is built for; others fit any.
+        relations: what offers of Ubuntu's archive depend on.
     """
-    available = _fitting(available, version, module_drivers or {})
+    available = relations.fitting(available, version)
     there = installed
     installed = {
         name: full
         for name, full in there.items()
-        if (module_drivers or {}).get((name, full), version) == version
+        if relations.drivers.get((name, full), version) == version
     }
     branch = branch_of(version)
     required = scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
     complete = all(driver_version(installed.get(name, "")) == version for name in required)
     packages: dict[str, str] = {}
-    for name in (*required, *scheme.extra(branch, module_type), *there):
+    extra = scheme.extra(branch, module_type)
+    for name in (*required, *extra, *there):
         fitting = at_version(available.get(name, ()), version)
         mine = installed.get(name)
         if complete and mine is not None and driver_version(mine) == version:
@@ -232,8 +328,12 @@ def target(
             packages[name] = fitting
         elif mine is not None and any_version_fits(name):
             packages[name] = mine
-        elif name in there and any_version_fits(name) and available.get(name):
+        elif name in extra and _is_apart(scheme, name) and available.get(name):
             packages[name] = max(available[name], key=version_key)
+        elif name in there and any_version_fits(name) and available.get(name):
+            # A package that follows the newest kernel is no reason to install that kernel.
+            fit = [v for v in available[name] if relations.kernel_known(name, v, available)]
+            packages.update({name: max(fit, key=version_key)} if fit else {})
         elif mine is not None:
             packages.update(_renamed(name, version, available))
     _drop_built(packages, module_type, keep=use_prebuilt)
@@ -247,12 +347,11 @@ def target(
         offers = available.get(name, ())
         if any_version_fits(name) and offers:
             packages[name] = installed.get(name) or max(offers, key=version_key)
-            # They want their objects in the same version, and apt takes the newest unless told.
-            objects = name.replace("linux-modules-", "linux-objects-", 1)
-            if (objects, packages[name]) in (module_drivers or {}):
-                packages[objects] = packages[name]
         elif name not in packages and (fitting := at_version(offers, version)) is not None:
             packages[name] = fitting
+    # They want their objects and signatures in the same version, and apt takes the newest unless told.
+    for name, build in list(packages.items()):
+        packages |= dict.fromkeys(relations.together.get((name, build), ()), build)
     for name in _other_type(scheme, branch, module_type, use_prebuilt):
         packages.pop(name, None)
     ordered = dict(sorted(packages.items()))
@@ -261,26 +360,16 @@ def target(
     return Target(scheme.name, version, module_type, ordered, gone, builds)
 
 
-def _fitting(
-    available: Versions, version: str, module_drivers: Mapping[tuple[str, str], str]
-) -> dict[str, tuple[str, ...]]:
-    """Versions of packages without the signed modules that are built for another driver."""
-    return {
-        name: tuple(v for v in found if module_drivers.get((name, v), version) == version)
-        for name, found in available.items()
-    }
-
-
 def covers(
     scheme: Scheme,
     version: str,
     module_type: str,
     kernels: Iterable[str],
     available: Versions,
-    module_drivers: Mapping[tuple[str, str], str] | None = None,
+    relations: Relations = NO_RELATIONS,
 ) -> bool:
     """Whether prebuilt modules of a version are available for all kernels."""
-    fitting = _fitting(available, version, module_drivers or {})
+    fitting = relations.fitting(available, version)
 
     def offered(name: str) -> bool:
         versions = fitting.get(name, ())

@@ -16,6 +16,7 @@ Sources:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -181,6 +182,8 @@ def domain(parts: Sequence[GpuFabric]) -> str:
 # --- packages ------------------------------------------------------------------------------------
 
 
+#: Revisions of Ubuntu's archive: ``-0ubuntu0.24.04.1``.
+_ARCHIVE = re.compile(r"-0ubuntu0\.")
 #: Before branch 580 the rpm package has another name.
 _RPM_NAMES = {FABRIC_MANAGER: ("nvidia-fabric-manager",)}
 
@@ -199,7 +202,8 @@ def fitting(
     """The package with the driver's version and origin.
 
     NVIDIA's repositories and Ubuntu's archive have different names and revisions for the same branch, which must
-    not be mixed. The archive's fits the ``-server`` packages only.
+    not be mixed. The archive's fits the ``-server`` packages only. Up to 570 both have the same name, and NVIDIA's
+    has another revision than its driver.
 
     Args:
         stem: name without a branch.
@@ -220,10 +224,11 @@ def fitting(
         and name in (stem, f"{stem}-{driver.partition('.')[0]}", *_RPM_NAMES.get(stem, ()))
     ]
 
-    def rank(one: tuple[str, str]) -> tuple[bool, bool]:
+    def rank(one: tuple[str, str]) -> tuple[bool, bool, bool]:
         name, version = one
         by_name = (name != stem) == (archive or branch(driver) < 580)
-        return version not in revisions, not by_name
+        by_origin = bool(_ARCHIVE.search(version)) == archive
+        return version not in revisions, not by_origin, not by_name
 
     return min(suits, key=rank, default=None)
 

@@ -2,7 +2,8 @@
 
 DMA-BUF needs the open kernel modules, Linux 5.12 or newer and GPUs since Turing, and nothing else on the node.
 nvidia-peermem works with any driver, but needs NVIDIA's RDMA stack (MLNX_OFED, DOCA-OFED) and must be built
-with its headers: the kernel's own stack lacks the functions it registers with.
+with its headers: the kernel's own stack lacks the functions it registers with. Some of Ubuntu's kernels have them: those
+before 6.8, and linux-nvidia.
 
 Surprising: nvidia-peermem is always built. Without OFED's headers it is a stub that fails to load with
 "Invalid argument", and neither dpkg nor DKMS shows the difference. The symbols that the module file needs
@@ -13,6 +14,8 @@ Sources:
     NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem and conftest.sh
     (``ib_register_peer_memory_client`` is looked for when the module is compiled).
     NVIDIA/gpu-operator#2868, #2844; Mellanox/nv_peer_memory#63, #113.
+    Launchpad bug 1923104 (Ubuntu's kernels get the interface); discourse.ubuntu.com, "NVIDIA GPUDirect over Infiniband
+    Migration Paths" (5.15 and linux-nvidia keep it, 6.8 does not).
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from collections.abc import Iterable
 from gpustate.formats.numbers import whole
 
 DMA_BUF, PEERMEM = "dma-buf", "peermem"
-#: The function nvidia-peermem registers with; only OFED's ib_core has it.
+#: The function nvidia-peermem registers with; OFED's ib_core has it, and that of some of Ubuntu's kernels.
 SYMBOL = "ib_register_peer_memory_client"
 #: First kernel with the DMA-BUF interface that network cards use.
 KERNEL = (5, 12)

@@ -39,6 +39,8 @@ class Field:
         instead: the path to use, for a deprecated or dead field.
         until: the last release that read it, for a dead field; empty if none did.
         objects: it is a field of objects that gpustate applies with ``--cluster-objects``, and of no state.
+        container: of a component that may run as containers: its section; then it is honoured.
+        off: the field where that component does not.
         parsed_again: the chart writes it without quotes, so that a string becomes what YAML reads in it.
     """
 
@@ -51,6 +53,8 @@ class Field:
     instead: str = ""
     until: str = ""
     objects: bool = False
+    container: str = ""
+    off: Field | None = None
     parsed_again: bool = False
 
 
@@ -91,6 +95,21 @@ def as_objects(detail: str, part: Fields) -> dict[str, Field]:
     """The same fields, where gpustate applies the object they are about."""
     return {
         path: replace(one, support=Support.HONOURED, detail=detail, objects=True)
+        for path, one in part.items()
+    }
+
+
+def in_containers(section: str, part: Fields, detail: str) -> dict[str, Field]:
+    """The same fields, which objects carry out where the component of a section runs as containers."""
+    return {
+        path: replace(
+            one,
+            support=Support.HONOURED,
+            detail=f"{detail}, with {section} in containers",
+            objects=True,
+            container=section,
+            off=one,
+        )
         for path, one in part.items()
     }
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from gpustate.errors import PolicyError
 from gpustate.files import TextFiles
 from gpustate.formats.words import quote, quote_name
-from gpustate.gpu_operator import documents
+from gpustate.gpu_operator import choice, documents
+from gpustate.gpu_operator.choice import Choice
 from gpustate.gpu_operator.documents import Item
 
 _FILES = TextFiles("ConfigMap or Secret", PolicyError, limit_mib=5)
@@ -139,6 +140,20 @@ class CompanionStore:
         there = [(file, item) for file, item in self._objects() if item.text("kind") == "Node"]
         return (*((self.file, item) for item in self.own_nodes), *there)
 
+    def choice(self) -> Choice:
+        """Which components run as containers, by the file in the folder.
+
+        Raises:
+            PolicyError: it is invalid.
+        """
+        path = self.folder / choice.FILE
+        if not path.is_file():
+            return Choice()
+        found = documents.read(_FILES.text(str(path)), str(path))
+        if len(found) != 1:
+            raise PolicyError("is not one mapping", place=str(path))
+        return choice.read(str(path), found[0])
+
     def objects_of(self, kind: str) -> tuple[tuple[str, Item], ...]:
         """Every object of a kind in the folder, with its file."""
         return tuple((file, item) for file, item in self._objects() if item.text("kind") == kind)
@@ -187,7 +202,7 @@ class CompanionStore:
         if self._folder is None:
             self._folder = []
             for path in self._listed(self.folder):
-                if path.suffix in _SUFFIXES and path.is_file():
+                if path.suffix in _SUFFIXES and path.is_file() and path.name != choice.FILE:
                     found = documents.read(_FILES.text(str(path)), str(path))
                     self._folder.extend((str(path), item) for item in found)
         return self._folder

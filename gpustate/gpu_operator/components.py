@@ -21,7 +21,12 @@ from gpustate.manifests.settings import PULL_POLICIES, Component
 
 IMAGE = ("repository", "image", "version")
 #: Without a version, these have that of the chart.
-OF_CHART = ("nodeStatusExporter",)
+OF_CHART = ("nodeStatusExporter", "validator")
+#: Containers beside those of a component, by their sections.
+BESIDE = (
+    *("driver.manager", "gds", "gdrcopy"),
+    *("vgpuManager.driverManager", "vfioManager.driverManager"),
+)
 
 
 def value(source: Source, path: str) -> Any:
@@ -42,23 +47,24 @@ def texts(source: Source, path: str) -> dict[str, str]:
 
 
 def component(source: Source, name: str, *, enabled: bool) -> Component:
-    """The settings of a section.
+    """The settings of a section; without ``name`` those of the whole document.
 
     Raises:
         PolicyError: an image that is set in part only.
     """
     if not enabled:
         return Component(enabled=False)
-    policy = str(value(source, f"{name}.imagePullPolicy") or "")
-    variables = value(source, f"{name}.env") or []
+    prefix = f"{name}." if name else ""
+    policy = str(value(source, f"{prefix}imagePullPolicy") or "")
+    variables = value(source, f"{prefix}env") or []
     return Component(
         image=_image(source, name),
         image_pull_policy=policy if policy in PULL_POLICIES else "IfNotPresent",
-        image_pull_secrets=tuple(map(str, value(source, f"{name}.imagePullSecrets") or ())),
-        resources=value(source, f"{name}.resources") or {},
-        args=tuple(map(str, value(source, f"{name}.args") or ())),
+        image_pull_secrets=tuple(map(str, value(source, f"{prefix}imagePullSecrets") or ())),
+        resources=value(source, f"{prefix}resources") or {},
+        args=tuple(map(str, value(source, f"{prefix}args") or ())),
         env={str(one["name"]): str(one.get("value") or "") for one in variables},
-        host_network=bool(value(source, f"{name}.hostNetwork")),
+        host_network=bool(value(source, f"{prefix}hostNetwork")),
     )
 
 
@@ -68,7 +74,8 @@ def _image(source: Source, name: str) -> str:
     Raises:
         PolicyError: the Operator cannot make a reference of it either.
     """
-    parts = {part: str(value(source, f"{name}.{part}") or "") for part in IMAGE}
+    prefix = f"{name}." if name else ""
+    parts = {part: str(value(source, f"{prefix}{part}") or "") for part in IMAGE}
     if source.kind == "helm" and name in OF_CHART:
         parts["version"] = parts["version"] or source.release
     if all(parts.values()):
@@ -76,10 +83,10 @@ def _image(source: Source, name: str) -> str:
     given = [part for part, text in parts.items() if text]
     if given in ([], ["image"]):
         return parts["image"]
-    missing = ", ".join(f"{name}.{part}" for part in IMAGE if not parts[part])
-    section = source.spec.get(name) or source.spec
+    missing = ", ".join(f"{prefix}{part}" for part in IMAGE if not parts[part])
+    section = (source.spec.get(*name.split(".")) if name else None) or source.spec
     raise PolicyError(
-        f"{name} sets {' and '.join(given)} of its image, without {missing}",
+        f"{name or 'the driver'} sets {' and '.join(given)} of its image, without {missing}",
         place=source.place(section),
         fix="set repository, image and version, or image alone as the complete reference",
     )

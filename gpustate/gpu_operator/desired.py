@@ -10,6 +10,7 @@ from gpustate.core.drain import DrainPolicy
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.check import Setting
+from gpustate.gpu_operator.choice import Choice
 from gpustate.gpu_operator.companions import CONFIG_MAP, Companion, CompanionStore
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.nodelabels import Label
@@ -82,6 +83,7 @@ class Source:
         release: of the Operator that the document is for.
         notes: settings that no state carries out, filled while reading.
         noted: paths that have a note of their own already.
+        choice: which components run as containers.
         in_objects: paths that only objects of the cluster carry out in this file.
         for_nodes: parameters for single nodes by state, with their places; filled while reading.
     """
@@ -96,6 +98,11 @@ class Source:
     noted: set[str] = field(default_factory=set[str])
     in_objects: set[str] = field(default_factory=set[str])
     for_nodes: list[ForNode] = field(default_factory=list["ForNode"])
+    choice: Choice = field(default_factory=Choice)
+
+    def in_containers(self, section: str) -> bool:
+        """Whether a component runs as NVIDIA's containers."""
+        return section in self.choice.containers
 
     def for_node(self, label: Label, state: str, **parameters: object) -> None:
         """Set parameters of a state from a node's label, on that node alone."""

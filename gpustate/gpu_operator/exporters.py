@@ -31,7 +31,9 @@ NODE_STATUS = "nodeStatusExporter"
 
 def on_hosts(source: Source, name: str) -> bool:
     """Whether an exporter is a service of the nodes."""
-    return name != NODE_STATUS and source.enabled(name, otherwise=False)
+    if name == NODE_STATUS or source.in_containers("driver"):
+        return False  # a service of the node does not find a driver container
+    return source.enabled(name, otherwise=False)
 
 
 def in_pods(source: Source, name: str) -> bool:
@@ -39,7 +41,7 @@ def in_pods(source: Source, name: str) -> bool:
     if name == NODE_STATUS:
         return source.enabled(name, otherwise=False)
     if source.spec.get(name, "enabled") is not None:
-        return False
+        return source.in_containers("driver") and source.enabled(name, otherwise=False)
     if name == "dcgmExporter":
         return True
     if source.before(_FIRST_ENGINE) or on_hosts(source, "dcgmExporter"):

@@ -15,7 +15,7 @@ from gpustate.gpu_operator.blocks import (
     IMAGE,
     IMAGE_WHY,
     POD_WHY,
-    PROBES,
+    PROBE,
     SECURITY,
     SERVICE_MONITOR,
     TOLERATIONS,
@@ -27,6 +27,7 @@ from gpustate.gpu_operator.blocks import (
     deprecated,
     env,
     honoured,
+    in_containers,
     in_objects,
     kubernetes,
     later,
@@ -92,10 +93,10 @@ _UNREAD = "nothing in the Operator reads it"
 _PROXY = (
     "an environment variable of the driver container; the node's own proxy settings apply instead"
 )
+_SET = "the DaemonSets of the driver"
 _GDS = under(
     "gds",
-    IMAGE,
-    ENV,
+    in_containers("driver", {**IMAGE, **ENV}, _SET),
     {
         "enabled": honoured("boolean", "gds, when it is true"),
         "version": honoured("string", "gds.version"),
@@ -104,8 +105,7 @@ _GDS = under(
 )
 _GDRCOPY = under(
     "gdrcopy",
-    IMAGE,
-    ENV,
+    in_containers("driver", {**IMAGE, **ENV}, _SET),
     {
         "enabled": honoured("boolean", "gdrcopy, when it is true"),
         "version": honoured("string", "gdrcopy.version"),
@@ -117,11 +117,14 @@ _CERTIFICATES = (
     "certificates of a package mirror for the driver container; gpustate adds none to a node: use "
     "update-ca-certificates or update-ca-trust"
 )
+#: The Operator looks for these probes in its container, which has none.
+_NO_PROBE = with_support(Support.KUBERNETES, "the driver container has no such probe", PROBE)
 #: Fields that ClusterPolicy's ``driver`` and NVIDIADriver share.
 _DRIVER: Fields = {
-    **COMPONENT,
-    **env(later("string", _PROXY)),
-    **PROBES,
+    **in_containers("driver", {**COMPONENT, **env(later("string", _PROXY))}, _SET),
+    **in_containers("driver", under("startupProbe", PROBE), _SET),
+    **under("livenessProbe", _NO_PROBE),
+    **under("readinessProbe", _NO_PROBE),
     "version": honoured("string", "driver.version, or driver.branch if only a branch is set"),
     "kernelModuleType": honoured(
         "string", "driver.module_type", choices=("auto", "open", "proprietary"), default="auto"
@@ -137,21 +140,24 @@ _DRIVER: Fields = {
         until="v24.9.2",
     ),
     "rdma.enabled": honoured("boolean", "peermem, when it is true"),
-    "rdma.useHostMofed": no_meaning("boolean", "the host's network driver is always used"),
-    "certConfig.name": later("string", _CERTIFICATES),
+    **in_containers(
+        "driver",
+        {
+            "rdma.useHostMofed": no_meaning("boolean", "the host's network driver is always used"),
+            "certConfig.name": later("string", _CERTIFICATES),
+            "secretEnv": later("string", _PROXY),
+        },
+        _SET,
+    ),
     "licensingConfig.secretName": honoured(
         "string",
         "vgpu-guest, from the Secret's configuration file, and its token in the folder next to the file",
     ),
     "licensingConfig.nlsEnabled": honoured("boolean", "vgpu-guest.token_file, when it is true"),
-    "secretEnv": later("string", _PROXY),
-    **under(
-        "manager",
-        with_support(
-            Support.NO_MEANING,
-            _MANAGER,
-            {**IMAGE, **ENV},
-        ),
+    **in_containers(
+        "driver",
+        under("manager", with_support(Support.NO_MEANING, _MANAGER, {**IMAGE, **ENV})),
+        _SET,
     ),
 }
 _LICENSE_MAP = "vgpu-guest reads gridd.conf from it; put the token in a Secret named by licensingConfig.secretName"
@@ -160,6 +166,9 @@ _REPOSITORY_FILES = (
     "driver-repository and toolkit-repository (origin, url, key) configure NVIDIA's"
 )
 _TOPOLOGY = "the vGPU topology daemon has no state yet"
+
+
+_VALIDATORS = "the DaemonSets of the validator"
 
 
 def _simple(section: str, detail: str) -> dict[str, Field]:
@@ -177,9 +186,13 @@ def _pods(section: str, detail: str) -> dict[str, Field]:
 
 
 def _validator() -> dict[str, Field]:
-    fields: dict[str, Field] = dict(under("validator", COMPONENT))
+    fields = in_containers("validator", under("validator", COMPONENT), _VALIDATORS)
     fields.update(
-        under("validator.toolkit", env(later("string", "the validator has no such setting")))
+        in_containers(
+            "validator",
+            under("validator.toolkit", env(later("string", "the validator has no such setting"))),
+            _VALIDATORS,
+        )
     )
     fields.update(
         under(
@@ -190,12 +203,14 @@ def _validator() -> dict[str, Field]:
     fields.update(
         under("validator.cuda", env(honoured("string", "validator.cuda, from WITH_WORKLOAD")))
     )
-    fields.update(under("validator.plugin", ENV))
+    fields.update(in_containers("validator", under("validator.plugin", ENV), _VALIDATORS))
+    why = "the validator checks containers, not virtual machines"
     for part in ("vfioPCI", "vgpuManager", "vgpuDevices"):
         fields.update(
-            under(
-                f"validator.{part}",
-                env(later("string", "the validator checks containers, not virtual machines")),
+            in_containers(
+                "validator",
+                under(f"validator.{part}", env(later("string", why))),
+                "the DaemonSet nvidia-sandbox-validator",
             )
         )
     return fields
@@ -217,6 +232,14 @@ _EXPORTER_SERVICE = "the Service nvidia-dcgm-exporter"
 _MONITORS = "the ServiceMonitors and the PrometheusRule of the exporters"
 _STATUS = "the DaemonSet nvidia-node-status-exporter"
 _DAEMON_SETS = "the DaemonSets of all components"
+_TOOLKIT = "the DaemonSet nvidia-container-toolkit-daemonset"
+_NRI = later(
+    "boolean",
+    "the NRI plugin runs inside the toolkit's container, not as a unit of the host; the runtimes "
+    "are configured instead",
+    default=False,
+)
+_DRIVER_MANAGER = with_support(Support.NO_MEANING, _MANAGER, {**IMAGE, **ENV})
 _LABELLED = "on nodes with a label that names a configuration"
 _MIG_DEFAULT = (
     "never: it may be just the API server's default, and would remove every MIG layout; the label "
@@ -245,8 +268,12 @@ CLUSTER_POLICY: Fields = {
     **under(
         "hostPaths",
         {
-            "rootFS": no_meaning("string", "gpustate works on the node itself, whose root is /"),
-            "driverInstallDir": no_meaning("string", "the root of the driver container"),
+            "rootFS": in_objects("string", f"{_DAEMON_SETS}: where they mount the node's root"),
+            **in_containers(
+                "driver",
+                {"driverInstallDir": no_meaning("string", "the root of the driver container")},
+                f"{_DAEMON_SETS}: where they mount the driver's root",
+            ),
             "kubeletRootDir": in_objects(
                 "string", f"{_EXPORTER}: its mount of pod-resources", default="/var/lib/kubelet"
             ),
@@ -277,16 +304,22 @@ CLUSTER_POLICY: Fields = {
                 "boolean", "nouveau, driver-repository, driver, persistenced and fabric-manager"
             ),
             "useNvidiaDriverCRD": honoured("boolean", "read the NVIDIADriver in the same file"),
-            "repoConfig.configMapName": later("string", _REPOSITORY_FILES),
+            **in_containers(
+                "driver",
+                {
+                    "repoConfig.configMapName": later("string", _REPOSITORY_FILES),
+                    "virtualTopology.config": later("string", _TOPOLOGY),
+                },
+                _SET,
+            ),
             "licensingConfig.configMapName": deprecated(
                 "string", _LICENSE_MAP, instead="licensingConfig.secretName"
             ),
-            "virtualTopology.config": later("string", _TOPOLOGY),
         },
     ),
     **under(
         "toolkit",
-        COMPONENT,
+        in_containers("toolkit", COMPONENT, _TOOLKIT),
         env(honoured("string", "container-toolkit and the runtimes, for supported names")),
         {
             "enabled": honoured(
@@ -294,8 +327,14 @@ CLUSTER_POLICY: Fields = {
             ),
             "version": honoured("string", "container-toolkit.version"),
             "args": dead("list[string]", _UNREAD, until="v1.11.1"),
-            "installDir": no_meaning(
-                "string", "packages install to /usr/bin", default="/usr/local/nvidia"
+            **in_containers(
+                "toolkit",
+                {
+                    "installDir": no_meaning(
+                        "string", "packages install to /usr/bin", default="/usr/local/nvidia"
+                    )
+                },
+                _TOOLKIT,
             ),
         },
     ),
@@ -310,12 +349,7 @@ CLUSTER_POLICY: Fields = {
                 instead="enabled",
                 until="v25.3.4",
             ),
-            "nriPluginEnabled": later(
-                "boolean",
-                "the NRI plugin runs inside the toolkit's container, not as a unit of the host; the runtimes "
-                "are configured instead",
-                default=False,
-            ),
+            **in_containers("toolkit", {"nriPluginEnabled": _NRI}, _TOOLKIT),
         },
     ),
     **under(
@@ -344,7 +378,7 @@ CLUSTER_POLICY: Fields = {
     ),
     **under(
         "migManager",
-        COMPONENT,
+        in_containers("migManager", COMPONENT, "the DaemonSet nvidia-mig-manager"),
         env(honoured("string", f"mig.in_use, from WITH_REBOOT, {_LABELLED}")),
         {
             "enabled": honoured("boolean", f"mig, {_LABELLED}"),
@@ -399,22 +433,33 @@ CLUSTER_POLICY: Fields = {
     "sandboxWorkloads.mode": honoured(
         "string", "kata, when it is 'kata'", choices=("kubevirt", "kata"), default="kubevirt"
     ),
-    **_simple("vgpuManager", _VGPU_HOST),
-    "vgpuManager.kernelModuleConfig.name": later("string", _VGPU_HOST),
-    **under(
-        "vgpuManager.driverManager", with_support(Support.NO_MEANING, _MANAGER, {**IMAGE, **ENV})
+    **in_containers(
+        "vgpuManager",
+        {
+            **_simple("vgpuManager", _VGPU_HOST),
+            "vgpuManager.kernelModuleConfig.name": later("string", _VGPU_HOST),
+            **under("vgpuManager.driverManager", _DRIVER_MANAGER),
+        },
+        "the DaemonSet nvidia-vgpu-manager-daemonset",
     ),
-    **_simple("vgpuDeviceManager", _VGPU_HOST),
-    "vgpuDeviceManager.config.name": later("string", _VGPU_HOST),
-    "vgpuDeviceManager.config.default": later("string", _VGPU_HOST, default="default"),
-    **under(
+    **in_containers(
+        "vgpuDeviceManager",
+        {
+            **_simple("vgpuDeviceManager", _VGPU_HOST),
+            "vgpuDeviceManager.config.name": later("string", _VGPU_HOST),
+            "vgpuDeviceManager.config.default": later("string", _VGPU_HOST, default="default"),
+        },
+        "the DaemonSet nvidia-vgpu-device-manager",
+    ),
+    **in_containers(
         "vfioManager",
-        COMPONENT,
-        {"enabled": honoured("boolean", "vfio, on nodes with workload vm-passthrough")},
+        {
+            **under("vfioManager", COMPONENT),
+            **under("vfioManager.driverManager", _DRIVER_MANAGER),
+        },
+        "the DaemonSet nvidia-vfio-manager",
     ),
-    **under(
-        "vfioManager.driverManager", with_support(Support.NO_MEANING, _MANAGER, {**IMAGE, **ENV})
-    ),
+    "vfioManager.enabled": honoured("boolean", "vfio, on nodes with workload vm-passthrough"),
     **_pods("sandboxDevicePlugin", _SANDBOX_PLUGIN),
     **_pods("kataSandboxDevicePlugin", _KATA_PLUGIN),
     **under(
@@ -466,13 +511,24 @@ def _expressions(prefix: str) -> dict[str, Field]:
 NVIDIA_DRIVER: Fields = {
     **_DRIVER,
     **_upgrade_policy(auto_upgrade=True),
-    **TOLERATIONS,
-    **under("podSecurityContext", SECURITY),
+    **in_containers(
+        "driver",
+        {
+            **TOLERATIONS,
+            **under("podSecurityContext", SECURITY),
+            "labels": kubernetes("map[string]", POD_WHY),
+            "annotations": kubernetes("map[string]", POD_WHY),
+            "priorityClassName": kubernetes("string", POD_WHY),
+            "image": kubernetes("string", IMAGE_WHY, default="nvcr.io/nvidia/driver"),
+            "repoConfig.name": later("string", _REPOSITORY_FILES),
+            "virtualTopologyConfig.name": later("string", _TOPOLOGY),
+        },
+        _SET,
+    ),
     **_GDS,
     **_GDRCOPY,
     **under("nodeAffinity", _expressions(f"{_AFFINITY}.preference"), _expressions(_REQUIRED)),
     f"nodeAffinity.{_AFFINITY}.weight": kubernetes("integer", "a preference of the scheduler"),
-    "image": kubernetes("string", IMAGE_WHY, default="nvcr.io/nvidia/driver"),
     "default": no_meaning("boolean", "precedence of objects on a node", default=False),
     "driverType": honoured(
         "string",
@@ -481,12 +537,7 @@ NVIDIA_DRIVER: Fields = {
         default="gpu",
     ),
     "nodeSelector": honoured("map[string]", _SELECTS),
-    "labels": kubernetes("map[string]", POD_WHY),
-    "annotations": kubernetes("map[string]", POD_WHY),
-    "priorityClassName": kubernetes("string", POD_WHY),
-    "repoConfig.name": later("string", _REPOSITORY_FILES),
     "licensingConfig.name": deprecated(
         "string", _LICENSE_MAP, instead="licensingConfig.secretName"
     ),
-    "virtualTopologyConfig.name": later("string", _TOPOLOGY),
 }

@@ -65,7 +65,11 @@ def _shared(path: str, field: Field) -> Field:
     if not path.startswith(_UNREAD):
         return field
     return replace(
-        field, support=Support.DEAD, detail="nothing in the Operator reads it", objects=False
+        field,
+        support=Support.DEAD,
+        detail="nothing in the Operator reads it",
+        objects=False,
+        off=None,
     )
 
 

@@ -161,7 +161,9 @@ _PARSED_AGAIN = frozenset(
 def _as_in_chart(path: str, field: Field) -> Field:
     """A field of ClusterPolicy as the chart's template passes it on."""
     if path.startswith(_NOT_PASSED_ON) and field.support is not Support.DEAD:
-        field = replace(field, support=Support.DEAD, detail=_DROPPED, until="")
+        field = replace(
+            field, support=Support.DEAD, detail=_DROPPED, until="", objects=False, off=None
+        )
     if _QUOTED.fullmatch(path) and field.type == "string":
         field = replace(field, type="quoted")
     return replace(field, parsed_again=True) if path in _PARSED_AGAIN else field

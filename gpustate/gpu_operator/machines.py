@@ -31,7 +31,10 @@ _OF_CONTAINERS = (
     *("dcgmExporter.", "gds.", "gdrcopy.", "validator.", "operator.runtimeClass"),
 )
 _KUBEVIRT, _KATA = ("sandboxDevicePlugin.",), ("kataSandboxDevicePlugin.", "ccManager.")
-_OF_MACHINES = ("sandboxWorkloads.", "vfioManager.", *_KUBEVIRT, *_KATA)
+_OF_MACHINES = (
+    *("sandboxWorkloads.", "vfioManager.", "vgpuManager.", "vgpuDeviceManager."),
+    *(*_KUBEVIRT, *_KATA),
+)
 
 
 def with_machines(
@@ -55,17 +58,18 @@ def with_machines(
     _note_other_mode(source)
     default = source.spec.get("sandboxWorkloads", "defaultWorkload")
     workload = CONTAINER if default is None else default.value
-    if workload == VGPU:
+    if workload == VGPU and not source.in_containers("vgpuManager"):
         raise PolicyError(
             f"sandboxWorkloads.defaultWorkload {workload!r} is unsupported: the Operator installs no "
             "driver on such nodes, and this policy would",
             place=source.place(default or enabled),
-            fix=f"wanted {CONTAINER!r} or {PASSTHROUGH!r}",
+            fix=f"wanted {CONTAINER!r} or {PASSTHROUGH!r}, or vgpuManager in containers",
         )
     labels = tuple(_labels(source, workload))
-    if workload == PASSTHROUGH and not any(one.value == CONTAINER for one in labels):
-        source.note_unused(f"sandboxWorkloads.defaultWorkload is {PASSTHROUGH}", *_OF_CONTAINERS)
-        return (DesiredState("preflight"), *_machine_states(source))
+    if workload != CONTAINER and not any(one.value == CONTAINER for one in labels):
+        source.note_unused(f"sandboxWorkloads.defaultWorkload is {workload}", *_OF_CONTAINERS)
+        machines = _machine_states(source) if workload == PASSTHROUGH else ()
+        return (DesiredState("preflight"), *machines)
     return _mixed(source, workload, labels, tuple(containers()))
 
 
@@ -89,7 +93,9 @@ def _mixed(
     machines = tuple(_machine_states(source)) if workload == PASSTHROUGH or labels else ()
     stack = tuple(one for one in containers if one.state != "preflight")
     free = tuple(one for one in stack if "only" not in one.parameters)
-    for one in free if workload == PASSTHROUGH else machines:
+    for one in free if workload != CONTAINER else ():
+        one.set("only", NOWHERE)
+    for one in machines if workload != PASSTHROUGH else ():
         one.set("only", NOWHERE)
     for label in labels:
         here, gone = {CONTAINER: (free, machines), PASSTHROUGH: (machines, stack)}.get(
@@ -99,7 +105,7 @@ def _mixed(
             source.for_node(label, one.state, only=None)
         for one in gone:
             source.for_node(label, one.state, only=NOWHERE)
-        if label.value == VGPU:
+        if label.value == VGPU and not source.in_containers("vgpuManager"):
             source.notes.append(
                 f"{label.place}: not carried out: label {nodelabels.WORKLOAD} {VGPU} of Node "
                 f"{quote(label.node)}: host vGPUs are unsupported; this node is not changed"
@@ -113,6 +119,7 @@ def _machine_states(source: Source) -> Iterator[DesiredState]:
     there = False
     if source.enabled("vfioManager", otherwise=of_chart):
         there = True
+    if there and not source.in_containers("vfioManager"):
         state = DesiredState("vfio")
         state.set("devices", ["gpus"], place)
         yield state

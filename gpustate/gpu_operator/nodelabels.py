@@ -16,7 +16,9 @@ from dataclasses import dataclass
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote, quote_name
-from gpustate.gpu_operator.documents import Item
+from gpustate.gpu_operator.documents import Item, plain
+from gpustate.manifests.settings import System
+from gpustate.manifests.systems import systems_of
 
 NODE = "Node"
 #: The node's MIG layout, and its configuration of the device plugin.
@@ -81,18 +83,30 @@ def of_nodes(nodes: tuple[tuple[str, Item], ...], name: str) -> Iterator[Label]:
             yield Label(node, found.value, where)
 
 
-def notes(nodes: tuple[tuple[str, Item], ...], *, workloads: bool = False) -> Iterator[str]:
+def systems(nodes: tuple[tuple[str, Item], ...]) -> Iterator[System]:
+    """The systems of Nodes with GPUs, by the labels of node feature discovery."""
+    found = (item.get("metadata", "labels") for _, item in nodes)
+    labels = (plain(one) for one in found if one is not None and isinstance(one.value, dict))
+    yield from systems_of(labels)
+
+
+def notes(
+    nodes: tuple[tuple[str, Item], ...], *, workloads: bool = False, systems: bool = False
+) -> Iterator[str]:
     """Yield notes on these objects and on labels that are not carried out.
 
     Args:
         nodes: Node objects, each with its file.
         workloads: whether the workload labels were read.
+        systems: whether those of node feature discovery were read.
     """
     if not nodes:
         return
     file, first = nodes[0]
     what = "a Node" if len(nodes) == 1 else f"{len(nodes)} Nodes"
     read = f"{MIG}, {PLUGIN} and {WORKLOAD}" if workloads else f"{MIG} and {PLUGIN}"
+    if systems:
+        read += ", and those of node feature discovery"
     yield f"{file}:{first.line}: only the labels {read} of {what} are read"
     for file, item in nodes:
         labels = item.get("metadata", "labels")

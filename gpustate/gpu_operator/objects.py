@@ -15,7 +15,16 @@ from dataclasses import replace
 from typing import Any
 
 from gpustate.gpu_operator import dra, exporters, history
-from gpustate.gpu_operator.components import IMAGE, OF_CHART, component, reference, texts, value
+from gpustate.gpu_operator.components import (
+    BESIDE,
+    IMAGE,
+    OF_CHART,
+    component,
+    reference,
+    texts,
+    value,
+)
+from gpustate.gpu_operator.containers import with_containers
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import plain
 from gpustate.gpu_operator.helm import deploys_dra
@@ -32,6 +41,7 @@ from gpustate.manifests.settings import (
     RESERVED_LABELS,
     ClusterObjects,
     Component,
+    DriverContainer,
     PluginConfig,
     Pods,
 )
@@ -49,26 +59,29 @@ def images(release: str = "") -> dict[str, str]:
     """
     table = history.chart_defaults(release)
     found: dict[str, str] = {}
-    for part in PARTS:
-        pieces = {piece: str(table.get(f"{part.name}.{piece}", "")) for piece in IMAGE}
-        if part.name in OF_CHART:
+    for name in (*(part.name for part in PARTS), *BESIDE):
+        pieces = {piece: str(table.get(f"{name}.{piece}", "")) for piece in IMAGE}
+        if name in OF_CHART:
             pieces["version"] = pieces["version"] or release or history.newest()
-        found[part.name] = reference(*pieces.values())
+        found[name] = reference(*pieces.values())
     return found
 
 
-def cluster_objects(source: Source, states: Iterable[DesiredState]) -> ClusterObjects:
+def cluster_objects(
+    source: Source, states: Iterable[DesiredState], drivers: Iterable[DriverContainer] = ()
+) -> ClusterObjects:
     """Return the settings of the cluster's objects.
 
     Args:
         source: the document.
         states: of the nodes; the device plugin has to fit the container toolkit's configuration.
+        drivers: as containers.
 
     Raises:
         PolicyError: an image that is set in part only.
     """
     if source.kind == "gpucluster" or (source.kind == "helm" and deploys_dra(source)):
-        return _with_dra(source)
+        return with_containers(source, _with_dra(source), drivers)
     cdi = source.enabled("cdi", otherwise=cdi_by_default(source))
     strategy = "cdi-annotations,cdi-cri" if cdi else _strategy_without_cdi(states)
     mig, _ = mig_strategy(source)
@@ -101,12 +114,13 @@ def cluster_objects(source: Source, states: Iterable[DesiredState]) -> ClusterOb
     runtime_class = value(source, "operator.runtimeClass")
     root = value(source, "devicePlugin.mps.root")
     kubelet = value(source, "hostPaths.kubeletRootDir")
-    return replace(
+    made = replace(
         made,
         runtime_class=str(runtime_class or made.runtime_class),
         mps_root=str(root or made.mps_root),
         kubelet_root=str(kubelet or made.kubelet_root),
     )
+    return with_containers(source, made, drivers)
 
 
 def _with_dra(source: Source) -> ClusterObjects:
@@ -133,18 +147,23 @@ def _feature_discovery(source: Source) -> Mapping[str, Any] | None:
         why = "nfd.enabled is not true in the file, so node feature discovery is not installed"
         source.note_unused(why, prefix)
         return None
-    of_chart: dict[str, Any] = {}
-    for path, default in history.chart_defaults(source.release).items():
+    own = source.spec.get(ownership.NFD)
+    shared = source.spec.get("global")
+    found = nfd.merged(nfd_values(source.release), {} if own is None else plain(own))
+    return found if shared is None else {**found, "global": plain(shared)}
+
+
+def nfd_values(release: str = "") -> dict[str, Any]:
+    """Values of node feature discovery in the chart of a release of the Operator (default: the newest)."""
+    found: dict[str, Any] = {}
+    for path, default in history.chart_defaults(release).items():
         if path.startswith(f"{ownership.NFD}."):
             *above, key = path.split(".")[1:]
-            section = of_chart
+            section = found
             for name in above:
                 section = section.setdefault(name, {})
             section[key] = default
-    own = source.spec.get(ownership.NFD)
-    shared = source.spec.get("global")
-    found = nfd.merged(of_chart, {} if own is None else plain(own))
-    return found if shared is None else {**found, "global": plain(shared)}
+    return found
 
 
 def _for_machines(source: Source, name: str, mode: str) -> Component:

@@ -57,6 +57,9 @@ def desired_operands(source: Source) -> Iterator[DesiredState]:
     Raises:
         PolicyError: a ConfigMap that is missing or invalid, or a label that names nothing in it.
     """
+    if source.in_containers("driver"):
+        yield from _mig(source)
+        return  # GPUs of driver containers are seen by pods alone
     labels = source.enabled("gfd", otherwise=True)
     lacking = None
     if labels or source.enabled("devicePlugin", otherwise=True):
@@ -147,6 +150,8 @@ def _default(
 
 
 def _mig(source: Source) -> Iterator[DesiredState]:
+    if source.in_containers("migManager"):
+        return
     labels = tuple(nodelabels.of_nodes(source.store.nodes, nodelabels.MIG))
     if not source.enabled("migManager", otherwise=True):
         why = "migManager.enabled is false"
@@ -201,6 +206,8 @@ def layout_by_label(source: Source) -> dict[str, Any] | None:
 
     They are the same as beside a Node in the file, where their notes are made.
     """
+    if source.in_containers("migManager"):
+        return None
     references = ("migManager.config.name", "migManager.gpuClientsConfig.name")
     name = source.spec.get(*references[0].split("."))
     lacking = missing_reference(source, references[0]) is not None

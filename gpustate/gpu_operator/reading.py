@@ -19,9 +19,18 @@ from dataclasses import dataclass, field, replace
 from gpustate.core.drain import DrainPolicy
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote, quote_name
-from gpustate.gpu_operator import documents, history, nodelabels, shape, umbrella
+from gpustate.gpu_operator import (
+    choice,
+    containers,
+    documents,
+    history,
+    nodelabels,
+    shape,
+    umbrella,
+)
 from gpustate.gpu_operator.blocks import Fields, Support
 from gpustate.gpu_operator.check import Checker, Strict, never_strict
+from gpustate.gpu_operator.choice import Choice
 from gpustate.gpu_operator.companions import Companion, CompanionStore, find_companions
 from gpustate.gpu_operator.desired import DesiredState, ForLabels, ForNode, Source, notes_on
 from gpustate.gpu_operator.documents import Item
@@ -52,6 +61,7 @@ from gpustate.gpu_operator.pools import (
 from gpustate.gpu_operator.references import ReferenceResolver
 from gpustate.gpu_operator.runtime import desired_links, desired_runtime, desired_validator
 from gpustate.manifests import ClusterObjects
+from gpustate.manifests.settings import DriverContainer
 
 #: Enabled by default, as pods.
 _ON_BY_DEFAULT = ("devicePlugin", "dcgm", "dcgmExporter")
@@ -163,17 +173,22 @@ class _Reader:
     stray: list[str] = field(default_factory=list[str])
     for_nodes: list[ForNode] = field(default_factory=list[ForNode])
     for_labels: list[ForLabels] = field(default_factory=list[ForLabels])
+    choice: Choice = field(init=False)
+    drivers: list[DriverContainer] = field(default_factory=list[DriverContainer])
 
     def __post_init__(self) -> None:
         objects = (*self.by_kind.get("configmap", ()), *self.by_kind.get("secret", ()))
         self.store = CompanionStore(
             self.file, objects, own_nodes=tuple(self.by_kind.get("node", ()))
         )
+        self.choice = self.store.choice()
 
     def unused_objects(self) -> Iterator[str]:
         """Note the objects in the file that no key refers to."""
         yield from self.stray
-        yield from nodelabels.notes(self.store.nodes, workloads=self.store.workloads)
+        yield from nodelabels.notes(
+            self.store.nodes, workloads=self.store.workloads, systems=bool(self.drivers)
+        )
         for kind in ("configmap", "secret", "other"):
             for item in self.by_kind.get(kind, ()):
                 name = item.text("metadata", "name")
@@ -233,6 +248,9 @@ class _Reader:
             if crd is not None and crd.value:
                 driver = self._pools(source.notes, source.place(crd))
                 source.note_unused("set by the NVIDIADriver", *_OF_DRIVER, but=_SWITCHES)
+            elif source.in_containers("driver"):
+                self.drivers.append(containers.of_policy(source))
+                _note_upgrades(source, "driver.")
             else:
                 driver = driver_stack(desired_driver(source, section, "driver."))
         if drivers and (crd is None or not crd.value):
@@ -264,6 +282,12 @@ class _Reader:
         if left_to_crd is not None:
             driver = self._pools(source.notes, source.place(left_to_crd))
             source.note_unused("set by the NVIDIADriver", *_OF_DRIVER, but=_SWITCHES)
+        elif source.in_containers("driver") and source.enabled("driver", otherwise=True):
+            crd = source.spec.get("driver", "nvidiaDriverCRD", "enabled")
+            by_object = crd is not None and bool(crd.value)
+            make = containers.of_chart if by_object else containers.of_policy
+            self.drivers.append(make(source))
+            _note_upgrades(source, "driver.")
         elif source.enabled("driver", otherwise=True):
             section = source.spec.get("driver") or source.spec
             driver = driver_stack(desired_driver(source, section, "driver."))
@@ -295,6 +319,12 @@ class _Reader:
 
     def _nvidia_drivers_alone(self) -> Reading:
         own: list[str] = []
+        if self.choice.containers:
+            raise PolicyError(
+                "an NVIDIADriver alone has no objects of a cluster",
+                place=self.choice.place,
+                fix="add the ClusterPolicy or the GPUCluster to its file",
+            )
         stack = self._pools(own, None)
         item = self.by_kind["nvidiadriver"][0]
         source = Source(self.file, item, (), self.store, "nvidiadriver", self.release, own)
@@ -318,10 +348,18 @@ class _Reader:
                     f"driverType {kind.value!r} is unsupported, wanted 'gpu'",
                     place=source.place(kind),
                 )
+            name = item.text("metadata", "name")
+            title = f"NVIDIADriver {quote_name(name)}"
+            if source.in_containers("driver"):
+                self.drivers.append(containers.of_object(source, name, condition_of(source)))
+                _note_upgrades(source, "")
+                notes.extend((*source.notes, *notes_on(source)))
+                continue
             states = driver_stack(desired_driver(source, spec, ""))
-            title = f"NVIDIADriver {quote_name(item.text('metadata', 'name'))}"
             pools.append(Pool(states, condition_of(source), f"{file}:{item.line}", title))
             notes.extend((*source.notes, *notes_on(source)))
+        if self.drivers:
+            return None
         if not pools:
             notes.append(
                 f"{place}: warning: the driver is left to an NVIDIADriver, and none was found: it is not "
@@ -379,7 +417,10 @@ class _Reader:
         spec = checker.known(spec)
         self.companions.extend(find_companions(self.store, spec, kind))
         notes = checker.notes
-        return Source(file, spec, settings, self.store, kind, self.release, notes)
+        settings = tuple(choice.applied(one, self.choice) for one in settings)
+        return Source(
+            file, spec, settings, self.store, kind, self.release, notes, choice=self.choice
+        )
 
     def _is_of_this_chart(self, values: Item) -> None:
         """Refuse values with hardly any key of the chart, which would result in nothing but defaults.
@@ -407,7 +448,12 @@ class _Reader:
                 f"{self.file}: enabled in the Operator by default, and set up only with "
                 f"--cluster-objects: {', '.join(silent)}"
             )
-        settings = cluster_objects(source, states) if objects else None
+        if objects:
+            choice.check(self.choice, kind)
+            source.in_objects.update(_of_containers(source))
+        settings = cluster_objects(source, states, self.drivers) if objects else None
+        if settings is not None and not settings.systems:
+            settings = replace(settings, systems=tuple(nodelabels.systems(self.store.nodes)))
         notes = (*source.notes, *notes_on(source))
         name = item.text("metadata", "name")
         pace = next((one.pace for one in states if one.pace), ())
@@ -427,6 +473,22 @@ class _Reader:
         )
 
 
+def _of_containers(source: Source) -> Iterator[str]:
+    """Paths of components that run as containers."""
+    for one in source.settings:
+        section = one.path.partition(".")[0]
+        if source.in_containers({"gds": "driver", "gdrcopy": "driver"}.get(section, section)):
+            yield one.path
+
+
+def _note_upgrades(source: Source, prefix: str) -> None:
+    """Note that nothing replaces the pods of a driver but their deletion."""
+    source.note_unused(
+        "the driver runs as containers, whose pods are replaced when they are deleted",
+        f"{prefix}upgradePolicy.",
+    )
+
+
 def _dra_stack(driver: Stack) -> tuple[DesiredState, ...]:
     """The stack of a node that gets nothing but a driver."""
     validator = DesiredState("validator", {"containers": "none", "handler": "", "cdi": False})
@@ -435,17 +497,11 @@ def _dra_stack(driver: Stack) -> tuple[DesiredState, ...]:
 
 def _stack(source: Source, driver: Stack) -> Iterator[DesiredState]:
     """The stack of a ClusterPolicy; without ``driver`` the driver is managed elsewhere."""
-    root = source.spec.get("hostPaths", "rootFS")
-    if root is not None and root.value not in ("", "/"):
-        source.notes.append(
-            f"{source.place(root)}: not carried out: hostPaths.rootFS: gpustate works on the node "
-            "itself, whose root is /"
-        )
     yield DesiredState("preflight")
     if driver is not None:
         yield from driver
     elif source.enabled("driver", otherwise=True):
-        pass  # left to an NVIDIADriver that was not found, which has a note already
+        pass  # containers, or left to an NVIDIADriver that was not found, which has a note already
     else:
         section = source.spec.get("driver") or source.spec
         source.notes.append(
@@ -453,9 +509,11 @@ def _stack(source: Source, driver: Stack) -> Iterator[DesiredState]:
             "not changed"
         )
         source.note_unused("driver.enabled is false", *_OF_DRIVER, but=_SWITCHES)
-    runtime = tuple(desired_runtime(source))
+    runtime = () if source.in_containers("toolkit") else tuple(desired_runtime(source))
     yield from runtime
-    yield from desired_links(source)
+    if not source.in_containers("validator"):
+        yield from desired_links(source)
     yield from desired_operands(source)
     yield from desired_metrics(source)
-    yield desired_validator(source, runtime)
+    if not source.in_containers("validator"):
+        yield desired_validator(source, runtime)

@@ -9,16 +9,18 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpustate.errors import PolicyError
 from gpustate.manifests import nfd
 from gpustate.manifests.components import PARTS
 from gpustate.manifests.components.part import by_claim
+from gpustate.manifests.containers import image_of
 from gpustate.manifests.kinds import order
 from gpustate.manifests.ownership import OWNER
-from gpustate.manifests.settings import ClusterObjects, Component
+from gpustate.manifests.settings import ClusterObjects
 
 Json = dict[str, Any]
 
+#: Handlers that the toolkit's container registers beside its own, with CDI.
+_OF_TOOLKIT = ("nvidia-cdi", "nvidia-legacy")
 _POD_SECURITY = "pod-security.kubernetes.io/"
 #: Of a namespace in which claims may be for devices that others use.
 _ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
@@ -34,7 +36,9 @@ def build(settings: ClusterObjects, images: Mapping[str, str]) -> list[Json]:
     Raises:
         PolicyError: a component has no image.
     """
-    found = [_owned(one) for one in _objects(settings, images)]
+    found = [
+        _owned(one) for one in _objects(replace(settings, images={**settings.images, **images}))
+    ]
     return sorted(found, key=order)
 
 
@@ -44,12 +48,19 @@ def with_images(settings: ClusterObjects, images: Mapping[str, str]) -> ClusterO
     Raises:
         PolicyError: a component has no image.
     """
-    parts = ((part, part.settings(settings)) for part in PARTS)
-    found: dict[str, Any] = {
-        part.field: replace(component, image=_image(component, part.name, images))
-        for part, component in parts
-        if component.enabled
-    }
+    whole = replace(settings, images=dict(images))
+    found: dict[str, Any] = {}
+    for part in PARTS:
+        given = getattr(settings, part.field)
+        if isinstance(given, tuple):
+            found[part.field] = tuple(
+                replace(one, image=image_of(whole, one, part.name)) for one in given
+            )
+        elif given.enabled:
+            found[part.field] = replace(given, image=image_of(whole, given, part.name))
+    if settings.drivers or settings.vgpu_manager.enabled or settings.vfio_manager.enabled:
+        names = {part.name for part in PARTS}
+        found["images"] = {name: one for name, one in images.items() if one and name not in names}
     return replace(settings, **found)
 
 
@@ -63,20 +74,22 @@ def node_labels(settings: ClusterObjects, states: Collection[str] = ()) -> dict[
     used = (
         by_claim(settings, part.node_label) if part.claims else part.node_label
         for part in PARTS
-        if part.settings(settings).enabled and part.host_state not in states and not part.machines
+        if part.settings(settings).enabled
+        and part.host_state not in states
+        and not (part.machines or part.partitions)
     )
     return {"nvidia.com/gpu.present": "true", **dict.fromkeys(used, "true")}
 
 
-def _objects(settings: ClusterObjects, images: Mapping[str, str]) -> Iterator[Json]:
+def _objects(settings: ClusterObjects) -> Iterator[Json]:
     config = settings.config
     yield _namespace(settings)
-    if settings.runtime_class:
+    for name in _runtime_classes(settings):
         yield {
             "apiVersion": "node.k8s.io/v1",
             "kind": "RuntimeClass",
-            "metadata": {"name": settings.runtime_class},
-            "handler": settings.runtime_class,
+            "metadata": {"name": name},
+            "handler": name,
         }
     used = settings.device_plugin.enabled or settings.feature_discovery.enabled
     if config is not None and config.data is not None and used:
@@ -92,7 +105,14 @@ def _objects(settings: ClusterObjects, images: Mapping[str, str]) -> Iterator[Js
     for part in PARTS:
         component = part.settings(settings)
         if component.enabled:
-            yield from part.objects(settings, _image(component, part.name, images))
+            yield from part.objects(settings, image_of(settings, component, part.name))
+
+
+def _runtime_classes(settings: ClusterObjects) -> Iterator[str]:
+    if settings.runtime_class:
+        yield settings.runtime_class
+        if settings.toolkit.enabled and settings.cdi:
+            yield from _OF_TOOLKIT
 
 
 def _namespace(settings: ClusterObjects) -> Json:
@@ -111,12 +131,3 @@ def _namespace(settings: ClusterObjects) -> Json:
 def _owned(item: Json) -> Json:
     meta = item["metadata"]
     return {**item, "metadata": {**meta, "labels": {**(meta.get("labels") or {}), **OWNER}}}
-
-
-def _image(component: Component, name: str, images: Mapping[str, str]) -> str:
-    image = component.image or images.get(name, "")
-    if not image:
-        raise PolicyError(
-            f"{name} has no image", fix="set it in the policy, or name a release with --release"
-        )
-    return image

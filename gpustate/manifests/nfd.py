@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from gpustate.manifests import rbac
+from gpustate.manifests.containers import host_path, mount, variable
 from gpustate.manifests.ownership import NFD, PART_OF
-from gpustate.manifests.pods import host_path, mount, variable
 
 Json = dict[str, Any]
 
@@ -59,6 +59,12 @@ def objects(values: Mapping[str, Any] | None, namespace: str, *, rules: bool) ->
     for item in () if chart is None else _objects(chart):
         meta = item["metadata"]
         yield {**item, "metadata": {**meta, "labels": {**meta.get("labels", {}), PART_OF: NFD}}}
+
+
+def image(values: Mapping[str, Any] | None = None) -> str:
+    """Reference of the image, from the chart's values or its own."""
+    found = (values or _defaults())["image"]
+    return f"{found['repository']}:{found['tag']}"
 
 
 def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Json:
@@ -263,14 +269,13 @@ class _Chart:
         return {"name": f"nfd-{role}-conf", "configMap": source}
 
     def _container(self, given: Mapping[str, Any], program: _Program) -> Json:
-        image = self.values["image"]
         mounts = list(program.mounts)
         if program.configured:
             mounts.append(mount(f"nfd-{program.role}-conf", _CONFIGS, readOnly=True))
         return {
             "name": program.role,
-            "image": f"{image['repository']}:{image['tag']}",
-            "imagePullPolicy": image.get("pullPolicy", "IfNotPresent"),
+            "image": image(self.values),
+            "imagePullPolicy": self.values["image"].get("pullPolicy", "IfNotPresent"),
             "command": [f"nfd-{program.role}"],
             "args": [*program.args, *(given.get("extraArgs") or ())],
             "env": [

@@ -12,6 +12,18 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from gpustate.manifests.containers import (
+    DEV_CHAR,
+    DRIVER_ROOT,
+    HOST_ROOT,
+    VALIDATIONS_VOLUME,
+    mount,
+    set_variable,
+    toolkit_check,
+    validations,
+    variable,
+    with_secrets,
+)
 from gpustate.manifests.settings import ClusterObjects, Component
 
 Json = dict[str, Any]
@@ -25,6 +37,8 @@ _CONFIG_MOUNTS = (("available-configs", _CONFIGS), ("config", _CONFIG))
 #: Name of the claim and of its request.
 _CLAIM = "admin-gpus"
 _NONE: Mapping[str, str] = MappingProxyType({})
+#: Annotation by which the NRI plugin gives a container the GPUs.
+_NRI, _EVERY_GPU = "nvidia.cdi.k8s.io/container.", "management.nvidia.com/gpu=all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +61,13 @@ class Program:
         labels: more labels that select the pods.
         first: init containers.
         security: security context of the main container.
+        args: of the main container; the component's own replace them.
+        beside: containers beside the main one.
+        marks: labels of the DaemonSet and the pods that select nothing.
+        waits: begin when NVIDIA's validator has found the container toolkit to work, if it runs as containers.
+        updates: update strategy, whatever the policy says.
+        spec: further fields of the pods.
+        injected: the container that the NRI plugin gives the GPUs; empty: the main one.
         reloads: the process to signal when the Node's label selects another configuration of the device plugin; empty:
             the program does not read it.
         own: the component's ``args`` and ``env`` are for this program.
@@ -67,12 +88,19 @@ class Program:
     mounts: Sequence[Json] = ()
     volumes: Sequence[Json] = ()
     ports: Sequence[Json] = ()
-    more: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    more: Mapping[str, Any] = field(default_factory=dict[str, Any])
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     selected_by: str = "app"
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     first: Sequence[Json] = ()
     security: Mapping[str, Any] = field(default_factory=lambda: {"privileged": True})
+    args: Sequence[str] = ()
+    beside: Sequence[Json] = ()
+    marks: Mapping[str, str] = field(default_factory=dict[str, str])
+    waits: bool = False
+    updates: str = ""
+    spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    injected: str = ""
     reloads: str = ""
     own: bool = True
     api: bool = False
@@ -88,6 +116,9 @@ def daemon_set(
     """The DaemonSet of a program."""
     config = settings.config if program.reloads else None
     selector = {program.selected_by: program.name, **program.labels}
+    marks = {**selector, **program.marks}
+    waits = program.waits and settings.validator.enabled
+    args = [*(component.args if program.own and component.args else program.args)]
     env = {**program.env, **(component.env if program.own else {})}
     if config is not None:
         env.setdefault("CONFIG_FILE", _CONFIG_FILE)
@@ -101,14 +132,19 @@ def daemon_set(
         "image": image,
         "imagePullPolicy": component.image_pull_policy,
         **({"command": [*program.command]} if program.command else {}),
-        **({"args": list(component.args)} if component.args and program.own else {}),
+        **({"args": args} if args else {}),
         **({"env": variables} if variables else {}),
         **({"ports": [*program.ports]} if program.ports else {}),
         **program.more,
         "securityContext": dict(program.security),
         **({"volumeMounts": mounts} if mounts else {}),
     }
-    containers, before, volumes = [main], [*program.first], [*program.volumes]
+    containers, before, volumes = [main, *program.beside], [*program.first], [*program.volumes]
+    if waits:
+        before.insert(0, toolkit_check(settings))
+        if all(one["name"] != VALIDATIONS_VOLUME for one in volumes):
+            volumes.append(validations())
+        component = with_secrets(component, settings.validator)
     if config is not None:
         manage = (settings, component, image)
         before.append(_config_manager(*manage, name="config-manager-init", signal=""))
@@ -118,8 +154,9 @@ def daemon_set(
             {"name": "config", "emptyDir": {}},
         ]
     if component.resources:
+        main["resources"] = dict(component.resources)
         for one in (*before, *containers):
-            one["resources"] = dict(component.resources)
+            one.setdefault("resources", dict(component.resources))
     if program.claim:
         main.setdefault("resources", {})["claims"] = [{"name": _CLAIM}]
     spec = pod_spec(
@@ -139,24 +176,41 @@ def daemon_set(
         spec["shareProcessNamespace"] = True
     if before:
         spec["initContainers"] = before
-    spec |= {"containers": containers, **({"volumes": volumes} if volumes else {})}
+    spec |= {"containers": containers, **({"volumes": volumes} if volumes else {}), **program.spec}
+    annotations = dict(program.annotations)
+    if program.gpus and settings.toolkit.nri:
+        annotations[f"{_NRI}{program.injected or program.container}"] = _EVERY_GPU
+    _place(settings, spec)
+    strategy = {"type": program.updates} if program.updates else _update_strategy(settings)
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
         "metadata": {
             "name": program.name,
             "namespace": settings.namespace,
-            **labelled(settings, selector),
+            **labelled(settings, marks),
         },
         "spec": {
             "selector": {"matchLabels": selector},
-            "updateStrategy": _update_strategy(settings),
-            "template": {
-                "metadata": labelled(settings, selector, program.annotations),
-                "spec": spec,
-            },
+            "updateStrategy": strategy,
+            "template": {"metadata": labelled(settings, marks, annotations), "spec": spec},
         },
     }
+
+
+def _place(settings: ClusterObjects, spec: Json) -> None:
+    """Set the paths of the node's root and of the driver's, where they are not the usual ones."""
+    volumes = {one["name"]: one for one in spec.get("volumes", ())}
+    root = settings.host_root
+    if root not in ("", "/"):
+        if HOST_ROOT in volumes:
+            volumes[HOST_ROOT]["hostPath"]["path"] = root
+            for one in (*spec.get("initContainers", ()), *spec["containers"]):
+                set_variable(one, "HOST_ROOT", root)
+        if DEV_CHAR in volumes:
+            volumes[DEV_CHAR]["hostPath"]["path"] = f"{root.rstrip('/')}/dev/char"
+    if DRIVER_ROOT in volumes:
+        volumes[DRIVER_ROOT]["hostPath"]["path"] = settings.driver_root
 
 
 def pod_spec(
@@ -222,21 +276,6 @@ def mig_variables(settings: ClusterObjects) -> dict[str, str]:
     if settings.mig_strategy != "none":
         found["NVIDIA_MIG_MONITOR_DEVICES"] = "all"
     return found
-
-
-def variable(name: str, path: str) -> Json:
-    """A variable with a field of the pod."""
-    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
-
-
-def mount(name: str, path: str, **more: Any) -> Json:
-    """A mount of a volume in a container."""
-    return {"name": name, "mountPath": path, **more}
-
-
-def host_path(name: str, path: str, kind: str = "") -> Json:
-    """A volume with a path of the node."""
-    return {"name": name, "hostPath": {"path": path, **({"type": kind} if kind else {})}}
 
 
 def _config_manager(

@@ -174,6 +174,181 @@ class DraDriver(Component):
 
 
 @dataclass(frozen=True, slots=True)
+class System:
+    """The system of a node, which images of driver containers are built for.
+
+    Args:
+        name, version: as in ``/etc/os-release``: ``ubuntu`` and ``22.04``.
+        kernel: of the nodes, for precompiled drivers.
+    """
+
+    __pydantic_config__: ClassVar = _CLOSED
+
+    name: str
+    version: str
+    kernel: str = ""
+
+    @property
+    def tag(self) -> str:
+        """As in the tag of an image: ``ubuntu22.04``, ``rhel9``."""
+        return f"{self.name}{self.version.partition('.')[0] if self.is_major else self.version}"
+
+    @property
+    def is_major(self) -> bool:
+        """Its images are for all minor versions."""
+        return self.name in ("ol", "rhel", "rocky")
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A ConfigMap whose keys become files of a container.
+
+    Args:
+        name: of the ConfigMap.
+        data: its keys.
+    """
+
+    __pydantic_config__: ClassVar = _CLOSED
+
+    name: str
+    data: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class License:
+    """The vGPU licence of a driver container.
+
+    Args:
+        name: of the Secret or ConfigMap with ``gridd.conf``.
+        secret: it is a Secret.
+        token: it has a client configuration token too.
+    """
+
+    __pydantic_config__: ClassVar = _CLOSED
+
+    name: str
+    secret: bool = True
+    token: bool = False
+
+
+def _absent() -> Component:
+    return Component(enabled=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverContainer(Component):
+    """NVIDIA's driver as containers, on the nodes of one ClusterPolicy or NVIDIADriver.
+
+    Args:
+        owner: name of the NVIDIADriver; empty: of the ClusterPolicy.
+        condition: on the labels of its Nodes, as in ``only``; empty: those of no other NVIDIADriver.
+        nodes: labels of its Nodes, for the pods' selector.
+        pods: of an NVIDIADriver, in place of those of the other components.
+        manager: of the container that removes the loaded driver before.
+        module_type: auto, open or proprietary; empty: the image decides.
+        precompiled: kernel modules are those of the image, for one kernel each.
+        rdma, host_mofed: load ``nvidia-peermem``; with the network driver of the host.
+        gds, gdrcopy: their kernel modules, by containers beside.
+        startup_probe: fields of the probe that differ from the default.
+        secret_env: Secret with variables.
+        repositories, certificates: package sources and certificates in the container.
+        module_config: parameters of kernel modules, a file each.
+        topology: ConfigMap of the vGPU topology daemon.
+        license: of a vGPU.
+    """
+
+    owner: str = ""
+    condition: str = ""
+    nodes: Mapping[str, str] = field(default_factory=dict[str, str])
+    pods: Pods | None = None
+    manager: Component = field(default_factory=Component)
+    module_type: str = ""
+    precompiled: bool = False
+    rdma: bool = False
+    host_mofed: bool = False
+    gds: Component = field(default_factory=_absent)
+    gdrcopy: Component = field(default_factory=_absent)
+    startup_probe: Mapping[str, int] = field(default_factory=dict[str, int])
+    secret_env: str = ""
+    repositories: Files | None = None
+    certificates: Files | None = None
+    module_config: Files | None = None
+    topology: str = ""
+    license: License | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolkitContainer(Component):
+    """NVIDIA's container toolkit, installed and configured by containers.
+
+    Args:
+        runtime: containerd, crio or docker.
+        install_dir: folder on the nodes.
+        nri: give containers their GPUs by an NRI plugin, and leave the runtime's configuration alone.
+    """
+
+    runtime: str = "containerd"
+    install_dir: str = "/usr/local/nvidia"
+    nri: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ValidatorContainer(Component):
+    """NVIDIA's validator; the other components wait for it.
+
+    Args:
+        checks: variables of its containers: driver, toolkit, cuda, plugin, vfio-pci, vgpu-manager, vgpu-devices.
+        machines: Nodes for virtual machines are validated too.
+        workload: of Nodes without the label ``nvidia.com/gpu.workload.config``.
+    """
+
+    checks: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    machines: bool = False
+    workload: str = "container"
+
+
+@dataclass(frozen=True, slots=True)
+class MigManager(Component):
+    """NVIDIA's MIG manager, which carries out the label ``nvidia.com/mig.config``.
+
+    Args:
+        layouts: ``config.yaml`` of mig-parted; its name decides whether it is the default.
+        clients: ``clients.yaml``: services of the host that use GPUs.
+    """
+
+    layouts: Files = field(default_factory=lambda: Files("", {}))
+    clients: Files = field(default_factory=lambda: Files("", {}))
+
+
+@dataclass(frozen=True, slots=True)
+class HostDriver(Component):
+    """A container that replaces the driver of the host: vGPU manager and VFIO manager.
+
+    Args:
+        manager: of the container that removes the loaded driver before.
+        module_config: parameters of kernel modules, a file each.
+    """
+
+    manager: Component = field(default_factory=Component)
+    module_config: Files | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuDeviceManager(Component):
+    """NVIDIA's vGPU device manager, which carries out the label ``nvidia.com/vgpu.config``.
+
+    Args:
+        config: ConfigMap with ``config.yaml``.
+        data: its keys; ``None``: the ConfigMap exists already and is not managed.
+        default: of Nodes without the label.
+    """
+
+    config: str = ""
+    data: Mapping[str, str] | None = None
+    default: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
 class PluginConfig:
     """Configurations of the device plugin in a ConfigMap; the label ``nvidia.com/device-plugin.config`` selects one.
 
@@ -242,6 +417,13 @@ class ClusterObjects:
             ``None``: the label is not carried out.
         mps_root: directory of the MPS daemon on the nodes.
         kubelet_root: directory of the kubelet on the nodes.
+        host_root: root of the nodes, as containers see it.
+        driver_root: root of the driver containers, on the nodes.
+        drivers: the driver as containers; none: it is the host's.
+        toolkit, validator, mig_manager: NVIDIA's containers in place of states of the nodes.
+        vgpu_manager, vgpu_device_manager, vfio_manager: of Nodes for virtual machines.
+        systems: of the nodes, for images of drivers.
+        images: of containers without an image of their own, by section of a ClusterPolicy.
         node_feature_discovery: values of its chart, over the chart's own; ``None``: it is in the cluster already.
         module_rules: label Nodes by the kernel modules of GDRCopy, GPUDirect Storage and peer memory.
         startup_taint: key of the taint that the validator lifts; pods of components tolerate it.
@@ -273,10 +455,28 @@ class ClusterObjects:
     mig: Mapping[str, Any] | None = None
     mps_root: str = "/run/nvidia/mps"
     kubelet_root: str = "/var/lib/kubelet"
+    host_root: str = "/"
+    driver_root: str = "/run/nvidia/driver"
+    drivers: tuple[DriverContainer, ...] = ()
+    toolkit: ToolkitContainer = field(default_factory=lambda: ToolkitContainer(enabled=False))
+    validator: ValidatorContainer = field(default_factory=lambda: ValidatorContainer(enabled=False))
+    mig_manager: MigManager = field(default_factory=lambda: MigManager(enabled=False))
+    vgpu_manager: HostDriver = field(default_factory=lambda: HostDriver(enabled=False))
+    vgpu_device_manager: VgpuDeviceManager = field(
+        default_factory=lambda: VgpuDeviceManager(enabled=False)
+    )
+    vfio_manager: HostDriver = field(default_factory=lambda: HostDriver(enabled=False))
+    systems: tuple[System, ...] = ()
+    images: Mapping[str, str] = field(default_factory=dict[str, str])
     node_feature_discovery: Mapping[str, Any] | None = None
     module_rules: bool = False
     startup_taint: str = STARTUP_TAINT
     pods: Pods = field(default_factory=Pods)
+
+    @property
+    def needs_systems(self) -> bool:
+        """Whether images depend on the systems of nodes, which are not known."""
+        return (bool(self.drivers) or self.vgpu_manager.enabled) and not self.systems
 
     def __post_init__(self) -> None:
         if self.mig_strategy not in MIG_STRATEGIES:

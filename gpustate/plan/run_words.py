@@ -29,7 +29,7 @@ def facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     for key, name in _NAMES.items():
         value = about.get(key)
         if key == "waves" and value:
-            value = f"{len(value)}, of {', '.join(map(str, value))} nodes"
+            value = f"{len(value)} (nodes: {', '.join(map(str, value))})"
         if value:
             rows.append((name, str(value)))
     return rows

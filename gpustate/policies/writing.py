@@ -96,6 +96,8 @@ class _Python:
 
     def settings(self, value: Any, indent: int) -> str:
         """Settings of a cluster's objects: a call with the values that are not defaults."""
+        if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
+            return f"({', '.join(self.settings(one, indent + 4) for one in value)},)"
         if not dataclasses.is_dataclass(value) or isinstance(value, type):
             return self.literal(value, indent)
         given = [

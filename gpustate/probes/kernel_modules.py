@@ -28,6 +28,7 @@ class Kmod:
         loaded: version in the kernel that runs; "" where it has none, ``None``: not loaded.
         stale: another build is loaded than lies on disk.
         built: version on disk for each kernel that can boot; ``None``: none was built.
+        path: of the module on disk for the kernel that runs.
         headers: kernels for which one can be built.
         running: release that runs; "" in an image.
         description: of the module for the running kernel (of any, in an image).
@@ -39,6 +40,7 @@ class Kmod:
     loaded: str | None = None
     stale: bool = False
     built: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    path: str = ""
     headers: tuple[str, ...] = ()
     running: str = ""
     description: str = ""
@@ -81,7 +83,7 @@ class KernelModuleQuery(Query[Kmod]):
         keys = keyed.lists(answer.text)
         built: dict[str, str | None] = {}
         headers: list[str] = []
-        running, description, on_disk = "", "", ""
+        running, description, on_disk, module = "", "", "", ""
         for line in keys.get("kernel", []):
             parts = line.split("|")
             if len(parts) < 4:
@@ -92,7 +94,7 @@ class KernelModuleQuery(Query[Kmod]):
             if has_headers:
                 headers.append(kernel)
             if runs:
-                running, on_disk = kernel, about.get("srcversion", "")
+                running, module, on_disk = kernel, path, about.get("srcversion", "")
             if path and (runs or not description):
                 description = about.get("description", "")
         version, _, source = keyed.first(keys, "loaded").partition("|")
@@ -107,6 +109,7 @@ class KernelModuleQuery(Query[Kmod]):
             loaded=version if "loaded" in keys else None,
             stale=stale,
             built=built,
+            path=module,
             headers=tuple(headers),
             running=running,
             description=description,

@@ -2,7 +2,7 @@
 
 Sources:
     sysfs: bus/pci (vendor 15b3 is NVIDIA's networking, formerly Mellanox), module/NAME/version.
-    NVIDIA/open-gpu-kernel-modules, conftest.sh: where OFED puts what modules are built against.
+    NVIDIA/open-gpu-kernel-modules, conftest.sh: where OFED and the kernel put what modules are built against.
     :mod:`gpustate.formats.rdma`.
 """
 
@@ -31,7 +31,8 @@ class Rdma:
         loaded: version and checksum of each loaded core module, as ``mlx5_core 24.10-1.1.4|A0B1``.
         stale: core modules of which another build is loaded than lies on disk.
         ofed_loaded: the loaded stack is OFED's.
-        symbol: checksum under which the installed OFED gives what nvidia-peermem registers with.
+        symbol: checksum under which the installed OFED, or without one the kernel's own stack, gives what
+            nvidia-peermem registers with.
     """
 
     nics: tuple[str, ...] = ()
@@ -55,13 +56,16 @@ class RdmaQuery(Query[Rdma]):
         info = keyed.first(keys, "info")
         on_disk = "mlx_compat" in disk
         version = rdma.ofed_version(info) or disk.get("mlx5_core", "").partition("|")[0] or None
+        ofed = (version or "unknown") if on_disk or info else None
+        # An OFED that was removed may have left its symbols behind.
+        symbols = keys.get("own" if ofed is None else "symbol", [])
         return Rdma(
             nics=tuple(sorted(keys.get("nic", []))),
-            ofed=(version or "unknown") if on_disk or info else None,
+            ofed=ofed,
             loaded=tuple(f"{name} {loaded[name]}" for name in _CORE if name in loaded),
             stale=tuple(name for name in _CORE if _differs(loaded, disk, name)),
             ofed_loaded="mlx_compat" in loaded,
-            symbol=rdma.checksum("\n".join(keys.get("symbol", []))),
+            symbol=rdma.checksum("\n".join(symbols)),
         )
 
     def placeholder(self) -> Rdma:

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Prints nic=, loaded=, disk=, symbol= and info= of RDMA. @SYMBOL@ is the name to look up. Expects ko.
+# Prints nic=, loaded=, disk=, symbol= and info= of RDMA, and own= of a kernel that has the symbol itself. @SYMBOL@ is the name to look up. Expects ko.
 for d in "$SYS"/bus/pci/devices/*; do
   v=; c=; { read -r v <"$d/vendor" && read -r c <"$d/class"; } 2>/dev/null || continue
   case $v$c in 0x15b30x02*) echo "nic=${d##*/}";; esac
@@ -16,8 +16,10 @@ if [ -n "$k" ]; then
   done
   for f in "/usr/src/ofa_kernel/$m/$k" "/usr/src/ofa_kernel/$k" /usr/src/ofa_kernel/default; do
     [ -r "$f/Module.symvers" ] || continue
-    grep -wm1 @SYMBOL@ "$f/Module.symvers" | while read -r l; do echo "symbol=$l"; done; break
+    grep -wm1 @SYMBOL@ "$f/Module.symvers" | while read -r l; do echo "symbol=$l"; done
+    break
   done
+  f=/lib/modules/$k/build/Module.symvers; [ ! -r "$f" ] || grep -wm1 @SYMBOL@ "$f" | while read -r l; do echo "own=$l"; done
 fi
 command -v ofed_info >/dev/null && echo "info=$(timeout -k 2 10 ofed_info -s 2>/dev/null | head -n 1)"
 :

@@ -122,11 +122,13 @@ class Adopted:
     Args:
         objects: titles of those that are gpustate's now.
         pods: how many pods of the Operator's DaemonSets run as before.
+        applied: titles of those that were then changed to what the policy says; ``None``: that was not asked for.
         failures: what went wrong.
     """
 
     objects: list[str] = field(default_factory=list[str])
     pods: int = 0
+    applied: list[str] | None = None
     failures: list[str] = field(default_factory=list[str])
 
 

@@ -12,11 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.cluster.pods import Machine, NodeIndex, Verdict
-from gpustate.core.facts import PciGpu
+from gpustate.core.facts import NodeFacts, NodeView, PciGpu
+from gpustate.core.inventory import LABELS
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy
+from gpustate.core.where import parse
+from gpustate.errors import ClusterError
 from gpustate.manifests.build import node_labels
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests.components.driver import OWNER_LABEL
+from gpustate.manifests.settings import ClusterObjects, System
+from gpustate.manifests.systems import has_gpus, system_of
 
 Json = dict[str, Any]
 
@@ -90,6 +95,32 @@ def members(nodes: Sequence[Json], results: Iterable[NodeResult]) -> list[Member
     return sorted(found, key=lambda one: one.name)
 
 
+def systems_of(nodes: Iterable[Json], found: Iterable[Member]) -> list[System]:
+    """The systems of a cluster's Nodes with GPUs, by the labels of node feature discovery.
+
+    Args:
+        nodes: of the cluster.
+        found: those of the run.
+
+    Raises:
+        ClusterError: a Node lacks them, so that its driver's image is not known.
+    """
+    mine = {one.name for one in found if one.has_gpus}
+    systems: dict[System, None] = {}
+    for node in nodes:
+        name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
+        if not has_gpus(labels) and name not in mine:
+            continue
+        one = system_of(labels)
+        if one is None:
+            raise ClusterError(
+                f"Node {name} has GPUs, and no labels of node feature discovery that name its system",
+                fix="install node feature discovery, or list the systems in gpustate.yaml next to the policy",
+            )
+        systems[one] = None
+    return sorted(systems, key=lambda one: (one.name, one.version, one.kernel))
+
+
 def labels_of(found: Iterable[Member], policy: Policy) -> dict[str, dict[str, str]]:
     """The labels of each Node; without GPUs none, and those with a failure keep what they have."""
     fit = (one for one in found if one.result.status is NodeStatus.OK)
@@ -112,10 +143,30 @@ def _labels(member: Member, policy: Policy) -> dict[str, str]:
         found |= node_labels(policy.cluster or ClusterObjects(), states)
         if _mig_capable(member):
             names.append(_MIG_MANAGER)
+        owner = _owner(member.name, live, policy)
+        found |= {OWNER_LABEL: owner} if owner else {}
     for name in names:
         host = name in _ON_HOST and name in states
         found[f"{DEPLOY}{name}"] = _PRE_INSTALLED if host else "true"
     return dict(sorted(found.items()))
+
+
+def _owner(name: str, labels: Mapping[str, str], policy: Policy) -> str:
+    """The NVIDIADriver whose containers run on a Node; empty if there is none.
+
+    Raises:
+        ClusterError: several select it.
+    """
+    drivers = [one for one in (policy.cluster or ClusterObjects()).drivers if one.owner]
+    view = NodeView(name, (), {LABELS[-1]: dict(labels)}, NodeFacts())
+    found = [one.owner for one in drivers if one.condition and parse(one.condition).holds(view)]
+    if len(found) > 1:
+        raise ClusterError(
+            f"several NVIDIADrivers select Node {name}: {', '.join(found)}",
+            fix="remove a label of the Node, or change a selector",
+        )
+    others = [one.owner for one in drivers if not one.condition]
+    return next(iter((*found, *others)), "")
 
 
 def states_of(result: NodeResult, policy: Policy) -> set[str]:

@@ -2,7 +2,8 @@
 
 The API server itself decides what differs: every object is applied as a dry run, so that defaults and fields of other
 managers are judged by the server. An object that is not gpustate's is left alone if it is as wanted, and refused if
-it is not.
+it is not. Labels of Nodes are compared here, by who applied which, and only the first that changes is a dry run: a
+cluster may have thousands of Nodes.
 
 Surprising: after ``kubectl edit`` of a field that gpustate had applied, that field belongs to kubectl. Applying it again
 is a conflict, which is refused unless it is forced.
@@ -92,6 +93,7 @@ class Target:
         labels: by Node, the labels it should have.
         absent: remove everything of gpustate.
         force: take over fields of other managers, and objects that are not gpustate's.
+        prune: delete objects of gpustate that are not among the items.
     """
 
     items: Sequence[Json]
@@ -99,6 +101,7 @@ class Target:
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     absent: bool = False
     force: bool = False
+    prune: bool = True
 
     @property
     def defined(self) -> set[str]:
@@ -134,8 +137,13 @@ def is_ours(item: Json) -> bool:
     return labelled and owned_fields(item, FIELD_MANAGER) is not None
 
 
-def plan(objects: Objects, target: Target) -> list[Change]:
+def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) -> list[Change]:
     """Compare the cluster with the target. Nothing is changed.
+
+    Args:
+        objects: of the cluster.
+        target: what should be there.
+        nodes: all Nodes, if they were listed just now.
 
     Raises:
         ClusterError: a request failed that no object can be judged without.
@@ -143,7 +151,7 @@ def plan(objects: Objects, target: Target) -> list[Change]:
     found = _read(objects, target)
     wanted = {key(item) for item in target.items}
     changes = [_judge(objects, target, found, item) for item in target.items]
-    stale = [item for item in found.ours if key(item) not in wanted]
+    stale = [item for item in found.ours if target.prune and key(item) not in wanted]
     for item in sorted(stale, key=order, reverse=True):
         changes.append(Change(item, Action.DELETE))
     released = [
@@ -157,7 +165,7 @@ def plan(objects: Objects, target: Target) -> list[Change]:
         if owned_fields(item, FIELD_MANAGER)
     ]
     if target.labels or target.absent:
-        changes += _label(objects, target)
+        changes += _label(objects, target, objects.list(NODE, "") if nodes is None else nodes)
     return changes
 
 
@@ -269,29 +277,61 @@ def _foreign(objects: Objects, target: Target, live: Json, item: Json) -> Change
     return Change(item, Action.REFUSED, found, reason)
 
 
-def _label(objects: Objects, target: Target) -> Iterable[Change]:
+def _label(objects: Objects, target: Target, nodes: Iterable[Json]) -> Iterable[Change]:
     """Labels of Nodes. Values that others have set are kept: they switch a component off on one Node."""
-    for node in objects.list(NODE, ""):
-        name = node["metadata"]["name"]
-        mine = owned_fields(node, LABEL_MANAGER)
-        item: Json = {"apiVersion": NODE.version, "kind": NODE.name, "metadata": {"name": name}}
-        if target.absent:
-            if mine:
-                yield replace(_comparison(objects, node, item, force=False), action=Action.RELEASE)
-            continue
-        wanted = target.labels.get(name)
+    tried = False
+    for node in nodes:
+        mine = _names(owned_fields(node, LABEL_MANAGER))
+        wanted = {} if target.absent else target.labels.get(node["metadata"]["name"])
         if wanted is None or not (wanted or mine):
             continue
         labels = node["metadata"].get("labels") or {}
-        owned = ((mine or {}).get("f:metadata") or {}).get("f:labels") or {}
         kept = {
             label: value
             for label, value in wanted.items()
-            if f"f:{label}" in owned or not labels.get(label) or labels[label] == value
+            if label in mine or not labels.get(label) or labels[label] == value
         }
-        if kept:
-            item["metadata"]["labels"] = kept
-        yield _comparison(objects, node, item, force=target.force)
+        change = _labelled(node, kept, mine)
+        if change is None or (not tried and change.action is Action.UPDATE):
+            item = _with_labels(node, kept)
+            change, tried = _comparison(objects, node, item, force=target.force), True
+        yield replace(change, action=Action.RELEASE) if target.absent else change
+
+
+def _labelled(node: Json, kept: Mapping[str, str], mine: set[str]) -> Change | None:
+    """The change of a Node's labels; ``None``: another manager has applied one of them too, so the server has to judge."""
+    labels: Mapping[str, str] = node["metadata"].get("labels") or {}
+    item = _with_labels(node, kept)
+    if mine == kept.keys() and kept.items() <= labels.items():
+        return Change(item, Action.UNCHANGED)
+    changed = {label for label in mine | kept.keys() if kept.get(label) != labels.get(label)}
+    if changed & _labels_of_others(node):
+        return None
+    after = {**{name: value for name, value in labels.items() if name not in mine}, **kept}
+    before = {"metadata": {"labels": node["metadata"].get("labels")}}
+    found = differences(before, {"metadata": {"labels": after}})
+    return Change(item, Action.UPDATE, tuple(found))
+
+
+def _labels_of_others(node: Json) -> set[str]:
+    """Labels of a Node that other managers have applied or written."""
+    found: set[str] = set()
+    for entry in node["metadata"].get("managedFields") or ():
+        if entry.get("manager") != LABEL_MANAGER:
+            found |= _names(entry.get("fieldsV1"))
+    return found
+
+
+def _names(fields: Json | None) -> set[str]:
+    """The labels among the fields of a manager."""
+    labels = ((fields or {}).get("f:metadata") or {}).get("f:labels") or {}
+    return {name.removeprefix("f:") for name in labels if name.startswith("f:")}
+
+
+def _with_labels(node: Json, labels: Mapping[str, str]) -> Json:
+    """What gpustate applies of a Node."""
+    meta = {"name": node["metadata"]["name"], **({"labels": dict(labels)} if labels else {})}
+    return {"apiVersion": NODE.version, "kind": NODE.name, "metadata": meta}
 
 
 def _controller(item: Json) -> str:

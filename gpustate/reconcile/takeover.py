@@ -34,6 +34,8 @@ def adoption_data(
     if adopted is not None:
         data["adopted"] = list(adopted.objects)
         data["pods"] = adopted.pods
+        if adopted.applied is not None:
+            data["applied"] = list(adopted.applied)
         data["failures"] = list(adopted.failures)
     result: Json = mask_data(data)
     return result
@@ -81,7 +83,7 @@ def adoption_lines(data: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
     """The lines of a cluster to take over, each as pieces of text with their style."""
     yield [("cluster: ", "bold"), (f"{data['server']}, namespace {data['namespace']}", "")]
     if "operator" not in data:
-        yield [("  no GPU Operator is at work: nothing to adopt", "")]
+        yield [("  no GPU Operator is running: nothing to adopt", "")]
         return
     yield [(f"  {data['operator']}", "")]
     for text in data["scaled_to_0"]:
@@ -125,6 +127,8 @@ def adopted_lines(data: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
     if "adopted" in data:
         words = f"  {len(data['adopted'])} objects adopted, {data['pods']} pods run as before"
         yield [(words, "green")]
+    if "applied" in data:
+        yield [(f"  {len(data['applied'])} objects changed to what the policy says", "green")]
     for text in (*data.get("refusals", ()), *data.get("failures", ())):
         yield [(f"  {text}", "red")]
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
-from gpustate.formats import aptsources
-from gpustate.solve import packages
+from gpustate.formats import aptsources, driverset
+from gpustate.solve import packages, relations
 from gpustate.solve.packages import Package, Repository
 
 #: Names of parts of the driver, for awk: those of ``driverset.MEMBER_ERE``.
@@ -108,10 +108,16 @@ class DebDriverQuery(Query[tuple[Package, ...]]):
         native = answer.text.partition("\n")[0]
         found = _indexes(answer.text, leaf=False)
         ours = (one for one in found if one.architecture in (native, "all", ""))
-        return tuple(one for one in ours if _is_named(one.name))
+        return tuple(one for one in ours if _is_named(one.name) and not _is_empty(one))
 
     def placeholder(self) -> tuple[Package, ...]:
         return ()
+
+
+def _is_empty(one: Package) -> bool:
+    """A package of a branch that has ended in Ubuntu's archive."""
+    needs = ", ".join(map(relations.clause_text, one.depends))
+    return driverset.succeeded_by(one.name, needs) is not None
 
 
 def _is_named(name: str) -> bool:

@@ -157,7 +157,7 @@ def decide(rollout: Rollout, progress: Progress, now: float) -> Decision:
             wake_s=left_s,
         )
     if not chosen:
-        return Decision(wave=wave, why=f"wave {wave + 1} is at work")
+        return Decision(wave=wave, why=f"wave {wave + 1} is in progress")
     return _choose(rollout, progress, chosen, wave, now)
 
 
@@ -194,7 +194,7 @@ def _choose(
         if len(start) >= free:
             break
         if place.rack and place.rack in racks:
-            why = why or f"another node of {place.rack} is at work"
+            why = why or f"another node of {place.rack} is in progress"
             continue
         if place.windows not in waits:
             waits[place.windows] = max(wait_s(some, now) for some in place.windows or ((),))

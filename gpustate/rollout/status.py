@@ -18,10 +18,12 @@ class Status:
     Args:
         scheduler: as messages name it.
         member: as it is now.
+        running: the run that holds it is in progress.
     """
 
     scheduler: str
     member: Member
+    running: bool = False
 
     @property
     def in_service(self) -> bool:
@@ -37,6 +39,8 @@ class Status:
             return ""
         if hold.phase == "failed":
             return "fix the node, then run gpustate apply again; it is released when it ends well"
+        if self.running:
+            return f"run {hold.run}, which is in progress, returns it to service"
         return f"if run {hold.run} is dead: gpustate resume {hold.run}, or gpustate apply again"
 
 

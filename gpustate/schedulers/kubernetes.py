@@ -40,8 +40,10 @@ from gpustate.schedulers.base import (
     rules_of,
     taken_over,
 )
+from gpustate.schedulers.gpu_clients import FOR_DRIVER, GpuClients
 from gpustate.schedulers.lease import NAME, NAMESPACE, ClusterLease, Standing, ask, standing
 from gpustate.schedulers.mig_labels import MigLabels
+from gpustate.schedulers.mig_state import is_ours as mig_is_ours
 from gpustate.schedulers.mig_state import manager_of
 
 Json = dict[str, Any]
@@ -120,6 +122,7 @@ class Kubernetes:
         self._lease = ClusterLease(api, sleep=sleep, clock=clock)
         self._events = node_events.NodeEvents(api)
         self.mig = MigLabels(api, sleep, clock)
+        self._clients = GpuClients(api, FOR_DRIVER, sleep, clock)
         self._lists: _Lists | None = None
         self._failed = (float("-inf"), ClusterError(""))
         self._may: list[str] | None = None
@@ -395,6 +398,7 @@ class Kubernetes:
     def refresh(self, member: Member, say: Say, stop: Stop) -> None:
         """Delete the pods of NVIDIA's DaemonSets on it, which are created again, and wait for GPUs."""
         self._report(member, node_events.CHANGED, "changed and validated")
+        self._resume(member)
         old = {
             str(pod["metadata"]["uid"]): pod
             for pod in self._api.pods_on(member.name)
@@ -451,8 +455,16 @@ class Kubernetes:
             f"--overwrite {words}"
         )
 
+    def _resume(self, member: Member) -> None:
+        """Let NVIDIA's programs that have GPUs open run again, where a hold of ours has paused them."""
+        try:
+            self._clients.resume(member.name, lambda node: read_hold(node) is not None)
+        except RefusedRequest as error:
+            raise with_rule(error) from None
+
     def release(self, member: Member) -> str:
         """Uncordon it, where the cordon is ours and nobody else has a claim on it."""
+        self._resume(member)
         reason, result = "", ""
 
         def change(node: Json, current: Member) -> Json | None:
@@ -525,8 +537,19 @@ class Kubernetes:
                 raise
             say(f"{error}; draining the whole node")
             evict(Scope.ALL, after_gpu_pods=True)
+        if scope is Scope.GPU:  # a reboot ends them all
+            self._pause(member, say, stop)
         which = "pods that use a GPU" if scope is Scope.GPU else "pods"
         self._report(member, node_events.DRAINED, f"{which} have left")
+
+    def _pause(self, member: Member, say: Say, stop: Stop) -> None:
+        """Keep NVIDIA's programs that have GPUs open away; for a MIG label, its protocol does so."""
+        if mig_is_ours(self._api.node(member.name)):
+            return
+        try:
+            self._clients.pause(member.name, say, stop)
+        except RefusedRequest as error:
+            raise with_rule(error) from None
 
     def _leaving(
         self,

@@ -130,7 +130,9 @@ class ClusterLease:
                         fix="wait until it is done, or stop it there",
                     )
                 watched = (holder, renewed, self._clock())
-                say(f"the Lease of this cluster is held by {holder}; waiting whether it is renewed")
+                say(
+                    f"the Lease of this cluster is held by {holder}; waiting to see whether it is renewed"
+                )
             elif self._clock() - watched[2] > float(spec.get("leaseDurationSeconds") or VALID_S):
                 say(f"{holder} has not renewed its Lease; taking it over")
                 if self._write(lease, identity):

@@ -627,13 +627,17 @@ def _stays(node: SlurmNode) -> str:
     """Why it stays out of service."""
     if not node.by_slurm:
         return _elsewhere(node) or _foreign(node)
-    resume = f"scontrol update NodeName={node.name} State=RESUME"
-    return f"{_foreign(node)}; once its cause is gone: {resume}"
+    return f"{_foreign(node)}; once its cause is gone: {_resume(node)}"
+
+
+def _resume(node: SlurmNode) -> str:
+    """The command that returns it to service."""
+    return f"scontrol update NodeName={node.name} State=RESUME"
 
 
 def _foreign(node: SlurmNode) -> str:
     by = f" by {node.user} since {node.since}" if node.reason else ""
-    return f"{node.state}: {node.reason or 'no reason given'}{by}"
+    return f"{node.state}{by}: {node.reason or 'no reason given'}"
 
 
 def _unregistered(node: SlurmNode) -> str:

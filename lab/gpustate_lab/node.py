@@ -177,7 +177,7 @@ class Node:
             setup.fill(self.root, self.directory, self.lab_directory, self.spec.name, self.sources)
             if cluster:
                 layout = Layout(self.lab_directory, self.lab_directory.name, self.network)
-                machine.fill(self.root, layout, self.name, self.spec.number)
+                machine.fill(self.root, layout, self.name, self.spec.number, pods=self.spec.pods)
             simulation.write_hardware(self.root, self.name, self.gpus, self.faults)
             for fault in self.faults:
                 simulation.switch_fault(self.root, fault, True)

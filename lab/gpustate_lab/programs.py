@@ -105,6 +105,14 @@ _FAMILIES = {
     ),
     "dra-driver": _Build("k8s.io/dynamic-resource-allocation", {}),
     "nfd": _Build(_NFD, {f"{_NFD}/pkg/version.version": "v{version}"}),
+    # In an image it reads the node's files below /host-.
+    "nfd-image": _Build(
+        _NFD,
+        {
+            f"{_NFD}/pkg/version.version": "v{version}",
+            f"{_NFD}/pkg/utils/hostpath.pathPrefix": "/host-",
+        },
+    ),
     "gpu-operator": _Build(_OPERATOR, {}),
 }
 

@@ -67,6 +67,7 @@ class NodeSpec:
         gpus: ``8xH100``, or ``none``.
         faults: ``name`` or ``name:argument``, active from the first boot.
         kubernetes: it joins the Kubernetes cluster.
+        pods: NVIDIA's programs and node feature discovery do not run as units.
         slurm: it joins the Slurm cluster.
     """
 
@@ -76,6 +77,7 @@ class NodeSpec:
     gpus: str
     faults: tuple[str, ...] = ()
     kubernetes: bool = False
+    pods: bool = False
     slurm: bool = False
 
 
@@ -91,6 +93,7 @@ class LabSpec:
         faults: faults from the first boot.
         kubernetes: minor version of the cluster that the nodes join, ``1.36``; empty: no cluster.
         virtual: number of additional kwok nodes, 0 to 5000.
+        pods: NVIDIA's programs and node feature discovery do not run; nodes have their images.
         slurm: the nodes join a Slurm cluster.
     """
 
@@ -101,6 +104,7 @@ class LabSpec:
     faults: tuple[Fault, ...] = ()
     kubernetes: str = ""
     virtual: int = 0
+    pods: bool = False
     slurm: bool = False
 
     def __post_init__(self) -> None:
@@ -116,6 +120,8 @@ class LabSpec:
             )
         if self.virtual and not self.kubernetes:
             raise LabError("--virtual requires a Kubernetes cluster", fix="add --kubernetes")
+        if self.pods and not self.kubernetes:
+            raise LabError("--pods requires a Kubernetes cluster", fix="add --kubernetes")
         if not 1 <= self.nodes <= MAX_NODES:
             raise LabError(f"invalid number of nodes {self.nodes}; choose 1 to {MAX_NODES}")
         if not self.images or not self.gpus:
@@ -144,6 +150,7 @@ class LabSpec:
                 gpus=self.gpus[index % len(self.gpus)],
                 faults=tuple(fault.text for fault in self.faults if fault.node == name),
                 kubernetes=bool(self.kubernetes),
+                pods=self.pods,
                 slurm=self.slurm,
             )
             for index, name in enumerate(self.node_names)
@@ -166,6 +173,7 @@ class LabSpec:
         name: str = "lab",
         kubernetes: str = "",
         virtual: int = 0,
+        pods: bool = False,
         slurm: bool = False,
     ) -> LabSpec:
         """Parse options of the command line; lists are separated by commas."""
@@ -177,6 +185,7 @@ class LabSpec:
             faults=tuple(Fault.parse(text) for text in faults),
             kubernetes=kubernetes,
             virtual=virtual,
+            pods=pods,
             slurm=slurm,
         )
 
@@ -195,6 +204,7 @@ class LabSpec:
             # Records of labs without a cluster may lack these.
             kubernetes=data.get("kubernetes", ""),
             virtual=data.get("virtual", 0),
+            pods=data.get("pods", False),
             slurm=data.get("slurm", False),
         )
 

@@ -63,6 +63,11 @@ def group() -> None:
     metavar="N",
     help="Add N kwok nodes with GPUs to the cluster.",
 )
+@click.option(
+    "--pods",
+    is_flag=True,
+    help="Leave NVIDIA's programs and node feature discovery to pods; nodes have the images.",
+)
 @click.option("--slurm", is_flag=True, help="Join the nodes to a Slurm cluster.")
 @click.option(
     "--programs",
@@ -79,6 +84,7 @@ def up(
     faults: tuple[str, ...],
     kubernetes: str,
     virtual: int,
+    pods: bool,
     slurm: bool,
     programs: str | None,
     name: str,
@@ -95,6 +101,7 @@ def up(
         name=name,
         kubernetes=kubernetes,
         virtual=virtual,
+        pods=pods,
         slurm=slurm,
     )
     if programs is not None:

@@ -67,7 +67,7 @@ class DriverInstalled(DriverParameters):
         parameters: module parameters, ``NVreg_...`` of nvidia, or ``nvidia-uvm.NAME`` for others.
         load: load nvidia, nvidia-uvm and nvidia-modeset, now and at boot.
         in_use: when a process that is no known service has a GPU open and the modules must be
-            unloaded: ``refuse`` the node, or ``reboot`` it.
+            unloaded: ``refuse`` the node, or ``reboot`` it. Pods leave before that, by their scheduler.
         leftovers: when NVIDIA's .run installer put a driver here: ``refuse`` the node, or ``uninstall``
             that driver with its own nvidia-uninstall once the packages are downloaded.
         precompiled: use modules that are built already. Not given: Ubuntu's where they are there already, or
@@ -111,7 +111,7 @@ class DriverInstalled(DriverParameters):
         return required.required(self, offer, observed)
 
     def pinned(self, observed: Observed) -> Mapping[str, Any]:
-        there = driverset.complete_set(observed.os_id, observed.packages)
+        there = observed.whole
         if there is None:
             return {}
         _, version, kind = there
@@ -131,7 +131,7 @@ class DriverInstalled(DriverParameters):
         return found if options is None else {**found, "parameters": options}
 
     def installed_set(self, observed: Observed) -> InstalledSet:
-        complete = driverset.complete_set(observed.os_id, observed.packages)
+        complete = observed.whole
         return InstalledSet(complete[0].name if complete else "", tuple(sorted(observed.built)))
 
     def modules_for(
@@ -177,7 +177,7 @@ class DriverInstalled(DriverParameters):
             return (f"will be refused: {problem}",)
         how = "built here" if target.builds else "prebuilt"
         what = f"driver {target.version} with {target.module_type} kernel modules, {how}"
-        there = driverset.complete_set(observed.os_id, observed.packages)
+        there = observed.whole
         if there is not None and there[1] == target.version:
             return (f"stays {what}",)
         why = self._refuse_present(observed)
@@ -211,13 +211,20 @@ class DriverInstalled(DriverParameters):
     ) -> Iterator[Conflict]:
         if observed is None:
             yield from without_dependents(self, policy)
-        elif not self.absent and facts.has_nvswitch and "fabric-manager" not in policy:
+            return
+        if not self.absent and facts.has_nvswitch and "fabric-manager" not in policy:
             yield Conflict(
                 "the node has NVSwitches, and the policy has no fabric-manager: CUDA fails with "
                 "error 802 until Fabric Manager of this version runs; add fabric-manager",
                 warning=True,
                 with_changes=True,
             )
+        if not self.absent and observed.os_id == "ubuntu":
+            target, _ = self._choose(observed)
+            kernel = policy.get("kernel")
+            follows = kernel is None or kernel.absent or getattr(kernel, "policy", "") == "follow"
+            if target is not None and not target.builds and follows:
+                yield Conflict(refusals.WHY_HOLD, warning=True, with_changes=True)
 
     def _prebuilt(self, observed: Observed) -> bool:
         """Built modules are taken: asked for, or Ubuntu's where no others load, or for every kernel with rpm."""
@@ -303,7 +310,9 @@ class DriverInstalled(DriverParameters):
             library=target.version,
             pin_text=None
             if is_rpm(observed.manager)
-            else files.pin_text(target.version, observed.os_id),
+            else files.pin_text(
+                target.version, observed.os_id, observed.relations.empty_builds(target.version)
+            ),
             stream=building.stream(observed, target),
             options_text=files.options_text(self.parameters),
             autoload_text=files.AUTOLOAD_TEXT if self.load else None,
@@ -393,7 +402,8 @@ class DriverInstalled(DriverParameters):
             why = self._refuse_present(observed)
             if why:
                 return why
-        foreign = self._foreign_holders(observed)
+        # Pods leave before the change, by their scheduler; the step refuses if one has not.
+        foreign = [one for one in self._foreign_holders(observed) if not one.pod]
         if foreign and self.in_use == "refuse":
             return (
                 f"the GPUs are in use by {', '.join(holder.who for holder in foreign)}, and the driver must be "

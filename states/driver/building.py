@@ -49,8 +49,7 @@ def header_packages(observed: Observed, kernels: Iterable[str]) -> tuple[tuple[s
 def builds_with_dkms(observed: Observed) -> bool:
     """The installed driver has its modules from DKMS: it stays so unless the policy says otherwise."""
     names = [name for name, v in observed.packages.items() if driverset.is_member(name, v)]
-    whole = driverset.complete_set(observed.os_id, observed.packages) is not None
-    return whole and not any(map(BUILT_MODULES.match, names))
+    return observed.whole is not None and not any(map(BUILT_MODULES.match, names))
 
 
 def stream(observed: Observed, target: driverset.Target) -> str | None:

@@ -30,6 +30,13 @@ class Wanted:
         return self.version if self.version in branches.CHANNELS else None
 
     @property
+    def ended_branch(self) -> int | None:
+        """The branch that is wanted, if one is."""
+        if self.version is not None and not self.channel:
+            return driverset.branch_of(self.version)
+        return self.branch
+
+    @property
     def text(self) -> str:
         """The driver that is wanted, in a few words."""
         if self.channel:
@@ -56,18 +63,18 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
             f"no precompiled modules exist for {observed.os_id}; set precompiled = False",
         )
     available = {name: tuple(versions) for name, versions in observed.offers.items()}
-    for name, version in observed.packages.items():
+    for name, version in observed.relations.living(observed.packages).items():
         available[name] = tuple(dict.fromkeys((*available.get(name, ()), version)))
     choices = driverset.choices(
         observed.os_id, available, full=wanted.full, prebuilt=wanted.precompiled
     )
-    installed = driverset.complete_set(observed.os_id, observed.packages)
+    installed = observed.whole
     choices = [choice for choice in choices if wanted.admits(choice[1])]
     if wanted.precompiled and choices:
         choices = [
             one
             for one in choices
-            if driverset.covers(*one, observed.built, available, observed.module_drivers)
+            if driverset.covers(*one, observed.built, available, observed.relations)
         ]
         if not choices:
             kernels = ", ".join(observed.built) or "(none)"
@@ -97,7 +104,7 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
                 available=available,
                 prebuilt=tuple(observed.built),
                 use_prebuilt=wanted.precompiled,
-                module_drivers=observed.module_drivers,
+                relations=observed.relations,
             )
             return _as_locked(target, wanted.locked, observed, available)
         problem = (
@@ -138,6 +145,12 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
                 f"apt offers driver {version}, and a pin forbids it; see apt-cache policy libcuda1 and "
                 "/etc/apt/preferences.d on the node"
             )
+    ended = {o: n for o, n in observed.relations.branches().items() if o == wanted.ended_branch}
+    for branch, successor in ended.items():
+        return (
+            f"branch {branch} has ended in Ubuntu's archive, its packages install branch {successor}; "
+            f"set branch = {successor}"
+        )
     if offered:
         return f"{observed.manager} does not offer {what} as a whole set; it offers {', '.join(offered[:8])}"
     return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpustate import Step, ops
-from gpustate.formats import aptsources, drivernames
+from gpustate.formats import aptsources, drivernames, driverset
 from gpustate.ops.library import original_path
 from gpustate.states.driver.observed import Observed
 from gpustate.states.driver.rpmask import MODULE, STREAM_PATH
@@ -31,14 +31,31 @@ _WRITTEN = "# Written by gpustate; changes are overwritten.\n"
 AUTOLOAD_TEXT = _WRITTEN + "".join(f"{module}\n" for module in LOAD_ORDER)
 
 
-def pin_text(version: str, os_id: str) -> str:
-    """Pins that make whatever the packages pull in fit them."""
-    return _WRITTEN + aptsources.render_pin(
-        drivernames.pin_names(os_id),
-        f"version {version}*",
-        1000,
-        "what packages of the driver pull in fits it",
+def pin_text(version: str, os_id: str, empty: Mapping[str, str] | None = None) -> str:
+    """Pins that make whatever the packages pull in fit them.
+
+    Args:
+        version: of the driver.
+        os_id: the distribution.
+        empty: version of the empty packages of an ended branch, by branch and flavour in their names.
+    """
+    names = drivernames.pin_names(os_id)
+    # The first pin that fits decides.
+    stanzas = [
+        aptsources.render_pin(
+            tuple(name for name in names if driverset.named_after(name) == suffix),
+            f"version {build}",
+            -1,
+            "empty packages of a branch that has ended",
+        )
+        for suffix, build in sorted((empty or {}).items())
+    ]
+    stanzas.append(
+        aptsources.render_pin(
+            names, f"version {version}*", 1000, "what packages of the driver pull in fits it"
+        )
     )
+    return _WRITTEN + "\n".join(stanzas)
 
 
 def options_text(parameters: Mapping[str, int | str]) -> str | None:

@@ -81,10 +81,13 @@ class Observed:
     stream: str | None = None  # enabled stream of dnf's module nvidia-driver
     streams: tuple[str, ...] = ()  # those there are
     stream_kept: bool = False  # what was enabled before gpustate is kept for giving it back
-    module_drivers: Mapping[tuple[str, str], str] = field(
-        default_factory=dict[tuple[str, str], str]
-    )  # driver that a version of a package of signed modules is built for
+    relations: driverset.Relations = driverset.NO_RELATIONS  # what offers of Ubuntu's depend on
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
+
+    @property
+    def whole(self) -> tuple[driverset.Scheme, str, str] | None:
+        """Scheme, version and module type of the completely installed set."""
+        return driverset.complete_set(self.os_id, self.relations.living(self.packages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,7 @@ class Apt:
     streams: tuple[str, ...] = ()
     twice: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    module_drivers: Mapping[tuple[str, str], str] = field(
-        default_factory=dict[tuple[str, str], str]
-    )
+    relations: driverset.Relations = driverset.NO_RELATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,15 +151,14 @@ class AptQuery(Query[Apt]):
             }
             return Apt(dict(said.packages), there, said.stream, said.streams, said.twice)
         head, _, rest = answer.text.partition("=offers\n")
-        offers, _, drivers = rest.partition("=drivers\n")
-        built = (row.split("|") for row in drivers.splitlines())
+        offers, _, relations = rest.partition("=relations\n")
         listed, _, rows = head.partition("=missing\n")
         pairs = (row.partition(" ")[::2] for row in rows.splitlines())
         return Apt(
             dpkg.parse_query(listed),
             aptsources.parse_policy(offers),
             missing=tuple(f"{n} {v}" for n, v in pairs if v and driverset.is_member(n, v)),
-            module_drivers={(row[0], row[1]): row[2] for row in built if len(row) == 3},
+            relations=driverset.parse_relations(relations),
         )
 
     def placeholder(self) -> Apt:

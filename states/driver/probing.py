@@ -60,7 +60,11 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
         default_kernel=default.release if default else None,
         gpus=facts.gpus,
         offers={
-            name: tuple(o.version for o in offers if o.priority >= 0 and o.origins)
+            name: tuple(
+                o.version
+                for o in offers
+                if o.priority >= 0 and o.origins and not apt.relations.successor(name, o.version)
+            )
             for name, offers in apt.offers.items()
         },
         holders=(),
@@ -76,13 +80,16 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
                 driverset.driver_version(o.version)
                 for name, offers in apt.offers.items()
                 for o in offers
-                if o.priority < 0 and o.origins and not name.startswith("linux-")
+                if o.priority < 0
+                and o.origins
+                and not name.startswith("linux-")
+                and not apt.relations.successor(name, o.version)
             )
         ),
         # With 0 they are the administrator's.
         device_nodes=() if params.get("ModifyDeviceFiles") == "0" else live.device_nodes,
         missing=apt.missing,
-        module_drivers=apt.module_drivers,
+        relations=apt.relations,
         damaged=damaged,
         barred=tuple(filter(None, (modprobe.blocking(live.modprobe, m) for m in MODULES))),
         beside=live.beside,

@@ -18,6 +18,11 @@ WHY_THERE = (
     "modules that Ubuntu built and signed are installed, and stay; set precompiled = False for DKMS"
 )
 
+WHY_HOLD = (
+    "signed modules are installed for one kernel at a time, and a kernel that unattended-upgrades brings has none "
+    "until the next apply; add the state kernel, which holds kernels"
+)
+
 WHY_OFFERED = "the repository has prebuilt modules for every bootable kernel: they are used"
 
 

@@ -23,6 +23,7 @@ from gpustate.states.repository.where import (
     Repository,
     archive,
     archive_lists,
+    between_releases,
     fingerprints,
     hosts,
     pin_text,
@@ -150,6 +151,7 @@ class RepositoryState(RepositoryParameters):
             )
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
+        where = replace(where, problem=between_releases(facts, sources) or where.problem)
         others = [s for s in sources if s.file != self.sources_path]
         wanted_lists = (
             {aptsources.list_name(where.uri)} if where.uri else archive_lists(facts, sources)

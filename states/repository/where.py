@@ -147,6 +147,18 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
     )
 
 
+def between_releases(facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> str | None:
+    """Why nothing can be chosen while Ubuntu's sources are of another release than the node."""
+    suites = {s.suite for s in sources if "main" in s.components and not FOREIGN.search(s.uri)}
+    others = sorted(suite for suite in suites if f"{suite}-security" in suites)
+    if facts.os_id != "ubuntu" or not others or facts.os_codename in (*suites, ""):
+        return None
+    return (
+        f"apt's sources are of {others[0]}, and this node is {facts.os_codename} (/etc/os-release): a release upgrade "
+        "is under way; finish it, then apply again"
+    )
+
+
 def fingerprints(key: str | None) -> tuple[str, ...]:
     try:
         return openpgp.fingerprints(key) if key else ()

@@ -1,4 +1,5 @@
-"""The driver on Debian 12 and 13 with real apt, dpkg, dkms and holds; modules and GPUs are simulated.
+"""The driver on Debian 12 and 13 and on nodes that answer as Ubuntu, from NVIDIA's repository: real apt, dpkg, dkms and
+holds; modules and GPUs are simulated.
 
 Looked at with the tools of the distribution (dpkg, apt-mark, apt, dkms, modinfo, systemctl), not
 with the probe.
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from commands import GPUSTATE, Ran, gpustate
-from labnodes import LabFactory
+from labnodes import LabFactory, also_on_ubuntu, vendor_revision
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -21,7 +22,7 @@ from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
-    "driver": ("simulated node", "debian12", "debian13"),
+    "driver": ("simulated node", "debian12", "debian13", "ubuntu"),
 }
 
 POLICY = """
@@ -36,15 +37,46 @@ policy = Policy(
 )
 """
 SET = ("libcuda1", "libnvidia-ml1", "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-smi")
-OPEN, PROPRIETARY = "nvidia-kernel-open-dkms", "nvidia-kernel-dkms"
+OPEN, PROPRIETARY = "open", "proprietary"
+DKMS = {OPEN: "nvidia-kernel-open-dkms", PROPRIETARY: "nvidia-kernel-dkms"}
+
+
+def names(image: str, branch: int) -> tuple[set[str], dict[str, str]]:
+    """What NVIDIA's packages are called: the set, and what builds modules of a type."""
+    if not image.startswith("ubuntu"):
+        return set(SET), {**DKMS}
+    b = f"-{branch}" if branch < 590 else ""
+    parts = {f"{name}{b}" for name in ("libnvidia-compute", "nvidia-utils", "nvidia-compute-utils")}
+    return {*parts, "nvidia-persistenced"}, {
+        OPEN: f"nvidia-dkms{b}-open",
+        PROPRIETARY: f"nvidia-dkms{b}",
+    }
 
 
 class Driver:
     """One node of a lab, and a policy for its driver."""
 
-    def __init__(self, lab: Lab, node: Node, folder: Path) -> None:
-        self.lab, self.node, self.folder = lab, node, folder
+    def __init__(self, lab: Lab, node: Node, folder: Path, image: str) -> None:
+        self.lab, self.node, self.folder, self.image = lab, node, folder, image
         self.policy = POLICY
+
+    def full(self, version: str) -> str:
+        """Version of the packages of a driver."""
+        later = version >= "590" and self.image.startswith("ubuntu")
+        return version + ("-1ubuntu1" if later else vendor_revision(self.image))
+
+    def library(self, version: str) -> str:
+        """The package with the library for CUDA."""
+        (found,) = (
+            {"libcuda1"}
+            if self.image.startswith("debian")
+            else {
+                name
+                for name in names(self.image, int(version[:3]))[0]
+                if "libnvidia-compute" in name
+            }
+        )
+        return found
 
     def words(self, verb: str, parameters: str) -> list[str]:
         path = self.folder / "policy.py"
@@ -83,12 +115,13 @@ class Driver:
         )
         return {line.partition(" ")[0]: line.partition(" ")[2] for line in listing.splitlines()}
 
-    def is_whole(self, version: str, dkms: str = OPEN) -> None:
+    def is_whole(self, version: str, kind: str = OPEN) -> None:
         """One matched set, held, built for every kernel, loaded, and used."""
         versions = self.versions()
-        assert set(versions.values()) == {f"{version}-1"}, versions
-        assert {*SET, dkms} <= set(versions)
-        assert not {OPEN, PROPRIETARY} - {dkms} & set(versions)
+        wanted, dkms = names(self.image, int(version[:3]))
+        assert set(versions.values()) == {self.full(version)}, versions
+        assert {*wanted, dkms.pop(kind)} <= set(versions)
+        assert not {*dkms.values()} & set(versions)
         assert set(versions) <= set(self.said("apt-mark showhold").split())
         assert set(self.modules().values()) == {version}
         assert self.said("cat /run/gpustate-lab/sys/module/nvidia/version") == version
@@ -99,59 +132,68 @@ class Driver:
         assert self.said("dpkg --audit") == ""
 
 
+def on_image(image: str) -> pytest.MarkDecorator:
+    """The only ``image`` of a test."""
+    return pytest.mark.parametrize("image", [image], scope="module")
+
+
 @pytest.fixture
-def on12(lab: Lab, node12: Node, tmp_path: Path) -> Driver:
-    return Driver(lab, node12, tmp_path)
+def on(home: Lab, node: Node, image: str, tmp_path: Path) -> Driver:
+    return Driver(home, node, tmp_path, image)
 
 
 @pytest.fixture
 def on13(lab: Lab, node13: Node, tmp_path: Path) -> Driver:
-    return Driver(lab, node13, tmp_path)
+    return Driver(lab, node13, tmp_path, "debian13")
 
 
-def test_a_driver_is_installed_upgraded_downgraded_switched_and_taken_away(on12: Driver) -> None:
-    before = on12.said("dpkg-query -W -f '${Package}\\n'; find /etc -type f | sort")
+@on_image("debian12")
+def test_a_driver_is_installed_upgraded_downgraded_switched_and_taken_away(on: Driver) -> None:
+    before = on.said("dpkg-query -W -f '${Package}\\n'; find /etc -type f | sort")
     # A plan names the driver although the repository is not there yet, and leaves nothing behind.
     lists = "ls -A /etc/apt/sources.list.d /var/lib/apt/lists /tmp | sort"
-    files = on12.said(lists)
-    (row,) = gpustate(*on12.words("plan", "branch=580"), code=0).document["nodes"]
+    files = on.said(lists)
+    (row,) = gpustate(*on.words("plan", "branch=580"), code=0).document["nodes"]
     driver = next(state for state in row["states"] if state["state"] == "driver")
     assert driver["outcome"] == "known after"
     assert driver["notes"] == [
         "will install driver 580.178.04 with open kernel modules, built here"
     ]
-    assert on12.said(lists) == files
-    on12.apply("version='580.65.06'")
-    on12.is_whole("580.65.06")
-    again = on12.apply("version='580.65.06'")
+    assert on.said(lists) == files
+    on.apply("version='580.65.06'")
+    on.is_whole("580.65.06")
+    again = on.apply("version='580.65.06'")
     assert again.document["summary"].split()[2] == "changed=0"
 
-    daemon = on12.said("systemctl show -p MainPID nvidia-persistenced")
-    on12.apply("branch=595")
-    on12.is_whole("595.91.07")
-    assert on12.said("systemctl show -p MainPID nvidia-persistenced") != daemon
-    on12.apply("branch=570, module_type='proprietary'")
-    on12.is_whole("570.211.01", PROPRIETARY)
-    assert on12.said("modinfo -F license nvidia") == "NVIDIA"
+    daemon = on.said("systemctl show -p MainPID nvidia-persistenced")
+    on.apply("branch=595")
+    on.is_whole("595.91.07")
+    assert on.said("systemctl show -p MainPID nvidia-persistenced") != daemon
+    on.apply("branch=570, module_type='proprietary'")
+    on.is_whole("570.211.01", PROPRIETARY)
+    assert on.said("modinfo -F license nvidia") == "NVIDIA"
 
-    on12.remove("branch=570")
-    assert on12.versions() == {}
-    assert on12.said("apt-mark showhold") == ""
-    assert on12.said("cat /run/gpustate-lab/proc/modules | grep nvidia || :") == ""
-    after = on12.said("dpkg-query -W -f '${Package}\\n'; find /etc -type f | sort")
+    on.remove("branch=570")
+    assert on.versions() == {}
+    assert on.said("apt-mark showhold") == ""
+    assert on.said("cat /run/gpustate-lab/proc/modules | grep nvidia || :") == ""
+    after = on.said("dpkg-query -W -f '${Package}\\n'; find /etc -type f | sort")
     # Kernel headers and what builds modules stay: other modules are built with them.
     new = set(after.splitlines()) - set(before.splitlines())
     assert {line for line in new if "nvidia" in line or "gpustate" in line} == set()
 
 
-def test_nothing_else_moves_the_set(on13: Driver) -> None:
-    on13.apply("version='580.65.06'")
-    assert "595.91.07-1" in on13.said("apt-cache madison libcuda1")
-    on13.said("apt-get -qq -y dist-upgrade; apt-get -qq -y autoremove")
-    on13.is_whole("580.65.06")
-    refused = on13.node.run("apt-get -y install libcuda1=595.91.07-1", check=False)
+@also_on_ubuntu("debian13")
+def test_nothing_else_moves_the_set(on: Driver) -> None:
+    on.apply("version='580.65.06'")
+    library = on.library("580.65.06")
+    newer = on.full("595.91.07" if library == "libcuda1" else "580.178.04")
+    assert newer in on.said(f"apt-cache madison {library}")
+    on.said("apt-get -qq -y dist-upgrade; apt-get -qq -y autoremove")
+    on.is_whole("580.65.06")
+    refused = on.node.run(f"apt-get -y install {library}={newer}", check=False)
     assert refused.returncode != 0
-    on13.is_whole("580.65.06")
+    on.is_whole("580.65.06")
 
 
 def test_unattended_upgrades_and_needrestart_move_others_and_leave_the_set_alone(
@@ -159,7 +201,7 @@ def test_unattended_upgrades_and_needrestart_move_others_and_leave_the_set_alone
 ) -> None:
     """The real two of Debian, told to take whatever any repository offers and to restart by themselves."""
     lab = lab_factory(LabSpec(nodes=1, images=("debian13-runtimes",), gpus=("2xH100",)))
-    on = Driver(lab, lab.nodes[0], tmp_path)
+    on = Driver(lab, lab.nodes[0], tmp_path, "debian13")
     on.apply("version='580.65.06'")
     other = "dpkg-query -W -f '${Version}' nvidia-container-toolkit-base"
     on.said("apt-get -q -y install nvidia-container-toolkit-base=1.17.8-1")
@@ -177,22 +219,23 @@ def test_unattended_upgrades_and_needrestart_move_others_and_leave_the_set_alone
 
 
 @pytest.mark.proof
-def test_power_loss_inside_dpkg_converges(on13: Driver) -> None:
-    on13.apply("version='580.65.06'")
-    words = [GPUSTATE, *on13.words("apply", "version='580.178.04'"), "--yes"]
+@on_image("debian13")
+def test_power_loss_inside_dpkg_converges(on: Driver) -> None:
+    on.apply("version='580.65.06'")
+    words = [GPUSTATE, *on.words("apply", "version='580.178.04'"), "--yes"]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         deadline = time.monotonic() + 60
         # Half of the set is unpacked at this point.
         torn = "dpkg-query -W -f '${db:Status-Status} ' '*nvidia*' libcuda1 | grep -q 'unpacked\\|half-'"
-        while on13.node.run(torn, check=False).returncode != 0:
+        while on.node.run(torn, check=False).returncode != 0:
             assert time.monotonic() < deadline, "dpkg never began"
             assert run.poll() is None, "the apply ended too early"
-        on13.node.kill()
+        on.node.kill()
         run.wait(timeout=120)
-    on13.node.boot()
-    assert on13.said("dpkg --audit") != ""
-    on13.apply("version='580.178.04'")
-    on13.is_whole("580.178.04")
+    on.node.boot()
+    assert on.said("dpkg --audit") != ""
+    on.apply("version='580.178.04'")
+    on.is_whole("580.178.04")
 
 
 @pytest.mark.proof
@@ -210,15 +253,16 @@ def test_a_build_that_was_killed_half_way_is_made_again(on13: Driver, half: str)
     on13.is_whole("580.65.06")
 
 
-def test_a_failed_build_names_the_error_and_another_version_can_replace_it(on12: Driver) -> None:
-    on12.apply("version='580.65.06'")
-    on12.node.fault("dkms-build", on=True)
-    failed = on12.apply("version='595.91.07'", code=1)
+@on_image("debian12")
+def test_a_failed_build_names_the_error_and_another_version_can_replace_it(on: Driver) -> None:
+    on.apply("version='580.65.06'")
+    on.node.fault("dkms-build", on=True)
+    failed = on.apply("version='595.91.07'", code=1)
     assert "error: too few arguments to function 'nv_pin_user_pages'" in failed.out
-    assert on12.said("dpkg --audit") != ""
-    on12.node.fault("dkms-build", on=False)
-    on12.apply("version='580.178.04'")
-    on12.is_whole("580.178.04")
+    assert on.said("dpkg --audit") != ""
+    on.node.fault("dkms-build", on=False)
+    on.apply("version='580.178.04'")
+    on.is_whole("580.178.04")
 
 
 #: A DKMS that builds no module of one version.
@@ -233,7 +277,7 @@ def test_what_a_failed_upgrade_has_stopped_runs_again_or_is_named(
     lab_factory: LabFactory, tmp_path: Path
 ) -> None:
     lab = lab_factory(LabSpec.parse(nodes=1, image="debian12", gpus="8xH100"))
-    on = Driver(lab, lab.nodes[0], tmp_path)
+    on = Driver(lab, lab.nodes[0], tmp_path, "debian12")
     fabric = "version='580.65.06'), get('fabric-manager')("
     path = "from gpustate.registry import get\n"
     on.policy = path + POLICY
@@ -258,28 +302,30 @@ def test_what_a_failed_upgrade_has_stopped_runs_again_or_is_named(
     assert "ran before and is stopped now: nvidia-fabricmanager.service" in named.out
 
 
-def test_a_kernel_that_arrives_without_a_module_is_built_before_it_boots(on12: Driver) -> None:
-    on12.apply("version='580.65.06'")
+@on_image("debian12")
+def test_a_kernel_that_arrives_without_a_module_is_built_before_it_boots(on: Driver) -> None:
+    on.apply("version='580.65.06'")
     kernel = os.uname().release
-    on12.said(f"dkms remove nvidia/580.65.06 -k {kernel}")
-    assert on12.modules().get(kernel) != "580.65.06"
-    ran = on12.apply("version='580.65.06'")
-    assert on12.state(ran)["outcome"] == "changed"
-    on12.is_whole("580.65.06")
+    on.said(f"dkms remove nvidia/580.65.06 -k {kernel}")
+    assert on.modules().get(kernel) != "580.65.06"
+    ran = on.apply("version='580.65.06'")
+    assert on.state(ran)["outcome"] == "changed"
+    on.is_whole("580.65.06")
 
 
-def test_a_process_on_a_gpu_is_named_and_nothing_is_touched(on13: Driver) -> None:
-    on13.apply("version='580.65.06'")
+@on_image("debian13")
+def test_a_process_on_a_gpu_is_named_and_nothing_is_touched(on: Driver) -> None:
+    on.apply("version='580.65.06'")
     hold = "import os, time; os.open('/dev/nvidia0', os.O_PATH); time.sleep(600)"
-    on13.said(f'systemd-run -q --unit=training python3 -c "{hold}"')
-    pid = on13.said("systemctl show -p MainPID --value training")
+    on.said(f'systemd-run -q --unit=training python3 -c "{hold}"')
+    pid = on.said("systemctl show -p MainPID --value training")
     for _ in range(50):
-        if on13.said(f"ls -l /proc/{pid}/fd | grep -c /dev/nvidia0 || :") == "1":
+        if on.said(f"ls -l /proc/{pid}/fd | grep -c /dev/nvidia0 || :") == "1":
             break
         time.sleep(0.1)
-    refused = on13.apply("version='595.91.07'", code=5)
+    refused = on.apply("version='595.91.07'", code=5)
     assert f"pid {pid} (python3, user root, unit training.service)" in refused.out
-    on13.is_whole("580.65.06")
+    on.is_whole("580.65.06")
 
 
 #: What NVIDIA's .run installer leaves, with the exit code of the real one: 0 whatever became of it.
@@ -290,28 +336,30 @@ rm "$0"
 """
 
 
+@on_image("debian13")
 def test_the_driver_of_a_run_file_is_refused_or_taken_away_with_its_own_program(
-    on13: Driver,
+    on: Driver,
 ) -> None:
-    (on13.node.root / "usr/bin/nvidia-uninstall").write_text(UNINSTALLER)
-    on13.said(
+    (on.node.root / "usr/bin/nvidia-uninstall").write_text(UNINSTALLER)
+    on.said(
         "chmod 755 /usr/bin/nvidia-uninstall; mkdir -p /var/lib/nvidia; touch /var/lib/nvidia/stuck; "
         "cd /usr/lib/x86_64-linux-gnu; echo >libnvidia-ml.so.550.54.14; ln -s libnvidia-ml.so.550.54.14 libnvidia-ml.so.1"
     )
-    assert "set leftovers = 'uninstall'" in on13.apply("version='580.65.06'", code=5).out
+    assert "set leftovers = 'uninstall'" in on.apply("version='580.65.06'", code=5).out
     asked = "version='580.65.06', leftovers='uninstall'"
-    failed = on13.apply(asked, code=1)
+    failed = on.apply(asked, code=1)
     assert "left itself behind" in failed.out
-    assert on13.versions() == {}
-    on13.said("rm /var/lib/nvidia/stuck")
-    on13.apply(asked)
-    on13.is_whole("580.65.06")
-    assert on13.apply(asked).document["summary"].split()[2] == "changed=0"
+    assert on.versions() == {}
+    on.said("rm /var/lib/nvidia/stuck")
+    on.apply(asked)
+    on.is_whole("580.65.06")
+    assert on.apply(asked).document["summary"].split()[2] == "changed=0"
 
 
-def test_parameters_reach_the_loaded_module(on12: Driver) -> None:
+@also_on_ubuntu("debian12")
+def test_parameters_reach_the_loaded_module(on: Driver) -> None:
     live = "grep RmProfilingAdminOnly /run/gpustate-lab/proc/driver/nvidia/params"
-    on12.apply("version='580.65.06'")
-    assert on12.said(live).endswith("1")
-    on12.apply("version='580.65.06', parameters={'NVreg_RestrictProfilingToAdminUsers': 0}")
-    assert on12.said(live).endswith("0")
+    on.apply("version='580.65.06'")
+    assert on.said(live).endswith("1")
+    on.apply("version='580.65.06', parameters={'NVreg_RestrictProfilingToAdminUsers': 0}")
+    assert on.said(live).endswith("0")

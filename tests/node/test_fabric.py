@@ -1,7 +1,8 @@
 """A board of the B200 generation and a tray of a rack, as booted nodes: applied, damaged, repaired, removed.
 
-Simulated: the boards, NVML, the kernel modules, and NVIDIA's Fabric Manager, nvlsm and IMEX. Real: systemd, ssh, apt,
-dpkg, and everything gpustate does. Boards with NVSwitches on PCI are in the tests of the driver's stack.
+Simulated: the boards, NVML, the kernel modules, and NVIDIA's Fabric Manager, nvlsm and IMEX (on Ubuntu with the names and
+revisions of NVIDIA's repository for it: its archive has no nvlsm). Real: systemd, ssh, apt, dpkg, and everything
+gpustate does. Boards with NVSwitches on PCI are in the tests of the driver's stack.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import commands
 import pytest
+from labnodes import also_on_ubuntu, install_extra_modules
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -19,9 +21,9 @@ from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
-    "fabric-manager": ("simulated node", "debian12"),
-    "nvlsm": ("simulated node", "debian12"),
-    "imex": ("simulated node", "debian12"),
+    "fabric-manager": ("simulated node", "debian12", "ubuntu"),
+    "nvlsm": ("simulated node", "debian12", "ubuntu"),
+    "imex": ("simulated node", "debian12", "ubuntu"),
 }
 
 UNIT = "nvidia-fabricmanager"
@@ -42,8 +44,8 @@ BOARD = "nvidia-fabricmanager=580.65.06-1 nvlsm=2025.10.11-1"
 
 
 @pytest.fixture(scope="module")
-def lab(lab_factory: Callable[[LabSpec], Lab]) -> Lab:
-    return lab_factory(LabSpec.parse(nodes=2, image="debian12", gpus="8xB200,4xGB200"))
+def lab(lab_factory: Callable[[LabSpec], Lab], image: str) -> Lab:
+    return lab_factory(LabSpec.parse(nodes=2, image=image, gpus="8xB200,4xGB200"))
 
 
 def gpustate(verb: str, lab: Lab, folder: Path, code: int = 0) -> dict[str, dict[str, Any]]:
@@ -85,10 +87,18 @@ def fabric_of(node: Node) -> set[str]:
     return set(said(node, query).splitlines())
 
 
-def test_each_gets_what_it_needs_keeps_it_and_gives_it_back(lab: Lab, tmp_path: Path) -> None:
+@also_on_ubuntu("debian12")
+def test_each_gets_what_it_needs_keeps_it_and_gives_it_back(
+    lab: Lab, image: str, tmp_path: Path
+) -> None:
     board, tray = lab.node("gpu1"), lab.node("gpu2")
+    ubuntu = image.startswith("ubuntu")
     listing = "find /etc /usr/share/nvidia /opt -newer /etc/machine-id -type f 2>/dev/null | sort"
-    found = gpustate("apply", lab, tmp_path)
+    found = gpustate("apply", lab, tmp_path, 5 if ubuntu else 0)
+    if ubuntu:
+        assert "on Ubuntu linux-modules-extra of this kernel" in str(found["gpu1"]["nvlsm"])
+        install_extra_modules(board)
+        found["gpu1"] = gpustate("apply", lab, tmp_path)["gpu1"]
     changed, same = "changed", "unchanged"
     assert outcomes(found, "gpu1") == {"nvlsm": changed, "fabric-manager": changed, "imex": same}
     assert outcomes(found, "gpu2") == {"nvlsm": same, "fabric-manager": same, "imex": changed}

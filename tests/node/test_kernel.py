@@ -1,4 +1,4 @@
-"""Kernels on Debian 12 with real apt, dpkg, dkms and holds; modules, kernels and GPUs are simulated, and so is
+"""Kernels on Debian 12 and on nodes that answer as Ubuntu: real apt, dpkg, dkms and holds; modules, kernels and GPUs are simulated, and so is
 update-grub: nodes have no boot loader. It writes the menu that grub-mkconfig 2.06 writes (util/grub.d/00_header.in,
 10_linux.in: ids of entries, submenu, default), and a kernel's scripts call it as Debian's do. What boots is
 simulated too: a unit reads that menu at boot, and from then on uname and the simulated modules say that kernel.
@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 from commands import Ran, gpustate
-from labnodes import LabFactory
+from labnodes import also_on_ubuntu
 
 from gpustate.formats import grub
 from gpustate_lab.api import Lab
-from gpustate_lab.spec import LabSpec
+from gpustate_lab.node import Node
+from gpustate_lab.sim.ubuntu_packages import RELEASES
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
-    "kernel": ("simulated node", "debian12"),
+    "kernel": ("simulated node", "debian12", "ubuntu"),
 }
 
 POLICY = """
@@ -40,10 +41,10 @@ from gpustate.states.kernel import KernelPinned
 
 policy = Policy(KernelPinned(policy="hold"))
 """
-RUNNING, OTHER = os.uname().release, "5.10.0-28-lab"
-#: What brings new kernels to a Debian node.
+RUNNING, DEBIANS_OTHER = os.uname().release, "5.10.0-28-lab"
+#: Puts what brings new kernels on a node, without a kernel; reads name.
 META = r"""
-mkdir -p /tmp/meta/DEBIAN; printf 'Package: linux-image-amd64\nVersion: 6.1.1-1\nArchitecture: amd64\nMaintainer: nobody\nDescription: meta\n' >/tmp/meta/DEBIAN/control
+mkdir -p /tmp/meta/DEBIAN; printf 'Package: %s\nVersion: 1.1-1\nArchitecture: amd64\nMaintainer: nobody\nDescription: meta\n' "$name" >/tmp/meta/DEBIAN/control
 dpkg-deb -b /tmp/meta /tmp/meta.deb && dpkg -i /tmp/meta.deb
 """
 UPDATE_GRUB = r"""#!/bin/sh
@@ -88,10 +89,19 @@ f=$(find /usr/lib -name labnode.py); sed -i 's,os.uname().release$,Path("/run/bo
 
 
 class Site:
-    """One node with a menu of kernels."""
+    """One node with a menu of kernels.
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
-        self.lab, self.node, self.policy = lab, lab.node("gpu1"), folder / "policy.py"
+    Args:
+        lab, node, image: of the node.
+        folder: for the policy.
+    """
+
+    def __init__(self, lab: Lab, node: Node, image: str, folder: Path) -> None:
+        self.lab, self.node, self.policy = lab, node, folder / "policy.py"
+        ubuntu = RELEASES.get(image)
+        #: The kernel that does not run, and what brings new ones.
+        self.other = ubuntu.kernels[0] if ubuntu else DEBIANS_OTHER
+        self.meta = "linux-image-generic" if ubuntu else "linux-image-amd64"
         self.said(
             f"cat >/usr/sbin/update-grub <<'END'\n{UPDATE_GRUB}END\nchmod 0755 /usr/sbin/update-grub\n"
             "mkdir -p /etc/kernel/postinst.d; ln -s /usr/sbin/update-grub /etc/kernel/postinst.d/zz-update-grub; update-grub"
@@ -102,7 +112,8 @@ class Site:
 
     def apply(self, kernel: str) -> Ran:
         self.policy.write_text(POLICY.replace("{}", kernel))
-        return gpustate("apply", self.policy, "-i", self.lab.inventory, "-o", "json", "--yes")
+        words = ("-i", self.lab.inventory, "-l", self.node.name, "-o", "json", "--yes")
+        return gpustate("apply", self.policy, *words)
 
     def state(self, ran: Ran) -> str:
         rows = ran.node("gpu1")["states"]
@@ -112,59 +123,63 @@ class Site:
         return grub.next_release(self.said("cat /boot/grub/grub.cfg").splitlines())
 
     def without(self, kernel: str) -> None:
-        self.said(f"dpkg --purge linux-image-{kernel} linux-headers-{kernel} && update-grub")
+        names = " ".join(f"linux-{part}-{kernel}" for part in ("image", "headers", "modules"))
+        self.said(f"dpkg --purge {names} && update-grub")
 
 
 @pytest.fixture
-def site(lab_factory: LabFactory, tmp_path: Path) -> Site:
-    return Site(lab_factory(LabSpec(nodes=1, images=("debian12",), gpus=("1xH100",))), tmp_path)
+def site(home: Lab, node: Node, image: str, tmp_path: Path) -> Site:
+    return Site(home, node, image, tmp_path)
 
 
+@also_on_ubuntu("debian12")
 def test_holding_leaves_every_kernel_and_the_boot_default_as_they_are(site: Site) -> None:
-    site.said(META)
+    site.said(f"name={site.meta}{META}")
     ran = site.apply("hold")
     assert ran.code == 0, ran.out
-    held = "apt-mark showhold | grep -c linux-image-amd64 || :"
+    held = f"apt-mark showhold | grep -c {site.meta} || :"
     assert site.said(held) == "1"
     assert site.state(site.apply("hold")) == "unchanged"
-    site.said("apt-mark unhold linux-image-amd64")
+    site.said(f"apt-mark unhold {site.meta}")
     assert site.state(site.apply("hold")) == "changed"
     assert site.said(held) == "1"
-    site.without(OTHER)
+    site.without(site.other)
     assert site.boots() == RUNNING
     assert site.said(f"modinfo -k {RUNNING} -F version nvidia") == "580.65.06"
     alone = site.policy.with_name("alone.py")
     alone.write_text(ALONE)
-    target = ("-i", site.lab.inventory, "-o", "json", "--yes")
+    target = ("-i", site.lab.inventory, "-l", "gpu1", "-o", "json", "--yes")
     assert site.state(gpustate("remove", alone, *target, code=0)) == "changed"
     assert site.said(held) == "0"
 
 
+@pytest.mark.parametrize("image", ["debian12"], scope="module")
 def test_a_kernel_is_booted_when_its_module_is_built_and_never_before(site: Site) -> None:
-    site.without(OTHER)
+    other = site.other
+    site.without(other)
     site.said(BOOTS)
-    site.node.fault(f"dkms-build:{OTHER}", on=True)
-    ran = site.apply(OTHER)
+    site.node.fault(f"dkms-build:{other}", on=True)
+    ran = site.apply(other)
     assert ran.code == 7, ran.out
     assert site.state(ran) == "rolled back"
     reason = ran.node("gpu1")["reason"]
-    assert f"DKMS build error for kernel {OTHER}" in reason
+    assert f"DKMS build error for kernel {other}" in reason
     assert "error: too few arguments" in reason
     assert ran.summary["reboots"] == "0"
     assert site.boots() == RUNNING
-    assert OTHER not in site.said("ls /boot; dpkg-query -f '${Package} ${Status}' -W 'linux-*'")
+    assert other not in site.said("ls /boot; dpkg-query -f '${Package} ${Status}' -W 'linux-*'")
     site.node.reboot()
     assert site.said("uname -r") == RUNNING
     assert site.said(f"modinfo -k {RUNNING} -F version nvidia") == "580.65.06"
     assert "580.65.06" in site.said("nvidia-smi")
 
-    site.node.fault(f"dkms-build:{OTHER}", on=False)
-    ran = site.apply(OTHER)
+    site.node.fault(f"dkms-build:{other}", on=False)
+    ran = site.apply(other)
     assert ran.code == 0, ran.out
     assert (site.state(ran), ran.summary["reboots"]) == ("changed", "1")
-    assert site.said("uname -r") == site.boots() == OTHER
-    for kernel in (RUNNING, OTHER):
+    assert site.said("uname -r") == site.boots() == other
+    for kernel in (RUNNING, other):
         assert site.said(f"modinfo -k {kernel} -F version nvidia") == "580.65.06"
         assert f"vmlinuz-{kernel}" in site.said("cat /boot/grub/grub.cfg")
     assert "580.65.06" in site.said("nvidia-smi")
-    assert site.apply(OTHER).summary["changed"] == "0"
+    assert site.apply(other).summary["changed"] == "0"

@@ -1,8 +1,9 @@
-"""Labels, the device plugin's configuration and MPS on a real Debian 12 node over real SSH.
+"""Labels, the device plugin's configuration and MPS on real nodes with Debian 12, and as Ubuntu, over real SSH.
 
 Simulated: GPUs, NVML, CUDA and NVIDIA's packages, nvidia-cuda-mps-control among them (its commands and
 answers are the real one's; the stub CUDA library refuses a second process on a GPU in exclusive mode unless
-it is a client of that daemon). Real: systemd, apt, the file system, everything of gpustate.
+it is a client of that daemon; on Ubuntu it is in nvidia-compute-utils-580, a part of the driver). Real: systemd, apt,
+the file system, everything of gpustate.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from pathlib import Path
 import pytest
 import realgfd
 from commands import gpustate
+from labnodes import also_on_ubuntu
 
 from gpustate_lab.api import Lab
 from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
-    "device-plugin-config": ("simulated node", "debian12"),
-    "gpu-labels": ("simulated node", "debian12"),
-    "mps": ("simulated node", "debian12"),
-    "slurm-gres": ("simulated node", "debian12"),
+    "device-plugin-config": ("simulated node", "debian12", "ubuntu"),
+    "gpu-labels": ("simulated node", "debian12", "ubuntu"),
+    "mps": ("simulated node", "debian12", "ubuntu"),
+    "slurm-gres": ("simulated node", "debian12", "ubuntu"),
 }
 
 pytestmark = pytest.mark.node
@@ -57,10 +59,11 @@ policy = Policy(*driver, *ours)
 """
 
 
+@also_on_ubuntu("debian12")
 def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
-    lab_factory: Callable[[LabSpec], Lab], tmp_path: Path
+    lab_factory: Callable[[LabSpec], Lab], image: str, tmp_path: Path
 ) -> None:
-    lab = lab_factory(LabSpec.parse(nodes=1, image="debian12", gpus="2xL40S"))
+    lab = lab_factory(LabSpec.parse(nodes=1, image=image, gpus="2xL40S"))
     (node,) = lab.nodes
     inventory = ("-i", lab.inventory)
     whole, alone = tmp_path / "whole.py", tmp_path / "alone.py"
@@ -134,7 +137,8 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
         "/var/lib/gpustate/mps-proof /usr/bin/nvidia-cuda-mps-control /tmp/nvidia-mps /var/log/nvidia-mps "
         "2>/dev/null || :"
     )
-    assert left.stdout == ""
+    ubuntu = image.startswith("ubuntu")
+    assert left.stdout.split() == (["/usr/bin/nvidia-cuda-mps-control"] if ubuntu else [])
     assert gpustate("drift", alone, *inventory, "-o", "json").code == 2
 
     # One GPU is out of use, as the inventory or the policy says.

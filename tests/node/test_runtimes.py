@@ -1,8 +1,9 @@
 """docker, podman, CRI-O, k3s, RKE2, MicroK8s and k0s on real nodes: real systemd, real docker and podman.
 
 CRI-O, k3s, RKE2, MicroK8s and k0s are stand-ins with their layout, units and way of reading files
-(tests/support/standins.py names the source of each). GPUs are simulated. What becomes of every kind of
-configuration is in tests/proof/test_runtime_configurations.py.
+(tests/support/standins.py names the source of each). GPUs are simulated. On nodes that answer as Ubuntu docker and podman
+are Debian's packages of the same names; docker as a snap is not there. What becomes of every kind of configuration is in
+tests/proof/test_runtime_configurations.py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import standins
 from commands import gpustate
-from labnodes import LabFactory
+from labnodes import LabFactory, also_on_ubuntu
 
 from gpustate_lab import programs
 from gpustate_lab.api import Lab
@@ -24,14 +25,15 @@ from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
-    "docker": ("real node", "debian13"),
-    "podman": ("real node", "debian13"),
-    "crio": ("simulated node", "debian13"),
-    "k3s": ("simulated node", "debian13"),
-    "microk8s": ("simulated node", "debian13"),
-    "k0s": ("simulated node", "debian13"),
-    "dev-char": ("simulated node", "debian13"),
+    "docker": ("real node", "debian13", "ubuntu"),
+    "podman": ("real node", "debian13", "ubuntu"),
+    "crio": ("simulated node", "debian13", "ubuntu"),
+    "k3s": ("simulated node", "debian13", "ubuntu"),
+    "microk8s": ("simulated node", "debian13", "ubuntu"),
+    "k0s": ("simulated node", "debian13", "ubuntu"),
+    "dev-char": ("simulated node", "debian13", "ubuntu"),
 }
+pytestmark = also_on_ubuntu("debian13", "-runtimes")
 
 BINARY = "/usr/bin/nvidia-container-runtime"
 HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
@@ -44,8 +46,8 @@ policy = Policy(*(registry.get(name)(**{parameters}) for name in {names!r}))
 
 
 @pytest.fixture(scope="module")
-def runtimes(lab_factory: LabFactory) -> Lab:
-    return lab_factory(LabSpec(nodes=1, images=("debian13-runtimes",), gpus=("2xH100",)))
+def runtimes(lab_factory: LabFactory, image: str) -> Lab:
+    return lab_factory(LabSpec(nodes=1, images=(image,), gpus=("2xH100",)))
 
 
 @pytest.fixture
@@ -306,6 +308,10 @@ def test_links_for_systemd_and_a_container_that_would_lose_its_gpus(
     rule = "/etc/udev/rules.d/71-nvidia-dev-char.rules"
     assert node.run(f"udevadm verify {rule}", check=False).returncode == 0
     assert runner.outcomes("apply") == {"dev-char": "unchanged"}
+    node.run(f"rm /dev/char/195:255 {rule}")
+    assert runner.outcomes("drift", 2) == {"dev-char": "would change"}
+    assert runner.outcomes("apply") == {"dev-char": "changed"}
+    assert node.run("readlink -f /dev/char/195:255").stdout == "/dev/nvidiactl\n"
     library = next((node.root / "var/lib/gpustate/runs").glob("*/library"))
     call = f"G=/var/lib/gpustate R=/tmp/run LOCK= PROC=/proc SYS=/sys; mkdir -p $R; . {library}; systemd_reload"
     call = call.replace(str(node.root), "")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuoperator
+import jsonschema
 import pytest
 import yaml
 from commands import Ran, gpustate
@@ -21,6 +22,7 @@ from gpuoperator import NAMESPACE, POLICIES, Deployed, GpuOperator
 from localcluster import NODES, PATHS, LocalCluster, local_cluster
 from operatorpolicies import policy
 
+import gpustate as package
 from gpustate.cli.objects import operator_notes
 from gpustate.cluster.api import connect
 from gpustate.cluster.objects import Objects
@@ -310,6 +312,39 @@ def test_after_adoption_apply_replaces_what_differs_and_deletes_the_rest(
     assert done.failures == []
     assert done.unready == []
     assert {one.action for one in plan(objects, target)} <= {Action.UNCHANGED, Action.FOREIGN}
+
+
+def check(document: Json) -> Json:
+    """The one cluster of a document that matches its published schema."""
+    verb = document["format"].removeprefix("gpustate.").partition("/")[0]
+    schema = json.loads((Path(package.__file__).parent / f"cli/schema/{verb}.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(document)
+    (found,) = document["clusters"]
+    result: Json = found
+    return result
+
+
+def test_restart_applies_the_policy_at_once_and_deletes_nothing(bed: Bed) -> None:
+    before, pods = bed.everything(), bed.pods()
+    planned = check(bed.run("adopt", "--dry-run", "-o", "json").document)
+    restarts = {one["object"] for one in planned["objects"] if one.get("restarts_pods")}
+    assert "daemonset/nvidia-device-plugin-daemonset" in restarts
+    assert versions(bed.everything()) == versions(before)
+
+    done = check(bed.run("adopt", "--yes", "--restart", "-o", "json").document)
+    assert done["failures"] == []
+    assert set(done["adopted"]) == {one["object"] for one in planned["objects"]}
+    assert done["pods"] == len(pods)
+    assert restarts <= set(done["applied"])
+    assert set(before) <= set(bed.everything())
+    after = bed.pods()
+    for uid, name in pods.items():
+        stays = f"daemonset/{name.rpartition('-')[0]}" not in restarts
+        assert (uid in after) is stays, name
+
+    released = check(bed.run("release", "--yes", "-o", "json").document)
+    assert released["started"] is False
+    assert set(done["adopted"]) <= set(released["released"])
 
 
 def test_plan_names_the_operator_and_refuses_its_objects(bed: Bed, objects: Objects) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rolloutbed import Bed
 
-from gpustate.schedulers.mig_labels import PAUSED
+from gpustate.schedulers.gpu_clients import FOR_MIG as PAUSED
 from gpustate.schedulers.mig_state import CONFIG, OURS, STATE
 
 pytestmark = [pytest.mark.node, pytest.mark.proof]

@@ -6,6 +6,7 @@ which nothing runs on. What differs on purpose is in ``operatorexceptions``, and
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,22 @@ import yaml
 from gpuoperator import NAMESPACE, GpuOperator
 from localcluster import NODES, local_cluster
 from operatordifferences import Found, compare, reasons_in, unexpected, unused
-from operatorexceptions import wanted
-from operatorpolicies import LATER, VARIANTS, config_map, policy
+from operatorexceptions import in_containers, of_drivers, wanted
+from operatorpolicies import (
+    BESIDE,
+    DRIVERS,
+    IN_CONTAINERS,
+    LATER,
+    LATER_IN_CONTAINERS,
+    NEVER_READY,
+    SECRETS,
+    VARIANTS,
+    config_map,
+    config_maps,
+    nvidia_driver,
+    policy,
+    policy_in_containers,
+)
 
 from gpustate import policies
 from gpustate.gpu_operator import history
@@ -30,6 +45,7 @@ Json = dict[str, Any]
 PAGE = Path(__file__).parents[2] / "docs/cluster-objects.md"
 
 _differences: dict[str, list[Found]] = {}
+_in_containers: dict[str, list[Found]] = {}
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +70,7 @@ def rendered(operator: GpuOperator, document: Json, folder: Path) -> list[Json]:
     return [
         one if one["kind"] == "Namespace" else operator.cluster.dry_run(one, NAMESPACE)
         for one in made
+        if not _is_beside(one)
     ]
 
 
@@ -81,6 +98,86 @@ def test_objects_are_the_operator_s_but_for_wanted_differences(
     assert [str(one) for one in unexpected(found, wanted(release))] == []
 
 
+#: The system of the only Node.
+_CHOICE = "containers: all\nsystems: [ubuntu22.04/5.15.0-100-generic]\n"
+
+
+@pytest.fixture(scope="module")
+def beside(operator: GpuOperator) -> None:
+    """ConfigMaps and Secrets that policies name: the Operator reads them."""
+    for one in config_maps():
+        operator.cluster.client.create(f"/api/v1/namespaces/{NAMESPACE}/configmaps", one)
+    for name in SECRETS:
+        item = {"metadata": {"name": name}, "stringData": {"A": "b"}}
+        operator.cluster.client.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", item)
+
+
+@pytest.mark.parametrize("name", IN_CONTAINERS)
+def test_containers_are_the_operator_s_but_for_wanted_differences(
+    operator: GpuOperator, beside: None, tmp_path: Path, name: str
+) -> None:
+    release = operator.release.name
+    if name in LATER_IN_CONTAINERS and history.before(release, LATER_IN_CONTAINERS[name]):
+        pytest.skip(f"{release} lacks the field")
+    document = policy_in_containers(operator.release.sample(), name)
+    folder = tmp_path / "policy.d"
+    folder.mkdir()
+    (folder / "gpustate.yaml").write_text(_CHOICE)
+    (folder / "objects.yaml").write_text(yaml.safe_dump_all(config_maps()))
+    ours = rendered(operator, document, tmp_path)
+    uid = operator.create(document)
+    try:
+        theirs = [
+            *operator.settled(uid, ready=name not in NEVER_READY),
+            *_shared(operator, document),
+        ]
+    finally:
+        operator.remove(document, uid)
+    found = compare(theirs, ours)
+    _in_containers[name] = found
+    assert [str(one) for one in unexpected(found, wanted(release, containers=True))] == []
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+def test_drivers_of_nvidiadrivers_are_the_operator_s_but_for_wanted_differences(
+    operator: GpuOperator, beside: None, tmp_path: Path, name: str
+) -> None:
+    release = operator.release.name
+    if history.before(release, "v26.3.0"):
+        pytest.skip(f"{release} renders them in another form")
+    document = policy_in_containers(operator.release.sample(), "sample")
+    document["spec"]["driver"] = {"useNvidiaDriverCRD": True}
+    driver = nvidia_driver(name)
+    folder = tmp_path / "policy.d"
+    folder.mkdir()
+    (folder / "gpustate.yaml").write_text(_CHOICE)
+    (folder / "objects.yaml").write_text(yaml.safe_dump_all([*config_maps(), driver]))
+    ours = rendered(operator, document, tmp_path)
+    uid = operator.create(document)
+    try:
+        theirs = operator.of_driver(driver)
+    finally:
+        operator.remove(document, uid)
+    kinds = ("DaemonSet", "ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+    mine = [one for one in ours if one["metadata"]["name"].startswith("nvidia-gpu-driver-")]
+    found = compare(_of_one_driver(theirs, kinds), _of_one_driver(mine, kinds))
+    table = [*wanted(release, containers=True), *of_drivers()]
+    assert [str(one) for one in unexpected(found, table)] == []
+    assert any(one["kind"] == "DaemonSet" for one in theirs)
+
+
+def _of_one_driver(items: list[Json], kinds: tuple[str, ...]) -> list[Json]:
+    """Its objects, with one name for its DaemonSet: the names end in different hashes."""
+    (name,) = (one["metadata"]["name"] for one in items if one["kind"] == "DaemonSet")
+    text = json.dumps([one for one in items if one["kind"] in kinds])
+    found: list[Json] = json.loads(text.replace(name, "nvidia-driver-daemonset-of-one"))
+    return found
+
+
+def _is_beside(one: Json) -> bool:
+    return one["kind"] == "ConfigMap" and one["metadata"]["name"] in BESIDE
+
+
 def _shared(operator: GpuOperator, document: Json) -> list[Json]:
     """The namespace, and the ConfigMap of the policy: they belong to nobody."""
     (namespace,) = (
@@ -100,7 +197,19 @@ def test_every_exception_occurs(operator: GpuOperator) -> None:
     assert unused(found, wanted(operator.release.name)) == []
 
 
+def test_every_exception_of_containers_occurs(operator: GpuOperator) -> None:
+    if len(_in_containers) < len(IN_CONTAINERS):
+        pytest.skip("only some policies were compared")
+    found = [one for some in _in_containers.values() for one in some]
+    assert [entry.field for entry in unused(found, in_containers())] == []
+
+
 def test_every_reason_is_documented() -> None:
     documented = reasons_in(PAGE.read_text())
-    used = {entry.reason for name in history.releases() for entry in wanted(name)}
+    used = {
+        entry.reason
+        for name in history.releases()
+        for containers in (False, True)
+        for entry in wanted(name, containers=containers)
+    }
     assert used <= documented

@@ -9,6 +9,7 @@ from typing import Any
 import cycles
 import forkserver
 from forkserver import GPUSTATE as GPUSTATE
+from patience import PATIENCE
 
 
 class Ran:
@@ -39,7 +40,7 @@ class Ran:
 
 def gpustate(*words: object, code: int | None = None, timeout: float = 300) -> Ran:
     """Run ``gpustate``; with ``code``, its exit code is asserted with everything it said."""
-    ran = Ran(forkserver.run([str(word) for word in words], timeout))
+    ran = Ran(forkserver.run([str(word) for word in words], timeout * PATIENCE))
     cycles.heard(words, ran.out)
     assert code is None or ran.code == code, f"exit {ran.code}\n{ran.out}\n{ran.err}"
     assert "Traceback" not in ran.err, ran.err

@@ -41,6 +41,7 @@ class FakeObjects:
         self.kinds: set[str] = set()  # with a definition, which is none of the items
         self.statuses: list[Json] = []
         self.status_of: dict[str, Json] = {}  # of Deployments; without it they are rolled out
+        self.shared: dict[Key, Json] = {}  # one more entry of ``managedFields``
         self._versions = itertools.count(1)
 
     @property
@@ -154,7 +155,7 @@ class FakeObjects:
         found["metadata"]["managedFields"] = [
             {"manager": owner, "operation": "Apply", "fieldsV1": below}
             for owner, below in sorted(fields.items())
-        ]
+        ] + ([self.shared[key(item)]] if key(item) in self.shared else [])
         found["metadata"]["resourceVersion"] = str(next(self._versions))
         assert item["kind"] in BY_NAME or item["kind"] == "Pod"
         return found

@@ -27,8 +27,10 @@ Json = dict[str, Any]
 OTHER = "GPUSTATE_TEST_GPU_OPERATOR"
 NAMESPACE = "gpu-operator"
 POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
+DRIVERS = "/apis/nvidia.com/v1alpha1/nvidiadrivers"
 _MODULE = "gpu-operator"
 _SETTLED_S = 2.0
+_UNREADY_S = 15.0
 _GONE_S = 0.5
 #: Sections of a ClusterPolicy whose images the chart sets, in its values.
 _IMAGES = (
@@ -166,10 +168,17 @@ class GpuOperator:
             if any(owner["uid"] == uid for owner in item["metadata"].get("ownerReferences") or ())
         ]
 
-    def settled(self, uid: str, timeout_s: float = 90.0) -> list[Json]:
-        """What belongs to a ClusterPolicy once its state is known and nothing changes any more."""
+    def settled(self, uid: str, timeout_s: float = 90.0, *, ready: bool = True) -> list[Json]:
+        """What belongs to a ClusterPolicy once its state is known and nothing changes any more.
+
+        Args:
+            uid: of the policy.
+            timeout_s: until then.
+            ready: its state is to be so. Some drivers never are on virtual nodes, and are updated again and again:
+                of these, what is there after a while, and with a driver.
+        """
         before: Mapping[str, str] = {}
-        since = time.monotonic()
+        since = begun = time.monotonic()
         deadline = since + timeout_s
         while True:
             found = self.owned(uid)
@@ -182,8 +191,28 @@ class GpuOperator:
                 before, since = versions, now
             elif now - since >= _SETTLED_S and self._state(uid) == "ready":
                 return found
+            if not ready and now - begun >= _UNREADY_S and any(map(_is_driver, found)):
+                return found
             assert now < deadline, f"not settled: {len(found)} objects, {self.log()[-3000:]}"
             time.sleep(0.2)
+
+    def of_driver(self, driver: Json, timeout_s: float = 90.0) -> list[Json]:
+        """What belongs to an NVIDIADriver, once it has a DaemonSet; it is deleted again."""
+        made = self.cluster.client.request("POST", DRIVERS, driver)
+        uid = str(made["metadata"]["uid"])
+        deadline = time.monotonic() + timeout_s
+        try:
+            while True:
+                found = self.owned(uid)
+                if any(one["kind"] == "DaemonSet" for one in found):
+                    time.sleep(_SETTLED_S)
+                    return self.owned(uid)
+                assert time.monotonic() < deadline, f"no DaemonSet: {self.log()[-3000:]}"
+                time.sleep(0.2)
+        finally:
+            self.cluster.client.request("DELETE", f"{DRIVERS}/{driver['metadata']['name']}")
+            for item in self.owned(uid):
+                self.cluster.delete(item, NAMESPACE)
 
     def _state(self, uid: str) -> str:
         for one in self.cluster.client.get(POLICIES)["items"]:
@@ -209,6 +238,10 @@ class GpuOperator:
         namespace = f"/api/v1/namespaces/{NAMESPACE}"
         patch = {"metadata": {"labels": labels}}
         self.cluster.client.request("PATCH", namespace, patch, "merge-patch+json")
+
+
+def _is_driver(item: Json) -> bool:
+    return item["kind"] == "DaemonSet" and item["metadata"]["name"].startswith("nvidia-driver-")
 
 
 def gpu_node(name: str) -> Json:

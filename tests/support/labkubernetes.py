@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE
+
 from gpustate_lab.api import Lab
 from gpustate_lab.kubernetes import containers
 from gpustate_lab.kubernetes.cluster import Kubernetes
@@ -43,7 +45,7 @@ def get(lab: Lab, *arguments: str, user: str = "admin") -> Any:
 
 def wait_for(what: Callable[[], Any], wanted: str, timeout_s: float = WAIT_S) -> Any:
     """Return what ``what`` returns as soon as it is true."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s * PATIENCE
     while True:
         seen = what()
         if seen:

@@ -20,10 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
+from patience import PATIENCE
 
 from gpustate_lab import api, checks, programs
 from gpustate_lab.api import Lab
-from gpustate_lab.node import Node
+from gpustate_lab.node import READY_TIMEOUT_S, Node
 from gpustate_lab.spec import LabSpec
 
 LabFactory = Callable[[LabSpec], Lab]
@@ -46,6 +48,12 @@ def also_on_ubuntu(own: str, variant: str = "") -> pytest.MarkDecorator:
     return pytest.mark.parametrize("image", [own + variant, *ubuntu], scope="module")
 
 
+def first_ubuntu_only() -> pytest.MarkDecorator:
+    """The ``image`` of a test that is of Ubuntu alone."""
+    own = pytest.param(UBUNTU[0], marks=pytest.mark.ubuntu(True))
+    return pytest.mark.parametrize("image", [own], scope="module")
+
+
 _numbers = itertools.count()
 #: systemd, dbus, logind and containerd of a node take eight of the kernel's 128; labs of several
 #: processes stand side by side.
@@ -53,8 +61,18 @@ INOTIFY, INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances"), 1024
 
 
 def vendor_revision(image: str) -> str:
-    """End of the versions of NVIDIA's driver packages for an image, up to the branch 580."""
+    """End of the versions of NVIDIA's packages of 580.65.06 for an image; its components have ``-1`` everywhere."""
     return "-0ubuntu1" if image.startswith("ubuntu") else "-1"
+
+
+def without_repositories(lab: Lab, folder: Path) -> Path:
+    """The lab's inventory without the addresses of NVIDIA's simulated repositories: what is in apt's sources counts."""
+    data = yaml.safe_load(lab.inventory.read_text())
+    for group in data["all"]["children"].values():
+        group.get("vars", {}).pop("gpustate", None)
+    found = folder / "inventory.yml"
+    found.write_text(yaml.safe_dump(data))
+    return found
 
 
 def install_extra_modules(node: Node) -> None:
@@ -98,6 +116,7 @@ def _labs() -> Iterator[LabFactory]:
     def make(spec: LabSpec) -> Lab:
         name = f"pytest-{next(_numbers)}-{os.getpid()}"
         names.append(name)
+        api.READY_TIMEOUT_S = READY_TIMEOUT_S * PATIENCE
         return api.up(replace(spec, name=name))
 
     try:

@@ -46,6 +46,20 @@ _SELECTS = "the label selects the pods"
 _RELEASE = "one form for all releases"
 _RUN = "it is in memory, and empty after a boot"
 _STATUS_READS = "it reads others only where the driver is a container"
+_OWN_WORDS = "gpustate's own words, with the same effect"
+_TABLES = "gpustate's own table of layouts; it has none of vGPU types"
+_ONE_VOLUME = "one mount for all components that wait"
+_DIGEST = "a digest of the same settings, by another function"
+#: Roles without OpenShift's rights, and without those of the Operator's own kinds.
+_NARROWED = (
+    *(("clusterrole", f"nvidia-{name}") for name in ("driver", "operator-validator")),
+    *(("clusterrole", f"nvidia-{name}") for name in ("vfio-manager", "vgpu-manager")),
+    ("*role", "nvidia-vgpu-device-manager"),
+    *(("role", f"nvidia-{name}") for name in ("container-toolkit", "mig-manager")),
+    ("role", "nvidia-operator-validator"),
+    ("role", "nvidia-cc-manager"),
+    ("*role", "nvidia-kata-sandbox-device-plugin"),
+)
 _MONITORS = "there is no key of its own"
 
 
@@ -77,17 +91,20 @@ def _everywhere() -> list[Wanted]:
     ]
 
 
+def _on_hosts() -> list[Wanted]:
+    return _objects(
+        _HOSTS,
+        "*/nvidia-driver*",
+        "*/nvidia-container-toolkit*",
+        "*/nvidia-operator-validator",
+        "*/nvidia-mig-manager*",
+        "configmap/default-mig-parted-config",
+        "configmap/default-gpu-clients",
+    )
+
+
 def _whole_objects() -> list[Wanted]:
     return [
-        *_objects(
-            _HOSTS,
-            "*/nvidia-driver*",
-            "*/nvidia-container-toolkit*",
-            "*/nvidia-operator-validator",
-            "*/nvidia-mig-manager*",
-            "configmap/default-mig-parted-config",
-            "configmap/default-gpu-clients",
-        ),
         *_objects(_NO_ENTRYPOINT, "configmap/nvidia-device-plugin-entrypoint"),
         *_objects(_OWN_METRICS, "service/gpu-operator", "servicemonitor/gpu-operator"),
         *_objects(_SERVICES, "*/nvidia-dcgm", "*/nvidia-dcgm-exporter"),
@@ -169,7 +186,73 @@ def _earlier() -> list[Wanted]:
     ]
 
 
-def wanted(release: str) -> list[Wanted]:
+#: Reasons that do not apply where components run as containers.
+_OF_HOSTS = (_VALIDATED, _HOST_DRIVER, _FILES, _NO_ENTRYPOINT, _NRI, _STATUS_READS)
+
+
+def in_containers() -> list[Wanted]:
+    """What differs where components run as containers."""
+    driver, validator = "daemonset/nvidia-driver-daemonset*", "daemonset/nvidia-operator-validator"
+    checks = f"{_POD}/initContainers/*-validation"
+    return [
+        Wanted("configmap/nvidia-*", "data/*.sh", _OWN_WORDS),
+        Wanted("configmap/nvidia-*", "metadata/labels/app*", _CREATOR, ours=MISSING),
+        Wanted("configmap/default-*", "data/*", _TABLES),
+        Wanted("daemonset/*", f"{checks}/args", _OWN_WORDS),
+        Wanted("daemonset/*", f"{checks}/volumeMounts//run/nvidia*", _ONE_VOLUME),
+        Wanted("daemonset/*", f"{_POD}/volumes/run-nvidia-validations", _ONE_VOLUME),
+        Wanted("daemonset/*", f"{_POD}/volumes/run-nvidia", _ONE_VOLUME, ours=MISSING),
+        Wanted(driver, f"{_POD}/*/env/DRIVER_CONFIG_DIGEST/value", _DIGEST),
+        Wanted(driver, f"{_POD}/containers/nvidia-*-ctr/args", _OWN_WORDS),
+        Wanted(validator, f"{checks}/env/VALIDATOR_IMAGE_PULL_POLICY/value", _EXPLICIT),
+        Wanted(validator, f"{_POD}/volumes/driver-install-dir/hostPath/type", _RUN),
+        Wanted("daemonset/nvidia-mig-manager", f"{_POD}/*/env/NVIDIA_CDI_HOOK_PATH", _PATH),
+        Wanted("daemonset/nvidia-[vc]*-manager", "metadata/labels/*", _SELECTS),
+        Wanted(_PLUGIN, f"{_MAIN}/args", _QUARANTINE, ["/bin/entrypoint.sh"], MISSING),
+        *(Wanted(f"{kind}/{name}", "rules", _RIGHTS) for kind, name in _NARROWED),
+        *_objects(
+            _OPENSHIFT,
+            *(f"role*/nvidia-{name}" for name in ("driver", "vgpu-manager", "vfio-manager")),
+            "role*/nvidia-sandbox-validator",
+        ),
+        *_objects(_RIGHTS, "*role*/nvidia-sandbox-device-plugin"),
+        *_objects(_TABLES, "configmap/default-vgpu-devices-config"),
+    ]
+
+
+def _earlier_in_containers() -> list[Wanted]:
+    """Of v24.3.0: how containers begin, wait and mount. Images, values, rights to schedule and the like are compared."""
+    of_containers = (
+        *("*/env", "*/env/*", "*/volumeMounts/*", "*/command", "*/args", "*/lifecycle/*"),
+        *("*/securityContext/*", "*/startupProbe/exec/*", "volumes/*"),
+    )
+    return [
+        *(Wanted("daemonset/*", f"{_POD}/{field}", _RELEASE) for field in of_containers),
+        Wanted("daemonset/nvidia-driver-daemonset", f"{_POD}/imagePullSecrets", _RELEASE),
+        Wanted("daemonset/nvidia-vgpu-*", f"{_POD}/terminationGracePeriodSeconds", _RELEASE),
+        Wanted("daemonset/nvidia-vgpu-*", f"{_POD}/priorityClassName", _RELEASE),
+        Wanted("daemonset/nvidia-mig-manager", f"{_POD}/hostIPC", _RELEASE),
+        Wanted("clusterrole/nvidia-mig-manager", "rules", _RIGHTS),
+        Wanted("configmap/nvidia-driver-startup-probe", "", _RELEASE, operator=MISSING),
+        Wanted("role*/nvidia-vgpu-device-manager", "", _RELEASE, operator=MISSING),
+        *_objects(_RELEASE, "configmap/nvidia-vfio-manager"),
+    ]
+
+
+def of_drivers() -> list[Wanted]:
+    """What differs in the driver of an NVIDIADriver."""
+    return [
+        Wanted("clusterrole/nvidia-gpu-driver-*", "rules", _RIGHTS),
+        Wanted("*", "metadata/labels/*", _OWNER, ours=MISSING),
+    ]
+
+
+def wanted(release: str, *, containers: bool = False) -> list[Wanted]:
     """The differences from a release that are wanted."""
     own = _earlier() if history.before(release, "v25.3.0") else _newest()
-    return [*_everywhere(), *_whole_objects(), *_plugin(), *own]
+    shared = [*_everywhere(), *_whole_objects(), *_plugin(), *own]
+    if not containers:
+        return [*shared, *_on_hosts()]
+    # With driver, toolkit and validator on the nodes alone.
+    earlier = _earlier_in_containers() if history.before(release, "v25.3.0") else []
+    return [*in_containers(), *earlier, *(one for one in shared if one.reason not in _OF_HOSTS)]

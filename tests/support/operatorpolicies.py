@@ -145,11 +145,265 @@ LATER: Mapping[str, str] = dict.fromkeys(
     ("host network", "pod security context", "NRI plugin"), "v26.3.0"
 )
 
+_ENV = [{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
+_MANAGER = {
+    "repository": "mirror.example.com/nvidia",
+    "image": "k8s-driver-manager",
+    "version": "v9",
+    "imagePullPolicy": "Always",
+    "imagePullSecrets": ["manager"],
+    "env": [{"name": "ENABLE_AUTO_DRAIN", "value": "true"}, {"name": "C", "value": "d"}],
+}
+_PULLED = {"imagePullPolicy": "Always", "imagePullSecrets": ["mirror"]}
+#: The same where the components run as containers. ConfigMaps and Secrets that they name are in ``BESIDE``.
+IN_CONTAINERS: Mapping[str, Json] = {
+    "sample": {},
+    "CDI on": {"cdi": {"enabled": True}},
+    "CDI off": {"cdi": {"enabled": False}},
+    "no MIG manager": {"migManager": {"enabled": False}},
+    "no device plugin": {"devicePlugin": {"enabled": False}},
+    "host driver": {"driver": {"enabled": False}},
+    "host driver and toolkit": {"driver": {"enabled": False}, "toolkit": {"enabled": False}},
+    "driver": {
+        "driver": {
+            **_PULLED,
+            "resources": _RESOURCES,
+            "args": ["init", "--verbose"],
+            "env": _ENV,
+            "startupProbe": {"initialDelaySeconds": 5, "failureThreshold": 9},
+            "manager": _MANAGER,
+            "secretEnv": "proxies",
+        }
+    },
+    "driver by digest": {"driver": {"version": _DIGEST}},
+    "modules": {
+        "driver": {
+            "rdma": {"enabled": True, "useHostMofed": True},
+            "resources": _RESOURCES,
+            "kernelModuleConfig": {"name": "modules"},
+            "repoConfig": {"configMapName": "repositories"},
+            "certConfig": {"name": "certificates"},
+        },
+        "gds": {"enabled": True, "env": _ENV, **_PULLED},
+        "gdrcopy": {"enabled": True, "env": _ENV},
+    },
+    "peer memory": {"driver": {"rdma": {"enabled": True}}},
+    "licence by Secret": {
+        "driver": {
+            "licensingConfig": {"secretName": "license", "nlsEnabled": True},
+            "virtualTopology": {"config": "topology"},
+        }
+    },
+    "licence by ConfigMap": {"driver": {"licensingConfig": {"configMapName": "license"}}},
+    "precompiled": {"driver": {"usePrecompiled": True, "version": "580"}},
+    "toolkit": {
+        "toolkit": {
+            **_PULLED,
+            "resources": _RESOURCES,
+            "installDir": "/opt/nvidia",
+            "env": [
+                {"name": "CONTAINERD_CONFIG", "value": "/etc/k3s/config.toml"},
+                {"name": "CONTAINERD_SOCKET", "value": "/run/k3s/containerd.sock"},
+                {"name": "CONTAINERD_SET_AS_DEFAULT", "value": "true"},
+            ],
+        }
+    },
+    "validator": {
+        "validator": {
+            **_PULLED,
+            "env": _ENV,
+            "args": ["echo"],
+            "resources": _RESOURCES,
+            "driver": {"env": _ENV},
+            "toolkit": {"env": _ENV},
+            "cuda": {"env": [{"name": "WITH_WORKLOAD", "value": "false"}]},
+            "plugin": {"env": [{"name": "WITH_WORKLOAD", "value": "true"}]},
+        }
+    },
+    "MIG manager": {
+        "migManager": {
+            **_PULLED,
+            "env": _ENV,
+            "args": ["--verbose"],
+            "resources": _RESOURCES,
+            "config": {"name": "layouts"},
+            "gpuClientsConfig": {"name": "clients"},
+        }
+    },
+    "machines": {
+        "sandboxWorkloads": {"enabled": True},
+        "vgpuManager": {
+            **_PULLED,
+            "enabled": True,
+            "repository": "registry.example.com",
+            "image": "vgpu-manager",
+            "version": "580.95.02",
+            "env": _ENV,
+            "args": ["init", "--verbose"],
+            "resources": _RESOURCES,
+            "driverManager": _MANAGER,
+        },
+        "vgpuDeviceManager": {
+            **_PULLED,
+            "enabled": True,
+            "env": _ENV,
+            "args": ["--verbose"],
+            "resources": _RESOURCES,
+            "config": {"name": "vgpus", "default": "A10-24Q"},
+        },
+        "vfioManager": {
+            **_PULLED,
+            "enabled": True,
+            "env": _ENV,
+            "args": ["bind"],
+            "resources": _RESOURCES,
+            "driverManager": _MANAGER,
+        },
+        "sandboxDevicePlugin": {"enabled": True},
+        "validator": {
+            "env": _ENV,
+            "vfioPCI": {"env": _ENV},
+            "vgpuManager": {"env": _ENV},
+            "vgpuDevices": {"env": _ENV},
+        },
+    },
+    # Of later releases.
+    "host paths": {"hostPaths": {"rootFS": "/host", "driverInstallDir": "/var/lib/nvidia"}},
+    "NRI plugin": {"cdi": {"enabled": True, "nriPluginEnabled": True}},
+    "vGPU modules": {
+        "sandboxWorkloads": {"enabled": True},
+        "vgpuManager": {
+            "enabled": True,
+            "repository": "registry.example.com",
+            "image": "vgpu-manager",
+            "version": "580.95.02",
+            "kernelModuleConfig": {"name": "modules"},
+        },
+    },
+    "kata": {
+        "sandboxWorkloads": {"enabled": True, "mode": "kata"},
+        "ccManager": {"enabled": True, "defaultMode": "on"},
+        "kataSandboxDevicePlugin": {"enabled": True},
+        "vfioManager": {"enabled": True},
+        "vgpuManager": {"enabled": False},
+        "vgpuDeviceManager": {"enabled": False},
+    },
+    "host network of all": {
+        section: {"hostNetwork": True}
+        for section in ("driver", "toolkit", "validator", "migManager")
+    },
+}
+#: Of these variants, those of fields that earlier releases lack.
+LATER_IN_CONTAINERS: Mapping[str, str] = dict.fromkeys(
+    ("modules", "host paths", "NRI plugin", "vGPU modules", "kata", "host network of all"),
+    "v26.3.0",
+)
+#: Their driver never becomes ready on a virtual node.
+NEVER_READY = ("precompiled",)
+#: NVIDIADrivers, as their ``spec`` over an image of NVIDIA's registry.
+DRIVERS: Mapping[str, Json] = {
+    "bare": {},
+    "whole": {
+        **_PULLED,
+        # Of a variable that the manager has already, the Operator makes a second one.
+        "manager": {**_MANAGER, "env": [{"name": "C", "value": "d"}]},
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "gold", "operator": "Exists"}],
+        "labels": {"team": "ml", "app": "ignored"},
+        "annotations": {"example.com/owner": "ml"},
+        "priorityClassName": "gold",
+        "podSecurityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "resources": _RESOURCES,
+        "args": ["--verbose"],
+        "env": [{"name": "A", "value": "b"}],
+        "startupProbe": {
+            **dict.fromkeys(("initialDelaySeconds", "timeoutSeconds", "periodSeconds"), 7),
+            **dict.fromkeys(("successThreshold", "failureThreshold"), 1),
+        },
+        "rdma": {"enabled": True, "useHostMofed": True},
+        "gds": {
+            "enabled": True,
+            "repository": "nvcr.io/nvidia/cloud-native",
+            "image": "nvidia-fs",
+            "version": "2.29.4",
+            "env": [{"name": "C", "value": "d"}],
+        },
+        "gdrcopy": {
+            "enabled": True,
+            "repository": "nvcr.io/nvidia/cloud-native",
+            "image": "gdrdrv",
+            "version": "v2.6",
+        },
+        "kernelModuleType": "open",
+        "kernelModuleConfig": {"name": "modules"},
+        "repoConfig": {"name": "repositories"},
+        "certConfig": {"name": "certificates"},
+        "licensingConfig": {"secretName": "license", "nlsEnabled": True},
+        "virtualTopologyConfig": {"name": "topology"},
+        "secretEnv": "proxies",
+        "hostNetwork": True,
+    },
+    "precompiled": {"usePrecompiled": True, "version": "580"},
+}
+
+
+def nvidia_driver(name: str) -> Json:
+    """One of :data:`DRIVERS`."""
+    image = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "580.95.05"}
+    manager = {"repository": "nvcr.io/nvidia", "image": "k8s-driver-manager", "version": "v0.12.0"}
+    return {
+        "apiVersion": "nvidia.com/v1alpha1",
+        "kind": "NVIDIADriver",
+        "metadata": {"name": "gold"},
+        "spec": {"driverType": "gpu", **image, "manager": manager, **DRIVERS[name]},
+    }
+
+
+#: ConfigMaps that variants name, with their data.
+BESIDE: Mapping[str, Mapping[str, str]] = {
+    "modules": {"nvidia.conf": "NVreg_EnableMSI=1\n", "nvidia-uvm.conf": "uvm_debug=0\n"},
+    "repositories": {"custom.list": "deb http://mirror.example.com jammy main\n"},
+    "certificates": {"mirror.crt": "certificate\n"},
+    "license": {"gridd.conf": "FeatureType=1\n", "client_configuration_token.tok": "token\n"},
+    "topology": {"nvidia-topologyd.conf": "a\n"},
+    "layouts": {
+        "config.yaml": "version: v1\nmig-configs:\n  all-disabled:\n    - {devices: all, mig-enabled: false}\n"
+    },
+    "clients": {"clients.yaml": "version: v1\nsystemd-services: [nvsm.service]\n"},
+    "vgpus": {
+        "config.yaml": "version: v1\nvgpu-configs:\n  A10-24Q: [{devices: all, vgpu-devices: {A10-24Q: 1}}]\n"
+    },
+}
+#: Secrets that variants name.
+SECRETS = ("license", "proxies")
+
 
 def policy(sample: Json, name: str) -> Json:
     """The sample with a variant merged into its ``spec``."""
+    return _varied(sample, VARIANTS[name])
+
+
+def policy_in_containers(sample: Json, name: str) -> Json:
+    """The same of the variants whose components run as containers."""
+    return _varied(sample, IN_CONTAINERS[name])
+
+
+def config_maps() -> list[Json]:
+    """The ConfigMaps of :data:`BESIDE`."""
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": "gpu-operator"},
+            "data": dict(data),
+        }
+        for name, data in BESIDE.items()
+    ]
+
+
+def _varied(sample: Json, variant: Json) -> Json:
     found = copy.deepcopy(sample)
-    _merge(found["spec"], VARIANTS[name])
+    _merge(found["spec"], variant)
     return found
 
 

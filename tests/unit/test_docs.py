@@ -188,7 +188,13 @@ DOTTED = re.compile(r"gpustate(?:\.[A-Za-z_]\w*)+")
 #: Quoted words of the page about states that are not names of the package: parameters, and variables of its tests.
 WORDS = {"password", "PARTLESS", "PROVES", "STEPLESS"}
 #: Files and entry point groups, which look like modules.
-NO_MODULES = {"gpustate.toml", "gpustate.lock", "gpustate.verbs", "gpustate.policies"}
+NO_MODULES = {
+    "gpustate.toml",
+    "gpustate.lock",
+    "gpustate.yaml",
+    "gpustate.verbs",
+    "gpustate.policies",
+}
 
 
 def resolve(name: str) -> object:

@@ -26,6 +26,7 @@ class Context:
         settings: the valid settings.
         item: the whole object; of values the same as ``spec``.
         release: of the Operator that it is checked against.
+        containers: components that run as NVIDIA's containers.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class Context:
     settings: tuple[Setting, ...]
     item: Item
     release: str
+    containers: frozenset[str] = frozenset()
 
     def before(self, release: str) -> bool:
         """Whether it is checked against an earlier release than this one."""

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote
-from gpustate.gpu_operator import former, history, shape, umbrella
+from gpustate.gpu_operator import choice, former, history, shape, umbrella
 from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.check import Checker, Problem, Setting
+from gpustate.gpu_operator.choice import Choice
 from gpustate.gpu_operator.companions import CompanionStore
 from gpustate.gpu_operator.desired import READ_THEN
 from gpustate.gpu_operator.documents import Item, plain
@@ -136,9 +137,19 @@ def _document(part: Part, file: str, release: str) -> tuple[Context, list[Findin
         else:
             found.extend(_problem(one, of_kind, file, title, release))
     spec = checker.as_rendered(spec)
-    context = Context(of_kind, file, title, spec, tuple(good), item, release)
-    found.extend(one for setting in good for one in _field(setting, context))
+    chosen = _chosen(file)
+    as_chosen = tuple(choice.applied(one, chosen) for one in good)
+    context = Context(of_kind, file, title, spec, as_chosen, item, release, chosen.containers)
+    found.extend(one for setting in as_chosen for one in _field(setting, context))
     return context, found
+
+
+def _chosen(file: str) -> Choice:
+    """Which components run as containers; the reader reports an invalid file."""
+    try:
+        return CompanionStore(file).choice()
+    except PolicyError:
+        return Choice()
 
 
 def _of_note(note: str, file: str, line: int, title: str) -> Finding:

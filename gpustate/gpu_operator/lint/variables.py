@@ -213,6 +213,8 @@ def unsupported_variables(context: Context) -> dict[int, tuple[Support, str]]:
     """Support of variables that no state uses, by the identity of their name and value."""
     found: dict[int, tuple[Support, str]] = {}
     for section, taken in _TAKEN.items():
+        if section.partition(".")[0] in context.containers:
+            continue
         env = context.item_at(f"{section}.env")
         for one in env.value if env is not None and isinstance(env.value, list) else ():
             if not isinstance(one.value, dict) or one.text("name") in taken:

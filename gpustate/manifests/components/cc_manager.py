@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from gpustate.manifests import rbac
 from gpustate.manifests.components.part import Json, Part
-from gpustate.manifests.pods import Program, daemon_set, host_path, mount
+from gpustate.manifests.containers import host_path, mount
+from gpustate.manifests.pods import Program, daemon_set
 from gpustate.manifests.settings import ClusterObjects
 
 NODE_LABEL = "nvidia.com/gpu.deploy.cc-manager"

@@ -33,6 +33,7 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
         nodes={by_claim(settings, NODE_LABEL): "true"},
         ports=[{"name": "dcgm", "containerPort": PORT}],
         more={"livenessProbe": _probe(), "readinessProbe": _probe()},
+        waits=not claim,
         claim=claim,
     )
     yield daemon_set(settings, settings.dcgm, image, program)

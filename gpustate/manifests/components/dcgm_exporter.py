@@ -24,7 +24,8 @@ from gpustate.formats.dcgm.dashboard import dashboard
 from gpustate.manifests import monitoring, rbac
 from gpustate.manifests.components import dcgm
 from gpustate.manifests.components.part import Json, Part, by_claim
-from gpustate.manifests.pods import Program, claim_template, daemon_set, host_path, mount
+from gpustate.manifests.containers import host_path, mount
+from gpustate.manifests.pods import Program, claim_template, daemon_set
 from gpustate.manifests.settings import COUNTERS_KEY, ClusterObjects, Exporter
 
 NODE_LABEL = "nvidia.com/gpu.deploy.dcgm-exporter"
@@ -147,6 +148,7 @@ def _program(settings: ClusterObjects, env: Mapping[str, str], *, token: bool) -
         annotations=exporter.annotations,
         api=token,
         host_pid=exporter.host_pid,
+        waits=not settings.dra_driver.enabled,
         claim=_CLAIM_TEMPLATE if settings.dra_driver.enabled else "",
         # A host engine of the node listens only there.
         host_network=env.get(_ENGINE, "").startswith("localhost"),

@@ -16,7 +16,15 @@ import yaml
 from gpustate import shell
 from gpustate.manifests import rbac
 from gpustate.manifests.components.part import Json, Part
-from gpustate.manifests.pods import Program, daemon_set, host_path, mig_variables, mount
+from gpustate.manifests.containers import (
+    DRIVER,
+    entrypoint,
+    host_path,
+    mount,
+    validations,
+    validations_mount,
+)
+from gpustate.manifests.pods import Program, daemon_set, mig_variables
 from gpustate.manifests.settings import ClusterObjects
 
 NODE_LABEL = "nvidia.com/gpu.deploy.device-plugin"
@@ -24,6 +32,9 @@ _ACCOUNT = "nvidia-device-plugin"
 #: Set by GPU feature discovery.
 _MPS_CAPABLE = "nvidia.com/mps.capable"
 _MPS_DAEMON = "mps-control-daemon"
+_ENTRY = "nvidia-device-plugin-entrypoint"
+#: Where the driver is. The validator as containers writes that into a file.
+_HOST_DRIVER = {"NVIDIA_DRIVER_ROOT": "/", "CONTAINER_DRIVER_ROOT": "/host"}
 #: The plugin has no list of GPUs to leave out; it offers those that NVML lists in its container.
 _WITHOUT_QUARANTINED = shell.load("without_quarantined", "gpustate.manifests", HOST="/host")
 
@@ -44,6 +55,8 @@ def shares_by_mps(settings: ClusterObjects) -> bool:
 
 def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     yield rbac.account(_ACCOUNT, settings.namespace)
+    if settings.validator.enabled:
+        yield entrypoint(settings, _ENTRY, "exec nvidia-device-plugin\n")
     if settings.config is not None:
         yield from rbac.grant(_ACCOUNT, settings.namespace, (rbac.READ_NODES,), cluster=True)
     yield daemon_set(settings, settings.device_plugin, image, _plugin(settings))
@@ -59,8 +72,7 @@ def _plugin(settings: ClusterObjects) -> Program:
         "DEVICE_ID_STRATEGY": "uuid",
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "all",
-        "NVIDIA_DRIVER_ROOT": "/",
-        "CONTAINER_DRIVER_ROOT": "/host",
+        **({} if settings.validator.enabled else _HOST_DRIVER),
         "MPS_ROOT": settings.mps_root,
     }
     if settings.cdi:
@@ -72,10 +84,23 @@ def _plugin(settings: ClusterObjects) -> Program:
     if settings.gds:
         env["GDS_ENABLED"] = "true"
         env["MOFED_ENABLED"] = "true"
+    begin, mounts, volumes = "nvidia-device-plugin", list[Json](), list[Json]()
+    if settings.validator.enabled:
+        begin = "/bin/entrypoint.sh"
+        mounts = [
+            mount(_ENTRY, begin, readOnly=True, subPath="entrypoint.sh"),
+            validations_mount(),
+            mount("driver-install-dir", "/driver-root", mountPropagation="HostToContainer"),
+        ]
+        volumes = [
+            {"name": _ENTRY, "configMap": {"name": _ENTRY, "defaultMode": 0o700}},
+            validations(),
+            host_path("driver-install-dir", DRIVER, "DirectoryOrCreate"),
+        ]
     return Program(
         name="nvidia-device-plugin-daemonset",
         container="nvidia-device-plugin",
-        command=["sh", "-c", _WITHOUT_QUARANTINED, "sh", "nvidia-device-plugin"],
+        command=["sh", "-c", _WITHOUT_QUARANTINED, "sh", begin],
         account=_ACCOUNT,
         nodes={NODE_LABEL: "true"},
         env=env | mig_variables(settings),
@@ -85,13 +110,16 @@ def _plugin(settings: ClusterObjects) -> Program:
             mount("cdi-root", "/var/run/cdi"),
             mount("mps-root", "/mps"),
             mount("mps-shm", "/dev/shm"),
+            *mounts,
         ],
         volumes=[
             host_path("device-plugin", "/var/lib/kubelet/device-plugins"),
             host_path("host-root", "/"),
             host_path("cdi-root", "/var/run/cdi", "DirectoryOrCreate"),
             *_mps_volumes(settings),
+            *volumes,
         ],
+        waits=True,
         reloads="nvidia-device-plugin",
     )
 
@@ -121,6 +149,7 @@ def _mps_daemon(settings: ClusterObjects, image: str) -> Program:
         mounts=[mount("mps-root", "/mps"), mount("mps-shm", "/dev/shm")],
         volumes=_mps_volumes(settings),
         first=[mount_shm],
+        waits=True,
         reloads=f"/usr/bin/{_MPS_DAEMON}",
         own=False,
         host_pid=True,

@@ -15,13 +15,16 @@ from typing import Any
 
 from gpustate.manifests import rbac
 from gpustate.manifests.components.part import Json, Part
-from gpustate.manifests.pods import (
+from gpustate.manifests.containers import (
+    DRIVER_ROOT,
+    check,
     host_path,
-    labelled,
     mount,
-    pod_spec,
+    validations,
+    validations_mount,
     variable,
 )
+from gpustate.manifests.pods import labelled, pod_spec
 from gpustate.manifests.settings import ClusterObjects, Container, DraDriver
 
 NODE_LABEL = "nvidia.com/gpu.deploy.dra-driver"
@@ -215,6 +218,11 @@ def _plugin(settings: ClusterObjects, image: str) -> Json:
             host_path("sysfs", "/sys", "Directory"),
             host_path("procfs", "/proc", "Directory"),
         ]
+    if settings.drivers:
+        volumes += [
+            host_path(DRIVER_ROOT, settings.driver_root, "DirectoryOrCreate"),
+            validations(),
+        ]
     selector = {"app": PLUGIN}
     labels = {
         "app.kubernetes.io/name": "nvidia-dra-driver",
@@ -225,6 +233,7 @@ def _plugin(settings: ClusterObjects, image: str) -> Json:
         **pod_spec(
             settings, driver, account=_ACCOUNT, nodes={NODE_LABEL: "true"}, api=True, gpus=False
         ),
+        **({"initContainers": [_driver_check(settings)]} if settings.drivers else {}),
         "containers": containers,
         "volumes": volumes,
     }
@@ -248,6 +257,29 @@ def _plugin(settings: ClusterObjects, image: str) -> Json:
     }
 
 
+def _driver_check(settings: ClusterObjects) -> Json:
+    """Waits for the driver container; GPUs may be bound for virtual machines, so none is used."""
+    return check(
+        settings,
+        "driver",
+        env={
+            "WITH_WAIT": "true",
+            "DRIVER_VALIDATION_SKIP_GPU_INIT": "true",
+            "DISABLE_DEV_CHAR_SYMLINK_CREATION": "true",
+            "HOST_ROOT": "/",
+            "DRIVER_INSTALL_DIR": settings.driver_root,
+            "DRIVER_INSTALL_DIR_CTR_PATH": "/driver-root",
+        },
+        fields={"OPERATOR_NAMESPACE": "metadata.namespace"},
+        mounts=[
+            mount("host-root", "/host", mountPropagation="HostToContainer", readOnly=True),
+            mount(DRIVER_ROOT, "/driver-root", mountPropagation="HostToContainer"),
+            validations_mount(),
+        ],
+        level=False,
+    )
+
+
 def _container(
     settings: ClusterObjects,
     image: str,
@@ -265,8 +297,9 @@ def _container(
         "NVIDIA_VISIBLE_DEVICES": "void",
         "CDI_ROOT": "/var/run/cdi",
         "NVIDIA_MIG_CONFIG_DEVICES": "all",
-        "NVIDIA_DRIVER_ROOT": "/",
-        "DRIVER_ROOT_CTR_PATH": "/host",
+        **(
+            {} if settings.drivers else {"NVIDIA_DRIVER_ROOT": "/", "DRIVER_ROOT_CTR_PATH": "/host"}
+        ),
         "KUBELET_REGISTRAR_DIRECTORY_PATH": f"{root}/plugins_registry",
         "KUBELET_PLUGINS_DIRECTORY_PATH": f"{root}/plugins",
         "HEALTHCHECK_PORT": str(container.healthcheck_port),
@@ -279,7 +312,7 @@ def _container(
         "name": name,
         "image": image,
         "imagePullPolicy": driver.image_pull_policy,
-        "command": [program, "-v", "$(LOG_VERBOSITY)"],
+        "command": _command(settings, program),
         "env": _variables(variables, fields),
         "securityContext": {"privileged": True},
         "volumeMounts": [
@@ -287,6 +320,7 @@ def _container(
             mount("plugins", f"{root}/plugins", mountPropagation="Bidirectional"),
             mount("cdi", "/var/run/cdi"),
             mount("host-root", "/host", mountPropagation="HostToContainer", readOnly=True),
+            *_driver_mounts(settings),
         ],
     }
     if container.resources:
@@ -295,6 +329,22 @@ def _container(
         found["startupProbe"] = _probe(container.healthcheck_port, failures=600, every_s=1)
         found["livenessProbe"] = _probe(container.healthcheck_port, failures=3, every_s=liveness_s)
     return found
+
+
+def _command(settings: ClusterObjects, program: str) -> list[str]:
+    if not settings.drivers:
+        return [program, "-v", "$(LOG_VERBOSITY)"]
+    ready = "/run/nvidia/validations/driver-ready"
+    return ["bash", "-c", f'set -a; . {ready}; set +a; exec {program} -v "$LOG_VERBOSITY"']
+
+
+def _driver_mounts(settings: ClusterObjects) -> list[Json]:
+    if not settings.drivers:
+        return []
+    return [
+        mount("run-nvidia-validations", "/run/nvidia/validations", readOnly=True),
+        mount(DRIVER_ROOT, "/driver-root", mountPropagation="HostToContainer"),
+    ]
 
 
 def _probe(port: int, *, failures: int, every_s: int) -> Json:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from gpustate.manifests import rbac
 from gpustate.manifests.components.part import Json, Part
-from gpustate.manifests.pods import Program, daemon_set, host_path, mig_variables, mount
+from gpustate.manifests.containers import host_path, mount
+from gpustate.manifests.pods import Program, daemon_set, mig_variables
 from gpustate.manifests.settings import ClusterObjects
 
 NODE_LABEL = "nvidia.com/gpu.deploy.gpu-feature-discovery"
@@ -48,6 +49,7 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
         mounts=[mount("host-sys", "/sys", readOnly=True)],
         volumes=[host_path("host-sys", "/sys")],
         labels={"app.kubernetes.io/part-of": "nvidia-gpu"},
+        waits=True,
         reloads="gpu-feature-discovery",
         api=True,
     )

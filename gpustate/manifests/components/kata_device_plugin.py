@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from gpustate.manifests import rbac
 from gpustate.manifests.components.part import Json, Part
-from gpustate.manifests.pods import Program, daemon_set, host_path, mount
+from gpustate.manifests.containers import host_path, machine_waits, mount, validations, with_secrets
+from gpustate.manifests.pods import Program, daemon_set
 from gpustate.manifests.settings import ClusterObjects
 
 NODE_LABEL = "nvidia.com/gpu.deploy.kata-sandbox-device-plugin"
@@ -29,6 +30,7 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     yield rbac.account(_ACCOUNT, settings.namespace)
     yield from rbac.grant(_ACCOUNT, settings.namespace, _RULES, cluster=False)
     yield from rbac.grant(_ACCOUNT, settings.namespace, _NODES, cluster=True)
+    waits = machine_waits(settings, "vfio-pci")
     program = Program(
         name="nvidia-kata-sandbox-device-plugin-daemonset",
         container="nvidia-kata-sandbox-device-plugin-ctr",
@@ -46,11 +48,14 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
         volumes=[
             host_path("device-plugin", "/var/lib/kubelet/device-plugins"),
             host_path("cdi-root", "/var/run/cdi", "DirectoryOrCreate"),
+            *([validations()] if waits else []),
         ],
         api=True,
+        first=waits,
         gpus=False,
     )
-    yield daemon_set(settings, settings.kata_device_plugin, image, program)
+    merged = with_secrets(settings.kata_device_plugin, settings.validator)
+    yield daemon_set(settings, merged, image, program)
 
 
 PART = Part(

@@ -15,13 +15,19 @@ from collections.abc import Iterator
 
 from gpustate.manifests import monitoring, rbac
 from gpustate.manifests.components.part import Json, Part
-from gpustate.manifests.pods import Program, daemon_set, host_path, mount
+from gpustate.manifests.containers import host_path, mount
+from gpustate.manifests.pods import Program, daemon_set
 from gpustate.manifests.settings import ClusterObjects, Monitor
 
 NODE_LABEL = "nvidia.com/gpu.deploy.node-status-exporter"
 NAME = "nvidia-node-status-exporter"
 _PORT, _PORT_NAME = 8000, "node-status"
 _RULES = (rbac.rule("", "nodes", "get"),)
+#: Whether a driver container is ready.
+_DRIVER_RULES = (
+    rbac.rule("", "pods", "get list"),
+    rbac.rule("apps", "daemonsets", "get list watch"),
+)
 
 
 def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
@@ -30,6 +36,8 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     monitor = Monitor(enabled=monitors.enabled, labels=monitors.labels)
     yield rbac.account(NAME, namespace)
     yield from rbac.grant(NAME, namespace, _RULES, cluster=True)
+    if settings.validator.enabled:
+        yield from rbac.grant(NAME, namespace, _DRIVER_RULES, cluster=False)
     yield monitoring.scraped(monitoring.service(NAME, namespace, _PORT_NAME, _PORT))
     if monitor.enabled:
         yield monitoring.service_monitor(NAME, namespace, _PORT_NAME, monitor, _PORT_NAME)

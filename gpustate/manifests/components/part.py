@@ -22,6 +22,8 @@ class Part:
         node_label: the label of Nodes on which its pods run.
         machines: its pods run on Nodes whose GPUs are for virtual machines, and on no others.
         host_state: the state that does the same as a service of a node, where the pods do not run then.
+        partitions: its pods run only on Nodes with GPUs that can be partitioned, which are labelled elsewhere.
+        replaces: it and its host state on one node would damage each other.
         claims: where a DRA driver offers the GPUs, the pods claim them, and :func:`by_claim` names the objects.
     """
 
@@ -32,10 +34,14 @@ class Part:
     host_state: str = ""
     machines: bool = False
     claims: bool = False
+    partitions: bool = False
+    replaces: bool = False
 
     def settings(self, whole: ClusterObjects) -> Component:
-        """Its settings."""
-        found: Component = getattr(whole, self.field)
+        """Its settings; of several the first."""
+        found: Component | tuple[Component, ...] = getattr(whole, self.field)
+        if isinstance(found, tuple):
+            return found[0] if found else Component(enabled=False)
         return found
 
 

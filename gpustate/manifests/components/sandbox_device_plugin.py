@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from gpustate.manifests import rbac
 from gpustate.manifests.components.part import Json, Part
-from gpustate.manifests.pods import Program, daemon_set, host_path, mount
+from gpustate.manifests.containers import host_path, machine_waits, mount, validations, with_secrets
+from gpustate.manifests.pods import Program, daemon_set
 from gpustate.manifests.settings import ClusterObjects
 
 NODE_LABEL = "nvidia.com/gpu.deploy.sandbox-device-plugin"
@@ -21,6 +22,7 @@ _ACCOUNT = "nvidia-sandbox-device-plugin"
 
 def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     yield rbac.account(_ACCOUNT, settings.namespace)
+    waits = machine_waits(settings, "vfio-pci", "vgpu-devices")
     program = Program(
         name="nvidia-sandbox-device-plugin-daemonset",
         container="nvidia-sandbox-device-plugin-ctr",
@@ -36,10 +38,13 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
             host_path("device-plugin", "/var/lib/kubelet/device-plugins"),
             host_path("vfio", "/dev/vfio"),
             host_path("cdi-root", "/var/run/cdi", "DirectoryOrCreate"),
+            *([validations()] if waits else []),
         ],
+        first=waits,
         gpus=False,
     )
-    yield daemon_set(settings, settings.sandbox_device_plugin, image, program)
+    merged = with_secrets(settings.sandbox_device_plugin, settings.validator)
+    yield daemon_set(settings, merged, image, program)
 
 
 PART = Part(

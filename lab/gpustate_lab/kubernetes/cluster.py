@@ -28,7 +28,8 @@ _KWOK, _NFD = "kwok", "nfd-master"
 
 def modules(spec: LabSpec) -> tuple[str, ...]:
     """Return the modules of :mod:`gpustate_lab.programs` that a lab needs."""
-    names = [f"kubernetes-{spec.kubernetes}", "etcd", "device-plugin", "nfd"]
+    names = [f"kubernetes-{spec.kubernetes}", "etcd", "device-plugin"]
+    names.append("nfd-image" if spec.pods else "nfd")
     return (*names, "kwok") if spec.virtual else tuple(names)
 
 
@@ -36,7 +37,8 @@ def prepare(spec: LabSpec, say: Callable[[str], None]) -> None:
     """Build the programs of a cluster and copy the data files of their modules."""
     for name in modules(spec):
         programs.provide(name, say)
-    _data_files("nfd", say)
+    if not spec.pods:
+        _data_files("nfd", say)
     if spec.virtual:
         _data_files("kwok", say)
 
@@ -60,7 +62,11 @@ class Kubernetes:
             for program in programs.provide(name, say).values():
                 controlplane.link_program(program, layout.programs)
         layout.write_users()
-        containers.make_images(layout.images, _file_of_image(self._lab, containers.BUSYBOX))
+        busybox = _file_of_image(self._lab, containers.BUSYBOX)
+        containers.make_images(layout.images, busybox)
+        if spec.pods:
+            library = [_file_of_image(self._lab, name) for name in containers.C_LIBRARY]
+            containers.make_pod_images(layout.images, layout.programs, busybox, library)
         self.control_plane.start()
 
     def up(self, say: Callable[[str], None]) -> None:
@@ -73,8 +79,9 @@ class Kubernetes:
         self.control_plane.wait_ready()
         self.control_plane.start_controllers()
         with self.layout.client() as client:
-            objects.create(client, _data_files("nfd", say)[0])
-        self._start_nfd()
+            objects.create(client, None if spec.pods else _data_files("nfd", say)[0])
+        if not spec.pods:
+            self._start_nfd()
         if spec.virtual:
             self._start_virtual(say)
         for node in self._lab.nodes:
@@ -141,7 +148,8 @@ class Kubernetes:
 
     @property
     def _agents(self) -> tuple[str, ...]:
-        return (_NFD, _KWOK) if self._lab.spec.virtual else (_NFD,)
+        spec = self._lab.spec
+        return (*(() if spec.pods else (_NFD,)), *((_KWOK,) if spec.virtual else ()))
 
     def _start_nfd(self) -> None:
         if process.program_runs(self.layout.directory, _NFD):

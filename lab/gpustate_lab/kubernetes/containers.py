@@ -1,9 +1,13 @@
-"""Build container images without a registry: the pause image, and one with busybox for tests.
+"""Build container images without a registry: the pause image, one with busybox, and those of NVIDIA's programs.
 
 They are archives for ``ctr images import``. The pause image has the default names of all containerd versions, so
-that none of them must be configured.
+that none of them must be configured. Those of NVIDIA's programs and node feature discovery have the names that the
+newest GPU Operator gives them, and the lab's builds of these programs.
 
-Source: Docker Image Specification v1.2, "Combined Image JSON + Filesystem Changeset Format".
+Sources:
+    Docker Image Specification v1.2, "Combined Image JSON + Filesystem Changeset Format".
+    NVIDIA/k8s-device-plugin v0.18.0, deployments/container/Dockerfile: variables, user, busybox.
+    kubernetes-sigs/node-feature-discovery v0.19.0, Dockerfile: user.
 """
 
 from __future__ import annotations
@@ -13,9 +17,12 @@ import io
 import json
 import tarfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpustate.errors import LabError
+from gpustate.gpu_operator.objects import images
+from gpustate.manifests import nfd
 from gpustate_lab.command import run
 
 #: Sandbox images of containerd 1.6 (3.6), 1.7 (3.8), 2.0 and 2.1 (3.10), 2.2 and newer (3.10.1).
@@ -26,6 +33,21 @@ PAUSE_TAGS = tuple(
 BUSYBOX_TAG = "docker.io/library/busybox:lab"
 #: Path of Debian's static busybox in the layer of ``kubernetes.sh``.
 BUSYBOX = "usr/lib/gpustate-lab/busybox"
+
+_LIBRARIES = "usr/lib/x86_64-linux-gnu"
+_LOADER = "ld-linux-x86-64.so.2"
+#: The C library of an image of the lab: what NVIDIA's programs and the driver's libraries load.
+C_LIBRARY = tuple(
+    f"{_LIBRARIES}/{name}"
+    for name in (_LOADER, "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
+)
+_MERGED = {name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")}
+#: The programs of NVIDIA's image that the lab builds, and what else it has from busybox.
+_PLUGIN = ("nvidia-device-plugin", "gpu-feature-discovery", "config-manager")
+_APPLETS = ("sh", "cat", "date", "rm", "sleep")
+_NFD = ("nfd-master", "nfd-worker", "nfd-gc")
+_PATH = "PATH=/bin:/usr/bin:/sbin:/usr/sbin"
+_NOBODY = "65534:65534"
 
 _PAUSE = """\
 #include <signal.h>
@@ -58,7 +80,7 @@ def make_images(folder: Path, busybox: Path) -> None:
         # Small, since it runs once per pod.
         argv = ["gcc", "-static", "-Os", "-s", "-x", "c", "-o", str(program), "-"]
         run(argv, input_text=_PAUSE)
-        _write(pause, PAUSE_TAGS, ["/pause"], {"pause": program.read_bytes()}, {})
+        _write(pause, _Image(PAUSE_TAGS, {"pause": program.read_bytes()}, command=["/pause"]))
         program.unlink()
     box = folder / "busybox.tar"
     if not box.exists():
@@ -73,27 +95,81 @@ def make_images(folder: Path, busybox: Path) -> None:
             "etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n",
             "etc/group": b"root:x:0:\n",
         }
-        _write(box, (BUSYBOX_TAG,), ["sh"], files, links)
+        _write(box, _Image((BUSYBOX_TAG,), files, links, command=["sh"]))
 
 
-def _write(
-    archive: Path,
-    tags: Sequence[str],
-    command: Sequence[str],
-    files: Mapping[str, bytes],
-    links: Mapping[str, str],
-) -> None:
-    layer = _layer(files, links)
+def make_pod_images(folder: Path, programs: Path, busybox: Path, library: Sequence[Path]) -> None:
+    """Write the archives of NVIDIA's image and that of node feature discovery, unless they exist.
+
+    Args:
+        folder: of the archives.
+        programs: folder of the built programs.
+        busybox: a static busybox.
+        library: the files of :data:`C_LIBRARY`.
+    """
+
+    def programs_of(names: Sequence[str]) -> dict[str, bytes]:
+        return {f"usr/bin/{name}": (programs / name).read_bytes() for name in names}
+
+    plugin = folder / "k8s-device-plugin.tar"
+    if not plugin.exists():
+        files = {name: path.read_bytes() for name, path in zip(C_LIBRARY, library, strict=True)}
+        files[f"usr/lib64/{_LOADER}"] = files[f"{_LIBRARIES}/{_LOADER}"]
+        files["usr/bin/busybox"] = busybox.read_bytes()
+        links = {**_MERGED, **{f"usr/bin/{name}": "busybox" for name in _APPLETS}}
+        gpus = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+        _write(
+            plugin,
+            _Image(
+                (images()["devicePlugin"],),
+                programs_of(_PLUGIN) | files,
+                links,
+                command=["nvidia-device-plugin"],
+                variables=("NVIDIA_DISABLE_REQUIRE=true", *gpus),
+            ),
+        )
+    features = folder / "node-feature-discovery.tar"
+    if not features.exists():
+        _write(features, _Image((nfd.image(),), programs_of(_NFD), user=_NOBODY))
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """An image of one layer.
+
+    Args:
+        tags: its names.
+        files: content by path.
+        links: symbolic links, target by path.
+        command: the default one.
+        variables: of its environment.
+        user: number of user and group; empty: root.
+    """
+
+    tags: Sequence[str]
+    files: Mapping[str, bytes]
+    links: Mapping[str, str] = field(default_factory=dict[str, str])
+    command: Sequence[str] = ()
+    variables: Sequence[str] = ()
+    user: str = ""
+
+
+def _write(archive: Path, image: _Image) -> None:
+    layer = _layer(image.files, image.links)
     digest = hashlib.sha256(layer).hexdigest()
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Cmd": list(command), "Env": ["PATH=/bin:/usr/bin:/sbin:/usr/sbin"]},
+        "config": {
+            "Cmd": list(image.command),
+            "Env": [_PATH, *image.variables],
+            **({"User": image.user} if image.user else {}),
+        },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
     }
     text = json.dumps(config).encode()
     name = f"{hashlib.sha256(text).hexdigest()}.json"
-    manifest = [{"Config": name, "RepoTags": list(tags), "Layers": ["layer.tar"]}]
+    manifest = [{"Config": name, "RepoTags": list(image.tags), "Layers": ["layer.tar"]}]
     fresh = archive.with_name(f".{archive.name}.new")
     with tarfile.open(fresh, "w") as tar:
         _add(tar, "layer.tar", layer)

@@ -38,6 +38,8 @@ PLUGIN_SETTINGS = "/etc/default/gpustate-lab-device-plugin"
 PLUGIN_CONFIGURATION = "/etc/nvidia-device-plugin/config.yaml"
 TOOLKIT_CONFIGURATION = "/etc/nvidia-container-runtime/config.toml"
 PLUGIN_UNIT = "nvidia-device-plugin.service"
+#: Units of programs that run as pods elsewhere.
+AGENT_UNITS = (PLUGIN_UNIT, "gpu-feature-discovery.service", "nfd-worker.service")
 #: In the node, where exporters use the default ports.
 NFD_WORKER_PORT = 18080
 NFD_NAMESPACE = "node-feature-discovery"
@@ -56,13 +58,14 @@ def binds(lab: Path) -> list[str]:
     return [f"--bind-ro={source}:{target}" for source, target in folders.items()]
 
 
-def fill(root: Path, layout: Layout, name: str, number: int) -> None:
+def fill(root: Path, layout: Layout, name: str, number: int, *, pods: bool = False) -> None:
     """Initialise a new disk.
 
     Args:
         root: the node's ``/`` on the controller.
         name: of the node.
         number: determines its addresses.
+        pods: NVIDIA's programs and node feature discovery do not run as units.
     """
     address = str(layout.network.address(number))
     authority = layout.authority
@@ -102,7 +105,10 @@ def fill(root: Path, layout: Layout, name: str, number: int) -> None:
         PLUGIN_SETTINGS.lstrip("/"),
         "# NVIDIA's device plugin and GPU feature discovery: DEVICE_LIST_STRATEGY=envvar\n",
     )
-    for unit, text in _units(address).items():
+    units = {
+        unit: text for unit, text in _units(address).items() if not (pods and unit in AGENT_UNITS)
+    }
+    for unit, text in units.items():
         add(f"etc/systemd/system/{unit}", text)
     for path, (text, mode) in files.items():
         _write(root / path, text, mode)
@@ -110,7 +116,7 @@ def fill(root: Path, layout: Layout, name: str, number: int) -> None:
     features.mkdir(parents=True, exist_ok=True)
     wanted = root / "etc/systemd/system/multi-user.target.wants"
     wanted.mkdir(parents=True, exist_ok=True)
-    for unit in _units(address):
+    for unit in units:
         _link(wanted / unit, f"/etc/systemd/system/{unit}")
     for program in ("kubelet", "kubectl"):
         _link(root / "usr/bin" / program, f"{PROGRAMS}/{program}")

@@ -22,35 +22,42 @@ _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 Item = tuple[str, dict[str, Any]]
 
 
-def create(client: Client, crds: Path) -> None:
+def create(client: Client, crds: Path | None) -> None:
     """Create missing objects; existing ones are left unchanged.
 
     Args:
-        crds: the custom resources of node feature discovery, a YAML file.
+        crds: the custom resources of node feature discovery, a YAML file; ``None``: nothing of it is created.
     """
     for path, item in _items():
+        client.create(path, item)
+    if crds is None:
+        return
+    for path, item in _feature_discovery():
         client.create(path, item)
     for document in yaml.load_all(crds.read_text(), Loader=yaml.CSafeLoader):
         client.create(_CRDS, document)
 
 
 def _items() -> Iterator[Item]:
-    for name in (DEVELOPER_NAMESPACE, NFD_NAMESPACE):
-        yield "/api/v1/namespaces", {"metadata": {"name": name}}
+    yield "/api/v1/namespaces", {"metadata": {"name": DEVELOPER_NAMESPACE}}
     yield _cluster_binding("administrators", "cluster-admin", "Group", ADMINISTRATORS)
     # The role `view` has no cluster-scoped resources.
     yield _cluster_role("gpustate-lab:view-nodes", [_rule("", ["nodes"], _READ)])
     yield _cluster_binding("viewer", "view", "User", "viewer")
     yield _cluster_binding("viewer-nodes", "gpustate-lab:view-nodes", "User", "viewer")
     yield _binding(DEVELOPER_NAMESPACE, "developer", "ClusterRole", "edit", "developer")
+    yield _cluster_role("gpustate-lab:kwok", _KWOK)
+    yield _cluster_binding("kwok", "gpustate-lab:kwok", "User", "kwok")
+
+
+def _feature_discovery() -> Iterator[Item]:
+    yield "/api/v1/namespaces", {"metadata": {"name": NFD_NAMESPACE}}
     yield _cluster_role("gpustate-lab:nfd-master", _NFD_MASTER)
     yield _cluster_binding("nfd-master", "gpustate-lab:nfd-master", "User", "nfd-master")
     role = {"metadata": {"name": "nfd-worker"}, "rules": _NFD_WORKER}
     yield f"{_RBAC}/namespaces/{NFD_NAMESPACE}/roles", role
     for agent in ("nfd-worker", "gpu-feature-discovery"):
         yield _binding(NFD_NAMESPACE, agent, "Role", "nfd-worker", agent)
-    yield _cluster_role("gpustate-lab:kwok", _KWOK)
-    yield _cluster_binding("kwok", "gpustate-lab:kwok", "User", "kwok")
 
 
 _READ = ("get", "list", "watch")

@@ -1,4 +1,4 @@
-# Make the Debian root answer as Ubuntu: names, apt's sources, and how Ubuntu configures unattended-upgrades.
+# Make the Debian root answer as Ubuntu: names, apt's sources, and how Ubuntu configures unattended-upgrades and needrestart.
 # Reads distribution (ubuntu2404). The programs stay Debian's; the archive is the lab's.
 apt-get -q update
 apt-get -q -y -o Dpkg::Use-Pty=0 -o APT::Install-Recommends=false -o Binary::apt-get::APT::Keep-Downloaded-Packages=true install lsb-release udev unattended-upgrades needrestart
@@ -25,7 +25,7 @@ DISTRIB_DESCRIPTION="Ubuntu $point LTS"
 EOF
 printf 'Vendor: Ubuntu\nParent: Debian\n' > /etc/dpkg/origins/ubuntu
 ln -sf ubuntu /etc/dpkg/origins/default
-echo '# The sources are in /etc/apt/sources.list.d/ubuntu.sources.' > /etc/apt/sources.list
+echo '# Ubuntu sources have moved to /etc/apt/sources.list.d/ubuntu.sources' > /etc/apt/sources.list
 rm -f /etc/apt/sources.list.d/*
 cat > /etc/apt/apt.conf.d/50unattended-upgrades << 'EOF'
 Unattended-Upgrade::Allowed-Origins {
@@ -34,8 +34,12 @@ Unattended-Upgrade::Allowed-Origins {
 	"${distro_id}ESMApps:${distro_codename}-apps-security";
 	"${distro_id}ESM:${distro_codename}-infra-security";
 };
+Unattended-Upgrade::Package-Blacklist {
+};
 Unattended-Upgrade::DevRelease "auto";
 EOF
+# From 24.04 on its needrestart restarts services after each run of apt, also when nobody is asked (option -m u).
+case $distribution in ubuntu2204) ;; *) echo "\$nrconf{restart} = 'a';" > /etc/needrestart/conf.d/ubuntu.conf ;; esac
 cat > /etc/apt/apt.conf.d/20auto-upgrades << 'EOF'
 APT::Periodic::Update-Package-Lists "1";
 APT::Periodic::Unattended-Upgrade "1";

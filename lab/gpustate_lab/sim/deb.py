@@ -48,6 +48,7 @@ class Package:
         scripts: maintainer scripts by name.
         relations: control fields beside Depends, as ``{"Conflicts": ("other",)}``.
         triggers: text of the triggers file.
+        phased: percentage of nodes that an index offers the package to, if not to all.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Package:
     architecture: str = "amd64"
     section: str = "non-free/kernel"
     source: str | None = None
+    phased: int | None = None
 
     @property
     def file_name(self) -> str:
@@ -135,6 +137,7 @@ def index(packages: Iterable[Package], directory: Path, prefix: str = ".") -> st
         data = (directory / package.file_name).read_bytes()
         entries.append(
             package.control()
+            + ("" if package.phased is None else f"Phased-Update-Percentage: {package.phased}\n")
             + f"Filename: {prefix}/{package.file_name}\n"
             + f"Size: {len(data)}\n"
             + f"MD5sum: {hashlib.md5(data, usedforsecurity=False).hexdigest()}\n"

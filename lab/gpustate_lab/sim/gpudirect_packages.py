@@ -6,6 +6,7 @@ the checksum of ib_core's symbol differs between versions of OFED.
 Sources:
     NVIDIA/gdrcopy v2.6: packages/dkms (names, dkms.conf); NVIDIA/gds-nvidia-fs: src/dkms.conf.
     NVIDIA DOCA: doca-ofed, mlnx-ofed-kernel-dkms and where they leave Module.symvers.
+    packages.ubuntu.com, nvidia-fs-dkms: versions in 24.04 and 26.04, without their revisions.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from gpustate_lab.sim.native import PAYLOAD, Builder
 OFEDS: Mapping[str, str] = {"24.10.1.1.4": "0x1a2b3c4d", "25.04.0.6.0": "0x0badf00d"}
 GDRCOPYS = ("2.5", "2.6")
 NVIDIA_FS = ("2.16.1", "2.26.6", "2.28.2")
+#: Ubuntu's archive has nvidia-fs, years older, and none of the others.
+ARCHIVED_FS: Mapping[str, str] = {"ubuntu2404": "2.14.14", "ubuntu2604": "2.19.7"}
 
 
 def packages(builder: Builder) -> list[Package]:
@@ -30,8 +33,12 @@ def packages(builder: Builder) -> list[Package]:
         found += _ofed(version, crc)
     for version in GDRCOPYS:
         found += _gdrcopy(version, builder)
-    found += [_dkms("nvidia-fs-dkms", "nvidia-fs", "nvidia-fs", version) for version in NVIDIA_FS]
+    found += [nvidia_fs(version) for version in NVIDIA_FS]
     return found
+
+
+def nvidia_fs(version: str) -> Package:
+    return _dkms("nvidia-fs-dkms", "nvidia-fs", "nvidia-fs", version)
 
 
 def _text(name: str, **words: str) -> str:

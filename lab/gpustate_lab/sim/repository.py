@@ -6,7 +6,7 @@ Layout below the root, flat repositories as NVIDIA's:
 - ``libnvidia-container/stable/deb/amd64``: the container toolkit;
 - ``mirror/<suite>``: the driver packages again, published by a company mirror under its own origin;
 - ``debian/<suite>``: the distribution's driver packages;
-- ``ubuntu/<suite>``: Ubuntu's archive, with pockets and components;
+- ``ubuntu/<suite>``: Ubuntu's archive, with pockets and components; ``esm/<suite>`` that of Ubuntu Pro;
 - ``lab/<suite>``: the simulator and the kernels of the nodes;
 - ``keys/gpustate-lab.asc``: the key that signs all of them.
 
@@ -113,8 +113,7 @@ class Repository:
         base = base_url.rstrip("/")
         release = ubuntu_packages.RELEASES.get(suite)
         if release is not None:
-            text = ubuntu_archive.sources_text(release, base, NODE_KEY)
-            files["/etc/apt/sources.list.d/ubuntu.sources"] = text
+            files |= ubuntu_archive.sources(release, base, NODE_KEY)
         for kind in include:
             line = f"deb [signed-by={NODE_KEY}] {base}/{self.path(kind, suite)}/ /\n"
             files[f"/etc/apt/sources.list.d/gpustate-lab-{kind}.list"] = line
@@ -239,9 +238,8 @@ def _fill(
     for code, found in archives.items():
         ubuntu_release = ubuntu_packages.RELEASES[code]
         for pocket in found:
-            pool.publish_pocket(
-                pocket, root / f"ubuntu/{code}", ubuntu_release.codename, ubuntu_release.number, key
-            )
+            folder = root / pocket.archive / code
+            pool.publish_pocket(pocket, folder, ubuntu_release.codename, ubuntu_release.number, key)
     (root / KEY_PATH).parent.mkdir()
     (root / KEY_PATH).write_bytes(key.public())
 
@@ -297,7 +295,9 @@ class _Pool:
             f"Version: {number}",
             f"Components: {' '.join(ubuntu_archive.COMPONENTS)}",
         )
-        self._sign(directory, _release(directory, indices, "Ubuntu", "Ubuntu", fields), key)
+        self._sign(
+            directory, _release(directory, indices, pocket.origin, pocket.origin, fields), key
+        )
 
     @staticmethod
     def _sign(directory: Path, release: str, key: SigningKey) -> None:

@@ -1,16 +1,26 @@
 """The simulated driver packages for Ubuntu: those of its archive, and of NVIDIA's repository for it.
 
-They have one name for each branch in the archive (``-580-server``), and in NVIDIA's repository up to 580 (``-580``).
-What is another package than on Debian has the same files: the libraries are one package, and so are the programs.
+They have one name for each branch in the archive (``-580-server``, ``-580``), and in NVIDIA's repository up to 580
+(``-580``). What is another package than on Debian has the same files: the libraries are one package, and so are the
+programs.
 
 The archive also has modules that are built and signed for each kernel. Their objects and signatures are separate
 packages, as in the real archive; here the objects' package has no files, and the modules are linked already.
 
+Surprising: a branch ends in the archive with packages of the same names and a newer revision that are empty and depend
+on those of the next branch.
+
 Sources:
-    Ubuntu's source packages nvidia-graphics-drivers-580-server, linux-restricted-modules and fabric-manager-580;
-    apt histories and dpkg listings of public repositories, read 2026-11-24: names, versions, DKMS' ``nvidia-srv``,
-    the virtual package nvidia-kernel-common-580-server-580.173.02 (Launchpad bug 2129682).
-    NVIDIA driver-installation-guide 615: names lose the branch with 590.
+    canonical/nvidia-graphics-drivers, debian/control of each branch: names and relations of the archive's packages
+    (tests/data/ubuntu has the versions and dates that were read).
+    Ubuntu's source packages linux-restricted-modules and fabric-manager-580; apt histories and dpkg listings of public
+    repositories, read 2026-11-24 and 2026-11-25: names, versions, DKMS' ``nvidia-srv``, folders and relations of built
+    modules.
+    NVIDIA driver-installation-guide 615: names lose the branch with 590. A listing of NVIDIA's local repository 550.54.15
+    for ubuntu2204: revisions, name of the firmware's package.
+    NVIDIA's repository for ubuntu2404, file names in public scripts, read 2026-11-25: revisions of
+    nvidia-utils-570_570.133.20-0ubuntu1, nvidia-fabricmanager-570_570.211.01-1, nvidia-fabricmanager_580.65.06-1,
+    nvidia-imex_580.159.04-1ubuntu1, cuda-drivers-580_580.159.03-1ubuntu1.
 """
 
 from __future__ import annotations
@@ -19,23 +29,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpustate.formats import dpkg
 from gpustate_lab.sim.deb import Entry, Package
 from gpustate_lab.sim.driver_packages import DRIVERS, LDCONFIG, DriverSet, Naming
 from gpustate_lab.sim.native import PAYLOAD, Builder, run
 from gpustate_lab.sim.node_packages import kernel_version
 from gpustate_lab.sim.signing import ModuleSigner
 
-#: CUDA version of each driver version of the archive's pockets, by suite of Ubuntu without its release.
-SECURITY: Mapping[str, int] = {
-    "535.309.01": 12020,
-    "570.211.01": 12080,
-    "580.173.02": 13000,
-}
-UPDATES: Mapping[str, int] = {**SECURITY, "580.178.04": 13000}
 MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm", "nvidia-peermem")
 KINDS = {"": "NVIDIA", "-open": "Dual MIT/GPL"}
 #: Where NVIDIA's own packages for Ubuntu carry the branch in their names no more.
 _WITHOUT_BRANCH = 590
+#: From this version on all its packages for Ubuntu have the revision 1ubuntu1. Of older ones those of the driver have
+#: 0ubuntu1, and Fabric Manager, IMEX and NSCQ have 1.
+_ONE_REVISION = "580.159.03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,23 @@ class Release:
     number: str
     codename: str
     kernels: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """One driver of the archive.
+
+    Args:
+        version: as NVIDIA counts.
+        cuda_version: 13000 for 13.0.
+        server: of a source package for servers; otherwise of one for desktops.
+        upload: end of the packages' versions.
+    """
+
+    version: str
+    cuda_version: int
+    server: bool = True
+    upload: str = "1"
 
 
 RELEASES = {
@@ -71,27 +95,39 @@ class UbuntuSet(DriverSet):
         version, cuda_version, builder: as of any driver set.
         revision: appended to the version.
         suffix: of the names: ``-580-server``, ``-580``, or nothing.
+        archive: of Ubuntu's archive, not of NVIDIA's repository.
     """
 
     def __init__(
-        self, version: str, cuda_version: int, revision: str, suffix: str, builder: Builder
+        self,
+        version: str,
+        cuda_version: int,
+        revision: str,
+        suffix: str,
+        builder: Builder,
+        *,
+        archive: bool = False,
     ) -> None:
         super().__init__(version, cuda_version, Naming(revision, ""), builder)
         self.suffix = suffix
+        self.archive = archive
+        self.server = suffix.endswith("-server")
         #: The name that DKMS has for the sources.
-        self.source = "nvidia-srv" if suffix.endswith("-server") else "nvidia"
+        self.source = "nvidia-srv" if self.server else "nvidia"
 
     def packages(self) -> list[Package]:
         """Return everything but the modules that are built already."""
-        s = self.suffix
+        parts = [one for one in self._library_packages() if one.name.startswith("lib")]
+        libraries = {path: entry for one in parts for path, entry in one.files.items()}
         return [
-            self._compute(),
-            *(self._library(name, stem) for name, stem in _LIBRARIES.items()),
-            replace(
-                self._smi(),
-                name=f"nvidia-utils{s}",
-                depends=self._same(f"libnvidia-compute{s}"),
+            self._related(
+                "libnvidia-compute{s}",
+                "NVIDIA libraries for computing",
+                files=libraries,
+                triggers=LDCONFIG,
             ),
+            *(self._library(name, stem) for name, stem in _LIBRARIES.items()),
+            self._related("nvidia-utils{s}", "NVIDIA tools", files=self._smi().files),
             *self._services(),
             self._kernel_common(),
             self._firmware(),
@@ -102,130 +138,129 @@ class UbuntuSet(DriverSet):
         """Return the packages with a version of their own in the archive."""
         return [self._modprobe()]
 
-    def _compute(self) -> Package:
-        parts = [one for one in self._library_packages() if one.name.startswith("lib")]
-        files = {path: entry for one in parts for path, entry in one.files.items()}
+    # --- relations ---------------------------------------------------------------------------------
+
+    def _related(self, name: str, summary: str, *, kind: str = "", **fields: object) -> Package:
+        """A package with the relations of :data:`_DEPENDS` and :data:`_PROVIDES`."""
+        provides = list(_PROVIDES.get(name, ()))
+        if name == "nvidia-compute-utils{s}" and not self.archive:
+            provides.remove("nvidia-persistenced")
+        depends = [need for one in _DEPENDS.get(name, ()) for need in self._needs(one, kind)]
+        if self._tied and name in _TIED:
+            depends.append(f"nvidia-kernel-common{self.suffix}-{self.version}")
+        apart = tuple(one for one in provides if "(" not in one and one not in _HARMLESS)
+        provides += _TIED_PROVIDES.get(name, ()) if self._tied else ()
+        full = self._filled(name, kind)
+        relations = {
+            "Provides": tuple(self._filled(one, kind) for one in provides if one != full),
+            "Conflicts": tuple(one for one in apart if one != full),
+            "Replaces": tuple(one for one in apart if one != full),
+        }
         return self._package(
-            f"libnvidia-compute{self.suffix}",
-            "NVIDIA libraries for computing",
-            files=files,
-            depends=("libc6",),
-            triggers=LDCONFIG,
+            full,
+            summary,
+            depends=tuple(depends),
+            relations=relations,
+            **fields,  # type: ignore[arg-type]
         )
 
+    @property
+    def _tied(self) -> bool:
+        """From 570 on the archive's libraries want the kernel's part of their own version (Launchpad bug 2129682)."""
+        return self.archive and int(self.branch) >= 570
+
+    def _needs(self, one: str, kind: str) -> tuple[str, ...]:
+        name, between, _ = one.partition(" ~")
+        name = self._filled(name, kind)
+        if not between:
+            return (name,)
+        if not self.suffix:
+            return self._same(name)
+        return (f"{name} (<= {self.version}-1)", f"{name} (>= {self.version})")
+
+    def _filled(self, text: str, kind: str) -> str:
+        return (
+            text.replace("{s}", self.suffix)
+            .replace("{o}", kind)
+            .replace("{firmware}", self._firmware_name)
+            .replace("{full}", self.package_version)
+            .replace("{v}", self.version)
+        )
+
+    @property
+    def _firmware_name(self) -> str:
+        """It has the whole version in its name, so that two can be installed."""
+        return f"nvidia-firmware{self.suffix}" + (f"-{self.version}" if self.suffix else "")
+
+    # --- parts -------------------------------------------------------------------------------------
+
     def _library(self, name: str, stem: str) -> Package:
+        template = f"{name}{{s}}"
         if not stem:
-            return self._package(f"{name}{self.suffix}", "NVIDIA files of every library")
-        return self._single_library(f"{name}{self.suffix}", f"{stem}.so", stem.replace("-", "_"))
+            return self._related(template, "NVIDIA files of every library")
+        made = self._single_library(name, f"{stem}.so", stem.replace("-", "_"))
+        return self._related(template, made.summary, files=made.files, triggers=LDCONFIG)
 
     def _services(self) -> list[Package]:
         """Persistenced and MPS: one package in the archive, two in NVIDIA's repository."""
         daemon, mps = self.persistenced(), self._mps()
-        name = f"nvidia-compute-utils{self.suffix}"
-        depends = self._same(f"libnvidia-compute{self.suffix}")
-        if self.suffix.endswith("-server"):
-            files = {**daemon.files, **mps.files}
-            return [replace(daemon, name=name, files=files, depends=("passwd", *depends))]
-        return [daemon, self._modprobe(), replace(mps, name=name, depends=depends)]
+        files = {**daemon.files, **mps.files} if self.archive else mps.files
+        scripts = daemon.scripts if self.archive else mps.scripts
+        utils = self._related(
+            "nvidia-compute-utils{s}", "NVIDIA services", files=files, scripts=scripts
+        )
+        if not self.archive:
+            return [daemon, self._modprobe(), utils]
+        return [replace(utils, depends=("passwd", *utils.depends))]
 
     def _kernel_common(self) -> Package:
-        name = f"nvidia-kernel-common{self.suffix}"
-        return self._package(
-            name,
+        found = self._related(
+            "nvidia-kernel-common{s}",
             "NVIDIA kernel module support files",
             files={
                 "usr/lib/modprobe.d/nvidia-graphics-drivers.conf": (
-                    f"# Written by {name}.\nblacklist nouveau\nblacklist lbm-nouveau\n"
-                    "alias nouveau off\nalias lbm-nouveau off\n"
+                    f"# Written by nvidia-kernel-common{self.suffix}.\nblacklist nouveau\n"
+                    "blacklist lbm-nouveau\nalias nouveau off\nalias lbm-nouveau off\n"
                 ),
                 "usr/lib/udev/rules.d/71-nvidia.rules": self._text("60-nvidia.rules"),
-            },
-            depends=(*self._same(f"nvidia-firmware{self._firmware_suffix}"), "nvidia-modprobe"),
-            relations={
-                "Provides": ("nvidia-kernel-common", f"{name}-{self.version}"),
-                "Conflicts": ("nvidia-kernel-common",),
-                "Replaces": ("nvidia-kernel-common",),
             },
             scripts={
                 "postinst": self._text("update-initramfs.postinst"),
                 "postrm": self._text("update-initramfs.postrm"),
             },
         )
-
-    @property
-    def _firmware_suffix(self) -> str:
-        """The archive's firmware has the whole version in its name, so that two can be installed."""
-        server = self.suffix.endswith("-server")
-        return f"{self.suffix}-{self.version}" if server else self.suffix
+        more = () if self.archive else ("nvidia-modprobe",)
+        return replace(found, depends=(*found.depends, *more))
 
     def _firmware(self) -> Package:
         (found,) = (one for one in super()._kernel_packages() if one.name == "firmware-nvidia-gsp")
-        return replace(found, name=f"nvidia-firmware{self._firmware_suffix}")
+        return replace(found, name=self._firmware_name)
 
     def _of_kind(self, kind: str) -> list[Package]:
         """The packages that exist for open and for proprietary modules."""
-        s, full = self.suffix, f"{self.suffix}{kind}"
-        sources = self._sources(kind)
-        names = [
-            f"libnvidia-{part}{s}"
-            for part in ("common", "gl", "decode", "encode", "extra", "fbc1", "cfg1")
-        ]
-        other = f"nvidia-dkms{s}{'' if kind else '-open'}"
-        dkms = self._package(
-            f"nvidia-dkms{full}",
-            "NVIDIA kernel modules, built by DKMS",
-            depends=(
-                "dkms",
-                *self._same(f"nvidia-kernel-source{full}", f"nvidia-kernel-common{s}"),
-            ),
-            relations={
-                "Provides": ("nvidia-dkms-kernel",),
-                "Conflicts": ("nvidia-dkms-kernel", other),
-                "Replaces": ("nvidia-dkms-kernel", other),
-            },
-            scripts={
-                "postinst": self._dkms_script("postinst"),
-                "prerm": self._dkms_script("prerm"),
-            },
+        scripts = {name: self._dkms_script(name) for name in ("postinst", "prerm")}
+        dkms = self._related(
+            "nvidia-dkms{s}{o}", "NVIDIA kernel modules, built by DKMS", kind=kind, scripts=scripts
         )
-        headless = self._package(
-            f"nvidia-headless-no-dkms{full}",
-            "NVIDIA driver without display, without modules",
-            depends=self._same(
-                *(f"libnvidia-compute{s}", f"libnvidia-cfg1{s}", f"libnvidia-decode{s}"),
-                *(f"nvidia-compute-utils{s}", f"nvidia-kernel-common{s}"),
-                f"nvidia-kernel-source{full}",
-            ),
-        )
+        if not kind:
+            dkms = replace(dkms, depends=(*dkms.depends, self._firmware_name))
         found = [
-            sources,
+            self._sources(kind),
             dkms,
-            headless,
-            self._package(
-                f"nvidia-headless{full}",
-                "NVIDIA driver without display",
-                depends=self._same(f"nvidia-headless-no-dkms{full}", f"nvidia-dkms{full}"),
-            ),
-            self._package(
-                f"nvidia-driver{full}",
-                "NVIDIA driver, everything",
-                depends=(
-                    *self._same(*names, f"nvidia-utils{s}", f"nvidia-compute-utils{s}"),
-                    *self._same(f"nvidia-kernel-common{s}", f"nvidia-kernel-source{full}"),
-                    f"nvidia-dkms{full} (<= {self.package_version}) | "
-                    f"nvidia-prebuilt-kernel{full} (= {self.version})",
-                ),
+            *(
+                self._related(name, f"NVIDIA driver, {what}", kind=kind)
+                for name, what in (
+                    ("nvidia-headless-no-dkms{s}{o}", "without display, without modules"),
+                    ("nvidia-headless{s}{o}", "without display"),
+                    ("nvidia-driver{s}{o}", "everything"),
+                )
             ),
         ]
-        if not s.endswith("-server"):
+        if not self.archive:
+            s, full = self.suffix, f"{self.suffix}{kind}"
             meta = f"nvidia-open{s}" if kind else f"cuda-drivers{s}"
-            found.append(
-                self._package(
-                    meta,
-                    "NVIDIA driver, everything",
-                    depends=self._same(f"nvidia-driver{full}", f"nvidia-dkms{full}"),
-                )
-            )
+            needs = self._same(f"nvidia-driver{full}", f"nvidia-dkms{full}")
+            found.append(self._package(meta, "NVIDIA driver, everything", depends=needs))
         return found
 
     def _sources(self, kind: str) -> Package:
@@ -235,12 +270,8 @@ class UbuntuSet(DriverSet):
             for path in sorted((PAYLOAD / "dkms").iterdir())
         }
         files[f"{source}/nv-version.h"] = _version_header(self.version, kind)
-        other = f"nvidia-kernel-source{self.suffix}{'' if kind else '-open'}"
-        return self._package(
-            f"nvidia-kernel-source{self.suffix}{kind}",
-            "NVIDIA kernel module sources",
-            files=files,
-            relations={"Conflicts": (other,), "Replaces": (other,)},
+        return self._related(
+            "nvidia-kernel-source{s}{o}", "NVIDIA kernel module sources", kind=kind, files=files
         )
 
     def _dkms_script(self, name: str) -> str:
@@ -262,27 +293,29 @@ class UbuntuSet(DriverSet):
             signer: signs them as Ubuntu's kernel team.
             scratch: folder for the objects.
         """
-        number = kernel_version(kernel)
-        version = f"{number}+{self.version.replace('.', '')}"
         signatures = Package(
             name=f"linux-signatures-nvidia-{_as_name(kernel)}",
-            version=number,
+            version=self._built_version(kernel),
             summary="signatures of NVIDIA's modules",
             section="restricted/kernel",
         )
         found = [signatures]
         for kind in KINDS:
-            found += self._prebuilt_of(
-                kind, kernel, version, self._built(kind, headers, scratch / kernel, signer)
-            )
+            built = self._built(kind, headers, scratch / kernel, signer)
+            found += self._prebuilt_of(kind, kernel, built)
         return found
 
-    def _prebuilt_of(
-        self, kind: str, kernel: str, version: str, modules: Mapping[str, Path]
-    ) -> list[Package]:
+    def _built_version(self, kernel: str) -> str:
+        """The kernel's, with a number for each time that modules were built for it."""
+        return f"{kernel_version(kernel)}+{self.version.replace('.', '')}"
+
+    def _prebuilt_of(self, kind: str, kernel: str, modules: Mapping[str, Path]) -> list[Package]:
+        version = self._built_version(kernel)
         tail = f"nvidia{self.suffix}{kind}-{_as_name(kernel)}"
-        folder = f"usr/lib/modules/{kernel}/kernel/nvidia-{self.branch}srv{kind}"
-        common = f"nvidia-kernel-common{self.suffix}"
+        flavour = f"nvidia-{self.branch}{'srv' if self.server else ''}{kind}"
+        image, signatures = (
+            f"linux-{part}-{_as_name(kernel)}" for part in ("image", "signatures-nvidia")
+        )
         objects = Package(
             name=f"linux-objects-{tail}",
             version=version,
@@ -296,17 +329,16 @@ class UbuntuSet(DriverSet):
                 version=version,
                 summary=f"NVIDIA's modules {self.version} for Linux {kernel}, signed",
                 section="restricted/kernel",
-                files={f"{folder}/{name}.ko": path for name, path in modules.items()},
-                depends=(
-                    f"linux-image-{_as_name(kernel)}",
-                    f"linux-signatures-nvidia-{_as_name(kernel)}",
-                    f"linux-objects-{tail} (= {version})",
-                    f"{common} (>= {self.version})",
-                    f"{common} (<= {self.version}-1)",
-                ),
-                relations={
-                    "Provides": (f"nvidia-prebuilt-kernel{self.suffix}{kind} (= {self.version})",)
+                files={
+                    f"usr/lib/modules/{kernel}/kernel/{flavour}/{name}.ko": path
+                    for name, path in modules.items()
                 },
+                depends=(
+                    f"{image} | linux-image-unsigned-{_as_name(kernel)}",
+                    f"{signatures} (= {version})",
+                    f"{objects.name} (= {version})",
+                    *reversed(self._needs("nvidia-kernel-common{s} ~", kind)),
+                ),
                 scripts=dict.fromkeys(
                     ("postinst", "postrm"),
                     f"#!/bin/sh\nset -e\n[ ! -d /usr/lib/modules/{kernel} ] || depmod {kernel}\n",
@@ -314,11 +346,36 @@ class UbuntuSet(DriverSet):
             ),
         ]
 
+    def meta_modules(self, kernel: str, flavour: str) -> list[Package]:
+        """Return the packages that follow the newest kernel of a flavour.
+
+        They stand in for the package that builds modules on the node.
+        """
+        found: list[Package] = []
+        for kind in KINDS:
+            _, modules = self._prebuilt_of(kind, kernel, {})
+            found.append(
+                Package(
+                    name=f"linux-modules-nvidia{self.suffix}{kind}-{flavour}",
+                    version=modules.version,
+                    summary=f"NVIDIA's modules for the kernels of {flavour}",
+                    section="restricted/kernel",
+                    depends=(f"{modules.name} (= {modules.version})", *modules.depends[-2:]),
+                    relations={
+                        "Provides": (
+                            f"nvidia-dkms{self.suffix}{kind} (= {self.package_version})",
+                            "nvidia-prebuilt-kernel",
+                        )
+                    },
+                )
+            )
+        return found
+
     def _built(
         self, kind: str, headers: Path, folder: Path, signer: ModuleSigner
     ) -> dict[str, Path]:
         """Compile and sign the modules of one type."""
-        here = folder / f"{self.version}{kind}"
+        here = folder / f"{self.version}{self.suffix}{kind}"
         here.mkdir(parents=True)
         for path in sorted((PAYLOAD / "dkms").glob("*.[ch]")):
             (here / path.name).write_text(
@@ -344,6 +401,68 @@ _LIBRARIES = {
     "libnvidia-fbc1": "libnvidia-fbc",
     "libnvidia-gl": "libGLX_nvidia",
 }
+#: What packages depend on; ``~``: at any revision of the driver's version.
+_DEPENDS = {
+    "libnvidia-compute{s}": ("libc6",),
+    "libnvidia-decode{s}": ("libnvidia-compute{s} (= {full})",),
+    "libnvidia-gl{s}": ("libnvidia-common{s}",),
+    "nvidia-compute-utils{s}": ("libnvidia-compute{s}",),
+    "nvidia-kernel-common{s}": ("{firmware}",),
+    "nvidia-dkms{s}{o}": ("dkms", "nvidia-kernel-source{s}{o} ~", "nvidia-kernel-common{s} ~"),
+    "nvidia-headless-no-dkms{s}{o}": (
+        "nvidia-kernel-common{s} ~",
+        *(
+            f"{name} (= {{full}})"
+            for name in (
+                *("nvidia-kernel-source{s}{o}", "libnvidia-compute{s}"),
+                *("nvidia-compute-utils{s}", "libnvidia-cfg1{s}"),
+            )
+        ),
+    ),
+    "nvidia-headless{s}{o}": ("nvidia-headless-no-dkms{s}{o}", "nvidia-dkms{s}{o}"),
+    "nvidia-driver{s}{o}": (
+        *("nvidia-dkms{s}{o} ~", "nvidia-kernel-common{s} ~"),
+        *(
+            f"{name} (= {{full}})"
+            for name in (
+                *("libnvidia-gl{s}", "nvidia-kernel-source{s}{o}", "libnvidia-compute{s}"),
+                *("libnvidia-extra{s}", "nvidia-compute-utils{s}", "libnvidia-decode{s}"),
+                *("libnvidia-encode{s}", "nvidia-utils{s}", "libnvidia-cfg1{s}"),
+                "libnvidia-fbc1{s}",
+            )
+        ),
+    ),
+}
+#: Packages that depend on the kernel's part of the same version, by its virtual package.
+_TIED = frozenset(
+    {"nvidia-utils{s}", "libnvidia-compute{s}", *(f"{name}{{s}}" for name in _LIBRARIES)}
+)
+#: What packages provide besides where their libraries depend on that.
+_TIED_PROVIDES = {
+    "nvidia-kernel-common{s}": ("nvidia-kernel-common{s}-{v}",),
+    "libnvidia-compute{s}": ("libcuda1 (= {full})", "libnvidia-ml1 (= {full})"),
+}
+#: What packages provide. Only one package with such a name can be installed, unless it has a version or is harmless.
+_PROVIDES = {
+    "libnvidia-compute{s}": (
+        *("libnvidia-compute", "nvidia-opencl-icd", "opencl-icd"),
+        *("libcuda.so.1 (= {full})", "libnvidia-ml.so.1 (= {full})"),
+    ),
+    "libnvidia-cfg1{s}": ("libnvidia-cfg1-any",),
+    "libnvidia-gl{s}": ("libnvidia-gl", "libglx-vendor", "libegl-vendor"),
+    **{
+        f"{name}{{s}}": (name,)
+        for name in _LIBRARIES
+        if name not in ("libnvidia-cfg1", "libnvidia-gl")
+    },
+    "nvidia-utils{s}": ("nvidia-utils", "nvidia-smi"),
+    "nvidia-compute-utils{s}": ("nvidia-compute-utils", "nvidia-persistenced"),
+    "nvidia-kernel-common{s}": ("nvidia-kernel-common",),
+    "nvidia-kernel-source{s}{o}": ("nvidia-kernel-source",),
+    "nvidia-dkms{s}{o}": ("nvidia-dkms-kernel",),
+    "nvidia-headless{s}{o}": ("nvidia-headless",),
+}
+_HARMLESS = frozenset({"opencl-icd", "libglx-vendor", "libegl-vendor"})
 
 
 def _version_header(version: str, kind: str) -> str:
@@ -361,28 +480,26 @@ def _as_name(kernel: str) -> str:
     return kernel.lower().replace("_", "-")
 
 
-def archive_sets(
-    release: Release, versions: Mapping[str, int], builder: Builder
-) -> list[UbuntuSet]:
-    """Return the driver sets of a pocket."""
-    return [
-        UbuntuSet(
-            version,
-            cuda_version,
-            f"-0ubuntu0.{release.number}.1",
-            f"-{version.partition('.')[0]}-server",
-            builder,
-        )
-        for version, cuda_version in versions.items()
-    ]
+def archive_set(release: Release, driver: Driver, builder: Builder) -> UbuntuSet:
+    """Return one driver of the archive."""
+    branch = driver.version.partition(".")[0]
+    return UbuntuSet(
+        driver.version,
+        driver.cuda_version,
+        f"-0ubuntu0.{release.number}.{driver.upload}",
+        f"-{branch}{'-server' if driver.server else ''}",
+        builder,
+        archive=True,
+    )
 
 
 def archive_components(one: UbuntuSet) -> list[Package]:
     """Return Fabric Manager, NSCQ and IMEX of the archive, sources of their own."""
     branch = f"-{one.branch}"
     common = f"nvidia-kernel-common{one.suffix}-{one.version}"
+    more = (common,) if int(one.branch) >= 570 else ()
     return [
-        replace(package, depends=(*package.depends, common))
+        replace(package, depends=(*package.depends, *more))
         for package in (
             one.fabric_manager(branch),
             one.imex(branch),
@@ -391,34 +508,53 @@ def archive_components(one: UbuntuSet) -> list[Package]:
     ]
 
 
+def transitional(one: UbuntuSet, upload: str, successor: int) -> list[Package]:
+    """Return the empty packages with which a branch ends: of the same names, on top of the next branch.
+
+    Args:
+        one: its last driver.
+        upload: end of their versions, after that of the driver's packages.
+        successor: the next branch.
+    """
+    revision = one.naming.revision.rpartition(".")[0]
+    suffix = one.suffix.replace(one.branch, str(successor))
+    return [
+        Package(
+            name=package.name,
+            version=f"{one.version}{revision}.{upload}",
+            summary="transitional package for upgrades",
+            section="restricted/oldlibs",
+            source=package.source,
+            depends=(package.name.replace(one.suffix, suffix),),
+        )
+        for package in one.packages()
+        if not package.name.startswith("nvidia-firmware")
+    ]
+
+
 def vendor_packages(builder: Builder) -> list[Package]:
     """Return the drivers of NVIDIA's repository for Ubuntu."""
     found: list[Package] = []
     for version, cuda_version in DRIVERS.items():
         branch = int(version.partition(".")[0])
-        suffix, revision = (f"-{branch}", "-0ubuntu1")
-        if branch >= _WITHOUT_BRANCH:
-            suffix, revision = ("", "-1ubuntu1")
+        suffix = f"-{branch}" if branch < _WITHOUT_BRANCH else ""
+        revision = vendor_revision(version)
         one = UbuntuSet(version, cuda_version, revision, suffix, builder)
         components = f"-{branch}" if branch < 580 else ""
+        own = "-1" if revision.startswith("-0") else revision
+        found += one.packages()
         found += [
-            *one.packages(),
-            one.fabric_manager(components),
-            one.imex(components),
-            one.nscq(components),
+            replace(package, version=f"{version}{own}")
+            for package in (
+                one.fabric_manager(components),
+                one.imex(components),
+                one.nscq(components),
+            )
         ]
     return found
 
 
-def meta_modules(one: UbuntuSet, kernel: str, flavour: str) -> list[Package]:
-    """Return the packages that follow the newest kernel of a flavour, for a driver's branch."""
-    return [
-        Package(
-            name=f"linux-modules-nvidia{one.suffix}{kind}-{flavour}",
-            version=f"{kernel_version(kernel)}+{one.version.replace('.', '')}",
-            summary=f"NVIDIA's modules for the kernels of {flavour}",
-            section="restricted/kernel",
-            depends=(f"linux-modules-nvidia{one.suffix}{kind}-{_as_name(kernel)}",),
-        )
-        for kind in KINDS
-    ]
+def vendor_revision(version: str) -> str:
+    """Return the end of the versions of a driver's packages in NVIDIA's repository for Ubuntu."""
+    older = dpkg.compare_versions(version, _ONE_REVISION) < 0
+    return "-0ubuntu1" if older else "-1ubuntu1"

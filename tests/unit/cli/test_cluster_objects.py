@@ -28,6 +28,7 @@ def files(project: Path) -> None:
     ("words", "error"),
     [
         (("plan", "cp.yaml", "--namespace", "x"), "--namespace is only for objects; add --cluster"),
+        (("plan", "cp.yaml", "--install-nfd"), "--install-nfd is only for objects"),
         (("drift", "cp.yaml", "--force-conflicts"), "--force-conflicts is only for objects"),
         (("apply", "cp.yaml", "--yes", "--cluster-objects"), "no node has a kubeconfig; pass"),
         (("plan", "own.yaml", "--cluster-objects"), "the policy has no objects of a cluster"),

@@ -40,6 +40,17 @@ def test_json_is_one_list_of_the_same_objects(gpustate: Cli) -> None:
     assert json.loads(document.out)["items"] == list(yaml.safe_load_all(text.out))
 
 
+def test_node_feature_discovery_is_there_when_asked_for(gpustate: Cli) -> None:
+    done = gpustate("render", "cp.yaml", "--install-nfd")
+    found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(done.out)}
+    name = "gpu-operator-node-feature-discovery-master"
+    assert ("Deployment", name) in found
+    # As in the Operator's chart; otherwise no label of NVIDIA's is published.
+    config = yaml.safe_load(found["ConfigMap", f"{name}-conf"]["data"]["nfd-master.conf"])
+    assert config == {"extraLabelNs": ["nvidia.com"]}
+    assert "node-feature-discovery" not in gpustate("render", "cp.yaml").out
+
+
 def test_options_change_release_namespace_and_values(gpustate: Cli, project: Path) -> None:
     done = gpustate(
         *("render", "cp.yaml", "--release", "v25.3.0", "--namespace", "gpus"),

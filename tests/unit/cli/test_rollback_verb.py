@@ -11,7 +11,11 @@ import jsonschema
 import pytest
 from commandline import Cli, Done
 
+from gpustate.api import rollbacks
+from gpustate.cli import rollback
 from gpustate.cli.apply import budget
+from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.engine.before import RunBefore, StateBefore
 
 SCHEMA = Path(__file__).parents[3] / "gpustate/plan/schema/result.json"
 
@@ -127,3 +131,18 @@ def test_an_upgrade_wants_a_driver_in_the_policy(policy: Path, gpustate: Cli) ->
     refused = gpustate("upgrade", "driver.yaml", "--driver", "x", "-i", "hosts", "--yes")
     assert refused.status == 1
     assert "--driver: 'x' is neither a driver branch nor a version" in refused.err
+
+
+def test_a_run_is_listed_with_what_it_changed_on_any_of_its_nodes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def changed(state: str) -> RunBefore:
+        return RunBefore("r1", person="ann@ops1", states={state: StateBefore({})})
+
+    runs = {"gpu1": (changed("slurm-gres"),), "gpu2": (changed("driver"),)}
+    monkeypatch.setattr(rollbacks, "runs_of", lambda *_: runs)
+    nodes = tuple(InventoryNode(name) for name in runs)
+    rollback._show(Inventory("test", nodes), {"forks": 1})
+    assert (
+        capsys.readouterr().out == "r1  gpu[1-2] (2 nodes)  ann@ops1  changed slurm-gres, driver\n"
+    )

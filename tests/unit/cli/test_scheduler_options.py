@@ -73,7 +73,7 @@ def test_a_retry_repeats_every_option_that_affects_the_run(verb: click.Command) 
 
     kept = {*module._VALUES, *module._FLAGS}
     options = {one.name for one in verb.params if isinstance(one, click.Option)}
-    assert options - kept - SHOWN - {"listed"} == set()
+    assert options - kept - SHOWN - {"listed", "dry_run"} == set()
 
 
 def test_a_rollback_without_a_run_is_retried_without_one() -> None:

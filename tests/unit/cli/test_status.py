@@ -110,6 +110,18 @@ def run(*words: object) -> str:
     return verb("status", *words)
 
 
+def test_nobody_is_asked_to_take_over_from_a_run_that_is_in_progress(inventory: Path) -> None:
+    CLUSTERS.append(FakeCluster())
+    text = run("-i", inventory)
+    assert "next: run r1, which is in progress, returns it to service" in text
+    assert "is dead" not in text
+
+
+def test_a_run_without_progress_says_so(inventory: Path) -> None:
+    CLUSTERS.append(FakeCluster(progress={"run": "r0"}))
+    assert "of ann@ops1\n    it has not published its progress yet\n" in run("-i", inventory)
+
+
 def test_only_those_out_of_service_are_listed_with_the_next_step(inventory: Path) -> None:
     text = run("-i", inventory)
     assert "b  changing  Kubernetes at test" in text

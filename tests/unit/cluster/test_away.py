@@ -80,6 +80,8 @@ def status(code: int, **more: object) -> dict[str, object]:
         Answer(502, "<html>Bad Gateway</html>"),
         Answer(504, status(504, message="timeout")),
         Answer(429, status(429), {"Retry-After": "3"}),
+        Answer(429, status(429)),
+        Answer(429, "Too many requests, please try again later."),
     ],
     ids=lambda answer: str(answer.status),
 )
@@ -90,6 +92,23 @@ def test_a_server_that_answered_before_is_asked_again(
     server.next = [answer] * 3
     assert len(api.nodes()) == 1
     assert clock.now == (9.0 if answer.headers else 3.0)
+
+
+def test_a_server_that_is_busy_at_the_first_request_is_asked_again(
+    api: Api, server: Server, clock: Clock
+) -> None:
+    server.next = [Answer(429, status(429), {"Retry-After": "2"}), Answer(429, "busy")]
+    assert len(api.nodes()) == 1
+    assert clock.now == 3.0
+
+
+def test_a_busy_server_is_not_waited_for_longer_than_the_patience(
+    api: Api, server: Server, clock: Clock
+) -> None:
+    server.next = [Answer(429, status(429), {"Retry-After": "60"})]
+    with pytest.raises(RefusedRequest, match="not now"):
+        api.nodes()
+    assert clock.now == 0.0
 
 
 def test_a_server_whose_port_is_closed_for_a_while_is_asked_again(

@@ -11,9 +11,12 @@ import pytest
 from filestates import First, Third
 
 from gpustate import registry
+from gpustate.core.building import parameters
 from gpustate.core.queries import Answer
+from gpustate.core.state import AnyState
 from gpustate.engine import leftovers
 from gpustate.engine.before import BeforeQuery, RunBefore
+from gpustate.engine.fleet import ordered_back
 from gpustate.engine.leftovers import Leftovers, LeftoversQuery, PackageLeftoversRemoved
 from gpustate.graph.build import build
 from gpustate.graph.order import order
@@ -115,17 +118,44 @@ def test_a_record_is_followed_by_the_users_of_its_time() -> None:
 
 
 def test_only_states_with_packages_of_their_own_are_followed_by_it() -> None:
-    assert leftovers.after((First(), Third()), 5, ()) == ()
+    states: tuple[AnyState, ...] = (First(), Third())
+    assert leftovers.with_removal(states, 5, ()) == states
 
     states = (First(), registry.get("container-toolkit")())
-    (state,) = leftovers.after(states, 5, ("root",))
+    *same, state = leftovers.with_removal(states, 5, ("root",))
+    assert tuple(same) == states
     assert (state.name, state.known_after) == ("package-leftovers", ("container-toolkit",))
-    assert set(state.after) == {"first", "container-toolkit"}
+
+
+def test_states_that_look_for_what_packages_bring_wait_for_it_and_none_ahead_of_packages_does() -> (
+    None
+):
+    names = (
+        "driver",
+        "fabric-manager",
+        "container-toolkit",
+        "cdi",
+        "containerd",
+        "dcgm",
+        "dcgm-exporter",
+        "validator",
+    )
+    states = tuple(registry.get(name)() for name in names)
+    found = leftovers.with_removal(states, 5, ())
+    order = [state.name for state in ordered_back(found, registry.names())]
+    waiting = {state.name for state in found if "package-leftovers" in state.known_after}
+    # Where an older toolkit brings no units that write the CDI specification, gpustate's own do.
+    assert {"cdi", "validator"} <= waiting
+    # The exporter comes after Fabric Manager, and has packages of its own.
+    assert not waiting & {"driver", "fabric-manager", "dcgm", "dcgm-exporter"}
+    assert all(order.index("package-leftovers") < order.index(name) for name in waiting)
+    cdi = next(state for state in found if state.name == "cdi")
+    assert parameters(cdi) == parameters(registry.get("cdi")())
 
 
 def test_it_comes_before_the_validator() -> None:
     states = (registry.get("driver")(), registry.get("validator")())
-    everything = (*states, *leftovers.after(states, 5, ("root",)))
+    everything = leftovers.with_removal(states, 5, ("root",))
     assert order(build(everything)) == ["driver", "package-leftovers", "validator"]
 
 

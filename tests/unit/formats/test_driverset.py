@@ -6,8 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
+from gpustate.bundle import upstream
+from gpustate.bundle.manifest import Source
+from gpustate.core.queries import Answer
 from gpustate.formats import drivernames, driverschemes, driverset
 from gpustate.formats.driverset import OPEN, PROPRIETARY
+from gpustate.resolver import deb_indexes
 
 MEMBERS = {
     ("libcuda1", "580.65.06-1"): True,
@@ -198,7 +202,10 @@ def test_signed_modules_are_those_of_the_driver_whatever_their_version_says(
 ) -> None:
     tail = "nvidia-580-server-open-6.8.0-106-generic"
     names = ("nvidia-headless-no-dkms-580-server-open", "nvidia-utils-580-server")
-    parts = tuple(f"linux-{part}-{tail}" for part in ("modules", "objects"))
+    modules, *others = parts = (
+        *(f"linux-{part}-{tail}" for part in ("modules", "objects")),
+        "linux-signatures-nvidia-6.8.0-106-generic",
+    )
     available = {
         **offered(names, "580.178.04-0ubuntu1", "580.173.02-0ubuntu1"),
         **offered(parts, "6.8.0-106.106+2", "6.8.0-106.106+1"),
@@ -215,17 +222,92 @@ def test_signed_modules_are_those_of_the_driver_whatever_their_version_says(
         available=available,
         prebuilt=("6.8.0-106-generic",),
         use_prebuilt=True,
-        module_drivers={
-            (name, f"6.8.0-106.106+{build}"): driver
-            for name in parts
-            for build, driver in (("1", "580.173.02"), ("2", "580.178.04"))
-        },
+        relations=driverset.parse_relations(
+            "".join(
+                f"{modules}|6.8.0-106.106+{build}|{driver}|{' '.join(others)}\n"
+                for build, driver in (("1", "580.173.02"), ("2", "580.178.04"))
+            )
+        ),
     )
     assert chosen.packages == {
         **dict.fromkeys(names, f"{version}-0ubuntu1"),
         **dict.fromkeys(parts, f"6.8.0-106.106+{build}"),
     }
     assert chosen.remove == ()
+
+
+META = "linux-modules-nvidia-580-server-open-generic"
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["its kernel is there", "it is not"])
+def test_a_package_that_follows_the_newest_kernel_installs_no_kernel(known: bool) -> None:
+    names = ("nvidia-headless-no-dkms-580-server-open", "nvidia-utils-580-server")
+    mine, newest = (META.replace("generic", f"6.8.0-{n}-generic") for n in ("106", "110"))
+    rows = [
+        f"{mine}|6.8.0-106.106+1|580.173.02|",
+        f"{mine}|6.8.0-106.106+2|580.178.04|",
+        f"{META}|6.8.0-106.106+1|580.173.02|{mine}",
+        f"{META}|6.8.0-110.110+2|580.178.04|{newest}",
+    ]
+    available = {
+        **offered(names, "580.178.04-0ubuntu1"),
+        mine: ("6.8.0-106.106+1", "6.8.0-106.106+2"),
+        META: ("6.8.0-106.106+1", "6.8.0-110.110+2"),
+        **({newest: ("6.8.0-110.110+2",)} if known else {}),
+    }
+    chosen = driverset.target(
+        next(one for one in driverschemes.of("ubuntu") if one.prebuilt),
+        "580.178.04",
+        OPEN,
+        full=False,
+        installed={
+            **dict.fromkeys(names, "580.173.02-0ubuntu1"),
+            **dict.fromkeys((mine, META), "6.8.0-106.106+1"),
+        },
+        available=available,
+        prebuilt=("6.8.0-106-generic",),
+        use_prebuilt=True,
+        relations=driverset.parse_relations("\n".join(rows)),
+    )
+    assert chosen.packages[mine] == "6.8.0-106.106+2"
+    assert chosen.packages.get(newest) == ("6.8.0-110.110+2" if known else None)
+    assert chosen.remove == (() if known else (META,))
+
+
+def test_empty_packages_of_an_ended_branch_are_no_driver() -> None:
+    relations = driverset.parse_relations(
+        "nvidia-utils-570-server|570.211.01-0ubuntu1.24.04.1||nvidia-utils-580-server\n"
+        "nvidia-utils-580-server|580.178.04-0ubuntu0.24.04.1||nvidia-utils-580-server\n"
+    )
+    empty = "570.211.01-0ubuntu1.24.04.1"
+    assert relations.branches() == {570: 580}
+    for name in ("libnvidia-cfg1-570-server", "nvidia-headless-no-dkms-570-server-open"):
+        assert relations.successor(name, empty) == 580
+        assert relations.successor(name, "570.211.01-0ubuntu0.24.04.1") is None
+    assert relations.successor("nvidia-utils-570", empty) is None
+    assert relations.living({"nvidia-utils-570-server": empty, "dkms": "3"}) == {"dkms": "3"}
+
+
+INDEX = """=index|Ubuntu|noble-updates|restricted|archive.example.com
+Package: nvidia-utils-590-server
+Version: 590.48.01-0ubuntu0.24.04.5
+Architecture: amd64
+Depends: nvidia-utils-595-server
+
+Package: nvidia-utils-595-server
+Version: 595.84-0ubuntu0.24.04.1
+Architecture: amd64
+Depends: nvidia-kernel-common-595-server-595.84
+"""
+
+
+def test_empty_packages_of_an_ended_branch_are_in_no_solution() -> None:
+    found = deb_indexes.DebDriverQuery().parse(Answer(0, f"amd64\n{INDEX}".encode()))
+    assert [package.name for package in found] == ["nvidia-utils-595-server"]
+    index = upstream.Index(0)
+    source = Source("Ubuntu", "noble-updates", "restricted", "archive.example.com")
+    index.add(INDEX.partition("\n")[2], "http://archive.example.com", source)
+    assert list(index.stanzas) == ["nvidia-utils-595-server"]
 
 
 @pytest.mark.parametrize("os_id", ["debian", "ubuntu"])

@@ -125,6 +125,7 @@ VENDOR_580 = ("nvidia-fabricmanager", "580.178.04-1")
 VENDOR_580_UBUNTU = ("nvidia-fabricmanager", "580.178.04-1ubuntu1")
 VENDOR_570 = ("nvidia-fabricmanager-570", "570.211.01-1")
 ARCHIVE_580 = ("nvidia-fabricmanager-580", "580.178.04-0ubuntu0.24.04.1")
+ARCHIVE_570 = ("nvidia-fabricmanager-570", "570.211.01-0ubuntu0.24.04.2")
 
 
 @pytest.mark.parametrize(
@@ -144,6 +145,11 @@ ARCHIVE_580 = ("nvidia-fabricmanager-580", "580.178.04-0ubuntu0.24.04.1")
         ),
         ("580.178.04", {}, VENDOR_580),
         ("570.211.01", {"libnvidia-compute-570": "570.211.01-0ubuntu1"}, VENDOR_570),
+        (
+            "570.211.01",
+            {"libnvidia-compute-570-server": "570.211.01-0ubuntu0.24.04.1"},
+            ARCHIVE_570,
+        ),
         ("580.65.06", {"libcuda1": "580.65.06-1"}, None),
         (None, {}, None),
     ],
@@ -151,7 +157,7 @@ ARCHIVE_580 = ("nvidia-fabricmanager-580", "580.178.04-0ubuntu0.24.04.1")
 def test_the_package_comes_from_where_the_driver_is(
     driver: str | None, packages: dict[str, str], chosen: tuple[str, str] | None
 ) -> None:
-    offered = (ARCHIVE_580, VENDOR_580, VENDOR_580_UBUNTU, VENDOR_570)
+    offered = (ARCHIVE_580, ARCHIVE_570, VENDOR_580, VENDOR_580_UBUNTU, VENDOR_570)
     assert fabric.fitting("nvidia-fabricmanager", driver, offered, packages) == chosen
     reverse = tuple(reversed(offered))
     if driver and packages:

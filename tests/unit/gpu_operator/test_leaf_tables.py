@@ -245,7 +245,8 @@ def test_the_page_of_all_leaves_is_that_of_the_records(request: pytest.FixtureRe
 
 def test_the_manual_names_every_honoured_leaf_of_clusterpolicy() -> None:
     manual = (ROOT / "docs" / "operator-files.md").read_text()
-    objects = (ROOT / "docs" / "cluster-objects.md").read_text()
+    pages = ("cluster-objects.md", "containers.md")
+    objects = "".join((ROOT / "docs" / page).read_text() for page in pages)
     for path, field in CLUSTER_POLICY.items():
         if field.support is not Support.HONOURED:
             continue

@@ -15,6 +15,9 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from gpustate.errors import LabError
+from gpustate.gpu_operator.objects import images
+from gpustate.manifests import ClusterObjects
+from gpustate.manifests.build import build
 from gpustate_lab import network
 from gpustate_lab.kubernetes import containers, controlplane, machine, objects, virtual
 from gpustate_lab.kubernetes.certificates import Authority
@@ -107,6 +110,33 @@ def test_an_image_archive_has_its_tags_its_files_and_the_digest_of_its_layer(
     with tarfile.open(tmp_path / "images/pause.tar") as archive:
         (manifest,) = json.loads(content(archive, "manifest.json"))
         assert "registry.k8s.io/pause:3.8" in manifest["RepoTags"]
+
+
+def test_images_of_pods_have_the_names_that_the_policy_asks_for(tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in (*containers._PLUGIN, *containers._NFD, "busybox", "library"):
+        (programs / name).write_text(name)
+    library = [programs / "library" for _ in containers.C_LIBRARY]
+    containers.make_pod_images(tmp_path, programs, programs / "busybox", library)
+    found: dict[str, dict[str, str]] = {}
+    for name in ("k8s-device-plugin", "node-feature-discovery"):
+        with tarfile.open(tmp_path / f"{name}.tar") as archive:
+            (manifest,) = json.loads(content(archive, "manifest.json"))
+            found[manifest["RepoTags"][0]] = json.loads(content(archive, manifest["Config"]))[
+                "config"
+            ]
+    settings = ClusterObjects(node_feature_discovery={})
+    wanted = {
+        container["image"]
+        for item in build(settings, images())
+        if item["kind"] in ("DaemonSet", "Deployment")
+        for container in item["spec"]["template"]["spec"]["containers"]
+    }
+    assert set(found) == wanted
+    plugin, features = found.values()
+    assert "NVIDIA_VISIBLE_DEVICES=all" in plugin["Env"]
+    assert features["User"] == "65534:65534"
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,14 @@ def test_an_empty_list_is_refused(lists: dict[str, str]) -> None:
         LabSpec.parse(**lists)  # type: ignore[arg-type]
 
 
+def test_pods_need_a_cluster_and_are_of_every_node() -> None:
+    with pytest.raises(LabError, match="--pods requires a Kubernetes cluster; add --kubernetes"):
+        LabSpec.parse(pods=True)
+    spec = LabSpec.parse(kubernetes="1.36", pods=True)
+    assert all(node.pods for node in spec.node_specs())
+    assert LabSpec.from_json(spec.to_json()) == spec
+
+
 @given(
     nodes=st.integers(1, 200),
     images=st.lists(st.text(min_size=1), min_size=1, max_size=4),

@@ -56,7 +56,7 @@ def test_a_report_has_all_that_a_change_request_needs(kind: str) -> None:
     for part in (
         "Exit code 1: 4 nodes, 1 changed, 1 unchanged, 1 not finished, 1 not started. Stopped: 1 node failed.",
         "ann@ops1",
-        "2, of 1, 3 nodes",
+        "2 (nodes: 1, 3)",
         "gpustate apply p.yaml -l gpu3",
         "Out of service",
         "Not started",

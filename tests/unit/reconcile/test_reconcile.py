@@ -158,6 +158,14 @@ def test_what_the_policy_no_longer_has_is_pruned(objects: FakeObjects) -> None:
     assert set(actions(objects, smaller).values()) == {Action.UNCHANGED}
 
 
+def test_a_target_that_does_not_prune_keeps_it(objects: FakeObjects) -> None:
+    wanted = target(ClusterObjects(feature_discovery=Component(enabled=False)), prune=False)
+    before = set(objects.items)
+    assert Action.DELETE not in actions(objects, wanted).values()
+    assert apply(objects, wanted).failures == []
+    assert set(objects.items) == before
+
+
 def test_copied_labels_make_no_object_ours(objects: FakeObjects) -> None:
     labels = {"app.kubernetes.io/managed-by": "gpustate", "gpustate.io/owner": "cluster-objects"}
     copy = {
@@ -279,3 +287,52 @@ def test_the_document_has_every_object_and_the_page_those_that_change(objects: F
     assert "  ~ daemonset/nvidia-device-plugin-daemonset  update" in text
     assert text[-1] == f"  {len(changes) - 2} unchanged"
     assert len(list(lines(data, whole=True))) > len(changes)
+
+
+def labelled(count: int) -> tuple[FakeObjects, Target]:
+    """Nodes without labels, and the labels they should have."""
+    objects = FakeObjects()
+    for number in range(count):
+        meta = {"name": f"n{number}", "labels": {"zone": "a"}}
+        objects.add({"apiVersion": "v1", "kind": "Node", "metadata": meta})
+    wanted = {f"n{number}": {"a/b": "true"} for number in range(count)}
+    return objects, Target((), "gpus", wanted)
+
+
+def node_changes(objects: FakeObjects, wanted: Target) -> list[tuple[str, Action, list[str]]]:
+    return [
+        (one.item["metadata"]["name"], one.action, [row.field for row in one.differences])
+        for one in plan(objects, wanted)
+    ]
+
+
+def dry_runs(objects: FakeObjects) -> list[str]:
+    return [one for one in objects.requests if one.startswith("dry run")]
+
+
+def test_labels_of_many_nodes_cost_one_dry_run_and_none_once_they_are_there() -> None:
+    objects, wanted = labelled(50)
+    field = ["metadata.labels[a/b]"]
+    assert node_changes(objects, wanted) == [(f"n{n}", Action.UPDATE, field) for n in range(50)]
+    assert dry_runs(objects) == ["dry run of Node n0"]
+    for change in plan(objects, wanted):
+        objects.apply(change.item)
+    objects.requests.clear()
+    assert {action for _, action, _ in node_changes(objects, wanted)} == {Action.UNCHANGED}
+    assert not dry_runs(objects)
+    assert [action for _, action, _ in node_changes(objects, replace(wanted, absent=True))] == (
+        [Action.RELEASE] * 50
+    )
+
+
+def test_a_label_that_another_manager_has_applied_too_is_judged_by_the_server() -> None:
+    objects, wanted = labelled(3)
+    for change in plan(objects, wanted):
+        objects.apply(change.item)
+    fields = {"f:metadata": {"f:labels": {"f:a/b": {}}}}
+    entry = {"manager": "other", "operation": "Apply", "fieldsV1": fields}
+    objects.shared["Node", "n1"] = entry
+    objects.requests.clear()
+    other = replace(wanted, labels={f"n{n}": {"a/b": "pre-installed"} for n in range(3)})
+    node_changes(objects, other)
+    assert dry_runs(objects) == ["dry run of Node n0", "dry run of Node n1"]

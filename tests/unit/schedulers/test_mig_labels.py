@@ -13,7 +13,8 @@ from stubcluster import TOKEN, StubCluster
 from gpustate.cluster.api import connect
 from gpustate.schedulers import foreign
 from gpustate.schedulers.base import NotDrainedError
-from gpustate.schedulers.mig_labels import PAUSED, MigLabels
+from gpustate.schedulers.gpu_clients import FOR_MIG as PAUSED
+from gpustate.schedulers.mig_labels import MigLabels
 from gpustate.schedulers.mig_state import CONFIG, FAILED, OURS, STATE, SUCCESS, manager_of
 
 DEPLOY = "nvidia.com/gpu.deploy."

@@ -296,13 +296,13 @@ def test_taking_it_away_leaves_no_file_where_there_was_none() -> None:
     assert CONFIG_PATH not in node.files
 
 
-def test_a_kill_between_giving_back_and_purging_leaves_a_plan_to_purge() -> None:
+def test_a_kill_between_purging_and_restoring_leaves_a_plan_to_restore() -> None:
     node = Node()
     list(converge(ContainerToolkitInstalled(), node))
     absent = ContainerToolkitInstalled(ensure="absent")
     observed = absent.probe(node)
     node.carry_out(next(absent.apply(observed, absent.plan(observed))))
-    assert absent.plan(absent.probe(node)).fields == {"versions", "held"}
+    assert absent.plan(absent.probe(node)).fields == {"kept"}
 
 
 @pytest.mark.parametrize("ensure", ["present", "absent"])

@@ -28,6 +28,7 @@ from gpustate.states.driver.observed import (
     plain_value,
     shown_as,
 )
+from gpustate.states.kernel import KernelPinned
 from gpustate.testing import FakeNode, check_contract, converge
 
 OLD, NEW = "6.1.0-9-amd64", "6.1.0-18-amd64"
@@ -60,6 +61,7 @@ class World(FakeNode):
             "systemd": True,
             **facts,
         }
+        self.relations = driverset.NO_RELATIONS
         super().__init__(
             facts=NodeFacts(pci=gpus, **given),
             answers={
@@ -113,6 +115,7 @@ class World(FakeNode):
                 name: tuple(Offer(version, 500, ("http://x  Packages",)) for version in versions)
                 for name, versions in self.packages_offered.items()
             },
+            relations=self.relations,
         )
 
     def kind(self) -> str:
@@ -215,7 +218,7 @@ def test_nvswitches_without_a_fabric_manager_in_the_policy_are_warned_of() -> No
     driver = DriverInstalled()
 
     def warning(policy: dict[str, Any], facts: NodeFacts) -> str | None:
-        return conflict(driver, policy, facts, observed=object())
+        return conflict(driver, policy, facts, observed=driver.probe(World()))
 
     assert "add fabric-manager" in (warning({}, switches) or "")
     assert warning({"fabric-manager": None}, switches) is None
@@ -412,7 +415,8 @@ def test_modules_that_would_not_unload_are_left_to_a_reboot() -> None:
     )
 
 
-TRAINING = Holder(4711, "python3", "alice", "cri-1.scope", "trainer-0", (0,))
+TRAINING = Holder(4711, "python3", "alice", "cri-1.scope", gpus=(0,))
+IN_POD = replace(TRAINING, pod="trainer-0")
 DAEMON = Holder(
     99, "nvidia-persiste", "nvidia-persistenced", "nvidia-persistenced.service", gpus=(0,)
 )
@@ -424,13 +428,25 @@ def test_a_stranger_on_a_gpu_is_refused_with_pid_and_command() -> None:
     node.holders = (DAEMON, TRAINING)
     state = DriverInstalled(branch=580)
     why = refusal(state, node)
-    assert "pid 4711 (python3, user alice, pod trainer-0)" in why
+    assert "pid 4711 (python3, user alice, unit cri-1.scope)" in why
     assert "persiste" not in why
     notes = state.plan(state.probe(node)).notes
     assert (
         "has a GPU open: pid 99 (nvidia-persiste, user nvidia-persistenced, unit nvidia-persistenced.service)"
         in notes
     )
+
+
+def test_a_pod_on_a_gpu_is_left_to_its_scheduler_which_drains_the_node() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570))
+    node.holders = (IN_POD,)
+    state = DriverInstalled(branch=580)
+    observed = state.probe(node)
+    assert state.refuse(observed) is None
+    plan = state.plan(observed)
+    assert cost(plan, "loaded") is Disruption.DRAIN
+    assert "has a GPU open: pid 4711 (python3, user alice, pod trainer-0)" in plan.notes
 
 
 def test_a_known_service_is_stopped_and_started_again() -> None:
@@ -660,6 +676,72 @@ def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_pla
     assert state.refuse(state.probe(node)) is None
     node.more = Live(secure_boot=SecureBoot(True, "/var/lib/shim-signed/mok/MOK.der", True))
     assert not signed & wanted()[0]
+
+
+def ubuntu(*versions: str, branch: int) -> World:
+    """A node to which Ubuntu's archive offers a driver with signed modules."""
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    for name in driverset.names_to_query("ubuntu", (branch,)):
+        if "-server" in name:
+            node.packages_offered[name] = versions
+    for kernel in (OLD, NEW):
+        node.packages_offered[f"linux-modules-nvidia-{branch}-server-open-{kernel}"] = ("6.1.1+1",)
+    return node
+
+
+@pytest.mark.parametrize(
+    ("others", "warned"),
+    [
+        ((), True),
+        ((KernelPinned(policy="follow"),), True),
+        ((KernelPinned(policy="hold"),), False),
+        ((KernelPinned(policy=NEW),), False),
+    ],
+)
+def test_signed_modules_without_held_kernels_are_warned_of(
+    others: tuple[KernelPinned, ...], warned: bool
+) -> None:
+    for precompiled in (True, False):
+        state = DriverInstalled(branch=580, precompiled=precompiled)
+        observed = state.probe(ubuntu("580.173.02-0ubuntu0.24.04.1", branch=580))
+        policy = {one.name: one for one in (state, *others)}
+        said = conflict(state, policy, observed=observed)
+        assert ("add the state kernel" in (said or "")) == (warned and precompiled)
+
+
+ENDED = "570.211.01-0ubuntu1.24.04.1"
+
+
+@pytest.mark.parametrize("wanted", [{"branch": 570}, {"version": "570.211.01"}])
+def test_an_ended_branch_of_ubuntus_archive_is_refused_with_the_one_that_follows(
+    wanted: dict[str, Any],
+) -> None:
+    node = ubuntu(ENDED, branch=570)
+    node.relations = driverset.parse_relations(
+        f"nvidia-utils-570-server|{ENDED}||nvidia-utils-580-server\n"
+    )
+    assert refusal(DriverInstalled(**wanted), node) == (
+        "branch 570 has ended in Ubuntu's archive, its packages install branch 580; set branch = 580"
+    )
+
+
+def test_an_ended_branch_keeps_the_driver_that_a_node_has() -> None:
+    mine = "570.211.01-0ubuntu0.24.04.2"
+    node = ubuntu(ENDED, branch=570)
+    node.relations = driverset.parse_relations(
+        f"nvidia-utils-570-server|{ENDED}||nvidia-utils-580-server\n"
+    )
+    names = ("nvidia-dkms-570-server-open", "nvidia-headless-no-dkms-570-server-open")
+    node.installed = dict.fromkeys((*names, "nvidia-utils-570-server"), mine)
+    state = DriverInstalled(branch=570)
+    wanted = state.desired(state.probe(node))
+    assert set(wanted.packages.values()) == {mine}
+    first, second = (wanted.pin_text or "").split("Pin: ")[1:]
+    assert first.startswith(f"version {ENDED}\nPin-Priority: -1")
+    assert second.startswith("version 570.211.01*\nPin-Priority: 1000")
+    # With the empty packages no driver is there.
+    node.installed = dict.fromkeys(node.installed, ENDED)
+    assert state.probe(node).whole is None
 
 
 def test_a_pinned_set_is_taken_under_its_own_names_where_another_flavour_has_that_version_too() -> (

@@ -30,6 +30,9 @@ FACTS = NodeFacts(kernel=KERNEL, pci=(H100,), systemd=True)
 CRC = "0x1a2b3c4d"
 CARD = Rdma(nics=("0000:05:00.0",))
 OFED = replace(CARD, ofed="24.10-1.1.4", ofed_loaded=True, symbol=CRC)
+#: Ubuntu's linux-nvidia and its kernels before 6.8.
+UBUNTU = replace(CARD, symbol=CRC)
+SIGNED = f"/lib/modules/{KERNEL}/kernel/nvidia-535srv/nvidia-peermem.ko"
 
 
 def module(symbols: str = "", **more: Any) -> Kmod:
@@ -97,8 +100,21 @@ def test_peermem_of_another_ofed_is_named() -> None:
     node = rdma_node(OFED, module("0xdead\tib_register_peer_memory_client"))
     (plan,) = converge(GpuDirectRdmaEnabled(), node, rounds=0)
     why = next(change.why for change in plan.changes if change.field == "built")
-    assert "another OFED" in why
+    assert "against another one" in why
     assert "24.10-1.1.4" in why
+
+
+def test_a_kernel_that_has_what_peermem_registers_with_needs_no_ofed() -> None:
+    node = rdma_node(UBUNTU, module())
+    first, second = converge(GpuDirectRdmaEnabled(), node)
+    assert first.fields == {"built", "autoload_text", "loaded"}
+    assert "the kernel's own RDMA stack, was built without it" in str(first.changes)
+    assert not second
+    # Ubuntu's signed module is built with it, and there may be no headers that show what the kernel has.
+    node = rdma_node(CARD, module(GOOD, path=SIGNED, headers=()))
+    first, second = converge(GpuDirectRdmaEnabled(), node)
+    assert first.fields == {"autoload_text", "loaded"}
+    assert not second
 
 
 def test_removal_unloads_what_is_ours_and_nothing_of_others() -> None:
@@ -128,6 +144,9 @@ PEERMEM_REFUSALS = [
     ({"rdma": OFED, "modules": ("nv_peer_mem",)}, {}, "nv_peer_mem"),
     ({"rdma": OFED, "kmod": module(headers=())}, {}, "linux-headers-6.1.0-28-amd64"),
     ({"rdma": CARD}, {"method": "dma-buf"}, "proprietary"),
+    ({"rdma": OFED, "kmod": module(path=SIGNED)}, {}, "precompiled=False"),
+    ({"rdma": CARD, "kmod": module(path=SIGNED)}, {}, "needs OFED"),
+    ({"rdma": CARD, "kmod": module(GOOD)}, {}, "needs OFED"),
 ]
 
 
@@ -161,11 +180,14 @@ def test_the_fragment_of_rdma_is_read_as_it_is_printed() -> None:
     assert found.stale == ("mlx_compat", "mlx5_core")
     assert found.ofed_loaded
     assert found.symbol == CRC
-    inbox = RdmaQuery().parse(
-        Answer(0, b"loaded=mlx5_core |\ndisk=mlx5_core |\ndisk=ib_core |X\nloaded=ib_core |X\n")
-    )
+    own_stack = "loaded=mlx5_core |\ndisk=mlx5_core |\ndisk=ib_core |X\nloaded=ib_core |X\n"
+    left_behind = "symbol=0xdead\tib_register_peer_memory_client\t/x\tEXPORT_SYMBOL\n"
+    inbox = RdmaQuery().parse(Answer(0, (own_stack + left_behind).encode()))
     assert inbox.ofed is None
     assert inbox.stale == ()
+    assert inbox.symbol is None
+    own = f"own={CRC}\tib_register_peer_memory_client\tib_core\tEXPORT_SYMBOL\n"
+    assert RdmaQuery().parse(Answer(0, (own_stack + left_behind + own).encode())).symbol == CRC
     beside = RdmaQuery().parse(
         Answer(0, b"loaded=mlx5_core |\ndisk=mlx_compat 1|\ndisk=mlx5_core 1|\n")
     )

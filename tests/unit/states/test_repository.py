@@ -519,3 +519,22 @@ def test_a_repo_file_says_where_its_login_is_and_not_what_it_is(manager: str, ro
     assert rows in text
     assert PASSWORD not in text
     assert rows not in state._text(replace(where, private=False), manager)
+
+
+UBUNTU: dict[str, Any] = {"os_id": "ubuntu", "os_version": "22.04", "os_codename": "jammy"}
+
+
+@pytest.mark.parametrize("state", [DriverRepository(), DriverRepository(origin="distribution")])
+def test_a_node_between_two_releases_of_ubuntu_is_left_alone(state: DriverRepository) -> None:
+    def sources(*suites: str) -> str:
+        lines = (f"deb http://archive.example.com/ubuntu {one} main restricted\n" for one in suites)
+        return "".join(lines)
+
+    halfway = node({LIST: sources("noble", "noble-updates", "noble-security")}, **UBUNTU)
+    assert state.refuse(state.probe(halfway)) == (
+        "apt's sources are of noble, and this node is jammy (/etc/os-release): a release upgrade is under way; "
+        "finish it, then apply again"
+    )
+    for rest in (sources("jammy", "jammy-security", "noble", "noble-security"), sources("noble")):
+        refused = state.refuse(state.probe(node({LIST: rest}, **UBUNTU)))
+        assert "release upgrade" not in (refused or "")

@@ -2,7 +2,7 @@
 KERNEL_UNAME ?= $(shell uname -r)
 SYSSRC ?= /lib/modules/$(KERNEL_UNAME)/build
 # As the real ones do: the first driver below /usr/src, which may be a stale one.
-NVIDIA_SRC ?= $(shell find /usr/src/nvidia-[0-9]* -name nv-version.h -print -quit 2>/dev/null | xargs -r dirname)
+NVIDIA_SRC ?= $(shell find /usr/src/nvidia-* -name nv-version.h -print -quit 2>/dev/null | xargs -r dirname)
 
 KIND := $(shell grep -qs GPL $(NVIDIA_SRC)/nv-version.h && printf '%s' "-DNVIDIA_KIND='\"opensource\"'")
 

@@ -30,7 +30,8 @@ GRUB_MENU = "/boot/grub/grub.cfg"
 #: The rule that links device nodes below /dev/char, and what it runs.
 LINK_RULES = [f"{folder}/udev/rules.d/71-nvidia-dev-char.rules" for folder in ("/etc", "/usr/lib")]
 LINK = ("nvidia-ctk", "system", "create-dev-char-symlinks", "--create-all")
-UDEV_RULE = "/usr/lib/udev/rules.d/60-nvidia.rules"
+#: The rule that makes device nodes and loads nvidia-uvm; Ubuntu's packages have it under the second name.
+UDEV_RULES = [f"/usr/lib/udev/rules.d/{number}-nvidia.rules" for number in (60, 71)]
 #: Other PCI devices: a host bridge, so that not every device is a GPU.
 BRIDGE = {"pci_address": "0000:00:00.0", "vendor": 0x8086, "device_id": "29c0", "subsystem_id": "1100", "pci_class": "060000"}  # fmt: skip
 
@@ -204,7 +205,7 @@ def load_as_udev(data: dict[str, Any]) -> None:
         modprobe("-b", "nouveau")
     if (
         modprobe("-b", "-q", "nvidia") == 0
-        and at(UDEV_RULE).exists()
+        and any(at(path).exists() for path in UDEV_RULES)
         and "nvidia" in modules.loaded()
     ):
         for name in ("nvidia-uvm", "nvidia-modeset"):

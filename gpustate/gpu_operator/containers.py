@@ -1,0 +1,334 @@
+"""NVIDIA's containers for driver, toolkit, validator and managers, as a ClusterPolicy, an NVIDIADriver or values ask for them.
+
+They are made only for components that ``gpustate.yaml`` names (:mod:`gpustate.gpu_operator.choice`).
+
+Sources:
+    NVIDIA/gpu-operator v26.7: controllers/object_controls.go, internal/state/driver.go and driver_volumes.go,
+    deployments/gpu-operator/templates/nvidiadriver.yaml, api/nvidia/v1/clusterpolicy_types.go (``IsEnabled``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from gpustate.errors import PolicyError
+from gpustate.gpu_operator.companions import CONFIG_MAP
+from gpustate.gpu_operator.components import component, texts, value
+from gpustate.gpu_operator.desired import Source
+from gpustate.gpu_operator.operands import missing_key_error, missing_reference, require_config_map
+from gpustate.gpu_operator.runtime import cdi_by_default
+from gpustate.manifests.components.mig_manager import DEFAULT_CLIENTS, DEFAULT_LAYOUTS
+from gpustate.manifests.settings import (
+    ClusterObjects,
+    Component,
+    DriverContainer,
+    Files,
+    HostDriver,
+    License,
+    MigManager,
+    Pods,
+    ToolkitContainer,
+    ValidatorContainer,
+    VgpuDeviceManager,
+)
+from gpustate.mig import builtin
+
+_PROBE = (
+    *("initialDelaySeconds", "timeoutSeconds", "periodSeconds"),
+    *("successThreshold", "failureThreshold"),
+)
+#: Checks of the validator, and their sections.
+_CHECKS = {
+    "driver": "driver",
+    "toolkit": "toolkit",
+    "cuda": "cuda",
+    "plugin": "plugin",
+    "vfio-pci": "vfioPCI",
+    "vgpu-manager": "vgpuManager",
+    "vgpu-devices": "vgpuDevices",
+}
+#: Services that use GPUs, as the Operator names them.
+_CLIENTS = (
+    *("nvsm", "nvsm-mqtt", "nvsm-core", "nvsm-api-gateway", "nvsm-notifier", "nv_peer_mem"),
+    *("nvidia-dcgm", "dcgm", "dcgm-exporter"),
+)
+#: The ConfigMap that the Operator brings itself.
+_VGPU_TYPES = "default-vgpu-devices-config"
+#: Labels that an NVIDIADriver cannot set.
+_RESERVED = "app.kubernetes.io/"
+
+
+def with_containers(
+    source: Source, made: ClusterObjects, drivers: Iterable[DriverContainer]
+) -> ClusterObjects:
+    """The objects, with those of the components that run as containers.
+
+    Raises:
+        PolicyError: a ConfigMap that is missing, or an image that is set in part only.
+    """
+    made = replace(
+        made,
+        host_root=str(value(source, "hostPaths.rootFS") or "/"),
+        driver_root=str(value(source, "hostPaths.driverInstallDir") or made.driver_root),
+        drivers=tuple(drivers),
+        systems=source.choice.systems,
+    )
+    if source.kind == "gpucluster":
+        return made
+    machines = source.enabled("sandboxWorkloads", otherwise=False)
+    toolkit = _toolkit(source)
+    made = replace(
+        made,
+        toolkit=toolkit,
+        validator=_validator(source, machines=machines),
+        mig_manager=_mig_manager(source),
+        vgpu_manager=_host_driver(source, "vgpuManager", machines=machines),
+        vgpu_device_manager=_vgpu_devices(source, machines=machines),
+        vfio_manager=_host_driver(source, "vfioManager", machines=machines),
+    )
+    if not toolkit.enabled:
+        return made
+    return replace(
+        made,
+        cdi_hook=f"{toolkit.install_dir}/toolkit/nvidia-cdi-hook",
+        runtime_class="" if toolkit.nri else made.runtime_class,
+    )
+
+
+# --- the driver ---------------------------------------------------------------------------
+
+
+def of_policy(source: Source) -> DriverContainer:
+    """The driver of a ClusterPolicy."""
+    made = _driver(source, "driver.")
+    config = source.spec.get("driver", "licensingConfig", "configMapName")
+    topology = value(source, "driver.virtualTopology.config")
+    return replace(
+        made,
+        repositories=_files(source, "driver.repoConfig.configMapName"),
+        license=_license(source, "driver.", config.value if config is not None else ""),
+        topology=str(topology or ""),
+    )
+
+
+def of_object(source: Source, name: str, condition: str) -> DriverContainer:
+    """The driver of an NVIDIADriver.
+
+    Raises:
+        PolicyError: its image is not set: it has no default of a release.
+    """
+    made = _driver(source, "")
+    if not made.image:
+        raise PolicyError(
+            f"NVIDIADriver {name} does not set its image",
+            place=source.place(source.spec),
+            fix="set repository, image and version",
+        )
+    config = source.spec.get("licensingConfig", "name")
+    return replace(
+        made,
+        owner=name,
+        condition=condition,
+        nodes=texts(source, "nodeSelector"),
+        pods=Pods(
+            labels=_own_labels(source, "labels"),
+            annotations=texts(source, "annotations"),
+            tolerations=_with_default(value(source, "tolerations")),
+            priority_class=str(value(source, "priorityClassName") or "system-node-critical"),
+            security_context=value(source, "podSecurityContext") or {},
+        ),
+        repositories=_files(source, "repoConfig.name"),
+        license=_license(source, "", config.value if config is not None else ""),
+        topology=str(value(source, "virtualTopologyConfig.name") or ""),
+    )
+
+
+def of_chart(source: Source) -> DriverContainer:
+    """The driver of the NVIDIADriver that the chart creates from the values."""
+    made = of_policy(source)
+    return replace(
+        made,
+        owner="default",
+        pods=Pods(
+            labels=_own_labels(source, "daemonsets.labels"),
+            annotations=texts(source, "daemonsets.annotations"),
+            tolerations=_with_default(value(source, "daemonsets.tolerations")),
+            priority_class=str(value(source, "daemonsets.priorityClassName") or "")
+            or Pods().priority_class,
+        ),
+    )
+
+
+def _own_labels(source: Source, path: str) -> dict[str, str]:
+    """Labels without those that select the pods, as the Operator reads them."""
+    found = texts(source, path)
+    return {
+        key: text for key, text in found.items() if key != "app" and not key.startswith(_RESERVED)
+    }
+
+
+def _with_default(tolerations: Any) -> tuple[Any, ...]:
+    """The tolerations of an NVIDIADriver, which add to the usual one."""
+    usual = Pods().tolerations
+    return (*usual, *(one for one in tolerations or () if one not in usual))
+
+
+def _driver(source: Source, prefix: str) -> DriverContainer:
+    section = prefix.rstrip(".")
+    own = component(source, section, enabled=True)
+    probe = {
+        name: int(found)
+        for name in _PROBE
+        if (found := value(source, f"{prefix}startupProbe.{name}"))
+    }
+    given = value(source, f"{prefix}kernelModuleType")
+    type_of_module = given or ("auto" if not source.before("v25.3.0") else "")
+    return DriverContainer(
+        **_fields(own),
+        manager=component(source, f"{prefix}manager", enabled=True),
+        module_type=str(type_of_module),
+        precompiled=bool(value(source, f"{prefix}usePrecompiled")),
+        rdma=bool(value(source, f"{prefix}rdma.enabled")),
+        host_mofed=bool(value(source, f"{prefix}rdma.useHostMofed")),
+        gds=component(source, "gds", enabled=source.enabled("gds", otherwise=False)),
+        gdrcopy=component(source, "gdrcopy", enabled=source.enabled("gdrcopy", otherwise=False)),
+        startup_probe=probe,
+        secret_env=str(value(source, f"{prefix}secretEnv") or ""),
+        certificates=_files(source, f"{prefix}certConfig.name"),
+        module_config=_files(source, f"{prefix}kernelModuleConfig.name"),
+    )
+
+
+def _license(source: Source, prefix: str, config_map: Any) -> License | None:
+    secret = value(source, f"{prefix}licensingConfig.secretName")
+    if not secret and not config_map:
+        return None
+    token = bool(value(source, f"{prefix}licensingConfig.nlsEnabled"))
+    return License(str(secret or config_map), secret=bool(secret), token=token)
+
+
+def _files(source: Source, path: str) -> Files | None:
+    """The ConfigMap that a key names: each of its keys is a file of the container.
+
+    Raises:
+        PolicyError: it is missing.
+    """
+    name = source.spec.get(*path.split("."))
+    if name is None or not name.value:
+        return None
+    found = source.config_map(name, path)
+    return Files(str(name.value), {key: entry.text for key, entry in found.entries.items()})
+
+
+def _fields(own: Component) -> dict[str, Any]:
+    return {
+        "image": own.image,
+        "enabled": own.enabled,
+        "image_pull_policy": own.image_pull_policy,
+        "image_pull_secrets": own.image_pull_secrets,
+        "resources": own.resources,
+        "args": own.args,
+        "env": own.env,
+        "host_network": own.host_network,
+    }
+
+
+# --- the other components -------------------------------------------------------------------
+
+
+def _part(source: Source, name: str, *, otherwise: bool) -> dict[str, Any]:
+    """The fields of a component, disabled unless it runs as containers."""
+    enabled = name in source.choice.containers and source.enabled(name, otherwise=otherwise)
+    return _fields(component(source, name, enabled=enabled))
+
+
+def _toolkit(source: Source) -> ToolkitContainer:
+    fields = _part(source, "toolkit", otherwise=True)
+    nri = value(source, "cdi.nriPluginEnabled")
+    cdi = source.enabled("cdi", otherwise=cdi_by_default(source))
+    if fields["enabled"] and nri and not cdi:
+        item = source.spec.get("cdi", "nriPluginEnabled")
+        raise PolicyError(
+            "cdi.nriPluginEnabled requires cdi.enabled and toolkit.enabled, and one of them is false",
+            place=source.place(item or source.spec),
+        )
+    folder = str(value(source, "toolkit.installDir") or "/usr/local/nvidia")
+    env: dict[str, str] = fields["env"]
+    runtime = env.get("RUNTIME") or "containerd"
+    return ToolkitContainer(**fields, runtime=runtime, install_dir=folder, nri=bool(nri))
+
+
+def _validator(source: Source, *, machines: bool) -> ValidatorContainer:
+    fields = _part(source, "validator", otherwise=True)
+    checks: dict[str, dict[str, str]] = {}
+    for check, section in _CHECKS.items():
+        variables = value(source, f"validator.{section}.env") or ()
+        if variables:
+            checks[check] = {str(one["name"]): str(one.get("value") or "") for one in variables}
+    workload = str(value(source, "sandboxWorkloads.defaultWorkload") or "container")
+    return ValidatorContainer(**fields, checks=checks, machines=machines, workload=workload)
+
+
+def _mig_manager(source: Source) -> MigManager:
+    fields = _part(source, "migManager", otherwise=True)
+    if not fields["enabled"]:
+        return MigManager(**fields)
+    layouts = _named_or(source, "migManager.config.name", "config.yaml", DEFAULT_LAYOUTS)
+    clients = _named_or(source, "migManager.gpuClientsConfig.name", "clients.yaml", DEFAULT_CLIENTS)
+    return MigManager(**fields, layouts=layouts, clients=clients)
+
+
+def _named_or(source: Source, path: str, key: str, default: str) -> Files:
+    """The ConfigMap that a key names, or one like that which the Operator brings itself.
+
+    Raises:
+        PolicyError: it is missing, or lacks its key.
+    """
+    name = source.spec.get(*path.split("."))
+    own = name is not None and bool(name.value)
+    if own and name is not None:
+        if missing_reference(source, path) is None:
+            found = require_config_map(source, name, path)
+            if key not in found.entries:
+                raise missing_key_error(found, key)
+            return Files(str(name.value), {at: one.text for at, one in found.entries.items()})
+        if str(name.value) != default:
+            source.store.require(CONFIG_MAP, name, path)
+    text = builtin.as_yaml(builtin.config_file().configs.values())
+    if default == DEFAULT_CLIENTS:
+        services = "".join(f"  - {one}.service\n" for one in _CLIENTS)
+        text = f"version: v1\nsystemd-services:\n{services}"
+    return Files(default, {key: text})
+
+
+def _host_driver(source: Source, name: str, *, machines: bool) -> HostDriver:
+    fields = _part(source, name, otherwise=bool(source.chart_default(f"{name}.enabled")))
+    if not machines or not fields["enabled"]:
+        return HostDriver(enabled=False)
+    modules = f"{name}.kernelModuleConfig.name"
+    return HostDriver(
+        **fields,
+        manager=component(source, f"{name}.driverManager", enabled=True),
+        module_config=_files(source, modules) if name == "vgpuManager" else None,
+    )
+
+
+def _vgpu_devices(source: Source, *, machines: bool) -> VgpuDeviceManager:
+    name = "vgpuDeviceManager"
+    fields = _part(source, name, otherwise=bool(source.chart_default(f"{name}.enabled")))
+    if not machines or not fields["enabled"]:
+        return VgpuDeviceManager(enabled=False)
+    path = f"{name}.config.name"
+    config = source.spec.get(*path.split("."))
+    default = str(value(source, f"{name}.config.default") or "default")
+    if config is None or not config.value:
+        source.notes.append(
+            f"{source.place(source.spec.get(name) or source.spec)}: {path} is not set: gpustate has no table of vGPU "
+            f"types; create the ConfigMap {_VGPU_TYPES} with config.yaml in the cluster"
+        )
+        return VgpuDeviceManager(**fields, config=_VGPU_TYPES, default=default)
+    found = source.store.find(CONFIG_MAP, str(config.value))
+    data = None if found is None else {key: one.text for key, one in found.entries.items()}
+    return VgpuDeviceManager(**fields, config=str(config.value), data=data, default=default)

@@ -1,0 +1,133 @@
+"""Keep NVIDIA's programs that have GPUs open off a Node during a change, by the labels that select their DaemonSets.
+
+The labels ``nvidia.com/gpu.deploy.*`` that are ``true`` become ``paused-for-...``, and the DaemonSets remove the pods.
+
+Surprising: a label that was not ``true`` is never set, so whatever keeps a program off a Node keeps doing so.
+
+Sources:
+    NVIDIA/mig-parted v0.15: pkg/mig/reconfigure/reconfigure.go;
+    NVIDIA/k8s-driver-manager v0.8: internal/kubernetes/client.go (``paused-for-driver-upgrade``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.cluster.api import Api, RefusedRequest
+from gpustate.errors import ClusterError
+from gpustate.schedulers.base import NotDrainedError, Say, Stop
+from gpustate.schedulers.mig_state import labels_of
+
+Json = dict[str, Any]
+
+FOR_MIG, FOR_DRIVER = "paused-for-mig-change", "paused-for-driver-upgrade"
+_DEPLOY = "nvidia.com/gpu.deploy."
+#: The programs, by the end of their label.
+_CLIENTS = (
+    *("device-plugin", "gpu-feature-discovery", "dcgm-exporter", "dcgm", "nvsm", "client"),
+    "dra-driver",
+)
+_LEAVE_S = 300.0
+_POLL_S = 1.0
+_CONFLICTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class GpuClients:
+    """These programs on the Nodes of one cluster.
+
+    Args:
+        api: access to it.
+        value: of the labels meanwhile.
+        sleep: waits so many seconds.
+        clock: seconds, monotonic.
+    """
+
+    api: Api
+    value: str
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def pause(self, name: str, say: Say, stop: Stop) -> None:
+        """Keep their pods away, and wait until they have left.
+
+        Raises:
+            NotDrainedError: they do not leave.
+            ClusterError: the API server does not answer.
+        """
+
+        def change(node: Json) -> Json | None:
+            running = {key: self.value for key, value in _clients(node).items() if value == "true"}
+            return {"metadata": {"labels": running}} if running else None
+
+        node = patch_node(self.api, name, change)
+        paused = {key for key, value in _clients(node).items() if value == self.value}
+        end, announced = self.clock() + _LEAVE_S, False
+        while left := self._pods(name, paused):
+            words = ", ".join(left)
+            if not announced:
+                say(f"waiting for {words} to leave, which have GPUs open")
+                announced = True
+            if self.clock() > end:
+                raise NotDrainedError(f"Node {name}: {words} did not leave in {_LEAVE_S:g} s")
+            if stop():
+                raise NotDrainedError("interrupted while programs with open GPUs left")
+            self.sleep(_POLL_S)
+
+    def resume(self, name: str, ours: Callable[[Json], bool]) -> None:
+        """Let their pods run again.
+
+        Args:
+            name: of the Node.
+            ours: whether the change of a Node is gpustate's.
+        """
+
+        def change(node: Json) -> Json | None:
+            labels = self.resumed(node)
+            return {"metadata": {"labels": labels}} if labels and ours(node) else None
+
+        patch_node(self.api, name, change)
+
+    def resumed(self, node: Json) -> dict[str, str]:
+        """The labels that let them run again."""
+        return {key: "true" for key, value in _clients(node).items() if value == self.value}
+
+    def _pods(self, name: str, paused: set[str]) -> list[str]:
+        """Pods on a Node that only run there by one of the paused labels."""
+        if not paused:
+            return []
+        return sorted(
+            f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
+            for pod in self.api.pods_on(name)
+            if paused & ((pod.get("spec") or {}).get("nodeSelector") or {}).keys()
+            and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        )
+
+
+def patch_node(api: Api, name: str, change: Callable[[Json], Json | None]) -> Json:
+    """Patch a Node as it was read; as it is then.
+
+    Raises:
+        ClusterError: the API server does not answer, or others change the Node all the time.
+    """
+    for _ in range(_CONFLICTS):
+        node = api.node(name)
+        patch = change(node)
+        if patch is None:
+            return node
+        patch["metadata"]["resourceVersion"] = node["metadata"]["resourceVersion"]
+        try:
+            return api.patch_node(name, patch)
+        except RefusedRequest as error:
+            if error.status != 409:
+                raise
+    raise ClusterError(f"Node {name} is changed all the time; run again")
+
+
+def _clients(node: Json) -> Mapping[str, str]:
+    labels = labels_of(node)
+    keys = (f"{_DEPLOY}{one}" for one in _CLIENTS)
+    return {key: labels[key] for key in keys if key in labels}

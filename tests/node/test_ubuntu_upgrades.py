@@ -1,0 +1,208 @@
+"""What moves packages on Ubuntu beside gpustate: unattended-upgrades and needrestart as Ubuntu configures them, phased
+updates, and an ended branch.
+
+Real: apt, dpkg, DKMS, unattended-upgrades, needrestart, systemd. Simulated: that the root is Ubuntu's, its archive
+(docs/lab.md), kernels and GPUs.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Ran, gpustate
+
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.sim.ubuntu_archive import OTHER
+from gpustate_lab.sim.ubuntu_packages import RELEASES, Release
+
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "driver": ("simulated node", "ubuntu"),
+    "driver-repository": ("simulated node", "ubuntu"),
+    "kernel": ("simulated node", "ubuntu"),
+}
+POLICY = """
+from gpustate import Policy
+from gpustate.states.driver import DriverInstalled
+from gpustate.states.kernel import KernelPinned
+from gpustate.states.nouveau import NouveauBlacklisted
+from gpustate.states.persistenced import PersistenceModeEnabled
+from gpustate.states.repository import DriverRepository
+
+policy = Policy(NouveauBlacklisted(), DriverRepository(origin="distribution"), DriverInstalled({driver}),
+    PersistenceModeEnabled(){more})
+"""
+
+
+class Ubuntu:
+    """A node with the driver of Ubuntu's archive.
+
+    Args:
+        lab, node: of the lab.
+        release: which one the node answers as.
+        folder: for policy and inventory.
+    """
+
+    def __init__(self, lab: Lab, node: Node, release: Release, folder: Path) -> None:
+        self.node, self.release, self.folder = node, release, folder
+        data = yaml.safe_load(lab.inventory.read_text())
+        for group in data["all"]["children"].values():
+            group.get("vars", {}).pop("gpustate", None)
+        self.inventory = folder / "inventory.yml"
+        self.inventory.write_text(yaml.safe_dump(data))
+
+    def run(self, verb: str, driver: str, more: str = "", code: int = 0) -> Ran:
+        path = self.folder / "policy.py"
+        path.write_text(POLICY.replace("{driver}", driver).replace("{more}", more))
+        yes = ("--yes",) if verb == "apply" else ()
+        return gpustate(verb, path, "-i", self.inventory, *yes, code=code, timeout=600)
+
+    def said(self, command: str) -> str:
+        return self.node.run(command, timeout_s=300).stdout.strip()
+
+    def versions(self) -> dict[str, str]:
+        """Version of every package of the driver's set, as dpkg has it."""
+        listing = self.said(
+            "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n' '*nvidia*' 2>/dev/null || :"
+        )
+        rows = (line.split(" ") for line in listing.splitlines())
+        return {
+            name: version
+            for status, name, version in rows
+            if status == "installed" and not name.startswith("linux-") and name != "nvidia-modprobe"
+        }
+
+    def modules(self) -> dict[str, str]:
+        """Version of the nvidia module of every kernel in /boot."""
+        listing = self.said(
+            "for i in /boot/vmlinuz-*; do k=${i#/boot/vmlinuz-}; "
+            'echo "$k=$(modinfo -k $k -F version nvidia 2>/dev/null)"; done'
+        )
+        return dict(line.split("=", 1) for line in listing.splitlines())
+
+    def is_whole(self, version: str) -> None:
+        """One matched set, held, in use, and a module for every kernel that can boot."""
+        versions = self.versions()
+        assert set(versions.values()) == {f"{version}-0ubuntu0.{self.release.number}.1"}, versions
+        assert set(versions) <= set(self.said("apt-mark showhold").split())
+        assert set(self.modules().values()) == {version}
+        assert self.said("cat /run/gpustate-lab/sys/module/nvidia/version") == version
+        assert self.said("dpkg --audit") == ""
+
+    def follow_kernels(self) -> None:
+        """Install what brings new kernels, at the release's first kernel."""
+        names = ("linux-image-generic", "linux-headers-generic", "linux-generic")
+        version = re.sub(r"-generic$", "", self.release.kernels[0])
+        full = self.said(
+            f"apt-get -q update >&2; apt-cache madison linux-generic | grep -o '{version}[^ ]*'"
+        )
+        wanted = " ".join(f"{name}={full.split()[0]}" for name in names)
+        self.said(f"DEBIAN_FRONTEND=noninteractive apt-get -q -y install {wanted} {OTHER}=1")
+
+    def upgrade_unattended(self) -> str:
+        """Run unattended-upgrades, and needrestart after it, as a timer would; the version of what may move."""
+        self.said("apt-get -q update; unattended-upgrade --debug")
+        return self.said(f"dpkg-query -W -f '${{Version}}' {OTHER} 2>/dev/null || :")
+
+
+@pytest.fixture
+def on(home: Lab, node: Node, image: str, tmp_path: Path) -> Ubuntu:
+    return Ubuntu(home, node, RELEASES[image], tmp_path)
+
+
+def on_image(image: str) -> pytest.MarkDecorator:
+    """The ``image`` of a test."""
+    param = pytest.param(image, marks=pytest.mark.ubuntu(True))
+    return pytest.mark.parametrize("image", [param], scope="module")
+
+
+@pytest.mark.proof
+@on_image("ubuntu2404")
+@pytest.mark.parametrize("how", ["signed", "dkms"])
+def test_unattended_upgrades_move_others_and_no_kernel_comes_without_its_module(
+    on: Ubuntu, how: str
+) -> None:
+    old, new = on.release.kernels
+    on.follow_kernels()
+    # Signed modules come one kernel at a time, so kernels are held; DKMS builds for whatever comes.
+    driver = f"version='580.173.02', precompiled={how == 'signed'}"
+    kernel = f", KernelPinned(policy='{'hold' if how == 'signed' else 'follow'}')"
+    on.run("apply", driver, kernel)
+    on.is_whole("580.173.02")
+    # As `pro attach` does.
+    esm = on.said("sed -n 's,^URIs: ,,p' /etc/apt/sources.list.d/ubuntu.sources | head -n 1")
+    esm = esm.replace("/ubuntu/", "/esm/", 1) if esm.count("/ubuntu/") == 1 else esm
+    on.said(
+        f"printf 'Types: deb\\nURIs: {esm}\\nSuites: {on.release.codename}-infra-security\\nComponents: main\\n"
+        "Signed-By: /usr/share/keyrings/gpustate-lab.asc\\n' >/etc/apt/sources.list.d/ubuntu-esm-infra.sources"
+    )
+    pids = "systemctl show -p MainPID nvidia-persistenced containerd"
+    before = on.said(pids)
+    assert on.upgrade_unattended() == "1.1+esm1"
+    assert "580.173.02-0ubuntu0.24.04.1+esm1" in on.said(
+        "apt-cache madison nvidia-utils-580-server"
+    )
+    assert (new in on.modules()) == (how == "dkms")
+    on.is_whole("580.173.02")
+    assert on.said(pids) == before
+    if how == "dkms":
+        # The headers of the old kernel went with the package that had brought them; the next driver needs them.
+        assert f"headers: {old}: false -> true" in on.run("drift", driver, kernel, code=2).out
+        on.run("apply", driver, kernel)
+    on.run("drift", driver, kernel)
+    # Whatever else a person lets apt do.
+    on.said("apt-get -q -y dist-upgrade; apt-get -q -y autoremove")
+    on.is_whole("580.173.02")
+    assert old in on.modules()
+
+
+@pytest.mark.proof
+@on_image("ubuntu2404")
+def test_a_kernel_that_came_without_its_signed_module_is_told_and_gets_it(on: Ubuntu) -> None:
+    _, new = on.release.kernels
+    on.follow_kernels()
+    driver = "version='580.173.02', precompiled=True"
+    on.run("apply", driver)
+    on.upgrade_unattended()
+    assert on.modules()[new] == ""
+    drifted = on.run("drift", driver, code=2)
+    assert new in drifted.out
+    assert "add the state kernel" in drifted.out
+    on.run("apply", driver)
+    on.is_whole("580.173.02")
+    assert on.modules()[new] == "580.173.02"
+
+
+@on_image("ubuntu2404")
+def test_a_phased_update_waits_unless_it_is_asked_for(on: Ubuntu) -> None:
+    on.said("echo 'APT::Get::Never-Include-Phased-Updates \"true\";' >/etc/apt/apt.conf.d/99phased")
+    on.said(f"apt-get -q update >&2; apt-get -q -y install {OTHER}=1.1")
+    on.said("apt-get -q -y upgrade")
+    assert on.said(f"dpkg-query -W -f '${{Version}}' {OTHER}") == "1.1"
+    on.run("apply", "version='580.178.04', precompiled=True")
+    on.is_whole("580.178.04")
+
+
+@pytest.mark.proof
+@on_image("ubuntu2404")
+def test_a_branch_that_ended_keeps_its_driver_until_the_next_one_is_asked_for(on: Ubuntu) -> None:
+    last, empty = (f"590.48.01-0ubuntu0.{on.release.number}.{end}" for end in (4, 5))
+    on.run("apply", "branch=590, precompiled=True")
+    assert empty in on.said("apt-cache policy nvidia-utils-590-server")
+    assert set(on.versions().values()) == {last}
+    assert set(on.modules().values()) == {"590.48.01"}
+    assert "changed=0" in on.run("apply", "branch=590, precompiled=True").out
+    on.upgrade_unattended()
+    on.said("apt-get -q -y dist-upgrade")
+    assert set(on.versions().values()) == {last}
+    # Somebody lets apt have its way: the empty packages install the next branch, without its modules.
+    on.said("rm /etc/apt/preferences.d/gpustate-*; apt-mark unhold $(apt-mark showhold)")
+    on.said("DEBIAN_FRONTEND=noninteractive apt-get -q -y dist-upgrade")
+    assert on.versions()["nvidia-utils-590-server"] == empty
+    assert on.versions()["nvidia-utils-595-server"].startswith("595.84")
+    on.run("apply", "branch=595, precompiled=True")
+    on.is_whole("595.84")
