@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
+import termios
 import time
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
+
+#: How long a program that was let go may take to read so.
+_READ_S = 10.0
 
 
 class Trouble(AssertionError):
@@ -82,5 +88,12 @@ class Hold:
         self._at.write_text("0\n")
 
     def close(self) -> None:
+        """Close the pipes, once the program has read that it may go on; what is in a pipe goes with its last user."""
+        end = time.monotonic() + _READ_S
+        left = array("i", [1])
+        while left[0] and time.monotonic() < end:
+            fcntl.ioctl(self._go, termios.FIONREAD, left)
+            if left[0]:
+                time.sleep(0.01)
         os.close(self._reached)
         os.close(self._go)

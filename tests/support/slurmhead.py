@@ -31,7 +31,7 @@ def main(folder: Path, program: str, words: list[str]) -> int:
     """Run one of the programs."""
     with (folder / "slurm.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if program == "scontrol" and words[0] == "update":
+        if program == "scontrol" and words[0] == "update" and words[1].startswith("NodeName="):
             return _update(folder, dict(word.split("=", 1) for word in words[1:]))
         if program == "scontrol":
             return _reservations(folder, words)
@@ -45,7 +45,7 @@ def main(folder: Path, program: str, words: list[str]) -> int:
                     reason = one["reason"] or "none"
                     user = one["user"] or "Unknown"
                     state = one["state"]
-                    if one.get("reservation"):
+                    if one.get("reservations"):
                         state = "maint" if state == "idle" else f"{state}$"
                     print(f"{name}|127.0.0.1|{name}|{state}|{user}|2026-11-24T10:00:00|{reason}")
         elif program == "squeue":
@@ -62,7 +62,7 @@ def _reservations(folder: Path, words: list[str]) -> int:
     """Create, delete or list reservations for maintenance; a name that is taken is refused."""
     nodes = _read(folder)
     if words == ["-o", "show", "reservation"]:
-        rows = [(key, one["reservation"]) for key, one in nodes.items() if one.get("reservation")]
+        rows = [(key, name) for key, one in nodes.items() for name in one.get("reservations", ())]
         for key, name in rows:
             print(f"ReservationName={name} StartTime=2026-11-24T10:00:00 Nodes={key} NodeCnt=1 Flags=MAINT,IGNORE_JOBS")  # fmt: skip
         if not rows:
@@ -73,7 +73,7 @@ def _reservations(folder: Path, words: list[str]) -> int:
         print(f"scontrol: error: Unknown parameter Comment={values['Comment']}.", file=sys.stderr)
         return 1
     name, creates = values["ReservationName"], words[:2] == ["create", "reservation"]
-    holders = [key for key, one in nodes.items() if one.get("reservation") == name]
+    holders = [key for key, one in nodes.items() if name in one.get("reservations", ())]
     target = values["Nodes"] if creates else "".join(holders)
     if creates == bool(holders):
         print(f"{words[0]}: the reservation is there already, or is not", file=sys.stderr)
@@ -82,7 +82,8 @@ def _reservations(folder: Path, words: list[str]) -> int:
     if trap == {"write": f"{label} 1", "when": "before"}:
         _wait(folder)
     one = nodes[target]
-    one["reservation"] = name if creates else ""
+    left = [other for other in one.get("reservations", ()) if other != name]
+    one["reservations"] = [*left, name] if creates else left
     if creates:
         one["ends"] = one["ends"] or time.time() + JOB_S
     return _written(folder, nodes, label, trap)
