@@ -66,7 +66,8 @@ def assert_counts_and_memory(costs: Costs) -> None:
             observed += 1
             assert cost["connections"] == 1
             assert cost["channels"] == (3 if drifted else 1)
-            assert cost["memory_mib"] <= 63 + 0.1 * nodes
+            # Libraries count whole where no other process shares them: 58 to 79 MiB were seen of the same code.
+            assert cost["memory_mib"] <= 80 + 0.1 * nodes
     assert observed
 
 

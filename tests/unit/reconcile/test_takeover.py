@@ -97,7 +97,7 @@ def test_a_plan_says_what_the_next_apply_changes() -> None:
     assert "later: spec.template.spec.priorityClassName: none -> 'system-node-critical'" in shown
     assert "restarts the pods of daemonset/nvidia-device-plugin-daemonset" in shown
     assert "deletes 1 objects that are not in the policy" in shown
-    assert "no GPU Operator is at work" in text(adoption_lines(adoption_data(SERVER, "x", None)))
+    assert "no GPU Operator is running" in text(adoption_lines(adoption_data(SERVER, "x", None)))
 
 
 def test_refusals_and_failures_have_exit_codes() -> None:

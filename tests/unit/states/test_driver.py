@@ -732,7 +732,8 @@ def test_an_ended_branch_keeps_the_driver_that_a_node_has() -> None:
         f"nvidia-utils-570-server|{ENDED}||nvidia-utils-580-server\n"
     )
     names = ("nvidia-dkms-570-server-open", "nvidia-headless-no-dkms-570-server-open")
-    node.installed = dict.fromkeys((*names, "nvidia-utils-570-server"), mine)
+    node.installed.clear()
+    node.installed.update(dict.fromkeys((*names, "nvidia-utils-570-server"), mine))
     state = DriverInstalled(branch=570)
     wanted = state.desired(state.probe(node))
     assert set(wanted.packages.values()) == {mine}
