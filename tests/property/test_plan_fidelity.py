@@ -393,7 +393,10 @@ def test_a_rollback_leads_to_the_observation_before(name: str, data: st.DataObje
     view = NodeView("n", (), {}, FactsQuery().placeholder())
     planned = {name: StateResult(name, Outcome.PENDING)}
     seen = before.record(
-        [second], Observations(view, {name: then}), planned, lambda _: {name: possible(clean, then)}
+        [second],
+        Observations(view, {name: then}),
+        planned,
+        lambda states: [possible(clean, then) for _ in states],
     )
     runs = (
         before.RunBefore("first", states={name: before.StateBefore(parameters(first))}),

@@ -67,7 +67,7 @@ def rolled_back(
         [second],
         Observations(NodeView(node.name, (), {}, node.node_facts), {second.name: observed}),
         {second.name: StateResult(second.name, Outcome.PENDING)},
-        lambda states: {state.name: state.probe(node) for state in states},
+        lambda states: [state.probe(node) for state in states],
     )
     records.append(RunBefore("second", states=made))
     _apply(node, second)
