@@ -159,14 +159,15 @@ def test_signed_modules_of_the_archive_are_taken_for_every_kernel(
 @pytest.mark.proof
 @pytest.mark.parametrize("packages", ["compute", "full"])
 def test_a_rollback_restores_the_packages_for_servers_from_those_for_desktops(
-    archive: Archive, packages: str
+    archive: Archive, ubuntu: Lab, packages: str
 ) -> None:
     node = archive.node
     text = ARCHIVE.replace("{}", f"branch=570, packages={packages!r}, precompiled=False")
     old, new = archive.folder / "old.py", archive.folder / "new.py"
     old.write_text(text)
     # A version that NVIDIA's repository alone has, where names are those for desktops.
-    new.write_text(text.replace("branch=570", "version='580.65.06'"))
+    vendor = text.replace("branch=570", "version='580.65.06'")
+    new.write_text(vendor.replace('origin="distribution"', ""))
     gpustate("apply", old, "-i", archive.inventory, "--yes", code=0, timeout=500)
 
     def seen() -> dict[str, Any]:
@@ -185,7 +186,8 @@ def test_a_rollback_restores_the_packages_for_servers_from_those_for_desktops(
     before = seen()
     assert "nvidia-utils-570-server" in before["packages"]
     assert ("nvidia-driver-570-server-open" in before["packages"]) == (packages == "full")
-    gpustate("apply", new, "-i", archive.inventory, "--yes", code=0, timeout=500)
+    # The lab's own inventory names its repository of NVIDIA's packages.
+    gpustate("apply", new, "-i", ubuntu.inventory, "--yes", code=0, timeout=500)
     middle = seen()
     assert "nvidia-utils-580" in middle["packages"]
     assert "nvidia-utils-570-server" not in middle["packages"]
