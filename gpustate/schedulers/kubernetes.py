@@ -14,7 +14,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -457,14 +457,18 @@ class Kubernetes:
 
     def _resume(self, member: Member) -> None:
         """Let NVIDIA's programs that have GPUs open run again, where a hold of ours has paused them."""
+
+        def ours(node: Json) -> bool:
+            hold = read_hold(node)
+            return hold is not None and not taken_over(member, hold)
+
         try:
-            self._clients.resume(member.name, lambda node: read_hold(node) is not None)
+            self._clients.resume(member.name, ours)
         except RefusedRequest as error:
             raise with_rule(error) from None
 
     def release(self, member: Member) -> str:
-        """Uncordon it, where the cordon is ours and nobody else has a claim on it."""
-        self._resume(member)
+        """Uncordon it and let NVIDIA's programs run again, where the cordon is ours and nobody else has a claim on it."""
         reason, result = "", ""
 
         def change(node: Json, current: Member) -> Json | None:
@@ -474,15 +478,16 @@ class Kubernetes:
                 return None
             if reason := taken_over(member, current.hold):
                 return None
+            labels = self._clients.resumed(node)
             if current.foreign:
                 reason = "; ".join(current.foreign)
                 if current.hold.phase == "left":
                     return None
                 result = f"left cordoned: {reason}"
-                return _patch(node, replace(current.hold, phase="left", text=result))
+                return _patch(node, replace(current.hold, phase="left", text=result), labels=labels)
             stays = not current.hold.schedulable_before
             result = "released, it stays cordoned as it was before" if stays else "uncordoned"
-            return _patch(node, None, unschedulable=None if stays else False)
+            return _patch(node, None, unschedulable=None if stays else False, labels=labels)
 
         self._write(member.name, change)
         if result:
@@ -707,7 +712,13 @@ def read_hold(node: Json) -> Hold | None:
         return Hold("", "", "an unreadable record", "held", "")
 
 
-def _patch(node: Json, hold: Hold | None, *, unschedulable: bool | None = None) -> Json:
+def _patch(
+    node: Json,
+    hold: Hold | None,
+    *,
+    unschedulable: bool | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Json:
     """A merge patch that only fits the Node as it was read."""
     record = None if hold is None else json.dumps(asdict(hold), sort_keys=True)
     patch: Json = {
@@ -716,6 +727,8 @@ def _patch(node: Json, hold: Hold | None, *, unschedulable: bool | None = None) 
             "annotations": {HOLD: record},
         }
     }
+    if labels:
+        patch["metadata"]["labels"] = dict(labels)
     if unschedulable is not None:
         patch["spec"] = {"unschedulable": unschedulable or None}
     return patch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from apigate import Gate
-from stubcluster import TOKEN, StubCluster
+from stubcluster import TOKEN, Answer, Request, StubCluster
 
 from gpustate.cluster.api import connect
 from gpustate.core.drain import DrainPolicy
@@ -25,7 +25,8 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.cluster = StubCluster({"n1": ("b", "m", "u")})
-        self.gate = Gate(lambda request: self.cluster.answer(request))
+        self.writes = 0
+        self.gate = Gate(self._answer)
         self.gate.open()
         self.api = connect(str(self.gate.kubeconfig(folder, TOKEN)))
         self.now = 0.0
@@ -37,6 +38,10 @@ class Bench:
             one for one in pods if one["metadata"]["labels"]["app"] == "nvidia-device-plugin"
         )
         self.plugin["spec"]["nodeSelector"] = {PLUGIN: "true"}
+
+    def _answer(self, request: Request) -> Answer:
+        self.writes += request.writes and "/nodes/" in request.path
+        return self.cluster.answer(request)
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -94,3 +99,19 @@ def test_what_another_tool_has_paused_stays_paused(bench: Bench) -> None:
     (member,) = bench.scheduler.members()
     bench.scheduler.release(member)
     assert bench.labels[PLUGIN] == FOR_DRIVER
+
+
+def test_a_run_that_lost_its_node_to_another_leaves_them_paused(bench: Bench) -> None:
+    bench.drain(Scope.GPU)
+    (member,) = bench.scheduler.members(fresh=True)
+    bench.scheduler.hold(member, Why("20261124-2", "bob@ops2", "driver 590"))
+    assert "20261124-2" in bench.scheduler.release(member)
+    assert bench.labels[PLUGIN] == FOR_DRIVER
+
+
+def test_a_release_is_one_write_to_the_node(bench: Bench) -> None:
+    bench.drain(Scope.GPU)
+    (member,) = bench.scheduler.members(fresh=True)
+    before = bench.writes
+    bench.scheduler.release(member)
+    assert bench.writes - before == 1
