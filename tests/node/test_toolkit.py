@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import commands
+import pytest
 from labnodes import also_on_ubuntu
 
 from gpustate_lab.api import Lab
@@ -131,6 +132,7 @@ def test_the_toolkit_and_cdi_from_nothing_through_an_upgrade_and_away_again(
     assert node.run(f"ls {SPEC}", check=False).stdout == ""
 
 
+@pytest.mark.by_turns
 @also_on_ubuntu("debian13")
 def test_a_stale_specification_and_a_copy_in_etc_are_put_right(
     home: Lab, node: Node, tmp_path: Path
@@ -150,6 +152,7 @@ def test_a_stale_specification_and_a_copy_in_etc_are_put_right(
     assert node.run(stamp).stdout == before
 
 
+@pytest.mark.by_turns
 @also_on_ubuntu("debian13")
 def test_files_that_users_cannot_read_are_named_and_made_readable(
     home: Lab, node: Node, tmp_path: Path
@@ -169,6 +172,7 @@ def test_files_that_users_cannot_read_are_named_and_made_readable(
     gpustate("drift", home, node, tmp_path, "1.18.2")
 
 
+@pytest.mark.by_turns
 @also_on_ubuntu("debian13")
 def test_a_toolkit_upgraded_behind_our_back_is_brought_back_into_lockstep(
     home: Lab, node: Node, tmp_path: Path
@@ -181,6 +185,7 @@ def test_a_toolkit_upgraded_behind_our_back_is_brought_back_into_lockstep(
     assert held(node) == PACKAGES
 
 
+@pytest.mark.by_turns
 @also_on_ubuntu("debian13")
 def test_a_gpu_in_quarantine_is_not_in_the_specification_until_its_end(
     home: Lab, node: Node, tmp_path: Path

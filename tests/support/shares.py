@@ -28,14 +28,24 @@ LONGEST_FIRST = {"proof": 0, "test_checks.py": 1, "node": 2}
 BY_TURNS = frozenset(
     {
         "test_bake.py",
+        "test_bench.py",
+        "test_broken_nodes.py",
+        "test_bundle.py",
+        "test_bundle_rpm.py",
+        "test_busy_server.py",
+        "test_cluster_drain.py",
         "test_cluster_objects.py",
         "test_cluster_versions.py",
         "test_containerd_configurations.py",
+        "test_kill_points.py",
         "test_lab_faults.py",
         "test_lab_sim.py",
+        "test_lab_slurm.py",
         "test_network_faults.py",
         "test_package_faults.py",
+        "test_random_command_lines.py",
         "test_rollback.py",
+        "test_rollout.py",
         "test_rollout_points.py",
         "test_rollout_points_slurm.py",
         "test_rollout_rights.py",
@@ -45,7 +55,9 @@ BY_TURNS = frozenset(
         "test_ubuntu.py",
     }
 )
-TURNS = 1
+TURNS = 2
+#: Of the tests that are marked ``by_turns``, so many; those on Ubuntu's images are counted below.
+MARKED = 7
 #: Tests on Ubuntu's images (marked ``ubuntu``) that a run takes; with ``--proof`` all on the first image, and so
 #: many on the others.
 ON_UBUNTU, ON_OTHER_UBUNTU = 2, 6
@@ -64,11 +76,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests marked ``proof``, and files whose turn it is not, to ``make proof``; begin with what takes long."""
+    """Leave tests marked ``proof``, and those whose turn it is not, to ``make proof``; begin with what takes long."""
     if not _everything:
-        not_now = BY_TURNS - _taken(items)
+        not_now = _not_now(items)
         later = [
-            item for item in items if item.get_closest_marker("proof") or item.path.name in not_now
+            item for item in items if item.get_closest_marker("proof") or not_now & _turns_of(item)
         ]
         config.hook.pytest_deselected(items=later)
         items[:] = [item for item in items if item not in set(later)]
@@ -93,11 +105,25 @@ def _not_on_ubuntu(items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for name, item in points.items() if name not in taken]
 
 
-def _taken(items: list[pytest.Item]) -> frozenset[str]:
-    """The files of ``BY_TURNS`` that this commit's run of all tests takes."""
+def _turns_of(item: pytest.Item) -> set[str]:
+    """The names by which a test, or the file it is in, takes its turn."""
+    return {item.path.name, f"{item.path.name}::{item.name}"}
+
+
+def _not_now(items: list[pytest.Item]) -> frozenset[str]:
+    """Files and tests that wait for another commit's run of all tests; what is asked for by name never waits."""
     if not {item.path.name for item in items} >= BY_TURNS:
-        return BY_TURNS
-    return frozenset(share("longer proofs", sorted(BY_TURNS), most=TURNS))
+        return frozenset()
+    marked = sorted(
+        f"{item.path.name}::{item.name}"
+        for item in items
+        if item.get_closest_marker("by_turns")
+        and not any(item.get_closest_marker(other) for other in ("proof", "ubuntu"))
+    )
+    return frozenset(
+        (BY_TURNS - set(share("longer files", sorted(BY_TURNS), most=TURNS)))
+        | (set(marked) - set(share("longer tests", marked, most=MARKED)))
+    )
 
 
 def _turn(item: pytest.Item) -> int:
