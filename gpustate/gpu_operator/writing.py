@@ -106,7 +106,10 @@ _TOOLKIT = {
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes multi-line text as block scalars."""
+    """Writes multi-line text as block scalars, and no anchors: equal values are written twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def _lines(dumper: _Dumper, text: str) -> yaml.ScalarNode:

@@ -62,6 +62,7 @@ def test_a_policy_s_objects_are_those_of_the_golden_file(
         golden.write_text(dump(found))
     assert golden.read_text() == dump(found)
     assert list(yaml.safe_load_all(dump(found))) == found
+    assert not any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(dump(found)))
 
 
 @pytest.mark.parametrize("name", CASES)
