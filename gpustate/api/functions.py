@@ -252,6 +252,9 @@ def apply(
             else None,
             announced=documents.announced_disruptions(document) if document else None,
             planned_now=isinstance(policy, PlanResult),
+            moving=frozenset(node.name for node in policy.nodes if node.moving)
+            if isinstance(policy, PlanResult)
+            else frozenset(),
             plan_id=str(document["id"]) if document else "",
             run=run or fleet.new_run_id(),
             ticket=" ".join(reason.split()),

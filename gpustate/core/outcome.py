@@ -106,7 +106,7 @@ class NodeResult:
 
     ``checks``: those of the validator, if it has a record. ``steps`` and ``timings``: what an
     estimate is made of, where one was asked for. ``proceeds``: states were refused or failed, and an apply does
-    what does not depend on them.
+    what does not depend on them. ``moving``: the program of an earlier run was at work when the node was planned.
     """
 
     name: str
@@ -124,6 +124,7 @@ class NodeResult:
     steps: tuple[PlannedStep, ...] = ()
     timings: tuple[Timing, ...] = ()
     proceeds: bool = False
+    moving: bool = False
 
     def mask(self) -> None:
         """Take secrets out of everything that documents and people get."""

@@ -61,16 +61,17 @@ class Holder:
 
 
 def stale(
-    planned: Mapping[str, object] | None, observed: Mapping[str, object]
+    planned: Mapping[str, object] | None, observed: Mapping[str, object], *, now: bool = False
 ) -> GpustateError | None:
-    """A saved plan was made from other observations than the node's current ones."""
+    """A plan was made from other observations than the node's current ones; ``now``: by the same command."""
     if planned is None:
         return RefusedError("the saved plan does not include this node", fix=_PLAN)
     moved = make.moved(planned, observed)
     if not moved:
         return None
     more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
-    return RefusedError(f"the plan is stale: {'; '.join(moved[:3])}{more}", fix=_PLAN)
+    fix = "run the same command again" if now else _PLAN
+    return RefusedError(f"the plan is stale: {'; '.join(moved[:3])}{more}", fix=fix)
 
 
 def too_much(results: Mapping[str, StateResult], allowed: Disruption) -> GpustateError | None:

@@ -11,6 +11,7 @@ from gpustate.core.policy import Resolved, parameters
 from gpustate.core.state import AnyState
 from gpustate.engine import before
 from gpustate.engine.events import Event, Listener
+from gpustate.engine.maintenance import STAYS_OUT
 from gpustate.engine.probing import query_node
 from gpustate.engine.walk import Options, Walk
 from gpustate.errors import GpustateError
@@ -82,7 +83,9 @@ def roll_back(
     result.reboots += back.reboots
     result.duration_s += back.duration_s
     result.observed, result.checks = back.observed, back.checks
-    result.notes += [note for note in (*way.notes, *back.notes) if note not in result.notes]
+    # Whether it is in service is said by the last walk.
+    kept = [note for note in result.notes if STAYS_OUT not in note]
+    result.notes = [*kept, *(note for note in (*way.notes, *back.notes) if note not in kept)]
     if back.status is not NodeStatus.OK:
         _failed(result, why, f"{back.status.value}: {back.reason}")
         return

@@ -68,8 +68,9 @@ class Options:
         max_disruption: plans that may exceed it are refused.
         planned: for a saved plan, the observations it was made from, by node.
         announced: for a saved plan, the most disruption of each state, by node.
-        planned_now: the plan was made by the same command: what the program of an earlier run has changed since
-            is no reason to refuse it.
+        planned_now: the plan was made by the same command.
+        moving: nodes on which the program of an earlier run was at work when they were planned: what it has
+            changed since is no reason to refuse a plan that was made by the same command.
         plan_id: id of the saved plan, for the lock.
         ticket: the user's reason, for the lock and the node's record of the run.
         timings: also query how long steps took before, for an estimate.
@@ -92,6 +93,7 @@ class Options:
     planned: Mapping[str, Mapping[str, object]] | None = None
     announced: Mapping[str, Mapping[str, Disruption]] | None = None
     planned_now: bool = False
+    moving: frozenset[str] = frozenset()
     plan_id: str = ""
     ticket: str = ""
     timings: bool = False
@@ -185,6 +187,7 @@ class Walk:
             return
         self._compatible(observations, results)
         if not self.options.apply:
+            self.result.moving = ledger.program is not None and ledger.program.alive
             if self.options.forecast:
                 self._forecast(observations, results)
             self.result.proceeds = gate.proceeds(self.result.status, results)
@@ -305,11 +308,12 @@ class Walk:
 
     def _gate(self, results: Mapping[str, StateResult]) -> None:
         """Refuse before anything is changed."""
-        options = self.options
+        options, name = self.options, self.result.name
         reason: GpustateError | None = None
-        if options.planned is not None and not (options.planned_now and self._followed):
+        moved = options.planned_now and (self._followed or name in options.moving)
+        if options.planned is not None and not moved:
             reason = gate.stale(
-                options.planned.get(self.result.name), mask_data(self.result.observed)
+                options.planned.get(name), mask_data(self.result.observed), now=options.planned_now
             )
         if reason is None and any(r.outcome is Outcome.PENDING for r in results.values()):
             reason = gate.too_much(results, options.max_disruption)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from gpustate.core.policy import Resolved
 from gpustate.core.state import AnyState
 from gpustate.engine import before, fleet
 from gpustate.engine.before import RunBefore, StateBefore
+from gpustate.engine.maintenance import NO_MAINTENANCE, STAYS_OUT, Subject
 from gpustate.engine.probing import query_node
 from gpustate.errors import GraphError, RefusedError
 from gpustate.formats import masking
@@ -326,6 +327,31 @@ def test_a_failed_node_goes_back_by_itself(node: Node) -> None:
     assert result.exit_code == 7
     assert "changed=0" in result.summary()
     assert node.records()[-1].undoes == result.run
+
+
+class Keeps:
+    """Keeps a node out of service whose change failed."""
+
+    preview, begin, rebooting = (
+        staticmethod(NO_MAINTENANCE.preview),
+        staticmethod(NO_MAINTENANCE.begin),
+        staticmethod(NO_MAINTENANCE.rebooting),
+    )
+
+    def end(self, subject: Subject, failed: str, say: Callable[[str], None]) -> tuple[str, ...]:
+        return (f"here {STAYS_OUT}: {failed}",) if failed else ("here was released",)
+
+
+def test_a_node_that_is_back_in_service_is_not_said_to_be_out_of_it(node: Node) -> None:
+    node.apply(First(path=node.path("a"), text="one"))
+    result = node.apply(
+        First(path=node.path("a"), text="two"),
+        Third(path=node.path("c"), script="exit 3"),
+        rollback_on_failure=True,
+        maintenance=Keeps(),
+    )
+    assert "here was released" in result.nodes[0].notes
+    assert not any(STAYS_OUT in note for note in result.nodes[0].notes)
 
 
 class Validates(First):

@@ -333,6 +333,26 @@ def test_a_plan_of_the_same_command_is_not_stale_by_what_that_program_did(
         assert "the plan is stale: first." in result.nodes[0].reason
 
 
+@pytest.mark.parametrize("now", [True, False])
+def test_it_may_have_ended_between_the_plan_and_the_apply(
+    node: InventoryNode, tmp_path: Path, now: bool
+) -> None:
+    states = (First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b")))
+    orphan(tmp_path)
+    planned = fleet.run(replace(request(node, *states), apply=False)).nodes[0]
+    assert planned.moving
+    while fleet.run(replace(request(node, *states), apply=False)).nodes[0].moving:
+        time.sleep(0.1)
+    moving = frozenset({"here"}) if now else frozenset[str]()
+    again = replace(request(node, *states), planned={"here": planned.observed})
+    result = fleet.run(replace(again, planned_now=True, moving=moving))
+    if now:
+        assert outcomes(result) == {"first": Outcome.UNCHANGED, "second": Outcome.CHANGED}
+    else:
+        assert "the plan is stale: first." in result.nodes[0].reason
+        assert "run the same command again" in result.nodes[0].reason
+
+
 def test_an_interruption_finishes_the_running_step_and_begins_no_other(
     node: InventoryNode, tmp_path: Path
 ) -> None:
