@@ -112,7 +112,10 @@ def _page(shown: Sequence[Status]) -> None:
         state = hold.phase if hold else "in service" if one.in_service else "out of service"
         page.add((member.name, "bold"), f"  {state}", (f"  {one.scheduler}", "dim"))
         if hold is not None:
-            page.add(f"    since {hold.since} by {hold.person}, run {hold.run}: {hold.text}")
+            # Slurm before 23.02 keeps neither person nor reason of a reservation.
+            person = f" by {hold.person}" if hold.person else ""
+            reason = f": {hold.text}" if hold.text else ""
+            page.add(f"    since {hold.since}{person}, run {hold.run}{reason}")
         for line in (*words, *member.foreign, *([member.why] if member.why else [])):
             page.add(f"    {line}")
         if one.next:

@@ -122,6 +122,14 @@ def test_a_run_without_progress_says_so(inventory: Path) -> None:
     assert "of ann@ops1\n    it has not published its progress yet\n" in run("-i", inventory)
 
 
+def test_a_reservation_without_person_and_reason_has_neither(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = Member("b", True, False, hold=replace(HELD, person="", text=""))
+    monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh=False: (bare,))
+    assert "    since 2026-11-24T10:00:00Z, run r1\n" in run("-i", inventory)
+
+
 def test_only_those_out_of_service_are_listed_with_the_next_step(inventory: Path) -> None:
     text = run("-i", inventory)
     assert "b  changing  Kubernetes at test" in text
