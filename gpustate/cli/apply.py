@@ -273,9 +273,7 @@ def execute(
         context(verb, source, options),
         reason=options.get("reason") or "",
         nodes=len(inventory.nodes),
-        waves=watching.wave_sizes(
-            serial, _pace_of(target), inventory, str(options.get("canary") or "")
-        ),
+        waves=watching.wave_sizes(serial, _pace_of(target), inventory, options),
         plan="" if isinstance(target, api.Policy) else str(saved.document_of(target)["id"]),
     )
 

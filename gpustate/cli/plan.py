@@ -108,7 +108,7 @@ def make_plan(
     made = context(verb, source, options)
     batches = common.serial(serial)
     count = len(inventory.nodes)
-    waves = watching.wave_sizes(batches, policy.pace, inventory)
+    waves = watching.wave_sizes(batches, policy.pace, inventory, options)
     about = run_of(fleet.new_run_id(), verb, source, made, nodes=count, waves=waves)
     shared: dict[str, Any] = {
         "lock": common.lock_file(source, options) or False,

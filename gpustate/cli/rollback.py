@@ -97,7 +97,7 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
         context("rollback", run, options),
         reason=options.get("reason") or "",
         nodes=len(inventory.nodes),
-        waves=watching.wave_sizes(serial, pace, inventory, str(options.get("canary") or "")),
+        waves=watching.wave_sizes(serial, pace, inventory, options),
         plan=str(planned.document["id"]),
     )
     carry_out(

@@ -135,17 +135,23 @@ def listener(watchers: Watchers, listen: Listener) -> Listener:
 
 
 def wave_sizes(
-    requested: Sequence[str], pace: Sequence[str], inventory: Inventory, canary: str = ""
+    requested: Sequence[str], pace: Sequence[str], inventory: Inventory, options: Mapping[str, Any]
 ) -> tuple[int, ...]:
     """Number of nodes of each wave, as planned; empty: there is one.
 
     Raises:
-        UsageError: a size or the canaries' pattern is invalid.
+        UsageError: a size or the canaries' pattern is invalid, or there is a soak time and nothing after it.
     """
     from gpustate.api.functions import batch_sizes
     from gpustate.rollout.strategy import Strategy
 
     sizes = batch_sizes(requested, pace, len(inventory.nodes))
+    canary = str(options.get("canary") or "")
     if not sizes and not canary:
+        if options.get("soak") and len(inventory.nodes) > 1:
+            raise UsageError(
+                "--soak is the time between waves, and there is one wave",
+                fix="add for example --serial 1,10%,50%, or --canary NODE",
+            )
         return ()
     return Strategy(sizes, canary=canary).rollout(inventory, 1, time.time()).wave_sizes

@@ -23,10 +23,12 @@ def shown(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def retry(document: Mapping[str, Any], names: Sequence[str]) -> str:
     """The command that repeats the run for some nodes; empty if the document does not have it."""
-    words: Sequence[str] = (document.get("context") or {}).get("retry") or ()
+    words = [str(word) for word in (document.get("context") or {}).get("retry") or ()]
     if not words:
         return ""
-    return f"{shlex.join(map(str, words))} -l {shlex.quote(','.join(fold(names)))}"
+    if "--canary" in words:  # names nodes that these are not among
+        del words[(where := words.index("--canary")) : where + 2]
+    return f"{shlex.join(words)} -l {shlex.quote(','.join(fold(names)))}"
 
 
 def troubled(one: Group) -> bool:

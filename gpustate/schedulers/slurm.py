@@ -430,7 +430,11 @@ class Slurm:
         """Delete this tool's reservations of a node, but not those of one run; how many there were."""
         names = [one.name for one in node.own if one.run != but]
         for name in names:
-            self._run("scontrol", "delete", f"ReservationName={name}")
+            try:
+                self._run("scontrol", "delete", f"ReservationName={name}")
+            except ClusterError:
+                if name in (one.name for one in self._one(node.name).own):
+                    raise  # otherwise somebody else has deleted it meanwhile
         return len(names)
 
     def _reserved(self, name: str, why: Why) -> Member:

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -352,14 +353,33 @@ def _checks(server: apiserver.ApiServer, namespace: str, level: str, pod: Item) 
     return set()
 
 
-#: Those that only an installation of node feature discovery, or Kata's device plugin, needs.
-RULES = shares.share(
-    "rights to install",
-    sorted({*clusterusers.documented(installing=True)} - {*clusterusers.documented()}),
-    most=2,
-)
 #: The documented rights do not include those of NFD's topology updater.
 PLAIN = {**NFD_VALUES, "topologyUpdater": {"enable": False}}
+
+
+@cache
+def cases() -> dict[tuple[str, int], ClusterObjects]:
+    """Settings that need the rules of a place of the manual, beside those that are always needed."""
+    made = [policies.load(str(TESTS / "golden/manifests" / f"{name}.policy.yaml")).cluster for name in ("containers", "drivers")]  # fmt: skip
+    containers, drivers = (one for one in made if one is not None)
+    return {
+        clusterusers.INSTALLING: replace(WHOLE, node_feature_discovery=PLAIN),
+        clusterusers.DRA: replace(WITH_DRA, kata_device_plugin=None, node_feature_discovery=None),
+        clusterusers.CONTAINERS: replace(containers, drivers=drivers.drivers),
+    }
+
+
+#: Those that are not always needed, with where they stand.
+RULES = shares.share(
+    "rights of components",
+    [
+        (place, rule)
+        for place in (clusterusers.INSTALLING, clusterusers.DRA, clusterusers.CONTAINERS)
+        for rule in sorted({*clusterusers.documented(place)} - {*clusterusers.documented()})
+    ],
+    most=3,
+    kind=lambda one: one[0],
+)
 #: Without a controller a namespace cannot be used again.
 NAMESPACES = (f"rights-{number}" for number in itertools.count())
 
@@ -369,22 +389,23 @@ def test_the_documented_rights_suffice_and_each_is_needed(
 ) -> None:
     for one in DEFINITIONS:
         objects.apply(one)
-    rights = {*clusterusers.documented(), *clusterusers.documented(installing=True)}
     user = server.kubeconfig(apiserver.USER)
-    grant(objects, rights)
-    wait_for(lambda: cycle(user) == [], "the rights are known to the server", 120)
-    for rule in RULES:
-        grant(objects, rights - {rule})
-        group, resource, verb = rule
-        named = f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
-        wrong = wait_for(lambda: cycle(user), f"it needs {rule}", 120)
-        assert any(named in words or "not currently held" in words for words in wrong), wrong
-        assert not failures(apply(objects, absent(WHOLE)))
+    for place, settings in cases().items():
+        rights = {*clusterusers.documented(), *clusterusers.documented(place)}
+        grant(objects, rights)
+        wait_for(lambda s=settings: cycle(user, s) == [], f"{place}: the rights suffice", 120)
+        for rule in (one for where, one in RULES if where == place):
+            grant(objects, rights - {rule})
+            group, resource, verb = rule
+            named = f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
+            wrong = wait_for(lambda s=settings: cycle(user, s), f"it needs {rule}", 120)
+            assert any(named in words or "not currently held" in words for words in wrong), wrong
+            assert not failures(apply(objects, absent(settings)))
 
 
-def cycle(user: Path) -> list[str]:
+def cycle(user: Path, settings: ClusterObjects) -> list[str]:
     """Apply and remove as a user; return what went wrong."""
-    settings = replace(WHOLE, namespace=next(NAMESPACES), node_feature_discovery=PLAIN)
+    settings = replace(settings, namespace=next(NAMESPACES))
     for objects in connected(user):
         try:
             for wanted in (target(settings), absent(settings)):

@@ -1,4 +1,4 @@
-"""Users of a lab's cluster with exactly the rights of a role, and the role of docs/cluster-objects.md."""
+"""Users of a lab's cluster with exactly the rights of a role, and the roles of the manual."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gpustate_lab.api import Lab
 from gpustate_lab.kubernetes.cluster import Kubernetes
 
 Rule = tuple[str, str, str]  # API group, resource, verb
-_PAGE = Path(__file__).parents[2] / "docs" / "cluster-objects.md"
+_DOCS = Path(__file__).parents[2] / "docs"
+#: Where the manual has rules, and how many lists of rules precede them there.
+ALWAYS, INSTALLING, DRA = (("cluster-objects.md", number) for number in range(3))
+CONTAINERS = ("containers.md", 0)
 
 
-def documented(*, installing: bool = False) -> list[Rule]:
-    """The rules of the manual, one for each verb of a resource.
-
-    Args:
-        installing: those to install node feature discovery, which come second.
-    """
-    text = _PAGE.read_text("utf-8").partition("## Rights\n")[2]
+def documented(place: tuple[str, int] = ALWAYS) -> list[Rule]:
+    """The rules of a place of the manual, one for each verb of a resource."""
+    page, number = place
+    text = (_DOCS / page).read_text("utf-8").partition("## Rights\n")[2]
     blocks = re.findall(r"^    rules:\n(?:    .*\n)+", text, re.MULTILINE)
-    return sorted(set(_single(yaml.safe_load(blocks[installing])["rules"])))
+    return sorted(set(_single(yaml.safe_load(blocks[number])["rules"])))
 
 
 def _single(rules: list[dict[str, Any]]) -> Iterator[Rule]:

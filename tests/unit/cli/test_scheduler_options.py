@@ -13,7 +13,11 @@ from gpustate.cli.context import context
 from gpustate.cli.rollback import rollback
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.cli.upgrade import upgrade
+from gpustate.cli.watching import wave_sizes
 from gpustate.core.drain import DrainOverrides, DrainPolicy
+from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.errors import UsageError
+from gpustate.plan.context import retry
 
 POLICY = DrainPolicy(wait_selector="app=job", wait_timeout_s=60.0, node_after_gpu_pods=True)
 
@@ -79,3 +83,22 @@ def test_a_retry_repeats_every_option_that_affects_the_run(verb: click.Command) 
 def test_a_rollback_without_a_run_is_retried_without_one() -> None:
     made = context("rollback", "", {"inventory": "hosts"})
     assert made["retry"] == ["gpustate", "rollback", "-i", "hosts"]
+
+
+def test_a_retry_names_no_canary_that_is_not_among_its_nodes() -> None:
+    made = context("apply", "p.yml", {"inventory": "hosts", "canary": "gpu1", "serial": "1,2"})
+    command = retry({"context": made}, ["gpu7", "gpu8"])
+    assert command == "gpustate apply p.yml -i hosts --serial 1,2 -l 'gpu[7-8]'"
+
+
+def test_a_soak_time_between_no_waves_is_refused() -> None:
+    nodes = tuple(InventoryNode(name) for name in ("gpu1", "gpu2"))
+    both = Inventory("test", nodes)
+    with pytest.raises(UsageError, match="--soak is the time between waves"):
+        wave_sizes((), (), both, {"soak": "30m"})
+    for more in ({"canary": "gpu1"}, {"soak": ""}):
+        wave_sizes((), (), both, {"soak": "30m", **more})
+    assert wave_sizes(("1",), (), both, {"soak": "30m"}) == (1, 1)
+    assert wave_sizes((), ("1",), both, {"soak": "30m"}) == (1, 1)
+    # A retry of one node repeats the option.
+    assert wave_sizes((), (), Inventory("test", nodes[:1]), {"soak": "30m"}) == ()

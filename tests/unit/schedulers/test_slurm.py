@@ -307,6 +307,27 @@ def test_a_reservation_holds_a_node_without_a_drain(comments: bool) -> None:
     assert not any("State=" in one for one in controller.commands)
 
 
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_reservation_that_somebody_deletes_meanwhile_is_gone_and_one_that_stays_is_an_error(
+    gone: bool,
+) -> None:
+    controller = Controller()
+    member = slurm(controller, reserve=True).hold(slurm(controller).member(FACTS, "gpu1"), WHY)
+
+    def refuses(command: str) -> tuple[int, str]:
+        deletes = "delete ReservationName=" in command
+        if not deletes or gone:
+            answer = controller.run(command)
+        return (1, "Requested reservation is invalid\n") if deletes else answer
+
+    scheduler = Slurm(refuses, "head", reserve=True, sleep=lambda _: None)
+    if gone:
+        assert scheduler.release(member) == ""
+    else:
+        with pytest.raises(ClusterError, match="Requested reservation is invalid"):
+            scheduler.release(member)
+
+
 def test_what_failed_without_a_comment_is_drained_so_that_it_stands_somewhere() -> None:
     controller = Controller(comments=False)
     scheduler = slurm(controller, reserve=True)
