@@ -35,6 +35,7 @@ from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAcc
 from lightkube.models.meta_v1 import DeleteOptions, ObjectMeta, Preconditions
 from lightkube.operators import BinaryOperator, SequenceOperator
 from lightkube.resources.apps_v1 import DaemonSet
+from lightkube.resources.authentication_v1 import SelfSubjectReview
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Event, Node, Pod
@@ -478,6 +479,17 @@ class Api:
         )
         answer = self._request(f"review access to {resource}", lambda: self._client.create(review))
         return bool(answer.status and answer.status.allowed)
+
+    def user(self) -> str:
+        """Name of the user as the API server knows it; empty if it does not say."""
+        try:
+            answer = self._request(
+                "review the user", lambda: self._client.create(SelfSubjectReview())
+            )
+        except ClusterError:
+            return ""  # before Kubernetes 1.28
+        found = answer.status.userInfo if answer.status else None
+        return (found.username or "") if found else ""
 
     def create_event(self, event: Json) -> None:
         """Record an Event."""

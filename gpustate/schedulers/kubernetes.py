@@ -357,10 +357,7 @@ class Kubernetes:
             missing = self._may
         if missing:
             what = "list nodes out of service" if self._read_only else "take nodes out of service"
-            raise ClusterError(
-                f"{self.title}: its user lacks rights to {what}",
-                fix=f"add to a ClusterRole of its user: {'; '.join(missing)}",
-            )
+            raise lacking(self.title, what, self._api, missing)
 
     def _check_clock(self) -> None:
         """Refuse to write times of a clock that is off; a Lease and the records on Nodes are read elsewhere."""
@@ -757,6 +754,16 @@ def with_rule(error: RefusedRequest) -> ClusterError:
         return error
     missing = rule(match["verb"], match["group"], match["resource"])
     return ClusterError(str(error), fix=f"add to a ClusterRole of its user: {missing}")
+
+
+def lacking(cluster: str, what: str, api: Api, missing: Iterable[str]) -> ClusterError:
+    """The error that the user of a cluster lacks rights to do something, with the rules to add."""
+    name = api.user()
+    user = f"user {name}" if name else "its user"
+    return ClusterError(
+        f"{cluster}: {user} lacks rights to {what}",
+        fix=f"add to a ClusterRole of {user}: {'; '.join(missing)}",
+    )
 
 
 def missing_rules(api: Api, rights: Iterable[tuple[str, str, str]]) -> list[str]:

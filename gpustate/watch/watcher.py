@@ -30,7 +30,7 @@ from gpustate.rollout.strategy import Strategy
 from gpustate.rollout.windows import wait_s
 from gpustate.schedulers import node_events
 from gpustate.schedulers.base import Why
-from gpustate.schedulers.kubernetes import missing_rules, rule, with_rule
+from gpustate.schedulers.kubernetes import lacking, missing_rules, rule, with_rule
 from gpustate.schedulers.lease import WATCH, ClusterLease
 from gpustate.watch.nodes import APPLYING, DONE, FAILED, Record, Seen, see, why
 from gpustate.watch.todo import Todo
@@ -163,10 +163,7 @@ class Watcher:
     def _check_rights(self, api: Api) -> None:
         missing = missing_rules(api, RIGHTS)
         if missing:
-            raise ClusterError(
-                f"{api.server}: its user lacks rights to watch Nodes",
-                fix=f"add to a ClusterRole of its user: {'; '.join(missing)}",
-            )
+            raise lacking(api.server, "watch Nodes", api, missing)
 
     def _enter(self, lease: ClusterLease, api: Api) -> bool:
         """Take the Lease, as soon as nobody else holds it; whether it was taken."""

@@ -20,6 +20,7 @@ from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
+REVIEWS = ("selfsubjectaccessreviews", "selfsubjectreviews")
 OLD, NEW = "570.211.01", "580.65.06"
 
 
@@ -65,7 +66,7 @@ def test_each_missing_right_is_named_and_the_audit_log_has_no_write(
             if entry["requestReceivedTimestamp"] >= since
             and entry["user"].get("username") == user
             and entry["verb"] not in ("get", "list", "watch")
-            and (entry.get("objectRef") or {}).get("resource") != "selfsubjectaccessreviews"
+            and (entry.get("objectRef") or {}).get("resource") not in REVIEWS
         ]
 
     viewer = gpustate("apply", POLICY, *words, "--kubeconfig", layout.user_file("viewer"), code=1)
@@ -75,6 +76,7 @@ def test_each_missing_right_is_named_and_the_audit_log_has_no_write(
         assert names(viewer.out, right) == (may.returncode != 0), right
         wanted.discard(right)
     assert not wanted
+    assert "user viewer lacks rights to take nodes out of service" in viewer.out
     nobody = gpustate("apply", POLICY, *words, "--kubeconfig", layout.user_file("gpustate"), code=1)
     for right in _RIGHTS:
         assert names(nobody.out, right), right

@@ -464,6 +464,8 @@ class StubCluster:
             full = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
             denied = (asked["verb"], asked.get("group") or "", full) in self.denied
             return Answer(201, {**request.body, "status": {"allowed": not denied}})
+        if resource == "selfsubjectreviews":
+            return Answer(201, {**request.body, "status": {"userInfo": {"username": USER}}})
         watching = request.query.get("watch") == "true"
         if resource == "nodes" and request.method == "GET" and name is None:
             verb = "watch" if watching else "list"

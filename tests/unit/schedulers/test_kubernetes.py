@@ -58,6 +58,7 @@ class FakeApi:
         self.writes: list[str] = []
         self.events: list[Json] = []
         self.event_error: ClusterError | None = None
+        self.name = "ann"
 
     def create_event(self, event: Json) -> None:
         if self.event_error is not None:
@@ -75,6 +76,9 @@ class FakeApi:
     ) -> bool:
         assert bool(namespace) is (resource == "leases")
         return f"{verb} {resource}" not in self.denied
+
+    def user(self) -> str:
+        return self.name
 
     def maintenances(self) -> list[Json]:
         return []
@@ -241,7 +245,7 @@ def test_a_hold_is_a_cordon_and_its_record_in_one_write(api: FakeApi) -> None:
 def test_every_missing_right_is_named_before_anything_is_written(api: FakeApi) -> None:
     api.denied = {"patch nodes", "list poddisruptionbudgets"}
     found = scheduler(api)
-    with pytest.raises(ClusterError, match="lacks rights") as caught:
+    with pytest.raises(ClusterError, match="user ann lacks rights") as caught:
         found.enter(WHY, print, lambda: False)
     assert (
         '{apiGroups: [""], resources: ["nodes"], verbs: ["patch"]}; {apiGroups: ["policy"]'
@@ -255,7 +259,10 @@ def test_missing_verbs_of_a_resource_are_one_rule(api: FakeApi) -> None:
     with pytest.raises(ClusterError) as caught:
         scheduler(api).enter(WHY, print, lambda: False)
     rule = '{apiGroups: [""], resources: ["nodes"], verbs: ["list", "patch"]}'
-    assert str(caught.value.fix) == f"add to a ClusterRole of its user: {rule}"
+    assert str(caught.value.fix) == f"add to a ClusterRole of user ann: {rule}"
+    api.name = ""  # before Kubernetes 1.28
+    with pytest.raises(ClusterError, match="its user lacks rights"):
+        scheduler(api).enter(WHY, print, lambda: False)
 
 
 def test_someone_who_only_reads_needs_no_right_to_change_nodes(
