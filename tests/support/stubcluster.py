@@ -78,7 +78,7 @@ class Request:
         """It changes something."""
         return (
             self.method != "GET"
-            and not self.path.endswith("accessreviews")
+            and not self.path.endswith(("accessreviews", "subjectreviews"))
             and not self.query.get("dryRun")
         )
 
