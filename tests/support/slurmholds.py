@@ -173,7 +173,7 @@ def drained_by_slurm(cluster: Cluster, name: str) -> None:
     assert cluster.state(name).reason == TOO_FEW.format(7), "a drain that is not gpustate's stays"
     (row,) = gpustate("status", *inventory, "-o", "json", code=0).document["members"]
     resume = f"scontrol update NodeName={name} State=RESUME"
-    assert row["why"].startswith(f"drained: {TOO_FEW.format(7)} by ")
+    assert re.match(rf"drained by slurm since \S+: {re.escape(TOO_FEW.format(7))}", row["why"])
     assert row["why"].endswith(f"once its cause is gone: {resume}")
     print(applied.out)
     cluster.slurm.head.run(resume)
