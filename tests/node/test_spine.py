@@ -172,6 +172,11 @@ def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(
             ).stdout
             == ""
         )
+        left = node.run(
+            "apt-mark showhold; dkms status; find /lib/modules -name 'nvidia*.ko*'; "
+            "cut -d ' ' -f 1 /run/gpustate-lab/proc/modules | grep nvidia; dpkg --audit"
+        )
+        assert left.stdout == ""
         assert node.run("systemctl is-active containerd").stdout.strip() == "active"
 
 
