@@ -1,7 +1,8 @@
 """A node that reaches no repository becomes a GPU node from a bundle: real apt, dpkg, ssh and reboot.
 
 The node's way to the lab's repository server is closed in its network namespace; ssh is all that is left.
-Simulated are NVIDIA's packages, the kernels and the GPUs. Looked at with dpkg, apt and what steps printed.
+Simulated are NVIDIA's packages, the kernels, the GPUs, and that a root is Ubuntu's (docs/lab.md). Looked at with
+dpkg, apt and what steps printed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from urllib.parse import urlsplit
 
 import pytest
 from commands import gpustate
+from labnodes import also_on_ubuntu
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
-PROVES = {"bundle": ("real node", "debian12")}
+PROVES = {"bundle": ("real node", "debian12", "ubuntu")}
 
 POLICY = """
 from gpustate import Policy
@@ -31,13 +33,15 @@ policy = Policy(get("preflight")(), get("nouveau")(), get("driver-repository")()
     get("dcgm")(), get("validator")(containers="none"))
 """
 FOLDER = "/var/lib/gpustate-bundle"
+#: The package of the driver that has NVIDIA's tools.
+TOOLS = {"debian": "nvidia-smi", "ubuntu": "nvidia-utils-580"}
 
 
 @pytest.fixture
-def cut_off(lab: Lab, node12: Node) -> Iterator[None]:
+def cut_off(home: Lab, node: Node) -> Iterator[None]:
     """Nothing but ssh leads to the node or from it."""
-    port = str(urlsplit(lab.repository_url).port)
-    words = ["ip", "-n", node12.network.namespace(node12.name), "rule"]
+    port = str(urlsplit(home.repository_url).port)
+    words = ["ip", "-n", node.network.namespace(node.name), "rule"]
     rule = ["ipproto", "tcp", "dport", port, "prohibit"]
     yield subprocess.run([*words, "add", *rule], check=True) and None
     subprocess.run([*words, "del", *rule], check=True)
@@ -53,25 +57,26 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def bundle(lab: Lab, node12: Node, policy: Path) -> Path:
+def bundle(home: Lab, node: Node, policy: Path) -> Path:
     """Made before the node is cut off; the repositories are read from this machine."""
     path = policy.with_name("b.tar")
-    gpustate("bundle", policy, "-i", lab.inventory, "-l", node12.name, "--out", path, code=0)
+    gpustate("bundle", policy, "-i", home.inventory, "-l", node.name, "--out", path, code=0)
     gpustate("bundle", "check", path, code=0)
     return path
 
 
+@also_on_ubuntu("debian12")
 def test_a_node_without_a_way_out_is_made_from_a_bundle(
-    lab: Lab, node12: Node, policy: Path, bundle: Path, cut_off: None
+    home: Lab, node: Node, image: str, policy: Path, bundle: Path, cut_off: None
 ) -> None:
-    node, target = node12, ("-i", lab.inventory, "-l", node12.name)
+    target = ("-i", home.inventory, "-l", node.name)
 
     def ran(verb: str, *more: str, code: int = 0) -> dict[str, Any]:
         words = (verb, policy, *target, "--bundle", bundle, *more, "-o", "json")
         found: dict[str, Any] = json.loads(gpustate(*words, code=code, timeout=900).out)["nodes"][0]
         return found
 
-    address = urlsplit(lab.repository_url)
+    address = urlsplit(home.repository_url)
     reach = f"bash -c 'echo >/dev/tcp/{address.hostname}/{address.port}'"
     assert node.run(reach, check=False).returncode != 0, "the node is not cut off"
 
@@ -92,7 +97,8 @@ def test_a_node_without_a_way_out_is_made_from_a_bundle(
     installed = node.run(
         "dpkg-query -W -f '${Package} ${Status}\\n' 'nvidia-*' 'datacenter*'"
     ).stdout
-    for name in ("nvidia-driver-cuda", "nvidia-container-toolkit", "datacenter-gpu-manager-4-core"):
+    tools = TOOLS["ubuntu" if image.startswith("ubuntu") else "debian"]
+    for name in (tools, "nvidia-container-toolkit", "datacenter-gpu-manager-4-core"):
         assert f"{name} install ok installed" in installed.replace("hold ok", "install ok")
     printed = node.run("cat /var/lib/gpustate/runs/*/out.*").stdout
     assert f"file:{FOLDER}/" in printed

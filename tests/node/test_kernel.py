@@ -1,12 +1,13 @@
 """Kernels on Debian 12 and on nodes that answer as Ubuntu: real apt, dpkg, dkms and holds; modules, kernels and GPUs are simulated, and so is
 update-grub: nodes have no boot loader. It writes the menu that grub-mkconfig 2.06 writes (util/grub.d/00_header.in,
-10_linux.in: ids of entries, submenu, default), and a kernel's scripts call it as Debian's do. What boots is
+10_linux.in: ids of entries, submenu, default, the distribution's name), and a kernel's scripts call it as Debian's do. What boots is
 simulated too: a unit reads that menu at boot, and from then on uname and the simulated modules say that kernel.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -49,14 +50,15 @@ dpkg-deb -b /tmp/meta /tmp/meta.deb && dpkg -i /tmp/meta.deb
 """
 UPDATE_GRUB = r"""#!/bin/sh
 GRUB_DEFAULT=0; for f in /etc/default/grub.d/*.cfg; do [ -e "$f" ] && . "$f"; done
+case $(. /etc/os-release; echo $ID) in ubuntu) os=Ubuntu c=ubuntu;; *) os='Debian GNU/Linux' c=debian;; esac
 ks=$(for i in /boot/vmlinuz-*; do echo "${i#/boot/vmlinuz-}"; done | sort -rV); mkdir -p /boot/grub
 {
   printf 'if [ "${next_entry}" ] ; then\n   set default="${next_entry}"\nelse\n   set default="%s"\nfi\n' "$GRUB_DEFAULT"
   set -- $ks
-  printf "menuentry 'Debian GNU/Linux' --class debian \$menuentry_id_option 'gnulinux-simple-1f2e-3d4c' {\n\tlinux\t/boot/vmlinuz-%s root=/dev/vda1\n}\n" "$1"
-  echo "submenu 'Advanced options for Debian GNU/Linux' \$menuentry_id_option 'gnulinux-advanced-1f2e-3d4c' {"
+  printf "menuentry '$os' --class $c \$menuentry_id_option 'gnulinux-simple-1f2e-3d4c' {\n\tlinux\t/boot/vmlinuz-%s root=/dev/vda1\n}\n" "$1"
+  echo "submenu 'Advanced options for $os' \$menuentry_id_option 'gnulinux-advanced-1f2e-3d4c' {"
   for k in $ks; do
-    printf "\tmenuentry 'Debian GNU/Linux, with Linux %s' --class debian \$menuentry_id_option 'gnulinux-%s-advanced-1f2e-3d4c' {\n\t\tlinux\t/boot/vmlinuz-%s root=/dev/vda1\n\t}\n" "$k" "$k" "$k"
+    printf "\tmenuentry '$os, with Linux %s' --class $c \$menuentry_id_option 'gnulinux-%s-advanced-1f2e-3d4c' {\n\t\tlinux\t/boot/vmlinuz-%s root=/dev/vda1\n\t}\n" "$k" "$k" "$k"
   done
   echo '}'
 } >/boot/grub/grub.cfg
@@ -154,7 +156,7 @@ def test_holding_leaves_every_kernel_and_the_boot_default_as_they_are(site: Site
 
 
 @pytest.mark.by_turns
-@pytest.mark.parametrize("image", ["debian12"], scope="module")
+@also_on_ubuntu("debian12")
 def test_a_kernel_is_booted_when_its_module_is_built_and_never_before(site: Site) -> None:
     other = site.other
     site.without(other)
@@ -165,7 +167,8 @@ def test_a_kernel_is_booted_when_its_module_is_built_and_never_before(site: Site
     assert site.state(ran) == "rolled back"
     reason = ran.node("gpu1")["reason"]
     assert f"DKMS build error for kernel {other}" in reason
-    assert "error: too few arguments" in reason
+    # gcc 12 misses an argument of it, gcc 14 names the type of the one before.
+    assert re.search(r"error: .*nv_pin_user_pages", reason), reason
     assert ran.summary["reboots"] == "0"
     assert site.boots() == RUNNING
     assert other not in site.said("ls /boot; dpkg-query -f '${Package} ${Status}' -W 'linux-*'")

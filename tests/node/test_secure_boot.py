@@ -1,5 +1,9 @@
-"""Secure Boot on Debian 12: keys by the real openssl, signatures by the kernel's own sign-file, read by the
-real modinfo; the firmware, its mokutil and the person at the console are simulated (mokutil_standin.py).
+"""Secure Boot on Debian 12 and on a node that answers as Ubuntu: keys by the real openssl, signatures by the kernel's
+own sign-file, read by the real modinfo; the firmware, its mokutil and the person at the console are simulated
+(mokutil_standin.py), and so is that a root is Ubuntu's (docs/lab.md).
+
+Different on Ubuntu: its archive has modules that Canonical signed, which need no key of the node's own. So a key is
+asked for by name there, and a test of its own shows what happens otherwise. Its headers have sign-file, which DKMS finds.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from pathlib import Path
 import mokutil_standin as standin
 import pytest
 from commands import Ran, gpustate
-from labnodes import LabFactory
+from labnodes import LabFactory, also_on_ubuntu, first_ubuntu_only, without_repositories
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -20,7 +24,7 @@ from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
-    "secure-boot": ("simulated node", "debian12"),
+    "secure-boot": ("simulated node", "debian12", "ubuntu"),
 }
 
 POLICY = """
@@ -41,9 +45,14 @@ policy = Policy(SecureBootKeyEnrolled(key="own"))
 WITH_GDRCOPY = POLICY.replace(
     "policy = ", "from gpustate.states.gdrcopy import GdrCopyInstalled\n\npolicy = "
 ).replace("branch=580)", "branch=580), GdrCopyInstalled()")
+OF_UBUNTU = POLICY.replace("DriverRepository()", "DriverRepository(origin='distribution')")
 BLOCKED = "blocked: needs a console"
 #: modules_install of the kernel's build tools; where DKMS of Debian looks for it.
 SIGN_FILE = "usr/lib/linux-kbuild-6.1/scripts/sign-file"
+#: Where Ubuntu's headers have it, of each kernel that the node has or gets headers of.
+UBUNTU_SIGN_FILES = "$(for i in /boot/vmlinuz-*; do echo /usr/src/linux-headers-${i#/boot/vmlinuz-}/scripts/sign-file; done)"
+SIGNER = "Canonical Ltd. Kernel Module Signing"
+on_both = also_on_ubuntu("debian12")
 
 
 @pytest.fixture(scope="session")
@@ -66,20 +75,35 @@ def sign_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 class Site:
-    """One node with Secure Boot on, and a policy with driver and key."""
+    """One node with Secure Boot on, and a policy with driver and key.
 
-    def __init__(self, lab: Lab, node: Node, folder: Path, sign_file: bytes) -> None:
-        self.lab, self.node = lab, node
+    Args:
+        lab, node, image: of the node.
+        folder: for the policy.
+        sign_file: the program that signs modules.
+    """
+
+    def __init__(self, lab: Lab, node: Node, image: str, folder: Path, sign_file: bytes) -> None:
+        self.node, self.inventory = node, lab.inventory
+        self.ubuntu = image.startswith("ubuntu")
         self.policy = folder / "policy.py"
-        self.policy.write_text(POLICY)
+        self.write(POLICY)
         standin.install(node)
         text = base64.b64encode(sign_file).decode()
+        places = UBUNTU_SIGN_FILES if self.ubuntu else f"/{SIGN_FILE}"
         node.run(
-            f"mkdir -p /{SIGN_FILE.rpartition('/')[0]}; echo {text} | base64 -d >/{SIGN_FILE}; chmod 0755 /{SIGN_FILE}"
+            f'for f in {places}; do mkdir -p "${{f%/*}}"; echo {text} | base64 -d >"$f"; chmod 0755 "$f"; done'
         )
 
+    def write(self, policy: str) -> None:
+        """Set the policy; on Ubuntu with a key of the node's own and modules that are built there."""
+        if self.ubuntu:
+            policy = policy.replace("SecureBootKeyEnrolled()", "SecureBootKeyEnrolled(key='own')")
+            policy = policy.replace("branch=580", "branch=580, precompiled=False")
+        self.policy.write_text(policy)
+
     def run(self, verb: str, *more: str, code: int | None = None) -> Ran:
-        words = ("-i", self.lab.inventory, "-l", self.node.name, "-o", "json", *more)
+        words = ("-i", self.inventory, "-l", self.node.name, "-o", "json", *more)
         return gpustate(verb, self.policy, *words, code=code)
 
     def apply(self, code: int) -> Ran:
@@ -93,14 +117,14 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def alone(lab_factory: LabFactory) -> Lab:
-    return lab_factory(LabSpec(nodes=1, images=("debian12",), gpus=("1xH100",)))
+def alone(lab_factory: LabFactory, image: str) -> Lab:
+    return lab_factory(LabSpec(nodes=1, images=(image,), gpus=("1xH100",)))
 
 
 @pytest.fixture
-def site(alone: Lab, tmp_path: Path, sign_file: bytes) -> Site:
+def site(alone: Lab, image: str, tmp_path: Path, sign_file: bytes) -> Site:
     alone.node("gpu1").reset()
-    return Site(alone, alone.node("gpu1"), tmp_path, sign_file)
+    return Site(alone, alone.node("gpu1"), image, tmp_path, sign_file)
 
 
 def password(ran: Ran) -> str:
@@ -109,6 +133,7 @@ def password(ran: Ran) -> str:
     return found[0]
 
 
+@on_both
 def test_a_key_is_made_and_queued_and_what_needs_it_waits_for_the_console(site: Site) -> None:
     planned = site.outcomes(site.run("plan", code=0))
     assert planned["secure-boot"] == "known after"
@@ -138,6 +163,7 @@ def test_a_key_is_made_and_queued_and_what_needs_it_waits_for_the_console(site: 
     assert standin.console(site.node, secret)
 
 
+@on_both
 def test_a_wrong_password_loses_the_request_and_the_next_apply_queues_it_anew(site: Site) -> None:
     first = password(site.apply(code=9))
     assert not standin.console(site.node, "wrongwrong")
@@ -147,12 +173,13 @@ def test_a_wrong_password_loses_the_request_and_the_next_apply_queues_it_anew(si
     assert site.outcomes(site.run("plan"))["secure-boot"] == "unchanged"
 
 
+@on_both
 def test_modules_that_nobody_vouches_for_are_signed_anew(site: Site) -> None:
-    site.policy.write_text(
+    site.write(
         POLICY.replace("SecureBootKeyEnrolled(), ", "").replace("580", "580, secure_boot='ignore'")
     )
     site.apply(code=0)
-    site.policy.write_text(POLICY)
+    site.write(POLICY)
     plan = site.run("plan")
     change = next(
         change
@@ -180,17 +207,41 @@ def test_modules_that_nobody_vouches_for_are_signed_anew(site: Site) -> None:
     )
 
 
-def test_one_apply_builds_and_signs_where_dkms_does_not_sign_by_itself(site: Site) -> None:
-    site.policy.write_text(KEY_ONLY)
+@on_both
+def test_one_apply_builds_and_signs_whether_dkms_signs_by_itself_or_not(site: Site) -> None:
+    site.write(KEY_ONLY)
     assert standin.console(site.node, password(site.apply(code=9)))
     serial = site.said(
         "openssl x509 -inform DER -in /var/lib/gpustate/secure-boot/MOK.der -noout -serial"
     )
-    site.policy.write_text(WITH_GDRCOPY)
+    site.write(WITH_GDRCOPY)
     done = site.apply(code=0)
     assert site.outcomes(done)["secure-boot"] == "unchanged"
     assert site.outcomes(done)["driver"] == site.outcomes(done)["gdrcopy"] == "changed"
     for module in ("nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-peermem", "gdrdrv"):
         key = site.said(f"modinfo -F sig_key {module}").replace(":", "")
         assert key.lstrip("0") == serial.partition("=")[2].lstrip("0"), module
+    assert site.apply(code=0).document["summary"].split()[2] == "changed=0"
+
+
+@first_ubuntu_only()
+def test_modules_that_canonical_signed_need_no_key_and_nobody_at_the_console(
+    site: Site, alone: Lab, tmp_path: Path
+) -> None:
+    site.inventory = without_repositories(alone, tmp_path)
+    site.policy.write_text(OF_UBUNTU)
+    planned = site.outcomes(site.run("plan", code=0))["secure-boot"]
+    assert planned in ("unchanged", "known after")
+    done = site.outcomes(site.apply(code=0))
+    assert (done["secure-boot"], done["driver"]) == ("unchanged", "changed")
+    kernels = site.said("for i in /boot/vmlinuz-*; do echo ${i#/boot/vmlinuz-}; done").split()
+    assert len(kernels) > 1
+    for kernel in kernels:
+        assert site.said(f"modinfo -k {kernel} -F signer nvidia") == SIGNER
+    assert (
+        site.said(f"ls {standin.FOLDER}/imports /var/lib/gpustate/secure-boot 2>&1 || :").count(
+            "No such file"
+        )
+        == 2
+    )
     assert site.apply(code=0).document["summary"].split()[2] == "changed=0"

@@ -1,8 +1,8 @@
-"""The whole way on real Debian 12 and 13 nodes over real SSH: plan, apply, validate, apply again,
-remove; killed in the middle, on either side; with hardware and packages that misbehave.
+"""The whole way on real Debian 12 and 13 nodes, and on one that answers as Ubuntu, over real SSH: plan, apply,
+validate, apply again, remove; killed in the middle, on either side; with hardware and packages that misbehave.
 
-Simulated: GPUs, PCI, NVML, CUDA, and NVIDIA's packages with their real names and dependencies
-(docs/lab.md). Real: everything else.
+Simulated: GPUs, PCI, NVML, CUDA, NVIDIA's packages with their real names and dependencies, and that a root is
+Ubuntu's (docs/lab.md). Real: everything else.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from commands import GPUSTATE, gpustate
+from labnodes import also_on_ubuntu
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -22,17 +23,17 @@ from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
-    "preflight": ("real node", "debian12", "debian13"),
-    "nouveau": ("simulated node", "debian12", "debian13"),
-    "driver-repository": ("simulated node", "debian12", "debian13"),
-    "driver": ("simulated node", "debian12", "debian13"),
-    "fabric-manager": ("simulated node", "debian12", "debian13"),
-    "persistenced": ("simulated node", "debian12", "debian13"),
-    "toolkit-repository": ("simulated node", "debian12", "debian13"),
-    "container-toolkit": ("simulated node", "debian12", "debian13"),
-    "containerd": ("real node", "debian12", "debian13"),
-    "cdi": ("simulated node", "debian12", "debian13"),
-    "validator": ("simulated node", "debian12", "debian13"),
+    "preflight": ("real node", "debian12", "debian13", "ubuntu"),
+    "nouveau": ("simulated node", "debian12", "debian13", "ubuntu"),
+    "driver-repository": ("simulated node", "debian12", "debian13", "ubuntu"),
+    "driver": ("simulated node", "debian12", "debian13", "ubuntu"),
+    "fabric-manager": ("simulated node", "debian12", "debian13", "ubuntu"),
+    "persistenced": ("simulated node", "debian12", "debian13", "ubuntu"),
+    "toolkit-repository": ("simulated node", "debian12", "debian13", "ubuntu"),
+    "container-toolkit": ("simulated node", "debian12", "debian13", "ubuntu"),
+    "containerd": ("real node", "debian12", "debian13", "ubuntu"),
+    "cdi": ("simulated node", "debian12", "debian13", "ubuntu"),
+    "validator": ("simulated node", "debian12", "debian13", "ubuntu"),
 }
 
 ROOT = Path(__file__).parents[2]
@@ -48,12 +49,14 @@ TOUCHED = (
     "! -path '/var/lib/containerd/*' ! -path '/root/*'"
 )
 
-#: Something of every state of the policy is removed or changed.
+#: The package of libcuda.so.1, which the driver's set includes and holds.
+LIBRARY = {"debian": "libcuda1", "ubuntu": "libnvidia-compute-580"}
+#: Something of every state of the policy is removed or changed; reads library.
 DAMAGE = """
 rm /etc/modprobe.d/gpustate-nouveau.conf /etc/apt/sources.list.d/gpustate-toolkit-repository.sources
 echo '# damaged' >>/etc/apt/preferences.d/gpustate-driver-repository
 chmod 700 /etc/apt/keyrings
-apt-mark unhold libcuda1 nvidia-container-toolkit
+apt-mark unhold $library nvidia-container-toolkit
 systemctl disable --now nvidia-persistenced nvidia-fabricmanager
 rm /usr/lib/systemd/system/nvidia-fabricmanager.service
 rm "$(modinfo -n nvidia-uvm)"; depmod
@@ -83,30 +86,45 @@ def converged(lab: Lab, policy: Path, limit: str = "all") -> None:
         assert (row["connections"], row["execs"]) == (1, 1)
 
 
-def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(fresh_lab: Lab) -> None:
-    inventory = ("-i", fresh_lab.inventory)
+@pytest.fixture
+def fresh_home(home: Lab) -> Lab:
+    """The image's lab, every node as it was at first."""
+    for node in home.nodes:
+        node.reset(wait=False)
+    for node in home.nodes:
+        node.wait_ready()
+    return home
+
+
+@also_on_ubuntu("debian12")
+def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(
+    fresh_home: Lab, image: str
+) -> None:
+    """Debian's lab has a node of Debian 13 beside that of Debian 12."""
+    library = LIBRARY["ubuntu" if image.startswith("ubuntu") else "debian"]
+    inventory = ("-i", fresh_home.inventory)
     before = {
         node.name: node.run("cat /etc/containerd/config.toml 2>/dev/null || :").stdout
-        for node in fresh_lab.nodes
+        for node in fresh_home.nodes
     }
     gpustate("plan", POLICY, *inventory, "--detailed-exitcode", code=2)
     assert gpustate("drift", POLICY, *inventory, "-o", "json").code == 2
     done = gpustate("apply", POLICY, *inventory, "--yes", "-o", "json", code=0)
-    assert done.summary["changed"] == "2"
-    for node in fresh_lab.nodes:
+    assert done.summary["changed"] == str(len(fresh_home.nodes))
+    for node in fresh_home.nodes:
         assert "580.65.06" in node.run("nvidia-smi").stdout
         assert "nvidia-container-runtime" in node.run("containerd config dump").stdout
         assert "driver-ready" in node.run("ls /run/nvidia/validations").stdout
         assert "IS_HOST_DRIVER=true" in node.run("cat /run/nvidia/validations/driver-ready").stdout
-        assert "libcuda1" in node.run("apt-mark showhold").stdout
+        assert library in node.run("apt-mark showhold").stdout
         node.run("touch /var/tmp/mark; sleep 1.1")
-    active = {node.name: node.run(ACTIVE).stdout for node in fresh_lab.nodes}
+    active = {node.name: node.run(ACTIVE).stdout for node in fresh_home.nodes}
     again = gpustate("apply", POLICY, *inventory, "--yes", "-o", "json", code=0)
     assert again.summary["changed"] == "0"
-    for node in fresh_lab.nodes:
+    for node in fresh_home.nodes:
         assert node.run(ACTIVE).stdout == active[node.name]
         assert node.run(TOUCHED).stdout == ""
-    converged(fresh_lab, POLICY)
+    converged(fresh_home, POLICY)
     assert gpustate("drift", POLICY, *inventory, "-o", "json").code == 0
     proven = gpustate("validate", POLICY, *inventory, "-o", "json", code=0)
     for row in proven.document["nodes"]:
@@ -114,29 +132,31 @@ def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(fresh_l
         assert links["cuda"] == "ok"
         assert "failed" not in links.values()
     assert gpustate("explain", "gpu1", *inventory, code=0).out.startswith("gpu1  all checks passed")
-    for node in fresh_lab.nodes:
-        node.run(DAMAGE)
+    for node in fresh_home.nodes:
+        node.run(f"library={library}\n{DAMAGE}")
         (node.root / "etc/containerd/config.toml").write_text(before[node.name])
     damaged = gpustate("drift", POLICY, *inventory, "-o", "json", code=2)
-    for node in fresh_lab.nodes:
+    for node in fresh_home.nodes:
         rows = damaged.node(node.name)["states"]
         unseen = {row["state"] for row in rows if row["outcome"] in ("unchanged", "not applicable")}
         assert not unseen & DAMAGED, node.name
     gpustate("apply", POLICY, *inventory, "--yes", "-o", "json", code=0)
-    converged(fresh_lab, POLICY)
-    for node in fresh_lab.nodes:
+    converged(fresh_home, POLICY)
+    for node in fresh_home.nodes:
         node.run("modinfo nvidia-uvm; test -e /usr/lib/systemd/system/nvidia-fabricmanager.service")
         node.reboot()
         node.run("systemctl is-system-running --wait || :", timeout_s=90)
     wait_until(
-        lambda: all("proof" in node.run("ls /var/lib/gpustate").stdout for node in fresh_lab.nodes),
+        lambda: all(
+            "proof" in node.run("ls /var/lib/gpustate").stdout for node in fresh_home.nodes
+        ),
         60,
         "boot proof",
     )
-    converged(fresh_lab, POLICY)
+    converged(fresh_home, POLICY)
     removed = gpustate("remove", POLICY, *inventory, "--yes", "-o", "json")
     assert removed.code == 0, removed.out
-    for node in fresh_lab.nodes:
+    for node in fresh_home.nodes:
         assert (
             node.run("cat /etc/containerd/config.toml 2>/dev/null || :").stdout == before[node.name]
         )
@@ -152,6 +172,11 @@ def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(fresh_l
             ).stdout
             == ""
         )
+        left = node.run(
+            "apt-mark showhold; dkms status; find /lib/modules -name 'nvidia*.ko*'; "
+            "cut -d ' ' -f 1 /run/gpustate-lab/proc/modules | grep nvidia; dpkg --audit"
+        )
+        assert left.stdout == ""
         assert node.run("systemctl is-active containerd").stdout.strip() == "active"
 
 

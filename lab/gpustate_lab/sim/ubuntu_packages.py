@@ -20,7 +20,8 @@ Sources:
     for ubuntu2204: revisions, name of the firmware's package.
     NVIDIA's repository for ubuntu2404, file names in public scripts, read 2026-11-25: revisions of
     nvidia-utils-570_570.133.20-0ubuntu1, nvidia-fabricmanager-570_570.211.01-1, nvidia-fabricmanager_580.65.06-1,
-    nvidia-imex_580.159.04-1ubuntu1, cuda-drivers-580_580.159.03-1ubuntu1.
+    nvidia-imex_580.159.04-1ubuntu1, cuda-drivers-580_580.159.03-1ubuntu1. Relations of its nvidia-driver-570-open
+    570.172.08-0ubuntu1, as apt lists them in public notes, read 2026-11-26: all of the same version.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ class UbuntuSet(DriverSet):
         name = self._filled(name, kind)
         if not between:
             return (name,)
-        if not self.suffix:
+        if not self.archive:
             return self._same(name)
         return (f"{name} (<= {self.version}-1)", f"{name} (>= {self.version})")
 
@@ -401,7 +402,8 @@ _LIBRARIES = {
     "libnvidia-fbc1": "libnvidia-fbc",
     "libnvidia-gl": "libGLX_nvidia",
 }
-#: What packages depend on; ``~``: at any revision of the driver's version.
+#: What packages depend on; ``~``: at any revision of the driver's version in the archive, at its own in NVIDIA's
+#: repository, whose revisions are newer than the archive's relations allow.
 _DEPENDS = {
     "libnvidia-compute{s}": ("libc6",),
     "libnvidia-decode{s}": ("libnvidia-compute{s} (= {full})",),

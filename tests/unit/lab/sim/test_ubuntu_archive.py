@@ -10,6 +10,7 @@ import pytest
 
 from gpustate.formats import driverschemes
 from gpustate.formats.driverschemes import OPEN, PROPRIETARY, Scheme
+from gpustate.solve import relations
 from gpustate_lab.sim import ubuntu_archive, ubuntu_packages
 from gpustate_lab.sim.deb import Package
 from gpustate_lab.sim.native import Builder
@@ -79,6 +80,17 @@ def test_every_exact_dependency_can_be_met(archive: dict[str, list[Package]]) ->
         for need in package.depends:
             choices = re.findall(r"(\S+) \(= ([^)]+)\)", need)
             assert not choices or there & set(choices), (package.name, need)
+
+
+def test_the_bounds_on_versions_in_nvidias_repository_can_be_met(builder: Builder) -> None:
+    packages = ubuntu_packages.vendor_packages(builder)
+    for package in packages:
+        clauses = [clause for need in package.depends for clause in relations.parse(need)]
+        for name in {clause[0].name for clause in clauses if len(clause) == 1}:
+            bounds = [clause[0] for clause in clauses if clause[0].name == name]
+            mine = [other.version for other in packages if other.name == name]
+            fitting = [one for one in mine if all(bound.allows(one) for bound in bounds)]
+            assert fitting or not mine, (package.name, package.version, *map(str, bounds))
 
 
 def test_modules_are_signed_as_ubuntus(archive: dict[str, list[Package]]) -> None:
