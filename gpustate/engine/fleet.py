@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import secrets
 import socket
@@ -36,6 +35,7 @@ from gpustate.graph.build import build, reverse
 from gpustate.graph.order import order
 from gpustate.remote.chroot import ChrootSession
 from gpustate.remote.session import Session
+from gpustate.remote.users import user_name
 
 DEFAULT_FORKS = 50
 
@@ -189,10 +189,7 @@ def person() -> str:
     behind = os.environ.get("SUDO_USER", "") if os.geteuid() == 0 else ""
     if behind and behind.isprintable():
         return behind
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
+    return user_name()
 
 
 def controller() -> Holder:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, wraps
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import paramiko
@@ -29,9 +30,13 @@ from gpustate.files import TextFiles
 from gpustate.formats.numbers import whole
 from gpustate.remote import keepalive
 from gpustate.remote.known_hosts import KnownHosts
+from gpustate.remote.users import user_name
 
 _CONFIGURATIONS = TextFiles("SSH configuration", UsageError, limit_mib=16)
 _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
+
+# Whatever the configuration says, paramiko asks for the local user's name, and fails where a pod's user has none.
+paramiko_config.__dict__["getpass"] = SimpleNamespace(getuser=user_name)
 
 _T = TypeVar("_T")
 _Load = TypeVar("_Load", bound=Callable[..., Any])
