@@ -45,7 +45,13 @@ Item = dict[str, Any]
 KEPT = "Namespace"
 
 
-@pytest.fixture(scope="module", params=KUBERNETES_VERSIONS)
+NEWEST, *OLDER = KUBERNETES_VERSIONS
+
+
+@pytest.fixture(
+    scope="module",
+    params=[NEWEST, *(pytest.param(one, marks=pytest.mark.proof) for one in OLDER)],
+)
 def server(
     request: pytest.FixtureRequest, lab_programs: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[apiserver.ApiServer]:
@@ -64,6 +70,29 @@ def connected(kubeconfig: Path) -> Iterator[Objects]:
         yield Objects(api)
     finally:
         api.close()
+
+
+def golden(name: str) -> ClusterObjects:
+    """The settings of a policy that has a golden file."""
+    settings = policies.load(str(TESTS / "golden/manifests" / f"{name}.policy.yaml")).cluster
+    assert settings is not None
+    return settings
+
+
+def every_component() -> ClusterObjects:
+    """Settings with every component, those that replace a state of the nodes among them."""
+    containers, machines = golden("containers"), golden("machines")
+    return replace(
+        WITH_DRA,
+        drivers=containers.drivers,
+        systems=machines.systems,
+        toolkit=containers.toolkit,
+        validator=containers.validator,
+        mig_manager=containers.mig_manager,
+        vgpu_manager=machines.vgpu_manager,
+        vgpu_device_manager=machines.vgpu_device_manager,
+        vfio_manager=machines.vfio_manager,
+    )
 
 
 def target(settings: ClusterObjects) -> Target:
@@ -134,7 +163,7 @@ def test_every_kind_is_applied_repaired_after_an_edit_and_removed(
 ) -> None:
     for one in DEFINITIONS:
         objects.apply(one)
-    settings = replace(WITH_DRA, namespace="every")
+    settings = replace(every_component(), namespace="every")
     wanted = target(settings)
     assert {one["kind"] for one in wanted.items} == {kind.name for kind in KINDS}
     assert all(part.settings(settings).enabled for part in PARTS)
@@ -354,18 +383,23 @@ def _checks(server: apiserver.ApiServer, namespace: str, level: str, pod: Item) 
 
 
 #: The documented rights do not include those of NFD's topology updater.
-PLAIN = {**NFD_VALUES, "topologyUpdater": {"enable": False}}
+PLAIN = {
+    **NFD_VALUES,
+    "topologyUpdater": {"enable": False},
+    "gc": {**NFD_VALUES["gc"], "rbac": {"create": True}},
+}
 
 
 @cache
 def cases() -> dict[tuple[str, int], ClusterObjects]:
     """Settings that need the rules of a place of the manual, beside those that are always needed."""
-    made = [policies.load(str(TESTS / "golden/manifests" / f"{name}.policy.yaml")).cluster for name in ("containers", "drivers")]  # fmt: skip
-    containers, drivers = (one for one in made if one is not None)
+    containers = golden("containers")
     return {
         clusterusers.INSTALLING: replace(WHOLE, node_feature_discovery=PLAIN),
-        clusterusers.DRA: replace(WITH_DRA, kata_device_plugin=None, node_feature_discovery=None),
-        clusterusers.CONTAINERS: replace(containers, drivers=drivers.drivers),
+        clusterusers.DRA: replace(
+            WITH_DRA, kata_device_plugin=Component(enabled=False), node_feature_discovery=None
+        ),
+        clusterusers.CONTAINERS: containers,
     }
 
 
