@@ -434,7 +434,7 @@ class Slurm:
                 self._run("scontrol", "delete", f"ReservationName={name}")
             except ClusterError:
                 if name in (one.name for one in self._one(node.name).own):
-                    raise  # otherwise somebody else has deleted it meanwhile
+                    raise  # otherwise it was deleted meanwhile
         return len(names)
 
     def _reserved(self, name: str, why: Why) -> Member:
