@@ -316,8 +316,7 @@ def test_a_reservation_that_somebody_deletes_meanwhile_is_gone_and_one_that_stay
 
     def refuses(command: str) -> tuple[int, str]:
         deletes = "delete ReservationName=" in command
-        if not deletes or gone:
-            answer = controller.run(command)
+        answer = controller.run(command) if gone or not deletes else (1, "")
         return (1, "Requested reservation is invalid\n") if deletes else answer
 
     scheduler = Slurm(refuses, "head", reserve=True, sleep=lambda _: None)
