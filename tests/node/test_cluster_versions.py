@@ -401,6 +401,7 @@ RULES = shares.share(
 NAMESPACES = (f"rights-{number}" for number in itertools.count())
 
 
+@pytest.mark.proof
 def test_the_documented_rights_suffice_and_each_is_needed(
     server: apiserver.ApiServer, objects: Objects
 ) -> None:
