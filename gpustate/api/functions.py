@@ -224,16 +224,13 @@ def apply(
         GpustateError: policy, plan, inventory, lock file or rules are invalid; no node was reached.
     """
     document = _plan_of(policy)
+    fresh = policy if isinstance(policy, PlanResult) else None
     if document is None:
         inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
         effective = inputs.policy.with_ensure("absent") if remove else inputs.policy
     else:
         name = source or (str(policy) if isinstance(policy, str | PathLike) else "plan")
-        effective = (
-            policy.policy
-            if isinstance(policy, PlanResult)
-            else saved.policy_of(document, read_policy, name)
-        )
+        effective = fresh.policy if fresh else saved.policy_of(document, read_policy, name)
         targets = saved.only_planned(nodes_of(nodes, limit, exclude), document, name)
         effective = saved.as_locked(effective, targets, document, name)
         inputs = _Inputs(effective, targets, name, None, targets.notes)
@@ -251,10 +248,8 @@ def apply(
             if document and not partly_applied
             else None,
             announced=documents.announced_disruptions(document) if document else None,
-            planned_now=isinstance(policy, PlanResult),
-            moving=frozenset(node.name for node in policy.nodes if node.moving)
-            if isinstance(policy, PlanResult)
-            else frozenset(),
+            planned_now=fresh is not None,
+            moving=fresh.moving if fresh else frozenset(),
             plan_id=str(document["id"]) if document else "",
             run=run or fleet.new_run_id(),
             ticket=" ".join(reason.split()),

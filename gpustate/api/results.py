@@ -85,6 +85,11 @@ class PlanResult(Result):
     pending: bool
 
     @property
+    def moving(self) -> frozenset[str]:
+        """Names of the nodes that a program of an earlier run was changing while they were planned."""
+        return frozenset(node.name for node in self.nodes if node.moving)
+
+    @property
     def disruption(self) -> Disruption:
         """Worst disruption of the plan on any node."""
         return max(

@@ -80,6 +80,11 @@ class Ledger:
         """There is a lock and it has not expired."""
         return self.lock is not None and self.lock.expires > self.now
 
+    @property
+    def running(self) -> bool:
+        """A program is changing the node."""
+        return self.program is not None and self.program.alive
+
     def unfinished(self) -> str:
         """Why observations may be half done, and the next step; empty if no run is in progress or interrupted."""
         if self.program is not None and not self.program.alive:

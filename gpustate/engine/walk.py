@@ -169,7 +169,7 @@ class Walk:
         observations, ledger = self._probe()
         met = self.options.machines.meet(ledger.machine, self.result.name, self.options.apply)
         self.result.notes += met
-        if self.options.apply and ledger.program is not None and ledger.program.alive:
+        if self.options.apply and ledger.running:
             observations, ledger = self._wait_for_earlier(ledger)
         if observations.view.facts.first_boot not in ("", "done"):
             self.result.notes.append(
@@ -187,7 +187,7 @@ class Walk:
             return
         self._compatible(observations, results)
         if not self.options.apply:
-            self.result.moving = ledger.program is not None and ledger.program.alive
+            self.result.moving = ledger.running
             if self.options.forecast:
                 self._forecast(observations, results)
             self.result.proceeds = gate.proceeds(self.result.status, results)

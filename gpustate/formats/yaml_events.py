@@ -51,6 +51,14 @@ class Written(float):
     __str__ = __repr__
 
 
+class Dumper(yaml.SafeDumper):
+    """Writes no anchors: equal values are written twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Of every value."""
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """Rules for a kind of file.

@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from gpustate.formats.yaml_events import Dumper
 from gpustate.gpu_operator import nodelabels
 from gpustate.gpu_operator.driver import MODULES
 from gpustate.gpu_operator.gpucluster import NAME
@@ -105,11 +106,8 @@ _TOOLKIT = {
 }
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes multi-line text as block scalars, and no anchors: equal values are written twice."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+class _Dumper(Dumper):
+    """Writes multi-line text as block scalars."""
 
 
 def _lines(dumper: _Dumper, text: str) -> yaml.ScalarNode:

@@ -27,7 +27,8 @@ def retry(document: Mapping[str, Any], names: Sequence[str]) -> str:
     if not words:
         return ""
     if "--canary" in words:  # names nodes that these are not among
-        del words[(where := words.index("--canary")) : where + 2]
+        where = words.index("--canary")
+        del words[where : where + 2]
     return f"{shlex.join(words)} -l {shlex.quote(','.join(fold(names)))}"
 
 

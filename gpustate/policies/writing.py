@@ -17,7 +17,7 @@ from gpustate.core.cluster_part import default_of
 from gpustate.core.policy import Policy
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.formats.yaml_events import Written
+from gpustate.formats.yaml_events import Dumper, Written
 from gpustate.policies import document
 
 _WIDTH = 100
@@ -29,11 +29,8 @@ _WHERE_TOKEN = re.compile(
 )
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes no anchors: equal values are written twice."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+class _Dumper(Dumper):
+    """Writes numbers as they were written."""
 
 
 _Dumper.add_representer(Written, lambda dumper, number: dumper.represent_float(float(number)))

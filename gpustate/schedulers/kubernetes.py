@@ -125,7 +125,8 @@ class Kubernetes:
         self._clients = GpuClients(api, FOR_DRIVER, sleep, clock)
         self._lists: _Lists | None = None
         self._failed = (float("-inf"), ClusterError(""))
-        self._may: list[str] | None = None
+        self._missing: list[str] | None = None
+        self._user = ""
         self._cluster: eviction.Cluster | None = None
         self._pods: dict[str, list[Json]] | None = None
         self._daemon_sets: list[Json] | None = None
@@ -315,9 +316,7 @@ class Kubernetes:
         self._check_rights()
         self._check_clock()
         self._lease.hold(why, say, stop)
-        self._events.begin(
-            why, say, f"add to a ClusterRole of its user: {rule(*node_events.RIGHT)}"
-        )
+        self._events.begin(why, say, to_be_granted([rule(*node_events.RIGHT)]))
 
     def leave(self) -> None:
         """Let go of the Lease."""
@@ -352,12 +351,12 @@ class Kubernetes:
     def _check_rights(self) -> None:
         """Refuse before anything is written, with every rule that is missing."""
         with self._reviewing:
-            if self._may is None:
-                self._may = missing_rules(self._api, _READING if self._read_only else _RIGHTS)
-            missing = self._may
-        if missing:
+            if self._missing is None:
+                self._missing = missing_rules(self._api, _READING if self._read_only else _RIGHTS)
+                self._user = self._api.user() if self._missing else ""
+        if self._missing:
             what = "list nodes out of service" if self._read_only else "take nodes out of service"
-            raise lacking(self.title, what, self._api, missing)
+            raise lacking(self.title, what, self._user, self._missing)
 
     def _check_clock(self) -> None:
         """Refuse to write times of a clock that is off; a Lease and the records on Nodes are read elsewhere."""
@@ -753,17 +752,20 @@ def with_rule(error: RefusedRequest) -> ClusterError:
     if error.status != 403 or match is None:
         return error
     missing = rule(match["verb"], match["group"], match["resource"])
-    return ClusterError(str(error), fix=f"add to a ClusterRole of its user: {missing}")
+    return ClusterError(str(error), fix=to_be_granted([missing]))
 
 
-def lacking(cluster: str, what: str, api: Api, missing: Iterable[str]) -> ClusterError:
-    """The error that the user of a cluster lacks rights to do something, with the rules to add."""
-    name = api.user()
-    user = f"user {name}" if name else "its user"
+def lacking(cluster: str, what: str, user: str, missing: Iterable[str]) -> ClusterError:
+    """The error that a cluster's user lacks rights to do something, with the rules to add."""
+    whose = f"user {user}" if user else "its user"
     return ClusterError(
-        f"{cluster}: {user} lacks rights to {what}",
-        fix=f"add to a ClusterRole of {user}: {'; '.join(missing)}",
+        f"{cluster}: {whose} lacks rights to {what}", fix=to_be_granted(missing, whose)
     )
+
+
+def to_be_granted(rules: Iterable[str], whose: str = "its user") -> str:
+    """The next move where rules of RBAC are missing."""
+    return f"add to a ClusterRole of {whose}: {'; '.join(rules)}"
 
 
 def missing_rules(api: Api, rights: Iterable[tuple[str, str, str]]) -> list[str]:

@@ -30,7 +30,7 @@ from gpustate.rollout.strategy import Strategy
 from gpustate.rollout.windows import wait_s
 from gpustate.schedulers import node_events
 from gpustate.schedulers.base import Why
-from gpustate.schedulers.kubernetes import lacking, missing_rules, rule, with_rule
+from gpustate.schedulers.kubernetes import lacking, missing_rules, rule, to_be_granted, with_rule
 from gpustate.schedulers.lease import WATCH, ClusterLease
 from gpustate.watch.nodes import APPLYING, DONE, FAILED, Record, Seen, see, why
 from gpustate.watch.todo import Todo
@@ -163,7 +163,7 @@ class Watcher:
     def _check_rights(self, api: Api) -> None:
         missing = missing_rules(api, RIGHTS)
         if missing:
-            raise lacking(api.server, "watch Nodes", api, missing)
+            raise lacking(api.server, "watch Nodes", api.user(), missing)
 
     def _enter(self, lease: ClusterLease, api: Api) -> bool:
         """Take the Lease, as soon as nobody else holds it; whether it was taken."""
@@ -245,7 +245,7 @@ class Watcher:
             events.begin(
                 Why(run, fleet.controller().name, self.text),
                 self._say_once,
-                f"add to a ClusterRole of its user: {rule(*node_events.RIGHT)}",
+                to_be_granted([rule(*node_events.RIGHT)]),
             )
             for seen in [seen for _, seen in chosen.values()]:
                 record = Record(seen.reason, APPLYING, run, clock.now())

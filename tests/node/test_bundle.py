@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from commands import gpustate
-from labnodes import also_on_ubuntu
+from labnodes import also_on_ubuntu, family
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -97,7 +97,7 @@ def test_a_node_without_a_way_out_is_made_from_a_bundle(
     installed = node.run(
         "dpkg-query -W -f '${Package} ${Status}\\n' 'nvidia-*' 'datacenter*'"
     ).stdout
-    tools = TOOLS["ubuntu" if image.startswith("ubuntu") else "debian"]
+    tools = TOOLS[family(image)]
     for name in (tools, "nvidia-container-toolkit", "datacenter-gpu-manager-4-core"):
         assert f"{name} install ok installed" in installed.replace("hold ok", "install ok")
     printed = node.run("cat /var/lib/gpustate/runs/*/out.*").stdout

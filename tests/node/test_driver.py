@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from commands import GPUSTATE, Ran, gpustate
-from labnodes import LabFactory, also_on_ubuntu, vendor_revision
+from labnodes import LabFactory, also_on_ubuntu, family, vendor_revision
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -43,7 +43,7 @@ DKMS = {OPEN: "nvidia-kernel-open-dkms", PROPRIETARY: "nvidia-kernel-dkms"}
 
 def names(image: str, branch: int) -> tuple[set[str], dict[str, str]]:
     """What NVIDIA's packages are called: the set, and what builds modules of a type."""
-    if not image.startswith("ubuntu"):
+    if family(image) != "ubuntu":
         return set(SET), {**DKMS}
     b = f"-{branch}" if branch < 590 else ""
     parts = {f"{name}{b}" for name in ("libnvidia-compute", "nvidia-utils", "nvidia-compute-utils")}
@@ -62,7 +62,7 @@ class Driver:
 
     def full(self, version: str) -> str:
         """Version of the packages of a driver."""
-        later = version >= "590" and self.image.startswith("ubuntu")
+        later = version >= "590" and family(self.image) == "ubuntu"
         return version + ("-1ubuntu1" if later else vendor_revision(self.image))
 
     def library(self, version: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import commands
 import pytest
-from labnodes import also_on_ubuntu, install_extra_modules
+from labnodes import also_on_ubuntu, family, install_extra_modules
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -92,7 +92,7 @@ def test_each_gets_what_it_needs_keeps_it_and_gives_it_back(
     lab: Lab, image: str, tmp_path: Path
 ) -> None:
     board, tray = lab.node("gpu1"), lab.node("gpu2")
-    ubuntu = image.startswith("ubuntu")
+    ubuntu = family(image) == "ubuntu"
     listing = "find /etc /usr/share/nvidia /opt -newer /etc/machine-id -type f 2>/dev/null | sort"
     found = gpustate("apply", lab, tmp_path, 5 if ubuntu else 0)
     if ubuntu:

@@ -19,6 +19,7 @@ from commands import gpustate
 from labnodes import (
     LabFactory,
     also_on_ubuntu,
+    family,
     first_ubuntu_only,
     vendor_revision,
     without_repositories,
@@ -112,10 +113,13 @@ def install_driver(node: Node, image: str) -> None:
     run("printf '#!/bin/sh\n' >/usr/sbin/update-initramfs")
     mirror = "/etc/apt/sources.list.d/mirror.list"
     # Debian's own sources are not here; those of Ubuntu are the lab's.
-    ubuntu = image.startswith("ubuntu")
-    only = "" if ubuntu else f"-o Dir::Etc::sourcelist={mirror} -o Dir::Etc::sourceparts=-"
+    only = (
+        ""
+        if family(image) == "ubuntu"
+        else f"-o Dir::Etc::sourcelist={mirror} -o Dir::Etc::sourceparts=-"
+    )
     run(f"echo 'deb [trusted=yes] {base}/mirror/{suite}/ /' >{mirror}; apt-get -q update {only}")
-    names = DRIVER_PACKAGES["ubuntu" if ubuntu else "debian"]
+    names = DRIVER_PACKAGES[family(image)]
     run(
         "DEBIAN_FRONTEND=noninteractive apt-get -y -q install --no-install-recommends "
         + " ".join(f"{name}={DRIVER}{vendor_revision(image)}" for name in names)

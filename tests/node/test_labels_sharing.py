@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import realgfd
 from commands import gpustate
-from labnodes import also_on_ubuntu
+from labnodes import also_on_ubuntu, family
 
 from gpustate_lab.api import Lab
 from gpustate_lab.spec import LabSpec
@@ -137,7 +137,7 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
         "/var/lib/gpustate/mps-proof /usr/bin/nvidia-cuda-mps-control /tmp/nvidia-mps /var/log/nvidia-mps "
         "2>/dev/null || :"
     )
-    ubuntu = image.startswith("ubuntu")
+    ubuntu = family(image) == "ubuntu"
     assert left.stdout.split() == (["/usr/bin/nvidia-cuda-mps-control"] if ubuntu else [])
     assert gpustate("drift", alone, *inventory, "-o", "json").code == 2
 

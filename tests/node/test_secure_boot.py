@@ -16,7 +16,7 @@ from pathlib import Path
 import mokutil_standin as standin
 import pytest
 from commands import Ran, gpustate
-from labnodes import LabFactory, also_on_ubuntu, first_ubuntu_only, without_repositories
+from labnodes import LabFactory, also_on_ubuntu, family, first_ubuntu_only, without_repositories
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -85,7 +85,7 @@ class Site:
 
     def __init__(self, lab: Lab, node: Node, image: str, folder: Path, sign_file: bytes) -> None:
         self.node, self.inventory = node, lab.inventory
-        self.ubuntu = image.startswith("ubuntu")
+        self.ubuntu = family(image) == "ubuntu"
         self.policy = folder / "policy.py"
         self.write(POLICY)
         standin.install(node)

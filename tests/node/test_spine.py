@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from commands import GPUSTATE, gpustate
-from labnodes import also_on_ubuntu
+from labnodes import also_on_ubuntu, family
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -86,22 +86,12 @@ def converged(lab: Lab, policy: Path, limit: str = "all") -> None:
         assert (row["connections"], row["execs"]) == (1, 1)
 
 
-@pytest.fixture
-def fresh_home(home: Lab) -> Lab:
-    """The image's lab, every node as it was at first."""
-    for node in home.nodes:
-        node.reset(wait=False)
-    for node in home.nodes:
-        node.wait_ready()
-    return home
-
-
 @also_on_ubuntu("debian12")
 def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(
     fresh_home: Lab, image: str
 ) -> None:
     """Debian's lab has a node of Debian 13 beside that of Debian 12."""
-    library = LIBRARY["ubuntu" if image.startswith("ubuntu") else "debian"]
+    library = LIBRARY[family(image)]
     inventory = ("-i", fresh_home.inventory)
     before = {
         node.name: node.run("cat /etc/containerd/config.toml 2>/dev/null || :").stdout

@@ -62,7 +62,12 @@ INOTIFY, INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances"), 1024
 
 def vendor_revision(image: str) -> str:
     """End of the versions of NVIDIA's packages of 580.65.06 for an image; its components have ``-1`` everywhere."""
-    return "-0ubuntu1" if image.startswith("ubuntu") else "-1"
+    return "-0ubuntu1" if family(image) == "ubuntu" else "-1"
+
+
+def family(image: str) -> str:
+    """``debian`` or ``ubuntu``."""
+    return "ubuntu" if image.startswith("ubuntu") else "debian"
 
 
 def without_repositories(lab: Lab, folder: Path) -> Path:
@@ -152,7 +157,7 @@ def ubuntu_lab(lab_machine: None) -> Iterator[Callable[[str], Lab]]:
 @pytest.fixture
 def home(image: str, request: pytest.FixtureRequest) -> Lab:
     """A shared lab with a node of the image; see :func:`also_on_ubuntu`."""
-    if image.startswith("ubuntu"):
+    if family(image) == "ubuntu":
         make: Callable[[str], Lab] = request.getfixturevalue("ubuntu_lab")
         return make(image)
     found: Lab = request.getfixturevalue("lab")
@@ -170,6 +175,16 @@ def node(home: Lab, image: str) -> Node:
 @pytest.fixture
 def fresh_lab(lab: Lab) -> Lab:
     """The shared lab with both nodes as they were at first."""
+    return _reset(lab)
+
+
+@pytest.fixture
+def fresh_home(home: Lab) -> Lab:
+    """The image's shared lab with all nodes as they were at first."""
+    return _reset(home)
+
+
+def _reset(lab: Lab) -> Lab:
     for node in lab.nodes:
         node.reset(wait=False)
     for node in lab.nodes:

@@ -97,7 +97,7 @@ def _not_on_ubuntu(items: list[pytest.Item]) -> list[pytest.Item]:
     for item in items:
         marker = item.get_closest_marker("ubuntu")
         if marker is not None and not (_everything and marker.args[0]):
-            points[f"{item.path.name}::{item.name}"] = item
+            points[_name(item)] = item
     if not points:
         return []
     most = ON_OTHER_UBUNTU if _everything else ON_UBUNTU
@@ -105,9 +105,14 @@ def _not_on_ubuntu(items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for name, item in points.items() if name not in taken]
 
 
+def _name(item: pytest.Item) -> str:
+    """A test's name in shares: without folders, which are other ones on each machine."""
+    return f"{item.path.name}::{item.name}"
+
+
 def _turns_of(item: pytest.Item) -> set[str]:
     """The names by which a test, or the file it is in, takes its turn."""
-    return {item.path.name, f"{item.path.name}::{item.name}"}
+    return {item.path.name, _name(item)}
 
 
 def _not_now(items: list[pytest.Item]) -> frozenset[str]:
@@ -115,7 +120,7 @@ def _not_now(items: list[pytest.Item]) -> frozenset[str]:
     if not {item.path.name for item in items} >= BY_TURNS:
         return frozenset()
     marked = sorted(
-        f"{item.path.name}::{item.name}"
+        _name(item)
         for item in items
         if item.get_closest_marker("by_turns")
         and not any(item.get_closest_marker(other) for other in ("proof", "ubuntu"))

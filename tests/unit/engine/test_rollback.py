@@ -87,6 +87,16 @@ class Node:
         )
         return fleet.run(request)
 
+    def fail(self, script: str = "exit 3", **more: Any) -> fleet.FleetResult:
+        """Change a file that was ``one``, then fail, and go back by itself."""
+        self.apply(First(path=self.path("a"), text="one"))
+        return self.apply(
+            First(path=self.path("a"), text="two"),
+            Third(path=self.path("c"), script=script),
+            rollback_on_failure=True,
+            **more,
+        )
+
     def records(self) -> tuple[RunBefore, ...]:
         session = Session(self.node)
         session.connect()
@@ -308,12 +318,7 @@ def test_what_differs_afterwards_is_named() -> None:
 
 
 def test_a_failed_node_goes_back_by_itself(node: Node) -> None:
-    node.apply(First(path=node.path("a"), text="one"))
-    result = node.apply(
-        First(path=node.path("a"), text="two"),
-        Third(path=node.path("c"), script="echo 'fatal: broken' >&2; exit 3"),
-        rollback_on_failure=True,
-    )
+    result = node.fail("echo 'fatal: broken' >&2; exit 3")
     (row,) = result.nodes
     assert node.files() == {"a": "one"}
     assert row.status is NodeStatus.ROLLED_BACK
@@ -332,24 +337,16 @@ def test_a_failed_node_goes_back_by_itself(node: Node) -> None:
 class Keeps:
     """Keeps a node out of service whose change failed."""
 
-    preview, begin, rebooting = (
-        staticmethod(NO_MAINTENANCE.preview),
-        staticmethod(NO_MAINTENANCE.begin),
-        staticmethod(NO_MAINTENANCE.rebooting),
-    )
+    preview = staticmethod(NO_MAINTENANCE.preview)
+    begin = staticmethod(NO_MAINTENANCE.begin)
+    rebooting = staticmethod(NO_MAINTENANCE.rebooting)
 
     def end(self, subject: Subject, failed: str, say: Callable[[str], None]) -> tuple[str, ...]:
         return (f"here {STAYS_OUT}: {failed}",) if failed else ("here was released",)
 
 
 def test_a_node_that_is_back_in_service_is_not_said_to_be_out_of_it(node: Node) -> None:
-    node.apply(First(path=node.path("a"), text="one"))
-    result = node.apply(
-        First(path=node.path("a"), text="two"),
-        Third(path=node.path("c"), script="exit 3"),
-        rollback_on_failure=True,
-        maintenance=Keeps(),
-    )
+    result = node.fail(maintenance=Keeps())
     assert "here was released" in result.nodes[0].notes
     assert not any(STAYS_OUT in note for note in result.nodes[0].notes)
 
@@ -381,12 +378,7 @@ def test_a_rollback_whose_states_have_no_order_is_a_failure_of_its_node_alone(
         raise GraphError("dependency cycle: a -> b -> a")
 
     monkeypatch.setattr(fleet, "ordered_back", no_order)
-    node.apply(First(path=node.path("a"), text="one"))
-    result = node.apply(
-        First(path=node.path("a"), text="two"),
-        Third(path=node.path("c"), script="exit 3"),
-        rollback_on_failure=True,
-    )
+    result = node.fail()
     assert result.nodes[0].status is NodeStatus.FAILED
     assert "; its rollback failed: dependency cycle: a -> b -> a" in result.nodes[0].reason
 

@@ -303,6 +303,10 @@ fleet.run(request(here(Path({str(tmp_path / "state")!r})), state))
     process.wait()
 
 
+def planned(node: InventoryNode, *states: State[Any]) -> NodeResult:
+    return fleet.run(replace(request(node, *states), apply=False)).nodes[0]
+
+
 def test_a_controller_that_dies_leaves_a_program_that_finishes(
     node: InventoryNode, tmp_path: Path
 ) -> None:
@@ -321,10 +325,10 @@ def test_a_plan_of_the_same_command_is_not_stale_by_what_that_program_did(
 ) -> None:
     states = (First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b")))
     orphan(tmp_path)
-    planned = fleet.run(replace(request(node, *states), apply=False)).nodes[0]
-    assert planned.pending
+    plan = planned(node, *states)
+    assert plan.pending
     result = fleet.run(
-        replace(request(node, *states), planned={"here": planned.observed}, planned_now=now)
+        replace(request(node, *states), planned={"here": plan.observed}, planned_now=now)
     )
     assert (tmp_path / "a").read_text() == "x"
     if now:
@@ -339,12 +343,12 @@ def test_it_may_have_ended_between_the_plan_and_the_apply(
 ) -> None:
     states = (First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b")))
     orphan(tmp_path)
-    planned = fleet.run(replace(request(node, *states), apply=False)).nodes[0]
-    assert planned.moving
-    while fleet.run(replace(request(node, *states), apply=False)).nodes[0].moving:
+    plan = planned(node, *states)
+    assert plan.moving
+    while planned(node, *states).moving:
         time.sleep(0.1)
     moving = frozenset({"here"}) if now else frozenset[str]()
-    again = replace(request(node, *states), planned={"here": planned.observed})
+    again = replace(request(node, *states), planned={"here": plan.observed})
     result = fleet.run(replace(again, planned_now=True, moving=moving))
     if now:
         assert outcomes(result) == {"first": Outcome.UNCHANGED, "second": Outcome.CHANGED}
