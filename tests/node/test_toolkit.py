@@ -132,7 +132,6 @@ def test_the_toolkit_and_cdi_from_nothing_through_an_upgrade_and_away_again(
     assert node.run(f"ls {SPEC}", check=False).stdout == ""
 
 
-@pytest.mark.by_turns
 @also_on_ubuntu("debian13")
 def test_a_stale_specification_and_a_copy_in_etc_are_put_right(
     home: Lab, node: Node, tmp_path: Path

@@ -22,6 +22,7 @@ from typing import Any
 
 import declarations
 import pytest
+import shares
 import yaml
 
 APPLIED, SETTLED, DAMAGED, MENDED, REMOVED = PARTS = (
@@ -90,12 +91,22 @@ class Cycles:
 CYCLES = Cycles()
 #: The same of nodes that answer as Ubuntu; all parts are seen with ``--proof``.
 ON_UBUNTU = Cycles()
+#: The running test goes by turns: what it sees does not count.
+_by_turns = False
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Learn whether what the test sees counts."""
+    global _by_turns
+    _by_turns = shares.goes_by_turns(item)
 
 
 def heard(words: Iterable[object], out: str) -> None:
     """Read one command line of a test and what it printed; anything but JSON of a run is let be."""
     said = [str(word) for word in words]
-    if said[0] not in ("apply", "drift", "remove") or "-i" not in said or not out.startswith("{"):
+    if _by_turns or said[0] not in ("apply", "drift", "remove") or "-i" not in said:
+        return
+    if not out.startswith("{"):
         return
     inventory = Path(said[said.index("-i") + 1])
     try:
@@ -150,6 +161,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.line(f"{whole} of {len(CYCLES.seen)} states: {', '.join(PARTS)}")
     for state, parts in (_missing() if _whole(terminalreporter.config) else missing).items():
         terminalreporter.line(f"{state}: not seen: {', '.join(parts)}")
+    if not ON_UBUNTU.seen:
+        return
     missing = ON_UBUNTU.missing(ON_UBUNTU.seen)
     whole = len(ON_UBUNTU.seen) - len(missing)
     terminalreporter.line(f"on Ubuntu: {whole} of {len(ON_UBUNTU.seen)} states")

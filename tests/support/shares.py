@@ -24,13 +24,13 @@ TAKEN: dict[str, str] = {}
 #: Folders and files of tests that are handed out first. What waits for nodes leaves a processor to the type
 #: checkers; at the end they would keep one process busy while the others have nothing left.
 LONGEST_FIRST = {"proof": 0, "test_checks.py": 1, "node": 2}
-#: Files of which a run of all tests takes ``TURNS`` with each commit; a file asked for by name is run.
+#: Files of which a run of all tests takes ``TURNS`` with each commit; a file asked for by name is run. What they
+#: see of a state's cycle does not count there (:mod:`cycles`), so that no commit depends on its share.
 BY_TURNS = frozenset(
     {
         "test_bake.py",
         "test_bench.py",
         "test_broken_nodes.py",
-        "test_bundle.py",
         "test_bundle_rpm.py",
         "test_busy_server.py",
         "test_cluster_drain.py",
@@ -62,6 +62,7 @@ MARKED = 7
 #: many on the others.
 ON_UBUNTU, ON_OTHER_UBUNTU = 2, 6
 _everything = False
+_by_turns: frozenset[str] = frozenset()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -117,6 +118,7 @@ def _turns_of(item: pytest.Item) -> set[str]:
 
 def _not_now(items: list[pytest.Item]) -> frozenset[str]:
     """Files and tests that wait for another commit's run of all tests; what is asked for by name never waits."""
+    global _by_turns
     if not {item.path.name for item in items} >= BY_TURNS:
         return frozenset()
     marked = sorted(
@@ -125,10 +127,18 @@ def _not_now(items: list[pytest.Item]) -> frozenset[str]:
         if item.get_closest_marker("by_turns")
         and not any(item.get_closest_marker(other) for other in ("proof", "ubuntu"))
     )
-    return frozenset(
-        (BY_TURNS - set(share("longer files", sorted(BY_TURNS), most=TURNS)))
-        | (set(marked) - set(share("longer tests", marked, most=MARKED)))
+    _by_turns = BY_TURNS | frozenset(marked)
+    return (
+        _by_turns
+        - frozenset(share("longer files", sorted(BY_TURNS), most=TURNS))
+        - frozenset(share("longer tests", marked, most=MARKED))
     )
+
+
+def goes_by_turns(item: pytest.Item) -> bool:
+    """Another commit's run of all tests may not have it."""
+    drawn = item.get_closest_marker("ubuntu") is not None
+    return bool(_by_turns) and (drawn or bool(_by_turns & _turns_of(item)))
 
 
 def _turn(item: pytest.Item) -> int:
