@@ -6,11 +6,9 @@ nodes, so namespaces are not deleted to the end, and no pod is created.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from gpustate.errors import ClusterError
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests import ClusterObjects, Component, nfd
 from gpustate.manifests.build import build
+from gpustate.manifests.components import PARTS
 from gpustate.manifests.kinds import BY_NAME, KINDS, Kind
 from gpustate.plan.objects import lines
 from gpustate.reconcile.applying import Applied, Applier
@@ -37,11 +36,10 @@ from gpustate_lab.spec import KUBERNETES_VERSIONS
 
 pytestmark = pytest.mark.node
 TESTS = Path(__file__).parents[1]
-POLICIES = sorted((TESTS / "golden" / "manifests").glob("*.policy.yaml"))
+GOLDEN = TESTS / "golden" / "manifests"
+POLICIES = sorted(file.name.partition(".")[0] for file in GOLDEN.glob("*.policy.yaml"))
 WITH_DRA = replace(WHOLE, dra_driver=DRA)
 Item = dict[str, Any]
-#: Namespaces have no controller here.
-KEPT = "Namespace"
 
 
 NEWEST, *OLDER = KUBERNETES_VERSIONS
@@ -73,9 +71,25 @@ def connected(kubeconfig: Path) -> Iterator[Objects]:
 
 def golden(name: str) -> ClusterObjects:
     """The settings of a policy that has a golden file."""
-    settings = policies.load(str(TESTS / "golden/manifests" / f"{name}.policy.yaml")).cluster
+    settings = policies.load(str(GOLDEN / f"{name}.policy.yaml")).cluster
     assert settings is not None
     return settings
+
+
+def every_component() -> ClusterObjects:
+    """Settings with every component, those that replace a state of the nodes among them."""
+    containers, machines = golden("containers"), golden("machines")
+    return replace(
+        WITH_DRA,
+        drivers=containers.drivers,
+        systems=machines.systems,
+        toolkit=containers.toolkit,
+        validator=containers.validator,
+        mig_manager=containers.mig_manager,
+        vgpu_manager=machines.vgpu_manager,
+        vgpu_device_manager=machines.vgpu_device_manager,
+        vfio_manager=machines.vfio_manager,
+    )
 
 
 def target(settings: ClusterObjects) -> Target:
@@ -94,15 +108,12 @@ def apply(objects: Objects, wanted: Target) -> Applied:
 
 def failures(done: Applied) -> list[str]:
     refused = [f"{one.item}: {one.reason}" for one in done.changes if one.action == "refused"]
-    left = [one for one in done.failures if "namespace/" not in one]
-    return refused + left
+    return refused + list(done.failures)
 
 
 def by_action(changes: list[Change]) -> dict[Action, set[str]]:
     found: dict[Action, set[str]] = {}
     for one in changes:
-        if one.item["kind"] == KEPT and one.action is Action.DELETE:
-            continue  # of a test before
         found.setdefault(one.action, set()).add(one.item["kind"])
     return found
 
@@ -141,15 +152,15 @@ def test_kinds_that_the_cluster_lacks_are_skipped_until_it_has_them(objects: Obj
 THEIRS = "theirs"
 
 
-@pytest.mark.proof
 def test_every_kind_is_applied_repaired_after_an_edit_and_removed(
     server: apiserver.ApiServer, objects: Objects
 ) -> None:
     for one in DEFINITIONS:
         objects.apply(one)
-    settings = replace(WITH_DRA, namespace="every")
+    settings = replace(every_component(), namespace="every")
     wanted = target(settings)
     assert {one["kind"] for one in wanted.items} == {kind.name for kind in KINDS}
+    assert all(part.settings(settings).enabled for part in PARTS)
     assert not failures(apply(objects, wanted))
     again = plan(objects, wanted)
     assert set(by_action(again)) == {Action.UNCHANGED}, page(again)
@@ -244,13 +255,11 @@ def _path(item: Item) -> str:
     return apiserver.path_of(BY_NAME[item["kind"]], meta.get("namespace", ""), meta["name"])
 
 
-@pytest.mark.parametrize("file", POLICIES, ids=lambda file: file.name.partition(".")[0])
+@pytest.mark.parametrize("name", POLICIES)
 def test_objects_of_a_policy_are_accepted_and_equal_when_read_again(
-    objects: Objects, file: Path
+    objects: Objects, name: str
 ) -> None:
-    settings = policies.load(str(file)).cluster
-    assert settings is not None
-    settings = replace(settings, namespace=file.name.partition(".")[0])
+    settings = replace(golden(name), namespace=name)
     assert not failures(apply(objects, target(settings)))
     again = plan(objects, target(settings))
     assert not {Action.UPDATE, Action.CREATE, Action.REFUSED} & set(by_action(again)), page(again)
@@ -286,6 +295,7 @@ def test_a_definition_with_objects_of_others_is_kept(objects: Objects) -> None:
     (live,) = found(objects, rules)
     assert "gpustate.io/owner" not in live["metadata"].get("labels", {})
     objects.delete(live)
+    wait_for(lambda: not found(objects, rules), "it is gone")
 
 
 def found(objects: Objects, name: str) -> list[dict[str, Any]]:
@@ -373,16 +383,14 @@ PLAIN = {
 }
 
 
-@cache
 def cases() -> dict[tuple[str, int], ClusterObjects]:
     """Settings that need the rules of a place of the manual, beside those that are always needed."""
-    containers = golden("containers")
     return {
         clusterusers.INSTALLING: replace(WHOLE, node_feature_discovery=PLAIN),
         clusterusers.DRA: replace(
             WITH_DRA, kata_device_plugin=Component(enabled=False), node_feature_discovery=None
         ),
-        clusterusers.CONTAINERS: containers,
+        clusterusers.CONTAINERS: golden("containers"),
     }
 
 
@@ -397,10 +405,6 @@ RULES = shares.share(
     most=3,
     kind=lambda one: one[0],
 )
-#: Without a controller a namespace cannot be used again.
-NAMESPACES = (f"rights-{number}" for number in itertools.count())
-
-
 @pytest.mark.proof
 def test_the_documented_rights_suffice_and_each_is_needed(
     server: apiserver.ApiServer, objects: Objects
@@ -423,7 +427,7 @@ def test_the_documented_rights_suffice_and_each_is_needed(
 
 def cycle(user: Path, settings: ClusterObjects) -> list[str]:
     """Apply and remove as a user; return what went wrong."""
-    settings = replace(settings, namespace=next(NAMESPACES))
+    settings = replace(settings, namespace="rights")
     for objects in connected(user):
         try:
             for wanted in (target(settings), absent(settings)):

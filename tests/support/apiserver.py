@@ -1,4 +1,7 @@
-"""An API server with its etcd on loopback, without controllers and nodes: what it accepts, and who may do what."""
+"""An API server with its etcd on loopback, without nodes: what it accepts, and who may do what.
+
+Of the controllers only that of namespaces runs.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,7 @@ def path_of(kind: Kind, namespace: str = "", name: str = "") -> str:
 def running(version: str, folder: Path) -> Iterator[ApiServer]:
     """Run an API server of a minor version until the block ends."""
     etcd = programs.provide("etcd", print)["etcd"]
-    server = programs.provide(f"kubernetes-{version}", print)["kube-apiserver"]
+    kubernetes = programs.provide(f"kubernetes-{version}", print)
     storage, peers, port = _free_port(), _free_port(), _free_port()
     tokens, key = folder / "tokens.csv", folder / "accounts.key"
     tokens.write_text(f'{ADMIN},{ADMIN},1,"system:masters"\n{USER},{USER},2\n')
@@ -126,7 +129,7 @@ def running(version: str, folder: Path) -> Iterator[ApiServer]:
             f"--initial-cluster=default=http://127.0.0.1:{peers}",
         ],
         [
-            *(server, "--bind-address=127.0.0.1", f"--secure-port={port}"),
+            *(kubernetes["kube-apiserver"], "--bind-address=127.0.0.1", f"--secure-port={port}"),
             *("--advertise-address=127.0.0.1", f"--cert-dir={folder}"),
             *(f"--etcd-servers=http://127.0.0.1:{storage}", "--authorization-mode=RBAC"),
             *(f"--token-auth-file={tokens}", "--service-cluster-ip-range=10.96.0.0/16"),
@@ -144,6 +147,13 @@ def running(version: str, folder: Path) -> Iterator[ApiServer]:
                 running.append(subprocess.Popen(command, stdout=log, stderr=log))
             found = ApiServer(folder, port)
             _wait(found, running)
+            controllers = [
+                kubernetes["kube-controller-manager"],
+                f"--kubeconfig={found.kubeconfig(ADMIN)}",
+                *("--controllers=namespace-controller", "--leader-elect=false"),
+                "--secure-port=0",
+            ]
+            running.append(subprocess.Popen(controllers, stdout=log, stderr=log))
             yield found
         finally:
             for process in running:  # a stop in order takes the API server a minute
