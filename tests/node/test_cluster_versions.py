@@ -405,6 +405,8 @@ RULES = shares.share(
     most=3,
     kind=lambda one: one[0],
 )
+
+
 @pytest.mark.proof
 def test_the_documented_rights_suffice_and_each_is_needed(
     server: apiserver.ApiServer, objects: Objects
