@@ -107,6 +107,7 @@ class NodeResult:
     ``checks``: those of the validator, if it has a record. ``steps`` and ``timings``: what an
     estimate is made of, where one was asked for. ``proceeds``: states were refused or failed, and an apply does
     what does not depend on them. ``moving``: the program of an earlier run was at work when the node was planned.
+    ``would_refuse``: its plan could be made, but an apply would not take the node out of service.
     """
 
     name: str
@@ -125,6 +126,7 @@ class NodeResult:
     timings: tuple[Timing, ...] = ()
     proceeds: bool = False
     moving: bool = False
+    would_refuse: bool = False
 
     def mask(self) -> None:
         """Take secrets out of everything that documents and people get."""

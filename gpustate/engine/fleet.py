@@ -126,6 +126,8 @@ class FleetResult:
     def exit_code(self) -> int:
         """The worst exit code of the nodes; pending changes are up to the verb."""
         codes = [node.exit_code for node in self.nodes if not self._compared(node)]
+        if not self.drift:
+            codes += [errors.EXIT_REFUSED for node in self.nodes if node.would_refuse]
         if self.interrupted:
             codes.append(errors.EXIT_INTERRUPTED)
         elif self.skipped or self.stopped:

@@ -36,11 +36,24 @@ class Subject:
     pending: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an apply would do with a node's workloads.
+
+    Args:
+        notes: of the plan.
+        refused: it would refuse the node; the notes say why.
+    """
+
+    notes: tuple[str, ...] = ()
+    refused: bool = False
+
+
 class Maintenance(Protocol):
     """Takes nodes out of service and back."""
 
-    def preview(self, subject: Subject) -> tuple[str, ...]:
-        """What an apply would do with the node's workloads, as notes of the plan."""
+    def preview(self, subject: Subject) -> Preview:
+        """What an apply would do with the node's workloads."""
         ...
 
     def begin(self, subject: Subject, say: Callable[[str], None], stop: Callable[[], bool]) -> None:
@@ -70,9 +83,9 @@ class Maintenance(Protocol):
 class _NoMaintenance:
     """Nodes are changed as they are."""
 
-    def preview(self, subject: Subject) -> tuple[str, ...]:
+    def preview(self, subject: Subject) -> Preview:
         """Nothing to say."""
-        return ()
+        return Preview()
 
     def begin(self, subject: Subject, say: Callable[[str], None], stop: Callable[[], bool]) -> None:
         """Nothing to do."""

@@ -193,9 +193,9 @@ class Walk:
             self.result.proceeds = gate.proceeds(self.result.status, results)
             if self.options.timings:
                 self.result.steps = planned_steps(self.states, observations, results)
-            self.result.notes += self.options.maintenance.preview(
-                self._subject(observations, results)
-            )
+            preview = self.options.maintenance.preview(self._subject(observations, results))
+            self.result.notes += preview.notes
+            self.result.would_refuse = preview.refused
             return
         self._gate(results)
         self._link.hand_over(ledger.secrets)

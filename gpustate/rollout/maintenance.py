@@ -16,7 +16,7 @@ from gpustate.core.change import Disruption
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import AGENTS, NodeFacts
 from gpustate.core.inventory import InventoryNode
-from gpustate.engine.maintenance import STAYS_OUT, Subject
+from gpustate.engine.maintenance import STAYS_OUT, Preview, Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError
 from gpustate.formats.masking import mask
 from gpustate.rollout.access import Accesses
@@ -131,29 +131,31 @@ class ScheduledMaintenance:
 
     # --- plan --------------------------------------------------------------------------
 
-    def preview(self, subject: Subject) -> tuple[str, ...]:
+    def preview(self, subject: Subject) -> Preview:
         """What an apply would do with its workloads."""
         scope = scope_of(subject.worst)
         if scope is None:
-            return ()
+            return Preview()
         notes: list[str] = []
+        refusals: list[str] = []
         for kind in kinds_of(subject.facts):
             scheduler = self._access(subject.node, kind)
             if scheduler is None:
-                notes.append(f"apply would refuse: {self._no_access(subject, kind)}")
+                refusals.append(self._no_access(subject, kind))
                 continue
             try:
                 notes += self._preview_of(scheduler, subject, scope)
             except GpustateError as error:
-                notes.append(f"apply would refuse: {error}")
-        return tuple(notes)
+                refusals.append(str(error))
+        refused = (f"apply would refuse: {reason}" for reason in refusals)
+        return Preview((*notes, *refused), refused=bool(refusals))
 
     def _preview_of(self, scheduler: Scheduler, subject: Subject, scope: Scope) -> list[str]:
         member = scheduler.member(subject.facts, subject.node.name)
         if member.foreign:
-            return [
-                f"apply would refuse: {scheduler.title}: {member.name} is out of service: {'; '.join(member.foreign)}"
-            ]
+            raise HeldElsewhereError(
+                f"{scheduler.title}: {member.name} is out of service: {'; '.join(member.foreign)}"
+            )
         policy = self._policies.get(subject.node.name, self._policy)
         workloads = scheduler.workloads(member, scope, policy)
         waited = [one for one in workloads if one.waited]

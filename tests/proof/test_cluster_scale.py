@@ -20,7 +20,7 @@ from gpustate.core.change import Disruption
 from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult
-from gpustate.engine.maintenance import Subject
+from gpustate.engine.maintenance import Preview, Subject
 from gpustate.manifests import ClusterObjects, Component, Exporter
 from gpustate.plan.document import plan_document
 from gpustate.reconcile.applying import Applier
@@ -89,7 +89,7 @@ def test_plans_cost_seconds_and_list_every_kind_once(
         )
         return objects_of(inventory).document(made, results)
 
-    def rollout() -> list[tuple[str, ...]]:
+    def rollout() -> list[Preview]:
         with SCHEDULERS.access(inventory) as access:
             assert access is not None
             assert len(access.nodes()) >= NODES
@@ -102,10 +102,10 @@ def test_plans_cost_seconds_and_list_every_kind_once(
     assert actions[True, "update"] == NODES
     assert requests["patch", "nodes"] == 1, "one dry run says whether Nodes may be labelled"
 
-    notes, second_s, requests = measured(cluster, rollout)
+    previews, second_s, requests = measured(cluster, rollout)
     assert sum(requests.values()) < 20
-    assert len(notes) == NODES
-    assert all("pod" in " ".join(one) for one in notes)
+    assert len(previews) == NODES
+    assert all("pod" in " ".join(one.notes) for one in previews)
     print(f"cpu: objects {first_s:.1f} s, rollout {second_s:.1f} s")
     assert first_s + second_s <= CPU_S
 

@@ -15,12 +15,13 @@ from typing import Any, ClassVar
 import pytest
 from filestates import First, Runner, Second, Seen, Third, here, request
 
-from gpustate import Disruption, Node, Plan, Policy, State
+from gpustate import Disruption, Node, Plan, Policy, State, errors
 from gpustate.core.change import Change
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.engine import fleet, verdicts
 from gpustate.engine.events import Event
+from gpustate.engine.maintenance import NO_MAINTENANCE, Preview, Subject
 from gpustate.plan import document
 
 
@@ -39,6 +40,28 @@ def run(node: InventoryNode) -> Runner:
 
 def outcomes(result: fleet.FleetResult) -> dict[str, Outcome]:
     return {state.state: state.outcome for state in result.nodes[0].states}
+
+
+class Refuses:
+    """Takes no node out of service."""
+
+    begin = staticmethod(NO_MAINTENANCE.begin)
+    rebooting = staticmethod(NO_MAINTENANCE.rebooting)
+    end = staticmethod(NO_MAINTENANCE.end)
+
+    def preview(self, subject: Subject) -> Preview:
+        return Preview(("apply would refuse: cordoned by bob",), refused=True)
+
+
+def test_a_plan_exits_as_its_apply_where_a_node_cannot_be_taken_out_of_service(
+    run: Runner, tmp_path: Path
+) -> None:
+    state = First(path=str(tmp_path / "a"))
+    planned = run(state, apply=False, maintenance=Refuses())
+    assert planned.exit_code == errors.EXIT_REFUSED
+    assert planned.nodes[0].status is NodeStatus.OK
+    assert planned.nodes[0].pending
+    assert replace(planned, drift=True).exit_code == 0
 
 
 def test_a_plan_writes_nothing(run: Runner, tmp_path: Path) -> None:

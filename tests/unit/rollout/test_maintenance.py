@@ -11,7 +11,7 @@ from gpustate.core.change import Disruption
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
-from gpustate.engine.maintenance import Subject
+from gpustate.engine.maintenance import Preview, Subject
 from gpustate.errors import ClusterError, LockHeld, RefusedError
 from gpustate.formats import masking
 from gpustate.rollout.maintenance import ScheduledMaintenance, kinds_of, scope_of
@@ -255,8 +255,7 @@ def test_without_access_the_change_is_refused_with_the_way_to_give_it(
     assert f"{agent} runs on this node and the change may cost drain (driver)" in text
     assert words in text
     assert "--ignore-scheduler" in text
-    (note,) = maintenance().preview(one)
-    assert note == f"apply would refuse: {text}"
+    assert maintenance().preview(one) == Preview((f"apply would refuse: {text}",), refused=True)
     maintenance().begin(subject(Disruption.RESTART, agent), said, never)
 
 
@@ -365,15 +364,18 @@ def test_a_plan_names_what_leaves_and_what_cannot() -> None:
     scheduler = FakeScheduler(
         found=(Workload("a/train", True), Workload("a/alone", True, "no controller"))
     )
-    notes = maintenance(Kubernetes=scheduler).preview(subject())
-    assert notes == (
-        "Kubernetes at test: holds n1; GPU workloads that leave: a/train",
-        "cannot be drained: a/alone: no controller",
+    preview = maintenance(Kubernetes=scheduler).preview(subject())
+    assert preview == Preview(
+        (
+            "Kubernetes at test: holds n1; GPU workloads that leave: a/train",
+            "cannot be drained: a/alone: no controller",
+        )
     )
     foreign = FakeScheduler(current=Member("n1", True, False, foreign=("cordoned by bob",)))
-    (note,) = maintenance(Kubernetes=foreign).preview(subject())
-    assert note.startswith("apply would refuse: ")
-    assert "cordoned by bob" in note
+    preview = maintenance(Kubernetes=foreign).preview(subject())
+    assert preview.refused
+    assert preview.notes[0].startswith("apply would refuse: ")
+    assert "cordoned by bob" in preview.notes[0]
     assert foreign.calls == []
 
 
@@ -388,7 +390,7 @@ def test_a_plan_says_what_is_waited_for_and_how_long(limit_s: float, words: str)
     )
     policy = DrainPolicy("app=job", limit_s)
     plan = ScheduledMaintenance(lambda node, kind: scheduler, "r2", "ann@ops1", policy)
-    first, *stuck = plan.preview(subject())
+    first, *stuck = plan.preview(subject()).notes
     assert first.endswith(
         f"; waits for a/job to complete, {words}; GPU workloads that leave: a/train"
     )
