@@ -45,6 +45,8 @@ _FLAVOUR = re.compile(
     r"(?!nvidia-(fabricmanager|imex)|libnvidia-nscq|libnvsdm|cuda-drivers-fabricmanager|linux-)"
     r".*-[0-9]{3}(?P<server>-server)?(-open)?(-[0-9.]+)?"
 )
+#: The release of Ubuntu that a package of its archive was built for.
+_RELEASE = re.compile(r"-[^-]*ubuntu[0-9]+\.([0-9]{2}\.[0-9]{2})\.[0-9]+$")
 _BRANCH_NAME = re.compile(r"-([0-9]{3})(?=-|$)")
 
 
@@ -215,6 +217,22 @@ def _is_apart(scheme: Scheme, name: str) -> bool:
     return scheme.os_id == "ubuntu" and bool(scheme.prebuilt) and bool(_TOOLS.match(name))
 
 
+def _of_earlier_release(
+    names: tuple[str, ...], version: str, installed: Mapping[str, str], available: Versions
+) -> bool:
+    """The packages are builds for an earlier release of Ubuntu, and all are on offer for the node's own."""
+    moves = False
+    for name in names:
+        mine = _RELEASE.search(installed.get(name, ""))
+        fitting = _RELEASE.search(at_version(available.get(name, ()), version) or "")
+        if mine is None:
+            continue
+        if fitting is None or fitting[1] == mine[1]:
+            return False
+        moves = True
+    return moves
+
+
 def at_version(versions: tuple[str, ...], version: str) -> str | None:
     """The newest build of a driver version among packages' versions."""
     fitting = [one for one in versions if driver_version(one) == version]
@@ -317,6 +335,7 @@ def target(
     branch = branch_of(version)
     required = scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
     complete = all(driver_version(installed.get(name, "")) == version for name in required)
+    complete = complete and not _of_earlier_release(required, version, installed, available)
     packages: dict[str, str] = {}
     extra = scheme.extra(branch, module_type)
     for name in (*required, *extra, *there):

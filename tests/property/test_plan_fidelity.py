@@ -221,7 +221,8 @@ def possible(state: AnyState, seen: Any) -> Any:
         return damaged_files(seen, [seen.package] if seen.package and seen.version else [])
     if state.name in _RUNTIMES:
         return possible_runtime(state, seen)
-    if state.name == "k3s" and (state.absent or not seen.unit):
+    # What one lacks that does not run, it finds when it starts.
+    if state.name == "k3s" and (state.absent or not seen.unit or not seen.running):
         return replace(seen, lacks=(), dead="")
     return seen
 

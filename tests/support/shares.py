@@ -53,6 +53,7 @@ BY_TURNS = frozenset(
         "test_soak_alerts.py",
         "test_support_bundle.py",
         "test_ubuntu.py",
+        "test_ubuntu_release.py",
     }
 )
 TURNS = 2
