@@ -407,7 +407,6 @@ RULES = shares.share(
 )
 
 
-@pytest.mark.proof
 def test_the_documented_rights_suffice_and_each_is_needed(
     server: apiserver.ApiServer, objects: Objects
 ) -> None:
