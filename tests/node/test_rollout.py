@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import shares
 from apigate import AFTER, Gate, Trap
-from rolloutbed import NEW, OLD, Bed, Ran, finish
+from rolloutbed import NEW, OLD, Bed, Ran, finish, wait_until_sprung
 from stubcluster import TOKEN, StubCluster
 
 from gpustate.schedulers.kubernetes import _RIGHTS, HOLD, _rule, rule
@@ -110,10 +110,10 @@ def test_a_controller_that_slept_through_its_lease_changes_nothing_that_another_
     bed: Bed,
 ) -> None:
     begun: list[Any] = []
-    bed.gate.begin(Trap("hold n0 1", AFTER, lambda: os.kill(begun[0].pid, signal.SIGSTOP)))
+    reached = Trap("hold n0 1", AFTER, lambda: os.kill(begun[0].pid, signal.SIGSTOP))
+    bed.gate.begin(reached)
     begun.append(bed.start("--forks", "1"))
-    while not bed.gate.trap or not bed.gate.trap.sprung:
-        time.sleep(0.05)
+    wait_until_sprung(reached, begun[0])
     bed.gate.begin()
     second = bed.run("--forks", "1")
     assert second.code == 0, second.text
@@ -134,8 +134,7 @@ def test_an_apply_that_finds_nothing_to_do_leaves_the_hold_of_a_living_run_alone
     begun = bed.start("--forks", "1", "-l", "n0")
     reached = Trap("delete nvidia-device-plugin 1", AFTER, lambda: os.kill(begun.pid, signal.SIGSTOP))  # fmt: skip
     bed.gate.trap = reached
-    while not reached.sprung:
-        time.sleep(0.02)
+    wait_until_sprung(reached, begun)
     assert machine.read("driver") == NEW
     with renewed(bed):
         second = bed.run("-l", "n0")

@@ -11,7 +11,7 @@ import prometheus
 import pytest
 from apigate import AFTER, Trap
 from prometheus import Prometheus
-from rolloutbed import NEW, OLD, Bed, finish
+from rolloutbed import NEW, OLD, Bed, finish, wait_until_sprung
 
 pytestmark = [pytest.mark.node, prometheus.needed]
 
@@ -81,8 +81,7 @@ def test_an_alert_of_the_change_itself_has_time_to_resolve(
     changed = Trap("note changing n0 1", AFTER, during)
     bed.gate.begin(changed)
     command = bed.start("--serial", "1", "--soak", "5s", "--soak-alerts", server.url)
-    while not changed.sprung:
-        time.sleep(0.05)
+    wait_until_sprung(changed, command)
     if resolves:
         bed.gate.trap = Trap("release n0 1", AFTER, after)
     ran = finish(command)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import forkserver
-from apigate import HOLD, Gate
+from apigate import HOLD, Gate, Trap
 from forkserver import Command
 from killprocess import Hold
 from killsite import WRAPPER
@@ -187,7 +187,8 @@ class Bed:
             for number in range(count)
         ]
         self.head = Machine("head", folder / "head", (), "127.11.0.250", port)
-        for machine in (*self.machines, *([self.head] if "slurmd" in agents else [])):
+        self.has_head = "slurmd" in agents
+        for machine in (*self.machines, *([self.head] if self.has_head else [])):
             machine.prepare()
             machine.reset()
             machine.start(folder)
@@ -217,9 +218,8 @@ class Bed:
         (self.folder / "known_hosts").write_text(
             "".join(f"[{one.address}]:{one.port} {key}\n" for one in (*self.machines, self.head))
         )
-        self.inventory(
-            gpustate_kubeconfig=str(self.kubeconfig), gpustate_slurm_host=self.head.address
-        )
+        slurm = {"gpustate_slurm_host": self.head.address} if self.has_head else {}
+        self.inventory(gpustate_kubeconfig=str(self.kubeconfig), **slurm)
 
     def inventory(self, **variables: str) -> Path:
         """Write the inventory with these variables of every machine."""
@@ -316,6 +316,13 @@ class Bed:
         if machine.name in moments[-1].gpu_pods:
             found.append(f"{machine.name}: changed under a pod with GPUs")
         return found
+
+
+def wait_until_sprung(trap: Trap, command: Command) -> None:
+    """Wait for what a trap waits for; the run must not end before."""
+    while not trap.sprung:
+        assert not command.ended() or trap.sprung, finish(command).text
+        time.sleep(0.02)
 
 
 def finish(command: Command, bound_s: float = BOUND_S) -> Ran:
