@@ -27,18 +27,21 @@ def group() -> None:
 @click.option("--nodes", type=int, default=2, show_default=True, help="Number of nodes.")
 @click.option(
     "--image",
-    default="debian12",
+    "images",
+    multiple=True,
+    default=("debian12",),
     show_default=True,
     metavar="IMAGE[,...]",
-    help="Images, assigned in turn: debian12, debian13; debian13-containerd2, -containerd22, -containerd23, -containerd24, "
+    help="Images, assigned in turn; repeatable: debian12, debian13; debian13-containerd2, -containerd22, -containerd23, -containerd24, "
     "-slurm26; debian12-runtimes, debian13-runtimes; debian12-rpm; ubuntu2204, ubuntu2404, ubuntu2604, each with -runtimes.",
 )
 @click.option(
     "--gpus",
-    default="8xH100",
+    multiple=True,
+    default=("8xH100",),
     show_default=True,
     metavar="GPUS[,...]",
-    help="GPUs of the nodes, assigned in turn: COUNTxMODEL or none.",
+    help="GPUs of the nodes, assigned in turn; repeatable: COUNTxMODEL or none.",
 )
 @click.option(
     "--fault",
@@ -79,8 +82,8 @@ def group() -> None:
 @_NAME
 def up(
     nodes: int,
-    image: str,
-    gpus: str,
+    images: tuple[str, ...],
+    gpus: tuple[str, ...],
     faults: tuple[str, ...],
     kubernetes: str,
     virtual: int,
@@ -95,8 +98,8 @@ def up(
 
     spec = LabSpec.parse(
         nodes=nodes,
-        image=image,
-        gpus=gpus,
+        image=",".join(images),
+        gpus=",".join(gpus),
         faults=faults,
         name=name,
         kubernetes=kubernetes,

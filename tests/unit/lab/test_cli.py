@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 from gpustate.errors import LabError
 from gpustate_lab import api, paths
 from gpustate_lab.record import RECORD_FORMAT
+from gpustate_lab.spec import LabSpec
 from gpustate_lab.verb import group
 
 
@@ -47,6 +49,19 @@ def test_list_without_a_lab_says_how_to_make_one(labs: Path) -> None:
         "programs": None,
         "labs": [],
     }
+
+
+def test_images_and_gpus_that_are_given_twice_are_all_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def up(spec: LabSpec, say: object) -> NoReturn:
+        raise LabError(f"{spec.images} {spec.gpus}")
+
+    monkeypatch.setattr(api, "up", up)
+    words = ["up", "--image", "debian12", "--image", "ubuntu2204,debian13", "--gpus", "none"]
+    with pytest.raises(LabError) as caught:
+        CliRunner().invoke(group, words, catch_exceptions=False)
+    assert caught.value.message == "('debian12', 'ubuntu2204', 'debian13') ('none',)"
 
 
 def test_the_inventory_on_top_is_that_of_the_only_lab(labs: Path) -> None:
