@@ -240,7 +240,7 @@ class CdiSpecificationCurrent(State[Observed]):
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
             unless = 'set -- "$PROC"/driver/nvidia/gpus/*; [ -e "$1" ] || { echo "no GPU to describe"; effect same; exit 0; }'
-            text = unless + _GENERATE
+            text = f"{unless}\n{_GENERATE}"
             yield ops.Run(text, f"write {SPEC_PATH} with nvidia-ctk", 180, running=True)
 
     def _units(self, observed: Observed, after: Observed, plan: Plan) -> Iterator[Step]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -285,6 +286,13 @@ def test_what_stands_where_the_specification_belongs_is_refused(odd: str, said: 
 def test_settings_that_change_nothing_are_no_reason_to_refuse(env: str) -> None:
     state = CdiSpecificationCurrent()
     assert state.refuse(state.probe(new_toolkit(env=env))) is None
+
+
+def test_what_the_first_boot_of_an_image_runs_is_shell() -> None:
+    state = CdiSpecificationCurrent()
+    for step in state.first_boot(state.probe(new_toolkit())):
+        assert isinstance(step, ops.Run)
+        subprocess.run(["sh", "-n", "-c", step.text], check=True)
 
 
 def test_an_image_gets_the_boot_time_refresh_and_no_specification() -> None:
