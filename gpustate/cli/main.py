@@ -176,14 +176,13 @@ class _Verbs(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             known = self.list_commands(ctx)
             if args[0] not in known:
-                import difflib
-
-                near = difflib.get_close_matches(args[0], known, 1)
-                hint = f"did you mean {near[0]!r}" if near else f"verbs: {', '.join(known)}"
-                if args[0] in plugins.PACKAGES:
-                    package = plugins.PACKAGES[args[0]]
+                package = plugins.PACKAGES.get(args[0])
+                if package is not None:
                     hint = f"install {package}: pipx inject gpustate {package}"
-                raise UsageError(f"no verb {args[0]!r}", fix=hint)
+                    raise UsageError(f"no verb {args[0]!r}", fix=hint)
+                from gpustate.cli import common
+
+                raise common.unknown_verb(args[0], known, ctx.command_path)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

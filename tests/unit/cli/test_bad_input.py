@@ -106,8 +106,10 @@ ON = ("-i", "gpu1,")
 
 # What is given, the start of the line, and what else is in it.
 CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
-    (("plaan",), "no verb 'plaan'; did you mean 'plan'", ()),
-    (("zzz",), "no verb 'zzz'; verbs: plan, apply", ()),
+    (("plaan",), "no verb 'plaan'; did you mean 'plan'; see: gpustate --help", ()),
+    (("zzz",), "no verb 'zzz'; verbs: plan, apply", ("; see: gpustate --help",)),
+    (("mig", "shwo"), "mig: no verb 'shwo'; did you mean 'show'; see: gpustate mig --help", ()),
+    (("matrix", "zzz"), "matrix: no verb 'zzz'; verbs: ", ("; see: gpustate matrix --help",)),
     (("plan",), "plan: Missing argument 'POLICY'; see: gpustate plan --help", ()),
     (("--nope",), "No such option", ("--nope", "see: gpustate --help")),
     (("plan", "good.py", "--nope"), "plan: No such option", ("gpustate plan --help",)),

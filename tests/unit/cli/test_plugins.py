@@ -58,7 +58,7 @@ def test_a_misspelt_verb_of_a_package_is_suggested(site: Path) -> None:
     install(site, "acme_drills", "drill = acme_drills:group")
     done = CliRunner().invoke(cli, ["dril"])
     assert isinstance(done.exception, UsageError)
-    assert done.exception.fix == "did you mean 'drill'"
+    assert done.exception.fix == "did you mean 'drill'; see: cli --help"
 
 
 @pytest.mark.parametrize(
