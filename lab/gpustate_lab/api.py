@@ -6,6 +6,7 @@ after an ``up`` that was killed, and after a reboot of the controller, when only
 
 from __future__ import annotations
 
+import difflib
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -29,18 +30,16 @@ from gpustate_lab import (
 from gpustate_lab.network import Network
 from gpustate_lab.node import READY_TIMEOUT_S, Node
 from gpustate_lab.record import REPOSITORY_PORT, Lab, load, write_record
-from gpustate_lab.spec import LabSpec, NodeSpec, check_name
+from gpustate_lab.spec import DEFAULT_NAME, NO_GPUS, LabSpec, NodeSpec, check_name
 
 FORMAT = "gpustate.lab/1"
-#: Default name of a lab.
-DEFAULT_NAME = "lab"
 LOCK_WAIT_S = 300.0
 DISCLAIMER = (
     "simulated: GPUs, PCI devices, kernel modules, NVML, CUDA, nvidia-smi and NVIDIA's other packages; "
     "real: systemd, sshd, apt, dpkg, containerd, NVIDIA's container toolkit and the file system (docs/lab.md)"
 )
 
-__all__ = ["FORMAT", "Lab", "document", "down", "find", "labs", "up"]
+__all__ = ["FORMAT", "Lab", "describe_absent", "document", "down", "find", "labs", "up"]
 
 Say = Callable[[str], None]
 
@@ -88,11 +87,17 @@ def find(name: str) -> Lab:
     """Return a lab by name."""
     file = paths.state_dir() / check_name(name) / "lab.json"
     if not file.exists():
-        existing = ", ".join(lab.name for lab in labs()) or "none"
-        raise LabError(
-            f"lab {name!r} does not exist (labs: {existing})", fix=f"gpustate lab up --name {name}"
-        )
+        message, suggestion = describe_absent(name)
+        raise LabError(message, fix=suggestion or f"create it: gpustate lab up {name}")
     return load(file)
+
+
+def describe_absent(name: str) -> tuple[str, str | None]:
+    """Return the message for a lab that does not exist, with those that do, and the nearest name, if any."""
+    existing = sorted(file.parent.name for file in paths.state_dir().glob("*/lab.json"))
+    near = difflib.get_close_matches(name, existing, 1)
+    message = f"lab {name!r} does not exist (labs: {', '.join(existing) or 'none'})"
+    return message, f"did you mean {near[0]!r}" if near else None
 
 
 def up(spec: LabSpec, say: Say = _silent) -> Lab:
@@ -167,7 +172,7 @@ def _reusable(spec: LabSpec, say: Say) -> Lab | None:
     if lab.spec != spec:
         raise LabError(
             f"lab {lab.name} exists with other options ({_summary(lab.spec)})",
-            fix=f"gpustate lab down --name {lab.name}, or choose another --name",
+            fix=f"gpustate lab down {lab.name}, or choose another name",
         )
     gone = [layer for node in lab.machines for layer in node.layers if not layer.exists()]
     if gone:
@@ -257,7 +262,8 @@ def _start(lab: Lab, repository: simulation.Repository, say: Say) -> None:
         machine.boot(wait=False)
     _wait_ready(lab.machines)
     for node in lab.nodes:
-        say(f"{node.name}: {node.address}, {node.image}, GPUs {node.gpus} (simulated)")
+        gpus = "no GPUs" if node.gpus == NO_GPUS else f"GPUs {node.gpus} (simulated)"
+        say(f"{node.name}: {node.address}, {node.image}, {gpus}")
     for cluster in clusters.of(lab):
         cluster.up(say)
 

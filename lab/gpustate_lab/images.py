@@ -61,6 +61,7 @@ class Recipe:
         scripts: files of ``scripts/``, run in an additional layer.
         programs: pinned module whose programs are in ``/run/gpustate-lab-repository`` for the scripts.
         unstable_slurm: Slurm is that of unstable.
+        summary: one line of help.
     """
 
     suite: str
@@ -68,6 +69,7 @@ class Recipe:
     scripts: tuple[str, ...] = ()
     programs: str | None = None
     unstable_slurm: bool = False
+    summary: str = ""
 
     @property
     def base(self) -> str:
@@ -109,23 +111,84 @@ class Prepared:
 
 
 IMAGES = {
-    "debian12": Recipe("bookworm", "debian12"),
-    "debian13": Recipe("trixie", "debian13"),
-    "debian13-containerd2": Recipe("trixie", "debian13", ("containerd2.sh",)),
-    "debian13-containerd22": Recipe("trixie", "debian13", ("containerd.sh",), "containerd-2.2"),
-    "debian13-containerd23": Recipe("trixie", "debian13", ("containerd.sh",), "containerd-2.3"),
-    "debian13-containerd24": Recipe("trixie", "debian13", ("containerd.sh",), "containerd-2.4"),
-    "debian13-slurm26": Recipe("trixie", "debian13", unstable_slurm=True),
-    "debian12-runtimes": Recipe("bookworm", "debian12", ("runtimes.sh",)),
-    "debian13-runtimes": Recipe("trixie", "debian13", ("runtimes.sh",)),
-    "debian12-rpm": Recipe("bookworm", "debian12", ("rpm.sh",)),
+    "debian12": Recipe("bookworm", "debian12", summary="Debian 12, containerd 1.6"),
+    "debian13": Recipe("trixie", "debian13", summary="Debian 13, containerd 1.7"),
+    "debian13-containerd2": Recipe(
+        "trixie",
+        "debian13",
+        ("containerd2.sh",),
+        summary="Debian 13, containerd and runc from Debian unstable",
+    ),
+    "debian13-containerd22": Recipe(
+        "trixie",
+        "debian13",
+        ("containerd.sh",),
+        "containerd-2.2",
+        summary="Debian 13, upstream containerd 2.2",
+    ),
+    "debian13-containerd23": Recipe(
+        "trixie",
+        "debian13",
+        ("containerd.sh",),
+        "containerd-2.3",
+        summary="Debian 13, upstream containerd 2.3",
+    ),
+    "debian13-containerd24": Recipe(
+        "trixie",
+        "debian13",
+        ("containerd.sh",),
+        "containerd-2.4",
+        summary="Debian 13, upstream containerd 2.4",
+    ),
+    "debian13-slurm26": Recipe(
+        "trixie",
+        "debian13",
+        unstable_slurm=True,
+        summary="Debian 13, Slurm from Debian unstable, for --slurm",
+    ),
+    "debian12-runtimes": Recipe(
+        "bookworm",
+        "debian12",
+        ("runtimes.sh",),
+        summary="Debian 12, docker, podman, crun, unattended-upgrades and needrestart",
+    ),
+    "debian13-runtimes": Recipe(
+        "trixie", "debian13", ("runtimes.sh",), summary="as debian12-runtimes, Debian 13"
+    ),
+    "debian12-rpm": Recipe(
+        "bookworm", "debian12", ("rpm.sh",), summary="Debian 12, dnf, rpm and zypper"
+    ),
     # With containerd, systemd and apt of the Debian release that is nearest.
-    "ubuntu2204": Recipe("bookworm", "ubuntu2204", ("ubuntu.sh",)),
-    "ubuntu2404": Recipe("trixie", "ubuntu2404", ("ubuntu.sh",)),
-    "ubuntu2604": Recipe("trixie", "ubuntu2604", ("ubuntu.sh",)),
-    "ubuntu2204-runtimes": Recipe("bookworm", "ubuntu2204", ("runtimes.sh", "ubuntu.sh")),
-    "ubuntu2404-runtimes": Recipe("trixie", "ubuntu2404", ("runtimes.sh", "ubuntu.sh")),
-    "ubuntu2604-runtimes": Recipe("trixie", "ubuntu2604", ("runtimes.sh", "ubuntu.sh")),
+    "ubuntu2204": Recipe(
+        "bookworm",
+        "ubuntu2204",
+        ("ubuntu.sh",),
+        summary="Debian 12 that identifies as Ubuntu 22.04",
+    ),
+    "ubuntu2404": Recipe(
+        "trixie", "ubuntu2404", ("ubuntu.sh",), summary="Debian 13 that identifies as Ubuntu 24.04"
+    ),
+    "ubuntu2604": Recipe(
+        "trixie", "ubuntu2604", ("ubuntu.sh",), summary="Debian 13 that identifies as Ubuntu 26.04"
+    ),
+    "ubuntu2204-runtimes": Recipe(
+        "bookworm",
+        "ubuntu2204",
+        ("runtimes.sh", "ubuntu.sh"),
+        summary="as ubuntu2204, with the programs of debian12-runtimes",
+    ),
+    "ubuntu2404-runtimes": Recipe(
+        "trixie",
+        "ubuntu2404",
+        ("runtimes.sh", "ubuntu.sh"),
+        summary="as ubuntu2404, with the programs of debian12-runtimes",
+    ),
+    "ubuntu2604-runtimes": Recipe(
+        "trixie",
+        "ubuntu2604",
+        ("runtimes.sh", "ubuntu.sh"),
+        summary="as ubuntu2604, with the programs of debian12-runtimes",
+    ),
 }
 
 

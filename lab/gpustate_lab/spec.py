@@ -16,6 +16,8 @@ from gpustate.errors import LabError
 NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
 FAULT = re.compile(r"(?P<name>[a-z][a-z0-9-]*)(:(?P<argument>[^@]+))?@(?P<node>[A-Za-z0-9-]+)")
 NO_GPUS = "none"
+#: Name of a lab if none is given.
+DEFAULT_NAME = "lab"
 #: A lab has a /24; the controller has its first address.
 MAX_NODES = 200
 MAX_VIRTUAL = 5000
@@ -97,7 +99,7 @@ class LabSpec:
         slurm: the nodes join a Slurm cluster.
     """
 
-    name: str = "lab"
+    name: str = DEFAULT_NAME
     nodes: int = 2
     images: tuple[str, ...] = ("debian12",)
     gpus: tuple[str, ...] = ("8xH100",)
@@ -170,7 +172,7 @@ class LabSpec:
         image: str = "debian12",
         gpus: str = "8xH100",
         faults: Sequence[str] = (),
-        name: str = "lab",
+        name: str = DEFAULT_NAME,
         kubernetes: str = "",
         virtual: int = 0,
         pods: bool = False,

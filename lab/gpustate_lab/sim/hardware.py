@@ -11,6 +11,7 @@ All of it is simulated.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
@@ -195,9 +196,7 @@ def check_fault(fault: str, gpu_count: int) -> None:
     if not colon:
         if fault in FAULTS:
             return
-        raise LabError(
-            f"unknown fault {fault!r}", place="faults", fix=f"choose one of {', '.join(FAULTS)}"
-        )
+        raise _unknown_fault(fault)
     if f"{name}:<index>" in FAULTS:
         if argument.isascii() and argument.isdigit() and int(argument) < gpu_count:
             return
@@ -207,8 +206,17 @@ def check_fault(fault: str, gpu_count: int) -> None:
         )
     if f"{name}:<kernel>" in FAULTS and _KERNEL.fullmatch(argument):
         return
-    raise LabError(
-        f"unknown fault {fault!r}", place="faults", fix=f"choose one of {', '.join(FAULTS)}"
+    raise _unknown_fault(fault)
+
+
+def _unknown_fault(fault: str) -> LabError:
+    """Return the error for an unknown fault, with the nearest one."""
+    near = difflib.get_close_matches(fault, FAULTS, 1)
+    hint = f"did you mean {near[0]!r}; " if near else ""
+    return LabError(
+        f"unknown fault {fault!r}",
+        place="faults",
+        fix=f"{hint}list all with: gpustate lab fault --list",
     )
 
 

@@ -102,27 +102,32 @@ def parse_gpus(text: str) -> list[GpuModel]:
         LabError: the text is empty, a model is unknown, or there are too many GPUs.
     """
     found: list[GpuModel] = []
-    for item in text.split(","):
+    items = text.split(",")
+    # Messages name the item, so that its place is needed only among others.
+    place = f"GPUs {text!r}" if len(items) > 1 else None
+    for item in items:
         matched = _ITEM.fullmatch(item.strip())
         if matched is None:
             raise LabError(
                 f"invalid GPUs {item.strip()!r}",
-                place=f"GPUs {text!r}",
-                fix="write COUNTxMODEL, such as 8xH100 or 4xA100,1xT4",
+                place=place,
+                fix="write COUNTxMODEL, such as 8xH100, or none for a node without GPUs",
             )
         model = models().get(matched["model"].upper())
         if model is None:
             raise LabError(
                 f"unknown GPU model {matched['model']!r}",
-                place=f"GPUs {text!r}",
+                place=place,
                 fix=f"choose one of {', '.join(models())}",
             )
         count = int(matched["count"] or 1)
         if count == 0:
             raise LabError(
                 f"invalid GPUs {item.strip()!r}: the count is 0",
-                place=f"GPUs {text!r}",
-                fix="remove the item, or write a count of at least 1",
+                place=place,
+                fix="write a count of at least 1, or none for a node without GPUs"
+                if place is None
+                else "remove the item, or write a count of at least 1",
             )
         found += [model] * count
     if len(found) > MAX_GPUS_PER_NODE:

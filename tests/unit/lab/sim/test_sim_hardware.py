@@ -66,8 +66,9 @@ def test_nouveau_in_the_initramfs_is_one_line_however_often_it_is_written(tmp_pa
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("nuveau", "unknown fault 'nuveau'; choose one of nouveau"),
-        ("gpu-off-bus", "unknown fault"),
+        ("nuveau", "'nuveau'; did you mean 'nouveau'; list all with: gpustate lab fault --list"),
+        ("gpu-off-bus", "unknown fault 'gpu-off-bus'; did you mean 'gpu-off-bus:<index>'"),
+        ("zzz", "unknown fault 'zzz'; list all with"),
         ("gpu-off-bus:2", "no such GPU .the node has 2"),
         ("gpu-off-bus:x", "no such GPU"),
         ("nouveau:1", "unknown fault"),
