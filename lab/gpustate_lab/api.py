@@ -88,9 +88,11 @@ def find(name: str) -> Lab:
     """Return a lab by name."""
     file = paths.state_dir() / check_name(name) / "lab.json"
     if not file.exists():
-        existing = ", ".join(lab.name for lab in labs()) or "none"
+        existing = ", ".join(lab.name for lab in labs())
+        choose = "name one of these with --name, or create it" if existing else "create it"
         raise LabError(
-            f"lab {name!r} does not exist (labs: {existing})", fix=f"gpustate lab up --name {name}"
+            f"lab {name!r} does not exist (labs: {existing or 'none'})",
+            fix=f"{choose}: gpustate lab up {name}",
         )
     return load(file)
 

@@ -106,7 +106,7 @@ def parse_gpus(text: str) -> list[GpuModel]:
         matched = _ITEM.fullmatch(item.strip())
         if matched is None:
             raise LabError(
-                f"invalid GPUs {item.strip()!r}",
+                f"{item.strip()!r} is not a number of GPUs of a model",
                 place=f"GPUs {text!r}",
                 fix="write COUNTxMODEL, such as 8xH100 or 4xA100,1xT4",
             )
@@ -120,7 +120,7 @@ def parse_gpus(text: str) -> list[GpuModel]:
         count = int(matched["count"] or 1)
         if count == 0:
             raise LabError(
-                f"invalid GPUs {item.strip()!r}: the count is 0",
+                "the count is 0",
                 place=f"GPUs {text!r}",
                 fix="remove the item, or write a count of at least 1",
             )

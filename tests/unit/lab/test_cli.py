@@ -7,9 +7,11 @@ from typing import NoReturn
 import pytest
 from click.testing import CliRunner
 
-from gpustate.errors import LabError
+from gpustate.errors import LabError, UsageError
 from gpustate_lab import api, paths
 from gpustate_lab.record import RECORD_FORMAT
+from gpustate_lab.sim.hardware import FAULTS
+from gpustate_lab.sim.models import models
 from gpustate_lab.spec import LabSpec
 from gpustate_lab.verb import group
 
@@ -89,7 +91,7 @@ def test_the_text_says_that_gpus_are_simulated(labs: Path) -> None:
 
 def test_a_lab_that_is_not_there_names_those_that_are(labs: Path) -> None:
     record(labs, "demo")
-    with pytest.raises(LabError, match=r"lab 'x' does not exist \(labs: demo\); gpustate lab up"):
+    with pytest.raises(LabError, match=r"lab 'x' does not exist \(labs: demo\); name one of these"):
         api.find("x")
     with pytest.raises(LabError, match=r"lab demo has no node 'gpu7'; choose one of gpu1"):
         api.find("demo").node("gpu7")
@@ -101,3 +103,21 @@ def test_a_damaged_record_is_named_with_its_path(labs: Path, text: str) -> None:
     (labs / "demo" / "lab.json").write_text(text)
     with pytest.raises(LabError, match=r"demo/lab\.json: "):
         api.labs()
+
+
+def test_a_lab_has_one_name(labs: Path) -> None:
+    record(labs, "demo")
+    run = CliRunner().invoke
+    for verb in ("up", "down"):
+        with pytest.raises(UsageError, match="two labs are named: a and --name b; name one"):
+            run(group, [verb, "a", "--name", "b"], catch_exceptions=False)
+    gone = run(group, ["down", "x"], catch_exceptions=False)
+    assert gone.output == "nothing to remove: lab x does not exist (labs: demo)\n"
+
+
+def test_help_has_every_model_and_fault() -> None:
+    shown = CliRunner().invoke(group, ["up", "--help"]).output
+    assert ", ".join(models()) in " ".join(shown.split())
+    listed = CliRunner().invoke(group, ["fault", "--list"])
+    assert listed.exit_code == 0
+    assert [line.split()[0] for line in listed.output.splitlines()] == list(FAULTS)

@@ -16,13 +16,13 @@ def test_gpus_come_in_the_order_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "invalid GPUs"),
+        ("", "is not a number of GPUs of a model"),
         ("8x", "unknown GPU model '8x'"),
-        ("8xH100,", "invalid GPUs"),
+        ("8xH100,", "is not a number of GPUs of a model"),
         ("0xT4", "the count is 0"),
         ("2xH900", "unknown GPU model 'H900'.*choose one of A100, H100"),
         ("17xT4", "too many GPUs on one node: 17.*the maximum is 16"),
-        ("-1xT4", "invalid GPUs"),
+        ("-1xT4", "is not a number of GPUs of a model"),
     ],
 )
 def test_wrong_gpu_text_is_refused_in_one_line(text: str, message: str) -> None:
