@@ -62,10 +62,11 @@ class RollbackPlan(PlanResult):
 
 def runs_of(
     inventory: Inventory, forks: int = fleet.DEFAULT_FORKS
-) -> dict[str, tuple[before.RunBefore, ...]]:
-    """The runs that changed nodes, by node, oldest first; without the nodes that could not be asked."""
+) -> tuple[dict[str, tuple[before.RunBefore, ...]], dict[str, str]]:
+    """The runs that changed nodes, by node, oldest first; and why the other nodes could not be asked."""
     answers = fleet.question(inventory.nodes, forks, lambda node: node.query(before.BeforeQuery()))
-    return {node.name: found for node, found, _ in answers if found is not None}
+    runs = {node.name: found for node, found, _ in answers if found is not None}
+    return runs, {node.name: str(error) for node, found, error in answers if found is None}
 
 
 def _records_and_kept(

@@ -101,7 +101,7 @@ def release(**options: Any) -> None:
     """Release a cluster's objects to the GPU Operator.
 
     They lose gpustate's labels and field manager and stay as they are; the ClusterPolicy that `gpustate adopt` has deleted
-    is created again.
+    is created again. --namespace is that of the installed Operator [default: gpu-operator].
     """
     namespace = options.get("namespace") or "gpu-operator"
 

@@ -61,7 +61,7 @@ apply_options = common.options(
         default="reboot",
         show_default=True,
         metavar="LEVEL",
-        help="Refuse nodes whose plan may exceed this disruption: none, reload, restart, drain, reset, reboot.",
+        help="Refuse nodes whose plan may exceed this disruption: none, reload (of a service's configuration), restart (of a service), drain (GPU workloads must leave), reset (of GPUs), reboot.",
     ),
     click.option(
         "--all-or-nothing",
@@ -251,6 +251,8 @@ def execute(
     inventory = common.load_inventory(options)
     if isinstance(target, api.Policy):
         notes.report_unknown_targets(inventory, target, source)
+        if ensure is None:
+            notes.report_warnings(target)
     else:
         inventory = saved.only_planned(inventory, saved.document_of(target), source)
     if verb == "upgrade" and not options.get("max_unavailable"):

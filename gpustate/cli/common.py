@@ -117,7 +117,7 @@ inventory_options = options(
         metavar="SOURCE",
         envvar="GPUSTATE_INVENTORY",
         callback=_not_an_option,
-        help="Inventory: a file, a directory, an executable, or a list a,b,c.",
+        help="Inventory: a file, a directory, an executable, a list a,b,c, or kubernetes:KUBECONFIG.",
     ),
     click.option(
         "-l",
@@ -326,7 +326,7 @@ policy_options = options(
         "set_typed",
         multiple=True,
         metavar="PATH=VALUE",
-        help="Set values as with Helm: driver.branch=580,preflight.other_systems={a,b}.",
+        help="Set values as with Helm: driver.branch=580,preflight.other_systems={a,b}; those of an Operator file by its own keys.",
     ),
     click.option(
         "--set-string",

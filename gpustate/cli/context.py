@@ -70,6 +70,7 @@ _FLAGS = {
     "install_nfd": "--install-nfd",
     "force_conflicts": "--force-conflicts",
     "rollback_on_failure": "--rollback-on-failure",
+    "dry_run": "--dry-run",
     "yes": "--yes",
 }
 #: Flags that replace the policy's value when they are off.

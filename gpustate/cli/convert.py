@@ -37,7 +37,8 @@ def convert(
     Settings that the format cannot express are listed on standard error and in comments at its top: the
     result is read again and compared with POLICY, value by value.
 
-    With --strict, nothing is written if something would be lost, and the exit code is 5.
+    With --strict, nothing is written if POLICY has a key without effect (exit code 1), or if something would be
+    lost (exit code 5). With -o json, the text and what is lost are one document.
     """
     if schema:
         from gpustate.policies.schemas import schema as made
@@ -46,8 +47,8 @@ def convert(
         return
     if policy is None or to is None:
         raise UsageError(
-            "no policy or no output format",
-            fix="run, for example: gpustate convert policy.py --to yaml",
+            "no policy" if policy is None else "no output format",
+            fix=f"run, for example: gpustate convert {policy or 'policy.py'} --to yaml",
         )
     from gpustate.formats.words import printable
     from gpustate.policies.converting import convert as converted

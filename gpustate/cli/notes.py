@@ -20,6 +20,15 @@ def print_notes(lines: Iterable[str]) -> None:
         click.echo(printable(f"gpustate: note: {line}"), err=True)
 
 
+def report_warnings(policy: Policy) -> None:
+    """Print what the policy's file says and nobody carries out, such as a misspelt key."""
+    from gpustate.formats.words import printable
+
+    for note in policy.notes:
+        if ": warning: " in note:
+            click.echo(printable(f"gpustate: {note}"), err=True)
+
+
 def report_unknown_targets(inventory: Inventory, policy: Policy, source: str) -> None:
     """Print groups and nodes that the policy names and the inventory does not have."""
     from gpustate.core.unknown_targets import describe_unknown_targets

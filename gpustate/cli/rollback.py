@@ -32,7 +32,8 @@ def rollback(run: str, listed: bool, **options: Any) -> None:
     """Roll nodes back to their state before RUN, later runs included; without RUN, before each node's last change.
 
     Restores packages, module parameters, files, services and the MIG layout. The plan is shown first, with its
-    disruption. A second rollback changes nothing; name the rollback's own run to undo it.
+    disruption. A second rollback changes nothing; name the rollback's own run to undo it. A default that is the
+    policy's is that of the run's policy.
     """
     if listed:
         _show(common.load_inventory(options), options)
@@ -116,7 +117,7 @@ def _show(inventory: Inventory, options: Mapping[str, Any]) -> None:
     from gpustate.formats.words import printable
     from gpustate.plan.render import names_line
 
-    runs = rollbacks.runs_of(inventory, options["forks"])
+    runs, errors = rollbacks.runs_of(inventory, options["forks"])
     nodes: dict[str, list[str]] = {}
     found: dict[str, RunBefore] = {}
     changed: dict[str, dict[str, None]] = {}
@@ -130,9 +131,8 @@ def _show(inventory: Inventory, options: Mapping[str, Any]) -> None:
         what = f"rollback of {one.undoes}" if one.undoes else f"changed {', '.join(changed[run])}"
         why = f"  reason: {one.reason}" if one.reason else ""
         click.echo(printable(f"{run}  {names_line(nodes[run])}  {one.person}  {what}{why}"))
-    missing = [node.name for node in inventory.nodes if node.name not in runs]
-    if missing:
-        click.echo(f"unreachable: {names_line(missing)}", err=True)
+    for name, error in sorted(errors.items()):
+        click.echo(printable(f"gpustate: {name}: {error}"), err=True)
     if runs and not nodes:
         click.echo("no run is recorded on these nodes")
-    common.finish(*(EXIT_UNREACHABLE for _ in missing))
+    common.finish(*(EXIT_UNREACHABLE for _ in errors))

@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import common
+from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
     from gpustate.rollout.options import Schedulers
 
+
+#: Options that say how a node is drained.
+_OF_DRAINS = (
+    *("slurm_hold", "drain_timeout", "grace_period", "delete_emptydir_data", "drain_force"),
+    *("pod_selector", "wait_selector", "wait_timeout"),
+)
 
 #: Options of everything that may take nodes out of service.
 scheduler_options = common.options(
@@ -83,6 +90,7 @@ def schedulers_of(options: Mapping[str, Any]) -> Schedulers:
     from gpustate.core.drain import DrainOverrides
     from gpustate.rollout.options import Schedulers
 
+    _check(options)
     return Schedulers(
         kubeconfig=options.get("kubeconfig") or "",
         ignore=bool(options.get("ignore_scheduler")),
@@ -98,6 +106,17 @@ def schedulers_of(options: Mapping[str, Any]) -> Schedulers:
             grace_period_s=options.get("grace_period"),
         ),
     )
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Refuse options of a drain where no node is drained."""
+    given = [name for name in _OF_DRAINS if options.get(name) is not None]
+    if options.get("ignore_scheduler") and given:
+        flag = f"--{given[0].replace('_', '-')}"
+        raise UsageError(
+            f"{flag} has no effect with --ignore-scheduler, which drains no node",
+            fix="leave out one of them",
+        )
 
 
 def _seconds(value: int | None) -> float | None:

@@ -74,6 +74,10 @@ def support_bundle(
     """
     from gpustate.reporting.support_bundle import Archive
 
+    if not file.endswith((".tar.gz", ".tgz")):
+        raise UsageError(
+            "not the name of a .tar.gz file", place=file, fix=f"name it {Path(file).stem}.tar.gz"
+        )
     common.check_out(file, "give another FILE.tar.gz")
     archive = Archive(clock.now())
     record = _record(run)

@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     default="reboot",
     show_default=True,
     metavar="LEVEL",
-    help="Refuse nodes whose plan may exceed this disruption: none, reload, restart, drain, reset, reboot.",
+    help="Refuse nodes whose plan may exceed this disruption: none, reload (of a service's configuration), restart (of a service), drain (GPU workloads must leave), reset (of GPUs), reboot.",
 )
 @click.option(
     "--serial",
     metavar="SIZES",
     callback=common.not_empty,
-    help="Process the nodes of a round in waves: 1,10%,50%.",
+    help="Process nodes that need POLICY at the same time in waves: 1,10%,50%.",
 )
 @click.option(
     "--max-failures",
     type=common.WholeNumber(min=0),
     default=0,
     metavar="N",
-    help="Start no further node of a round once N have failed [default: finish the wave of the first failure, then stop].",
+    help="Start no further of these nodes once N have failed [default: finish the wave of the first failure, then stop].",
 )
 @common.options(*rollout_options)
 @scheduler_options

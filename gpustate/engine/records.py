@@ -142,7 +142,7 @@ def load(run: str) -> dict[str, Any]:
         known = ", ".join(names[-5:]) or "none"
         raise UsageError(
             f"no run {run!r} on this machine (unfinished: {known})",
-            fix="list unfinished runs: gpustate resume --list; or apply the policy again",
+            fix="list all runs: gpustate history; unfinished ones: gpustate resume --list",
         )
     return found[run]
 

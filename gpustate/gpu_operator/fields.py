@@ -243,7 +243,7 @@ _DRIVER_MANAGER = with_support(Support.NO_MEANING, _MANAGER, {**IMAGE, **ENV})
 _LABELLED = "on nodes with a label that names a configuration"
 _MIG_DEFAULT = (
     "never: it may be just the API server's default, and would remove every MIG layout; the label "
-    "nvidia.com/mig.config of a Node next to the file is carried out"
+    "nvidia.com/mig.config in a Node object beside the file is carried out"
 )
 
 CLUSTER_POLICY: Fields = {

@@ -263,15 +263,22 @@ def chart_selector(source: Source) -> Item | None:
 def chart_notes(source: Source) -> Iterator[str]:
     """Yield notes on the chart's defaults that concern a node."""
     spec, defaults = source.spec, history.chart_defaults(source.release)
-    left_out = [
-        f"{path} {shown_value(defaults[path])}"
+    unset = {
+        path: f"{path} {shown_value(defaults[path])}"
         for path in _ABOUT_NODES
         if path in defaults and spec.get(*path.split(".")) is None and not is_null(spec, path)
-    ]
-    if left_out:
+    }
+    versions = [text for path, text in unset.items() if path.endswith(".version")]
+    others = [text for path, text in unset.items() if not path.endswith(".version")]
+    if others:
         yield (
-            f"{source.file}: not set, defaults of the chart of {source.release} apply: "
-            f"{', '.join(left_out)}; its default versions are not used"
+            f"{source.file}: not set, so that the defaults of the chart of {source.release} apply: "
+            f"{', '.join(others)}"
+        )
+    if versions:
+        yield (
+            f"{source.file}: not set, and the default versions of the chart of {source.release} are not used: "
+            f"{', '.join(versions)}"
         )
     for path in _SWITCHES:
         if is_null(spec, path):

@@ -417,6 +417,11 @@ class _Reader:
         spec = checker.known(spec)
         self.companions.extend(find_companions(self.store, spec, kind))
         notes = checker.notes
+        if kind == "helm" and checker.unknown and not self.wrapped:
+            notes.append(
+                f"{file}: read as Helm values of the GPU Operator; a policy of gpustate's own begins with "
+                "'format: gpustate.policy/1'"
+            )
         settings = tuple(choice.applied(one, self.choice) for one in settings)
         return Source(
             file, spec, settings, self.store, kind, self.release, notes, choice=self.choice

@@ -71,7 +71,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
         lost.extend(more)
     else:
         lost.extend(differ)
-        lost.extend(f"of the file itself: {note}" for note in policy.notes)
+        lost.extend(f"note on the policy: {note}" for note in policy.notes)
     if to == "clusterpolicy" and policy.cluster is not None and policy.original is None:
         lost.append("cluster: the objects of the cluster; set them in YAML or Python")
     left_out = (
@@ -191,7 +191,7 @@ def _carried(policy: Policy, differ: list[str]) -> tuple[str, list[str]] | None:
         except GpustateError:
             continue
         if set(lost) <= set(differ):
-            return text, [*lost, *(f"of the file itself: {line}" for line in missing)]
+            return text, [*lost, *(f"note on the policy: {line}" for line in missing)]
     return None
 
 

@@ -173,7 +173,9 @@ class _Maker:
     def _check_top(self) -> None:
         if not isinstance(self.tree.value, dict):
             raise PolicyError(
-                f"is {kind_of(self.tree.value)}, wanted a policy", place=self.tree.place
+                f"is {kind_of(self.tree.value)}, wanted a policy",
+                place=self.tree.place,
+                fix=f"begin with: format: {FORMAT}",
             )
         mark = self.tree.get("format")
         if mark is None:

@@ -47,7 +47,7 @@ def lost(policy: Policy) -> list[str]:
     return [
         line
         for line in done.lost
-        if not line.startswith("of the file itself: ") and not TAG.match(line)
+        if not line.startswith("note on the policy: ") and not TAG.match(line)
     ]
 
 

@@ -224,7 +224,13 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("lock", *ON), "lock: Missing option '--reason'", ()),
     (("lock", *ON, "-m", "x", "--for", "3y"), "--for: invalid duration '3y'; write 30m", ()),
     (("resume",), "there is no run to resume", ()),
-    (("resume", "x"), "no run 'x' on this machine", ("apply the policy again",)),
+    (
+        ("apply", "good.py", *ON, "--yes", "--ignore-scheduler", "--no-drain-force"),
+        "--drain-force has no effect with --ignore-scheduler",
+        ("leave out one of them",),
+    ),
+    (("support-bundle", *ON, "x.zip"), "x.zip: not the name of a .tar.gz file", ("x.tar.gz",)),
+    (("resume", "x"), "no run 'x' on this machine", ("gpustate resume --list",)),
     (("graph",), "no policy; name one", ()),
     (("completion", "ksh"), "completion: Invalid value for", ("'bash', 'zsh', 'fish'",)),
 ]

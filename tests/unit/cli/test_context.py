@@ -57,6 +57,17 @@ def read(path: Path) -> dict[str, Any]:
     return data
 
 
+def test_an_apply_prints_the_warnings_of_its_policy(
+    site: Path, project: Path, gpustate: Cli
+) -> None:
+    (project / "values.yaml").write_text("driver: {branch: 580}\n")
+    done = gpustate("apply", "values.yaml", "-i", "hosts", "-l", "far1", "--yes")
+    assert "gpustate: values.yaml:1: warning: unknown key 'driver.branch'" in done.err
+    assert "defaults of the chart" not in done.err
+    removed = gpustate("remove", "values.yaml", "-i", "hosts", "-l", "far1", "--yes")
+    assert "warning" not in removed.err
+
+
 def test_a_plan_names_inventory_limit_commit_and_person(
     gpustate: Cli, site: Path, project: Path
 ) -> None:

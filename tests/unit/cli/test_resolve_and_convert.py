@@ -109,7 +109,10 @@ def test_the_schema_of_all_states_is_printed(gpustate: Cli) -> None:
         (("resolve", "n9", "p.yaml", *ON), "'n9' is neither a node"),
         (("resolve", "gpu", "p.yaml", *ON), "'gpu' matches 2 nodes; name one node"),
         (("resolve", "n1", "gone.yaml", *ON), "gone.yaml: no such file"),
-        (("convert", "p.yaml"), "no policy or no output format"),
+        (
+            ("convert", "p.yaml"),
+            "no output format; run, for example: gpustate convert p.yaml --to yaml",
+        ),
         (("convert", "p.yaml", "--to", "toml"), "convert: Invalid value for '--to'"),
         (("convert", "p.yaml", "--to", "yaml", "--out", "no/x"), "no/x: no is not a directory"),
         (("convert", "p.yaml", "--to", "yaml", "--set", "x"), "--set x: the key 'x' has no value"),

@@ -82,8 +82,10 @@ def test_a_list_of_runs_says_which_nodes_are_unreachable(policy: Path, gpustate:
     far.write_text("far ansible_host=127.0.0.1 ansible_port=1\n")
     done = gpustate("rollback", "-i", str(far), "--list")
     assert done.status == 4
-    assert "unreachable: far" in done.err
+    assert "gpustate: far: 127.0.0.1:1: Connection refused" in done.err
     assert "no run is recorded" not in done.out
+    done = gpustate("rollback", "-i", str(far), "--dry-run")
+    assert f"Retry: gpustate rollback -i {far} --dry-run -l far" in done.out
 
 
 def test_a_file_that_something_else_has_changed_is_refused_by_name(
@@ -140,7 +142,7 @@ def test_a_run_is_listed_with_what_it_changed_on_any_of_its_nodes(
         return RunBefore("r1", person="ann@ops1", states={state: StateBefore({})})
 
     runs = {"gpu1": (changed("slurm-gres"),), "gpu2": (changed("driver"),)}
-    monkeypatch.setattr(rollbacks, "runs_of", lambda *_: runs)
+    monkeypatch.setattr(rollbacks, "runs_of", lambda *_: (runs, {}))
     nodes = tuple(InventoryNode(name) for name in runs)
     rollback._show(Inventory("test", nodes), {"forks": 1})
     assert (

@@ -50,11 +50,11 @@ def test_convert_denies_no_key_that_a_cluster_policy_has() -> None:
     values = "operator: {defaultRuntime: crio}\ndevicePlugin: {mps: {root: /opt/mps}}\n"
     lost = convert(operator.read(values + VALUES, "v"), "clusterpolicy").lost
     assert (
-        "of the file itself: operator.defaultRuntime: it has no effect: the runtime is detected"
+        "note on the policy: operator.defaultRuntime: it has no effect: the runtime is detected"
         in lost
     )
     assert (
-        "of the file itself: devicePlugin.mps.root: it has no effect: "
+        "note on the policy: devicePlugin.mps.root: it has no effect: "
         "dropped by the chart's template"
     ) in lost
     assert not [line for line in lost if "no such key" in line]

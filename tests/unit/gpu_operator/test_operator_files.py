@@ -286,9 +286,17 @@ def test_values_are_found_inside_an_umbrella_chart_and_a_helmrelease() -> None:
 def test_what_the_chart_fills_in_is_told_and_its_versions_are_not_taken() -> None:
     reading = gpu_operator.read("driver: {kernelModuleType: open}\n", "values.yaml")
     assert states(reading)["driver"] == {"module_type": "open"}
-    (note,) = [note for note in reading.notes if "defaults of the chart" in note]
-    for said in ("driver.version 595.91.07", "mig.strategy single", "dcgm.enabled false"):
-        assert said in note
+    (note,) = [note for note in reading.notes if "the defaults of the chart" in note]
+    assert "mig.strategy single, dcgm.enabled false" in note
+    (note,) = [note for note in reading.notes if "the default versions of the chart" in note]
+    assert "are not used: driver.version 595.91.07" in note
+
+
+def test_values_with_an_unknown_key_are_said_to_be_values() -> None:
+    ours = "a policy of gpustate's own begins with 'format: gpustate.policy/1'"
+    notes = gpu_operator.read("driver: {branch: 580}\n", "p.yaml").notes
+    assert f"p.yaml: read as Helm values of the GPU Operator; {ours}" in notes
+    assert not any(ours in note for note in gpu_operator.read("driver: {}\n", "p.yaml").notes)
 
 
 def test_null_in_values_is_neither_false_nor_left_out() -> None:

@@ -101,7 +101,7 @@ def test_keys_that_a_release_had_are_no_mistake_there() -> None:
 
 def test_the_chart_s_defaults_are_those_of_the_release() -> None:
     notes = gpu_operator.read("operator: {}\n", "v.yaml", release="v24.6.0").notes
-    (note,) = [one for one in notes if "defaults of the chart of v24.6.0" in one]
+    (note,) = [one for one in notes if "default versions of the chart of v24.6.0" in one]
     assert "driver.version 550.90.07" in note
 
 
