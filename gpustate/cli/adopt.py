@@ -24,7 +24,6 @@ from gpustate.reconcile.takeover import exit_codes
 
 _STOP_S, _ROLLOUT_S = 120.0, 300.0
 _cluster_options = common.options(
-    namespace_option,
     click.option(
         "--kubeconfig",
         metavar="FILE",
@@ -40,6 +39,7 @@ _cluster_options = common.options(
 @click.argument("policy")
 @common.inventory_options
 @common.policy_options
+@namespace_option
 @_cluster_options
 @click.option(
     "--force-conflicts",
@@ -55,7 +55,7 @@ def adopt(policy: str, **options: Any) -> None:
     """Take the objects of an installed GPU Operator over, one by one, without restarting a pod.
 
     The Operator is scaled to 0, its objects become gpustate's as they stand, and its ClusterPolicy is deleted. An
-    interrupted run is continued by the next one; `gpustate release` returns everything to the Operator.
+    interrupted run is continued by the next one; `gpustate release --start-operator` returns everything to the Operator.
     """
     from gpustate.manifests.build import build
 
@@ -101,7 +101,7 @@ def release(**options: Any) -> None:
     """Release a cluster's objects to the GPU Operator.
 
     They lose gpustate's labels and field manager and stay as they are; the ClusterPolicy that `gpustate adopt` has deleted
-    is created again. --namespace is that of the installed Operator [default: gpu-operator].
+    is created again. Without --start-operator the Operator stays scaled to 0.
     """
     namespace = options.get("namespace") or "gpu-operator"
 

@@ -72,7 +72,7 @@ apply_options = common.options(
         "--serial",
         metavar="SIZES",
         callback=common.not_empty,
-        help="Sizes of the waves, as numbers or percentages of all nodes; the last one repeats: 1,10%,50% [default: the policy's, else one wave; for upgrade 1,10%,50%].",
+        help="Sizes of the waves, as numbers or percentages of all nodes; the last one repeats: 1,10%,50% [default: the policy's, else one wave; upgrade ignores the policy's: 1,10%,50%].",
     ),
     click.option(
         "--max-failures",
@@ -414,7 +414,7 @@ def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
     if result.skipped:
         click.echo(f"Not started: {render.names_line(result.skipped)}")
         if not result.interrupted:
-            click.echo(f"Continue with: gpustate resume {result.run}")
+            click.echo(f"Continue with these and the failed nodes: gpustate resume {result.run}")
     if result.interrupted:
         click.echo(f"Interrupted. Resume it with: gpustate resume {result.run}")
     click.echo(result.summary)

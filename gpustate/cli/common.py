@@ -362,7 +362,7 @@ policy_options = options(
     click.option(
         "--bundle",
         metavar="FILE",
-        help="Install all packages only from this bundle (see `gpustate bundle`).",
+        help="The policy with this bundle, from which alone all packages are installed (see `gpustate bundle`).",
     ),
 )
 

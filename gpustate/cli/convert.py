@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from gpustate.cli import common
+from gpustate.cli.notes import print_notes
 from gpustate.errors import EXIT_REFUSED, UsageError
 
 FORMAT = "gpustate.converted/1"
@@ -58,10 +59,17 @@ def convert(
     done = converted(common.load_policy(policy, options), to, policy)
     for line in done.lost:
         click.echo(printable(f"gpustate: not expressed: {line}"), err=True)
+    print_notes(done.notes)
     if options["strict"] and done.lost:
         common.finish(EXIT_REFUSED)
     if output == "json":
-        document = {"format": FORMAT, "to": to, "text": done.text, "lost": list(done.lost)}
+        document = {
+            "format": FORMAT,
+            "to": to,
+            "text": done.text,
+            "lost": list(done.lost),
+            "notes": list(done.notes),
+        }
         common.write_out(common.as_json(document), out)
     else:
         common.write_out(done.text, out)

@@ -197,7 +197,11 @@ def _findings(page: Any, findings: list[dict[str, Any]]) -> None:
 
 @click.command()
 @common.inventory_options
-@click.option("--gpu", metavar="GPU", help="Index, UUID or PCI address of the GPU.")
+@click.option(
+    "--gpu",
+    metavar="GPU",
+    help="Index, UUID or PCI address of the GPU, on every selected node; select nodes with -l.",
+)
 @click.option("--reason", "-m", help="Reason, shown whenever the node is probed.")
 @click.option("--for", "duration", metavar="TIME", help="Duration: 30m, 8h, 7d.")
 @click.option(
@@ -208,7 +212,7 @@ def _findings(page: Any, findings: list[dict[str, Any]]) -> None:
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Also restart the device plugin on the Node, so that its GPUs are offered without this one; its current context [default: the variable gpustate_kubeconfig].",
+    help="Cluster of the nodes, by this file's current context: their device plugin is restarted and no longer offers the GPU [default: the inventory variable gpustate_kubeconfig].",
 )
 def quarantine(
     gpu: str | None,
@@ -218,11 +222,11 @@ def quarantine(
     kubeconfig: str | None,
     **options: Any,
 ) -> None:
-    """List quarantined GPUs; quarantine a GPU for a while, or end its quarantine.
+    """Quarantine a GPU for a while, or end its quarantine; without --gpu and --end, list quarantined GPUs.
 
     validate, explain, labels and gres.conf lines leave a quarantined GPU out, and every plan names it. The
-    quarantine expires by itself. Processes that use the GPU are not stopped. On Kubernetes new pods do not
-    get it; other programs of the node are not prevented from using it.
+    quarantine expires by itself. Processes that use the GPU are not stopped. On Kubernetes, given
+    access to the cluster, new pods do not get it; other programs of the node are not prevented from using it.
     """
     if end and (reason is not None or duration is not None):
         raise UsageError(

@@ -52,7 +52,7 @@ def object_options(function: common.F) -> common.F:
             click.option(
                 "--force-conflicts",
                 is_flag=True,
-                help="Take over objects, and fields of objects, that others manage.",
+                help="Also change objects, and fields of objects, that others manage; otherwise these are refused.",
             ),
             admission.startup_taint_option,
         )

@@ -54,8 +54,8 @@ def plan(
 ) -> None:
     """Show pending changes and their disruption per node; nothing is written.
 
-    POLICY is a Python or YAML file, a GPU Operator file (ClusterPolicy, NVIDIADriver, Helm values), or
-    the name of a state. A saved plan is displayed again without contacting nodes.
+    POLICY is a Python file, a YAML file that begins with "format: gpustate.policy/1", a GPU Operator file
+    (ClusterPolicy, NVIDIADriver, Helm values), or the name of a state. A saved plan is displayed again without contacting nodes.
     """
     from gpustate import policies
 

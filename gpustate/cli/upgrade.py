@@ -44,8 +44,9 @@ _AHEAD = "will be refused: "
 def upgrade(policy: str, driver: str, **options: Any) -> None:
     """Apply POLICY with another driver version, in waves of 1, 10% and 50% of the nodes.
 
-    What has to match the driver (Fabric Manager, IMEX, CDI) follows it. A lock file is ignored. Nothing is changed
-    if a node would refuse that driver, for example because its repository does not offer it.
+    What has to match the driver (Fabric Manager, IMEX, CDI) follows it. Nothing is changed if a node would refuse
+    that driver, for example because its repository does not offer it. POLICY's version and a lock file are ignored
+    and stay as they are: set the new version there too, or the next apply goes back to theirs.
     """
     options |= {"driver": driver, "no_lock": True, "serial": options["serial"] or SERIAL}
     apply_policy(policy, options, verb="upgrade", check=_check_accepted)

@@ -198,7 +198,11 @@ def validate(
                 page.add(f"tests={len(tests)} {counts}")
             bad = [node["name"] for node in made["nodes"] if node["status"] != "ok"]
             if bad and (command := retry(made, bad)):
-                page.add(("Validation failed: ", "bold"), render.names_line(bad))
+                lost = [one["name"] for one in made["nodes"] if one["status"] == "unreachable"]
+                failed = [name for name in bad if name not in lost]
+                for title, names in (("Validation failed: ", failed), ("Unreachable: ", lost)):
+                    if names:
+                        page.add((title, "bold"), render.names_line(names))
                 page.add("Retry: ", command)
             show(page)
             click.echo(result.summary())

@@ -131,7 +131,9 @@ class Checker:
                 )
             elif one.rule in ("unknown", "newer") and not self.strict(one.item.line):
                 fix = f"; {one.fix}" if one.fix else ""
-                self.notes.append(f"{self.file}:{one.item.line}: warning: {one.message}{fix}")
+                self.notes.append(
+                    f"{self.file}:{one.item.line}: warning: {one.message}{fix}; it is ignored"
+                )
             else:
                 raise one.error(self.file)
         return tuple(found)

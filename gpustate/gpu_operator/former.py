@@ -155,7 +155,7 @@ EXPECTED = (
         ("helm",),
     ),
     Expected("customMetrics", _CHART_OF_EXPORTER.format("config.data"), "", ("helm",)),
-    Expected("driver.branch", "write the branch as driver.version", "driver.version"),
+    Expected("driver.branch", 'write the branch as driver.version: "580"', "driver.version"),
     Expected("driver.tag", "the tag of the image is driver.version", "driver.version"),
     Expected("driver.imageTag", "the tag of the image is driver.version", "driver.version"),
     Expected("driver.toolkit", "use the section toolkit", "toolkit"),

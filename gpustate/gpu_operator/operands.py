@@ -46,8 +46,8 @@ EMPTY, EMPTY_NAME = {"version": "v1"}, "empty"
 _MIG_MADE = "default-mig-parted-config"
 _MIG_KEY = "config.yaml"
 _NEXT = (
-    f"set a layout with the label {nodelabels.MIG} in a Node object beside the file (the output of kubectl "
-    "get nodes -o yaml), or with the state mig in another policy"
+    f"to set a layout, add Node objects with the label {nodelabels.MIG} (the output of kubectl get nodes -o "
+    "yaml) to the file, or apply a policy of gpustate's own with the state mig"
 )
 
 

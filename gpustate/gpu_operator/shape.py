@@ -29,7 +29,6 @@ KINDS = {
     ("v1", "Node"): "node",
 }
 WANTED = "wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values"
-_EITHER = "begin with 'format: gpustate.policy/1', or give a file of the GPU Operator"
 #: Foreign kinds that are confused with the Operator's, and what they are.
 _OTHERS = {
     ("kyverno.io", "ClusterPolicy"): "Kyverno's, about admission; the Operator's is nvidia.com/v1",
@@ -104,7 +103,7 @@ def kind(item: Item, file: str) -> str:
     """
     place = f"{file}:{item.line}"
     if not isinstance(item.value, dict):
-        raise PolicyError(f"is {kind_of(item.value)}, wanted a policy", place=place, fix=_EITHER)
+        raise PolicyError(f"is {kind_of(item.value)}, wanted a policy", place=place, fix=WANTED)
     version, name = item.text("apiVersion"), item.text("kind")
     if not version and not name:
         return _values(item, place)

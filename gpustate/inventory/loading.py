@@ -90,7 +90,11 @@ def load(
     if not store.nodes and clusters and empty:
         return Inventory(source, notes=tuple(store.notes), clusters=clusters)
     if not store.nodes:
-        raise InventoryError("contains no node", place=source, fix="add a node to it")
+        raise InventoryError(
+            "contains no node",
+            place=source,
+            fix="add one; in YAML, nodes are the keys of hosts: in a group",
+        )
     names = list(store.nodes)
     groups = {name: tuple(store.members(name)) for name in store.groups}
     kept = frozenset(names) if limit is None else match(limit, names, groups, source)

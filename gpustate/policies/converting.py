@@ -29,10 +29,17 @@ _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A policy's text in another format, and the lost settings."""
+    """A policy's text in another format.
+
+    Args:
+        text: the policy.
+        lost: settings that the format cannot express.
+        notes: what was said of the policy when it was read.
+    """
 
     text: str
     lost: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def convert(policy: Policy, to: str, source: str = "") -> Converted:
@@ -65,13 +72,14 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
     differ = list(differences(kept, again, _meant if to == "clusterpolicy" else every_parameter))
     if to != "clusterpolicy":
         differ += _values(_cluster(kept), _cluster(again), ())
+    notes: tuple[str, ...] = ()
     carried = _carried(kept, differ) if to == "clusterpolicy" else None
     if carried is not None:
         text, more = carried
         lost.extend(more)
     else:
         lost.extend(differ)
-        lost.extend(f"note on the policy: {note}" for note in policy.notes)
+        notes = policy.notes
     if to == "clusterpolicy" and policy.cluster is not None and policy.original is None:
         lost.append("cluster: the objects of the cluster; set them in YAML or Python")
     left_out = (
@@ -83,10 +91,12 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
     )
     lost = [*left_out, *map(mask, lost)]
     comments = [f"Written by gpustate convert{f' from {source}' if source else ''}."]
-    if lost:
-        comments.append("Not expressed here:")
-        comments.extend(f"  {line}" for line in lost)
-    return Converted(_commented(text, comments), tuple(lost))
+    notes = tuple(map(mask, notes))
+    for title, lines in (("Not expressed here:", lost), ("Notes on the policy:", notes)):
+        if lines:
+            comments.append(title)
+            comments.extend(f"  {line}" for line in lines)
+    return Converted(_commented(text, comments), tuple(lost), notes)
 
 
 def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
@@ -191,7 +201,7 @@ def _carried(policy: Policy, differ: list[str]) -> tuple[str, list[str]] | None:
         except GpustateError:
             continue
         if set(lost) <= set(differ):
-            return text, [*lost, *(f"note on the policy: {line}" for line in missing)]
+            return text, [*lost, *missing]
     return None
 
 

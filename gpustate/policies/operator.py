@@ -21,8 +21,9 @@ from gpustate.gpu_operator.check import always_strict, never_strict
 from gpustate.gpu_operator.documents import OBJECTS, Item, filled_in, plain, without_heading
 from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import parts
+from gpustate.gpu_operator.shape import WANTED
 from gpustate.gpu_operator.writing import dump
-from gpustate.policies import trees
+from gpustate.policies import document, trees
 from gpustate.policies.changes import Changes, at_top
 from gpustate.policies.rewriting import Rewritten
 from gpustate.policies.trees import Tree
@@ -93,7 +94,13 @@ def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Polic
     strict = always_strict if how.strict else never_strict
     if rewritten is not None and not how.strict:
         strict = rewritten.is_foreign  # only keys of the command line
-    reading = gpu_operator.read(text, path, strict=strict, release=how.release)
+    try:
+        reading = gpu_operator.read(text, path, strict=strict, release=how.release)
+    except PolicyError as error:
+        if error.fix != WANTED:
+            raise
+        fix = f"{WANTED}; a policy of gpustate's own begins with 'format: {document.FORMAT}'"
+        raise PolicyError(error.message, place=error.place, fix=fix) from error
     states = [_state(wanted, path) for wanted in reading.states]
     places: dict[Path, str] = {
         ("states", wanted.state, name): place

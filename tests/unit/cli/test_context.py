@@ -182,5 +182,7 @@ def test_a_rollout_that_stopped_says_how_to_go_on(site: Path, gpustate: Cli) -> 
     done = gpustate("apply", "policy.py", "-i", "hosts", "-l", "gone", "--serial", "1", "--yes")
     lines = done.out.splitlines()
     assert "Not started: far2" in lines
-    resume = next(line for line in lines if line.startswith("Continue with: "))
-    assert gpustate(*resume.split()[3:], "--yes").status == 6
+    (resume,) = [line for line in lines if line.startswith("Continue with ")]
+    label, _, command = resume.partition(": gpustate ")
+    assert label == "Continue with these and the failed nodes"
+    assert gpustate(*command.split(), "--yes").status == 6

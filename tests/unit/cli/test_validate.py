@@ -44,7 +44,7 @@ def test_nodes_that_are_not_proven_stand_last_with_a_command_that_works(
     more = ("-i", "hosts.ini", "--pod-timeout", "30")
     done = gpustate("validate", "validator", *more)
     assert done.status == 4
-    assert "Validation failed: far[1-2] (2 nodes)" in done.out.splitlines()
+    assert "Unreachable: far[1-2] (2 nodes)" in done.out.splitlines()
     retry = "gpustate validate validator -i hosts.ini --pod-timeout 30.0 -l 'far[1-2]'"
     assert f"Retry: {retry}" in done.out.splitlines()
     assert gpustate(*shlex.split(retry)[1:]).status == 4

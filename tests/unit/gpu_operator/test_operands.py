@@ -57,7 +57,7 @@ def test_the_operators_own_default_never_takes_a_layout_away(spec: str) -> None:
     reading = read(spec)
     assert "mig" not in states(reading)
     (note,) = [one for one in reading.notes if "MIG layouts are not changed" in one]
-    assert "is never carried out; set a layout with the label" in note
+    assert "is never carried out; to set a layout, add Node objects with the label" in note
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_helm_values_keep_their_tags_and_switch_nothing_off() -> None:
     assert spec["devicePlugin"]["enabled"] is True
     assert spec["daemonsets"]["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
     assert (plugin["metadata"]["name"], list(plugin["data"])) == ("plugin", ["shared"])
-    assert [line.split(": ")[3] for line in done.stderr.splitlines()] == [
+    assert [line.split(": ")[2] for line in done.stderr.splitlines()] == [
         "validator.repository",
         "nfd.enabled",
     ]
