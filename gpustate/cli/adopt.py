@@ -54,7 +54,7 @@ _cluster_options = common.options(
 def adopt(policy: str, **options: Any) -> None:
     """Take the objects of an installed GPU Operator over, one by one, without restarting a pod.
 
-    The Operator is scaled to 0, its objects become gpustate's as they stand, and its ClusterPolicy is deleted. An
+    Whole clusters: nodes are selected to find theirs. The Operator is scaled to 0, its objects become gpustate's as they stand, and its ClusterPolicy is deleted. An
     interrupted run is continued by the next one; `gpustate release --start-operator` returns everything to the Operator.
     """
     from gpustate.manifests.build import build
@@ -93,6 +93,14 @@ def adopt(policy: str, **options: Any) -> None:
 @common.inventory_options
 @_cluster_options
 @click.option(
+    "--namespace",
+    metavar="NAME",
+    default="gpu-operator",
+    show_default=True,
+    callback=common.not_empty,
+    help="Namespace of the installed Operator.",
+)
+@click.option(
     "--start-operator",
     is_flag=True,
     help="Afterwards, scale the Operator back to its previous number of replicas.",
@@ -100,10 +108,11 @@ def adopt(policy: str, **options: Any) -> None:
 def release(**options: Any) -> None:
     """Release a cluster's objects to the GPU Operator.
 
-    They lose gpustate's labels and field manager and stay as they are; the ClusterPolicy that `gpustate adopt` has deleted
-    is created again. Without --start-operator the Operator stays scaled to 0.
+    Whole clusters: nodes are selected to find theirs. The objects lose gpustate's labels and field manager and stay
+    as they are; the ClusterPolicy that `gpustate adopt` has deleted is created again. Without --start-operator the
+    Operator stays scaled to 0.
     """
-    namespace = options.get("namespace") or "gpu-operator"
+    namespace = options["namespace"]
 
     def plan(objects: Any) -> dict[str, Any]:
         return takeover.release_data(objects.server, plan_release(objects, namespace))
