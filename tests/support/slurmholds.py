@@ -136,21 +136,29 @@ def reboots(cluster: Cluster, tmp_path: Path, name: str, hold: str, returns: int
         hold: of ``--slurm-hold``.
         returns: Slurm's ``ReturnToService``.
     """
-    edit = f"sed -i 's/^ReturnToService=.*/ReturnToService={returns}/' /etc/slurm/slurm.conf"
+    _set_return_to_service(cluster, returns)
+    try:
+        policy = write_policy(tmp_path, f"{hold}{returns}", reboots=True)
+        node = cluster.lab.node("gpu1")
+        before = node.boot_id()
+        cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
+        words = (policy, "-i", cluster.lab.inventory, "-l", "gpu1", "--yes", "--slurm-hold", hold)
+        gpustate("apply", *words, code=0, timeout=400)
+        assert node.boot_id() != before
+        cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
+        assert not cluster.state(name).reason.startswith("gpustate:")
+        ran = cluster.job(f"-w {name} --gres=gpu:8 hostname")
+        assert ran == "gpu1\n"
+    finally:
+        # With 0, a node that did not respond for 30 s stays down in every later test.
+        _set_return_to_service(cluster, 2)
+
+
+def _set_return_to_service(cluster: Cluster, value: int) -> None:
+    edit = f"sed -i 's/^ReturnToService=.*/ReturnToService={value}/' /etc/slurm/slurm.conf"
     for machine in (cluster.slurm.head, cluster.lab.node("gpu1")):
         machine.run(edit)
     cluster.slurm.scontrol("reconfigure")
-    policy = write_policy(tmp_path, f"{hold}{returns}", reboots=True)
-    node = cluster.lab.node("gpu1")
-    before = node.boot_id()
-    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
-    words = (policy, "-i", cluster.lab.inventory, "-l", "gpu1", "--yes", "--slurm-hold", hold)
-    gpustate("apply", *words, code=0, timeout=400)
-    assert node.boot_id() != before
-    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
-    assert not cluster.state(name).reason.startswith("gpustate:")
-    ran = cluster.job(f"-w {name} --gres=gpu:8 hostname")
-    assert ran == "gpu1\n"
 
 
 def drained_by_slurm(cluster: Cluster, name: str) -> None:
