@@ -72,7 +72,7 @@ apply_options = common.options(
         "--serial",
         metavar="SIZES",
         callback=common.not_empty,
-        help="Sizes of the waves, as numbers or percentages of all nodes; the last one repeats: 1,10%,50% [default: the policy's, else one wave; upgrade ignores the policy's: 1,10%,50%].",
+        help="Sizes of the waves, as numbers or percentages of all nodes; the last one repeats: 1,10%,50% [default: the policy's, else one wave].",
     ),
     click.option(
         "--max-failures",
@@ -168,6 +168,8 @@ def apply_policy(
                 common.finish(planned.exit_code)
                 return
             confirm(verb, document, options, document["policy"].get("pace", ()))
+        else:
+            click.echo("gpustate: planned; changing the nodes", err=True)
         execute(source, options, verb=verb, ensure=ensure, plan=planned)
         return
     execute(source, options, verb=verb, ensure=ensure)

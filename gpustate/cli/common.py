@@ -108,6 +108,14 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
     return decorate
 
 
+def default_text(command: click.Command, name: str, default: str) -> None:
+    """Say another default in the help of one verb's option that is shared with other verbs."""
+    option = next(one for one in command.params if one.name == name)
+    assert isinstance(option, click.Option)
+    assert option.help
+    option.help = f"{option.help.partition(' [default: ')[0]} [default: {default}]."
+
+
 #: ``-i``, ``-l`` and how to connect.
 inventory_options = options(
     click.option(

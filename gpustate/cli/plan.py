@@ -122,6 +122,8 @@ def make_plan(
         watchers.begin()
         with common.watched(inventory, quiet=output != "text") as (progress, stop):
             listen = watching.listener(watchers, progress)
+            if not shown:
+                click.echo("gpustate: planning; nothing is changed yet", err=True)
             if verb == "drift":
                 result = api.drift(
                     policy,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import common, watching
-from gpustate.cli.apply import apply_options, apply_policy
+from gpustate.cli.apply import MAX_UNAVAILABLE, apply_options, apply_policy
 from gpustate.cli.schedulers import scheduler_options
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.errors import RefusedError
@@ -50,6 +50,10 @@ def upgrade(policy: str, driver: str, **options: Any) -> None:
     """
     options |= {"driver": driver, "no_lock": True, "serial": options["serial"] or SERIAL}
     apply_policy(policy, options, verb="upgrade", check=_check_accepted)
+
+
+common.default_text(upgrade, "serial", f"{SERIAL}; the policy's sizes are ignored")
+common.default_text(upgrade, "max_unavailable", f"the policy's, else {MAX_UNAVAILABLE}")
 
 
 def _check_accepted(planned: api.PlanResult) -> None:

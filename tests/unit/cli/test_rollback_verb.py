@@ -135,6 +135,18 @@ def test_an_upgrade_wants_a_driver_in_the_policy(policy: Path, gpustate: Cli) ->
     assert "--driver: 'x' is neither a driver branch nor a version" in refused.err
 
 
+def test_an_upgrade_says_when_it_only_plans(policy: Path, gpustate: Cli) -> None:
+    (policy.parent / "driver.yaml").write_text(
+        "format: gpustate.policy/1\nstates:\n  driver: {branch: 570}\n"
+    )
+    ended = gpustate("upgrade", "driver.yaml", "--driver", "580", "-i", "127.0.0.1:1,", "--yes")
+    lines = [line.partition(" unreachable")[0] for line in ended.err.splitlines()]
+    planning = lines.index("gpustate: planning; nothing is changed yet")
+    changing = lines.index("gpustate: planned; changing the nodes")
+    assert "127.0.0.1 finished" in lines[planning:changing]
+    assert "127.0.0.1 finished" in lines[changing:]
+
+
 def test_a_run_is_listed_with_what_it_changed_on_any_of_its_nodes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
