@@ -27,7 +27,7 @@ _cluster_options = common.options(
     click.option(
         "--kubeconfig",
         metavar="FILE",
-        help="The cluster, by this file's current context [default: the variable gpustate_kubeconfig].",
+        help="The cluster, by this file's current context [default: the inventory variable gpustate_kubeconfig].",
     ),
     click.option("--dry-run", is_flag=True, help="Show what would happen; change nothing."),
     click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation."),
@@ -44,17 +44,17 @@ _cluster_options = common.options(
 @click.option(
     "--force-conflicts",
     is_flag=True,
-    help="Adopt an Operator that Argo CD or Flux manages; suspend that first.",
+    help="Adopt an Operator even if Argo CD or Flux manages it. They are not suspended: do that first, or they start the Operator again.",
 )
 @click.option(
     "--restart",
     is_flag=True,
-    help="Afterwards, apply the policy's objects; pods whose template differs are restarted.",
+    help="Afterwards, apply the policy's objects; pods whose template differs are restarted. Without it, POLICY only determines which objects are taken over.",
 )
 def adopt(policy: str, **options: Any) -> None:
     """Take the objects of an installed GPU Operator over, one by one, without restarting a pod.
 
-    Whole clusters: nodes are selected to find theirs. The Operator is scaled to 0, its objects become gpustate's as they stand, and its ClusterPolicy is deleted. An
+    -i and -l only find the clusters: each cluster of a selected node is taken over entirely. The Operator is scaled to 0, its objects become gpustate's as they stand, and its ClusterPolicy is deleted. An
     interrupted run is continued by the next one; `gpustate release --start-operator` returns everything to the Operator.
     """
     from gpustate.manifests.build import build
@@ -108,8 +108,8 @@ def adopt(policy: str, **options: Any) -> None:
 def release(**options: Any) -> None:
     """Release a cluster's objects to the GPU Operator.
 
-    Whole clusters: nodes are selected to find theirs. The objects lose gpustate's labels and field manager and stay
-    as they are; the ClusterPolicy that `gpustate adopt` has deleted is created again. Without --start-operator the
+    -i and -l only find the clusters: in each cluster of a selected node, all objects are released. They lose
+    gpustate's labels and field manager and stay as they are; the ClusterPolicy that `gpustate adopt` has deleted is created again. Without --start-operator the
     Operator stays scaled to 0.
     """
     namespace = options["namespace"]

@@ -76,10 +76,9 @@ apply_options = common.options(
     ),
     click.option(
         "--max-failures",
-        type=common.WholeNumber(min=0),
-        default=0,
+        type=common.WholeNumber(min=1),
         metavar="N",
-        help="Start no further node once N have failed [default: finish the wave of the first failure, then stop].",
+        help="Start no further node once N have failed, were refused or could not be reached [default: finish the wave of the first failure, then stop].",
     ),
     *rollout_options,
     click.option(

@@ -98,7 +98,7 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
     """Build an offline bundle: every package POLICY needs, with all dependencies.
 
     Nodes of the inventory are queried for distribution, kernels and installed packages; nothing is written
-    there. Repositories are read from this machine. The same input gives the same bytes.
+    there. This machine downloads the packages from the nodes' repositories. The same input gives the same bytes.
     """
     from gpustate.bundle import write
     from gpustate.bundle.signing import SigningKey

@@ -108,12 +108,12 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
     return decorate
 
 
-def default_text(command: click.Command, name: str, default: str) -> None:
-    """Say another default in the help of one verb's option that is shared with other verbs."""
+def help_text(command: click.Command, name: str, text: str = "", *, default: str = "") -> None:
+    """Replace one verb's help, or the default in it, of an option that it shares with other verbs."""
     option = next(one for one in command.params if one.name == name)
     assert isinstance(option, click.Option)
-    assert option.help
-    option.help = f"{option.help.partition(' [default: ')[0]} [default: {default}]."
+    text = text or (option.help or "").partition(" [default: ")[0]
+    option.help = f"{text} [default: {default}]." if default else text
 
 
 #: ``-i``, ``-l`` and how to connect.
@@ -256,7 +256,7 @@ def load_inventory(
     if notes_shown:
         notes.print_notes(loaded.notes)
     if options.get("private_key"):
-        _check_key(os.path.expanduser(options["private_key"]))
+        check_readable(os.path.expanduser(options["private_key"]), "private key", "--private-key")
     password = None
     if options.get("ask_become_pass"):
         password = click.prompt("sudo password", hide_input=True, err=True)
@@ -299,6 +299,8 @@ def _vault(options: Mapping[str, Any]) -> Vault:
     def query(label: str) -> str:
         return str(click.prompt(f"Vault password ({label})", hide_input=True, err=True))
 
+    for path in options.get("vault_password_file") or ():
+        check_readable(os.path.expanduser(path), "vault password file", "--vault-password-file")
     found = vault.sources(
         options.get("vault_id") or (),
         options.get("vault_password_file") or (),
@@ -308,16 +310,22 @@ def _vault(options: Mapping[str, Any]) -> Vault:
     return vault.Vault(found, query if sys.stdin is not None and sys.stdin.isatty() else None)
 
 
-def _check_key(path: str) -> None:
-    """Refuse an unreadable key once, instead of once per node."""
+def check_readable(path: str, what: str, flag: str) -> None:
+    """Refuse an unreadable file of an option once, before any node, instead of once per node.
+
+    Args:
+        path: of the file.
+        what: it is.
+        flag: of the option that names it.
+    """
     try:
         with open(path, "rb") as file:
             file.read(1)
     except OSError as error:
         raise UsageError(
-            f"cannot read the private key ({error.strerror})",
+            f"cannot read the {what} ({error.strerror})",
             place=path,
-            fix="name a readable key with --private-key",
+            fix=f"name a readable {what} with {flag}",
         ) from error
 
 
@@ -370,7 +378,7 @@ policy_options = options(
     click.option(
         "--bundle",
         metavar="FILE",
-        help="The policy with this bundle, from which alone all packages are installed (see `gpustate bundle`).",
+        help="Install all packages from this bundle alone, a file or folder made by `gpustate bundle`.",
     ),
 )
 

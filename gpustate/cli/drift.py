@@ -18,7 +18,7 @@ from gpustate.errors import EXIT_PENDING
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Cluster of the nodes, to read labels of Nodes and, with --cluster-objects, its objects [default: the variable gpustate_kubeconfig].",
+    help="Cluster of the nodes, to read labels of Nodes and, with --cluster-objects, its objects [default: the inventory variable gpustate_kubeconfig].",
 )
 @objects.object_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
@@ -46,3 +46,10 @@ def drift(
     if exit_zero_on_changes:
         codes = [code for code in codes if code != EXIT_PENDING]
     common.finish(*codes)
+
+
+common.help_text(
+    drift,
+    "force_conflicts",
+    "Also compare objects, and fields of objects, that others manage; otherwise these are refused.",
+)

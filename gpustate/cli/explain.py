@@ -110,7 +110,7 @@ def _pod_name(context: click.Context, parameter: click.Parameter, value: str | N
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Cluster of --pod: the current context of this kubeconfig [default: the variable gpustate_kubeconfig].",
+    help="Cluster of --pod: the current context of this kubeconfig [default: the inventory variable gpustate_kubeconfig].",
 )
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def explain(

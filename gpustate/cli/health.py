@@ -40,7 +40,7 @@ printf 'clock=%s\n' "$(date +%s)"
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Cluster for --node-condition: the current context of this kubeconfig [default: the variable gpustate_kubeconfig].",
+    help="Cluster for --node-condition: the current context of this kubeconfig [default: the inventory variable gpustate_kubeconfig].",
 )
 def health(output: str, *, node_condition: bool, kubeconfig: str | None, **options: Any) -> None:
     """Show GPU health from NVML and the kernel log; exit 3 if a GPU is unhealthy.

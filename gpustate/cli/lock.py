@@ -60,7 +60,7 @@ def _on_all(options: dict[str, Any], script: str) -> None:
 )
 @click.option("--force", is_flag=True, help="Take over a lock that another person holds.")
 def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
-    """Lock nodes: runs that would change them are refused (exit 8) until the lock expires or is released."""
+    """Lock nodes: runs that would change them, also your own, are refused (exit 8) until the lock expires or is released."""
     from gpustate.engine.fleet import controller, new_run_id
     from gpustate.engine.ledger import lock_script
 

@@ -140,7 +140,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "mig": (
         "mig",
         "group",
-        "Show MIG profiles, plan the smallest layout change, check mig-parted files.",
+        "Show MIG profiles and layouts, plan layout changes, export mig-parted files.",
     ),
     "dcgm": (
         "dcgm",

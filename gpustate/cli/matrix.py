@@ -21,7 +21,7 @@ _RULES = click.option(
     "--rules",
     "where",
     metavar="DIR[#sha256=SUM]",
-    help="Read rules from a directory with SHA256SUMS instead of the built-in ones (GPUSTATE_COMPAT).",
+    help="Read rules from a directory with SHA256SUMS instead of the built-in ones [env: GPUSTATE_COMPAT].",
 )
 
 
@@ -68,8 +68,8 @@ def check(
 ) -> None:
     """Check facts for conflicts: --set driver=580.65.06 gpu=B200 kernel=6.8.
 
-    A value may be a list (gpu=H100,L40S), a part of a version (driver=580), or none. Exit 5 when a
-    rule blocks.
+    A value may be a list (gpu=H100,L40S), a part of a version (driver=580), or the word none: not
+    installed. Exit 5 when a rule blocks.
     """
     from gpustate import compat
     from gpustate.compat import document
@@ -87,7 +87,7 @@ def check(
 
 
 @group.command(name="list")
-@click.option("--theme", metavar="THEME", help="Only the rules of one file.")
+@click.option("--theme", metavar="THEME", help="Only the rules of this theme, such as mig.")
 @_RULES
 @_OUTPUT
 def list_(theme: str | None, where: str | None, output: str) -> None:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 BUILTIN = "builtin"
 
 _CURRENT = click.option(
-    "--current", metavar="FILE", help="A saved layout: instances, and profiles if it has them."
+    "--current",
+    metavar="FILE",
+    help="Layout of a node, saved with `gpustate mig show -i INVENTORY -l NODE -o json`.",
 )
 _COUNTED = re.compile(
     r"(?P<before>\d{1,2})\s*[xX]\s*(?P<after>.+)|(?P<name>.+?)\s*[xX]\s*(?P<count>\d{1,2})"
@@ -74,7 +76,7 @@ def _show_nodes(output: str, options: dict[str, Any]) -> None:
         else:
             rows.append({"name": name, **layout.as_data(found)})
             texts.append(f"{name}\n{layout_text(found)}")
-    data = {"format": "gpustate.mig-nodes/1", "nodes": rows}
+    data = {"format": layout.FORMAT_OF_NODES, "nodes": rows}
     common.write_out(common.as_json(data) if output == "json" else "".join(texts))
     common.finish(*codes)
 
@@ -98,7 +100,7 @@ def plan(
 ) -> None:
     """Plan the changes from the current layout to the configuration NAME of the mig-parted file CONFIG.
 
-    CONFIG may be a ConfigMap with such a file, as for the GPU Operator, or 'builtin' for mig-parted's
+    NAME may be omitted if CONFIG has one configuration. CONFIG may be a ConfigMap with such a file, as for the GPU Operator, or 'builtin' for mig-parted's
     default configurations: all-balanced, all-1g.10gb and so on.
     """
     from gpustate.mig import document
@@ -137,7 +139,9 @@ def plan(
 
 @group.command()
 @_CURRENT
-@click.option("--name", help="Name of the configuration: 'current', for nodes their names.")
+@click.option(
+    "--name", help="Name of the configuration [default: 'current'; with -i, the node's name]."
+)
 @click.option("--builtin", is_flag=True, help="The built-in configurations of all known GPUs.")
 @common.inventory_options
 def export(current: str | None, name: str | None, builtin: bool, **options: Any) -> None:

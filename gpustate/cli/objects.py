@@ -13,7 +13,7 @@ import click
 
 from gpustate.cli import admission, common
 from gpustate.cli import show as pages
-from gpustate.cli.render import namespace_option, nfd_option, pinned, settings_of
+from gpustate.cli.render import namespace_option, pinned, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.manifests.kinds import NODE, title
 from gpustate.manifests.settings import ClusterObjects
@@ -38,28 +38,30 @@ Json = dict[str, Any]
 _ROLLOUT_S = 300
 
 
-def object_options(function: common.F) -> common.F:
-    """Options of verbs that compare objects of clusters with a policy."""
-    for option in reversed(
-        (
-            click.option(
-                "--cluster-objects",
-                is_flag=True,
-                help="Include the policy's Kubernetes objects (device plugin, RuntimeClass and others) in the nodes' clusters.",
-            ),
-            namespace_option,
-            nfd_option,
-            click.option(
-                "--force-conflicts",
-                is_flag=True,
-                help="Also change objects, and fields of objects, that others manage; otherwise these are refused.",
-            ),
-            admission.startup_taint_option,
-        )
-    ):
-        function = option(function)
-    return function
-
+#: Options of verbs that remove objects of clusters.
+removal_options = common.options(
+    click.option(
+        "--cluster-objects",
+        is_flag=True,
+        help="Include the policy's Kubernetes objects (device plugin, RuntimeClass and others) in the nodes' clusters.",
+    ),
+    namespace_option,
+    click.option(
+        "--force-conflicts",
+        is_flag=True,
+        help="Also change objects, and fields of objects, that others manage; otherwise these are refused.",
+    ),
+)
+#: Options of verbs that compare objects of clusters with a policy.
+object_options = common.options(
+    removal_options,
+    click.option(
+        "--install-nfd",
+        is_flag=True,
+        help="Include node feature discovery, unless the cluster has one of others [default: as Helm values say].",
+    ),
+    admission.startup_taint_option,
+)
 
 rollout_option = click.option(
     "--rollout-timeout",

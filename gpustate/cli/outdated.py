@@ -25,7 +25,7 @@ def outdated(
     """Show versions in the nodes' repositories that are newer than the lock file's, and what blocks them.
 
     A version excluded by the policy, unsupported by the GPUs, or blocked by the matrix is listed with
-    the rule. Install allowed ones with: gpustate solve --update.
+    the rule. Lock allowed ones with `gpustate solve --update`, then apply POLICY.
     """
     import os
 

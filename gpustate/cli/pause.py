@@ -30,7 +30,7 @@ def _options(function: common.F) -> common.F:
             click.option(
                 "--kubeconfig",
                 metavar="FILE",
-                help="Find the run in this cluster [default: the variable gpustate_kubeconfig].",
+                help="Find the run in this cluster [default: the inventory variable gpustate_kubeconfig].",
             ),
         )
     ):

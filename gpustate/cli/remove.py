@@ -8,7 +8,7 @@ import click
 
 from gpustate.cli import common, watching
 from gpustate.cli.apply import apply_options, apply_policy
-from gpustate.cli.objects import object_options, rollout_option
+from gpustate.cli.objects import removal_options, rollout_option
 from gpustate.cli.schedulers import scheduler_options
 
 
@@ -18,7 +18,7 @@ from gpustate.cli.schedulers import scheduler_options
 @apply_options
 @scheduler_options
 @watching.watch_options
-@object_options
+@removal_options
 @rollout_option
 def remove(policy: str, **options: Any) -> None:
     """Remove everything that POLICY's states installed on nodes, in reverse order.
@@ -26,3 +26,13 @@ def remove(policy: str, **options: Any) -> None:
     Files that existed before gpustate are restored to their original content.
     """
     apply_policy(policy, options, verb="remove", ensure="absent")
+
+
+common.help_text(
+    remove, "rollout_timeout", "With --cluster-objects: timeout for the objects to be gone."
+)
+common.help_text(
+    remove,
+    "force_conflicts",
+    "Also remove objects that others manage as well; otherwise these are refused.",
+)

@@ -21,18 +21,16 @@ namespace_option = click.option(
     help="Namespace of the cluster's objects [default: the policy's, gpu-operator for an Operator file].",
 )
 
-nfd_option = click.option(
-    "--install-nfd",
-    is_flag=True,
-    help="Include node feature discovery, unless the cluster has one [default: as Helm values say].",
-)
-
 
 @click.command()
 @click.argument("policy")
 @common.policy_options
 @namespace_option
-@nfd_option
+@click.option(
+    "--install-nfd",
+    is_flag=True,
+    help="Include node feature discovery [default: as Helm values say].",
+)
 @admission.startup_taint_option
 @click.option(
     "-o",

@@ -29,8 +29,9 @@ def resolve(
 ) -> None:
     """Show NODE's effective policy: every value with the file and line that sets it.
 
-    Layers, the narrower one wins: fleet, groups, node; in each, the policy's before the inventory's
-    (variable `gpustate`); then the lock file; the command line wins over all. NODE is not contacted.
+    Layers, each of which overrides the ones before it: fleet, groups, node, and in each of these first the
+    policy, then the inventory (variable `gpustate`); after them the lock file, then the command line. NODE is
+    not contacted.
     """
     from gpustate import compat
     from gpustate.cli.notes import print_notes

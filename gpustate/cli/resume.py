@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Find a paused run in this cluster [default: the variable gpustate_kubeconfig].",
+    help="Find a paused run in this cluster [default: the inventory variable gpustate_kubeconfig].",
 )
 @click.option("--list", "listed", is_flag=True, help="List everyone's unfinished runs and exit.")
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,7 @@ def schedulers_of(options: Mapping[str, Any]) -> Schedulers:
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    """Refuse options of a drain where no node is drained."""
+    """Refuse options of a drain where no node is drained, and a kubeconfig that is not there."""
     given = [name for name in _OF_DRAINS if options.get(name) is not None]
     if options.get("ignore_scheduler") and given:
         flag = f"--{given[0].replace('_', '-')}"
@@ -117,6 +118,11 @@ def _check(options: Mapping[str, Any]) -> None:
             f"{flag} has no effect with --ignore-scheduler, which drains no node",
             fix="leave out one of them",
         )
+    from gpustate.inventory.kubernetes import IN_CLUSTER
+
+    path = options.get("kubeconfig")
+    if path and path != IN_CLUSTER:
+        common.check_readable(os.path.expanduser(path), "kubeconfig", "--kubeconfig")
 
 
 def _seconds(value: int | None) -> float | None:

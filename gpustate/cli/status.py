@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Cluster of the nodes [default: the variable gpustate_kubeconfig].",
+    help="Cluster of the nodes [default: the inventory variable gpustate_kubeconfig].",
 )
 @click.option("--all", "whole", is_flag=True, help="Include nodes in service.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)

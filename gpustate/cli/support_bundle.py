@@ -57,7 +57,7 @@ _FAILURES = {124: "its command timed out", 127: "its program is not installed"}
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Cluster of the nodes [default: the variable gpustate_kubeconfig].",
+    help="Cluster of the nodes [default: the inventory variable gpustate_kubeconfig].",
 )
 def support_bundle(
     file: str,

@@ -52,8 +52,8 @@ def upgrade(policy: str, driver: str, **options: Any) -> None:
     apply_policy(policy, options, verb="upgrade", check=_check_accepted)
 
 
-common.default_text(upgrade, "serial", f"{SERIAL}; the policy's sizes are ignored")
-common.default_text(upgrade, "max_unavailable", f"the policy's, else {MAX_UNAVAILABLE}")
+common.help_text(upgrade, "serial", default=f"{SERIAL}; the policy's sizes are ignored")
+common.help_text(upgrade, "max_unavailable", default=f"the policy's, else {MAX_UNAVAILABLE}")
 
 
 def _check_accepted(planned: api.PlanResult) -> None:

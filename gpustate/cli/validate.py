@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Also run a pod with a GPU on each Node, and write its condition GPUHealthy, in this kubeconfig's current context [default: the variable gpustate_kubeconfig].",
+    help="Also run a pod with a GPU on each Node, and write its condition GPUHealthy, in this kubeconfig's current context [default: the inventory variable gpustate_kubeconfig].",
 )
 @admission.startup_taint_option
 @click.option(

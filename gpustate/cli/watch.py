@@ -46,10 +46,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--max-failures",
-    type=common.WholeNumber(min=0),
-    default=0,
+    type=common.WholeNumber(min=1),
     metavar="N",
-    help="Start no further of these nodes once N have failed [default: finish the wave of the first failure, then stop].",
+    help="Start no further of these nodes once N have failed; watching goes on [default: finish the wave of the first failure].",
 )
 @common.options(*rollout_options)
 @scheduler_options

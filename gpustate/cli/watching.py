@@ -49,7 +49,7 @@ webhook_option = click.option(
     metavar="URL",
     envvar="GPUSTATE_WEBHOOK",
     show_envvar=True,
-    help="POST the outcome as JSON to this URL at the end [default: the variable gpustate_webhook].",
+    help="POST the outcome as JSON to this URL at the end [default: the inventory variable gpustate_webhook].",
 )
 
 

@@ -591,8 +591,11 @@ def connect(path: str, context: str = "") -> Api:
                 proxy=proxy,
             )
     except (ConfigError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
-        missing = isinstance(error, KeyError)
-        reason = f"missing key {error}" if missing else " ".join(str(error).split())
+        reason = " ".join(str(error).split())
+        if isinstance(error, KeyError):
+            reason = f"missing key {error}"
+        elif isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            reason = f"line {error.problem_mark.line + 1} is not YAML: {error.problem}"
         raise UsageError(f"not a kubeconfig: {reason}", place=path, fix=fix) from error
     except ImportError as error:
         raise UsageError(f"unsupported proxy-url {proxy}", place=path, fix="use an HTTP proxy") from error  # fmt: skip
@@ -645,6 +648,18 @@ def _current(data: Json, path: str, context: str) -> SingleConfig:
             f"the kubeconfig has no context {quote(context)}, only {', '.join(sorted(whole.contexts)) or 'none'}",
             place=path,
             fix="correct the inventory variable gpustate_kube_context",
+        )
+    current = whole.current_context
+    if not context and current not in whole.contexts:
+        words = (
+            f"its current context {quote(current)} does not exist"
+            if current
+            else "it has no current context"
+        )
+        raise UsageError(
+            f"{words}; contexts: {', '.join(sorted(whole.contexts)) or 'none'}",
+            place=path,
+            fix="choose one: kubectl config use-context NAME",
         )
     config = whole.get(context or None)
     if config is None or config.user is None:

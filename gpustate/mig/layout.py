@@ -20,6 +20,8 @@ from gpustate.mig.geometry import ComputeProfile, Geometry, Media, Profile, Span
 from gpustate.mig.names import NVIDIA, device_name, parse_device_name
 
 FORMAT = "gpustate.mig-layout/1"
+#: Layouts of nodes, as ``gpustate mig show -o json`` prints them.
+FORMAT_OF_NODES = "gpustate.mig-nodes/1"
 Users = tuple[str, ...] | None
 
 _ID = r"^[0-9a-f]{4}$"
@@ -202,7 +204,7 @@ def as_data(layout: Layout) -> dict[str, Any]:
 
 
 def read(text: str, path: str) -> Layout:
-    """Read a saved layout.
+    """Read a saved layout, or what ``gpustate mig show -o json`` printed of one node.
 
     Raises:
         UsageError: it is not a layout, or is impossible; with the place in the file.
@@ -212,6 +214,8 @@ def read(text: str, path: str) -> Layout:
     except (ValueError, RecursionError) as error:
         why = f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else ""
         raise UsageError(f"is not JSON ({why or 'nested too deep'})", place=path) from error
+    if isinstance(data, dict) and data.get("format") == FORMAT_OF_NODES:
+        data = _of_one_node(data.get("nodes"), path)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise UsageError(
             f"is not a layout ({FORMAT})", place=path, fix="see docs/mig.md for the format"
@@ -228,6 +232,20 @@ def read(text: str, path: str) -> Layout:
         ) from error
     check(layout, path)
     return layout
+
+
+def _of_one_node(nodes: object, path: str) -> object:
+    """The layout of the only node of a document."""
+    if not isinstance(nodes, list) or len(nodes) != 1 or not isinstance(nodes[0], dict):
+        raise UsageError(
+            "is not the layout of one node",
+            place=path,
+            fix="save it with: gpustate mig show -i INVENTORY -l NODE -o json",
+        )
+    node: dict[str, Any] = nodes[0]
+    if "error" in node:
+        raise UsageError(f"has no layout: {node['error']}", place=path)
+    return {key: value for key, value in node.items() if key != "name"}
 
 
 def check(layout: Layout, path: str) -> None:

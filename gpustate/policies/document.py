@@ -179,18 +179,16 @@ class _Maker:
             )
         mark = self.tree.get("format")
         if mark is None:
+            near = difflib.get_close_matches("format", self.tree.value, 1)
+            instead = f" instead of {quote(near[0])}" if near else ""
             raise PolicyError(
-                "lacks 'format'", place=self.tree.place, fix=f"write: format: {FORMAT}"
+                "lacks 'format'", place=self.tree.place, fix=f"write: format: {FORMAT}{instead}"
             )
         if mark.value != FORMAT:
             raise PolicyError(f"format is {quote(mark.value)}, wanted {FORMAT!r}", place=mark.place)
         for key, value in self.tree.value.items():
             if key not in KEYS:
-                near = difflib.get_close_matches(key, KEYS, 1)
-                hint = f"did you mean {near[0]!r}" if near else f"supported keys: {', '.join(KEYS)}"
-                if not near and registry.find(key) is not None:
-                    hint = "move it below 'states'"
-                raise PolicyError(f"unknown key {quote(key)}", place=value.place, fix=hint)
+                raise PolicyError(f"unknown key {quote(key)}", place=value.place, fix=_hint(key))
         if self.tree.get("states") is None:
             raise PolicyError(
                 "lacks 'states'", place=self.tree.place, fix="list the states under 'states:'"
@@ -286,6 +284,16 @@ def _as_before(now: Mapping[str, Any], was: Mapping[str, Any], path: Path) -> di
     else:
         made.pop(key, None)
     return made
+
+
+def _hint(key: str) -> str:
+    """What an unknown key at the top of a policy should be."""
+    if registry.find(key) is not None:
+        return "move it below 'states'"
+    near = difflib.get_close_matches(key, (*KEYS, *registry.names()), 1)
+    if not near:
+        return f"supported keys: {', '.join(KEYS)}"
+    return f"did you mean {near[0]!r}" + ("" if near[0] in KEYS else ", below 'states'")
 
 
 def _below(tree: Tree, step: str | int) -> Tree | None:

@@ -178,6 +178,21 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
         (),
     ),
     (("plan", "good.py", *ON, "--private-key", "."), ".: cannot read the private key", ()),
+    (
+        ("plan", "good.py", *ON, "--kubeconfig", "no-cluster"),
+        "no-cluster: cannot read the kubeconfig",
+        ("--kubeconfig",),
+    ),
+    (
+        ("plan", "good.py", *ON, "--vault-password-file", "no-vault"),
+        "no-vault: cannot read the vault password file",
+        ("--vault-password-file",),
+    ),
+    (
+        ("apply", "good.py", *ON, "--yes", "--max-failures", "0"),
+        "apply: Invalid value for '--max-failures'",
+        (),
+    ),
     (("plan", "good.py", *ON, "-f", "0"), "plan: Invalid value for '-f'", ()),
     (("plan", "good.py", *ON, "--out", "no/x"), "no/x: no is not a directory", ("--out",)),
     (("plan", "good.py", *ON, "-o", "xml"), "plan: Invalid value for '-o'", ("json",)),

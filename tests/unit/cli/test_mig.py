@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commandline import Cli
@@ -46,6 +47,29 @@ def test_a_plan_from_a_layout_keeps_what_is_in_use(gpustate: Cli, layout: str) -
     data = json.loads(done.out)
     assert [kept["gpu_instance"] for kept in data["gpus"][0]["kept"]] == [9, 1]
     assert data["disruption"] == "drain"
+
+
+def test_the_printed_layout_of_one_node_is_a_saved_one(
+    gpustate: Cli, project: Path, layout: str
+) -> None:
+    saved = json.loads((project / layout).read_text())
+    node = {"name": "gpu1", **saved}
+
+    def plan(*nodes: object) -> Any:
+        document = {"format": "gpustate.mig-nodes/1", "nodes": nodes}
+        (project / "shown.json").write_text(json.dumps(document))
+        return gpustate("mig", "plan", "builtin", "all-balanced", "--current", "shown.json")
+
+    direct = gpustate("mig", "plan", "builtin", "all-balanced", "--current", layout)
+    assert plan(node).out == direct.out
+    for nodes, words in (
+        ((), "is not the layout of one node"),
+        ((node, node), "is not the layout of one node"),
+        (({"name": "gpu1", "error": "no route"},), "has no layout: no route"),
+    ):
+        refused = plan(*nodes)
+        assert refused.status == 1
+        assert words in refused.err
 
 
 def test_an_exported_layout_needs_no_change(gpustate: Cli, project: Path, layout: str) -> None:

@@ -186,8 +186,7 @@ def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
         ("[1]", "not a kubeconfig"),
         ("a: b: c", "not a kubeconfig"),
         ("clusters: []", "missing key 'contexts'"),
-        ('{"clusters": [], "contexts": [], "current-context": "x"}', "Context 'x' not found"),
-        ('{"clusters": [], "contexts": []}', "No current context"),
+        ("a: [\n", "line 2 is not YAML: expected the node content"),
         ("\x00", "not a kubeconfig"),
     ],
 )
@@ -211,6 +210,14 @@ def test_a_context_is_one_of_the_kubeconfig_s(tmp_path: Path) -> None:
     path.write_text(json.dumps(data))
     assert connect(str(path)).server == "https://127.0.0.1:1"
     assert connect(str(path), "east").server == "https://127.0.0.1:2"
+    for current, words in (
+        ("x", "its current context 'x' does not exist"),
+        ("", "it has no current context"),
+    ):
+        path.write_text(json.dumps(data | {"current-context": current}))
+        with pytest.raises(UsageError, match=f"{words}; contexts: c, east; .*use-context NAME"):
+            connect(str(path))
+    path.write_text(json.dumps(data))
     with pytest.raises(UsageError, match="no context 'west', only c, east") as caught:
         connect(str(path), "west")
     assert "gpustate_kube_context" in str(caught.value)

@@ -96,6 +96,13 @@ def test_a_policy_without_a_name_is_called_after_its_file() -> None:
         (TOP + "states: driver\n", 2, "states is a string, wanted a mapping"),
         (TOP + "state:\n  driver: {}\n", 2, "unknown key 'state'; did you mean 'states'"),
         (TOP + "driver:\n  branch: 1\n", 2, "unknown key 'driver'; move it below 'states'"),
+        (TOP + "drivr:\n", 2, "unknown key 'drivr'; did you mean 'driver', below 'states'"),
+        (TOP + "drian: {}\n", 2, "unknown key 'drian'; did you mean 'drain'"),
+        (
+            "fromat: gpustate.policy/1\nstates: {}\n",
+            1,
+            "format: gpustate.policy/1 instead of 'fromat'",
+        ),
         (
             TOP + "zzz: 1\nstates: {}\n",
             2,
