@@ -469,6 +469,8 @@ def _other_type(scheme: Scheme, branch: int, module_type: str, use_prebuilt: boo
         for full in (False, True)
         for name in scheme.required(branch, other, full=full, prebuilt=False)
     }
+    # Ubuntu's sources of both types conflict, also where nothing is built from them.
+    names |= {n.replace("-dkms", "-kernel-source") for n in names if n.startswith("nvidia-dkms")}
     if use_prebuilt:
         names |= {Scheme.fill(name, branch, True) for name in scheme.kernel}
     ours = {

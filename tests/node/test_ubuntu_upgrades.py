@@ -1,8 +1,8 @@
 """What moves packages on Ubuntu beside gpustate: unattended-upgrades and needrestart as Ubuntu configures them, phased
-updates, and an ended branch.
+updates, an ended branch, and ubuntu-drivers.
 
 Real: apt, dpkg, DKMS, unattended-upgrades, needrestart, systemd. Simulated: that the root is Ubuntu's, its archive
-(docs/lab.md), kernels and GPUs.
+(docs/lab.md), kernels and GPUs. What ubuntu-drivers runs was recorded on such a node.
 """
 
 from __future__ import annotations
@@ -36,6 +36,26 @@ from gpustate.states.repository import DriverRepository
 policy = Policy(NouveauBlacklisted(), DriverRepository(origin="distribution"), DriverInstalled({driver}),
     PersistenceModeEnabled(){more})
 """
+#: What ``ubuntu-drivers install`` with these arguments ran on such a node with eight H100, and nothing else that
+#: counts: ubuntu-drivers-common d3d7856 (2026-08-11) of github.com/canonical, 2026-11-27.
+UBUNTU_DRIVERS = {
+    "--gpgpu nvidia:580-server-open": (
+        "apt-get install -o DPkg::options::=--force-confnew --no-install-recommends -y"
+        " nvidia-headless-no-dkms-580-server-open linux-modules-nvidia-580-server-open-generic"
+    ),
+    "--gpgpu nvidia:580-server": (
+        "apt-get install -o DPkg::options::=--force-confnew --no-install-recommends -y"
+        " nvidia-headless-no-dkms-580-server linux-modules-nvidia-580-server-generic"
+    ),
+    "--gpgpu": (
+        "apt-get install -o DPkg::options::=--force-confnew --no-install-recommends -y"
+        " nvidia-headless-no-dkms-595-server-open linux-modules-nvidia-595-server-open-generic"
+    ),
+    "": (
+        "apt-get install -o DPkg::options::=--force-confnew -y"
+        " nvidia-driver-580-open linux-modules-nvidia-580-open-generic"
+    ),
+}
 
 
 class Ubuntu:
@@ -69,7 +89,7 @@ class Ubuntu:
         listing = self.said(
             "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n' '*nvidia*' 2>/dev/null || :"
         )
-        rows = (line.split(" ") for line in listing.splitlines())
+        rows = ((*line.split(" "), "")[:3] for line in listing.splitlines())
         return {
             name: version
             for status, name, version in rows
@@ -206,3 +226,37 @@ def test_a_branch_that_ended_keeps_its_driver_until_the_next_one_is_asked_for(on
     assert on.versions()["nvidia-utils-595-server"].startswith("595.84")
     on.run("apply", "branch=595, precompiled=True")
     on.is_whole("595.84")
+
+
+@on_image("ubuntu2404")
+@pytest.mark.parametrize(
+    "words", ["--gpgpu nvidia:580-server-open", "--gpgpu nvidia:580-server", ""]
+)
+def test_a_driver_of_ubuntu_drivers_is_made_whole(on: Ubuntu, words: str) -> None:
+    on.follow_kernels()
+    on.said(f"DEBIAN_FRONTEND=noninteractive {UBUNTU_DRIVERS[words]}")
+    before = on.versions()
+    assert before
+    on.run("apply", "branch=580, precompiled=True")
+    on.is_whole("580.178.04")
+    after = on.versions()
+    assert "nvidia-utils-580-server" in after
+    if words == "--gpgpu nvidia:580-server-open":
+        assert before.items() <= after.items()
+    assert "changed=0" in on.run("apply", "branch=580, precompiled=True").out
+
+
+@on_image("ubuntu2404")
+def test_ubuntu_drivers_does_not_take_a_driver_away(on: Ubuntu) -> None:
+    on.follow_kernels()
+    driver, kernel = "branch=580, precompiled=True", ", KernelPinned(policy='hold')"
+    on.run("apply", driver, kernel)
+    before = on.versions()
+    for line in UBUNTU_DRIVERS.values():
+        on.said(f"DEBIAN_FRONTEND=noninteractive {line} || :")
+        assert on.versions() == before, line
+    on.is_whole("580.178.04")
+    # It has installed signed modules of another kernel beside, of the same driver.
+    on.run("apply", driver, kernel)
+    assert on.versions() == before
+    on.run("drift", driver, kernel)

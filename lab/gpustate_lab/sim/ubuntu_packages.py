@@ -71,12 +71,14 @@ class Driver:
         cuda_version: 13000 for 13.0.
         server: of a source package for servers; otherwise of one for desktops.
         upload: end of the packages' versions.
+        modules: end of the versions of its signed modules: an upload for a kernel has modules of every branch.
     """
 
     version: str
     cuda_version: int
     server: bool = True
     upload: str = "1"
+    modules: str = "2"
 
 
 RELEASES = {
@@ -97,6 +99,7 @@ class UbuntuSet(DriverSet):
         revision: appended to the version.
         suffix: of the names: ``-580-server``, ``-580``, or nothing.
         archive: of Ubuntu's archive, not of NVIDIA's repository.
+        modules: of the driver in the archive.
     """
 
     def __init__(
@@ -108,10 +111,12 @@ class UbuntuSet(DriverSet):
         builder: Builder,
         *,
         archive: bool = False,
+        modules: str = "",
     ) -> None:
         super().__init__(version, cuda_version, Naming(revision, ""), builder)
         self.suffix = suffix
         self.archive = archive
+        self.modules = modules
         self.server = suffix.endswith("-server")
         #: The name that DKMS has for the sources.
         self.source = "nvidia-srv" if self.server else "nvidia"
@@ -157,6 +162,8 @@ class UbuntuSet(DriverSet):
             "Conflicts": tuple(one for one in apart if one != full),
             "Replaces": tuple(one for one in apart if one != full),
         }
+        if self.archive and name == "nvidia-driver{s}{o}":
+            relations |= self._hardware()
         return self._package(
             full,
             summary,
@@ -164,6 +171,18 @@ class UbuntuSet(DriverSet):
             relations=relations,
             **fields,  # type: ignore[arg-type]
         )
+
+    def _hardware(self) -> dict[str, tuple[str, ...]]:
+        """Fields by which ubuntu-drivers finds and ranks drivers; real ones list each device of a branch."""
+        fields: dict[str, tuple[str, ...]] = {
+            "Modaliases": ("nvidia(pci:v000010DEd*sv*sd*bc03sc*i*)",)
+        }
+        support = _SUPPORT.get(self.suffix.removeprefix("-"))
+        if support:
+            fields["Support"] = (support,)
+        if int(self.branch) >= 580:
+            fields["Prefer-Variant"] = ("Open",)
+        return fields
 
     @property
     def _tied(self) -> bool:
@@ -308,7 +327,7 @@ class UbuntuSet(DriverSet):
 
     def _built_version(self, kernel: str) -> str:
         """The kernel's, with a number for each time that modules were built for it."""
-        return f"{kernel_version(kernel)}+{self.version.replace('.', '')}"
+        return f"{kernel_version(kernel)}+{self.modules}"
 
     def _prebuilt_of(self, kind: str, kernel: str, modules: Mapping[str, Path]) -> list[Package]:
         version = self._built_version(kernel)
@@ -464,6 +483,14 @@ _PROVIDES = {
     "nvidia-dkms{s}{o}": ("nvidia-dkms-kernel",),
     "nvidia-headless{s}{o}": ("nvidia-headless",),
 }
+#: The field Support of drivers by branch: long term support branch, production branch.
+_SUPPORT = {
+    "535": "PB",
+    "535-server": "LTSB",
+    "580": "LTSB",
+    "580-server": "LTSB",
+    "595-server": "PB",
+}
 _HARMLESS = frozenset({"opencl-icd", "libglx-vendor", "libegl-vendor"})
 
 
@@ -492,6 +519,7 @@ def archive_set(release: Release, driver: Driver, builder: Builder) -> UbuntuSet
         f"-{branch}{'-server' if driver.server else ''}",
         builder,
         archive=True,
+        modules=driver.modules,
     )
 
 

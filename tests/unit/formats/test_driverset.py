@@ -224,6 +224,40 @@ def test_prebuilt_modules_take_the_place_of_dkms_for_every_kernel() -> None:
     assert chosen.remove == ("nvidia-dkms-580-server-open",)
 
 
+@pytest.mark.parametrize("prebuilt", [True, False])
+@pytest.mark.parametrize(("was", "kind"), [("", "open"), ("-open", "proprietary")])
+def test_packages_of_the_other_type_go(was: str, kind: str, prebuilt: bool) -> None:
+    full = "580.65.06-0ubuntu1"
+    kernel = "6.8.0-79-generic"
+    both = [
+        f"{name}-580-server{end}"
+        for name in ("nvidia-headless-no-dkms", "nvidia-kernel-source", "nvidia-dkms")
+        for end in ("", "-open")
+    ]
+    available = {
+        **offered((*both, "nvidia-utils-580-server"), full),
+        **{
+            f"linux-modules-nvidia-580-server{end}-{kernel}": ("6.8.0-79.79",)
+            for end in ("", "-open")
+        },
+    }
+    there = {
+        f"{name}-580-server{was}" for name in ("nvidia-headless-no-dkms", "nvidia-kernel-source")
+    }
+    scheme = next(one for one in driverschemes.of("ubuntu") if one.prebuilt)
+    chosen = driverset.target(
+        scheme,
+        "580.65.06",
+        kind,
+        full=False,
+        installed=dict.fromkeys(there, full),
+        available=available,
+        prebuilt=(kernel,),
+        use_prebuilt=prebuilt,
+    )
+    assert set(chosen.remove) == there
+
+
 @pytest.mark.parametrize(("version", "build"), [("580.173.02", "1"), ("580.178.04", "2")])
 def test_signed_modules_are_those_of_the_driver_whatever_their_version_says(
     version: str, build: str

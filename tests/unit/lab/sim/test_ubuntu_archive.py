@@ -93,12 +93,45 @@ def test_the_bounds_on_versions_in_nvidias_repository_can_be_met(builder: Builde
             assert fitting or not mine, (package.name, package.version, *map(str, bounds))
 
 
+def test_modules_of_all_branches_want_the_same_signatures(
+    archive: dict[str, list[Package]],
+) -> None:
+    wanted = {
+        need
+        for package in archive["noble-updates"]
+        if re.fullmatch(
+            r"linux-modules-nvidia-(535-server|580|580-server-open|595-server)-6.8.0-110-generic",
+            package.name,
+        )
+        and package.version.endswith("+2")
+        for need in package.depends
+        if need.startswith("linux-signatures-")
+    }
+    assert wanted == {"linux-signatures-nvidia-6.8.0-110-generic (= 6.8.0-110.110+2)"}
+
+
+def test_ubuntu_drivers_finds_the_archive_s_drivers(archive: dict[str, list[Package]]) -> None:
+    newest = {
+        package.name: package.relations
+        for package in archive["noble-updates"]
+        if package.name.startswith("nvidia-driver-") and package.relations.get("Modaliases")
+    }
+    assert {
+        "nvidia-driver-535-server",
+        "nvidia-driver-580-open",
+        "nvidia-driver-595-server-open",
+    } <= newest.keys()
+    assert newest["nvidia-driver-580-server"]["Support"] == ("LTSB",)
+    assert newest["nvidia-driver-595-server-open"]["Prefer-Variant"] == ("Open",)
+    assert "Prefer-Variant" not in newest["nvidia-driver-535-server"]
+
+
 def test_modules_are_signed_as_ubuntus(archive: dict[str, list[Package]]) -> None:
     (found,) = (
         package
         for package in archive["noble-updates"]
         if package.name == f"linux-modules-nvidia-580-server-open-{RUNNING}"
-        and "58017804" in package.version
+        and package.version.endswith("+2")
     )
     assert len(found.files) == len(ubuntu_packages.MODULES)
     for entry in found.files.values():
