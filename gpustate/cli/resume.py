@@ -42,7 +42,7 @@ def resume(
     yes: bool,
     **own: Any,
 ) -> None:
-    """Lift the pause of RUN; or resume an interrupted RUN with the same policy, nodes and options.
+    """Lift the pause of RUN; or resume an interrupted RUN with the same nodes and options, and the policy as it is now.
 
     Without RUN, the one that is paused; if none is, your own interrupted run. If there are several, you are asked.
 

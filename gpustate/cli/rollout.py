@@ -42,7 +42,7 @@ rollout_options = (
         metavar="TIMES",
         default="",
         callback=common.not_empty,
-        help="Start nodes only in this maintenance window: 'Mon-Fri 22:00-05:00 Europe/Berlin'; separate several by ';' [default time zone: UTC].",
+        help="Start nodes only in this maintenance window, and wait for it otherwise; nodes in progress finish: 'Mon-Fri 22:00-05:00 Europe/Berlin'; separate several by ';' [default time zone: UTC].",
     ),
     click.option(
         "--spread",

@@ -38,7 +38,7 @@ scheduler_options = common.options(
         metavar="N|N%",
         default="",
         callback=common.not_empty,
-        help="Nodes of a cluster that may be out of service at a time, including those that are cordoned, drained or not ready for other reasons [default: no limit].",
+        help="Nodes with GPUs of a cluster, or percentage of all of them, that may be out of service at a time, including those that are cordoned, drained or not ready for other reasons [default: no limit].",
     ),
     click.option(
         "--slurm-hold",

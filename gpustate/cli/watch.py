@@ -69,9 +69,11 @@ if TYPE_CHECKING:
 def watch(policy: str, printed: str | None, image: str, **options: Any) -> None:
     """Watch the clusters of the nodes, and apply POLICY to nodes that need it.
 
-    A node needs it after it has joined or rebooted, or when its label nvidia.com/mig.config or
-    nvidia.com/device-plugin.config changes. One watcher works in a cluster at a time; another one waits. SIGTERM
-    ends it after the nodes in progress.
+    A node needs it if no watcher has applied it there, so that all selected nodes do when the first watcher starts;
+    after it has rebooted; or when its label nvidia.com/mig.config or nvidia.com/device-plugin.config changes. POLICY
+    is read again each time, but a changed POLICY alone is no reason to apply it. There is no confirmation: limit it
+    with --serial, --max-unavailable, --max-disruption or --window. One watcher works in a cluster at a time; another
+    one waits. SIGTERM ends it after the nodes in progress.
     """
     if printed is not None:
         common.write_out(watch_service.text_of(printed, policy, image, options))

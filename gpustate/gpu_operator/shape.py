@@ -103,7 +103,7 @@ def kind(item: Item, file: str) -> str:
     """
     place = f"{file}:{item.line}"
     if not isinstance(item.value, dict):
-        raise PolicyError(f"is {kind_of(item.value)}, wanted a policy", place=place, fix=WANTED)
+        raise PolicyError(f"is {kind_of(item.value)}, not a policy", place=place, fix=WANTED)
     version, name = item.text("apiVersion"), item.text("kind")
     if not version and not name:
         return _values(item, place)

@@ -99,7 +99,10 @@ def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Polic
     except PolicyError as error:
         if error.fix != WANTED:
             raise
-        fix = f"{WANTED}; a policy of gpustate's own begins with 'format: {document.FORMAT}'"
+        fix = (
+            f"{WANTED}; a policy of gpustate's own begins with 'format: {document.FORMAT}'; a plan is saved with: "
+            "gpustate plan POLICY --out FILE"
+        )
         raise PolicyError(error.message, place=error.place, fix=fix) from error
     states = [_state(wanted, path) for wanted in reading.states]
     places: dict[Path, str] = {

@@ -434,7 +434,7 @@ def test_a_look_alike_hides_nothing_beside_it() -> None:
         ("a: [\n", "f.yaml:2: is not YAML"),
         ("driver: {}\ndriver: {}\n", "f.yaml:2: the key 'driver' is a duplicate of line 1"),
         ("driver: !!python/object:os.system {}\n", "f.yaml:1: the tag"),
-        ("- 1\n", "f.yaml:1: is a list, wanted a policy"),
+        ("- 1\n", "f.yaml:1: is a list, not a policy"),
         ("\u00e4: 1\n", "f.yaml:1: is not a policy: it begins with"),
         ("apiVersion: v1\nkind: Pod\n", "f.yaml: contains no policy, only Pod"),
         ("kind: ClusterPolicy\nspec: {}\n", "is unsupported, wanted nvidia.com/v1"),

@@ -155,8 +155,8 @@ def test_another_document_of_ours_is_no_policy(tmp_path: Path) -> None:
         (b"# only a comment\n", "is empty"),
         (b"a: [1\nb: 2\n", ":2: is not YAML: .*that begins in line 1"),
         (b"a:\n\tb: 1\n", ":2: is not YAML: a tab.*replace it with spaces"),
-        (b"- 1\n- 2\n", ":1: is a list, wanted a policy"),
-        (b"hello\n", ":1: is a string, wanted a policy"),
+        (b"- 1\n- 2\n", ":1: is a list, not a policy"),
+        (b"hello\n", ":1: is a string, not a policy"),
         (b"kind: Pod\napiVersion: v1\n", "contains no policy, only Pod"),
         (b'kind: "\\n"\napiVersion: v1\n', r"contains no policy, only '\\n'"),
         (
@@ -185,7 +185,7 @@ def test_another_document_of_ours_is_no_policy(tmp_path: Path) -> None:
         (b"a: !python/name:os.system x\n", "tag '!?python/name:os.system' is not supported"),
         (b"[" * 50_000, "nested deeper than"),
         (os.urandom(16) * (640 * 1024), "is larger than 5 MiB"),
-        (b"x" * 3_000_000, "is a string, wanted a policy"),
+        (b"x" * 3_000_000, "is a string, not a policy"),
     ],
 )
 def test_what_is_no_policy_is_one_error(tmp_path: Path, content: bytes, said: str) -> None:
