@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 startup_taint_option = click.option(
     "--startup-taint",
     metavar="KEY",
-    help=f"Taint of new Nodes, removed once a Node passes validation [default: the policy's, {STARTUP_TAINT}].",
+    help=f"Key of a taint that your kubelets or node groups give new Nodes: components tolerate it, and it is removed once a Node passes validation [default: the policy's, {STARTUP_TAINT}].",
 )
 
 

@@ -49,12 +49,12 @@ _cluster_options = common.options(
 @click.option(
     "--restart",
     is_flag=True,
-    help="Afterwards, apply the policy's objects; pods whose template differs are restarted. Without it, POLICY only determines which objects are taken over.",
+    help="Afterwards, apply the policy's objects; pods whose template differs are restarted. Nothing is deleted.",
 )
 def adopt(policy: str, **options: Any) -> None:
-    """Take the objects of an installed GPU Operator over, one by one, without restarting a pod.
+    """Take all objects of an installed GPU Operator over, one by one, without restarting a pod.
 
-    -i and -l only find the clusters: each cluster of a selected node is taken over entirely. The Operator is scaled to 0, its objects become gpustate's as they stand, and its ClusterPolicy is deleted. An
+    -i and -l only find the clusters: each cluster of a selected node is taken over entirely. The Operator is scaled to 0, its objects become gpustate's as they stand, also those that POLICY does not have, and its ClusterPolicy is deleted. How they differ from POLICY is shown; the next `gpustate apply --cluster-objects` changes and deletes what differs. An
     interrupted run is continued by the next one; `gpustate release --start-operator` returns everything to the Operator.
     """
     from gpustate.manifests.build import build

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,13 @@ import click
 
 from gpustate import clock
 from gpustate.cli import common, notes, objects, reports, rules, watching
-from gpustate.cli.context import context
+from gpustate.cli.context import context, words
 from gpustate.cli.rollout import rollout_options, strategy_of
-from gpustate.cli.schedulers import scheduler_options, schedulers_of
+from gpustate.cli.schedulers import OF_DRAINS, is_given, scheduler_options, schedulers_of
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gpustate import api
     from gpustate.api import saved
@@ -109,7 +110,8 @@ apply_options = common.options(
 def apply(policy: str, **options: Any) -> None:
     """Apply POLICY, or a saved PLAN exactly as it was saved.
 
-    A node that has changed since PLAN was saved is refused (exit 5).
+    A node that has changed since PLAN was saved is refused (exit 5). PLAN's options of waves (--serial), drains and
+    schedulers count unless they are given here; its --kubeconfig has to be given again.
     """
     from gpustate import policies
 
@@ -179,6 +181,7 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
 
     objects.check_saved(path, options)
     document = saved.read(path)
+    options = {**options, **_of_plan(document, options)}
     rules.read()
     reports.check(options.get("reports") or (), options["serial"])
     if not options["yes"]:
@@ -194,6 +197,25 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
         objects.show(document)
         confirm("apply", document, options, document["policy"].get("pace", ()))
     execute(path, options, verb="apply", plan=document)
+
+
+def _of_plan(document: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of waves, drains and schedulers that a plan was made with, unless ``apply`` has its own."""
+    from gpustate.cli.plan import plan
+
+    retry = [str(word) for word in (document.get("context") or {}).get("retry") or ()]
+    try:
+        given = plan.make_context("plan", retry[2:], resilient_parsing=True).params
+    except click.ClickException:  # of another version
+        return {}
+    names = ["serial", "max_unavailable"]
+    # One of them here replaces the other kind there: both together are refused.
+    names += [] if any(is_given(options, name) for name in OF_DRAINS) else ["ignore_scheduler"]
+    names += [] if options["ignore_scheduler"] else OF_DRAINS
+    kept = {n: given[n] for n in names if is_given(given, n) and not is_given(options, n)}
+    if kept:
+        click.echo(f"gpustate: as planned: {shlex.join(words('plan', kept))}", err=True)
+    return kept
 
 
 def confirm(

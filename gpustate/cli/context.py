@@ -98,12 +98,13 @@ def context(verb: str, source: str, options: Mapping[str, Any]) -> dict[str, Any
     found = commit(source)
     if found:
         made["commit"] = found
-    made["retry"] = ["gpustate", verb, *filter(None, (source,)), *_words(verb, options)]
+    made["retry"] = ["gpustate", verb, *filter(None, (source,)), *words(verb, options)]
     return made
 
 
-def _words(verb: str, options: Mapping[str, Any]) -> list[str]:
-    words: list[str] = []
+def words(verb: str, options: Mapping[str, Any]) -> list[str]:
+    """The options of a command as words of a command line, without those at their defaults."""
+    found: list[str] = []
     for key, flag in _VALUES.items():
         value = options.get(key)
         value = getattr(value, "word", value)
@@ -111,11 +112,11 @@ def _words(verb: str, options: Mapping[str, Any]) -> list[str]:
         if not given or value == _DEFAULTS.get(key):
             continue
         for one in value if isinstance(value, list | tuple) else (value,):
-            words += [flag, str(one)]
+            found += [flag, str(one)]
     built_in = _BUILT_IN if verb == "upgrade" else {}
-    words += [flag for key, flag in _FLAGS.items() if options.get(key) and key not in built_in]
+    found += [flag for key, flag in _FLAGS.items() if options.get(key) and key not in built_in]
     off = {**_OFF, **{key: flag for key, flag in built_in.items() if flag}}
-    return words + [flag for key, flag in off.items() if options.get(key) is False]
+    return found + [flag for key, flag in off.items() if options.get(key) is False]
 
 
 def commit(source: str) -> str:

@@ -62,14 +62,14 @@ def _on_all(options: dict[str, Any], script: str) -> None:
 def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
     """Lock nodes: runs that would change them, also your own, are refused (exit 8) until the lock expires or is released."""
     from gpustate.engine.fleet import controller, new_run_id
-    from gpustate.engine.ledger import lock_script
+    from gpustate.engine.ledger import LOCKED, lock_script
 
     now = int(time.time())
     info = {
         "run": new_run_id(),
         "holder": controller().name,
         "pid": 0,
-        "reason": f"locked: {reason}",
+        "reason": f"{LOCKED}{reason}",
         "since": now,
         "expires": now + _seconds(duration),
     }
@@ -82,9 +82,13 @@ def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
 
 @click.command()
 @common.inventory_options
-@click.option("--force", is_flag=True, help="Break a lock that another person holds.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also release locks that another person or a run holds; first make sure that no run is in progress there.",
+)
 def unlock(force: bool, **options: Any) -> None:
-    """Release the locks of nodes."""
+    """Release your locks that `gpustate lock` set."""
     from gpustate.engine.fleet import controller
     from gpustate.engine.ledger import unlock_script
 

@@ -97,7 +97,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "lock",
         "Lock nodes: no gpustate run changes them until the lock is released or expires.",
     ),
-    "unlock": ("lock", "unlock", "Release the locks of nodes."),
+    "unlock": ("lock", "unlock", "Release locks that `gpustate lock` set."),
     "bake": ("bake", "bake", "Apply a policy to the mounted root of a node image."),
     "bundle": (
         "bundle",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 #: Options that say how a node is drained.
-_OF_DRAINS = (
+OF_DRAINS = (
     *("slurm_hold", "drain_timeout", "grace_period", "delete_emptydir_data", "drain_force"),
     *("pod_selector", "wait_selector", "wait_timeout"),
 )
@@ -38,7 +38,7 @@ scheduler_options = common.options(
         metavar="N|N%",
         default="",
         callback=common.not_empty,
-        help="Nodes with GPUs of a cluster, or percentage of all of them, that may be out of service at a time, including those that are cordoned, drained or not ready for other reasons [default: no limit].",
+        help="Nodes with GPUs of a Kubernetes or Slurm cluster, or percentage of all of them, that may be out of service at a time, including those that are cordoned, drained or not ready for other reasons; nodes of no cluster are only limited by --serial and --forks [default: no limit].",
     ),
     click.option(
         "--slurm-hold",
@@ -86,6 +86,12 @@ scheduler_options = common.options(
 )
 
 
+def is_given(options: Mapping[str, Any], name: str) -> bool:
+    """Whether an option is given; zero and an empty text count where they replace the policy's value."""
+    value = options.get(name)
+    return value is not None if name in OF_DRAINS else bool(value)
+
+
 def schedulers_of(options: Mapping[str, Any]) -> Schedulers:
     """What these options say; an older record of a run says nothing."""
     from gpustate.core.drain import DrainOverrides
@@ -111,7 +117,7 @@ def schedulers_of(options: Mapping[str, Any]) -> Schedulers:
 
 def _check(options: Mapping[str, Any]) -> None:
     """Refuse options of a drain where no node is drained, and a kubeconfig that is not there."""
-    given = [name for name in _OF_DRAINS if options.get(name) is not None]
+    given = [name for name in OF_DRAINS if options.get(name) is not None]
     if options.get("ignore_scheduler") and given:
         flag = f"--{given[0].replace('_', '-')}"
         raise UsageError(

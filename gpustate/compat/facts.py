@@ -249,7 +249,7 @@ def find(name: str) -> Fact:
     fact = _NAMES.get(plain)
     if fact is None:
         near = difflib.get_close_matches(plain, _NAMES, 2, 0.5)
-        hint = f"did you mean {' or '.join(near)}" if near else "run gpustate matrix check --help"
+        hint = f"did you mean {' or '.join(near)}" if near else "facts are listed in docs/matrix.md"
         raise UsageError(f"unknown fact {quote(name)}", fix=hint)
     return fact
 

@@ -18,6 +18,8 @@ from gpustate.formats.numbers import whole
 #: Seconds until a lock expires unless it is renewed. A stage may build kernel modules.
 LOCK_TTL_S = 3600
 
+#: How the reason of a lock begins that no run holds.
+LOCKED = "locked: "
 #: Folder on a node with one file per state: secrets that the user sees once and that no journal or document contains.
 ONCE = "/run/gpustate/once"
 
@@ -166,7 +168,9 @@ mv -T $t $G/lock || {{ rm -rf $t; printf 'held '; cat $G/lock/info; exit 8; }}""
 
 
 def unlock_script(holder: str, *, force: bool) -> str:
-    """sh that releases the lock; exits with 8 if another person holds it."""
-    mine = "true" if force else f"grep -qF {shlex.quote(json.dumps(holder))} $G/lock/info"
+    """sh that releases the lock; exits with 8 if another person holds it, or a run."""
+    person, kept = (shlex.quote(words) for words in (json.dumps(holder), f'"reason": "{LOCKED}'))
+    mine = f"grep -qF {person} $G/lock/info && grep -qF {kept} $G/lock/info"
+    mine = "true" if force else mine
     return f"""[ -d $G/lock ] || {{ echo "not locked"; exit 0; }}
 if {mine}; then rm -rf $G/lock; echo unlocked; else printf 'held '; cat $G/lock/info; exit 8; fi"""

@@ -98,11 +98,7 @@ class Strategy:
             raise UsageError("--soak-pods without --soak", fix="add for example --soak 30m")
         fleet.batch_sizes(self.serial, len(nodes))
         several = bool(self.serial or self.canary)
-        canaries = (
-            frozenset(n.name for n in patterns.select(inventory, self.canary, "--canary"))
-            if self.canary
-            else frozenset[str]()
-        )
+        canaries = self._canaries(inventory)
         waves = cut(nodes, self.serial, canaries, _domains(nodes, labels) if several else {})
         wave_of = {name: number for number, names in enumerate(waves) for name in names}
         racks = _racks(nodes, self.spread, labels)
@@ -117,6 +113,22 @@ class Strategy:
             for node in nodes
         ]
         return Rollout(tuple(places), max(1, slots), self.max_failures, soak_s)
+
+    def _canaries(self, inventory: Inventory) -> frozenset[str]:
+        """Names of the canaries.
+
+        Raises:
+            InventoryError: the pattern is invalid, or names none of the run's nodes.
+        """
+        if not self.canary:
+            return frozenset()
+        try:
+            return frozenset(n.name for n in patterns.select(inventory, self.canary, "--canary"))
+        except InventoryError as error:
+            known = " of this run" if error.message.endswith(" group") else ""
+            raise InventoryError(
+                f"{error.message}{known}", place=error.place, fix=error.fix
+            ) from error
 
 
 def _windows(
