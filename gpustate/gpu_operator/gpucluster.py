@@ -5,7 +5,7 @@ and containers get their GPUs through CDI. Only the driver and DCGM as services 
 
 Sources:
     NVIDIA/gpu-operator v26.7: config/crd/bases, api/nvidia/v1alpha1/gpucluster_types.go,
-    internal/state and manifests (what is read of an object).
+    internal/state and manifests (what is read of an object, and that updateStrategy is not).
 """
 
 from __future__ import annotations
@@ -55,13 +55,15 @@ DRA_DRIVER: Fields = under(
 )
 
 #: Shared with ClusterPolicy, and without effect here.
-_UNREAD = (
-    *("daemonsets.podSecurityContext.", "daemonsets.updateStrategy"),
-    "daemonsets.rollingUpdate.maxUnavailable",
-)
+_UNREAD = "daemonsets.podSecurityContext."
+#: The same, but what the schema says of them is done: they mean the same everywhere.
+_UPDATES = ("daemonsets.updateStrategy", "daemonsets.rollingUpdate.maxUnavailable")
 
 
 def _shared(path: str, field: Field) -> Field:
+    if path in _UPDATES:
+        detail = "the DaemonSets of DCGM and its exporter, though the Operator does not read it"
+        return replace(field, detail=detail)
     if not path.startswith(_UNREAD):
         return field
     return replace(

@@ -80,9 +80,7 @@ def test_a_good_file_is_not_accused(file: Path) -> None:
         pytest.skip("wants ../shared/upstream/gpu-operator beside the repository")
     report = lint(file.read_text("utf-8"), file.name)
     found = [f.path for f in report.findings if f.level is not Level.NOTE]
-    # Upstream's own sample has a pace that its controller does not read.
-    unread = "daemonsets.rollingUpdate.maxUnavailable"
-    assert found == ([unread] if file.name == "nvidia_v1alpha1_gpucluster.yaml" else [])
+    assert found == []
     assert report.uses
 
 

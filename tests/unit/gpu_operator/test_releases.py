@@ -139,14 +139,29 @@ def test_a_release_that_there_is_not_is_an_error() -> None:
 
 
 def test_keys_of_a_gpucluster_that_nothing_reads_are_ignored_keys() -> None:
-    unread = (
-        "daemonsets.podSecurityContext.",
-        "daemonsets.updateStrategy",
-        "daemonsets.rollingUpdate.",
-    )
+    unread = "daemonsets.podSecurityContext."
     found = [one for path, one in GPU_CLUSTER.items() if path.startswith(unread)]
-    assert len(found) == 24
+    assert len(found) == 22
     assert {one.support for one in found} == {Support.DEAD}
+
+
+@pytest.mark.parametrize(
+    ("updates", "strategy", "unavailable"),
+    [
+        ("updateStrategy: OnDelete", "OnDelete", 1),
+        ("rollingUpdate: {maxUnavailable: 30%}", "RollingUpdate", "30%"),
+    ],
+)
+def test_updates_of_a_gpucluster_are_those_of_its_pods(
+    updates: str, strategy: str, unavailable: int | str
+) -> None:
+    text = (
+        "apiVersion: nvidia.com/v1alpha1\nkind: GPUCluster\nmetadata: {name: gpu-cluster}\n"
+        f"spec: {{daemonsets: {{{updates}}}}}\n"
+    )
+    objects = gpu_operator.read(text, "f.yaml").objects
+    assert objects is not None
+    assert (objects.pods.update_strategy, objects.pods.max_unavailable) == (strategy, unavailable)
 
 
 @pytest.mark.parametrize(
