@@ -127,6 +127,14 @@ def apply(policy: str, **options: Any) -> None:
         apply_policy(policy, options, verb="apply")
 
 
+#: What to do before a change that nobody is asked about, by verb.
+_REVIEW = {
+    "apply": "review with `gpustate plan`",
+    "remove": "review with `gpustate plan --remove`",
+    "upgrade": "run it at a terminal to review it",
+}
+
+
 def apply_policy(
     source: str,
     options: dict[str, Any],
@@ -147,9 +155,7 @@ def apply_policy(
     reports.check(options.get("reports") or (), options["serial"])
     if not options["yes"] or check is not None:
         if not options["yes"] and not sys.stdin.isatty():
-            raise UsageError(
-                "stdin is not a terminal", fix="review with `gpustate plan`, then pass --yes"
-            )
+            raise UsageError("stdin is not a terminal", fix=f"{_REVIEW[verb]}, then pass --yes")
         from gpustate.cli.plan import make_plan
 
         planned, document = make_plan(

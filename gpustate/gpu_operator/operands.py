@@ -42,6 +42,8 @@ from gpustate.mig import config as mig_config
 
 #: The device plugin's configuration if neither a label nor a default names one.
 EMPTY, EMPTY_NAME = {"version": "v1"}, "empty"
+#: The configuration of mig-parted's own files that switches MIG off.
+_DISABLED = "all-disabled"
 #: The ConfigMap that the Operator creates itself, with mig-parted's own layouts.
 _MIG_MADE = "default-mig-parted-config"
 _MIG_KEY = "config.yaml"
@@ -229,7 +231,9 @@ def layout_by_label(source: Source) -> dict[str, Any] | None:
         return None
     del source.notes[notes:]
     source.noted.intersection_update(noted)
-    return {**state.parameters, "config": next(iter(layouts.configs))}
+    # The label replaces it on each Node.
+    config = _DISABLED if _DISABLED in layouts.configs else next(iter(layouts.configs))
+    return {**state.parameters, "config": config}
 
 
 def _note_on_default(source: Source, labelled: bool) -> None:

@@ -58,7 +58,7 @@ def desired_pace(source: Source, spec: Item, prefix: str) -> tuple[str, ...]:
     if sizes:
         source.notes.append(
             f"{source.place(first)}: {prefix}upgradePolicy: apply changes at most "
-            f"{' and '.join(sizes)} of the nodes at a time, unless --serial overrides it"
+            f"{' and '.join(dict.fromkeys(sizes))} of the nodes at a time, unless --serial overrides it"
         )
     return tuple(sizes)
 

@@ -99,10 +99,13 @@ def load(
     groups = {name: tuple(store.members(name)) for name in store.groups}
     kept = frozenset(names) if limit is None else match(limit, names, groups, source)
     if exclude is not None:
+        selected = f"{len(kept)} nodes in {source}" + (
+            f" of --limit {quote(limit)}" if limit else ""
+        )
         kept -= match(exclude, names, groups, source, "--exclude")
         if not kept:
             raise InventoryError(
-                f"--exclude {quote(exclude)} excludes all {len(names)} nodes in {source}",
+                f"--exclude {quote(exclude)} excludes all {selected}",
                 fix="exclude fewer nodes",
             )
     keep_readable((*names, *groups))
