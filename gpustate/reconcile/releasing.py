@@ -164,7 +164,8 @@ class Releaser:
     def _let_go(self, item: Json, owners: tuple[Json, ...]) -> None:
         for _ in range(_TRIES):
             try:
-                item = {**item, **self.objects.patch(item, list(_operations(item, owners)))}
+                if operations := list(_operations(item, owners)):
+                    item = {**item, **self.objects.patch(item, operations)}
             except StaleObject:
                 item = self._read(item)
                 continue
