@@ -220,6 +220,18 @@ class State(BaseModel, Generic[ObservedT]):
         """
         return {}
 
+    def as_before(self, wanted: ObservedT, before: Mapping[str, Any]) -> ObservedT:
+        """MAY: what a rollback wants, where parameters cannot say what was observed before. Pure.
+
+        For what an apply adds or leaves alone: a file or a package of its own that was not there, foreign holds.
+        Not called for a state that the run had nothing to do for.
+
+        Args:
+            wanted: by :meth:`desired`.
+            before: fields of the observation before the run, as plain data.
+        """
+        return wanted
+
     def preview(self, observed: ObservedT) -> str:
         """MAY: sh that adds to the folders below ``$T`` what the steps will add to the package manager's own.
 

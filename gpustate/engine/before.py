@@ -20,7 +20,7 @@ from gpustate.core.building import build, parameters
 from gpustate.core.encode import plain
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.queries import Answer, Query
-from gpustate.core.state import AnyState
+from gpustate.core.state import AnyState, State
 from gpustate.engine import leftovers
 from gpustate.errors import GpustateError
 from gpustate.formats.masking import MASK, mask, mask_data, with_secrets
@@ -352,18 +352,21 @@ def _values(then: StateBefore, earlier: StateBefore | None) -> tuple[Mapping[str
 
 
 def _restoring(state: AnyState, then: StateBefore, last: StateBefore) -> AnyState:
-    """The same state, with files restored to the byte that are still as the last run left them."""
+    """The same state, which wants what it observed before, and restores files to the byte that nothing else changed."""
     kind = type(state)
     texts = {
         name: (left, then.observed[name])
         for name, left in last.left.items()
         if name in kind.restored and MASK not in (then.observed.get(name) or MASK)
     }
-    if not texts or state.absent:
+    adapts = kind.as_before is not State.as_before and bool(then.observed) and not then.settled
+    if state.absent or not (texts or adapts):
         return state
 
     def desired(self: AnyState, observed: Any) -> Any:
         wanted = kind.desired(self, observed)
+        if adapts:
+            wanted = kind.as_before(self, wanted, then.observed)
         same = {
             name: text for name, (left, text) in texts.items()
             if getattr(observed, name) in (left, text)

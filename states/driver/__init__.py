@@ -114,7 +114,11 @@ class DriverInstalled(DriverParameters):
         there = observed.whole
         if there is None:
             return {}
-        _, version, kind = there
+        scheme, version, kind = there
+        precompiled = not building.builds_with_dkms(observed)
+        compute = scheme.required(
+            driverset.branch_of(version), kind, full=False, prebuilt=precompiled
+        )
         found: dict[str, Any] = {
             "version": version,
             "branch": None,
@@ -125,10 +129,33 @@ class DriverInstalled(DriverParameters):
                 if driverset.any_version_fits(name) or driverset.driver_version(full) == version
             },
             "hold": bool(observed.held),
-            "load": observed.autoload_text is not None,
+            # Loaded by hand, it has no file.
+            "load": observed.autoload_text is not None
+            or (self.load and observed.loaded is not None),
+            "precompiled": precompiled,
         }
+        if not observed.packages.keys() >= set(compute):
+            found["packages"] = "full"
         options = files.parameters_in(observed.options_text)
         return found if options is None else {**found, "parameters": options}
+
+    def as_before(self, wanted: Observed, before: Mapping[str, Any]) -> Observed:
+        there: Mapping[str, str] = before["packages"]
+        whole = replace(wanted, packages=dict(there)).whole
+        if whole is None or not whole[1] == wanted.library == self.version:
+            return wanted
+        brought = driverset.names_to_query(wanted.os_id, (driverset.branch_of(whole[1]),))
+        packages = {n: v for n, v in wanted.packages.items() if n in there or n not in brought}
+        # A module that nothing had loaded before is of the run's driver, and does not fit the libraries.
+        fitting = wanted.built.get(wanted.running) or wanted.loaded
+        return replace(
+            wanted,
+            packages=packages,
+            held=tuple(sorted(packages.keys() & set(before["held"]))),
+            loaded=None if wanted.loaded is None else fitting,
+            pin_text=None if before["pin_text"] is None else wanted.pin_text,
+            autoload_text=None if before["autoload_text"] is None else wanted.autoload_text,
+        )
 
     def installed_set(self, observed: Observed) -> InstalledSet:
         complete = observed.whole
@@ -236,7 +263,7 @@ class DriverInstalled(DriverParameters):
         if observed.os_id != "ubuntu":
             return False
         boot, theirs = observed.secure_boot, any(map(files.is_signed, observed.packages))
-        if theirs and not any(name.startswith("nvidia-dkms-") for name in observed.packages):
+        if building.signed_only(observed):
             return self._choose_with(observed, prebuilt=True)[0] is not None
         if not boot.on or boot.enrolled or (observed.loaded is not None and not theirs):
             return False

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from gpustate.formats import driverset, kernelnames
 from gpustate.formats.driverschemes import BUILT_MODULES, streams
 from gpustate.formats.rpm import is_rpm
+from gpustate.states.driver import files
 from gpustate.states.driver.observed import Observed
 
 
@@ -49,7 +50,14 @@ def header_packages(observed: Observed, kernels: Iterable[str]) -> tuple[tuple[s
 def builds_with_dkms(observed: Observed) -> bool:
     """The installed driver has its modules from DKMS: it stays so unless the policy says otherwise."""
     names = [name for name, v in observed.packages.items() if driverset.is_member(name, v)]
-    return observed.whole is not None and not any(map(BUILT_MODULES.match, names))
+    prebuilt = signed_only(observed) or any(map(BUILT_MODULES.match, names))
+    return observed.whole is not None and not prebuilt
+
+
+def signed_only(observed: Observed) -> bool:
+    """Modules that Ubuntu built and signed are installed, and nothing that builds others."""
+    names = observed.packages
+    return any(map(files.is_signed, names)) and not any(n.startswith("nvidia-dkms-") for n in names)
 
 
 def stream(observed: Observed, target: driverset.Target) -> str | None:

@@ -20,7 +20,7 @@ class Installation:
         observed, wanted: the observation, and what it should be.
         fields: fields that change.
         headers: packages with kernel headers that are missing, with their versions.
-        hold: the set is held afterwards.
+        hold: the set is held afterwards, but for what the observation that is wanted does not hold.
         reloads: the loaded modules are replaced, so that services have to be stopped.
         dkms: modules are built on the node.
     """
@@ -106,8 +106,9 @@ class Installation:
             )
         elif "broken" in self.fields:
             yield scripts.settle()
-        if self.fields & {"held", "packages", "missing", "library"} and self.hold:
+        if self._holds and self.hold:
             yield scripts.hold_all()
+        yield from self._release()
 
     def _rpm(self, rest: frozenset[str]) -> Iterator[Step]:
         manager, packages = self.observed.manager, dict(self.wanted.packages)
@@ -141,8 +142,21 @@ class Installation:
                 dkms=self.dkms,
                 roll_back=self.written,
             )
-        if self.fields & {"held", "packages", "missing", "library"} and self.hold:
+        if self._holds and self.hold:
             yield rpmscripts.hold_all(manager, self.remove)
+        yield from self._release()
+
+    @property
+    def _holds(self) -> bool:
+        """Holds may be other ones than those that are wanted."""
+        return bool(self.fields & {"held", "packages", "missing", "library"})
+
+    def _release(self) -> Iterator[Step]:
+        """Release what a rollback found without a hold."""
+        held = self.wanted.packages if self.hold else self.observed.held
+        released = (set(held) & self.wanted.packages.keys()) - set(self.wanted.held)
+        if self._holds and released:
+            yield ops.hold(self.observed.manager, tuple(sorted(released)), hold=False)
 
     def _before(self) -> Iterator[Step]:
         if self.reloads:

@@ -125,6 +125,24 @@ class Archive:
         assert said(self.node, "dpkg --audit") == ""
 
 
+def seen(node: Node) -> dict[str, Any]:
+    """What a rollback has to restore of a driver, by the distribution's and NVIDIA's own tools."""
+    return {
+        "packages": installed(node),
+        "holds": said(node, "apt-mark showhold | sort"),
+        "built": module(node, "version"),
+        "dkms": said(node, "dkms status"),
+        "loaded": said(node, "cat /run/gpustate-lab/sys/module/nvidia/version"),
+        "smi": said(node, "nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u"),
+        "active": said(node, "systemctl is-active nvidia-persistenced || :"),
+        "files": said(
+            node,
+            "find /etc -type f ! -name '*.cache' -exec sha256sum {} + | grep -E 'apt|nvidia'",
+        ),
+        "audit": said(node, "dpkg --audit"),
+    }
+
+
 @pytest.fixture
 def archive(ubuntu: Lab, node: Node, tmp_path: Path) -> Archive:
     return Archive(ubuntu, node, tmp_path)
@@ -170,26 +188,49 @@ def test_a_rollback_restores_the_packages_for_servers_from_those_for_desktops(
     new.write_text(vendor.replace('origin="distribution"', ""))
     gpustate("apply", old, "-i", archive.inventory, "--yes", code=0, timeout=500)
 
-    def seen() -> dict[str, Any]:
-        return {
-            "packages": installed(node),
-            "holds": said(node, "apt-mark showhold | sort"),
-            "built": module(node, "version"),
-            "loaded": said(node, "cat /run/gpustate-lab/sys/module/nvidia/version"),
-            "files": said(
-                node,
-                "find /etc -type f ! -name '*.cache' -exec sha256sum {} + | grep -E 'apt|nvidia'",
-            ),
-            "audit": said(node, "dpkg --audit"),
-        }
-
-    before = seen()
+    before = seen(node)
     assert "nvidia-utils-570-server" in before["packages"]
     assert ("nvidia-driver-570-server-open" in before["packages"]) == (packages == "full")
     # The lab's own inventory names its repository of NVIDIA's packages.
     gpustate("apply", new, "-i", ubuntu.inventory, "--yes", code=0, timeout=500)
-    middle = seen()
+    middle = seen(node)
     assert "nvidia-utils-580" in middle["packages"]
     assert "nvidia-utils-570-server" not in middle["packages"]
     gpustate("rollback", "-i", archive.inventory, "--yes", code=0, timeout=500)
-    assert seen() == before
+    assert seen(node) == before
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("package", "more", "precompiled"),
+    [
+        ("nvidia-driver-580-open", "", False),
+        # The simulated nvidia-persistenced needs it.
+        ("nvidia-driver-580-open", "nvidia-modprobe", True),
+        ("nvidia-driver-580", "", True),
+    ],
+)
+def test_a_rollback_restores_a_driver_that_was_installed_by_hand(
+    archive: Archive, package: str, more: str, precompiled: bool
+) -> None:
+    node = archive.node
+    said(
+        node,
+        "apt-get -q update; h=; for i in /boot/vmlinuz-*; do p=linux-headers-${i#/boot/vmlinuz-}; "
+        '[ -z "$(apt-cache madison $p)" ] || h="$h $p"; done; '
+        f"DEBIAN_FRONTEND=noninteractive apt-get install -y -q $h {package} {more}; "
+        "modprobe nvidia; systemctl restart nvidia-persistenced || :",
+    )
+    before = seen(node)
+    assert f"nvidia-dkms-{package.removeprefix('nvidia-driver-')}" in before["packages"]
+    assert (before["loaded"], before["smi"]) == ("580.173.02", "580.173.02")
+    assert (before["holds"], before["audit"]) == ("", "")
+    assert (before["active"] == "active") == bool(more)
+
+    archive.run("apply", f"branch=580, precompiled={precompiled}")
+    archive.is_whole("580.178.04", signed=precompiled)
+    done = gpustate("rollback", "-i", archive.inventory, "--yes", code=0, timeout=500)
+    assert "loaded: 580.178.04 open -> 580.173.02" in done.out
+    assert seen(node) == before
+    again = gpustate("rollback", "-i", archive.inventory, "--yes", code=0, timeout=500)
+    assert "changed=0" in again.out

@@ -476,6 +476,33 @@ def test_what_could_not_be_observed_stays_unless_it_was_recorded() -> None:
     assert [getattr(state, "text", "") for state in way.states] == ["one"]
 
 
+def test_what_was_observed_before_decides_where_parameters_cannot() -> None:
+    class Adapting(FileState):
+        """A file that may not have been there, whatever its parameters say."""
+
+        name: ClassVar[str] = "adapting"
+
+        def as_before(self, wanted: Seen, before: Mapping[str, Any]) -> Seen:
+            return wanted if before["text"] else Seen(None)
+
+    def wanted(text: str | None, *, settled: bool = False) -> object:
+        row = StateBefore(
+            {"text": "two"}, settled=settled, pinned={"text": "one"}, observed={"text": text}
+        )
+        runs = (RunBefore("r", states={"adapting": row}),)
+        way = before.way_back(runs, "r", {"adapting": Adapting})
+        return way.states[0].desired(Seen("two"))
+
+    assert wanted(None) == Seen(None)
+    assert wanted("one") == Seen("one")
+    # The run left it as it was.
+    assert wanted(None, settled=True) == Seen("one")
+    # It could not be observed before the run, and an earlier one is recorded.
+    runs = tuple(RunBefore(n, states={"adapting": StateBefore({"text": n})}) for n in "qr")
+    (state, *_) = before.way_back(runs, "r", {"adapting": Adapting}).states
+    assert state.desired(Seen("r")) == Seen("q")
+
+
 def test_what_a_run_added_goes_first_in_reverse_then_the_rest_goes_back() -> None:
     states = [
         First(), Second(ensure="absent"), Third(ensure="absent"), Versioned(),

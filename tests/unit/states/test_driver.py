@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from policyconflicts import conflict
 
 from gpustate import Disruption, NodeFacts, PciGpu, PolicyError, ops
+from gpustate.core.encode import plain
 from gpustate.core.policy import build, parameters
 from gpustate.core.queries import Answer
+from gpustate.engine.before import RunBefore, StateBefore, way_back
 from gpustate.formats import dpkg, driverset
 from gpustate.formats.aptsources import Offer
 from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
@@ -1023,6 +1025,80 @@ def test_a_rollback_leads_to_the_version_type_parameters_and_holds_before(
     now = node.probe_of(then)
     for field in ("packages", "built", "options_text", "autoload_text", "pin_text", "library"):
         assert getattr(now, field) == getattr(before, field), field
+
+
+def back(observed: Observed, by: DriverInstalled) -> DriverInstalled:
+    """The state that undoes a run of ``by`` on a node as observed, of which no earlier run is recorded."""
+    row = StateBefore(parameters(by), pinned=plain(by.pinned(observed)), observed=plain(observed))
+    runs = (RunBefore("r", states={"driver": row}),)
+    (state, *_) = way_back(runs, "r", {"driver": DriverInstalled}).states
+    assert isinstance(state, DriverInstalled)
+    return state
+
+
+@pytest.mark.parametrize("held", [(), ("libcuda1",)])
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_rollback_leads_to_a_driver_that_was_installed_by_hand(
+    loaded: bool, held: tuple[str, ...]
+) -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570))
+    for path in PATHS.values():
+        node.files.pop(path, None)
+    node.held.clear()
+    node.held.update(held)
+    node.installed.pop("nvidia-persistenced")
+    if not loaded:
+        node.unload()
+    by = DriverInstalled(branch=580)
+    before = node.probe_of(by)
+    assert (before.loaded == "570.211.01 open") == loaded
+    _, rest = node.reach(by)
+    assert not rest
+    assert "nvidia-persistenced" in node.installed
+    _, rest = node.reach(back(before, by))
+    assert not rest
+    now = node.probe_of(by)
+    for field in ("packages", "held", "built", "library", *PATHS.keys() - {"stream"}):
+        assert getattr(now, field) == getattr(before, field), field
+    # A module of the run's driver would not fit the libraries.
+    assert now.loaded == "570.211.01 open"
+
+
+@pytest.mark.parametrize("module_type", ["open", "proprietary"])
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_rollback_takes_modules_from_where_they_came_before(
+    signed: bool, module_type: Literal["open", "proprietary"]
+) -> None:
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    kind = "-open" if module_type == "open" else ""
+    for name in driverset.names_to_query("ubuntu", (580,)):
+        node.packages_offered[name] = tuple(
+            f"580.{n}-0ubuntu0.24.04.1" for n in ("178.04", "173.02")
+        )
+    relations: list[str] = []
+    for flavour in ("-server", ""):
+        for kernel in node.kernels:
+            name = f"linux-modules-nvidia-580{flavour}{kind}-{kernel}"
+            node.packages_offered[name] = ("6.1+2", "6.1+1")
+            relations += [f"{name}|6.1+2|580.178.04|", f"{name}|6.1+1|580.173.02|"]
+    node.relations = driverset.parse_relations("\n".join(relations) + "\n")
+    kernels = tuple(node.kernels)
+    full = (f"nvidia-driver-580{kind}", f"nvidia-dkms-580{kind}", "nvidia-utils-580")
+    compute = (f"nvidia-headless-no-dkms-580{kind}", "nvidia-utils-580")
+    old = dict.fromkeys(compute if signed else full, "580.173.02-0ubuntu0.24.04.1")
+    if signed:
+        old |= {f"linux-modules-nvidia-580{kind}-{kernel}": "6.1+1" for kernel in kernels}
+    node.installed.clear()
+    node.installed.update(old)
+    by = DriverInstalled(branch=580, module_type=module_type, precompiled=not signed)
+    observed = by.probe(node)
+    assert observed.whole is not None
+    node.installed = by.desired(observed).packages
+    assert any(name.startswith("linux-modules-") for name in node.installed) != signed
+    state = back(observed, by)
+    assert state.precompiled == signed
+    assert state.desired(state.probe(node)).packages == old
 
 
 def test_a_version_that_is_gone_is_refused_by_a_rollback() -> None:
