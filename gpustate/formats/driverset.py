@@ -38,6 +38,8 @@ MEMBER_ERE = (
 )
 _VERSION = re.compile(r"[0-9]{3}\.[0-9]+(\.[0-9]+)*$")
 _KERNEL_MODULES = re.compile(r"linux-(modules|objects|signatures)-nvidia-")
+#: With a kernel's release in the name; ``generic-hwe-24.04`` is none.
+_OF_ONE_KERNEL = re.compile(_KERNEL_MODULES.pattern + r"(.*-)?[0-9]+\.[0-9]+\.[0-9]+")
 #: Small tools that the distributions build from sources of their own: any version of them fits.
 _TOOLS = re.compile(r"nvidia-(modprobe|persistenced|settings|xconfig)$|libxnvctrl")
 #: Names of Ubuntu's packages that exist for servers and for desktops; those of components exist once.
@@ -173,6 +175,11 @@ def may_be_member(name: str) -> bool:
 def any_version_fits(name: str) -> bool:
     """The package works with any driver of the same set: a tool, or modules named after a kernel."""
     return bool(_TOOLS.match(name) or _KERNEL_MODULES.match(name))
+
+
+def is_for_kernel(name: str) -> bool:
+    """The package has modules for one kernel, or belongs to them; others follow the newest kernel of a flavour."""
+    return _OF_ONE_KERNEL.match(name) is not None
 
 
 def names_to_query(os_id: str, branches: Iterable[int]) -> tuple[str, ...]:

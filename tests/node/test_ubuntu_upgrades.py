@@ -260,3 +260,51 @@ def test_ubuntu_drivers_does_not_take_a_driver_away(on: Ubuntu) -> None:
     on.run("apply", driver, kernel)
     assert on.versions() == before
     on.run("drift", driver, kernel)
+
+
+@pytest.mark.proof
+@on_image("ubuntu2404")
+def test_an_upgrade_without_holds_leaves_every_kernel_its_signed_module(on: Ubuntu) -> None:
+    old, new = on.release.kernels
+    on.follow_kernels()
+    driver, kernel = "version='580.173.02', precompiled=True", ", KernelPinned(policy='follow')"
+    on.run("apply", driver, kernel)
+    on.is_whole("580.173.02")
+
+    def upgrade() -> None:
+        on.said(
+            "apt-mark unhold $(apt-mark showhold) >&2; DEBIAN_FRONTEND=noninteractive apt-get -q -y dist-upgrade"
+        )
+
+    upgrade()
+    modules = on.modules()
+    assert modules.pop(new) == ""
+    assert old in modules
+    assert set(modules.values()) == {"580.173.02"}
+    # The new kernel gets its own package, and what follows kernels is kept back, not taken away.
+    on.run("apply", driver, kernel)
+    on.is_whole("580.173.02")
+    meta = "linux-modules-nvidia-580-server-open-generic"
+    build = on.said(
+        f"apt-cache show {meta} | awk '/^Version: /{{v=$2}} /^Depends: .*>= 580.173.02/{{print v; exit}}'"
+    )
+    on.said(f"DEBIAN_FRONTEND=noninteractive apt-get -q -y install {meta}={build}")
+    upgrade()
+    assert on.said(f"dpkg-query -W -f '${{Version}}' {meta}") == build
+    assert set(on.modules().values()) == {"580.173.02"}
+    on.run("apply", driver, kernel)
+    on.is_whole("580.173.02")
+    assert "changed=0" in on.run("apply", driver, kernel).out
+    # gpustate itself moves all of it.
+    driver = "version='580.178.04', precompiled=True"
+    on.run("apply", driver, kernel)
+    on.is_whole("580.178.04")
+    # A kernel that goes takes its modules along, and that is no drift.
+    on.said(
+        f"apt-mark unhold $(dpkg-query -W -f '${{Package}}\\n' '*{old}*') >&2;"
+        f" DEBIAN_FRONTEND=noninteractive apt-get -q -y purge 'linux-.*-{old}$'"
+    )
+    assert old not in on.modules()
+    on.run("drift", driver, kernel)
+    gpustate("remove", on.folder / "policy.py", "-i", on.inventory, "--yes", timeout=600)
+    assert on.said("ls /etc/apt/preferences.d") == ""
