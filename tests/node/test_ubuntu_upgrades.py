@@ -27,6 +27,7 @@ PROVES = {
 }
 POLICY = """
 from gpustate import Policy
+from gpustate.registry import get
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.kernel import KernelPinned
 from gpustate.states.nouveau import NouveauBlacklisted
@@ -308,3 +309,24 @@ def test_an_upgrade_without_holds_leaves_every_kernel_its_signed_module(on: Ubun
     on.run("drift", driver, kernel)
     gpustate("remove", on.folder / "policy.py", "-i", on.inventory, "--yes", timeout=600)
     assert on.said("ls /etc/apt/preferences.d") == ""
+
+
+@pytest.mark.proof
+@on_image("ubuntu2404")
+@pytest.mark.parametrize("components", ["main", "main restricted"])
+def test_components_that_are_missing_come_from_all_suites(on: Ubuntu, components: str) -> None:
+    on.said(
+        f"sed -i 's/^Components:.*/Components: {components}/' /etc/apt/sources.list.d/ubuntu.sources; apt-get -q update"
+    )
+    more = ", get('fabric-manager')()"
+    on.run("apply", "branch=580, precompiled=True", more)
+    on.is_whole("580.178.04")
+    assert "nvidia-fabricmanager-580" in on.versions()
+    added = on.said("cat /etc/apt/sources.list.d/gpustate-driver-repository.sources")
+    suites = {
+        w for line in added.splitlines() if line.startswith("Suites:") for w in line.split()[1:]
+    }
+    assert suites == {f"{on.release.codename}{tail}" for tail in ("", "-updates", "-security")}
+    assert "changed=0" in on.run("apply", "branch=580, precompiled=True", more).out
+    gpustate("remove", on.folder / "policy.py", "-i", on.inventory, "--yes", timeout=600)
+    assert on.said("apt-cache policy linux-generic | grep -c http") != "0"
