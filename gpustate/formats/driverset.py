@@ -240,6 +240,11 @@ def _of_earlier_release(
     return moves
 
 
+def is_of_archive(full: str) -> bool:
+    """A package's version is one of Ubuntu's archive, not of NVIDIA's repository."""
+    return _RELEASE.search(full) is not None
+
+
 def at_version(versions: tuple[str, ...], version: str) -> str | None:
     """The newest build of a driver version among packages' versions."""
     fitting = [one for one in versions if driver_version(one) == version]
@@ -322,6 +327,7 @@ def target(
     prebuilt: tuple[str, ...] = (),
     use_prebuilt: bool = False,
     relations: Relations = NO_RELATIONS,
+    moves: bool = False,
 ) -> Target:
     """The set for one choice: what is required and wanted, and everything installed moved along.
 
@@ -331,6 +337,7 @@ def target(
         prebuilt: kernel releases that need a package with prebuilt modules.
         use_prebuilt: install those instead of building.
         relations: what offers of Ubuntu's archive depend on.
+        moves: packages of the same version from another repository are replaced too.
     """
     available = relations.fitting(available, version)
     there = installed
@@ -342,6 +349,7 @@ def target(
     branch = branch_of(version)
     required = scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
     complete = all(driver_version(installed.get(name, "")) == version for name in required)
+    complete = complete and not moves
     complete = complete and not _of_earlier_release(required, version, installed, available)
     packages: dict[str, str] = {}
     extra = scheme.extra(branch, module_type)
@@ -352,6 +360,8 @@ def target(
             packages[name] = mine
         elif fitting is not None:
             packages[name] = fitting
+        elif moves and _TOOLS.match(name) and available.get(name):
+            packages[name] = max(available[name], key=version_key)
         elif mine is not None and any_version_fits(name):
             packages[name] = mine
         elif name in extra and _is_apart(scheme, name) and available.get(name):

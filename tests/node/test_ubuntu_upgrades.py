@@ -199,6 +199,18 @@ def test_a_kernel_that_came_without_its_signed_module_is_told_and_gets_it(on: Ub
 
 
 @on_image("ubuntu2404")
+def test_a_plan_of_a_fresh_node_names_the_driver_of_the_archive(on: Ubuntu) -> None:
+    folders = "ls -A /etc/apt/sources.list.d /etc/apt/preferences.d /var/lib/apt/lists /tmp | sort"
+    on.said("rm -rf /var/lib/apt/lists/*")
+    before = on.said(folders)
+    planned = on.run("plan", "branch=580, precompiled=True").out
+    assert "will install driver 580.178.04 with open kernel modules, prebuilt" in planned
+    refused = on.run("plan", "branch=560").out
+    assert "will be refused: apt does not offer branch 560" in refused
+    assert on.said(folders) == before
+
+
+@on_image("ubuntu2404")
 def test_a_phased_update_waits_unless_it_is_asked_for(on: Ubuntu) -> None:
     on.said("echo 'APT::Get::Never-Include-Phased-Updates \"true\";' >/etc/apt/apt.conf.d/99phased")
     on.said(f"apt-get -q update >&2; apt-get -q -y install {OTHER}=1.1")

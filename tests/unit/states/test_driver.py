@@ -811,6 +811,59 @@ def test_pins_of_a_driver_that_is_built_here_name_no_signed_modules() -> None:
     assert files.pinned_modules(text) == files.pinned_modules(None) == {}
 
 
+@pytest.mark.parametrize(
+    ("installed", "offered"),
+    [
+        (("-580", "580.178.04-0ubuntu1"), ("-580-server", "580.178.04-0ubuntu0.24.04.1")),
+        (("-580-server", "580.178.04-0ubuntu0.24.04.1"), ("-580", "580.178.04-0ubuntu1")),
+        (("-580", "580.178.04-0ubuntu1"), ("-580", "580.178.04-0ubuntu0.24.04.1")),
+    ],
+)
+def test_the_same_driver_is_taken_from_the_repository_that_is_left(
+    installed: tuple[str, str], offered: tuple[str, str]
+) -> None:
+    def names(suffix: str) -> tuple[str, ...]:
+        return (
+            f"nvidia-dkms{suffix}-open",
+            f"nvidia-headless-no-dkms{suffix}-open",
+            f"nvidia-utils{suffix}",
+        )
+
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    node.installed.clear()
+    node.installed |= dict.fromkeys(names(installed[0]), installed[1])
+    node.installed["nvidia-modprobe"] = "580.178.04-1ubuntu1"
+    for name in (*names(offered[0]), "nvidia-modprobe"):
+        node.packages_offered[name] = (offered[1],)
+    state = DriverInstalled(branch=580)
+    packages = state.desired(state.probe(node)).packages
+    assert packages == dict.fromkeys((*names(offered[0]), "nvidia-modprobe"), offered[1])
+    # Where both are on offer, what is there stays; so does a build that its own archive has replaced.
+    for name in names(installed[0]):
+        node.packages_offered[name] = (installed[1], *node.packages_offered.get(name, ()))
+    assert (
+        state.desired(state.probe(node)).packages.items()
+        >= dict.fromkeys(names(installed[0]), installed[1]).items()
+    )
+
+
+def test_a_build_that_its_archive_has_replaced_stays() -> None:
+    names = (
+        "nvidia-dkms-580-server-open",
+        "nvidia-headless-no-dkms-580-server-open",
+        "nvidia-utils-580-server",
+    )
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    node.installed.clear()
+    node.installed |= dict.fromkeys(names, "580.178.04-0ubuntu0.24.04.1")
+    for name in names:
+        node.packages_offered[name] = ("580.178.04-0ubuntu0.24.04.2",)
+    state = DriverInstalled(branch=580)
+    assert set(state.desired(state.probe(node)).packages.values()) == {
+        "580.178.04-0ubuntu0.24.04.1"
+    }
+
+
 def test_a_pinned_set_is_taken_under_its_own_names_where_another_flavour_has_that_version_too() -> (
     None
 ):
