@@ -38,6 +38,8 @@ MEMBER_ERE = (
 )
 _VERSION = re.compile(r"[0-9]{3}\.[0-9]+(\.[0-9]+)*$")
 _KERNEL_MODULES = re.compile(r"linux-(modules|objects|signatures)-nvidia-")
+#: With a kernel's release in the name; ``generic-hwe-24.04`` is none.
+_OF_ONE_KERNEL = re.compile(_KERNEL_MODULES.pattern + r"(.*-)?[0-9]+\.[0-9]+\.[0-9]+")
 #: Small tools that the distributions build from sources of their own: any version of them fits.
 _TOOLS = re.compile(r"nvidia-(modprobe|persistenced|settings|xconfig)$|libxnvctrl")
 #: Names of Ubuntu's packages that exist for servers and for desktops; those of components exist once.
@@ -175,6 +177,11 @@ def any_version_fits(name: str) -> bool:
     return bool(_TOOLS.match(name) or _KERNEL_MODULES.match(name))
 
 
+def is_for_kernel(name: str) -> bool:
+    """The package has modules for one kernel, or belongs to them; others follow the newest kernel of a flavour."""
+    return _OF_ONE_KERNEL.match(name) is not None
+
+
 def names_to_query(os_id: str, branches: Iterable[int]) -> tuple[str, ...]:
     """Every package name of every scheme of a distribution, in the branches of interest."""
     names: dict[str, None] = {}
@@ -231,6 +238,11 @@ def _of_earlier_release(
             return False
         moves = True
     return moves
+
+
+def is_of_archive(full: str) -> bool:
+    """A package's version is one of Ubuntu's archive, not of NVIDIA's repository."""
+    return _RELEASE.search(full) is not None
 
 
 def at_version(versions: tuple[str, ...], version: str) -> str | None:
@@ -315,6 +327,7 @@ def target(
     prebuilt: tuple[str, ...] = (),
     use_prebuilt: bool = False,
     relations: Relations = NO_RELATIONS,
+    moves: bool = False,
 ) -> Target:
     """The set for one choice: what is required and wanted, and everything installed moved along.
 
@@ -324,6 +337,7 @@ def target(
         prebuilt: kernel releases that need a package with prebuilt modules.
         use_prebuilt: install those instead of building.
         relations: what offers of Ubuntu's archive depend on.
+        moves: packages of the same version from another repository are replaced too.
     """
     available = relations.fitting(available, version)
     there = installed
@@ -335,6 +349,7 @@ def target(
     branch = branch_of(version)
     required = scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
     complete = all(driver_version(installed.get(name, "")) == version for name in required)
+    complete = complete and not moves
     complete = complete and not _of_earlier_release(required, version, installed, available)
     packages: dict[str, str] = {}
     extra = scheme.extra(branch, module_type)
@@ -345,6 +360,8 @@ def target(
             packages[name] = mine
         elif fitting is not None:
             packages[name] = fitting
+        elif moves and _TOOLS.match(name) and available.get(name):
+            packages[name] = max(available[name], key=version_key)
         elif mine is not None and any_version_fits(name):
             packages[name] = mine
         elif name in extra and _is_apart(scheme, name) and available.get(name):

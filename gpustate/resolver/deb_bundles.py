@@ -102,9 +102,9 @@ def select(case: Case, read: Read) -> Selection:
     indexes: dict[str, list[Index]] = {}
     pins: dict[str, frozenset[str]] = {}
     for state in repositories(case.states):
-        place = _own(state, case)
-        if place is not None:
-            indexes[state.name] = [read.index(place, case.architecture)]
+        places = _own(state, case)
+        if places:
+            indexes[state.name] = [read.index(place, case.architecture) for place in places]
             pins[state.name] = frozenset(state.packages(case.facts.os_id))
     own = {index for rows in indexes.values() for index in map(id, rows)}
     indexes[BASE] = [
@@ -157,29 +157,30 @@ def package_names(wants: RequiredPackages) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _own(state: RepositoryState, case: Case) -> RepositorySource | None:
-    """The repository of a state; ``None`` for the distribution's own entries."""
+def _own(state: RepositoryState, case: Case) -> tuple[RepositorySource, ...]:
+    """The repository of a state, of the archive a suite each; none for the distribution's own entries."""
     where = state.place(case.facts, case.sources)
     if where.problem:
         raise RefusedError(f"{case.name}: {state.name}: {where.problem}")
     if where.uri is None:
-        return None
+        return ()
     if where.uri.startswith("mirror"):
         raise UsageError(f"{state.name}: {where.uri} is not a URL that can be downloaded")
     if state.login is not None:
         fetch.log_in(where.uri, state.login.user, state.login.password)
     if where.key_url is not None:
         key = fetched_key(where.key_url, where.fingerprint or "")
-        return RepositorySource(
+        one = RepositorySource(
             where.uri, where.suite, where.components, (key,), (where.fingerprint or "",)
         )
+        return (one,)
     if state.key is not None:
         key = state.key.encode()
-        return RepositorySource(
+        one = RepositorySource(
             where.uri, where.suite, where.components, (key,), openpgp.fingerprints(state.key)
         )
-    entry = Source("", where.uri, where.suite, where.components, where.signed_by)
-    return _place(entry, case)
+        return (one,)
+    return tuple(_place(entry, case) for entry in where.entries)
 
 
 def fetched_key(url: str, fingerprint: str) -> bytes:

@@ -337,8 +337,9 @@ class DriverInstalled(DriverParameters):
             library=target.version,
             pin_text=None
             if is_rpm(observed.manager)
-            else files.pin_text(
-                target.version, observed.os_id, observed.relations.empty_builds(target.version)
+            else files.settled_pin_text(
+                *(target.version, observed, target.packages),
+                observed.relations.empty_builds(target.version),
             ),
             stream=building.stream(observed, target),
             options_text=files.options_text(self.parameters),

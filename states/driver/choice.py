@@ -63,8 +63,10 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
             f"no precompiled modules exist for {observed.os_id}; set precompiled = False",
         )
     available = {name: tuple(versions) for name, versions in observed.offers.items()}
-    for name, version in observed.relations.living(observed.packages).items():
-        available[name] = tuple(dict.fromkeys((*available.get(name, ()), version)))
+    moves = not wanted.locked and _is_elsewhere(wanted, observed, available)
+    if not moves:
+        for name, version in observed.relations.living(observed.packages).items():
+            available[name] = tuple(dict.fromkeys((*available.get(name, ()), version)))
     choices = driverset.choices(
         observed.os_id, available, full=wanted.full, prebuilt=wanted.precompiled
     )
@@ -105,6 +107,7 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
                 prebuilt=tuple(observed.built),
                 use_prebuilt=wanted.precompiled,
                 relations=observed.relations,
+                moves=moves,
             )
             return _as_locked(target, wanted.locked, observed, available)
         problem = (
@@ -114,6 +117,35 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
             "are needed"
         )
     return None, problem or _nothing(wanted, observed, available)
+
+
+def _is_elsewhere(wanted: Wanted, observed: Observed, offers: driverset.Versions) -> bool:
+    """The installed driver is NVIDIA's build or that of Ubuntu's archive, and only the other one is on offer.
+
+    That is so after the policy has changed the repository. A build of the same archive that is no longer on offer stays.
+    """
+    there = observed.whole
+    if observed.os_id != "ubuntu" or there is None or not wanted.admits(there[1]):
+        return False
+    scheme, version, kind = there
+    names = scheme.required(driverset.branch_of(version), kind, full=False, prebuilt=True)
+    mine = {n: full for n in names if (full := observed.packages.get(n)) is not None}
+    if any(full in offers.get(name, ()) for name, full in mine.items()):
+        return False
+    others = driverset.choices(
+        observed.os_id, offers, full=wanted.full, prebuilt=wanted.precompiled
+    )
+    for other, offered, module_type_ in others:
+        if offered != version or module_type_ != kind:
+            continue
+        name = other.required(
+            driverset.branch_of(version), kind, full=wanted.full, prebuilt=wanted.precompiled
+        )[-1]
+        build = driverset.at_version(offers.get(name, ()), version) or ""
+        archive = driverset.is_of_archive(build)
+        if any(driverset.is_of_archive(full) != archive for full in mine.values()):
+            return True
+    return False
 
 
 def _as_locked(

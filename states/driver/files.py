@@ -6,6 +6,7 @@ Sources: apt_preferences(5), modprobe.d(5), modules-load.d(5); dnf 4.14, libdnf/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpustate import Step, ops
@@ -28,16 +29,26 @@ STREAM_KEPT = f"{original_path(STREAM_PATH)}.path"
 #: Those that decide what packages are to be had.
 EARLY = frozenset({"pin_text", "stream"})
 _WRITTEN = "# Written by gpustate; changes are overwritten.\n"
+_MODULES_FIT = "signed modules of this driver, for one kernel each"
+_MODULES_PIN = re.compile(
+    rf"Explanation: {_MODULES_FIT}\nPackage: (?P<names>.+)\nPin: version (?P<version>\S+)\nPin-Priority: 1000"
+)
 AUTOLOAD_TEXT = _WRITTEN + "".join(f"{module}\n" for module in LOAD_ORDER)
 
 
-def pin_text(version: str, os_id: str, empty: Mapping[str, str] | None = None) -> str:
+def pin_text(
+    version: str,
+    os_id: str,
+    empty: Mapping[str, str] | None = None,
+    modules: Mapping[str, str] | None = None,
+) -> str:
     """Pins that make whatever the packages pull in fit them.
 
     Args:
         version: of the driver.
         os_id: the distribution.
         empty: version of the empty packages of an ended branch, by branch and flavour in their names.
+        modules: version of every package of signed modules for one kernel; it does not tell the driver's.
     """
     names = drivernames.pin_names(os_id)
     # The first pin that fits decides.
@@ -55,7 +66,43 @@ def pin_text(version: str, os_id: str, empty: Mapping[str, str] | None = None) -
             names, f"version {version}*", 1000, "what packages of the driver pull in fits it"
         )
     )
+    by_version: dict[str, list[str]] = {}
+    for name, build in sorted((modules or {}).items()):
+        by_version.setdefault(build, []).append(name)
+    stanzas += [
+        aptsources.render_pin(tuple(some), f"version {build}", 1000, _MODULES_FIT)
+        for build, some in sorted(by_version.items())
+    ]
     return _WRITTEN + "\n".join(stanzas)
+
+
+def pinned_modules(text: str | None) -> dict[str, str]:
+    """The packages of signed modules, with their versions, in a text of :func:`pin_text`."""
+    found: dict[str, str] = {}
+    for stanza in (text or "").split("\n\n"):
+        match = _MODULES_PIN.fullmatch(stanza.strip())
+        if match:
+            found |= dict.fromkeys(match["names"].split(), match["version"])
+    return found
+
+
+def settled_pin_text(
+    version: str, observed: Observed, packages: Mapping[str, str], empty: Mapping[str, str]
+) -> str:
+    """The pins of a set of packages.
+
+    Where a kernel was removed together with its modules, their pins harm nobody: they stay until the
+    file changes for another reason, so that this is no drift.
+    """
+    modules = {name: full for name, full in packages.items() if driverset.is_for_kernel(name)}
+    text = pin_text(version, observed.os_id, empty, modules)
+    gone = {
+        name: full
+        for name, full in pinned_modules(observed.pin_text).items()
+        if name not in packages and name not in observed.packages
+    }
+    with_gone = pin_text(version, observed.os_id, empty, {**gone, **modules})
+    return with_gone if with_gone == observed.pin_text else text
 
 
 def options_text(parameters: Mapping[str, int | str]) -> str | None:

@@ -3,6 +3,15 @@
 # are not checked, because no key may get into rpm's database. Only their versions are used.
 # Reads T, pm, DNF and ZYPPER; calls preview_failed.
 unreadable() { preview_failed "the repository cannot be read from here yet: $(printf '%s\n' "$o" | grep -m 1 -E "$1" | cut -c 1-200)"; }
+# A fresh node has not read its own sources either, and an apply begins with that.
+# shellcheck disable=SC2154 # set before, by the distribution
+if [ "$pm" = apt ]; then
+  for f in $(apt-get update -q --print-uris 2>/dev/null | sed -n "s/^'[^']*' \([^ ]*\).*/\1/p"); do
+    [ ! -e "$T/lists/$f" ] && [ ! -e "$T/lists/${f%InRelease}Release" ] || continue
+    o=$(timeout 100 apt-get update -q 2>&1) || unreadable '^(E|W|Err)[: ]'
+    break
+  done
+fi
 for f in "$T"/new/*.sources; do
   [ -e "$f" ] || continue
   cp "$f" "$T/apt/sources.list.d/"

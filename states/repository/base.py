@@ -26,6 +26,7 @@ from gpustate.states.repository.where import (
     between_releases,
     fingerprints,
     hosts,
+    list_prefixes,
     pin_text,
     place,
     read_if_possible,
@@ -154,7 +155,9 @@ class RepositoryState(RepositoryParameters):
         where = replace(where, problem=between_releases(facts, sources) or where.problem)
         others = [s for s in sources if s.file != self.sources_path]
         wanted_lists = (
-            {aptsources.list_name(where.uri)} if where.uri else archive_lists(facts, sources)
+            {aptsources.list_name(one.uri) for one in where.entries}
+            if where.uri
+            else archive_lists(facts, sources)
         )
         present = all(
             any(one.startswith(f"/var/lib/apt/lists/{base}_") for one in lists)
@@ -268,11 +271,9 @@ class RepositoryState(RepositoryParameters):
         return True
 
     def _clashes(self, source: aptsources.Source, where: Repository) -> bool:
-        mine = (where.uri, where.suite.removeprefix("./") or "/")
-        return (
-            bool(where.uri)
-            and source.key == mine
-            and source.signed_by.split() != where.signed_by.split()
+        return any(
+            source.key == mine.key and source.signed_by.split() != mine.signed_by.split()
+            for mine in where.entries
         )
 
     def _logins(self, where: Repository, manager: str) -> dict[str, str]:
@@ -516,11 +517,11 @@ class RepositoryState(RepositoryParameters):
             yield from rpm.forget(observed.manager, self.name, self.stamp_path)
             yield from _leave_bundle(observed, None, plan)
             return
-        base = aptsources.list_name(observed.where.uri) if observed.where.uri else ""
-        lists = f"; rm -f /var/lib/apt/lists/{shlex.quote(base)}_*" if base else ""
+        ours = list_prefixes(observed.where, shared=self.source == "distribution")
+        gone = "".join(f"; rm -f /var/lib/apt/lists/{shlex.quote(base)}*" for base in ours)
         yield ops.ForgetOriginal(self.stamp_path)
         yield ops.Run(
-            f"rm -f {self.stamp_path}{lists}",
+            f"rm -f {self.stamp_path}{gone}",
             f"remove the package lists of {self.name}",
             timeout=30,
         )

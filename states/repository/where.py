@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpustate import NodeFacts, Step, ops
 from gpustate.formats import aptsources, openpgp
@@ -25,9 +25,11 @@ _ARCHIVE_COMPONENTS = {
     "debian": ("contrib", "non-free", "non-free-firmware"),
     "ubuntu": ("restricted", "multiverse"),
 }
-#: Suites of the archive beside a release's own; Ubuntu's security pocket has another host.
+#: Suites of the archive that have drivers, as they end after the release's name.
+_DRIVER_POCKETS = ("", "-updates", "-security")
+#: All suites of the archive that count for a release; Ubuntu's security pocket has another host.
 _POCKETS = (
-    *("", "-updates", "-security"),
+    *_DRIVER_POCKETS,
     *(f"-{kind}-{tail}" for kind in ("infra", "apps") for tail in ("security", "updates")),
 )
 _CUDA_KEYS = {"debian13": ("8793F200.pub", "02182E60104FCDC26EAE1B8597A5D4CB8793F200")}
@@ -47,6 +49,7 @@ class Repository:
         os_id: the distribution, which the names of the packages depend on.
         signed: of an rpm repository, what is signed with the key: packages, metadata or both.
         private: an rpm repository that wants user and password.
+        further: entries of the archive beside the first one: its other suites, with the components they lack.
     """
 
     uri: str | None = None
@@ -60,6 +63,15 @@ class Repository:
     os_id: str = ""
     signed: str = "packages"
     private: bool = False
+    further: tuple[aptsources.Source, ...] = ()
+
+    @property
+    def entries(self) -> tuple[aptsources.Source, ...]:
+        """Every entry of the source file."""
+        if self.uri is None:
+            return ()
+        first = aptsources.Source("", self.uri, self.suite, self.components, self.signed_by)
+        return (first, *self.further)
 
 
 def cuda_repository(facts: NodeFacts) -> Repository:
@@ -131,19 +143,28 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
             if s.suite in pockets and "main" in s.components and not FOREIGN.search(s.uri)
         )
     )
-    have = {
-        component
-        for s in sources
-        if s.file != ours and s.suite == facts.os_codename
-        for component in s.components
-    }
-    missing = tuple(component for component in needed if component not in have)
-    if not missing:
+    others = [s for s in sources if s.file != ours and not FOREIGN.search(s.uri)]
+    lacking: list[aptsources.Source] = []
+    for suite in (facts.os_codename + tail for tail in _DRIVER_POCKETS):
+        of_suite = [s for s in others if s.suite == suite]
+        have = {component for s in of_suite for component in s.components}
+        missing = tuple(component for component in needed if component not in have)
+        # The same address must carry the same Signed-By everywhere.
+        lacking += [
+            replace(s, file="", components=missing, architectures=(), line=1)
+            for s in [s for s in of_suite if "main" in s.components][:1]
+            if missing
+        ]
+    if not lacking:
         return Repository(hosts=hosts)
-    # The same address must carry the same Signed-By everywhere.
-    first = entries[0]
+    first, *further = lacking
     return Repository(
-        uri=first.uri, suite=first.suite, components=missing, hosts=hosts, signed_by=first.signed_by
+        uri=first.uri,
+        suite=first.suite,
+        components=first.components,
+        hosts=hosts,
+        signed_by=first.signed_by,
+        further=tuple(further),
     )
 
 
@@ -178,9 +199,16 @@ def sources_text(where: Repository) -> str:
     """The source file; empty when none is needed."""
     if where.uri is None:
         return ""
-    return _WRITTEN + aptsources.render_deb822(
-        uri=where.uri, suite=where.suite, components=where.components, signed_by=where.signed_by
+    suites: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
+    for one in where.entries:
+        suites.setdefault((one.uri, one.components, one.signed_by), []).append(one.suite)
+    stanzas = (
+        aptsources.render_deb822(
+            uri=uri, suite=" ".join(some), components=components, signed_by=signed_by
+        )
+        for (uri, components, signed_by), some in suites.items()
     )
+    return _WRITTEN + "\n".join(stanzas)
 
 
 def pin_text(where: Repository, packages: tuple[str, ...], priority: int) -> str:
@@ -192,6 +220,20 @@ def pin_text(where: Repository, packages: tuple[str, ...], priority: int) -> str
     stanzas.append(aptsources.render_pin(packages, KEPT_PIN, priority, "kept for a rollback"))
     stanzas.append(aptsources.render_pin(packages, "release *", -1, "never from anywhere else"))
     return "\n".join([_WRITTEN, *stanzas])
+
+
+def list_prefixes(where: Repository, *, shared: bool) -> tuple[str, ...]:
+    """How names of this repository's package lists begin.
+
+    Args:
+        shared: the node has other lists of the same address, which are not meant.
+    """
+    found: dict[str, None] = {}
+    for one in where.entries:
+        base = f"{aptsources.list_name(one.uri)}_"
+        parts = [f"{base}dists_{one.suite}_{part}_" for part in one.components if shared]
+        found.update(dict.fromkeys(parts or [base]))
+    return tuple(found)
 
 
 def unread(sources: list[aptsources.Source], lists: list[str]) -> tuple[str, ...]:

@@ -175,6 +175,30 @@ def test_signed_modules_of_the_archive_are_taken_for_every_kernel(
 
 
 @pytest.mark.proof
+def test_the_archive_s_packages_replace_those_of_the_same_version(
+    archive: Archive, ubuntu: Lab
+) -> None:
+    node, wanted = archive.node, "branch=580, precompiled=False"
+    # A pin tells repositories apart by their hosts.
+    said(
+        node,
+        "f=/etc/apt/sources.list.d/ubuntu.sources; h=$(sed -n 's,^URIs: http://\\([^:/]*\\).*,\\1,p' $f | head -n 1); "
+        'echo "$h archive.test" >>/etc/hosts; sed -i "s,//$h,//archive.test," $f',
+    )
+    vendor = archive.folder / "vendor.py"
+    text = ARCHIVE.replace("{}", "version='580.178.04'")
+    vendor.write_text(text.replace('origin="distribution"', ""))
+
+    gpustate("apply", vendor, "-i", ubuntu.inventory, "--yes", code=0, timeout=500)
+    versions = installed(node)
+    assert versions["nvidia-utils-580"].startswith("580.178.04-")
+    assert not any("-0ubuntu0.24.04" in one for one in versions.values())
+    archive.run("apply", wanted)
+    archive.is_whole("580.178.04", signed=False)
+    assert "changed=0" in archive.run("apply", wanted).out
+
+
+@pytest.mark.proof
 @pytest.mark.parametrize("packages", ["compute", "full"])
 def test_a_rollback_restores_the_packages_for_servers_from_those_for_desktops(
     archive: Archive, ubuntu: Lab, packages: str

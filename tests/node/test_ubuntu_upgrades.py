@@ -27,6 +27,7 @@ PROVES = {
 }
 POLICY = """
 from gpustate import Policy
+from gpustate.registry import get
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.kernel import KernelPinned
 from gpustate.states.nouveau import NouveauBlacklisted
@@ -198,6 +199,18 @@ def test_a_kernel_that_came_without_its_signed_module_is_told_and_gets_it(on: Ub
 
 
 @on_image("ubuntu2404")
+def test_a_plan_of_a_fresh_node_names_the_driver_of_the_archive(on: Ubuntu) -> None:
+    folders = "ls -A /etc/apt/sources.list.d /etc/apt/preferences.d /var/lib/apt/lists /tmp | sort"
+    on.said("rm -rf /var/lib/apt/lists/*")
+    before = on.said(folders)
+    planned = on.run("plan", "branch=580, precompiled=True").out
+    assert "will install driver 580.178.04 with open kernel modules, prebuilt" in planned
+    refused = on.run("plan", "branch=560").out
+    assert "will be refused: apt does not offer branch 560" in refused
+    assert on.said(folders) == before
+
+
+@on_image("ubuntu2404")
 def test_a_phased_update_waits_unless_it_is_asked_for(on: Ubuntu) -> None:
     on.said("echo 'APT::Get::Never-Include-Phased-Updates \"true\";' >/etc/apt/apt.conf.d/99phased")
     on.said(f"apt-get -q update >&2; apt-get -q -y install {OTHER}=1.1")
@@ -260,3 +273,72 @@ def test_ubuntu_drivers_does_not_take_a_driver_away(on: Ubuntu) -> None:
     on.run("apply", driver, kernel)
     assert on.versions() == before
     on.run("drift", driver, kernel)
+
+
+@pytest.mark.proof
+@on_image("ubuntu2404")
+def test_an_upgrade_without_holds_leaves_every_kernel_its_signed_module(on: Ubuntu) -> None:
+    old, new = on.release.kernels
+    on.follow_kernels()
+    driver, kernel = "version='580.173.02', precompiled=True", ", KernelPinned(policy='follow')"
+    on.run("apply", driver, kernel)
+    on.is_whole("580.173.02")
+
+    def upgrade() -> None:
+        on.said(
+            "apt-mark unhold $(apt-mark showhold) >&2; DEBIAN_FRONTEND=noninteractive apt-get -q -y dist-upgrade"
+        )
+
+    upgrade()
+    modules = on.modules()
+    assert modules.pop(new) == ""
+    assert old in modules
+    assert set(modules.values()) == {"580.173.02"}
+    # The new kernel gets its own package, and what follows kernels is kept back, not taken away.
+    on.run("apply", driver, kernel)
+    on.is_whole("580.173.02")
+    meta = "linux-modules-nvidia-580-server-open-generic"
+    build = on.said(
+        f"apt-cache show {meta} | awk '/^Version: /{{v=$2}} /^Depends: .*>= 580.173.02/{{print v; exit}}'"
+    )
+    on.said(f"DEBIAN_FRONTEND=noninteractive apt-get -q -y install {meta}={build}")
+    upgrade()
+    assert on.said(f"dpkg-query -W -f '${{Version}}' {meta}") == build
+    assert set(on.modules().values()) == {"580.173.02"}
+    on.run("apply", driver, kernel)
+    on.is_whole("580.173.02")
+    assert "changed=0" in on.run("apply", driver, kernel).out
+    # gpustate itself moves all of it.
+    driver = "version='580.178.04', precompiled=True"
+    on.run("apply", driver, kernel)
+    on.is_whole("580.178.04")
+    # A kernel that goes takes its modules along, and that is no drift.
+    on.said(
+        f"apt-mark unhold $(dpkg-query -W -f '${{Package}}\\n' '*{old}*') >&2;"
+        f" DEBIAN_FRONTEND=noninteractive apt-get -q -y purge 'linux-.*-{old}$'"
+    )
+    assert old not in on.modules()
+    on.run("drift", driver, kernel)
+    gpustate("remove", on.folder / "policy.py", "-i", on.inventory, "--yes", timeout=600)
+    assert on.said("ls /etc/apt/preferences.d") == ""
+
+
+@pytest.mark.proof
+@on_image("ubuntu2404")
+@pytest.mark.parametrize("components", ["main", "main restricted"])
+def test_components_that_are_missing_come_from_all_suites(on: Ubuntu, components: str) -> None:
+    on.said(
+        f"sed -i 's/^Components:.*/Components: {components}/' /etc/apt/sources.list.d/ubuntu.sources; apt-get -q update"
+    )
+    more = ", get('fabric-manager')()"
+    on.run("apply", "branch=580, precompiled=True", more)
+    on.is_whole("580.178.04")
+    assert "nvidia-fabricmanager-580" in on.versions()
+    added = on.said("cat /etc/apt/sources.list.d/gpustate-driver-repository.sources")
+    suites = {
+        w for line in added.splitlines() if line.startswith("Suites:") for w in line.split()[1:]
+    }
+    assert suites == {f"{on.release.codename}{tail}" for tail in ("", "-updates", "-security")}
+    assert "changed=0" in on.run("apply", "branch=580, precompiled=True", more).out
+    gpustate("remove", on.folder / "policy.py", "-i", on.inventory, "--yes", timeout=600)
+    assert on.said("apt-cache policy linux-generic | grep -c http") != "0"

@@ -372,6 +372,22 @@ def test_empty_packages_of_an_ended_branch_are_in_no_solution() -> None:
     assert list(index.stanzas) == ["nvidia-utils-595-server"]
 
 
+@pytest.mark.parametrize(
+    ("name", "mine"),
+    [
+        ("linux-modules-nvidia-580-server-open-6.8.0-110-generic", True),
+        ("linux-objects-nvidia-580-server-open-6.8.0-110-generic", True),
+        ("linux-signatures-nvidia-6.8.0-110-generic", True),
+        ("linux-modules-nvidia-580-server-open-generic", False),
+        ("linux-modules-nvidia-580-server-open-generic-hwe-24.04", False),
+        ("linux-modules-extra-6.8.0-110-generic", False),
+        ("nvidia-firmware-580-server-580.173.02", False),
+    ],
+)
+def test_packages_of_one_kernel_have_its_release_in_their_names(name: str, mine: bool) -> None:
+    assert driverset.is_for_kernel(name) == mine
+
+
 @pytest.mark.parametrize("os_id", ["debian", "ubuntu"])
 def test_every_name_of_every_scheme_is_pinned(os_id: str) -> None:
     pinned = set(drivernames.pin_names(os_id))

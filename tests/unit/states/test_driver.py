@@ -17,7 +17,7 @@ from gpustate.formats import dpkg, driverset
 from gpustate.formats.aptsources import Offer
 from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
 from gpustate.probes.kernels import Kernel
-from gpustate.states.driver import DriverInstalled
+from gpustate.states.driver import DriverInstalled, files
 from gpustate.states.driver.files import PATHS
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import (
@@ -745,6 +745,125 @@ def test_an_ended_branch_keeps_the_driver_that_a_node_has() -> None:
     # With the empty packages no driver is there.
     node.installed = dict.fromkeys(node.installed, ENDED)
     assert state.probe(node).whole is None
+
+
+def signed_set(version: str, build: str) -> tuple[driverset.Relations, dict[str, tuple[str, ...]]]:
+    """What Ubuntu's archive offers for every kernel, and what belongs together there."""
+    stem = "nvidia-580-server-open"
+    offers: dict[str, tuple[str, ...]] = {}
+    rows: list[str] = []
+    for kernel in (OLD, NEW):
+        others = (f"linux-objects-{stem}-{kernel}", f"linux-signatures-nvidia-{kernel}")
+        full = f"{kernel}+{build}"
+        offers |= dict.fromkeys((f"linux-modules-{stem}-{kernel}", *others), (full,))
+        rows.append(f"linux-modules-{stem}-{kernel}|{full}|{version}|{' '.join(others)}\n")
+    return driverset.parse_relations("".join(rows)), offers
+
+
+def test_signed_modules_are_pinned_with_all_that_belongs_to_them() -> None:
+    version, meta = "580.173.02", "linux-modules-nvidia-580-server-open-generic"
+    node = ubuntu(f"{version}-0ubuntu0.24.04.1", branch=580)
+    node.relations, offers = signed_set(version, "1")
+    node.packages_offered |= {**offers, meta: ("1+1",)}
+    node.installed[meta] = "1+1"
+    state = DriverInstalled(version=version, precompiled=True)
+
+    def pinned() -> dict[str, str]:
+        return files.pinned_modules(node.files.get(PATHS["pin_text"]))
+
+    def settle() -> None:
+        """As an apply of the present policy."""
+        wanted = state.desired(state.probe(node))
+        node.files[PATHS["pin_text"]] = wanted.pin_text or ""
+        node.installed = dict(wanted.packages)
+
+    settle()
+    assert pinned() == {name: full for name, (full,) in offers.items()}
+    # What follows the newest kernel may go on following it.
+    assert meta in node.installed
+    assert "pin_text" not in state.plan(state.probe(node)).fields
+
+    # A newer build for the same kernel is for another driver.
+    node.packages_offered |= {n: (found[0][:-1] + "2", *found) for n, found in offers.items()}
+    settle()
+    assert pinned() == {name: full for name, (full,) in offers.items()}
+
+    # The pins of a kernel that was removed are no drift, and go when others change.
+    gone = {name for name in offers if name.endswith(OLD)}
+    del node.kernels[OLD]
+    for name in gone:
+        del node.installed[name]
+    assert "pin_text" not in state.plan(state.probe(node)).fields
+    assert gone < set(pinned())
+    third = "6.1.0-20-amd64"
+    name = f"linux-modules-nvidia-580-server-open-{third}"
+    node.kernels[third] = replace(node.kernels[NEW], release=third, running=False)
+    node.packages_offered[name] = ("3+1",)
+    assert "pin_text" in state.plan(state.probe(node)).fields
+    settle()
+    assert set(pinned()) == {*offers, name} - gone
+    assert DriverInstalled(ensure="absent").desired(state.probe(node)).pin_text is None
+
+
+def test_pins_of_a_driver_that_is_built_here_name_no_signed_modules() -> None:
+    node = ubuntu("580.173.02-0ubuntu0.24.04.1", branch=580)
+    state = DriverInstalled(branch=580, precompiled=False)
+    text = state.desired(state.probe(node)).pin_text
+    assert text == files.pin_text("580.173.02", "ubuntu")
+    assert files.pinned_modules(text) == files.pinned_modules(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("installed", "offered"),
+    [
+        (("-580", "580.178.04-0ubuntu1"), ("-580-server", "580.178.04-0ubuntu0.24.04.1")),
+        (("-580-server", "580.178.04-0ubuntu0.24.04.1"), ("-580", "580.178.04-0ubuntu1")),
+        (("-580", "580.178.04-0ubuntu1"), ("-580", "580.178.04-0ubuntu0.24.04.1")),
+    ],
+)
+def test_the_same_driver_is_taken_from_the_repository_that_is_left(
+    installed: tuple[str, str], offered: tuple[str, str]
+) -> None:
+    def names(suffix: str) -> tuple[str, ...]:
+        return (
+            f"nvidia-dkms{suffix}-open",
+            f"nvidia-headless-no-dkms{suffix}-open",
+            f"nvidia-utils{suffix}",
+        )
+
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    node.installed.clear()
+    node.installed |= dict.fromkeys(names(installed[0]), installed[1])
+    node.installed["nvidia-modprobe"] = "580.178.04-1ubuntu1"
+    for name in (*names(offered[0]), "nvidia-modprobe"):
+        node.packages_offered[name] = (offered[1],)
+    state = DriverInstalled(branch=580)
+    packages = state.desired(state.probe(node)).packages
+    assert packages == dict.fromkeys((*names(offered[0]), "nvidia-modprobe"), offered[1])
+    # Where both are on offer, what is there stays; so does a build that its own archive has replaced.
+    for name in names(installed[0]):
+        node.packages_offered[name] = (installed[1], *node.packages_offered.get(name, ()))
+    assert (
+        state.desired(state.probe(node)).packages.items()
+        >= dict.fromkeys(names(installed[0]), installed[1]).items()
+    )
+
+
+def test_a_build_that_its_archive_has_replaced_stays() -> None:
+    names = (
+        "nvidia-dkms-580-server-open",
+        "nvidia-headless-no-dkms-580-server-open",
+        "nvidia-utils-580-server",
+    )
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    node.installed.clear()
+    node.installed |= dict.fromkeys(names, "580.178.04-0ubuntu0.24.04.1")
+    for name in names:
+        node.packages_offered[name] = ("580.178.04-0ubuntu0.24.04.2",)
+    state = DriverInstalled(branch=580)
+    assert set(state.desired(state.probe(node)).packages.values()) == {
+        "580.178.04-0ubuntu0.24.04.1"
+    }
 
 
 def test_a_pinned_set_is_taken_under_its_own_names_where_another_flavour_has_that_version_too() -> (

@@ -151,6 +151,68 @@ def test_an_archive_that_has_them_needs_no_source_of_ours() -> None:
     assert state.sources_path not in fake.files
 
 
+def of_ubuntu(components: str) -> str:
+    """Sources as Ubuntu's installer writes them."""
+    return (
+        "Types: deb\nURIs: http://archive.example.com/ubuntu/\nSuites: noble noble-updates noble-backports\n"
+        f"Components: {components}\nSigned-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg\n\n"
+        "Types: deb\nURIs: http://security.example.com/ubuntu/\nSuites: noble-security\n"
+        f"Components: {components}\nSigned-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg\n\n"
+        "Types: deb\nURIs: https://esm.example.com/infra/ubuntu\nSuites: noble-infra-security\nComponents: main\n"
+    )
+
+
+NOBLE: dict[str, Any] = {"os_id": "ubuntu", "os_version": "24.04", "os_codename": "noble"}
+
+
+@pytest.mark.parametrize(
+    ("there", "added"),
+    [
+        ("main", "restricted multiverse"),
+        ("main universe restricted", "multiverse"),
+        ("main multiverse", "restricted"),
+    ],
+)
+def test_every_suite_of_the_archive_with_drivers_gets_the_components_that_it_lacks(
+    there: str, added: str
+) -> None:
+    texts = {LIST: "", "/etc/apt/sources.list.d/ubuntu.sources": of_ubuntu(there)}
+    state, fake = DriverRepository(origin="distribution"), node(texts, **NOBLE)
+    *_, last = converge(state, fake)
+    assert not last
+    tail = f"Components: {added}\nSigned-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg\n"
+    assert fake.files[state.sources_path] == (
+        "# Written by gpustate; changes are overwritten.\n"
+        f"Types: deb\nURIs: http://archive.example.com/ubuntu/\nSuites: noble noble-updates\n{tail}\n"
+        f"Types: deb\nURIs: http://security.example.com/ubuntu/\nSuites: noble-security\n{tail}"
+    )
+    # The lists of the node's own entries, from the same addresses, are not gpustate's.
+    absent = DriverRepository(origin="distribution", ensure="absent")
+    observed = absent.probe(fake)
+    steps = list(absent.apply(observed, absent.plan(observed)))
+    (forget,) = [one for one in steps if one.label.startswith("remove the package lists")]
+    text = str(forget)
+    for part in added.split():
+        assert f"archive.example.com_ubuntu_dists_noble-updates_{part}_*" in text
+        assert f"security.example.com_ubuntu_dists_noble-security_{part}_*" in text
+    assert "_main_" not in text
+    assert "ubuntu_*" not in text
+
+
+def test_only_suites_that_lack_a_component_are_added() -> None:
+    whole, lacking = of_ubuntu("main restricted multiverse"), of_ubuntu("main").split("\n\n")[1]
+    texts = {LIST: "", "/etc/apt/sources.list.d/ubuntu.sources": whole}
+    state, fake = DriverRepository(origin="distribution"), node(texts, **NOBLE)
+    assert state.desired(state.probe(fake)).sources_text is None
+    first, _, last = whole.split("\n\n")
+    texts["/etc/apt/sources.list.d/ubuntu.sources"] = "\n\n".join((first, lacking, last))
+    fake = node(texts, **NOBLE)
+    (source,) = aptsources.parse_sources(
+        {"x.sources": state.desired(state.probe(fake)).sources_text or ""}
+    )
+    assert (source.suite, source.host) == ("noble-security", "security.example.com")
+
+
 def test_the_security_pocket_of_an_archive_may_have_another_host() -> None:
     components = "main contrib non-free non-free-firmware"
     text = (
