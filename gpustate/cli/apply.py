@@ -15,7 +15,7 @@ from gpustate.cli import common, notes, objects, reports, rules, watching
 from gpustate.cli.context import context, words
 from gpustate.cli.rollout import rollout_options, strategy_of
 from gpustate.cli.schedulers import OF_DRAINS, is_given, scheduler_options, schedulers_of
-from gpustate.errors import UsageError
+from gpustate.errors import UsageError, worst_exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -383,11 +383,12 @@ def carry_out(
                 run=about.run,
                 context=context(verb, source, options),
             )
+        code = worst_exit_code((result.exit_code, *objects.codes(result.document)))
         records.end(
             record,
             interrupted=result.interrupted or bool(result.skipped or result.stopped),
             outcome={
-                "exit_code": result.exit_code,
+                "exit_code": code,
                 "summary": result.summary,
                 "nodes": {node.name: node.status.value for node in result.nodes},
                 "skipped": list(result.skipped),
@@ -395,7 +396,7 @@ def carry_out(
             },
         )
         outcome = Outcome(
-            result.exit_code,
+            code,
             result.summary,
             result.nodes,
             result.skipped,
@@ -405,7 +406,7 @@ def carry_out(
         watchers.end(outcome)
         show_result(result, options)
         reports.write_result(result.document, options, watchers, outcome)
-    common.finish(result.exit_code, *objects.codes(result.document))
+    common.finish(code)
 
 
 def budget(pace: Sequence[str], count: int) -> str:

@@ -46,7 +46,7 @@ from lightkube.types import PatchType
 
 from gpustate.cluster.logins import LoginFailed, ProgramLogin
 from gpustate.errors import ClusterError, UsageError
-from gpustate.formats.words import quote
+from gpustate.formats.words import kind_of, quote
 from gpustate.manifests.ownership import FIELD_MANAGER
 
 T = TypeVar("T")
@@ -636,7 +636,10 @@ def _load(path: str, fix: str) -> Json:
         raise UsageError(f"cannot read the kubeconfig ({reason})", place=path, fix=fix) from error
     if len(text) > _MAX_BYTES:
         raise UsageError("not a kubeconfig: larger than 4 MiB", place=path, fix=fix)
-    data: Json = yaml.safe_load(text)
+    data = yaml.safe_load(text)
+    if not isinstance(data, dict):
+        what = "it is empty" if data is None else f"it is {kind_of(data)}"
+        raise UsageError(f"not a kubeconfig: {what}", place=path, fix=fix)
     return data
 
 

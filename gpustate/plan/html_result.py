@@ -14,6 +14,7 @@ from gpustate.plan.html import card, group_html, notes_html, objects_html, page,
 from gpustate.plan.htmltext import code, text
 from gpustate.plan.results import sorted_groups
 from gpustate.plan.run_words import facts, headline
+from gpustate.plan.run_words import title as run_title
 
 
 def report(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
@@ -31,7 +32,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         "Unchanged": found.unchanged,
     }
     counts = {name: len(found.names(groups)) for name, groups in parts.items()}
-    title = f"{text(about['verb'])}: {text(about['source'])}"
+    title = text(run_title(about))
     words = headline(outcome, found, len(document["skipped"]))
     top = (
         f'<header class="top"><div><p class="kicker">gpustate result</p><h1>{title}</h1>'

@@ -35,6 +35,11 @@ def facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def title(about: Mapping[str, Any]) -> str:
+    """The verb and what it was given; a rollback of the last run was given nothing."""
+    return ": ".join(str(about[key]) for key in ("verb", "source") if about.get(key))
+
+
 def headline(outcome: Mapping[str, Any], found: Results, skipped: int) -> str:
     """The result in one sentence; ``skipped`` is the number of nodes that were not started."""
     parts = (found.changed, found.unchanged, found.failed)

@@ -55,8 +55,11 @@ def test_a_rollback_and_the_rollback_of_it(policy: Path, tmp_path: Path, gpustat
     assert listed[0].endswith("changed light-first  reason: CHG-7")
     unasked = gpustate("rollback", "-i", "hosts")
     assert (unasked.status, "pass --yes" in unasked.err) == (1, True)
-    done = document(gpustate("rollback", "-i", "hosts", "--yes", "-o", "json"))
+    reports = ("--report", "r.md", "--report", "r.html")
+    done = document(gpustate("rollback", "-i", "hosts", "--yes", "-o", "json", *reports))
     assert (tmp_path / "file").read_text() == "one"
+    assert (policy.parent / "r.md").read_text().startswith("# Result of rollback\n")
+    assert "<h1>rollback</h1>" in (policy.parent / "r.html").read_text()
     assert done["verb"] == "rollback"
     assert f"goes back to before run {run}" in done["nodes"][0]["notes"]
     again = document(gpustate("rollback", "-i", "hosts", "--yes", "-o", "json"))

@@ -182,8 +182,8 @@ def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
     ("text", "words"),
     [
         (None, "cannot read the kubeconfig"),
-        ("", "not a kubeconfig"),
-        ("[1]", "not a kubeconfig"),
+        ("", "not a kubeconfig: it is empty"),
+        ("[1]", "not a kubeconfig: it is a list"),
         ("a: b: c", "not a kubeconfig"),
         ("clusters: []", "missing key 'contexts'"),
         ("a: [\n", "line 2 is not YAML: expected the node content"),
