@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpustate.cli.schedulers import is_given
+
 #: Options that affect a run, with their flags; others, like ``--diff``, do not matter.
 _VALUES = {
     "inventory": "-i",
@@ -52,8 +54,6 @@ _VALUES = {
     "wait_selector": "--wait-selector",
     "wait_timeout": "--wait-timeout",
 }
-#: Options of which zero and an empty text replace the policy's value.
-_EVEN_EMPTY = {"drain_timeout", "grace_period", "pod_selector", "wait_selector", "wait_timeout"}
 _FLAGS = {
     "become": "-b",
     "ask_become_pass": "-K",
@@ -108,8 +108,7 @@ def words(verb: str, options: Mapping[str, Any]) -> list[str]:
     for key, flag in _VALUES.items():
         value = options.get(key)
         value = getattr(value, "word", value)
-        given = value is not None if key in _EVEN_EMPTY else bool(value)
-        if not given or value == _DEFAULTS.get(key):
+        if not is_given({key: value}, key) or value == _DEFAULTS.get(key):
             continue
         for one in value if isinstance(value, list | tuple) else (value,):
             found += [flag, str(one)]

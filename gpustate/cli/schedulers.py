@@ -117,7 +117,7 @@ def schedulers_of(options: Mapping[str, Any]) -> Schedulers:
 
 def _check(options: Mapping[str, Any]) -> None:
     """Refuse options of a drain where no node is drained, and a kubeconfig that is not there."""
-    given = [name for name in OF_DRAINS if options.get(name) is not None]
+    given = [name for name in OF_DRAINS if is_given(options, name)]
     if options.get("ignore_scheduler") and given:
         flag = f"--{given[0].replace('_', '-')}"
         raise UsageError(

@@ -646,9 +646,10 @@ def _load(path: str, fix: str) -> Json:
 def _current(data: Json, path: str, context: str) -> SingleConfig:
     """The context that is asked for, else its current one."""
     whole = KubeConfig.from_dict(data, fname=Path(path).expanduser().absolute())
+    known = ", ".join(sorted(whole.contexts)) or "none"
     if context and context not in whole.contexts:
         raise UsageError(
-            f"the kubeconfig has no context {quote(context)}, only {', '.join(sorted(whole.contexts)) or 'none'}",
+            f"the kubeconfig has no context {quote(context)}, only {known}",
             place=path,
             fix="correct the inventory variable gpustate_kube_context",
         )
@@ -660,7 +661,7 @@ def _current(data: Json, path: str, context: str) -> SingleConfig:
             else "it has no current context"
         )
         raise UsageError(
-            f"{words}; contexts: {', '.join(sorted(whole.contexts)) or 'none'}",
+            f"{words}; contexts: {known}",
             place=path,
             fix="choose one: kubectl config use-context NAME",
         )

@@ -38,17 +38,20 @@ _CLASS = re.compile(r"[0-9](-[0-9])?")
 _WILD = frozenset(".?*[")
 
 
-def select(inventory: Inventory, pattern: str, option: str = "--limit") -> Inventory:
+def select(
+    inventory: Inventory, pattern: str, option: str = "--limit", among: str = ""
+) -> Inventory:
     """Return the part of ``inventory`` that ``pattern`` selects, in the inventory's order.
 
     Args:
         option: where the pattern was given; errors begin with it.
+        among: whose nodes and groups these are, said of an unknown name.
 
     Raises:
         InventoryError: an invalid pattern, an unknown name, or an empty result.
     """
     names = [node.name for node in inventory.nodes]
-    kept = match(pattern, names, _groups_of(inventory), inventory.source, option)
+    kept = match(pattern, names, _groups_of(inventory), inventory.source, option, among)
     return dataclasses.replace(
         inventory,
         nodes=tuple(node for node in inventory.nodes if node.name in kept),
@@ -69,21 +72,26 @@ def match(
     groups: Mapping[str, Sequence[str]],
     source: str,
     option: str = "--limit",
+    among: str = "",
 ) -> frozenset[str]:
     """Return the names that ``pattern`` selects of ``names``; see :func:`select`."""
     try:
-        return _match(pattern, names, groups, source)
+        return _match(pattern, names, groups, source, among)
     except InventoryError as error:
         raise InventoryError(error.message, place=error.place or option, fix=error.fix) from error
 
 
 def _match(
-    pattern: str, names: Sequence[str], groups: Mapping[str, Sequence[str]], source: str
+    pattern: str,
+    names: Sequence[str],
+    groups: Mapping[str, Sequence[str]],
+    source: str,
+    among: str,
 ) -> frozenset[str]:
     pieces = _pieces(pattern)
     if not pieces:
         raise InventoryError(f"{quote(pattern)} is empty", fix="name a node, a group or 'all'")
-    matcher = _Matcher(names, groups)
+    matcher = _Matcher(names, groups, among)
     plain = [piece for piece in pieces if piece[0] not in "&!"]
     found: set[str] = set()
     for piece in plain or ["all"]:
@@ -148,8 +156,11 @@ def _groups_of(inventory: Inventory) -> Mapping[str, Sequence[str]]:
 class _Matcher:
     """Finds the nodes of one pattern without ``&`` and ``!``."""
 
-    def __init__(self, names: Sequence[str], groups: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self, names: Sequence[str], groups: Mapping[str, Sequence[str]], among: str
+    ) -> None:
         self.names = names
+        self.among = among
         self.known = frozenset(names)
         self.groups: dict[str, Sequence[str]] = {"all": names, **groups}
 
@@ -217,7 +228,7 @@ class _Matcher:
             if near
             else f"groups: {self._some_groups()}"
         )
-        return InventoryError(f"{quote(expression)} {what}", fix=listed)
+        return InventoryError(f"{quote(expression)} {what}{self.among}", fix=listed)
 
     def _known_groups(self) -> list[str]:
         """Defined groups, and ``ungrouped`` if it has a node."""

@@ -13,8 +13,7 @@ from gpustate.plan.groups import Group
 from gpustate.plan.html import card, group_html, notes_html, objects_html, page, section, table
 from gpustate.plan.htmltext import code, text
 from gpustate.plan.results import sorted_groups
-from gpustate.plan.run_words import facts, headline
-from gpustate.plan.run_words import title as run_title
+from gpustate.plan.run_words import facts, heading, headline
 
 
 def report(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
@@ -32,7 +31,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         "Unchanged": found.unchanged,
     }
     counts = {name: len(found.names(groups)) for name, groups in parts.items()}
-    title = text(run_title(about))
+    title = text(heading(about))
     words = headline(outcome, found, len(document["skipped"]))
     top = (
         f'<header class="top"><div><p class="kicker">gpustate result</p><h1>{title}</h1>'

@@ -8,7 +8,7 @@ from typing import Any
 from gpustate.plan.context import retry
 from gpustate.plan.markdown import block, code, group_lines, objects_lines, table, text
 from gpustate.plan.results import sorted_groups
-from gpustate.plan.run_words import facts, headline, title
+from gpustate.plan.run_words import facts, heading, headline
 
 
 def report(document: Mapping[str, Any], run: Mapping[str, Any], *, diff: bool = False) -> str:
@@ -21,7 +21,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any], *, diff: bool = 
     """
     about, outcome = run["about"], run["outcome"]
     found = sorted_groups(document)
-    lines = [f"# Result of {text(title(about))}", ""]
+    lines = [f"# Result of {text(heading(about))}", ""]
     lines += [text(headline(outcome, found, len(document["skipped"]))), ""]
     lines += table(["", ""], ([name, code(value, cell=True)] for name, value in facts(about)))
     if found.failed:

@@ -35,7 +35,7 @@ def facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def title(about: Mapping[str, Any]) -> str:
+def heading(about: Mapping[str, Any]) -> str:
     """The verb and what it was given; a rollback of the last run was given nothing."""
     return ": ".join(str(about[key]) for key in ("verb", "source") if about.get(key))
 

@@ -170,17 +170,12 @@ def _own(state: RepositoryState, case: Case) -> tuple[RepositorySource, ...]:
         fetch.log_in(where.uri, state.login.user, state.login.password)
     if where.key_url is not None:
         key = fetched_key(where.key_url, where.fingerprint or "")
-        one = RepositorySource(
-            where.uri, where.suite, where.components, (key,), (where.fingerprint or "",)
-        )
-        return (one,)
-    if state.key is not None:
-        key = state.key.encode()
-        one = RepositorySource(
-            where.uri, where.suite, where.components, (key,), openpgp.fingerprints(state.key)
-        )
-        return (one,)
-    return tuple(_place(entry, case) for entry in where.entries)
+        prints: tuple[str, ...] = (where.fingerprint or "",)
+    elif state.key is not None:
+        key, prints = state.key.encode(), openpgp.fingerprints(state.key)
+    else:
+        return tuple(_place(entry, case) for entry in where.entries)
+    return (RepositorySource(where.uri, where.suite, where.components, (key,), prints),)
 
 
 def fetched_key(url: str, fingerprint: str) -> bytes:

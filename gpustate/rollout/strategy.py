@@ -98,8 +98,13 @@ class Strategy:
             raise UsageError("--soak-pods without --soak", fix="add for example --soak 30m")
         fleet.batch_sizes(self.serial, len(nodes))
         several = bool(self.serial or self.canary)
-        canaries = self._canaries(inventory)
-        waves = cut(nodes, self.serial, canaries, _domains(nodes, labels) if several else {})
+        canaries = (
+            patterns.select(inventory, self.canary, "--canary", among=" of this run").nodes
+            if self.canary
+            else ()
+        )
+        first = frozenset(node.name for node in canaries)
+        waves = cut(nodes, self.serial, first, _domains(nodes, labels) if several else {})
         wave_of = {name: number for number, names in enumerate(waves) for name in names}
         racks = _racks(nodes, self.spread, labels)
         general = windows.parse(self.window, "--window")
@@ -113,22 +118,6 @@ class Strategy:
             for node in nodes
         ]
         return Rollout(tuple(places), max(1, slots), self.max_failures, soak_s)
-
-    def _canaries(self, inventory: Inventory) -> frozenset[str]:
-        """Names of the canaries.
-
-        Raises:
-            InventoryError: the pattern is invalid, or names none of the run's nodes.
-        """
-        if not self.canary:
-            return frozenset()
-        try:
-            return frozenset(n.name for n in patterns.select(inventory, self.canary, "--canary"))
-        except InventoryError as error:
-            known = " of this run" if error.message.endswith(" group") else ""
-            raise InventoryError(
-                f"{error.message}{known}", place=error.place, fix=error.fix
-            ) from error
 
 
 def _windows(

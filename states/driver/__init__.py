@@ -337,10 +337,7 @@ class DriverInstalled(DriverParameters):
             library=target.version,
             pin_text=None
             if is_rpm(observed.manager)
-            else files.settled_pin_text(
-                *(target.version, observed, target.packages),
-                observed.relations.empty_builds(target.version),
-            ),
+            else files.settled_pin_text(target.version, observed, target.packages),
             stream=building.stream(observed, target),
             options_text=files.options_text(self.parameters),
             autoload_text=files.AUTOLOAD_TEXT if self.load else None,

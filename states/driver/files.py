@@ -86,14 +86,13 @@ def pinned_modules(text: str | None) -> dict[str, str]:
     return found
 
 
-def settled_pin_text(
-    version: str, observed: Observed, packages: Mapping[str, str], empty: Mapping[str, str]
-) -> str:
+def settled_pin_text(version: str, observed: Observed, packages: Mapping[str, str]) -> str:
     """The pins of a set of packages.
 
     Where a kernel was removed together with its modules, their pins harm nobody: they stay until the
     file changes for another reason, so that this is no drift.
     """
+    empty = observed.relations.empty_builds(version)
     modules = {name: full for name, full in packages.items() if driverset.is_for_kernel(name)}
     text = pin_text(version, observed.os_id, empty, modules)
     gone = {

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Reads repositories that were added below T, and only those: everything else is linked. Signatures of dnf and zypper repositories
+# Reads repositories that were added below T; all others are linked, and read only where a node has not read them. Signatures of dnf and zypper repositories
 # are not checked, because no key may get into rpm's database. Only their versions are used.
 # Reads T, pm, DNF and ZYPPER; calls preview_failed.
 unreadable() { preview_failed "the repository cannot be read from here yet: $(printf '%s\n' "$o" | grep -m 1 -E "$1" | cut -c 1-200)"; }

@@ -149,12 +149,10 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
         of_suite = [s for s in others if s.suite == suite]
         have = {component for s in of_suite for component in s.components}
         missing = tuple(component for component in needed if component not in have)
-        # The same address must carry the same Signed-By everywhere.
-        lacking += [
-            replace(s, file="", components=missing, architectures=(), line=1)
-            for s in [s for s in of_suite if "main" in s.components][:1]
-            if missing
-        ]
+        main = next((s for s in of_suite if "main" in s.components), None)
+        if missing and main is not None:
+            # The same address must carry the same Signed-By everywhere.
+            lacking.append(replace(main, file="", components=missing, architectures=(), line=1))
     if not lacking:
         return Repository(hosts=hosts)
     first, *further = lacking
