@@ -110,6 +110,10 @@ class Verdict(Exception):
         self.check = check
 
 
+class Unregistered(Verdict):
+    """No Node is this machine."""
+
+
 def failed(kind: str, evidence: str) -> Check:
     """Return a failed check."""
     cause = _BY_NAME[kind]
@@ -219,7 +223,7 @@ class NodeIndex:
         if not found:
             ids = [(title, getattr(machine, field)) for _, title, field in _IDS]
             words = ", ".join(f"{title} {value}" for title, value in ids if value)
-            raise Verdict(
+            raise Unregistered(
                 failed("unregistered", f"none of {self._count} has {words or 'an id to compare'}")
             )
         if len(found) > 1:

@@ -38,7 +38,13 @@ _ARCHITECTURES = (
 )
 ARCHITECTURES = tuple(dict.fromkeys(name for _, _, name in _ARCHITECTURES))
 #: Programs by which a scheduler places work on a node, by the scheduler.
-AGENTS = {"kubelet": "Kubernetes", "k3s": "Kubernetes", "rke2": "Kubernetes", "slurmd": "Slurm"}
+AGENTS = {
+    "kubelet": "Kubernetes",
+    "kubelite": "Kubernetes",  # of microk8s
+    "k3s": "Kubernetes",
+    "rke2": "Kubernetes",
+    "slurmd": "Slurm",
+}
 RUNTIMES = ("containerd", "crio", "docker", "k3s", "podman")
 #: Parts that sit with their own CPU on one module; only the open kernel modules drive them.
 _SELF_HOSTED = ((0x2340, 0x237F), (0x2940, 0x297F), (0x31C0, 0x31FF), (0x31A1, 0x31A1))
@@ -120,7 +126,8 @@ class NodeFacts:
     machine_id: str = ""  # of /etc/machine-id
     system_uuid: str = ""  # of DMI
     agents: tuple[str, ...] = ()  # of AGENTS: those that run
-    addresses: tuple[str, ...] = ()  # of its network interfaces, where slurmd runs
+    joined: tuple[str, ...] = ()  # of AGENTS: those that start at boot and have joined a cluster
+    addresses: tuple[str, ...] = ()  # of its network interfaces, where slurmd is installed
 
     @property
     def gpus(self) -> tuple[PciGpu, ...]:
@@ -214,6 +221,7 @@ class FactsQuery(Query[NodeFacts]):
             machine_id=one("machine_id"),
             system_uuid=one("system_uuid").lower(),
             agents=tuple(dict.fromkeys(keys.get("agent", ()))),
+            joined=tuple(dict.fromkeys(keys.get("joined", ()))),
             addresses=tuple(" ".join(keys.get("addresses", ())).split()),
             systemd=bool(one("systemd")),
             container=bool(one("container")),

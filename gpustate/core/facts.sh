@@ -11,17 +11,23 @@ else
     b=; read -r b </etc/machine-id && printf 'machine_id=%s\n' "$b"
     b=; read -r b <"$SYS/class/dmi/id/product_uuid" && printf 'system_uuid=%s\n' "$b"
   } 2>/dev/null
-  if [ -d /var/lib/kubelet ] || [ -d /var/lib/rancher ] || [ -d /etc/slurm ] || command -v slurmd >/dev/null; then
+  if [ -d /var/lib/kubelet ] || [ -d /var/lib/rancher ] || [ -d /var/lib/k0s ] || [ -d /var/snap/microk8s ] || [ -d /etc/slurm ] || command -v slurmd >/dev/null; then
     for d in /proc/[0-9]*; do
       b=; { read -r b <"$d/comm"; } 2>/dev/null || continue
-      case $b in kubelet|slurmd|k3s|k3s-server|k3s-agent|rke2) ;; *) continue ;; esac
+      case $b in kubelet|kubelite|slurmd|k3s|k3s-server|k3s-agent|rke2) ;; *) continue ;; esac
       c=; { read -r c <"$d/cgroup"; } 2>/dev/null
       # One in a pod is the pod's.
       case $c in *kubepods*) continue ;; esac
       printf 'agent=%s\n' "${b%%-*}"
-      # Slurm knows a node by its address, too.
-      [ "$b" != slurmd ] || printf 'addresses=%s\n' "$(hostname -I 2>/dev/null)"
     done
+    # One that is stopped: what it started still runs.
+    for b in kubelet k3s k3s-agent rke2-server rke2-agent slurmd; do
+      [ -L /etc/systemd/system/multi-user.target.wants/$b.service ] || continue
+      [ $b != kubelet ] || [ -e /etc/kubernetes/kubelet.conf ] || [ -e /var/lib/kubelet/kubeconfig ] || continue
+      printf 'joined=%s\n' "${b%%-*}"
+    done
+    # Slurm knows a node by its address, too.
+    ! command -v slurmd >/dev/null || printf 'addresses=%s\n' "$(hostname -I 2>/dev/null)"
   fi
   if [ -e "$G/firstboot/program" ]; then
     b=pending; [ -e "$G/firstboot/result" ] && read -r b <"$G/firstboot/result"; printf 'first_boot=%s\n' "$b"

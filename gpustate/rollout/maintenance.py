@@ -1,14 +1,15 @@
 """Take a node out of service before a disruptive change, and back when it ended well.
 
-A change that costs ``drain`` or more is refused on a node that runs a kubelet or slurmd whose scheduler cannot be
-reached, for its workloads would be hit without a warning. With access the node is held, drained as far as the change
+A change that costs ``drain`` or more is refused on a node that has a kubelet or slurmd whose scheduler cannot be
+reached, for its workloads would be hit without a warning. One that does not run counts, too: what it started goes on
+without it. With access the node is held, drained as far as the change
 needs it, changed, validated and released. A node whose change failed stays held, with the reason.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -27,6 +28,7 @@ from gpustate.schedulers.base import (
     HeldElsewhereError,
     Member,
     NotDrainedError,
+    NotMemberError,
     NotRefreshedError,
     Say,
     Scheduler,
@@ -57,7 +59,16 @@ def scope_of(worst: Disruption) -> Scope | None:
 
 def kinds_of(facts: NodeFacts) -> tuple[str, ...]:
     """The schedulers that place work on a node, by what runs there."""
-    return tuple(dict.fromkeys(AGENTS[agent] for agent in facts.agents if agent in AGENTS))
+    return _kinds(facts.agents)
+
+
+def _kinds_to_ask(facts: NodeFacts) -> tuple[str, ...]:
+    """All kinds of schedulers, those first whose programs run on a node."""
+    return tuple(dict.fromkeys((*kinds_of(facts), *AGENTS.values())))
+
+
+def _kinds(agents: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(AGENTS[agent] for agent in agents if agent in AGENTS))
 
 
 @dataclass(slots=True)
@@ -138,20 +149,37 @@ class ScheduledMaintenance:
             return Preview()
         notes: list[str] = []
         refusals: list[str] = []
-        for kind in kinds_of(subject.facts):
-            scheduler = self._access(subject.node, kind)
-            if scheduler is None:
-                refusals.append(self._no_access(subject, kind))
-                continue
+        for kind in _kinds_to_ask(subject.facts):
             try:
-                notes += self._preview_of(scheduler, subject, scope)
+                found = self._member(subject, kind)
+                notes += self._preview_of(*found, subject, scope) if found else ()
             except GpustateError as error:
                 refusals.append(str(error))
         refused = (f"apply would refuse: {reason}" for reason in refusals)
         return Preview((*notes, *refused), refused=bool(refusals))
 
-    def _preview_of(self, scheduler: Scheduler, subject: Subject, scope: Scope) -> list[str]:
-        member = scheduler.member(subject.facts, subject.node.name)
+    def _member(self, subject: Subject, kind: str) -> tuple[Scheduler, Member] | None:
+        """Its scheduler of a kind, and what it is there; ``None``: it is in none.
+
+        Raises:
+            RefusedError: there may be one, and no access to it, or no member of it is surely this node.
+            ClusterError: it cannot be asked.
+        """
+        scheduler = self._access(subject.node, kind)
+        if scheduler is None:
+            if kind in _kinds((*subject.facts.agents, *subject.facts.joined)):
+                raise RefusedError(self._no_access(subject, kind))
+            return None
+        try:
+            return scheduler, scheduler.member(subject.facts, subject.node.name)
+        except NotMemberError:
+            if kind in kinds_of(subject.facts):
+                raise
+            return None
+
+    def _preview_of(
+        self, scheduler: Scheduler, member: Member, subject: Subject, scope: Scope
+    ) -> list[str]:
         if member.foreign:
             raise HeldElsewhereError(
                 f"{scheduler.title}: {member.name} is out of service: {'; '.join(member.foreign)}"
@@ -175,9 +203,11 @@ class ScheduledMaintenance:
         return notes
 
     def _no_access(self, subject: Subject, kind: str) -> str:
-        agent = next(one for one in subject.facts.agents if AGENTS.get(one) == kind)
+        facts = subject.facts
+        agent = next(one for one in (*facts.agents, *facts.joined) if AGENTS.get(one) == kind)
+        verb = "runs" if agent in facts.agents else "is enabled"
         return (
-            f"{agent} runs on this node and the change may cost {subject.worst.word} "
+            f"{agent} {verb} on this node and the change may cost {subject.worst.word} "
             f"({', '.join(subject.states)}), without access to {kind}; {_ACCESS[kind]}, "
             "or pass --ignore-scheduler"
         )
@@ -195,12 +225,7 @@ class ScheduledMaintenance:
         if scope is None:
             self._pause(subject, mig, say, stop)
             return
-        found: list[Scheduler] = []
-        for kind in kinds_of(subject.facts):
-            scheduler = self._access(subject.node, kind)
-            if scheduler is None:
-                raise RefusedError(self._no_access(subject, kind))
-            found.append(scheduler)
+        found = [self._member(subject, kind) for kind in _kinds_to_ask(subject.facts)]
         held, failed = _Held(), False
         with self._lock:
             self._held[subject.node.name] = held
@@ -211,8 +236,7 @@ class ScheduledMaintenance:
             return stop() or self._gate.aborted
 
         try:
-            for scheduler in found:
-                member = scheduler.member(subject.facts, name)
+            for scheduler, member in filter(None, found):
                 failed = failed or (member.hold is not None and member.hold.phase == "failed")
                 scheduler.enter(why, say, leave)
                 self._gate.enter(scheduler)
@@ -255,14 +279,14 @@ class ScheduledMaintenance:
         try:
             if paused:
                 raise ClusterError("; ".join(paused), fix="run gpustate apply again")
-            self._refresh(subject, say)
+            others = self._refresh(subject, say)
         except GpustateError as error:
             notes = self._leave(subject, recorded=str(error))
             raise NotRefreshedError("; ".join((str(error), *notes))) from error
         notes, stuck = self._release(subject, say)
         if stuck:
             raise ClusterError("; ".join((*stuck, *notes)), fix="run gpustate apply again")
-        return (*notes, *self._leftovers(subject, say))
+        return (*others, *notes, *self._leftovers(subject, say))
 
     def rebooting(self, subject: Subject) -> None:
         """Record on the Node that it reboots for its MIG layout; the result does not depend on it."""
@@ -309,16 +333,24 @@ class ScheduledMaintenance:
             return (f"programs that use GPUs are still kept off Node {mig.name}: {error}",)
         return ()
 
-    def _refresh(self, subject: Subject, say: Say) -> None:
+    def _refresh(self, subject: Subject, say: Say) -> tuple[str, ...]:
+        """Let it offer its GPUs again; what others did to it meanwhile."""
+        notes: list[str] = []
         with self._lock:
             holds = list(self._held.get(subject.node.name, _Held()).holds)
         for scheduler, member in holds:
             try:
-                scheduler.note(member, "validating")
+                noted = scheduler.note(member, "validating")
             except HeldElsewhereError:  # the release reports who has it
                 continue
             self._gate.note(subject.node.name, "validating", f"{member.name} in {scheduler.title}")
+            if member.hold is not None and (noted.hold is None or noted.schedulable):
+                notes.append(
+                    f"{scheduler.title}: {member.name} was returned to service by someone else during the change; "
+                    "restart workloads that have begun on it since"
+                )
             scheduler.refresh(member, say, _never)
+        return tuple(notes)
 
     def _leave(self, subject: Subject, failed: str = "", *, recorded: str = "") -> tuple[str, ...]:
         """Record that it stays out of service; notes of that, with why.
@@ -347,7 +379,7 @@ class ScheduledMaintenance:
         """
         notes: list[str] = []
         running = kinds_of(subject.facts)
-        for kind in dict.fromkeys((*running, *AGENTS.values())):
+        for kind in _kinds_to_ask(subject.facts):
             if kind in self._away and kind not in running:
                 continue
             try:

@@ -21,11 +21,15 @@ class NotDrainedError(RefusedError):
 
 
 class NotRefreshedError(ClusterError):
-    """A member was changed, and does not offer its GPUs to workloads."""
+    """A member was changed, and is not ready or does not offer its GPUs to workloads."""
 
 
 class HeldElsewhereError(RefusedError):
     """Someone else took the member out of service; it is left alone."""
+
+
+class NotMemberError(RefusedError):
+    """No member of the cluster is this machine."""
 
 
 class Scope(Enum):
@@ -62,6 +66,7 @@ class Hold:
         since: time of the phase, in UTC.
         schedulable_before: new work was allowed before the hold.
         gpus_before: GPUs and MIG devices that it offered before the hold.
+        ready_before: it was ready before the hold.
     """
 
     run: str
@@ -71,6 +76,7 @@ class Hold:
     since: str
     schedulable_before: bool = True
     gpus_before: int = 0
+    ready_before: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +162,8 @@ class Scheduler(Protocol):
         """The member that is this machine, as it is now.
 
         Raises:
-            RefusedError: there is none, or more than one may be it.
+            NotMemberError: there is none.
+            RefusedError: more than one may be it.
         """
         ...
 
@@ -206,7 +213,7 @@ class Scheduler(Protocol):
         """
 
     def refresh(self, member: Member, say: Say, stop: Stop) -> None:
-        """Restart what still uses the old driver, and wait until the member offers GPUs again.
+        """Restart what still uses the old driver, and wait until the member is ready and offers GPUs again.
 
         Args:
             member: as it was when it was held.
@@ -214,7 +221,7 @@ class Scheduler(Protocol):
             stop: asked while it waits.
 
         Raises:
-            NotRefreshedError: it offers none, and did before.
+            NotRefreshedError: it is not, and was before.
         """
 
     def release(self, member: Member) -> str:

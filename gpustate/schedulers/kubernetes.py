@@ -31,6 +31,7 @@ from gpustate.schedulers.base import (
     Hold,
     Member,
     NotDrainedError,
+    NotMemberError,
     NotRefreshedError,
     Say,
     Scope,
@@ -163,12 +164,18 @@ class Kubernetes:
         return [self._member(node) for node in nodes]
 
     def member(self, facts: NodeFacts, name: str) -> Member:
-        """The Node that is this machine."""
+        """The Node that is this machine.
+
+        Raises:
+            NotMemberError: there is none.
+            RefusedError: more than one may be it.
+        """
         machine = cluster_pods.Machine(facts.boot_id, facts.machine_id, facts.system_uuid)
         try:
             node = self._listed().index.match(machine, any_boot=True)
         except cluster_pods.Verdict as verdict:
-            raise RefusedError(
+            unregistered = isinstance(verdict, cluster_pods.Unregistered)
+            raise (NotMemberError if unregistered else RefusedError)(
                 f"{name}: {self.title}: {verdict.check.evidence}", fix=verdict.check.remedy
             ) from None
         return self._member(node)
@@ -341,6 +348,7 @@ class Kubernetes:
                 clock.now(),
                 before.schedulable_before if before else current.schedulable,
                 before.gpus_before if before else current.gpus,
+                before.ready_before if before else current.ready,
             )
             return _patch(node, record, unschedulable=True)
 
@@ -392,7 +400,7 @@ class Kubernetes:
                 self._events.record(node, reason, text)
 
     def refresh(self, member: Member, say: Say, stop: Stop) -> None:
-        """Delete the pods of NVIDIA's DaemonSets on it, which are created again, and wait for GPUs."""
+        """Delete the pods of NVIDIA's DaemonSets on it, which are created again, and wait for Ready and GPUs."""
         self._report(member, node_events.CHANGED, "changed and validated")
         self._resume(member)
         old = {
@@ -414,14 +422,17 @@ class Kubernetes:
                 return
             if self._clock() > deadline:
                 raise NotRefreshedError(
-                    f"{self.title}: Node {member.name} offers no GPU {_REFRESH_S:g} s after the change: {waits}",
-                    fix="read the log of NVIDIA's device plugin on it; then gpustate apply again",
+                    f"{self.title}: Node {member.name} is not ready for GPU pods {_REFRESH_S:g} s after the change: {waits}",
+                    fix="on it: journalctl -u kubelet, and the log of NVIDIA's device plugin; then gpustate apply again",
                 )
             _check(stop)
             self._sleep(_POLL_S)
 
     def _refreshing(self, member: Member, old: set[str]) -> str:
         """What is not there yet; empty: all is."""
+        node, before = self._api.node(member.name), member.hold
+        if (before is None or before.ready_before) and not eviction.is_ready(node):
+            return "the Node is not Ready"
         pods = [one for one in self._api.pods_on(member.name) if eviction.is_operand(one)]
         for pod in pods:
             if str(pod["metadata"]["uid"]) in old:
@@ -431,7 +442,7 @@ class Kubernetes:
         if old and not pods:
             return self._paused(member.name)
         offered = member.gpus or (member.hold.gpus_before if member.hold else 0)
-        if offered and not cluster_pods.allocatable(self._api.node(member.name)):
+        if offered and not cluster_pods.allocatable(node):
             return "allocatable has none"
         return ""
 

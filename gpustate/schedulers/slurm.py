@@ -32,6 +32,7 @@ from gpustate.schedulers.base import (
     Hold,
     Member,
     NotDrainedError,
+    NotMemberError,
     NotRefreshedError,
     Say,
     Scope,
@@ -337,12 +338,13 @@ class Slurm:
         """The node that has this machine's host name or one of its addresses.
 
         Raises:
-            RefusedError: none has, or host name and addresses are of several.
+            NotMemberError: none has.
+            RefusedError: host name and addresses are of several.
         """
         self.members()
         found = matching(self._nodes or (), facts, self._hosts.get(name, name))
         if not found:
-            raise RefusedError(
+            raise NotMemberError(
                 f"{name}: {self.title}: no node has the host name {facts.hostname or '(unknown)'}"
                 f" or an address of it ({', '.join(facts.addresses) or 'unknown'})",
                 fix="check gpustate_slurm_host, and NodeHostname and NodeAddr in slurm.conf",

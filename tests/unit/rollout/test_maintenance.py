@@ -20,6 +20,7 @@ from gpustate.schedulers.base import (
     Hold,
     Member,
     NotDrainedError,
+    NotMemberError,
     NotRefreshedError,
     Say,
     Scheduler,
@@ -45,6 +46,7 @@ class FakeScheduler:
     taken: tuple[str, ...] = ()
     left: str = ""
     uncordoned: bool = False
+    unknown: Exception | None = None
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
@@ -55,6 +57,8 @@ class FakeScheduler:
         return [self.current]
 
     def member(self, facts: NodeFacts, name: str) -> Member:
+        if self.unknown is not None:
+            raise self.unknown
         return self.current
 
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
@@ -76,7 +80,7 @@ class FakeScheduler:
         self._call(f"note {phase}")
         self.reasons.append(why)
         member = replace(member, foreign=self.taken)
-        return replace(member, schedulable=True) if self.uncordoned else member
+        return replace(member, schedulable=self.uncordoned)
 
     def drain(
         self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
@@ -259,6 +263,55 @@ def test_without_access_the_change_is_refused_with_the_way_to_give_it(
     maintenance().begin(subject(Disruption.RESTART, agent), said, never)
 
 
+STOPPED = NodeFacts(joined=("kubelet",))
+
+
+def stopped(facts: NodeFacts = STOPPED) -> Subject:
+    """A node whose kubelet does not run."""
+    return Subject(InventoryNode("gpu1"), facts, Disruption.RESET, ("driver",))
+
+
+@pytest.mark.parametrize("facts", [STOPPED, NodeFacts()])
+def test_a_member_whose_kubelet_does_not_run_is_held_too(facts: NodeFacts) -> None:
+    """Its pods run on without the kubelet."""
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    assert found.preview(stopped(facts)).notes[0].startswith("Kubernetes at test: holds n1")
+    found.begin(stopped(facts), said, never)
+    assert scheduler.calls[:2] == ["hold changes driver", "drain gpu"]
+
+
+def test_a_stopped_kubelet_of_a_cluster_without_access_is_a_refusal() -> None:
+    with pytest.raises(RefusedError) as caught:
+        maintenance().begin(stopped(), said, never)
+    assert "kubelet is enabled on this node and the change may cost reset (driver), " in str(
+        caught.value
+    )
+    assert maintenance().preview(stopped()).refused
+    maintenance().begin(stopped(NodeFacts()), said, never)
+
+
+def test_a_node_that_no_scheduler_knows_is_changed_where_none_runs_there() -> None:
+    scheduler = FakeScheduler(unknown=NotMemberError("no Node is this machine"))
+    found = maintenance(Kubernetes=scheduler, Slurm=scheduler)
+    assert found.preview(stopped()) == Preview()
+    found.begin(stopped(), said, never)
+    assert found.end(stopped(), "", said) == ()
+    assert scheduler.calls == []
+    with pytest.raises(NotMemberError):
+        found.begin(subject(), said, never)
+
+
+@pytest.mark.parametrize("error", [ClusterError("does not answer"), RefusedError("two may be it")])
+def test_who_cannot_tell_whether_a_node_is_a_member_keeps_it_from_being_changed(
+    error: Exception,
+) -> None:
+    found = maintenance(Kubernetes=FakeScheduler(unknown=error))
+    with pytest.raises(type(error)):
+        found.begin(stopped(), said, never)
+    assert found.preview(stopped()).refused
+
+
 def test_a_node_of_two_schedulers_is_held_in_both_and_released_in_turn() -> None:
     first, second = FakeScheduler(), FakeScheduler("Slurm at test")
     found = maintenance(Kubernetes=first, Slurm=second)
@@ -343,6 +396,19 @@ def test_a_node_that_someone_returned_to_service_is_not_changed() -> None:
     assert scheduler.calls[-1] == "release"
 
 
+def test_a_return_to_service_during_the_change_is_told() -> None:
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    scheduler.uncordoned = True
+    (note,) = found.end(subject(), "", said)
+    assert note == (
+        "Kubernetes at test: n1 was returned to service by someone else during the change; "
+        "restart workloads that have begun on it since"
+    )
+    assert scheduler.calls[-1] == "release"
+
+
 def test_a_node_that_cannot_be_released_is_a_failure() -> None:
     scheduler = FakeScheduler(fails={"release": ClusterError("does not answer")})
     found = maintenance(Kubernetes=scheduler)
@@ -389,7 +455,9 @@ def test_a_plan_says_what_is_waited_for_and_how_long(limit_s: float, words: str)
         Workload("a/train", gpu=True),
     )
     policy = DrainPolicy("app=job", limit_s)
-    plan = ScheduledMaintenance(lambda node, kind: scheduler, "r2", "ann@ops1", policy)
+    plan = ScheduledMaintenance(
+        lambda node, kind: scheduler if kind == "Kubernetes" else None, "r2", "ann@ops1", policy
+    )
     first, *stuck = plan.preview(subject()).notes
     assert first.endswith(
         f"; waits for a/job to complete, {words}; GPU workloads that leave: a/train"

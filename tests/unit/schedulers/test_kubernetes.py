@@ -372,6 +372,28 @@ def test_gpus_that_a_dead_run_saw_are_waited_for(api: FakeApi) -> None:
         again.refresh(member, print, lambda: False)
 
 
+def not_ready(api: FakeApi) -> None:
+    api.node_["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+
+
+def test_a_node_that_was_ready_has_to_be_so_again_before_it_is_released(api: FakeApi) -> None:
+    found = scheduler(api)
+    held = found.hold(found.member(facts(), "gpu1"), WHY)
+    not_ready(api)
+    again = scheduler(api)
+    of_a_dead_run = again.note(again.member(facts(), "gpu1"), "validating")
+    for one in (held, of_a_dead_run):
+        with pytest.raises(NotRefreshedError, match="180 s after the change: the Node is not Rea"):
+            again.refresh(one, print, lambda: False)
+
+
+def test_a_node_that_was_not_ready_before_is_not_waited_for(api: FakeApi) -> None:
+    not_ready(api)
+    found = scheduler(api)
+    held = found.hold(found.member(facts(), "gpu1"), WHY)
+    found.refresh(held, print, lambda: False)
+
+
 def test_labels_that_another_tool_left_paused_are_told(api: FakeApi) -> None:
     label = "nvidia.com/gpu.deploy.device-plugin"
     api.node_["metadata"]["labels"] = {label: "paused-for-driver-upgrade", f"{label}-x": "true"}

@@ -55,7 +55,10 @@ def subject(number: int, worst: Disruption = Disruption.REBOOT) -> Subject:
 
 
 def maintenance(scheduler: Kubernetes) -> ScheduledMaintenance:
-    return ScheduledMaintenance(lambda node, kind: scheduler, "r1", "ann@ops1", DrainPolicy())
+    def access(node: InventoryNode, kind: str) -> Kubernetes | None:
+        return scheduler if kind == "Kubernetes" else None
+
+    return ScheduledMaintenance(access, "r1", "ann@ops1", DrainPolicy())
 
 
 def test_a_plan_of_sixty_nodes_lists_each_kind_once(tmp_path: Path) -> None:
