@@ -26,7 +26,6 @@ from gpustate.rollout.slots import Slots
 from gpustate.schedulers.base import (
     HeldElsewhereError,
     Member,
-    NotDrainedError,
     NotRefreshedError,
     Say,
     Scheduler,
@@ -98,7 +97,7 @@ class ScheduledMaintenance:
     ) -> None:
         self._mig = mig or {}
         self._gate = gate or Gate()
-        self._slots = Slots(max_unavailable, gate=self._gate)
+        self._slots = Slots(max_unavailable, gate=self._gate, run=run)
         self._access = access
         self._run = run
         self._person = person
@@ -201,10 +200,11 @@ class ScheduledMaintenance:
             if scheduler is None:
                 raise RefusedError(self._no_access(subject, kind))
             found.append(scheduler)
-        held, failed = _Held(), False
+        held, name = _Held(), subject.node.name
         with self._lock:
-            self._held[subject.node.name] = held
-        name = subject.node.name
+            # What an earlier change of this run left held; this one is its rollback.
+            failed = bool(self._held.get(name, held).holds)
+            self._held[name] = held
         why = Why(self._run, self._person, self._text or f"changes {', '.join(subject.states)}")
 
         def leave() -> bool:
@@ -216,7 +216,8 @@ class ScheduledMaintenance:
                 failed = failed or (member.hold is not None and member.hold.phase == "failed")
                 scheduler.enter(why, say, leave)
                 self._gate.enter(scheduler)
-                self._slots.take(scheduler, member, name, say, leave)
+                back = subject.node.goes_back
+                self._slots.take(scheduler, member, name, say, leave, failed=failed, back=back)
                 held.slots.append((scheduler, member))
                 say(f"holding {member.name} in {scheduler.title}")
                 held.holds.append((scheduler, scheduler.hold(member, why)))
@@ -238,13 +239,11 @@ class ScheduledMaintenance:
             self._pause(subject, mig, say, leave)
         except GpustateError as error:
             if failed:  # an earlier change is still why it is out of service
-                self._leave(subject, str(error))
-                raise
-            # Nothing was changed yet, so there is no reason to keep it out of service.
-            left, stuck = self._release(subject, say)
-            left += stuck
-            if left and isinstance(error, NotDrainedError):
-                raise NotDrainedError(f"{error}; {'; '.join(left)}") from error
+                notes = self._leave(subject, recorded=str(error))
+            else:  # nothing was changed yet, so there is no reason to keep it out of service
+                left, stuck = self._release(subject, say)
+                notes = (*left, *stuck)
+            error.message = "; ".join((error.message, *notes))
             raise
 
     def end(self, subject: Subject, failed: str, say: Say) -> tuple[str, ...]:
@@ -321,14 +320,15 @@ class ScheduledMaintenance:
             scheduler.refresh(member, say, _never)
 
     def _leave(self, subject: Subject, failed: str = "", *, recorded: str = "") -> tuple[str, ...]:
-        """Record that it stays out of service; notes of that, with why.
+        """Record that it stays out of service; notes of that, with why. It is still this run's to release.
 
         Args:
             subject: the node.
             failed: why, for the notes and the record.
             recorded: why, for the record alone.
         """
-        held = self._take(subject)
+        with self._lock:
+            held = self._held.get(subject.node.name, _Held())
         notes: list[str] = []
         for scheduler, member in held.holds:
             notes.append(_stays_out(scheduler, member, failed))
@@ -397,8 +397,8 @@ class ScheduledMaintenance:
             return self._held.pop(subject.node.name, _Held())
 
     def _give(self, held: _Held) -> None:
-        for scheduler, member in held.slots:
-            self._slots.give(scheduler, member)
+        while held.slots:
+            self._slots.give(*held.slots.pop())
 
     def _release(self, subject: Subject, say: Say) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Release it; why it stays out of service, and what could not be released."""
@@ -409,7 +409,7 @@ class ScheduledMaintenance:
             try:
                 reason = scheduler.release(member)
             except GpustateError as error:
-                stuck.append(f"{scheduler.title}: {member.name} was not released: {error}")
+                stuck.append(_stays_out(scheduler, member, f"it was not released: {error}"))
                 continue
             if reason:
                 notes.append(_stays_out(scheduler, member, reason))

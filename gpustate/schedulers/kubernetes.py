@@ -124,6 +124,7 @@ class Kubernetes:
         self.mig = MigLabels(api, sleep, clock)
         self._clients = GpuClients(api, FOR_DRIVER, sleep, clock)
         self._lists: _Lists | None = None
+        self._written: dict[str, Json] = {}
         self._failed = (float("-inf"), ClusterError(""))
         self._missing: list[str] | None = None
         self._user = ""
@@ -171,7 +172,7 @@ class Kubernetes:
             raise RefusedError(
                 f"{name}: {self.title}: {verdict.check.evidence}", fix=verdict.check.remedy
             ) from None
-        return self._member(node)
+        return self._member(self._written.get(node["metadata"]["name"], node))
 
     def _member(self, node: Json) -> Member:
         hold = read_hold(node)
@@ -492,13 +493,14 @@ class Kubernetes:
 
     def _write(self, name: str, change: Callable[[Json, Member], Json | None]) -> Member:
         for _ in range(_CONFLICTS):
-            node = self._api.node(name)
+            node = self._written[name] = self._api.node(name)
             current = self._member(node)
             patch = change(node, current)
             if patch is None:
                 return current
             try:
-                return self._member(self._api.patch_node(name, patch))
+                node = self._written[name] = self._api.patch_node(name, patch)
+                return self._member(node)
             except RefusedRequest as error:
                 if error.status != 409:
                     raise with_rule(error) from None
