@@ -288,7 +288,7 @@ def way_back(
                 raise _StaysError(why)
             state = _restoring(_built(kinds, name, values, mine), then, last)
         except GpustateError as error:
-            changed = any(not r.states[name].settled for r in records[at:] if name in r.states)
+            changed = _is_changed(records[at:], name)
             text = f"{name} cannot go back: {error}; it stays as it is"
             (stays if changed else notes).append(
                 text if changed else f"{name} is left as it is: {error}"
@@ -302,6 +302,13 @@ def way_back(
     if not records[at:]:
         return WayBack(run)
     undone = records[at]
+    # One that no run changed needs no way back: a runtime that is not on the node, whose toolkit goes.
+    gone = {state.name for state in states if state.absent}
+    states = [
+        state
+        for state in states
+        if _is_changed(records[at:], state.name) or gone.isdisjoint(state.needs)
+    ]
     states = [*leftovers.with_removal(tuple(states), undone.since, undone.users)]
     return WayBack(
         run,
@@ -313,6 +320,11 @@ def way_back(
         undone.drain,
         undone.pace,
     )
+
+
+def _is_changed(records: Sequence[RunBefore], name: str) -> bool:
+    """One of some runs had something to do for a state."""
+    return any(not one.states[name].settled for one in records if name in one.states)
 
 
 def _applied(

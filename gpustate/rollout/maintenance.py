@@ -317,7 +317,8 @@ class ScheduledMaintenance:
             except HeldElsewhereError:  # the release reports who has it
                 continue
             self._gate.note(subject.node.name, "validating", f"{member.name} in {scheduler.title}")
-            scheduler.refresh(member, say, _never)
+            if not subject.facts.without_driver:  # otherwise there is nothing that could offer GPUs
+                scheduler.refresh(member, say, _never)
 
     def _leave(self, subject: Subject, failed: str = "", *, recorded: str = "") -> tuple[str, ...]:
         """Record that it stays out of service; notes of that, with why. It is still this run's to release.
@@ -383,7 +384,8 @@ class ScheduledMaintenance:
             if member.hold is None:
                 return ""
             try:
-                scheduler.refresh(member, say, _never)
+                if not subject.facts.without_driver:
+                    scheduler.refresh(member, say, _never)
             except NotRefreshedError as error:
                 scheduler.note(member, "failed", _brief(str(error)))
                 raise

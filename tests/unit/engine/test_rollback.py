@@ -443,6 +443,26 @@ def test_a_rollback_that_is_refused_says_that_the_node_stays_out_of_service(node
     assert out_of_service(row) == (f"here {STAYS_OUT}: third: the script ended with 3: no output",)
 
 
+def test_a_state_that_no_run_changed_is_left_out_where_what_it_needs_goes() -> None:
+    """The runtime is not on the node, so its state had nothing to do."""
+
+    class Runtime(FileState):
+        name: ClassVar[str] = "runtime"
+        needs: ClassVar[tuple[str, ...]] = ("first",)
+
+    def names(*runs: RunBefore) -> set[tuple[str, bool]]:
+        way = before.way_back(runs, "r", {**KINDS, "runtime": Runtime})
+        return {(state.name, state.absent) for state in way.states}
+
+    settled = StateBefore({}, settled=True, observed={"text": None})
+    rows = {"first": StateBefore({}, absent=True), "runtime": settled, "third": settled}
+    assert names(RunBefore("r", states=rows)) == {("first", True), ("third", False)}
+    stays = {**rows, "first": settled}
+    assert ("runtime", False) in names(RunBefore("r", states=stays))
+    later = RunBefore("s", states={"runtime": StateBefore({}, observed={"text": None})})
+    assert ("runtime", False) in names(RunBefore("r", states=rows), later)
+
+
 def test_without_the_option_a_failed_node_stays_as_it_is(node: Node) -> None:
     result = node.apply(
         First(path=node.path("a"), text="two"), Third(path=node.path("c"), script="exit 3")
