@@ -114,6 +114,13 @@ class ScheduledMaintenance:
         """Values of a label of the nodes' Node objects, by node."""
         return self._access.labels(key) if isinstance(self._access, Accesses) else {}
 
+    def held(self) -> frozenset[str]:
+        """Nodes that runs of gpustate hold; none where a scheduler does not answer, which their change will report."""
+        if isinstance(self._access, Accesses):
+            with suppress(GpustateError):
+                return self._access.held()
+        return frozenset()
+
     def enter(self, say: Say, stop: Stop) -> None:
         """Be the only run that takes nodes of these clusters out of service, before the first node is.
 

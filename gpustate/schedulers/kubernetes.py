@@ -200,6 +200,16 @@ class Kubernetes:
                 found.update(dict.fromkeys(cluster_pods.names_of(node), str(value)))
         return found
 
+    def held(self) -> frozenset[str]:
+        """Names and addresses of the Nodes that runs of gpustate hold."""
+        found = ((node, read_hold(node)) for node in self._listed().nodes)
+        return frozenset(
+            name
+            for node, hold in found
+            if hold is not None and hold.phase != "left"
+            for name in cluster_pods.names_of(node)
+        )
+
     def by_name(self) -> dict[str, Json]:
         """All Nodes, by every name and address that they have.
 

@@ -97,6 +97,19 @@ def fleet_of(*found: InventoryNode) -> Inventory:
     return Inventory("test", found)
 
 
+def test_nodes_that_are_held_already_come_first_after_the_canaries() -> None:
+    inventory = fleet_of(*nodes(*NAMES[:5]))
+
+    def waves(strategy: Strategy) -> list[tuple[str, int]]:
+        places = strategy.rollout(inventory, 5, 0.0, held={"n3", "n4"}).places
+        return [(place.name, place.wave) for place in places]
+
+    assert waves(Strategy()) == [(name, 0) for name in ("n3", "n4", "n0", "n1", "n2")]
+    assert waves(Strategy(("1", "3"), canary="n1")) == [
+        ("n3", 1), ("n4", 2), ("n0", 2), ("n1", 0), ("n2", 2),
+    ]  # fmt: skip
+
+
 def test_a_node_that_was_rolled_back_is_a_failure_and_in_service() -> None:
     rack = {f"n{number}": "r1" for number in (0, 1)}
     places = tuple(Place(name, rack=rack.get(name, "")) for name in ("n0", "n1", "n2"))
