@@ -416,6 +416,7 @@ def test_a_node_that_took_its_change_back_itself_is_released(node: Node) -> None
     (row,) = result.nodes
     assert (row.status, holding.held, out_of_service(row)) == (NodeStatus.ROLLED_BACK, False, ())
     assert row.reason.endswith(f"; rolled back to before run {result.run}")
+    assert [one.changes for one in node.records()] == [("first",), ()]
 
 
 def test_a_node_on_which_nothing_of_the_change_began_is_released(node: Node) -> None:
@@ -461,6 +462,31 @@ def test_a_state_that_no_run_changed_is_left_out_where_what_it_needs_goes() -> N
     assert ("runtime", False) in names(RunBefore("r", states=stays))
     later = RunBefore("s", states={"runtime": StateBefore({}, observed={"text": None})})
     assert ("runtime", False) in names(RunBefore("r", states=rows), later)
+
+
+class Waits(FileState):
+    """A file that is not written where the third failed."""
+
+    name: ClassVar[str] = "waits"
+    needs: ClassVar[tuple[str, ...]] = ("third",)
+
+
+def test_a_record_names_what_the_run_changed(node: Node) -> None:
+    path = node.path("b")
+    node.apply(
+        First(path=node.path("a")),
+        Second(path=path, script=f'keep "{path}"; echo x >"{path}"; roll_back "{path}"; exit 3'),
+        Third(path=node.path("c"), script="exit 3"),
+        Waits(path=node.path("d")),
+    )
+    (record,) = node.records()
+    assert record.changes == ("first", "third")
+    assert set(record.states) == {"first", "second", "third", "waits"}
+    old = json.loads(record.text())
+    del old["changed"]
+    older = before.read(json.dumps(old))
+    assert older is not None
+    assert set(older.changes) == set(record.states)
 
 
 def test_without_the_option_a_failed_node_stays_as_it_is(node: Node) -> None:
