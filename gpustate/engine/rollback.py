@@ -91,7 +91,8 @@ def roll_back(
         kept = [note for note in kept if STAYS_OUT not in note]
     result.notes = [*kept, *(note for note in (*way.notes, *back.notes) if note not in kept)]
     if back.status is not NodeStatus.OK:
-        _failed(result, why, f"{back.status.value}: {back.reason}")
+        what = "" if back.status in FAILED else f"{back.status.value}: "
+        _failed(result, why, f"{what}{back.reason}")
         return
     if way.stays:
         _failed(result, why, "; ".join(way.stays))
