@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpustate import registry
 from gpustate.core.inventory import InventoryNode
@@ -64,8 +65,11 @@ def roll_out(
     ) as maintenance:
         request.maintenance = maintenance
         scheduled = maintenance if isinstance(maintenance, ScheduledMaintenance) else None
-        labels = {"labels": scheduled.labels} if scheduled else {}
-        rollout = strategy.rollout(request.inventory, request.forks, time.time(), **labels)
+        known: dict[str, Any] = {}
+        if scheduled is not None:
+            held = scheduled.held() if len(request.inventory.nodes) > 1 else ()
+            known = {"labels": scheduled.labels, "held": held}
+        rollout = strategy.rollout(request.inventory, request.forks, time.time(), **known)
         pods = schedulers.kubeconfig if strategy.soak_pods else None
         check: Check = no_check
         if rollout.soak_s:

@@ -125,10 +125,10 @@ def _show(inventory: Inventory, options: Mapping[str, Any]) -> None:
         for one in records:
             nodes.setdefault(one.run, []).append(name)
             found[one.run] = one
-            states = (state for state, row in one.states.items() if not row.settled)
-            changed.setdefault(one.run, {}).update(dict.fromkeys(states))
+            changed.setdefault(one.run, {}).update(dict.fromkeys(one.changes))
     for run, one in sorted(found.items(), reverse=True):
-        what = f"rollback of {one.undoes}" if one.undoes else f"changed {', '.join(changed[run])}"
+        states = ", ".join(changed[run]) or "nothing"
+        what = f"rollback of {one.undoes}" if one.undoes else f"changed {states}"
         why = f"  reason: {one.reason}" if one.reason else ""
         click.echo(printable(f"{run}  {names_line(nodes[run])}  {one.person}  {what}{why}"))
     for name, error in sorted(errors.items()):

@@ -135,6 +135,11 @@ class NodeFacts:
         return tuple(device for device in self.pci if device.is_gpu)
 
     @property
+    def without_driver(self) -> bool:
+        """It has GPUs, and NVIDIA's driver drives none of them."""
+        return bool(self.gpus) and all(gpu.driver != "nvidia" for gpu in self.gpus)
+
+    @property
     def has_nvswitch(self) -> bool:
         """NVSwitches show on PCI."""
         return any(device.is_nvswitch for device in self.pci)

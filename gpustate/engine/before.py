@@ -27,8 +27,10 @@ from gpustate.formats.masking import MASK, mask, mask_data, with_secrets
 from gpustate.plan.make import Observations, SeenBy, observed_data
 
 FORMAT = "gpustate.before/1"
-#: Begins the line that follows a record.
+#: Begins the line that follows a record: users of the system.
 _USERS = "users "
+#: Begins lines that follow it: a state whose steps began, and one that took all of them back itself.
+_CHANGED, _UNCHANGED = "changed ", "unchanged "
 _RUN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 _SECRET = "its parameters contain a secret, which no record keeps"
 
@@ -68,6 +70,7 @@ class RunBefore:
         drain: how workloads left by its policy, as data; empty: by the defaults.
         pace: batch sizes of its policy.
         users: users of the system, which the node itself adds.
+        changed: states that the run changed, which the node itself adds; ``None``: a record of an older gpustate.
     """
 
     run: str
@@ -79,6 +82,14 @@ class RunBefore:
     drain: Mapping[str, Any] = field(default_factory=dict[str, Any])
     pace: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
+    changed: tuple[str, ...] | None = ()
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """States that the run changed; of an older gpustate's run, those that it may have changed."""
+        if self.changed is not None:
+            return self.changed
+        return tuple(name for name, row in self.states.items() if not row.settled)
 
     def text(self) -> str:
         """The record, in one line."""
@@ -172,12 +183,22 @@ class BeforeQuery(Query[tuple[RunBefore, ...]]):
         for line in answer.text.splitlines():
             if line.startswith(_USERS) and found:
                 found[-1] = replace(found[-1], users=tuple(line.removeprefix(_USERS).split()))
+            elif line.startswith((_CHANGED, _UNCHANGED)) and found:
+                found[-1] = _with_changed(found[-1], line)
             elif (one := read(line)) is not None:
                 found.append(one)
         return tuple(found)
 
     def placeholder(self) -> tuple[RunBefore, ...]:
         return ()
+
+
+def _with_changed(record: RunBefore, line: str) -> RunBefore:
+    """A record with what a line that follows it says."""
+    word, _, name = line.partition(" ")
+    changed = dict.fromkeys(record.changed or ())
+    changed.pop(name, None)
+    return replace(record, changed=(*changed, *((name,) if f"{word} " == _CHANGED else ())))
 
 
 def read(line: str) -> RunBefore | None:
@@ -206,6 +227,7 @@ def read(line: str) -> RunBefore | None:
             states,
             dict(data.get("drain", {})),
             tuple(str(size) for size in data.get("pace", ())),
+            changed=() if "changed" in data else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -288,7 +310,7 @@ def way_back(
                 raise _StaysError(why)
             state = _restoring(_built(kinds, name, values, mine), then, last)
         except GpustateError as error:
-            changed = any(not r.states[name].settled for r in records[at:] if name in r.states)
+            changed = _is_changed(records[at:], name)
             text = f"{name} cannot go back: {error}; it stays as it is"
             (stays if changed else notes).append(
                 text if changed else f"{name} is left as it is: {error}"
@@ -302,6 +324,13 @@ def way_back(
     if not records[at:]:
         return WayBack(run)
     undone = records[at]
+    # One that no run changed needs no way back: a runtime that is not on the node, whose toolkit goes.
+    gone = {state.name for state in states if state.absent}
+    states = [
+        state
+        for state in states
+        if _is_changed(records[at:], state.name) or gone.isdisjoint(state.needs)
+    ]
     states = [*leftovers.with_removal(tuple(states), undone.since, undone.users)]
     return WayBack(
         run,
@@ -313,6 +342,11 @@ def way_back(
         undone.drain,
         undone.pace,
     )
+
+
+def _is_changed(records: Sequence[RunBefore], name: str) -> bool:
+    """One of some runs had something to do for a state."""
+    return any(not one.states[name].settled for one in records if name in one.states)
 
 
 def _applied(

@@ -12,6 +12,7 @@ from typing import Protocol
 from gpustate.core.change import Disruption
 from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
+from gpustate.core.outcome import NodeResult
 
 #: In notes of nodes that are out of service after a run.
 STAYS_OUT = "stays out of service"
@@ -47,6 +48,12 @@ class Preview:
 
     notes: tuple[str, ...] = ()
     refused: bool = False
+
+
+def out_of_service(result: NodeResult) -> tuple[str, ...]:
+    """What a node's result says of why it stays out of service; empty: it does not."""
+    notes = tuple(note for note in result.notes if STAYS_OUT in note)
+    return notes or ((result.reason,) if STAYS_OUT in result.reason else ())
 
 
 class Maintenance(Protocol):

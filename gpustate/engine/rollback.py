@@ -11,7 +11,7 @@ from gpustate.core.policy import Resolved, parameters
 from gpustate.core.state import AnyState
 from gpustate.engine import before
 from gpustate.engine.events import Event, Listener
-from gpustate.engine.maintenance import STAYS_OUT
+from gpustate.engine.maintenance import STAYS_OUT, out_of_service
 from gpustate.engine.probing import query_node
 from gpustate.engine.walk import Options, Walk
 from gpustate.errors import GpustateError
@@ -33,7 +33,9 @@ def roll_back(
     session: Callable[[InventoryNode], Session],
     because: str = "",
 ) -> None:
-    """Take one node back and enter that into its result; a node that the run did not change stays as it is.
+    """Take one node back and enter that into its result.
+
+    A node that the run did not change is only released where the run holds it, otherwise it stays as it is.
 
     Args:
         plan: the node, and the states that were applied to it.
@@ -50,7 +52,7 @@ def roll_back(
     why = because or result.reason
     try:
         records = _records(resolved, session(resolved.node))
-        if before.target(records, options.run) == "":
+        if before.target(records, options.run) == "" and not out_of_service(result):
             return
         way = before.way_back(
             records,
@@ -83,11 +85,14 @@ def roll_back(
     result.reboots += back.reboots
     result.duration_s += back.duration_s
     result.observed, result.checks = back.observed, back.checks
-    # Whether it is in service is said by the last walk.
-    kept = [note for note in result.notes if STAYS_OUT not in note]
+    kept = result.notes
+    if back.status is NodeStatus.OK or out_of_service(back):
+        # Whether it is in service is known by the last walk that got so far.
+        kept = [note for note in kept if STAYS_OUT not in note]
     result.notes = [*kept, *(note for note in (*way.notes, *back.notes) if note not in kept)]
     if back.status is not NodeStatus.OK:
-        _failed(result, why, f"{back.status.value}: {back.reason}")
+        what = "" if back.status in FAILED else f"{back.status.value}: "
+        _failed(result, why, f"{what}{back.reason}")
         return
     if way.stays:
         _failed(result, why, "; ".join(way.stays))
@@ -100,7 +105,8 @@ def roll_back(
         for one in result.states
     ]
     result.status = NodeStatus.ROLLED_BACK
-    result.reason = f"{why}; rolled back to before run {options.run}"
+    causes = [text for text in why.split("; ") if STAYS_OUT not in text]
+    result.reason = "; ".join((*causes, f"rolled back to before run {options.run}"))
 
 
 def _records(resolved: Resolved, session: Session) -> tuple[before.RunBefore, ...]:
@@ -116,3 +122,5 @@ def _records(resolved: Resolved, session: Session) -> tuple[before.RunBefore, ..
 def _failed(result: NodeResult, why: str, problem: str) -> None:
     result.status = NodeStatus.FAILED
     result.reason = f"{why}; its rollback failed: {problem}"
+    if out_of_service(result) and STAYS_OUT not in result.reason:
+        result.reason += f"; it {STAYS_OUT}"

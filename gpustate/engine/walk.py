@@ -412,13 +412,14 @@ class Walk:
             self._check_stop()
             raise
         try:
-            self._stages(observations, ledger, results)
+            observations = self._stages(observations, ledger, results)
         except (RefusedError, LockHeld):
             self.result.notes += maintenance.end(subject, "", say)
             raise
         except Exception as error:
             self.result.notes += maintenance.end(subject, str(error) or type(error).__name__, say)
             raise
+        subject = replace(subject, facts=observations.view.facts)
         failed = "" if self.result.status is NodeStatus.OK else self.result.reason or "failed"
         self.result.notes += maintenance.end(subject, failed, say)
 
@@ -426,7 +427,8 @@ class Walk:
 
     def _stages(
         self, observations: Observations, ledger: Ledger, results: dict[str, StateResult]
-    ) -> None:
+    ) -> Observations:
+        """Carry out the plan, stage by stage; the node as it was observed last."""
         saved = (self.options.announced or {}).get(self.result.name)
         allowed = gate.announced(results) if saved is None else saved
         settled: dict[str, StateResult] = {}
@@ -461,6 +463,7 @@ class Walk:
             )
         self._keep(observations, results)
         self._end(*verdicts.node_status(results.values()))
+        return observations
 
     def _run_stage(
         self,

@@ -22,6 +22,7 @@ block() { # state needs...
 step() { # index timeout secret: of a step with a secret in it nothing is kept but why it failed
   [ -n "$SKIP" ] && return 0
   if [ -e "$R/stop" ]; then finish 1; fi
+  if [ "$CUR" != "${NOTED-}" ]; then NOTED=$CUR; note_before "changed $CUR"; fi
   now; entry '{"e":"intent","i":'"$1"',"t":'"$NOW"'}'
   if [ -z "${3-}" ]; then
     STEP=$1 timeout -k 10 "$2" sh "$R/step.$1" >"$R/out.$1" 2>&1 </dev/null; rc=$?
@@ -31,7 +32,7 @@ step() { # index timeout secret: of a step with a secret in it nothing is kept b
   fi
   [ $rc = 124 ] && echo "killed after $2 s" >>"$R/out.$1"
   ended "$1" $rc
-  [ $rc = 0 ] || { SKIP=$CUR; FAILED="$FAILED $CUR"; }
+  [ $rc = 0 ] || { SKIP=$CUR; FAILED="$FAILED $CUR"; ! grep -qF '"i":'"$1"',"did":"rolled-back"' "$J" || note_before "unchanged $CUR"; }
 }
 no_secrets() { # what a run has left of its secrets goes with it; one that was killed is cleared by the next
   for d in "$@"; do
@@ -102,6 +103,9 @@ keep_before() { # run: what it changes from, and the users of the system, outliv
   { [ -d "$b" ] || mkdir "$b"; } && mv -fT "$R/before" "$b/$1" && sync "$b/$1" "$b" || { echo "$b cannot be written" >&2; exit 74; }
   # shellcheck disable=SC2012 # in the order of time; names are those of runs
   ls -1t "$b" | tail -n +31 | while read -r n; do rm -f "$b/$n"; done
+}
+note_before() { # line: what has become of a state, beside what the run changes from
+  [ ! -e "$G/before/$LOCK" ] || printf '\n%s' "$1" >>"$G/before/$LOCK"
 }
 no_new() { # path folder: why its next content could not be written
   rm -f "$t" 2>/dev/null || :

@@ -172,6 +172,17 @@ def troubles_page(document: Mapping[str, Any], *, diff: bool = False, whole: boo
     return page
 
 
+def _own_reason(node: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> str:
+    """The reason of a node beside that of its states, such as what became of its rollback."""
+    reason = str(node.get("reason") or "")
+    for state in states:
+        told = f"{state['state']}: {state.get('reason')}"
+        if state.get("reason") and reason.startswith(told):
+            return reason.removeprefix(told).removeprefix("; ")
+    shown = any(state.get("reason") and state["reason"] in reason for state in states)
+    return "" if shown else reason
+
+
 def _group(
     page: Page, one: Group, takes: Mapping[str, int] | None, *, diff: bool, whole: bool
 ) -> None:
@@ -192,10 +203,8 @@ def _group(
         each = " each" * (len(one.names) > 1)
         head += ["  ", (f"about {duration(takes['likely_s'])}{each}", "dim")]
     page.add(*head)
-    if node.get("reason") and not any(
-        s.get("reason") and s["reason"] in node["reason"] for s in touched
-    ):
-        page.add("  ", (str(node["reason"]), "red"))
+    if reason := _own_reason(node, touched):
+        page.add("  ", (reason, "red"))
     if touched or whole:
         _states(page, node["states"], diff=diff, whole=whole)
     if node.get("proceeds"):

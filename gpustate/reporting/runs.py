@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpustate.core.outcome import NodeResult, NodeStatus
-from gpustate.engine.maintenance import STAYS_OUT
+from gpustate.engine.maintenance import out_of_service
 from gpustate.formats.masking import mask, mask_data
 from gpustate.formats.words import json_text
 from gpustate.plan.ranges import fold
@@ -132,13 +132,8 @@ def reason_of(node: NodeResult) -> str:
 
 
 def held(nodes: Sequence[NodeResult]) -> list[dict[str, str]]:
-    """Nodes that stay out of service after the run, each with the note that says so."""
-    return [
-        {"node": node.name, "why": note}
-        for node in nodes
-        for note in (*node.notes, node.reason)
-        if STAYS_OUT in note
-    ]
+    """Nodes that stay out of service after the run, each with the note that says so, or its reason."""
+    return [{"node": node.name, "why": why} for node in nodes for why in out_of_service(node)]
 
 
 def digest_of(source: str) -> str:

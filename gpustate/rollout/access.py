@@ -162,6 +162,19 @@ class Accesses:
                     found.setdefault(name, hits[0])
         return found
 
+    def held(self) -> frozenset[str]:
+        """Nodes that runs of gpustate hold in a scheduler, as far as names or addresses are the same.
+
+        Raises:
+            GpustateError: a cluster cannot be used.
+        """
+        names = frozenset[str]().union(*(scheduler.held() for scheduler in self.leased()))
+        return frozenset(
+            name
+            for name, node in self._by_name.items()
+            if not names.isdisjoint((name, node.connection.host or ""))
+        )
+
     def _kubernetes(self, kubeconfig: Kubeconfig) -> Kubernetes:
         if kubeconfig not in self._clusters:
             from gpustate.cluster.api import connect

@@ -24,6 +24,7 @@ class End(Enum):
     """How a node ended."""
 
     RELEASED = "released"
+    ROLLED_BACK = "rolled back"  # it failed, is as before the run, and in service
     FAILED = "failed"  # it was changed, or could not be reached, and may be out of service
     SKIPPED = "skipped"  # refused: it is as it was
 

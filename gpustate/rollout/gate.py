@@ -13,6 +13,11 @@ def _open(node: str) -> str:
     return ""
 
 
+def _at_rest(node: str) -> bool:
+    """No node is at work."""
+    return False
+
+
 def _nobody(node: str, phase: str, why: str) -> None:
     """Nobody listens."""
 
@@ -28,6 +33,7 @@ class Gate:
         exhausted: why no node could be taken out of service any more, though the rollout goes on; empty: one could.
         entered: schedulers that the run has entered.
         closed: why a node must not be taken out of service now; empty: it may.
+        at_work: a node has begun and not ended yet, its rollback after a failure included.
         note: hears the phase of a node, and why it is in it.
     """
 
@@ -37,6 +43,7 @@ class Gate:
     exhausted: str = ""
     entered: list[Scheduler] = field(default_factory=list[Scheduler])
     closed: Callable[[str], str] = _open
+    at_work: Callable[[str], bool] = _at_rest
     note: Callable[[str, str, str], None] = _nobody
 
     def enter(self, scheduler: Scheduler) -> None:

@@ -27,7 +27,6 @@ from gpustate.rollout.slots import Slots
 from gpustate.schedulers.base import (
     HeldElsewhereError,
     Member,
-    NotDrainedError,
     NotMemberError,
     NotRefreshedError,
     Say,
@@ -109,7 +108,7 @@ class ScheduledMaintenance:
     ) -> None:
         self._mig = mig or {}
         self._gate = gate or Gate()
-        self._slots = Slots(max_unavailable, gate=self._gate)
+        self._slots = Slots(max_unavailable, gate=self._gate, run=run)
         self._access = access
         self._run = run
         self._person = person
@@ -125,6 +124,13 @@ class ScheduledMaintenance:
     def labels(self, key: str) -> Mapping[str, str]:
         """Values of a label of the nodes' Node objects, by node."""
         return self._access.labels(key) if isinstance(self._access, Accesses) else {}
+
+    def held(self) -> frozenset[str]:
+        """Nodes that runs of gpustate hold; none where a scheduler does not answer, which their change will report."""
+        if isinstance(self._access, Accesses):
+            with suppress(GpustateError):
+                return self._access.held()
+        return frozenset()
 
     def enter(self, say: Say, stop: Stop) -> None:
         """Be the only run that takes nodes of these clusters out of service, before the first node is.
@@ -226,10 +232,11 @@ class ScheduledMaintenance:
             self._pause(subject, mig, say, stop)
             return
         found = [self._member(subject, kind) for kind in _kinds_to_ask(subject.facts)]
-        held, failed = _Held(), False
+        held, name = _Held(), subject.node.name
         with self._lock:
-            self._held[subject.node.name] = held
-        name = subject.node.name
+            # What an earlier change of this run left held; this one is its rollback.
+            failed = bool(self._held.get(name, held).holds)
+            self._held[name] = held
         why = Why(self._run, self._person, self._text or f"changes {', '.join(subject.states)}")
 
         def leave() -> bool:
@@ -240,7 +247,8 @@ class ScheduledMaintenance:
                 failed = failed or (member.hold is not None and member.hold.phase == "failed")
                 scheduler.enter(why, say, leave)
                 self._gate.enter(scheduler)
-                self._slots.take(scheduler, member, name, say, leave)
+                back = subject.node.goes_back
+                self._slots.take(scheduler, member, name, say, leave, failed=failed, back=back)
                 held.slots.append((scheduler, member))
                 say(f"holding {member.name} in {scheduler.title}")
                 held.holds.append((scheduler, scheduler.hold(member, why)))
@@ -262,13 +270,11 @@ class ScheduledMaintenance:
             self._pause(subject, mig, say, leave)
         except GpustateError as error:
             if failed:  # an earlier change is still why it is out of service
-                self._leave(subject, str(error))
-                raise
-            # Nothing was changed yet, so there is no reason to keep it out of service.
-            left, stuck = self._release(subject, say)
-            left += stuck
-            if left and isinstance(error, NotDrainedError):
-                raise NotDrainedError(f"{error}; {'; '.join(left)}") from error
+                notes = self._leave(subject, recorded=str(error))
+            else:  # nothing was changed yet, so there is no reason to keep it out of service
+                left, stuck = self._release(subject, say)
+                notes = (*left, *stuck)
+            error.message = "; ".join((error.message, *notes))
             raise
 
     def end(self, subject: Subject, failed: str, say: Say) -> tuple[str, ...]:
@@ -349,18 +355,20 @@ class ScheduledMaintenance:
                     f"{scheduler.title}: {member.name} was returned to service by someone else during the change; "
                     "restart workloads that have begun on it since"
                 )
-            scheduler.refresh(member, say, _never)
+            if not subject.facts.without_driver:  # otherwise there is nothing that could offer GPUs
+                scheduler.refresh(member, say, _never)
         return tuple(notes)
 
     def _leave(self, subject: Subject, failed: str = "", *, recorded: str = "") -> tuple[str, ...]:
-        """Record that it stays out of service; notes of that, with why.
+        """Record that it stays out of service; notes of that, with why. It is still this run's to release.
 
         Args:
             subject: the node.
             failed: why, for the notes and the record.
             recorded: why, for the record alone.
         """
-        held = self._take(subject)
+        with self._lock:
+            held = self._held.get(subject.node.name, _Held())
         notes: list[str] = []
         for scheduler, member in held.holds:
             notes.append(_stays_out(scheduler, member, failed))
@@ -415,7 +423,8 @@ class ScheduledMaintenance:
             if member.hold is None:
                 return ""
             try:
-                scheduler.refresh(member, say, _never)
+                if not subject.facts.without_driver:
+                    scheduler.refresh(member, say, _never)
             except NotRefreshedError as error:
                 scheduler.note(member, "failed", _brief(str(error)))
                 raise
@@ -429,8 +438,8 @@ class ScheduledMaintenance:
             return self._held.pop(subject.node.name, _Held())
 
     def _give(self, held: _Held) -> None:
-        for scheduler, member in held.slots:
-            self._slots.give(scheduler, member)
+        while held.slots:
+            self._slots.give(*held.slots.pop())
 
     def _release(self, subject: Subject, say: Say) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Release it; why it stays out of service, and what could not be released."""
@@ -441,7 +450,7 @@ class ScheduledMaintenance:
             try:
                 reason = scheduler.release(member)
             except GpustateError as error:
-                stuck.append(f"{scheduler.title}: {member.name} was not released: {error}")
+                stuck.append(_stays_out(scheduler, member, f"it was not released: {error}"))
                 continue
             if reason:
                 notes.append(_stays_out(scheduler, member, reason))

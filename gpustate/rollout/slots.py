@@ -1,7 +1,8 @@
 """How many members of a cluster may be out of service at a time.
 
 Every member counts that is not ready, not schedulable or held by anyone, so a node that failed keeps counting. A node
-waits for its turn while others of the run are at work, and is refused once nothing of the run could free a slot.
+waits for its turn while others of the run are at work, and is refused once nothing of the run could free a slot. One
+that goes back does not wait for those that failed in the same run: at least one at a time goes.
 
 Sources:
     NVIDIA/k8s-operator-libs, pkg/upgrade: a percentage of ``maxUnavailable`` is rounded up.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from gpustate.errors import RefusedError, UsageError
 from gpustate.rollout.gate import Gate
@@ -50,24 +51,35 @@ def allowed(limit: str, total: int) -> int:
 
 
 def full(
-    members: Iterable[Member], member: Member, limit: str, taken: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Who keeps a member from its turn; empty: it may be taken out of service.
+    members: Iterable[Member],
+    member: Member,
+    limit: str,
+    taken: Collection[str],
+    without: str = "",
+) -> dict[str, str]:
+    """Who keeps a member from its turn, each with the reason; empty: it may be taken out of service.
 
     Args:
         members: all that count, as they are now.
         member: the one in question; if it is out of service already, it costs no slot.
         limit: number or percentage; empty: none.
-        taken: members that this run has taken and the list may not show yet, and their node.
+        taken: members that this run has taken and the list may not show yet.
+        without: members that failed in this run cost no slot.
     """
     counted = [one for one in members if one.counts or one.name == member.name]
     out = {one.name: one for one in counted if not one.available}
     if member.name in out or not limit:
-        return ()
-    waiting = sorted({*out, *taken} - {member.name})
+        return {}
+    failed = {name for name, one in out.items() if without and _failed_in(one, without)}
+    waiting = sorted({*out, *taken} - failed - {member.name})
     if len(waiting) < allowed(limit, len(counted)):
-        return ()
-    return tuple(f"{name} ({_why(out.get(name))})" for name in waiting)
+        return {}
+    return {name: f"{name} ({_why(out.get(name))})" for name in waiting}
+
+
+def _failed_in(member: Member, run: str) -> bool:
+    hold = member.hold
+    return hold is not None and (hold.run, hold.phase) == (run, "failed")
 
 
 def _why(member: Member | None) -> str:
@@ -89,6 +101,7 @@ class Slots:
         clock: seconds, monotonic.
         gate: a pause or a stop of the rollout, or the end of a maintenance window, keeps nodes in service that wait
             for their turn.
+        run: id of the run.
     """
 
     def __init__(
@@ -97,18 +110,40 @@ class Slots:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         gate: Gate | None = None,
+        run: str = "",
     ) -> None:
         check(limit)
         self._gate = gate or Gate()
+        self._run = run
         self._limit = limit
         self._sleep = sleep
         self._clock = clock
         self._seen: dict[str, tuple[float, Sequence[Member]]] = {}
         self._lock = threading.Lock()
-        self._taken: dict[str, dict[str, str]] = {}
+        self._taken: dict[str, set[str]] = {}
+        self._nodes: dict[str, dict[str, str]] = {}
 
-    def take(self, scheduler: Scheduler, member: Member, node: str, say: Say, stop: Stop) -> None:
+    def take(
+        self,
+        scheduler: Scheduler,
+        member: Member,
+        node: str,
+        say: Say,
+        stop: Stop,
+        *,
+        failed: bool = False,
+        back: bool = False,
+    ) -> None:
         """Wait for this member's turn.
+
+        Args:
+            scheduler: of the member.
+            member: as it was seen last.
+            node: its name in the inventory.
+            say: tells what it waits for.
+            stop: polled while it waits.
+            failed: an earlier change of it failed, so it is out of service already.
+            back: it goes back to before a run.
 
         Raises:
             NoSlotError: too many others are out of service, and none of them by this run.
@@ -116,15 +151,14 @@ class Slots:
         """
         reported = ""
         while True:
-            # A node that failed is out of service already: it may go back.
-            if self._gate.stopped and not (member.hold and member.hold.phase == "failed"):
+            if self._gate.stopped and not failed:
                 raise NotDrainedError(f"not started: {self._gate.stopped}")
             waits = self._gate.paused or self._gate.closed(node)
             if not waits:
-                names = self._try(scheduler, member, node)
+                names = self._try(scheduler, member, node, back=back)
                 if not names:
                     return
-                waits = f"out of service are {', '.join(names)}"
+                waits = f"out of service are {', '.join(names.values())}"
             if waits != reported:
                 say(f"waiting for a slot: {waits}")
                 reported = waits
@@ -132,22 +166,31 @@ class Slots:
                 raise NotDrainedError("interrupted while it waited for a slot")
             self._sleep(_POLL_S)
 
-    def _try(self, scheduler: Scheduler, member: Member, node: str) -> tuple[str, ...]:
+    def _try(
+        self, scheduler: Scheduler, member: Member, node: str, *, back: bool
+    ) -> dict[str, str]:
         """Take a slot; who keeps it from that."""
         if not self._limit:
-            return ()
+            return {}
         with self._lock:
-            taken = self._taken.setdefault(scheduler.title, {})
+            taken = self._taken.setdefault(scheduler.title, set())
+            nodes = self._nodes.setdefault(scheduler.title, {})
+            nodes[member.name] = node
             names = full(self._members(scheduler), member, self._limit, taken)
             if names and not taken:  # what was listed before may be over
                 self._seen.pop(scheduler.title, None)
-                names = full(self._members(scheduler), member, self._limit, taken)
+                without = self._run if back else ""
+                names = full(self._members(scheduler), member, self._limit, taken, without)
             if not names:
-                taken[member.name] = node
-            elif not taken:
-                self._gate.exhausted = f"--max-unavailable {self._limit} is used up in {scheduler.title} by {', '.join(names)}"
+                taken.add(member.name)
+            # One that failed and goes back has given its slot, and will free it.
+            elif not taken and not any(self._gate.at_work(nodes.get(name, "")) for name in names):
+                out = ", ".join(names.values())
+                self._gate.exhausted = (
+                    f"--max-unavailable {self._limit} is used up in {scheduler.title} by {out}"
+                )
                 raise NoSlotError(
-                    f"{scheduler.title}: --max-unavailable {self._limit}: out of service are {', '.join(names)}",
+                    f"{scheduler.title}: --max-unavailable {self._limit}: out of service are {out}",
                     fix="return them to service, or raise the limit",
                 )
             return names
@@ -165,4 +208,4 @@ class Slots:
         with self._lock:
             # It may have failed, and have been listed before it was held.
             self._seen.pop(scheduler.title, None)
-            self._taken.get(scheduler.title, {}).pop(member.name, None)
+            self._taken.get(scheduler.title, set()).discard(member.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpustate.core.inventory import Inventory, InventoryNode
@@ -76,21 +76,27 @@ class Strategy:
         return bool(self.canary or self.soak or self.window or self.spread)
 
     def rollout(
-        self, inventory: Inventory, slots: int, now: float, labels: Labels = _no_labels
+        self,
+        inventory: Inventory,
+        slots: int,
+        now: float,
+        labels: Labels = _no_labels,
+        held: Collection[str] = (),
     ) -> Rollout:
-        """The rollout of some nodes.
+        """The rollout of some nodes; those that are held come first, for they are out of service already.
 
         Args:
             inventory: its nodes.
             slots: nodes at work at a time.
             now: seconds since the epoch.
             labels: labels of the nodes' Node objects.
+            held: names of the nodes that an earlier run holds.
 
         Raises:
             UsageError: an option is invalid, or keeps nodes from ever beginning.
             InventoryError: a variable of a node is invalid.
         """
-        nodes = inventory.nodes
+        nodes = sorted(inventory.nodes, key=lambda node: node.name not in held)
         soak_s = seconds(self.soak, "--soak") if self.soak else 0.0
         if self.soak_alerts and not soak_s:
             raise UsageError("--soak-alerts without --soak", fix="add for example --soak 30m")

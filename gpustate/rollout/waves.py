@@ -18,6 +18,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.engine import fleet
 from gpustate.engine.events import Event
+from gpustate.engine.maintenance import out_of_service
 from gpustate.engine.turns import Turn
 from gpustate.errors import GpustateError
 from gpustate.rollout.board import ABORT, Board, packed, read_control
@@ -154,6 +155,7 @@ class Waves:
         self.gate.note = self.note
         self._windows = {place.name: place.windows for place in self.rollout.places}
         self.gate.closed = self._closed
+        self.gate.at_work = lambda name: name in self._progress.busy
 
     # --- the engine's side -------------------------------------------------------------
 
@@ -217,6 +219,8 @@ class Waves:
         end = End.RELEASED
         if node.exit_code:
             end = End.SKIPPED if node.status in _UNTOUCHED else End.FAILED
+        if node.status is NodeStatus.ROLLED_BACK and not out_of_service(node):
+            end = End.ROLLED_BACK
         with self._lock:
             self._ended[node.name] = self.clock()
             self._progress = replace(
@@ -225,7 +229,8 @@ class Waves:
                 ended={**self._progress.ended, node.name: end},
                 wave_ended_at=self.clock(),
             )
-            self._set(node.name, end.value, node.reason)
+            phase = End.RELEASED if end is End.ROLLED_BACK else end
+            self._set(node.name, phase.value, node.reason)
 
     def returning(self, failed: Sequence[str]) -> frozenset[str]:
         """Nodes of the waves of failed ones, unless so few may fail; what goes back may be taken out of service again."""

@@ -125,6 +125,7 @@ class Kubernetes:
         self.mig = MigLabels(api, sleep, clock)
         self._clients = GpuClients(api, FOR_DRIVER, sleep, clock)
         self._lists: _Lists | None = None
+        self._written: dict[str, Json] = {}
         self._failed = (float("-inf"), ClusterError(""))
         self._missing: list[str] | None = None
         self._user = ""
@@ -178,7 +179,7 @@ class Kubernetes:
             raise (NotMemberError if unregistered else RefusedError)(
                 f"{name}: {self.title}: {verdict.check.evidence}", fix=verdict.check.remedy
             ) from None
-        return self._member(node)
+        return self._member(self._written.get(node["metadata"]["name"], node))
 
     def _member(self, node: Json) -> Member:
         hold = read_hold(node)
@@ -205,6 +206,16 @@ class Kubernetes:
             if value:
                 found.update(dict.fromkeys(cluster_pods.names_of(node), str(value)))
         return found
+
+    def held(self) -> frozenset[str]:
+        """Names and addresses of the Nodes that runs of gpustate hold."""
+        found = ((node, read_hold(node)) for node in self._listed().nodes)
+        return frozenset(
+            name
+            for node, hold in found
+            if hold is not None and hold.phase != "left"
+            for name in cluster_pods.names_of(node)
+        )
 
     def by_name(self) -> dict[str, Json]:
         """All Nodes, by every name and address that they have.
@@ -503,13 +514,14 @@ class Kubernetes:
 
     def _write(self, name: str, change: Callable[[Json, Member], Json | None]) -> Member:
         for _ in range(_CONFLICTS):
-            node = self._api.node(name)
+            node = self._written[name] = self._api.node(name)
             current = self._member(node)
             patch = change(node, current)
             if patch is None:
                 return current
             try:
-                return self._member(self._api.patch_node(name, patch))
+                node = self._written[name] = self._api.patch_node(name, patch)
+                return self._member(node)
             except RefusedRequest as error:
                 if error.status != 409:
                     raise with_rule(error) from None

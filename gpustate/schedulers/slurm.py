@@ -334,6 +334,13 @@ class Slurm:
                 replace(_member(node), counts=not gpus or node.name in gpus) for node in self._nodes
             ]
 
+    def held(self) -> frozenset[str]:
+        """Names and addresses of the nodes that runs of gpustate hold."""
+        self.members()
+        nodes = self._nodes or ()
+        held = (node for node in nodes if _hold(node) is not None)
+        return frozenset(name for node in held for name in (node.name, node.host, node.address))
+
     def member(self, facts: NodeFacts, name: str) -> Member:
         """The node that has this machine's host name or one of its addresses.
 

@@ -295,3 +295,42 @@ def rollout_state(folder: Path, inventory: str) -> str:
     """What the rollout is doing, as status shows it."""
     shown = rollout_of(elsewhere(folder, "status", "-i", inventory, "-o", "json"))
     return str(shown["state"]) if shown else ""
+
+
+def upgrade_of(version: str) -> list[str]:
+    """Options of an apply with this version, one node out of service at a time."""
+    states = [f"rollout-{what}.version={version}" for what in ("driver", "firmware")]
+    return [*(word for one in states for word in ("--set-string", one)), "--max-unavailable", "1"]
+
+
+def test_a_failed_node_with_nothing_to_roll_back_returns_to_service_and_its_wave_goes_back(
+    beds: Callable[[int], Bed],
+) -> None:
+    bed = beds(3)
+    assert bed.run().code == 0
+    (bed.machines[1].folder / "broken").touch()
+    bed.cluster.history.clear()
+    failed = bed.run(*upgrade_of("3"), "--rollback-on-failure", "-o", "json")
+    assert failed.code == 7, failed.text
+    rows = {row["name"]: row for row in failed.document["nodes"]}
+    assert {row["status"] for row in rows.values()} == {"rolled back"}, failed.text
+    assert "install driver 3 ended with 3" in rows["n1"]["reason"]
+    assert "n1 failed in the same wave" in rows["n0"]["reason"]
+    assert {machine.read("driver") for machine in bed.machines} == {NEW}
+    assert held(bed) == {}
+    log = Path(os.environ["XDG_STATE_HOME"]) / "gpustate/audit.jsonl"
+    assert json.loads(log.read_text().splitlines()[-1])["held"] == []
+    assert max(len(moment.held) for moment in bed.cluster.history) == 1
+
+
+def test_a_node_that_an_earlier_run_holds_comes_first(beds: Callable[[int], Bed]) -> None:
+    bed = beds(3)
+    (bed.machines[2].folder / "broken").touch()
+    failed = bed.run(*upgrade_of(NEW), "--forks", "1")
+    assert failed.code == 1, failed.text
+    assert held(bed) == {"n2": "failed"}
+    (bed.machines[2].folder / "broken").unlink()
+    done = bed.run(*upgrade_of("3"), "--forks", "1")
+    assert done.code == 0, done.text
+    assert held(bed) == {}
+    assert {machine.read("driver") for machine in bed.machines} == {"3"}

@@ -63,7 +63,7 @@ def histories(draw: st.DrawFn) -> History:
     pauses: list[tuple[int, int]] = []
     for begin in draw(st.lists(st.integers(0, 200), max_size=2)):
         pauses.append((begin, begin + draw(st.integers(1, 90))))
-    fate = st.sampled_from((End.RELEASED,) * 6 + (End.FAILED, End.SKIPPED))
+    fate = st.sampled_from((End.RELEASED,) * 6 + (End.ROLLED_BACK, End.FAILED, End.SKIPPED))
     return History(
         Rollout(
             places,

@@ -154,7 +154,7 @@ def test_a_run_is_listed_with_what_it_changed_on_any_of_its_nodes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def changed(state: str) -> RunBefore:
-        return RunBefore("r1", person="ann@ops1", states={state: StateBefore({})})
+        return RunBefore("r1", person="ann@ops1", states={state: StateBefore({})}, changed=(state,))
 
     runs = {"gpu1": (changed("slurm-gres"),), "gpu2": (changed("driver"),)}
     monkeypatch.setattr(rollbacks, "runs_of", lambda *_: (runs, {}))

@@ -24,9 +24,10 @@ from gpustate.core.policy import Resolved
 from gpustate.core.state import AnyState
 from gpustate.engine import before, fleet
 from gpustate.engine.before import RunBefore, StateBefore
-from gpustate.engine.maintenance import NO_MAINTENANCE, STAYS_OUT, Subject
+from gpustate.engine.maintenance import NO_MAINTENANCE, STAYS_OUT, Subject, out_of_service
 from gpustate.engine.probing import query_node
-from gpustate.errors import GraphError, RefusedError
+from gpustate.engine.reconnect import Link
+from gpustate.errors import GraphError, RefusedError, StepFailed
 from gpustate.formats import masking
 from gpustate.plan.make import Observations
 from gpustate.remote.session import Session
@@ -381,6 +382,111 @@ def test_a_rollback_whose_states_have_no_order_is_a_failure_of_its_node_alone(
     result = node.fail()
     assert result.nodes[0].status is NodeStatus.FAILED
     assert "; its rollback failed: dependency cycle: a -> b -> a" in result.nodes[0].reason
+
+
+class Holding:
+    """A maintenance that keeps a node out of service after a failure, as a scheduler does."""
+
+    def __init__(self, refuses: str = "") -> None:
+        self.refuses = refuses
+        self.held = False
+
+    preview = NO_MAINTENANCE.preview
+    rebooting = NO_MAINTENANCE.rebooting
+
+    def begin(self, subject: Subject, say: Any, stop: Any) -> None:
+        if self.held and self.refuses:
+            raise RefusedError(self.refuses)
+        self.held = True
+
+    def end(self, subject: Subject, failed: str, say: Any) -> tuple[str, ...]:
+        self.held = bool(failed)
+        return (f"here {STAYS_OUT}: {failed}",) if failed else ()
+
+
+def test_a_node_that_took_its_change_back_itself_is_released(node: Node) -> None:
+    node.apply(First(path=node.path("a"), text="one"))
+    holding = Holding()
+    undone = f'roll_back "{node.path("a")}"; exit 3'
+    result = node.apply(
+        First(path=node.path("a"), text="two", script=undone),
+        rollback_on_failure=True,
+        maintenance=holding,
+    )
+    (row,) = result.nodes
+    assert (row.status, holding.held, out_of_service(row)) == (NodeStatus.ROLLED_BACK, False, ())
+    assert row.reason.endswith(f"; rolled back to before run {result.run}")
+    assert [one.changes for one in node.records()] == [("first",), ()]
+
+
+def test_a_node_on_which_nothing_of_the_change_began_is_released(node: Node) -> None:
+    holding = Holding()
+
+    def full(self: Any, program: Any) -> None:
+        raise StepFailed("the disk is full")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Link, "upload", full)
+        state = First(path=node.path("a"))
+        (row,) = node.apply(state, rollback_on_failure=True, maintenance=holding).nodes
+    assert node.records() == ()
+    assert (row.status, holding.held, out_of_service(row)) == (NodeStatus.ROLLED_BACK, False, ())
+    assert row.reason.startswith("the disk is full; rolled back")
+
+
+def test_a_rollback_that_is_refused_says_that_the_node_stays_out_of_service(node: Node) -> None:
+    (row,) = node.fail(maintenance=Holding(refuses="a/train stays")).nodes
+    assert row.status is NodeStatus.FAILED
+    assert row.reason == (
+        "third: the script ended with 3: no output; its rollback failed: refused: a/train stays; "
+        "it stays out of service"
+    )
+    assert out_of_service(row) == (f"here {STAYS_OUT}: third: the script ended with 3: no output",)
+
+
+def test_a_state_that_no_run_changed_is_left_out_where_what_it_needs_goes() -> None:
+    """The runtime is not on the node, so its state had nothing to do."""
+
+    class Runtime(FileState):
+        name: ClassVar[str] = "runtime"
+        needs: ClassVar[tuple[str, ...]] = ("first",)
+
+    def names(*runs: RunBefore) -> set[tuple[str, bool]]:
+        way = before.way_back(runs, "r", {**KINDS, "runtime": Runtime})
+        return {(state.name, state.absent) for state in way.states}
+
+    settled = StateBefore({}, settled=True, observed={"text": None})
+    rows = {"first": StateBefore({}, absent=True), "runtime": settled, "third": settled}
+    assert names(RunBefore("r", states=rows)) == {("first", True), ("third", False)}
+    stays = {**rows, "first": settled}
+    assert ("runtime", False) in names(RunBefore("r", states=stays))
+    later = RunBefore("s", states={"runtime": StateBefore({}, observed={"text": None})})
+    assert ("runtime", False) in names(RunBefore("r", states=rows), later)
+
+
+class Waits(FileState):
+    """A file that is not written where the third failed."""
+
+    name: ClassVar[str] = "waits"
+    needs: ClassVar[tuple[str, ...]] = ("third",)
+
+
+def test_a_record_names_what_the_run_changed(node: Node) -> None:
+    path = node.path("b")
+    node.apply(
+        First(path=node.path("a")),
+        Second(path=path, script=f'keep "{path}"; echo x >"{path}"; roll_back "{path}"; exit 3'),
+        Third(path=node.path("c"), script="exit 3"),
+        Waits(path=node.path("d")),
+    )
+    (record,) = node.records()
+    assert record.changes == ("first", "third")
+    assert set(record.states) == {"first", "second", "third", "waits"}
+    old = json.loads(record.text())
+    del old["changed"]
+    older = before.read(json.dumps(old))
+    assert older is not None
+    assert set(older.changes) == set(record.states)
 
 
 def test_without_the_option_a_failed_node_stays_as_it_is(node: Node) -> None:

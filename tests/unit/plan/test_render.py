@@ -88,6 +88,17 @@ def test_a_page_tells_all_that_can_become_of_a_state() -> None:
     assert "fabric" not in page(node)
 
 
+def test_what_became_of_a_rollback_is_said_beside_the_reason_of_the_state() -> None:
+    states = [StateResult("driver", Outcome.FAILED, reason="it broke")]
+    reason = "driver: it broke; its rollback failed: refused: a/b stays; it stays out of service"
+    assert page(NodeResult("gpu1", NodeStatus.FAILED, reason, states)) == golden("""
+        Not finished: 1 node
+        gpu1  failed
+          its rollback failed: refused: a/b stays; it stays out of service
+          x driver           failed: it broke
+    """)
+
+
 def test_a_node_that_was_never_reached_says_why() -> None:
     node = NodeResult("gpu1", NodeStatus.UNREACHABLE, "no route to host; look at its console")
     assert page(node) == golden("""

@@ -9,7 +9,7 @@ import pytest
 
 from gpustate.core.change import Disruption
 from gpustate.core.drain import DrainPolicy
-from gpustate.core.facts import NodeFacts
+from gpustate.core.facts import NodeFacts, PciGpu
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Preview, Subject
 from gpustate.errors import ClusterError, LockHeld, RefusedError
@@ -222,9 +222,11 @@ def test_a_node_that_failed_before_and_cannot_be_drained_stays_held() -> None:
         current=Member("n1", ready=True, schedulable=False, hold=hold),
         fails={"drain": NotDrainedError("pod a/b stays")},
     )
-    with pytest.raises(NotDrainedError, match="pod a/b stays"):
+    words = "pod a/b stays; Kubernetes at test: n1 stays out of service"
+    with pytest.raises(NotDrainedError, match=words):
         maintenance(Kubernetes=scheduler).begin(subject(), said, never)
     assert scheduler.calls == ["hold changes driver", "drain gpu", "note failed"]
+    assert scheduler.reasons[-1] == "pod a/b stays"
 
 
 def test_a_failed_change_is_followed_by_its_rollback_in_the_same_run() -> None:
@@ -239,6 +241,48 @@ def test_a_failed_change_is_followed_by_its_rollback_in_the_same_run() -> None:
     assert found.end(subject(), "", said) == ()
     assert scheduler.calls[0] == "hold changes driver"
     assert scheduler.calls[-1] == "release"
+
+
+@pytest.mark.parametrize("worst", [Disruption.NONE, Disruption.RESTART])
+def test_a_failed_change_whose_rollback_disturbs_nothing_is_followed_by_its_release(
+    worst: Disruption,
+) -> None:
+    """The change took itself back, or nothing of it came to the node."""
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    found.end(subject(), "driver failed", said)
+    if worst is Disruption.RESTART:
+        found.begin(subject(worst), said, never)
+    assert found.end(subject(worst), "", said) == ()
+    wanted = ["note failed", "note validating", "refresh", "release"]
+    assert scheduler.calls[-4:] == wanted
+
+
+def test_a_rollback_that_cannot_be_drained_leaves_the_node_held() -> None:
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    found.end(subject(), "driver failed", said)
+    scheduler.fails["drain"] = NotDrainedError("pod a/b stays")
+    with pytest.raises(NotDrainedError, match="n1 stays out of service"):
+        found.begin(subject(), said, never)
+    assert scheduler.calls[-1] == "note failed"
+
+
+def test_gpus_of_a_node_whose_driver_was_removed_are_not_waited_for() -> None:
+    fails: dict[str, Exception] = {"refresh": NotRefreshedError("offers no GPU")}
+    scheduler = FakeScheduler(fails=fails)
+    found = maintenance(Kubernetes=scheduler)
+    before = subject()
+    found.begin(before, said, never)
+    gpu = PciGpu("0000:1b:00.0", "2330", "030200", None)
+    after = replace(before, facts=replace(before.facts, pci=(gpu,)))
+    assert found.end(after, "", said) == ()
+    assert scheduler.calls[-2:] == ["note validating", "release"]
+    scheduler.current = LEFT
+    assert found.end(after, "", said) == ()
+    assert scheduler.calls[-2:] == ["note validating", "release"]
 
 
 @pytest.mark.parametrize(
@@ -413,7 +457,10 @@ def test_a_node_that_cannot_be_released_is_a_failure() -> None:
     scheduler = FakeScheduler(fails={"release": ClusterError("does not answer")})
     found = maintenance(Kubernetes=scheduler)
     found.begin(subject(), said, never)
-    with pytest.raises(ClusterError, match=r"n1 was not released: does not answer; run gpustate"):
+    with pytest.raises(
+        ClusterError,
+        match=r"n1 stays out of service: it was not released: does not answer; run gpustate",
+    ):
         found.end(subject(), "", said)
 
 

@@ -60,10 +60,10 @@ def test_whoever_is_out_of_service_counts_and_is_named() -> None:
         Member("d", True, True),
     ]
     found = slots.full(members, members[-1], "3", {})
-    assert found == ("a (cordoned by bob)", "b (not ready)", "c (failed, run r1)")
-    assert slots.full(members, members[-1], "4", {}) == ()
-    assert slots.full(members, members[0], "1", {}) == (), "it is out of service already"
-    assert slots.full(members, members[-1], "", {}) == ()
+    assert [*found.values()] == ["a (cordoned by bob)", "b (not ready)", "c (failed, run r1)"]
+    assert slots.full(members, members[-1], "4", {}) == {}
+    assert slots.full(members, members[0], "1", {}) == {}, "it is out of service already"
+    assert slots.full(members, members[-1], "", {}) == {}
 
 
 def test_without_anything_that_could_free_a_slot_a_node_is_refused() -> None:
@@ -72,6 +72,52 @@ def test_without_anything_that_could_free_a_slot_a_node_is_refused() -> None:
     turns = Slots("1", sleep=lambda _: None)
     with pytest.raises(NoSlotError, match=r"out of service are n1 \(unschedulable\)"):
         turns.take(cast(Scheduler, cluster), cluster.all["n2"], "n2", print, lambda: False)
+
+
+def test_a_node_waits_for_one_that_failed_and_goes_back() -> None:
+    cluster, busy, said = Cluster(2), {"n0"}, list[str]()
+    failed = Hold("r1", "bob", "x", "failed", "")
+
+    def sleep(_: float) -> None:
+        if said and busy:
+            busy.clear()
+            cluster.cordon("n0", schedulable=True)
+
+    gate = Gate(at_work=lambda node: node in busy)
+    turns = Slots("1", sleep=sleep, clock=lambda: float(len(busy)), gate=gate, run="r1")
+    scheduler, first = cast(Scheduler, cluster), cluster.all["n0"]
+    turns.take(scheduler, first, "n0", print, lambda: False)
+    cluster.all["n0"] = replace(first, schedulable=False, hold=failed)
+    turns.give(scheduler, first)
+    turns.take(scheduler, cluster.all["n1"], "n1", said.append, lambda: False)
+    assert said == ["waiting for a slot: out of service are n0 (failed, run r1)"]
+    assert gate.exhausted == ""
+
+
+def test_nodes_that_go_back_do_so_one_at_a_time_whoever_failed_in_the_same_run() -> None:
+    cluster, stop = Cluster(3), threading.Event()
+    cluster.cordon("n0")
+    cluster.all["n0"] = replace(cluster.all["n0"], hold=Hold("r1", "bob", "x", "failed", ""))
+    scheduler = cast(Scheduler, cluster)
+    turns = Slots("1", sleep=lambda _: stop.set(), clock=lambda: 0.0, run="r1")
+    with pytest.raises(NoSlotError, match=r"out of service are n0 \(failed, run r1\)"):
+        turns.take(scheduler, cluster.all["n1"], "n1", print, lambda: False)
+    turns.take(scheduler, cluster.all["n1"], "n1", print, lambda: False, back=True)
+    with pytest.raises(NotDrainedError, match="interrupted"):
+        turns.take(scheduler, cluster.all["n2"], "n2", print, stop.is_set, back=True)
+    others = Slots("1", run="r2")
+    with pytest.raises(NoSlotError):
+        others.take(scheduler, cluster.all["n1"], "n1", print, lambda: False, back=True)
+
+
+def test_one_that_failed_needs_no_slot_and_goes_back_though_the_rollout_has_stopped() -> None:
+    cluster = Cluster(2)
+    cluster.cordon("n0")
+    turns = Slots("1", gate=Gate(stopped="1 node failed"))
+    scheduler = cast(Scheduler, cluster)
+    turns.take(scheduler, cluster.all["n0"], "n0", print, lambda: False, failed=True)
+    with pytest.raises(NotDrainedError, match="not started: 1 node failed"):
+        turns.take(scheduler, cluster.all["n1"], "n1", print, lambda: False)
 
 
 def test_an_interruption_ends_the_wait() -> None:

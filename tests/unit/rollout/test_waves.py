@@ -17,10 +17,12 @@ from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy
 from gpustate.engine import fleet
 from gpustate.engine.events import Event
+from gpustate.engine.maintenance import STAYS_OUT
 from gpustate.engine.turns import Turn
 from gpustate.errors import UsageError
 from gpustate.rollout import waves, windows
 from gpustate.rollout.board import Control, read_progress
+from gpustate.rollout.decide import Place, Rollout
 from gpustate.rollout.strategy import Strategy
 from gpustate.rollout.waves import Ages, Check, Waves, cut, no_check
 
@@ -93,6 +95,31 @@ def test_nodes_of_an_nvlink_domain_come_in_one_wave() -> None:
 
 def fleet_of(*found: InventoryNode) -> Inventory:
     return Inventory("test", found)
+
+
+def test_nodes_that_are_held_already_come_first_after_the_canaries() -> None:
+    inventory = fleet_of(*nodes(*NAMES[:5]))
+
+    def waves(strategy: Strategy) -> list[tuple[str, int]]:
+        places = strategy.rollout(inventory, 5, 0.0, held={"n3", "n4"}).places
+        return [(place.name, place.wave) for place in places]
+
+    assert waves(Strategy()) == [(name, 0) for name in ("n3", "n4", "n0", "n1", "n2")]
+    assert waves(Strategy(("1", "3"), canary="n1")) == [
+        ("n3", 1), ("n4", 2), ("n0", 2), ("n1", 0), ("n2", 2),
+    ]  # fmt: skip
+
+
+def test_a_node_that_was_rolled_back_is_a_failure_and_in_service() -> None:
+    rack = {f"n{number}": "r1" for number in (0, 1)}
+    places = tuple(Place(name, rack=rack.get(name, "")) for name in ("n0", "n1", "n2"))
+    for notes, phase, out in (([], "released", False), ([f"n0 {STAYS_OUT}"], "failed", True)):
+        turns = Waves(Rollout(places, slots=1, max_failures=2))
+        assert turns.next(interrupted=False).start == ("n0",)
+        turns.ended(NodeResult("n0", NodeStatus.ROLLED_BACK, "driver: broken", notes=notes))
+        assert turns.document()["nodes"]["n0"]["phase"] == phase
+        assert turns.next(interrupted=False).start == (("n2",) if out else ("n1",))
+        assert turns._progress.failures == 1
 
 
 def test_the_inventory_or_the_cluster_names_racks_and_domains() -> None:

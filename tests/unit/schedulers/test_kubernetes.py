@@ -242,6 +242,19 @@ def test_a_hold_is_a_cordon_and_its_record_in_one_write(api: FakeApi) -> None:
     assert not api.node_["spec"]["unschedulable"]
 
 
+def test_a_hold_of_the_same_run_is_known_though_the_nodes_were_listed_before(api: FakeApi) -> None:
+    """A rollback in the same run has to know that its node failed."""
+    found = scheduler(api)
+    assert found.held() == frozenset()
+    found.note(found.hold(found.member(facts(), "gpu1"), WHY), "failed", "driver: broken")
+    member = found.member(facts(), "gpu1")
+    assert (member.schedulable, member.hold and member.hold.phase) == (False, "failed")
+    later = scheduler(api)
+    assert later.held() == {"n1"}
+    assert later.release(later.member(facts(), "gpu1")) == ""
+    assert scheduler(api).held() == frozenset()
+
+
 def test_every_missing_right_is_named_before_anything_is_written(api: FakeApi) -> None:
     api.denied = {"patch nodes", "list poddisruptionbudgets"}
     found = scheduler(api)
