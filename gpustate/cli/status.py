@@ -33,16 +33,14 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     contacted.
     """
     from gpustate.rollout.access import Accesses
-    from gpustate.rollout.running import running_here, running_in
+    from gpustate.rollout.running import each_once, running_here, running_in
     from gpustate.rollout.status import statuses
 
     inventory = common.load_inventory(options)
     access = Accesses(inventory, kubeconfig or "", read=True, read_only=True)
     try:
         found = statuses(inventory.nodes, access)
-        here = running_here()
-        names = {one.run for one in here}
-        rollouts = [*here, *(one for one in running_in(access) if one.run not in names)]
+        rollouts = each_once([*running_in(access), *running_here()])
         if not access.named and not rollouts:
             raise UsageError(
                 "the inventory names no scheduler",
@@ -125,6 +123,7 @@ def _page(shown: Sequence[Status]) -> None:
 
 def _rollout(one: Running) -> dict[str, Any]:
     """A rollout in progress; one that has published nothing yet has no nodes."""
+    from gpustate.rollout.board import PAUSE
     from gpustate.rollout.running import NEXT
 
     progress = one.progress or {}
@@ -136,8 +135,11 @@ def _rollout(one: Running) -> dict[str, Any]:
             f"its controller has not renewed the Lease since {one.silent}; if it is dead, "
             f"gpustate resume {one.run} there, or gpustate apply again here, continues it"
         )
-    elif one.control or progress.get("why"):
-        row["why"] = one.control or str(progress["why"])
+    elif one.control is not None:
+        row["state"] = "paused" if one.control.action == PAUSE else "stopping"
+        row["why"] = str(one.control)
+    elif progress.get("why"):
+        row["why"] = str(progress["why"])
     if progress:
         row |= {key: progress[key] for key in ("updated", "wave", "waves") if key in progress}
     row["nodes"] = []

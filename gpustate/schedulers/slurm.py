@@ -391,8 +391,12 @@ class Slurm:
         self._lease.publish(progress)
 
     def control(self) -> str | None:
-        """The request to this run; ``None``: the host does not answer."""
+        """The request to this run; ``None``: the host does not answer, or this run does not hold the Lease."""
         return self._lease.control()
+
+    def set_control(self, control: str) -> bool:
+        """Show a request that this run got elsewhere, empty: none; whether it is shown."""
+        return self._lease.set_control(control)
 
     def standing(self) -> Standing:
         """Which run changes nodes of this cluster, how far it is, and what it is asked for.
