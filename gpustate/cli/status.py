@@ -32,11 +32,20 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     Reads the schedulers that the inventory names, from any machine, and the rollouts of this machine; nodes are not
     contacted.
     """
+    from gpustate.cli.pause import clusters_of
     from gpustate.rollout.access import Accesses
     from gpustate.rollout.running import each_once, running_here, running_in
     from gpustate.rollout.status import statuses
 
-    inventory = common.load_inventory(options)
+    if options["inventory"] or options["limit"] or options["exclude"]:
+        inventory = common.load_inventory(options)
+    elif kubeconfig:
+        inventory = clusters_of(None, kubeconfig)
+    else:
+        raise UsageError(
+            "neither an inventory nor a cluster is named",
+            fix="give an inventory with -i, or a cluster alone with --kubeconfig FILE",
+        )
     access = Accesses(inventory, kubeconfig or "", read=True, read_only=True)
     try:
         found = statuses(inventory.nodes, access)

@@ -155,6 +155,22 @@ def test_only_those_out_of_service_are_listed_with_the_next_step(inventory: Path
     assert text.endswith("nodes=4 in_service=1 out_of_service=3\n")
 
 
+def test_a_cluster_alone_shows_its_nodes_and_its_run(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPUSTATE_INVENTORY", raising=False)
+    CLUSTERS.append(FakeCluster())
+    text = run("--kubeconfig", "k")
+    assert "run r1  running" in text
+    assert "b  changing  Kubernetes at test" in text
+    for words, message in (
+        ((), "neither an inventory nor a cluster is named; give an inventory with -i"),
+        (("--kubeconfig", "k", "-l", "gpu1"), "no inventory"),
+    ):
+        done = CliRunner().invoke(cli, ["status", *words])
+        assert (done.exit_code, message in str(done.exception)) == (1, True)
+
+
 def test_the_document_fits_its_schema(inventory: Path) -> None:
     document = json.loads(run("-i", inventory, "-o", "json", "--all"))
     jsonschema.validate(document, json.loads(SCHEMA.read_text()))
