@@ -20,6 +20,10 @@ class NotDrainedError(RefusedError):
     """A member could not be drained, so nothing was changed on it."""
 
 
+class NotAllowedError(ClusterError, RefusedError):
+    """The user may not do what a change needs; nothing was written yet."""
+
+
 class NotRefreshedError(ClusterError):
     """A member was changed, and does not offer its GPUs to workloads."""
 
