@@ -91,6 +91,8 @@ def _row(one: Status) -> dict[str, Any]:
         "schedulable": member.schedulable,
         "foreign": list(member.foreign),
     }
+    if member.foreign_since:
+        row["foreign_since"] = member.foreign_since
     if member.why:
         row["why"] = member.why
     if hold is not None:
@@ -123,7 +125,10 @@ def _page(shown: Sequence[Status]) -> None:
             person = f" by {hold.person}" if hold.person else ""
             reason = f": {hold.text}" if hold.text else ""
             page.add(f"    since {hold.since}{person}, run {hold.run}{reason}")
-        for line in (*words, *member.foreign, *([member.why] if member.why else [])):
+        others = list(member.foreign)
+        if member.foreign_since:
+            others[0] += f" since {member.foreign_since}"
+        for line in (*words, *others, *([member.why] if member.why else [])):
             page.add(f"    {line}")
         if one.next:
             page.add(f"    next: {one.next}")

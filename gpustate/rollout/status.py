@@ -36,7 +36,10 @@ class Status:
         """What to do about it; empty: nothing."""
         hold = self.member.hold
         if hold is None or hold.phase == "left":
-            return ""
+            if not self.member.foreign:
+                return ""
+            undo = f": {self.member.undo}" if self.member.undo else " by whoever took it out"
+            return f"gpustate leaves it alone until it is returned to service{undo}"
         if hold.phase == "failed":
             return "fix the node, then run gpustate apply again; it is released when it ends well"
         if self.running:

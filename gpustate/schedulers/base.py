@@ -87,6 +87,8 @@ class Member:
         schedulable: new work may be placed there.
         hold: this tool's hold; ``None``: there is none.
         foreign: who else took it out of service, and how; empty: nobody.
+        foreign_since: when someone else took it out of service, as far as the scheduler tells, where ``foreign`` does not.
+        undo: the command that returns it to service once whoever took it out is done; empty: none is known.
         why: for what the scheduler itself takes it out of service, and what to do; empty: it does not.
         gpus: GPUs and MIG devices that it offers to workloads, as far as the scheduler tells.
         counts: it has GPUs, so it counts when members out of service are counted.
@@ -97,6 +99,8 @@ class Member:
     schedulable: bool
     hold: Hold | None = None
     foreign: tuple[str, ...] = ()
+    foreign_since: str = ""
+    undo: str = ""
     why: str = ""
     gpus: int = 0
     counts: bool = True

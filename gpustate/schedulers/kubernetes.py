@@ -176,17 +176,22 @@ class Kubernetes:
 
     def _member(self, node: Json) -> Member:
         hold = read_hold(node)
+        name = node["metadata"]["name"]
+        cordoned = bool((node.get("spec") or {}).get("unschedulable"))
+        others = foreign.holders(
+            node,
+            held=hold is not None,
+            own_manager=FIELD_MANAGER,
+            maintenances=self._listed().maintenances,
+        )
         return Member(
-            node["metadata"]["name"],
+            name,
             ready=eviction.is_ready(node),
-            schedulable=not (node.get("spec") or {}).get("unschedulable"),
+            schedulable=not cordoned,
             hold=hold,
-            foreign=foreign.holders(
-                node,
-                held=hold is not None,
-                own_manager=FIELD_MANAGER,
-                maintenances=self._listed().maintenances,
-            ),
+            foreign=others,
+            foreign_since=foreign.cordon(node)[0] if others and cordoned else "",
+            undo=f"kubectl uncordon {name}" if others and cordoned else "",
             gpus=sum(cluster_pods.allocatable(node).values()),
             counts=cluster_pods.has_gpus(node),
         )

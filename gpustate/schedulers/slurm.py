@@ -645,7 +645,7 @@ def _resume(node: SlurmNode) -> str:
 
 def _foreign(node: SlurmNode) -> str:
     by = f" by {node.user} since {node.since}" if node.reason else ""
-    return f"{node.state}{by}: {node.reason or 'no reason given'}"
+    return f"{node.state.replace('$', '')}{by}: {node.reason or 'no reason given'}"
 
 
 def _unregistered(node: SlurmNode) -> str:
@@ -664,12 +664,19 @@ def _unregistered(node: SlurmNode) -> str:
 
 def _elsewhere(node: SlurmNode) -> str:
     """Who else took it out of service; empty: nobody did."""
-    others = [one.name for one in node.reservations if not one.run]
+    drained = node.drained_or_down and not node.base.startswith("maint")
+    by_someone = _foreign(node) if drained and not node.ours and not node.by_slurm else ""
+    others = [f"{one.name} from {one.since}" for one in node.reservations if not one.run]
     if others or (node.base.startswith("maint") and node.reserved is None):
-        return f"{node.state}: reservation {', '.join(others) or '(unknown)'}"
-    if node.base.startswith("maint") or not node.drained_or_down:
-        return ""
-    return "" if node.ours or node.by_slurm else _foreign(node)
+        words = f"reserved for maintenance: reservation {', '.join(others) or '(unknown)'}"
+        return f"{words}; {by_someone}" if by_someone and node.reason else words
+    return by_someone
+
+
+def _undo(node: SlurmNode) -> str:
+    """The command that ends what someone else did."""
+    others = [one.name for one in node.reservations if not one.run]
+    return f"scontrol delete ReservationName={others[0]}" if others else _resume(node)
 
 
 def _member(node: SlurmNode) -> Member:
@@ -681,6 +688,7 @@ def _member(node: SlurmNode) -> Member:
         schedulable=not out,
         hold=_hold(node),
         foreign=(foreign,) if foreign else (),
+        undo=_undo(node) if foreign else "",
         why="" if foreign else _by_slurm(node),
     )
 

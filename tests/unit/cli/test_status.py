@@ -31,7 +31,9 @@ HELD = Hold("r1", "ann@ops1", "CHG-7", "changing", "2026-11-24T10:00:00Z")
 MEMBERS = (
     Member("a", True, True),
     Member("b", True, False, hold=HELD),
-    Member("c", True, False, foreign=("cordoned by bob",)),
+    Member(
+        "c", True, False, foreign=("cordoned by bob",), foreign_since="09:00", undo="uncordon c"
+    ),
     Member("d", False, True, why="down*: slurmd has not registered since"),
     Member("e", False, True, counts=False),
 )
@@ -149,7 +151,8 @@ def test_only_those_out_of_service_are_listed_with_the_next_step(inventory: Path
     assert "b  changing  Kubernetes at test" in text
     assert "since 2026-11-24T10:00:00Z by ann@ops1, run r1: CHG-7" in text
     assert "next: if run r1 is dead: gpustate resume r1" in text
-    assert "cordoned by bob" in text
+    assert "    cordoned by bob since 09:00\n    next: gpustate leaves it alone" in text
+    assert "until it is returned to service: uncordon c\n" in text
     assert "not ready\n    down*: slurmd has not registered since" in text
     assert "\na  " not in f"\n{text}"
     assert text.endswith("nodes=4 in_service=1 out_of_service=3\n")
@@ -176,6 +179,7 @@ def test_the_document_fits_its_schema(inventory: Path) -> None:
     jsonschema.validate(document, json.loads(SCHEMA.read_text()))
     assert [row["name"] for row in document["members"]] == ["a", "b", "c", "d"]
     assert document["members"][1]["hold"]["phase"] == "changing"
+    assert document["members"][2]["foreign_since"] == "09:00"
     assert [row.get("why", "") for row in document["members"]] == ["", "", "", MEMBERS[3].why]
 
 

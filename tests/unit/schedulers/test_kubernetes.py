@@ -282,6 +282,18 @@ def test_someone_who_only_reads_needs_no_right_to_change_nodes(
     assert "update" not in str(caught.value)
 
 
+def test_a_foreign_cordon_has_its_time_and_the_command_that_ends_it(api: FakeApi) -> None:
+    api.node_["spec"]["unschedulable"] = True
+    api.cordoned_by("kubectl-cordon")
+    (member,) = scheduler(api).members()
+    assert member.foreign == ("cordoned by kubectl-cordon",), "the same for all nodes of a plan"
+    assert member.foreign_since == "2026-01-01T00:00:00Z"
+    assert member.undo == "kubectl uncordon n1"
+    api.node_["spec"] = {}
+    (member,) = kubernetes.Kubernetes(cast(Api, api)).members()
+    assert (member.foreign, member.foreign_since, member.undo) == ((), "", "")
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_change_without_accepted_credentials_is_refused_with_the_next_step(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, status: int
