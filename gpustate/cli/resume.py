@@ -113,6 +113,7 @@ def _lifted(
 
 def _lift(found: Running) -> None:
     from gpustate.rollout.board import ABORT
+    from gpustate.rollout.status import after_death
 
     before = found.control
     if before is not None and before.action == ABORT:
@@ -125,8 +126,8 @@ def _lift(found: Running) -> None:
         what = f"was {before}: {unanswered()}"
     elif found.silent:
         what = (
-            f"is not paused any more, but its controller has not renewed the Lease since {found.silent}; if it is "
-            f"dead, gpustate resume {found.run} there, or gpustate apply again here, continues it"
+            f"is not paused any more, but its controller has not renewed the Lease since {found.silent}; "
+            f"if it is dead: {after_death(found.run, '')}"
         )
     click.echo(f"run {found.run} of {found.person} {what}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,15 @@ from gpustate.cli import common
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpustate.rollout.running import Running
     from gpustate.rollout.status import Status
+    from gpustate.schedulers.base import Hold
+
+
+#: Phases of a node that go on.
+_AT_WORK = ("queued", "held", "drained", "changing", "validating")
 
 
 @click.command()
@@ -60,25 +66,51 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
         access.close()
     live = {one.run for one in rollouts if not one.silent}
     found = [
-        replace(one, running=one.member.hold is not None and one.member.hold.run in live)
+        replace(one, running=one.member.hold.run in live, command=_command(one.member.hold.run))
+        if one.member.hold
+        else one
         for one in found
     ]
     shown = [one for one in found if whole or not one.in_service]
+    names = {node.connection.host: node.name for node in inventory.nodes}
+    holds = {
+        (one.member.hold.run, names.get(one.member.name, one.member.name)): one.member.hold
+        for one in found
+        if one.member.hold
+    }
+    rows = [_rollout(one, holds) for one in rollouts]
     if output == "json":
         common.write_out(
             common.as_json(
                 {
                     "format": "gpustate.status/1",
                     "members": [_row(one) for one in shown],
-                    "rollouts": [_rollout(one) for one in rollouts],
+                    "rollouts": rows,
                 }
             )
         )
         return
-    _rollouts_page([_rollout(one) for one in rollouts], whole=whole)
+    _rollouts_page(rows, whole=whole)
     _page(shown)
     out = sum(not one.in_service for one in found)
     click.echo(f"nodes={len(found)} in_service={len(found) - out} out_of_service={out}")
+
+
+def _command(run: str) -> str:
+    """The command of a run, by its record on this machine; empty: it has none here."""
+    from gpustate.cli.context import words
+    from gpustate.engine import records
+
+    try:
+        record = records.load(run)
+    except UsageError:
+        return ""
+    options = record["options"]
+    limit = ["-l", str(options["limit"])] if options.get("limit") else []
+    source = filter(None, (record["source"],))
+    return shlex.join(
+        ["gpustate", record["verb"], *source, *words(record["verb"], options), *limit]
+    )
 
 
 def _row(one: Status) -> dict[str, Any]:
@@ -135,10 +167,17 @@ def _page(shown: Sequence[Status]) -> None:
     show(page)
 
 
-def _rollout(one: Running) -> dict[str, Any]:
-    """A rollout in progress; one that has published nothing yet has no nodes."""
+def _rollout(one: Running, holds: Mapping[tuple[str, str], Hold]) -> dict[str, Any]:
+    """A rollout in progress; one that has published nothing yet has no nodes.
+
+    Args:
+        one: the rollout.
+        holds: of its nodes, by run and node: they may be further than the rollout had last published.
+    """
     from gpustate.rollout.board import PAUSE
     from gpustate.rollout.running import NEXT
+    from gpustate.rollout.status import after_death, after_failure
+    from gpustate.rollout.waves import PHASES
 
     progress = one.progress or {}
     row: dict[str, Any] = {"run": one.run, "person": one.person, "where": one.where}
@@ -146,8 +185,8 @@ def _rollout(one: Running) -> dict[str, Any]:
     if one.silent:
         row["state"] = "silent"
         row["why"] = (
-            f"its controller has not renewed the Lease since {one.silent}; if it is dead, "
-            f"gpustate resume {one.run} there, or gpustate apply again here, continues it"
+            f"its controller has not renewed the Lease since {one.silent}; if it is dead: "
+            f"{after_death(one.run, _command(one.run))}"
         )
     elif one.control is not None:
         row["state"] = "paused" if one.control.action == PAUSE else "stopping"
@@ -160,7 +199,13 @@ def _rollout(one: Running) -> dict[str, Any]:
     for name, node in progress.get("nodes", {}).items():
         shown = {"name": name, "phase": str(node.get("phase")), "wave": node.get("wave", 1)}
         shown |= {key: str(node[key]) for key in ("since", "why") if node.get(key)}
-        if shown["phase"] in NEXT:
+        hold = holds.get((one.run, name))
+        later = PHASES[PHASES.index(shown["phase"]) + 1 :] if shown["phase"] in PHASES else ()
+        if hold is not None and shown["phase"] in _AT_WORK and hold.phase in later:
+            shown |= {"phase": hold.phase, "since": hold.since, "why": hold.text}
+        if shown["phase"] == "failed":
+            shown["next"] = after_failure(one.run, _command(one.run))
+        elif shown["phase"] in NEXT:
             shown["next"] = NEXT[shown["phase"]].replace("RUN", one.run)
         row["nodes"].append(shown)
     return row

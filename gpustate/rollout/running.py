@@ -16,14 +16,13 @@ from gpustate.rollout.access import Accesses
 from gpustate.rollout.board import Control, RecordBoard, read_control, read_progress, stronger
 from gpustate.schedulers import lease as leases
 
-#: What comes next for a node, by its phase; the others are over.
+#: What comes next for a node, by its phase; after a failure it depends on the run, and the others are over.
 NEXT = {
     "queued": "is probed; if its change needs it, it is taken out of service",
     "held": "its workloads leave",
     "drained": "its states change",
     "changing": "is probed again and validated",
     "validating": "returns to service",
-    "failed": "fix the node, then run gpustate apply again; it is released when it ends well",
     "skipped": "once the cause is gone: gpustate resume RUN",
 }
 #: How long a run of this machine has to take up a request; it looks every two seconds.

@@ -174,6 +174,47 @@ def test_a_cluster_alone_shows_its_nodes_and_its_run(
         assert (done.exit_code, message in str(done.exception)) == (1, True)
 
 
+def test_the_next_step_is_the_command_of_the_run_as_far_as_it_is_known(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = Member("b", True, False, hold=replace(HELD, phase="failed"))
+    monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh=False: (failed,))
+    CLUSTERS.append(FakeCluster())
+    text = run("-i", inventory)
+    assert text.count("next: fix the node, then run the command of run r1 again") == 2
+    options = {
+        "inventory": "hosts.yml",
+        "driver": "580",
+        "limit": "b,c",
+        "serial": "1,2",
+        "no_lock": True,
+    }
+    records.begin("r1", "upgrade", "p.yaml", options, person="ann", born="", created="")
+    text = run("-i", inventory)
+    command = "gpustate upgrade p.yaml -i hosts.yml --serial 1,2 --driver 580 -l b,c"
+    assert text.count(f"next: fix the node, then run: {command}; the node is released when") == 2
+    CLUSTERS.clear()
+    monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh=False: MEMBERS)
+    assert f"if run r1 is dead: gpustate resume r1, or: {command}" in run("-i", inventory)
+
+
+def test_a_node_is_shown_in_the_phase_of_its_hold_where_the_run_has_published_an_older_one(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = tuple(
+        Member(name, True, False, hold=replace(HELD, phase=phase))
+        for name, phase in (("gpu2", "drained"), ("gpu3", "changing"), ("10.0.0.4", "held"))
+    )
+    monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh=False: members)
+    inventory.write_text(
+        "all: {hosts: {gpu2: {}, gpu4: {ansible_host: 10.0.0.4}}, vars: {gpustate_kubeconfig: k}}\n"
+    )
+    CLUSTERS.append(FakeCluster())
+    text = run("-i", inventory)
+    assert "held=1 changing=1 released=1 failed=1\n" in text
+    assert "gpu4  held since 2026-11-24T10:00:00Z: CHG-7\n      next: its workloads leave" in text
+
+
 def test_the_document_fits_its_schema(inventory: Path) -> None:
     document = json.loads(run("-i", inventory, "-o", "json", "--all"))
     jsonschema.validate(document, json.loads(SCHEMA.read_text()))
