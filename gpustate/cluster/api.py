@@ -557,6 +557,16 @@ class Api:
             ],
         )
 
+    def node_events(self) -> list[Json]:
+        """List the events of all Nodes."""
+        fields: Fields = {"involvedObject.kind": "Node"}
+        return self._request(
+            "list events",
+            lambda: [
+                one.to_dict() for one in self._client.list(Event, namespace="*", fields=fields)
+            ],
+        )
+
     def has_runtime_class(self, name: str) -> bool:
         """Whether a RuntimeClass exists."""
         try:
