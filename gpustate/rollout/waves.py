@@ -276,9 +276,11 @@ class Waves:
             if text is None:
                 continue
             read.append(board)
-            found = read_control(text, self.run)
-            if found != self._seen.get(id(board)):
-                self._seen[id(board)] = found
+            found, before = read_control(text, self.run), self._seen.get(id(board))
+            if id(board) not in self._seen:
+                self._published = (float("-inf"), "")  # a place that shows nothing yet
+            self._seen[id(board)] = found
+            if found != before:
                 news.append(found)
                 self._take_up(reduce(stronger, news))
         for board in read:

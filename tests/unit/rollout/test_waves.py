@@ -238,6 +238,7 @@ def test_a_request_at_one_place_is_shown_at_all_of_them() -> None:
     loop.waves.boards = (loop.desk, other, late)
     loop.step()
     assert late.request == loop.desk.request, "a Lease that is taken later has it, too"
+    assert late.shown, "and how far the rollout is, at once"
     other.request = None
     late.request = ""
     loop.step()
