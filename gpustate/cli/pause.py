@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from gpustate import clock
 from gpustate.cli import common
+from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,24 +64,77 @@ def abort(run: str | None, inventory: str | None, kubeconfig: str | None) -> Non
 
 def _ask(action: str, run: str | None, inventory: str | None, kubeconfig: str | None) -> None:
     from gpustate.engine import fleet
-    from gpustate.rollout.board import Control
+    from gpustate.rollout.board import ABORT, Control
 
     def ask(found: Running) -> None:
-        found.ask(Control(found.run, action, fleet.controller().name, clock.now()).text())
-        what = (
-            "no further node is started"
-            if action == "pause"
-            else "it ends after the nodes in progress"
+        before = found.control
+        whose = f"run {found.run} of {found.person}"
+        if before is not None and before.action == ABORT:
+            click.echo(f"{whose} was {before} already: it ends after the nodes in progress")
+            return
+        answered = found.ask(
+            Control(found.run, action, fleet.controller().name, clock.now()).text()
         )
+        what = "no further node is started"
+        if action == ABORT:
+            what = "it ends after the nodes in progress"
+        elif before is not None:
+            what += f"; it was {before} already"
         if found.silent:
             what = f"its controller has not renewed the Lease since {found.silent}, and may be dead"
-        click.echo(f"run {found.run} of {found.person}: {what}")
+        elif not answered:
+            what = unanswered()
+        click.echo(f"{whose}: {what}")
 
-    if not with_running(run, inventory, kubeconfig, ask):
-        raise UsageError(
-            f"run {run} is not running" if run else "no run is running",
-            fix="list runs that can be resumed: gpustate resume --list; name the cluster of a run of another machine with -i or --kubeconfig",
-        )
+    search = with_running(run, inventory, kubeconfig, ask)
+    if not search.asked:
+        raise not_running(action, run, inventory, search)
+
+
+def unanswered() -> str:
+    """What is so where a run of this machine has not taken up a request."""
+    from gpustate.rollout.running import ANSWER_S
+
+    return (
+        f"it has not taken up the request within {ANSWER_S:g} s, and does so once it looks; "
+        "see: gpustate status -i INVENTORY"
+    )
+
+
+def not_running(verb: str, run: str | None, inventory: str | None, search: Search) -> UsageError:
+    """The error that the run which is meant was not found."""
+    what = f"run {run} is not in progress" if run else "no run is in progress"
+    what += " on this machine"
+    others = f"; in progress: {', '.join(search.others)}" if search.others else ""
+    if search.clusters:
+        does = "does it hold" if run else "does one hold"
+        what += f", nor {does} the Lease of {', '.join(search.clusters)}"
+        fix = f"until a run has cordoned a node, and without a scheduler, {verb} it on its own machine"
+    elif search.looked:
+        what += f", and {inventory} names no scheduler"
+        fix = f"name its cluster with --kubeconfig FILE, or {verb} it on its own machine"
+    else:
+        fix = f"if it runs on another machine, name its cluster: gpustate {verb} -i INVENTORY, or --kubeconfig FILE"
+    return UsageError(f"{what}{others}", fix=fix)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was found of the run that is meant.
+
+    Args:
+        asked: it was found, and asked.
+        running: runs in progress that may be meant, though they are not paused.
+        others: other runs in progress, with their persons.
+        clusters: whose Leases were read.
+        looked: clusters were named.
+    """
+
+    asked: bool
+    running: Sequence[Running] = ()
+    others: Sequence[str] = ()
+    clusters: Sequence[str] = ()
+    looked: bool = False
 
 
 def with_running(
@@ -89,41 +144,58 @@ def with_running(
     ask: Callable[[Running], None],
     *,
     paused: bool = False,
-) -> bool:
-    """Do something with the run that is meant, while its clusters are connected; whether there is one.
+) -> Search:
+    """Do something with the run that is meant, while its clusters are connected.
 
     Args:
         run: its id; ``None``: the only one.
-        inventory, kubeconfig: name clusters.
+        inventory, kubeconfig: name clusters, whose Leases are read where no run of this machine is meant.
         ask: what is done.
-        paused: only a run that is paused.
+        paused: only with a run that is paused or aborted.
 
     Raises:
         UsageError: more than one may be meant.
     """
-    from gpustate.core.inventory import Inventory, InventoryNode
     from gpustate.rollout.access import Accesses
-    from gpustate.rollout.running import running_here, running_in
+    from gpustate.rollout.running import each_once, running_here, running_in
 
     def meant(found: Sequence[Running]) -> list[Running]:
         return [one for one in found if run in (None, one.run) and (one.control or not paused)]
 
-    here = meant(running_here())
-    places = Inventory("")
-    if inventory and not here:
-        from gpustate import api
-
-        places = api.load_inventory(inventory)
-    elif kubeconfig and not here:
-        places = Inventory("", (InventoryNode("cluster"),))
-    access = Accesses(places, kubeconfig or "")
+    found = running_here()
+    chosen = meant(found)
+    looked = not chosen and bool(inventory or kubeconfig)
+    access = Accesses(
+        clusters_of(inventory, kubeconfig) if looked else Inventory(""), kubeconfig or ""
+    )
     try:
-        found = here or meant(running_in(access))
-        names = sorted({one.run for one in found})
+        if looked:
+            there = each_once(running_in(access))
+            chosen = meant(there)
+            found = each_once([*there, *found])
+        names = [one.run for one in chosen]
         if len(names) > 1:
-            raise UsageError("several runs are running", fix=f"name one of: {', '.join(names)}")
-        for one in found:
+            what = "paused" if paused else "running"
+            raise UsageError(
+                f"several runs are {what}", fix=f"name one of: {', '.join(sorted(names))}"
+            )
+        for one in chosen:
             ask(one)
-        return bool(found)
+        return Search(
+            bool(chosen),
+            [one for one in found if run in (None, one.run)],
+            [f"{one.run} of {one.person}" for one in found if run not in (None, one.run)],
+            [cluster.title for cluster in access.leased()],
+            looked,
+        )
     finally:
         access.close()
+
+
+def clusters_of(inventory: str | None, kubeconfig: str | None) -> Inventory:
+    """The nodes that name clusters; a kubeconfig alone is enough."""
+    if inventory:
+        from gpustate import api
+
+        return api.load_inventory(inventory)
+    return Inventory("", (InventoryNode("cluster"),) if kubeconfig else ())

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import reports, watching
-from gpustate.cli.pause import with_running
-from gpustate.errors import UsageError
+from gpustate.cli.pause import not_running, unanswered, with_running
+from gpustate.errors import ClusterError, InventoryError, RefusedError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from gpustate.rollout.running import Running
 
 
@@ -56,10 +58,7 @@ def resume(
         _show(waiting)
         return
     me = fleet.person()
-    if with_running(run, None, None, _lift, paused=True):
-        return
-    elsewhere = kubeconfig or (not waiting if run is None else not records.path_of(run).is_file())
-    if elsewhere and with_running(run, inventory, kubeconfig, _lift, paused=True):
+    if _lifted(run, inventory, kubeconfig, waiting):
         return
     if run is None:
         record = _choose(waiting, me, inventory, yes=yes)
@@ -75,9 +74,62 @@ def resume(
     _resume(record, own)
 
 
+def _lifted(
+    run: str | None,
+    inventory: str | None,
+    kubeconfig: str | None,
+    waiting: Sequence[Mapping[str, Any]],
+) -> bool:
+    """Lift the pause of a run in progress; whether one was paused.
+
+    Raises:
+        UsageError: the run that is meant is in progress, and not paused.
+    """
+    from gpustate.engine import records
+    from gpustate.rollout.running import running_here
+
+    recorded = run is not None and records.path_of(run).is_file()
+    if recorded and all(one.run != run for one in running_here()):
+        return False  # it was of this machine, and is in progress nowhere
+    try:
+        search = with_running(run, inventory, kubeconfig, _lift, paused=True)
+    except (ClusterError, InventoryError) as error:
+        if run is not None or not waiting:
+            raise
+        click.echo(f"gpustate: looked for no paused run of a cluster: {error}", err=True)
+        return False
+    if search.asked:
+        return True
+    if search.running and (run is not None or not waiting):
+        names = ", ".join(f"{one.run} of {one.person}" for one in search.running)
+        raise UsageError(
+            f"run {names} is in progress, and not paused",
+            fix="see what it waits for: gpustate status -i INVENTORY",
+        )
+    if search.looked and (run is not None or not waiting):
+        raise not_running("resume", run, inventory, search)
+    return False
+
+
 def _lift(found: Running) -> None:
-    found.ask("")
-    click.echo(f"run {found.run} of {found.person} continues; it was {found.control}")
+    from gpustate.rollout.board import ABORT
+    from gpustate.rollout.status import after_death
+
+    before = found.control
+    if before is not None and before.action == ABORT:
+        raise RefusedError(
+            f"run {found.run} of {found.person} was {before}: it ends after the nodes in progress",
+            fix=f"then run on its machine: gpustate resume {found.run}",
+        )
+    what = f"continues; it was {before}"
+    if not found.ask(""):
+        what = f"was {before}: {unanswered()}"
+    elif found.silent:
+        what = (
+            f"is not paused any more, but its controller has not renewed the Lease since {found.silent}; "
+            f"if it is dead: {after_death(found.run, '')}"
+        )
+    click.echo(f"run {found.run} of {found.person} {what}")
 
 
 def at_work(pid: int, since: str) -> bool:

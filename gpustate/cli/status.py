@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,15 @@ from gpustate.cli import common
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpustate.rollout.running import Running
     from gpustate.rollout.status import Status
+    from gpustate.schedulers.base import Hold
+
+
+#: Phases of a node that go on.
+_AT_WORK = ("queued", "held", "drained", "changing", "validating")
 
 
 @click.command()
@@ -32,17 +38,24 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     Reads the schedulers that the inventory names, from any machine, and the rollouts of this machine; nodes are not
     contacted.
     """
+    from gpustate.cli.pause import clusters_of
     from gpustate.rollout.access import Accesses
-    from gpustate.rollout.running import running_here, running_in
+    from gpustate.rollout.running import each_once, running_here, running_in
     from gpustate.rollout.status import statuses
 
-    inventory = common.load_inventory(options)
+    if options["inventory"] or options["limit"] or options["exclude"]:
+        inventory = common.load_inventory(options)
+    elif kubeconfig:
+        inventory = clusters_of(None, kubeconfig)
+    else:
+        raise UsageError(
+            "neither an inventory nor a cluster is named",
+            fix="give an inventory with -i, or a cluster alone with --kubeconfig FILE",
+        )
     access = Accesses(inventory, kubeconfig or "", read=True, read_only=True)
     try:
         found = statuses(inventory.nodes, access)
-        here = running_here()
-        names = {one.run for one in here}
-        rollouts = [*here, *(one for one in running_in(access) if one.run not in names)]
+        rollouts = each_once([*running_in(access), *running_here()])
         if not access.named and not rollouts:
             raise UsageError(
                 "the inventory names no scheduler",
@@ -53,25 +66,51 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
         access.close()
     live = {one.run for one in rollouts if not one.silent}
     found = [
-        replace(one, running=one.member.hold is not None and one.member.hold.run in live)
+        replace(one, running=one.member.hold.run in live, command=_command(one.member.hold.run))
+        if one.member.hold
+        else one
         for one in found
     ]
     shown = [one for one in found if whole or not one.in_service]
+    names = {node.connection.host: node.name for node in inventory.nodes}
+    holds = {
+        (one.member.hold.run, names.get(one.member.name, one.member.name)): one.member.hold
+        for one in found
+        if one.member.hold
+    }
+    rows = [_rollout(one, holds) for one in rollouts]
     if output == "json":
         common.write_out(
             common.as_json(
                 {
                     "format": "gpustate.status/1",
                     "members": [_row(one) for one in shown],
-                    "rollouts": [_rollout(one) for one in rollouts],
+                    "rollouts": rows,
                 }
             )
         )
         return
-    _rollouts_page([_rollout(one) for one in rollouts], whole=whole)
+    _rollouts_page(rows, whole=whole)
     _page(shown)
     out = sum(not one.in_service for one in found)
     click.echo(f"nodes={len(found)} in_service={len(found) - out} out_of_service={out}")
+
+
+def _command(run: str) -> str:
+    """The command of a run, by its record on this machine; empty: it has none here."""
+    from gpustate.cli.context import words
+    from gpustate.engine import records
+
+    try:
+        record = records.load(run)
+    except UsageError:
+        return ""
+    options = record["options"]
+    limit = ["-l", str(options["limit"])] if options.get("limit") else []
+    source = filter(None, (record["source"],))
+    return shlex.join(
+        ["gpustate", record["verb"], *source, *words(record["verb"], options), *limit]
+    )
 
 
 def _row(one: Status) -> dict[str, Any]:
@@ -84,6 +123,8 @@ def _row(one: Status) -> dict[str, Any]:
         "schedulable": member.schedulable,
         "foreign": list(member.foreign),
     }
+    if member.foreign_since:
+        row["foreign_since"] = member.foreign_since
     if member.why:
         row["why"] = member.why
     if hold is not None:
@@ -116,16 +157,27 @@ def _page(shown: Sequence[Status]) -> None:
             person = f" by {hold.person}" if hold.person else ""
             reason = f": {hold.text}" if hold.text else ""
             page.add(f"    since {hold.since}{person}, run {hold.run}{reason}")
-        for line in (*words, *member.foreign, *([member.why] if member.why else [])):
+        others = list(member.foreign)
+        if member.foreign_since:
+            others[0] += f" since {member.foreign_since}"
+        for line in (*words, *others, *([member.why] if member.why else [])):
             page.add(f"    {line}")
         if one.next:
             page.add(f"    next: {one.next}")
     show(page)
 
 
-def _rollout(one: Running) -> dict[str, Any]:
-    """A rollout in progress; one that has published nothing yet has no nodes."""
+def _rollout(one: Running, holds: Mapping[tuple[str, str], Hold]) -> dict[str, Any]:
+    """A rollout in progress; one that has published nothing yet has no nodes.
+
+    Args:
+        one: the rollout.
+        holds: of its nodes, by run and node: they may be further than the rollout had last published.
+    """
+    from gpustate.rollout.board import PAUSE
     from gpustate.rollout.running import NEXT
+    from gpustate.rollout.status import after_death, after_failure
+    from gpustate.rollout.waves import PHASES
 
     progress = one.progress or {}
     row: dict[str, Any] = {"run": one.run, "person": one.person, "where": one.where}
@@ -133,18 +185,27 @@ def _rollout(one: Running) -> dict[str, Any]:
     if one.silent:
         row["state"] = "silent"
         row["why"] = (
-            f"its controller has not renewed the Lease since {one.silent}; if it is dead, "
-            f"gpustate resume {one.run} there, or gpustate apply again here, continues it"
+            f"its controller has not renewed the Lease since {one.silent}; if it is dead: "
+            f"{after_death(one.run, _command(one.run))}"
         )
-    elif one.control or progress.get("why"):
-        row["why"] = one.control or str(progress["why"])
+    elif one.control is not None:
+        row["state"] = "paused" if one.control.action == PAUSE else "stopping"
+        row["why"] = str(one.control)
+    elif progress.get("why"):
+        row["why"] = str(progress["why"])
     if progress:
         row |= {key: progress[key] for key in ("updated", "wave", "waves") if key in progress}
     row["nodes"] = []
     for name, node in progress.get("nodes", {}).items():
         shown = {"name": name, "phase": str(node.get("phase")), "wave": node.get("wave", 1)}
         shown |= {key: str(node[key]) for key in ("since", "why") if node.get(key)}
-        if shown["phase"] in NEXT:
+        hold = holds.get((one.run, name))
+        later = PHASES[PHASES.index(shown["phase"]) + 1 :] if shown["phase"] in PHASES else ()
+        if hold is not None and shown["phase"] in _AT_WORK and hold.phase in later:
+            shown |= {"phase": hold.phase, "since": hold.since, "why": hold.text}
+        if shown["phase"] == "failed":
+            shown["next"] = after_failure(one.run, _command(one.run))
+        elif shown["phase"] in NEXT:
             shown["next"] = NEXT[shown["phase"]].replace("RUN", one.run)
         row["nodes"].append(shown)
     return row

@@ -20,7 +20,7 @@ from gpustate.files import TextFiles, write_private
 if TYPE_CHECKING:
     from gpustate.cluster.kubeconfig import Kubeconfig
     from gpustate.core.facts import NodeFacts
-    from gpustate.core.inventory import Inventory
+    from gpustate.core.inventory import Inventory, InventoryNode
     from gpustate.core.node import Node
     from gpustate.reporting.node_files import Collected
     from gpustate.reporting.support_bundle import Archive
@@ -275,19 +275,19 @@ def _add_files(archive: Archive, place: str, collected: Collected | None) -> Non
 def _add_cluster(
     archive: Archive, inventory: Inventory, facts: Mapping[str, NodeFacts], option: str
 ) -> None:
-    """The Node object of each machine, and gpustate's and NVIDIA's pods on it."""
+    """The Node object of each machine, gpustate's and NVIDIA's pods on it, and the Lease."""
     from gpustate.cluster.kubeconfig import kubeconfig_of
 
-    members: dict[Kubeconfig, list[str]] = {}
+    members: dict[Kubeconfig, list[InventoryNode]] = {}
     for node in inventory.nodes:
-        if node.name in facts and (kubeconfig := kubeconfig_of(node, option)):
-            members.setdefault(kubeconfig, []).append(node.name)
-    for number, (kubeconfig, names) in enumerate(members.items(), 1):
+        if kubeconfig := kubeconfig_of(node, option):
+            members.setdefault(kubeconfig, []).append(node)
+    for number, (kubeconfig, nodes) in enumerate(members.items(), 1):
         from gpustate.reporting.cluster_files import collect
 
         place = "kubernetes" if len(members) == 1 else f"kubernetes-{number}"
         try:
-            found, missing = collect(kubeconfig, {name: facts[name] for name in names})
+            found, missing = collect(kubeconfig, nodes, facts)
         except GpustateError as error:
             archive.miss(place, str(error))
             continue

@@ -73,6 +73,7 @@ _TLS = {
 }
 _REACH = "check the address in the kubeconfig, and that this machine reaches it"
 _ERRNO = re.compile(r"^\[Errno -?[0-9]+\] ")
+_ANONYMOUS = "system:anonymous"
 _LOGIN = "its user's token or certificate is expired or of another cluster: get a new kubeconfig"
 #: A kubeconfig with embedded certificates is some ten KiB.
 _MAX_BYTES = 4 << 20
@@ -130,6 +131,7 @@ class Api:
         client: connects at the first request.
         server: URL, for messages.
         login: the program that the client logs in with, if it does.
+        kubeconfig: its path, for messages.
     """
 
     def __init__(
@@ -139,8 +141,10 @@ class Api:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         login: ProgramLogin | None = None,
+        kubeconfig: str = "the kubeconfig",
     ) -> None:
         self._client = client
+        self._kubeconfig = kubeconfig
         self._login = login
         self.server = server
         self._sleep = sleep
@@ -202,7 +206,7 @@ class Api:
                 causes,
                 after_s,
                 message,
-                fix=self._remedy if status == 401 else None,
+                fix=self._remedy(status, message),
             )
             # A budget's refusal of an eviction is an answer; any other 429 is the server's own load.
             if status in _AWAY or (status == _BUSY and "DisruptionBudget" not in causes):
@@ -215,7 +219,9 @@ class Api:
         ) as error:  # without a Status: no such API, or a proxy's answer
             status = error.response.status_code
             words = " ".join(error.response.text.split())[:200] or f"HTTP status {status}"
-            refused = RefusedRequest(f"{self.server}: {action}: {words}", status)
+            refused = RefusedRequest(
+                f"{self.server}: {action}: {words}", status, fix=self._remedy(status, words)
+            )
             raise _Away(refused, _RETRY_S) if status in (*_AWAY, _BUSY) else refused from None
         except (httpx2.HTTPError, OSError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -225,10 +231,16 @@ class Api:
         except (ConfigError, ValueError) as error:
             raise ClusterError(f"{self.server}: {action}: {error}") from None
 
-    @property
-    def _remedy(self) -> str:
-        """What to do when the server refuses the credentials."""
-        return self._login.remedy if self._login else _LOGIN
+    def _remedy(self, status: int, words: str) -> str | None:
+        """What to do when the server refuses the credentials, or was given none."""
+        if status == 401:
+            return self._login.remedy if self._login else _LOGIN
+        if status == 403 and _ANONYMOUS in words:
+            return (
+                f"the user of {self._kubeconfig} has no credentials that the server accepts: "
+                "get a kubeconfig with a token or a client certificate"
+            )
+        return None
 
     def read_clock(self, response: httpx2.Response) -> None:
         """Take the difference between this machine's clock and the server's from a response."""
@@ -328,7 +340,7 @@ class Api:
             response.status_code,
             retry_after_s=float(after) if after.isdigit() else None,
             words=words,
-            fix=self._remedy if response.status_code == 401 else None,
+            fix=self._remedy(response.status_code, words),
         )
 
     def pods_on(self, node: str) -> list[Json]:
@@ -545,6 +557,16 @@ class Api:
             ],
         )
 
+    def node_events(self) -> list[Json]:
+        """List the events of all Nodes."""
+        fields: Fields = {"involvedObject.kind": "Node"}
+        return self._request(
+            "list events",
+            lambda: [
+                one.to_dict() for one in self._client.list(Event, namespace="*", fields=fields)
+            ],
+        )
+
     def has_runtime_class(self, name: str) -> bool:
         """Whether a RuntimeClass exists."""
         try:
@@ -603,7 +625,7 @@ def connect(path: str, context: str = "") -> Api:
         raise UsageError(
             f"cannot read a file that the kubeconfig refers to: {error}", place=path, fix=fix
         ) from error
-    api = Api(client, config.cluster.server, login=login)
+    api = Api(client, config.cluster.server, login=login, kubeconfig=path)
     # lightkube has no access to headers and names.
     cast(Any, client)._client._client.event_hooks = {
         "request": [lambda request: _adapt(request, cluster, user)],

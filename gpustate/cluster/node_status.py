@@ -106,7 +106,7 @@ def _with_rule(work: Callable[[], T]) -> T:
     try:
         return work()
     except RefusedRequest as error:
-        if error.status == 403:
+        if error.status == 403 and not error.fix:
             raise ClusterError(str(error), fix=missing_right(error.words)) from None
         raise
 

@@ -243,7 +243,7 @@ class Objects:
         try:
             return self._api.call(action, work)
         except RefusedRequest as error:
-            if error.status == 403:
+            if error.status == 403 and not error.fix:
                 raise ClusterError(str(error), fix=missing_right(error.words)) from None
             raise
 

@@ -63,12 +63,14 @@ def read(api: Api, namespace: str, name: str) -> Snapshot:
     try:
         pods = api.pods()
     except RefusedRequest as error:
+        if error.fix:
+            raise
         raise ClusterError(str(error), fix=missing_right(error.words)) from None
     try:
         claims = api.claims()
     except RefusedRequest as error:
         claims = []
-        unread.append(f"{error}; {missing_right(error.words)}")
+        unread.append(str(error) if error.fix else f"{error}; {missing_right(error.words)}")
     mine = [
         one
         for one in pods

@@ -157,11 +157,16 @@ class FleetResult:
         if self.drift:
             return node.drifted
         planned = node.proceeds or node.status in (NodeStatus.OK, NodeStatus.BLOCKED)
-        return node.pending and planned
+        return node.pending and planned and not node.would_refuse
+
+    def _refuses(self, node: NodeResult) -> bool:
+        """An apply would refuse the node, though it could be planned."""
+        return node.would_refuse and not self.drift and node.status is NodeStatus.OK
 
     def summary(self) -> str:
         """The summary line, for grep."""
-        ok = [n for n in self.nodes if n.status is NodeStatus.OK]
+        ok = [n for n in self.nodes if n.status is NodeStatus.OK and not self._refuses(n)]
+        refused = sum(map(self._refuses, self.nodes))
         changed = sum(map(self._counts, self.nodes))
         blocked = self.count(NodeStatus.BLOCKED)
         unchanged = sum(not self._counts(n) for n in ok)
@@ -172,7 +177,7 @@ class FleetResult:
             "unchanged": unchanged,
             "failed": self.count(NodeStatus.FAILED, NodeStatus.INTERRUPTED),
             "unreachable": self.count(NodeStatus.UNREACHABLE),
-            "refused": self.count(NodeStatus.REFUSED, NodeStatus.LOCKED),
+            "refused": self.count(NodeStatus.REFUSED, NodeStatus.LOCKED) + refused,
             "rolled_back": self.count(NodeStatus.ROLLED_BACK),
             **({"blocked": blocked} if blocked else {}),
             "reboots": sum(n.reboots for n in self.nodes),

@@ -142,12 +142,10 @@ class Link:
                 return
             if record.offset > heard:  # progress was made, so the attempts start over
                 waits_s = _waits_s()
-        known = start is None or record.offset
         raise ConnectionFailed(
-            f"{problem.message}; "
-            + ("" if known else "if its steps reached it, ")
-            + "the node finishes them by itself",
-            fix="run the same command again: it continues where the node is",
+            f"{problem.message}; steps that the node has received run to their end there if it is up, "
+            "but nothing validates it or returns it to service",
+            fix="once it answers, run the same command again: it continues where the node is",
         )
 
     def hand_over(self, states: Iterable[str]) -> None:

@@ -73,6 +73,8 @@ def node_data(node: NodeResult) -> dict[str, Any]:
         data["reason"] = node.reason
     if node.proceeds:
         data["proceeds"] = True
+    if node.would_refuse:
+        data["would_refuse"] = True
     data["states"] = [state_data(result) for result in node.states]
     worst = max((r.worst for r in node.states), default=Disruption.NONE)
     data["disruption"] = worst.word

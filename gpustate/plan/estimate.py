@@ -75,6 +75,8 @@ def estimate(nodes: Sequence[NodeResult], schedule: Schedule) -> Estimate:
     shapes: dict[object, list[Part]] = {}
     parts: dict[str, list[Part]] = {}
     for node in nodes:
+        if node.would_refuse:
+            continue
         if node.proceeds or node.status in (NodeStatus.OK, NodeStatus.BLOCKED):
             # Nodes without journals and with the same changes take equally long, except for the probes.
             shape = (node.steps, _unknown(node)) if not node.timings else node.name

@@ -51,8 +51,15 @@ class Group:
     @property
     def pending(self) -> bool:
         """These nodes would change."""
+        if self.refused:
+            return False
         planned = self.node["status"] in _PLANNED or self.node.get("proceeds")
         return bool(planned) and any(state["outcome"] in TOUCHED for state in self.node["states"])
+
+    @property
+    def refused(self) -> bool:
+        """Their plan could be made, and an apply would refuse them."""
+        return bool(self.node.get("would_refuse"))
 
     @property
     def worst(self) -> tuple[str, bool]:
@@ -106,7 +113,7 @@ def _key(node: Mapping[str, Any]) -> tuple[str, str]:
     told = [node.get("reason"), _notes(node), [_told(state) for state in states]]
     done = [[value for key, value in state.items() if key not in _TOLD] for state in states]
     return _without_name(_dump(told), str(node["name"])), _dump(
-        [node["status"], node.get("proceeds"), done]
+        [node["status"], node.get("proceeds"), node.get("would_refuse"), done]
     )
 
 
@@ -184,11 +191,13 @@ def totals(groups: Sequence[Group]) -> list[dict[str, Any]]:
 
 
 def counts(groups: Sequence[Group]) -> dict[str, int]:
-    """Numbers of nodes that would change, are unchanged, and could not be planned."""
+    """Numbers of nodes that would change, are unchanged, could not be planned, and would be refused."""
     found = {"change": 0, "unchanged": 0, "not_planned": 0}
     for one in groups:
-        key = "change" if one.pending else "unchanged"
-        found[key if one.pending or one.node["status"] == "ok" else "not_planned"] += len(one.names)
+        key = "change" if one.pending else "refused" if one.refused else "unchanged"
+        if key == "unchanged" and one.node["status"] != "ok":
+            key = "not_planned"
+        found[key] = found.get(key, 0) + len(one.names)
     return found
 
 

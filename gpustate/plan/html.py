@@ -139,12 +139,16 @@ def _origin(document: Mapping[str, Any]) -> str:
 
 def _cards(view: Overview) -> str:
     counts = view.counts
-    kinds = (("change", "accent"), ("unchanged", "good"), ("not_planned", "bad"))
-    words = {"change": "would change", "unchanged": "unchanged", "not_planned": "not planned"}
-    told = ", ".join(f"{counts[k]:,} {words[k]}" for k, _ in kinds if counts[k])
-    cards = [
-        card("Nodes", f"{view.size:,}", bar([(counts[k], f"f{c}") for k, c in kinds], told) + told)
-    ]
+    words = {
+        "change": ("would change", "accent"),
+        "unchanged": ("unchanged", "good"),
+        "refused": ("refused", "bad"),
+        "not_planned": ("not planned", "bad"),
+    }
+    kinds = [(counts.get(key, 0), *both) for key, both in words.items()]
+    told = ", ".join(f"{count:,} {word}" for count, word, _ in kinds if count)
+    parts = bar([(count, f"f{colour}") for count, _, colour in kinds], told)
+    cards = [card("Nodes", f"{view.size:,}", parts + told)]
     if view.totals:
         cards.append(_worst(view))
     time = _timed(view)

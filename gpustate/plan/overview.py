@@ -36,7 +36,7 @@ class Overview:
     Args:
         document: ``gpustate.plan/1``.
         groups: nodes that share a plan.
-        counts: nodes that would change, that would not, that could not be planned.
+        counts: nodes that would change, that would not, that could not be planned, that would be refused.
         totals: what it costs, level by level, worst first.
         estimate: how long it takes; ``None`` in plans without one.
         each: what one node of each group takes, in the order of the groups.
@@ -104,7 +104,8 @@ def sentence(view: Overview) -> str:
     text = f"Plan: {change} node{'s' * (change != 1)} would change"
     text += f" (at worst: {worst})" if worst else ""
     text += f", {view.counts['unchanged']} unchanged"
-    others = view.counts["not_planned"]
+    refused, others = view.counts.get("refused", 0), view.counts["not_planned"]
+    text += f", {refused} refused" if refused else ""
     return text + (f", {others} not planned" if others else "") + "."
 
 

@@ -195,6 +195,8 @@ def _group(
         head += ["  ", (f"{status} in part" if node.get("proceeds") else status, "red")]
     elif not touched:
         head += ["  ", ("nothing to do", "green")]
+    if one.refused:
+        head += ["  ", ("apply would refuse it", "red")]
     planned = status == "ok" or node.get("proceeds")
     if planned and node.get("disruption", "none") != "none":
         worst = str(node["disruption"])

@@ -1,58 +1,118 @@
-"""What a support bundle has of a Kubernetes cluster: Nodes, and gpustate's and NVIDIA's pods on them.
+"""What a support bundle has of a Kubernetes cluster: Nodes, their Events, gpustate's and NVIDIA's pods, the Lease.
+
+They come from the API server, so a node that ssh cannot reach has them, too.
 
 Values that users put into pods (environment, commands, volumes) are left out: they may be secrets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpustate.cluster import pods
 from gpustate.cluster.api import connect
 from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.facts import NodeFacts
-from gpustate.errors import GpustateError
+from gpustate.core.inventory import InventoryNode
+from gpustate.errors import ClusterError, GpustateError
 from gpustate.schedulers.eviction import is_operand
+from gpustate.schedulers.lease import NAME, NAMESPACE
 
 Json = dict[str, Any]
 
 
+#: The file of the Lease, beside those of the nodes.
+LEASE = "leases/gpustate"
+
+
 def collect(
-    kubeconfig: Kubeconfig, facts: Mapping[str, NodeFacts]
+    kubeconfig: Kubeconfig, nodes: Sequence[InventoryNode], facts: Mapping[str, NodeFacts]
 ) -> tuple[dict[str, Json], dict[str, str]]:
-    """Objects by node, and why there are none for others.
+    """Objects by file, and why there are none for others.
 
     Args:
         kubeconfig: of the cluster.
-        facts: of the nodes, by name.
+        nodes: of the inventory. One without facts is matched by its name or address.
+        facts: of the nodes that were reached, by name.
 
     Raises:
         GpustateError: the cluster cannot be used.
     """
     api = connect(kubeconfig.path, kubeconfig.context)
     try:
-        index = pods.NodeIndex(api.nodes())
+        listed = api.nodes()
+        index = pods.NodeIndex(listed)
         found: dict[str, Json] = {}
         missing: dict[str, str] = {}
-        for name, known in facts.items():
-            machine = pods.Machine(known.boot_id, known.machine_id, known.system_uuid)
+        try:
+            lease = api.lease(NAMESPACE, NAME)
+        except GpustateError as error:
+            missing[LEASE] = str(error)
+        else:
+            if lease is not None:
+                found[LEASE] = {**lease, "metadata": _metadata(lease)}
+        try:
+            events = api.node_events()
+        except GpustateError as error:
+            events = []
+            missing["events"] = str(error)
+        for one in nodes:
             try:
-                node = index.match(machine, any_boot=True)
-                on_it = api.pods_on(node["metadata"]["name"])
+                node = _node_of(one, facts.get(one.name), listed, index)
+                name = node["metadata"]["name"]
+                on_it = api.pods_on(name)
             except pods.Verdict as verdict:
-                missing[name] = verdict.check.evidence
+                missing[one.name] = verdict.check.evidence
                 continue
             except GpustateError as error:
-                missing[name] = str(error)
+                missing[one.name] = str(error)
                 continue
-            found[name] = {
+            found[one.name] = {
                 "node": node_data(node),
+                "events": [event_data(event) for event in events if _is_of(event, name)],
                 "pods": [pod_data(pod) for pod in on_it if _is_ours(pod) or is_operand(pod)],
             }
         return found, missing
     finally:
         api.close()
+
+
+def _node_of(
+    one: InventoryNode, facts: NodeFacts | None, listed: Sequence[Json], index: pods.NodeIndex
+) -> Json:
+    """The Node of a machine.
+
+    Raises:
+        Verdict: no Node has its ids, or several have.
+        ClusterError: it was not reached, and not exactly one Node has its name or address.
+    """
+    if facts is not None:
+        machine = pods.Machine(facts.boot_id, facts.machine_id, facts.system_uuid)
+        return index.match(machine, any_boot=True)
+    names = {one.name, one.connection.host or one.name}
+    same = [node for node in listed if names & set(pods.names_of(node))]
+    if len(same) != 1:
+        how = "no Node has" if not same else f"{len(same)} Nodes have"
+        raise ClusterError(
+            f"the node was not reached, and {how} its name or address: {', '.join(sorted(names))}"
+        )
+    return same[0]
+
+
+def _is_of(event: Json, name: str) -> bool:
+    return bool((event.get("involvedObject") or {}).get("name") == name)
+
+
+def event_data(event: Json) -> Json:
+    """An Event: what, why, how often and when."""
+    keys = ("type", "reason", "message", "count", "firstTimestamp", "lastTimestamp", "eventTime")
+    return {key: event.get(key) for key in keys}
+
+
+def _metadata(found: Json) -> Json:
+    """Metadata without who manages its fields."""
+    return {key: value for key, value in found["metadata"].items() if key != "managedFields"}
 
 
 def _is_ours(pod: Json) -> bool:
@@ -62,9 +122,8 @@ def _is_ours(pod: Json) -> bool:
 
 def node_data(node: Json) -> Json:
     """A Node without who manages its fields and which images it has."""
-    meta = {key: value for key, value in node["metadata"].items() if key != "managedFields"}
     status = {key: value for key, value in (node.get("status") or {}).items() if key != "images"}
-    return {"metadata": meta, "spec": node.get("spec") or {}, "status": status}
+    return {"metadata": _metadata(node), "spec": node.get("spec") or {}, "status": status}
 
 
 def pod_data(pod: Json) -> Json:

@@ -1,7 +1,7 @@
 """Where a rollout shows how far it is, and where it is asked to pause or to end.
 
-On the controller that is two small files beside the run's record; in a Kubernetes cluster two annotations of the Lease
-of the run. A rollout looks at all of them.
+On the controller that is two small files beside the run's record; in a cluster two annotations of the Lease of the
+run. A rollout takes up a request that is new at one of these places, and shows it at the others.
 """
 
 from __future__ import annotations
@@ -46,6 +46,12 @@ class Control:
         return json.dumps(asdict(self), sort_keys=True)
 
 
+def stronger(one: Control | None, other: Control | None) -> Control | None:
+    """Which of two requests counts: an abort before a pause, a pause before none."""
+    rank = {ABORT: 2, PAUSE: 1}
+    return max(one, other, key=lambda found: rank[found.action] if found else 0)
+
+
 def read_control(text: str, run: str) -> Control | None:
     """The request to a run; ``None``: there is none for this run, or it cannot be read."""
     try:
@@ -85,6 +91,10 @@ class Board(Protocol):
         """The request, as it is stored; empty: there is none. ``None``: the place cannot be read now."""
         ...
 
+    def set_control(self, control: str) -> bool:
+        """Show a request, empty: none; whether it is shown now."""
+        ...
+
 
 class RecordBoard:
     """The files beside the record of a run on the controller.
@@ -111,6 +121,14 @@ class RecordBoard:
     def control(self) -> str | None:
         """The request."""
         return _read(self._control)
+
+    def set_control(self, control: str) -> bool:
+        """Write it."""
+        try:
+            self.ask(control)
+        except OSError:
+            return False
+        return True
 
     def progress(self) -> str:
         """What was published last."""

@@ -250,8 +250,8 @@ class ScheduledMaintenance:
                 back = subject.node.goes_back
                 self._slots.take(scheduler, member, name, say, leave, failed=failed, back=back)
                 held.slots.append((scheduler, member))
-                say(f"holding {member.name} in {scheduler.title}")
                 held.holds.append((scheduler, scheduler.hold(member, why)))
+                say(f"holding {member.name} in {scheduler.title}")
                 self._gate.note(name, "held", f"{member.name} in {scheduler.title}")
             for scheduler, member in held.holds:
                 policy = self._policies.get(name, self._policy)

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from gpustate.engine import records
 from gpustate.engine.fleet import process_runs
 from gpustate.rollout.access import Accesses
-from gpustate.rollout.board import RecordBoard, read_control, read_progress
+from gpustate.rollout.board import Control, RecordBoard, read_control, read_progress, stronger
 from gpustate.schedulers import lease as leases
 
-#: What comes next for a node, by its phase; the others are over.
+#: What comes next for a node, by its phase; after a failure it depends on the run, and the others are over.
 NEXT = {
     "queued": "is probed; if its change needs it, it is taken out of service",
     "held": "its workloads leave",
     "drained": "its states change",
     "changing": "is probed again and validated",
     "validating": "returns to service",
-    "failed": "fix the node, then run gpustate apply again; it is released when it ends well",
     "skipped": "once the cause is gone: gpustate resume RUN",
 }
+#: How long a run of this machine has to take up a request; it looks every two seconds.
+ANSWER_S = 10.0
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +38,22 @@ class Running:
         run: id of the run.
         person: who runs it.
         where: where it was found, for messages.
-        control: who paused or aborted it, and since when; empty: nobody.
+        control: who paused or aborted it, and since when; ``None``: nobody.
         progress: how far it is, as it was published last; ``None``: it has not been yet.
-        ask: leave a request, as it is stored.
+        ask: leave a request, as it is stored, empty: take it back; whether it counts now.
         silent: its controller has not renewed the Lease since then, so it is dead or without a network; empty: it is
             at work.
+        here: it was found by its record on this machine.
     """
 
     run: str
     person: str
     where: str
-    control: str
+    control: Control | None
     progress: Mapping[str, Any] | None
-    ask: Callable[[str], None]
+    ask: Callable[[str], bool]
     silent: str = ""
+    here: bool = False
 
 
 def running_here() -> list[Running]:
@@ -68,19 +72,61 @@ def running_in(access: Accesses) -> list[Running]:
         lease = cluster.standing()
         if not lease.holder:
             continue
-        control = read_control(lease.control, lease.run)
         found.append(
             Running(
                 lease.run,
                 lease.holder.rpartition(" run ")[0],
                 cluster.title,
-                str(control or ""),
+                read_control(lease.control, lease.run),
                 _of(lease.run, read_progress(lease.progress)),
-                partial(cluster.ask, lease.run),
+                partial(_ask_there, cluster.ask, lease.run),
                 lease.renewed if _is_silent(lease.renewed) else "",
             )
         )
     return found
+
+
+def each_once(found: Iterable[Running]) -> list[Running]:
+    """Every run once, though it may hold the Leases of several clusters, and have a record on this machine.
+
+    What Leases say counts: the files beside the record follow them.
+    """
+    by_run: dict[str, list[Running]] = {}
+    for one in found:
+        by_run.setdefault(one.run, []).append(one)
+    return [_as_one(some) for some in by_run.values()]
+
+
+def _as_one(some: Sequence[Running]) -> Running:
+    leases_of = [one for one in some if not one.here] or some
+    return replace(
+        leases_of[0],
+        where=", ".join(one.where for one in some),
+        control=reduce(stronger, (one.control for one in leases_of)),
+        ask=lambda control: _ask_all(leases_of, control),
+    )
+
+
+def _ask_all(some: Sequence[Running], control: str) -> bool:
+    answers = [one.ask(control) for one in some]
+    return all(answers)
+
+
+def _ask_there(ask: Callable[[str, str], None], run: str, control: str) -> bool:
+    ask(run, control)
+    return True
+
+
+def _ask_here(run: str, board: RecordBoard, control: str) -> bool:
+    """Leave a request, and wait until the run has taken it up and shown it in the Leases that it holds."""
+    board.ask(control)
+    until = time.monotonic() + ANSWER_S
+    while time.monotonic() < until:
+        progress = _of(run, read_progress(board.progress()))
+        if progress is not None and progress.get("request") == control:
+            return True
+        time.sleep(_POLL_S)
+    return False
 
 
 def _is_silent(renewed: str) -> bool:
@@ -95,9 +141,10 @@ def _local(record: Mapping[str, Any]) -> Running:
     run = str(record["run"])
     board = RecordBoard(run)
     control = read_control(board.control() or "", run)
+    ask = partial(_ask_here, run, board)
     progress = _of(run, read_progress(board.progress()))
     person = str((progress or {}).get("person") or record.get("person") or "")
-    return Running(run, person, "this machine", str(control or ""), progress, board.ask)
+    return Running(run, person, "this machine", control, progress, ask, here=True)
 
 
 def _of(run: str, progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

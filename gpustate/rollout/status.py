@@ -19,11 +19,13 @@ class Status:
         scheduler: as messages name it.
         member: as it is now.
         running: the run that holds it is in progress.
+        command: of the run that holds it; empty: not known here.
     """
 
     scheduler: str
     member: Member
     running: bool = False
+    command: str = ""
 
     @property
     def in_service(self) -> bool:
@@ -36,12 +38,33 @@ class Status:
         """What to do about it; empty: nothing."""
         hold = self.member.hold
         if hold is None or hold.phase == "left":
-            return ""
+            if not self.member.foreign:
+                return ""
+            undo = f": {self.member.undo}" if self.member.undo else " by whoever took it out"
+            return f"gpustate leaves it alone until it is returned to service{undo}"
         if hold.phase == "failed":
-            return "fix the node, then run gpustate apply again; it is released when it ends well"
+            return after_failure(hold.run, self.command)
         if self.running:
             return f"run {hold.run}, which is in progress, returns it to service"
-        return f"if run {hold.run} is dead: gpustate resume {hold.run}, or gpustate apply again"
+        return f"if run {hold.run} is dead: {after_death(hold.run, self.command)}"
+
+
+def after_failure(run: str, command: str) -> str:
+    """The next step for a node whose change failed.
+
+    Args:
+        run: id of the run.
+        command: of the run; empty: not known here.
+    """
+    again = f"run: {command}" if command else f"run the command of run {run} again"
+    return f"fix the node, then {again}; the node is released when it ends well"
+
+
+def after_death(run: str, command: str) -> str:
+    """The next step for a run whose controller died."""
+    if command:
+        return f"gpustate resume {run}, or: {command}"
+    return f"gpustate resume {run} on its machine, or its command again here"
 
 
 def statuses(nodes: Sequence[InventoryNode], access: Accesses) -> list[Status]:

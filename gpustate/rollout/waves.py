@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any
 
 from gpustate.core.inventory import InventoryNode
@@ -21,7 +22,7 @@ from gpustate.engine.events import Event
 from gpustate.engine.maintenance import out_of_service
 from gpustate.engine.turns import Turn
 from gpustate.errors import GpustateError
-from gpustate.rollout.board import ABORT, Board, packed, read_control
+from gpustate.rollout.board import ABORT, Board, Control, packed, read_control, stronger
 from gpustate.rollout.decide import (
     OUTSIDE,
     Decision,
@@ -143,8 +144,9 @@ class Waves:
     _checking: Future[Mapping[str, str]] | None = None
     _checked_at: float = 0.0
     _last_check: bool = False
-    _visiting: Future[dict[int, str]] | None = None
-    _requests: dict[int, str] = field(default_factory=dict[int, str])
+    _visiting: Future[None] | None = None
+    _request: Control | None = None
+    _seen: dict[int, Control | None] = field(default_factory=dict[int, Control | None])
     _desk: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     _checker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -261,31 +263,55 @@ class Waves:
             if not places or self.clock() - self._looked < _LOOK_S:
                 return
             self._looked = self.clock()
-            self._visiting = self._desk.submit(self._visit, places, self._news())
+            self._visiting = self._desk.submit(self._visit, places)
         wait([self._visiting], _VISIT_S)
-        if not self._visiting.done():
-            return
-        self._requests |= self._visiting.result()
-        self._visiting = None
-        found = [one for text in self._requests.values() if (one := read_control(text, self.run))]
-        aborts = [str(one) for one in found if one.action == ABORT]
-        pauses = [str(one) for one in found if one.action != ABORT]
-        paused = pauses[0] if pauses else ""
-        with self._lock:
-            self.gate.paused, self.gate.aborted = paused, bool(aborts)
-            self._progress = replace(
-                self._progress,
-                paused=paused,
-                stopped=self._progress.stopped or (aborts[0] if aborts else ""),
-            )
+        if self._visiting.done():
+            self._visiting.result()
+            self._visiting = None
 
-    def _visit(self, places: Sequence[Board], progress: str | None) -> dict[int, str]:
-        """Publish at every place, and read its request; one that cannot be read now keeps the one that it had."""
+    def _visit(self, places: Sequence[Board]) -> None:
+        """Take up a request that is new at one place, show it at the others, and publish how far the rollout is.
+
+        A place that cannot be read now keeps the request that it had.
+        """
+        read: list[Board] = []
+        news: list[Control | None] = []
+        for board in places:
+            text = board.control()
+            if text is None:
+                continue
+            read.append(board)
+            found, before = read_control(text, self.run), self._seen.get(id(board))
+            if id(board) not in self._seen:
+                self._published = (float("-inf"), "")  # a place that shows nothing yet
+            self._seen[id(board)] = found
+            if found != before:
+                news.append(found)
+                self._take_up(reduce(stronger, news))
+        for board in read:
+            shown = self._request.text() if self._request else ""
+            if self._seen.get(id(board)) != self._request and board.set_control(shown):
+                self._seen[id(board)] = self._request
+        progress = self._news()
         if progress is not None:
             for board in places:
                 board.publish(progress)
-        texts = {id(board): board.control() for board in places}
-        return {place: text for place, text in texts.items() if text is not None}
+
+    def _take_up(self, request: Control | None) -> None:
+        """Pause, continue, or end the rollout; an abort is not taken back."""
+        if self._request is not None and self._request.action == ABORT:
+            return
+        self._request = request
+        self._published = (float("-inf"), self._published[1])  # whoever asks waits for it
+        words = str(request or "")
+        aborted = request is not None and request.action == ABORT
+        with self._lock:
+            self.gate.paused, self.gate.aborted = "" if aborted else words, aborted
+            self._progress = replace(
+                self._progress,
+                paused=self.gate.paused,
+                stopped=self._progress.stopped or (words if aborted else ""),
+            )
 
     # --- soak time ---------------------------------------------------------------------
 
@@ -377,6 +403,7 @@ class Waves:
                 "person": self.person,
                 "state": self.state,
                 "why": self._decision.stop or self._decision.why,
+                "request": self._request.text() if self._request else "",
                 "updated": self._now(),
                 "wave": self._decision.wave + 1,
                 "waves": max(waves.values(), default=0) + 1,
@@ -413,6 +440,7 @@ class Waves:
 
     def _leave(self) -> None:
         """It is over: nothing is shown any more."""
-        self._desk.submit(self._visit, self._places(), "").result()
+        for board in self._places():
+            self._desk.submit(board.publish, "").result()
         self._desk.shutdown()
         self._checker.shutdown(wait=False, cancel_futures=True)

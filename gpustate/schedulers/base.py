@@ -20,6 +20,10 @@ class NotDrainedError(RefusedError):
     """A member could not be drained, so nothing was changed on it."""
 
 
+class NotAllowedError(ClusterError, RefusedError):
+    """The user may not do what a change needs; nothing was written yet."""
+
+
 class NotRefreshedError(ClusterError):
     """A member was changed, and is not ready or does not offer its GPUs to workloads."""
 
@@ -89,6 +93,8 @@ class Member:
         schedulable: new work may be placed there.
         hold: this tool's hold; ``None``: there is none.
         foreign: who else took it out of service, and how; empty: nobody.
+        foreign_since: when someone else took it out of service, as far as the scheduler tells, where ``foreign`` does not.
+        undo: the command that returns it to service once whoever took it out is done; empty: none is known.
         why: for what the scheduler itself takes it out of service, and what to do; empty: it does not.
         gpus: GPUs and MIG devices that it offers to workloads, as far as the scheduler tells.
         counts: it has GPUs, so it counts when members out of service are counted.
@@ -99,6 +105,8 @@ class Member:
     schedulable: bool
     hold: Hold | None = None
     foreign: tuple[str, ...] = ()
+    foreign_since: str = ""
+    undo: str = ""
     why: str = ""
     gpus: int = 0
     counts: bool = True

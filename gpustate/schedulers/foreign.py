@@ -61,13 +61,13 @@ _MACHINE_CONFIG = "machineconfiguration.openshift.io/"
 _NODEWRIGHT = ("skyhook.nvidia.com/", "nodewright.nvidia.com/")
 
 
-def manager_of_cordon(node: Json) -> str:
-    """Who wrote ``spec.unschedulable`` last, by the Node's managedFields; empty where they do not say."""
+def cordon(node: Json) -> tuple[str, str]:
+    """When ``spec.unschedulable`` was written last, and by whom, by the Node's managedFields; empty where they do not say."""
     newest = ("", "")
     for entry in node["metadata"].get("managedFields") or []:
         if "f:unschedulable" in ((entry.get("fieldsV1") or {}).get("f:spec") or {}):
             newest = max(newest, (str(entry.get("time") or ""), str(entry.get("manager") or "")))
-    return newest[1]
+    return newest
 
 
 def holders(
@@ -100,7 +100,7 @@ def holders(
 def _cordon(node: Json, *, held: bool, own_manager: str) -> Iterator[str]:
     if not (node.get("spec") or {}).get("unschedulable"):
         return
-    manager = manager_of_cordon(node)
+    _, manager = cordon(node)
     if not held or (manager and manager != own_manager):
         yield f"cordoned by {manager or 'someone else'}"
 

@@ -30,6 +30,7 @@ from gpustate.schedulers.base import (
     HeldElsewhereError,
     Hold,
     Member,
+    NotAllowedError,
     NotDrainedError,
     NotMemberError,
     NotRefreshedError,
@@ -149,9 +150,9 @@ class Kubernetes:
                     nodes = self._api.nodes()
                     maintenances = self._api.maintenances()
                 except RefusedRequest as error:
-                    if error.status == 403:
+                    if error.status == 403 and not error.fix:
                         self._check_rights()
-                    raise with_rule(error) from None
+                    raise self._denied(error) from None
                 except ClusterError as error:
                     # The other nodes of the run do not wait for it one after the other.
                     self._failed = (self._clock() + _FAILED_S, error)
@@ -183,17 +184,22 @@ class Kubernetes:
 
     def _member(self, node: Json) -> Member:
         hold = read_hold(node)
+        name = node["metadata"]["name"]
+        cordoned = bool((node.get("spec") or {}).get("unschedulable"))
+        others = foreign.holders(
+            node,
+            held=hold is not None,
+            own_manager=FIELD_MANAGER,
+            maintenances=self._listed().maintenances,
+        )
         return Member(
-            node["metadata"]["name"],
+            name,
             ready=eviction.is_ready(node),
-            schedulable=not (node.get("spec") or {}).get("unschedulable"),
+            schedulable=not cordoned,
             hold=hold,
-            foreign=foreign.holders(
-                node,
-                held=hold is not None,
-                own_manager=FIELD_MANAGER,
-                maintenances=self._listed().maintenances,
-            ),
+            foreign=others,
+            foreign_since=foreign.cordon(node)[0] if others and cordoned else "",
+            undo=f"kubectl uncordon {name}" if others and cordoned else "",
             gpus=sum(cluster_pods.allocatable(node).values()),
             counts=cluster_pods.has_gpus(node),
         )
@@ -250,8 +256,12 @@ class Kubernetes:
         self._lease.publish(progress)
 
     def control(self) -> str | None:
-        """The request to this run; ``None``: the server does not answer."""
+        """The request to this run; ``None``: the server does not answer, or this run does not hold the Lease."""
         return self._lease.control()
+
+    def set_control(self, control: str) -> bool:
+        """Show a request that this run got elsewhere, empty: none; whether it is shown."""
+        return self._lease.set_control(control)
 
     def standing(self) -> Standing:
         """Which run changes nodes of this cluster, how far it is, and what it is asked for.
@@ -371,11 +381,27 @@ class Kubernetes:
         """Refuse before anything is written, with every rule that is missing."""
         with self._reviewing:
             if self._missing is None:
-                self._missing = missing_rules(self._api, _READING if self._read_only else _RIGHTS)
+                rights = _READING if self._read_only else _RIGHTS
+                try:
+                    self._missing = missing_rules(self._api, rights)
+                except RefusedRequest as error:
+                    raise self._denied(error) from None
                 self._user = self._api.user() if self._missing else ""
         if self._missing:
             what = "list nodes out of service" if self._read_only else "take nodes out of service"
-            raise lacking(self.title, what, self._user, self._missing)
+            raise self._denied(lacking(self.title, what, self._user, self._missing))
+
+    def _denied(self, error: ClusterError) -> ClusterError:
+        """The error of a request that the user may not make; before a change, nothing is written yet."""
+        if not isinstance(error, RefusedRequest):
+            found = error
+        elif error.status in (401, 403):
+            found = with_rule(error)
+        else:
+            return error
+        if self._read_only:
+            return found
+        return NotAllowedError(found.message, place=found.place, fix=found.fix)
 
     def _check_clock(self) -> None:
         """Refuse to write times of a clock that is off; a Lease and the records on Nodes are read elsewhere."""
@@ -772,7 +798,7 @@ _FORBIDDEN = re.compile(
 def with_rule(error: RefusedRequest) -> ClusterError:
     """Add the RBAC rule that is missing to a refusal for lack of rights."""
     match = _FORBIDDEN.search(str(error))
-    if error.status != 403 or match is None:
+    if error.status != 403 or match is None or error.fix:
         return error
     missing = rule(match["verb"], match["group"], match["resource"])
     return ClusterError(str(error), fix=to_be_granted([missing]))

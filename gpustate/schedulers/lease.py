@@ -86,6 +86,7 @@ class ClusterLease:
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._identity = ""
+        self._control = ""
         self._renewed = 0.0
         self._thread: threading.Thread | None = None
 
@@ -158,10 +159,11 @@ class ClusterLease:
         }
         fresh["metadata"].pop("managedFields", None)
         notes = fresh["metadata"].get("annotations") or {}
-        # What concerned the run before does not concern this one.
-        fresh["metadata"]["annotations"] = {
-            key: value for key, value in notes.items() if key not in (CONTROL, PROGRESS)
-        }
+        if not identity or old.get("holderIdentity") != identity:
+            # What concerned the run before does not concern this one.
+            notes = {key: value for key, value in notes.items() if key not in (CONTROL, PROGRESS)}
+            notes |= {CONTROL: self._control} if identity and self._control else {}
+        fresh["metadata"]["annotations"] = notes
         try:
             self._api.write_lease(fresh, create=lease is None)
         except ClusterError as error:
@@ -193,27 +195,41 @@ class ClusterLease:
 
     def publish(self, progress: str) -> None:
         """Show how far the rollout is; empty: it is over. A server that does not answer shows the last one."""
+        self._note({PROGRESS: progress} if progress else {PROGRESS: "", CONTROL: ""})
+
+    def control(self) -> str | None:
+        """The request to the run; ``None``: the server does not answer, or the run does not hold the Lease."""
+        try:
+            found = standing(self._api.lease(NAMESPACE, self._name))
+        except ClusterError:
+            return None
+        if not self._identity or found.holder != self._identity:
+            return None
+        self._control = found.control
+        return found.control
+
+    def set_control(self, control: str) -> bool:
+        """Show a request that the run got elsewhere, empty: none; whether it is shown."""
+        if not self._note({CONTROL: control}):
+            return False
+        self._control = control
+        return True
+
+    def _note(self, notes: dict[str, str]) -> bool:
+        """Set annotations of the Lease, if the run holds it; whether they are set."""
         with self._lock:
-            if not self._identity:
-                return
-            shown = {PROGRESS: progress} if progress else {PROGRESS: "", CONTROL: ""}
-            for _ in range(_CONFLICTS):
+            for _ in range(_CONFLICTS if self._identity else 0):
                 try:
                     lease = self._api.lease(NAMESPACE, self._name)
                     if lease is None or standing(lease).holder != self._identity:
-                        return
-                    _annotate(self._api, lease, shown)
-                    return
+                        return False
+                    _annotate(self._api, lease, notes)
                 except ClusterError as error:
                     if not _conflicts(error):
-                        return
-
-    def control(self) -> str | None:
-        """The request to the run; ``None``: the server does not answer."""
-        try:
-            return standing(self._api.lease(NAMESPACE, self._name)).control
-        except ClusterError:
-            return None
+                        return False
+                else:
+                    return True
+        return False
 
     def release(self) -> None:
         """Let go of it, where it is held; a server that does not answer lets it expire."""

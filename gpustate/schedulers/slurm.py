@@ -400,8 +400,12 @@ class Slurm:
         self._lease.publish(progress)
 
     def control(self) -> str | None:
-        """The request to this run; ``None``: the host does not answer."""
+        """The request to this run; ``None``: the host does not answer, or this run does not hold the Lease."""
         return self._lease.control()
+
+    def set_control(self, control: str) -> bool:
+        """Show a request that this run got elsewhere, empty: none; whether it is shown."""
+        return self._lease.set_control(control)
 
     def standing(self) -> Standing:
         """Which run changes nodes of this cluster, how far it is, and what it is asked for.
@@ -650,7 +654,7 @@ def _resume(node: SlurmNode) -> str:
 
 def _foreign(node: SlurmNode) -> str:
     by = f" by {node.user} since {node.since}" if node.reason else ""
-    return f"{node.state}{by}: {node.reason or 'no reason given'}"
+    return f"{node.state.replace('$', '')}{by}: {node.reason or 'no reason given'}"
 
 
 def _unregistered(node: SlurmNode) -> str:
@@ -669,12 +673,19 @@ def _unregistered(node: SlurmNode) -> str:
 
 def _elsewhere(node: SlurmNode) -> str:
     """Who else took it out of service; empty: nobody did."""
-    others = [one.name for one in node.reservations if not one.run]
+    drained = node.drained_or_down and not node.base.startswith("maint")
+    by_someone = _foreign(node) if drained and not node.ours and not node.by_slurm else ""
+    others = [f"{one.name} from {one.since}" for one in node.reservations if not one.run]
     if others or (node.base.startswith("maint") and node.reserved is None):
-        return f"{node.state}: reservation {', '.join(others) or '(unknown)'}"
-    if node.base.startswith("maint") or not node.drained_or_down:
-        return ""
-    return "" if node.ours or node.by_slurm else _foreign(node)
+        words = f"reserved for maintenance: reservation {', '.join(others) or '(unknown)'}"
+        return f"{words}; {by_someone}" if by_someone and node.reason else words
+    return by_someone
+
+
+def _undo(node: SlurmNode) -> str:
+    """The command that ends what someone else did."""
+    others = [one.name for one in node.reservations if not one.run]
+    return f"scontrol delete ReservationName={others[0]}" if others else _resume(node)
 
 
 def _member(node: SlurmNode) -> Member:
@@ -686,6 +697,7 @@ def _member(node: SlurmNode) -> Member:
         schedulable=not out,
         hold=_hold(node),
         foreign=(foreign,) if foreign else (),
+        undo=_undo(node) if foreign else "",
         why="" if foreign else _by_slurm(node),
     )
 

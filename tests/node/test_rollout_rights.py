@@ -69,7 +69,7 @@ def test_each_missing_right_is_named_and_the_audit_log_has_no_write(
             and (entry.get("objectRef") or {}).get("resource") not in REVIEWS
         ]
 
-    viewer = gpustate("apply", POLICY, *words, "--kubeconfig", layout.user_file("viewer"), code=1)
+    viewer = gpustate("apply", POLICY, *words, "--kubeconfig", layout.user_file("viewer"), code=5)
     wanted = {("patch", "", "nodes"), ("delete", "", "pods"), ("create", "", "pods/eviction")}
     for right in _RIGHTS:
         may = kubectl(cluster, "auth", "can-i", right[0], resource(right), "-A", user="viewer", check=False)  # fmt: skip
@@ -77,7 +77,7 @@ def test_each_missing_right_is_named_and_the_audit_log_has_no_write(
         wanted.discard(right)
     assert not wanted
     assert "user viewer lacks rights to take nodes out of service" in viewer.out
-    nobody = gpustate("apply", POLICY, *words, "--kubeconfig", layout.user_file("gpustate"), code=1)
+    nobody = gpustate("apply", POLICY, *words, "--kubeconfig", layout.user_file("gpustate"), code=5)
     for right in _RIGHTS:
         assert names(nobody.out, right), right
     assert writes("viewer") == writes("gpustate") == []
@@ -86,7 +86,7 @@ def test_each_missing_right_is_named_and_the_audit_log_has_no_write(
     config = yaml.safe_load(layout.user_file("admin").read_text())
     config["users"][0]["user"] = {"token": "of-last-year"}
     file.write_text(json.dumps(config))
-    ran = gpustate("apply", POLICY, *words, "--kubeconfig", file, code=1)
+    ran = gpustate("apply", POLICY, *words, "--kubeconfig", file, code=5)
     assert "Unauthorized; its user's token or certificate is expired" in ran.out
     assert driver_version(node) == OLD
     assert not get(cluster, "node", "gpu1")["spec"].get("unschedulable")

@@ -108,7 +108,8 @@ def test_a_run_that_goes_on_is_not_offered() -> None:
     path = records.path_of("20260101-000000-aaaaaa")
     data = json.loads(path.read_text())
     path.write_text(json.dumps({**data, "pid": os.getppid()}))
-    assert refusal(run("--yes")) == "there is no run to resume"
+    said = refusal(run("--yes"))
+    assert said.startswith("run 20260101-000000-aaaaaa of alice is in progress, and not paused")
 
 
 def test_a_record_is_its_owner_s_alone_and_holds_person_reason_and_outcome_but_no_secret() -> None:

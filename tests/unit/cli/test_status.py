@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from gpustate.cli.main import cli
-from gpustate.core.inventory import InventoryNode
+from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.engine import fleet, records
-from gpustate.rollout import access
+from gpustate.rollout import access, running, waves
 from gpustate.rollout.board import RecordBoard, read_control
+from gpustate.rollout.strategy import Strategy
+from gpustate.rollout.waves import Waves
 from gpustate.schedulers.base import Hold, Member
 from gpustate.schedulers.lease import Standing
 
@@ -27,7 +31,9 @@ HELD = Hold("r1", "ann@ops1", "CHG-7", "changing", "2026-11-24T10:00:00Z")
 MEMBERS = (
     Member("a", True, True),
     Member("b", True, False, hold=HELD),
-    Member("c", True, False, foreign=("cordoned by bob",)),
+    Member(
+        "c", True, False, foreign=("cordoned by bob",), foreign_since="09:00", undo="uncordon c"
+    ),
     Member("d", False, True, why="down*: slurmd has not registered since"),
     Member("e", False, True, counts=False),
 )
@@ -67,6 +73,16 @@ class FakeCluster:
 
     def ask(self, run: str, control: str) -> None:
         self.lease = replace(self.lease, control=control)
+
+    def publish(self, progress: str) -> None:
+        self.lease = replace(self.lease, progress=progress)
+
+    def control(self) -> str:
+        return self.lease.control
+
+    def set_control(self, control: str) -> bool:
+        self.lease = replace(self.lease, control=control)
+        return True
 
     def leave(self) -> None:
         pass
@@ -135,10 +151,68 @@ def test_only_those_out_of_service_are_listed_with_the_next_step(inventory: Path
     assert "b  changing  Kubernetes at test" in text
     assert "since 2026-11-24T10:00:00Z by ann@ops1, run r1: CHG-7" in text
     assert "next: if run r1 is dead: gpustate resume r1" in text
-    assert "cordoned by bob" in text
+    assert "    cordoned by bob since 09:00\n    next: gpustate leaves it alone" in text
+    assert "until it is returned to service: uncordon c\n" in text
     assert "not ready\n    down*: slurmd has not registered since" in text
     assert "\na  " not in f"\n{text}"
     assert text.endswith("nodes=4 in_service=1 out_of_service=3\n")
+
+
+def test_a_cluster_alone_shows_its_nodes_and_its_run(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPUSTATE_INVENTORY", raising=False)
+    CLUSTERS.append(FakeCluster())
+    text = run("--kubeconfig", "k")
+    assert "run r1  running" in text
+    assert "b  changing  Kubernetes at test" in text
+    for words, message in (
+        ((), "neither an inventory nor a cluster is named; give an inventory with -i"),
+        (("--kubeconfig", "k", "-l", "gpu1"), "no inventory"),
+    ):
+        done = CliRunner().invoke(cli, ["status", *words])
+        assert (done.exit_code, message in str(done.exception)) == (1, True)
+
+
+def test_the_next_step_is_the_command_of_the_run_as_far_as_it_is_known(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = Member("b", True, False, hold=replace(HELD, phase="failed"))
+    monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh=False: (failed,))
+    CLUSTERS.append(FakeCluster())
+    text = run("-i", inventory)
+    assert text.count("next: fix the node, then run the command of run r1 again") == 2
+    options = {
+        "inventory": "hosts.yml",
+        "driver": "580",
+        "limit": "b,c",
+        "serial": "1,2",
+        "no_lock": True,
+    }
+    records.begin("r1", "upgrade", "p.yaml", options, person="ann", born="", created="")
+    text = run("-i", inventory)
+    command = "gpustate upgrade p.yaml -i hosts.yml --serial 1,2 --driver 580 -l b,c"
+    assert text.count(f"next: fix the node, then run: {command}; the node is released when") == 2
+    CLUSTERS.clear()
+    monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh=False: MEMBERS)
+    assert f"if run r1 is dead: gpustate resume r1, or: {command}" in run("-i", inventory)
+
+
+def test_a_node_is_shown_in_the_phase_of_its_hold_where_the_run_has_published_an_older_one(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = tuple(
+        Member(name, True, False, hold=replace(HELD, phase=phase))
+        for name, phase in (("gpu2", "drained"), ("gpu3", "changing"), ("10.0.0.4", "held"))
+    )
+    monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh=False: members)
+    inventory.write_text(
+        "all: {hosts: {gpu2: {}, gpu4: {ansible_host: 10.0.0.4}}, vars: {gpustate_kubeconfig: k}}\n"
+    )
+    CLUSTERS.append(FakeCluster())
+    text = run("-i", inventory)
+    assert "held=1 changing=1 released=1 failed=1\n" in text
+    assert "gpu4  held since 2026-11-24T10:00:00Z: CHG-7\n      next: its workloads leave" in text
 
 
 def test_the_document_fits_its_schema(inventory: Path) -> None:
@@ -146,6 +220,7 @@ def test_the_document_fits_its_schema(inventory: Path) -> None:
     jsonschema.validate(document, json.loads(SCHEMA.read_text()))
     assert [row["name"] for row in document["members"]] == ["a", "b", "c", "d"]
     assert document["members"][1]["hold"]["phase"] == "changing"
+    assert document["members"][2]["foreign_since"] == "09:00"
     assert [row.get("why", "") for row in document["members"]] == ["", "", "", MEMBERS[3].why]
 
 
@@ -225,30 +300,157 @@ def begin(name: str, pid: int) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "pid": pid}))
 
 
-def test_a_run_of_this_machine_is_found_by_its_record(inventory: Path) -> None:
+class Rollout:
+    """A run of this machine that looks for requests all the time, with or without a Lease."""
+
+    def __init__(self, *clusters: FakeCluster) -> None:
+        begin("r1", os.getppid())
+        inventory = Inventory("test", (InventoryNode("gpu1"), InventoryNode("gpu2")))
+        rollout = Strategy(("1",)).rollout(inventory, 1, 0.0)
+        self.waves = Waves(rollout, "r1", "ann@ops1", boards=(RecordBoard("r1"),))
+        self.waves.gate.entered.extend(cast(Any, clusters))
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._work)
+
+    def _work(self) -> None:
+        while not self.over.wait(0.01):
+            self.waves.next(interrupted=False)
+
+    def __enter__(self) -> Rollout:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+
+    def paused(self, value: bool) -> None:
+        """Wait until it is, or is not."""
+        until = time.monotonic() + 5
+        while bool(self.waves.gate.paused) is not value:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waves, "_LOOK_S", 0.0)
+    monkeypatch.setattr(running, "_POLL_S", 0.01)
+
+
+def test_a_run_without_a_scheduler_is_found_by_its_record(inventory: Path, quick: None) -> None:
+    with Rollout() as rollout:
+        assert "run r1 of ann: no further node is started\n" in verb("pause")
+        rollout.paused(True)
+        again = verb("pause")
+        assert "no further node is started; it was paused by" in again
+        (row,) = json.loads(run("-i", inventory, "-o", "json"))["rollouts"]
+        assert (row["where"], row["state"], row["why"][:9]) == (
+            "this machine",
+            "paused",
+            "paused by",
+        )
+        assert "continues; it was paused by" in verb("resume")
+        rollout.paused(False)
+
+
+def test_a_pause_is_the_same_on_every_machine(inventory: Path, tmp_path: Path, quick: None) -> None:
+    """Paused here and resumed there, and the other way round: the Lease has the request."""
+    cluster = FakeCluster()
+    CLUSTERS.append(cluster)
+    there = {"XDG_STATE_HOME": str(tmp_path / "there")}
+
+    def elsewhere(*words: object) -> Result:
+        return CliRunner().invoke(cli, [*map(str, words), "-i", str(inventory)], env=there)
+
+    with Rollout(cluster) as rollout:
+        verb("pause")
+        assert read_control(cluster.lease.control, "r1") is not None
+        shown = elsewhere("status").output
+        assert "run r1  paused" in shown
+        assert "paused by" in shown
+        assert "it was paused by" in elsewhere("pause").output
+        assert "continues; it was paused by" in elsewhere("resume").output
+        rollout.paused(False)
+        assert RecordBoard("r1").control() == ""
+        assert "r1 of ann@ops1 is in progress, and not paused" in str(elsewhere("resume").exception)
+        assert "no further node is started" in elsewhere("pause").output
+        rollout.paused(True)
+        assert "continues; it was paused by" in verb("resume")
+        assert cluster.lease.control == ""
+        rollout.paused(False)
+        for words in (("resume",), ("resume", "r1"), ("resume", "r1", "-i", str(inventory))):
+            done = CliRunner().invoke(cli, list(words))
+            assert done.exit_code == 1
+            assert "is in progress, and not paused" in str(done.exception)
+        assert "it ends after the nodes in progress" in elsewhere("abort").output
+        until = time.monotonic() + 5
+        while not rollout.waves.gate.aborted:
+            assert time.monotonic() < until
+        assert "was aborted by" in verb("pause")
+        done = elsewhere("resume", "r1")
+        assert (done.exit_code, "was aborted by" in str(done.exception)) == (1, True)
+        assert rollout.waves.gate.aborted
+
+
+def test_a_run_that_takes_up_no_request_is_named(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "ANSWER_S", 0.0)
     begin("r5", os.getppid())
-    board = RecordBoard("r5")
-    board.publish(json.dumps({**PROGRESS, "run": "r5", "person": "ann@here"}))
-    assert "run r5 of ann@here: no further node is started" in verb("pause")
-    assert board.control()
-    (rollout,) = json.loads(run("-i", inventory, "-o", "json"))["rollouts"]
-    assert (rollout["where"], rollout["why"][:9]) == ("this machine", "paused by")
-    assert "continues" in verb("resume")
-    assert board.control() == ""
+    assert "run r5 of ann: it has not taken up the request within 0 s" in verb("pause")
+    assert "was paused by" in verb("resume")
 
 
-@pytest.mark.parametrize("words", [("pause",), ("abort", "r9")])
-def test_what_does_not_run_cannot_be_paused(inventory: Path, words: tuple[str, ...]) -> None:
-    begin("r9", 2**22 + 1)  # no such process
+def test_a_paused_run_of_a_cluster_comes_before_an_interrupted_one(inventory: Path) -> None:
+    begin("r9", 2**22 + 1)
+    CLUSTERS.append(FakeCluster())
+    verb("pause", "-i", inventory)
+    assert "run r1 of ann@ops1 continues" in verb("resume", "-i", inventory)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("pause",), "no run is in progress on this machine; if it runs on another machine, name its cluster: gpustate pause -i INVENTORY"),
+        (("abort", "r9"), "run r9 is not in progress on this machine; if it runs on another machine"),
+        (("pause", "-i", "hosts.yml"), "nor does one hold the Lease of Kubernetes at test; until a run has cordoned a node, and without"),
+        (("abort", "r9", "--kubeconfig", "k"), "nor does it hold the Lease of Kubernetes at test"),
+        (("resume", "-i", "hosts.yml"), "no run is in progress on this machine, nor does one hold the Lease"),
+        (("resume", "r8", "-i", "hosts.yml"), "run r8 is not in progress on this machine, nor does it hold the Lease"),
+        (("pause", "-i", "plain.yml"), "and plain.yml names no scheduler; name its cluster with --kubeconfig FILE"),
+        (("pause", "-i", "nowhere.yml"), "nowhere.yml"),
+    ],
+)  # fmt: skip
+def test_where_nothing_runs_the_message_says_where_was_looked(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(inventory.parent)
+    (inventory.parent / "plain.yml").write_text("all: {hosts: {gpu1: {}}}\n")
+    free = FakeCluster()
+    free.lease = Standing()
+    if {"hosts.yml", "k"} & {*words}:
+        CLUSTERS.append(free)
+    if "resume" not in words:
+        begin("r9", 2**22 + 1)  # no such process
     done = CliRunner().invoke(cli, list(words))
     assert done.exit_code == 1
-    assert "running" in str(done.exception)
+    assert message in str(done.exception)
 
 
-def test_the_run_is_named_where_several_are_running(inventory: Path) -> None:
+def test_another_run_that_holds_the_lease_is_named(inventory: Path) -> None:
+    CLUSTERS.append(FakeCluster())
+    done = CliRunner().invoke(cli, ["pause", "r8", "-i", str(inventory)])
+    assert "in progress: r1 of ann@ops1" in str(done.exception)
+
+
+def test_the_run_is_named_where_several_are_running(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin("r5", os.getppid())
     begin("r6", os.getppid())
     done = CliRunner().invoke(cli, ["pause"])
     assert "several runs are running" in str(done.exception)
+    monkeypatch.setattr(running, "ANSWER_S", 0.0)
     assert "run r6" in verb("pause", "r6")
     assert RecordBoard("r5").control() == ""

@@ -12,7 +12,7 @@ from apigate import Gate
 from lightkube import Client, KubeConfig
 from stubcluster import TOKEN, Answer, Request, StubCluster
 
-from gpustate.cluster.api import PATIENCE_S, Api, RefusedRequest
+from gpustate.cluster.api import PATIENCE_S, Api, RefusedRequest, connect
 from gpustate.errors import ClusterError
 
 BUDGET = {"details": {"causes": [{"reason": "DisruptionBudget"}]}}
@@ -150,3 +150,20 @@ def test_credentials_that_have_expired_are_named_once(api: Api, server: Server) 
     server.cluster.token = "another"
     with pytest.raises(RefusedRequest, match=r"list nodes: Unauthorized; its user's token or cert"):
         api.nodes()
+
+
+@pytest.mark.parametrize("list_nodes", [Api.nodes, Api.nodes_with_version])
+def test_a_kubeconfig_without_credentials_is_named(
+    gate: Gate, server: Server, tmp_path: Path, list_nodes: Callable[[Api], object]
+) -> None:
+    words = 'nodes is forbidden: User "system:anonymous" cannot list resource "nodes"'
+    server.next = [Answer(403, status(403, message=words))]
+    path = str(gate.kubeconfig(tmp_path, TOKEN))
+    api = connect(path)
+    with pytest.raises(RefusedRequest) as caught:
+        list_nodes(api)
+    assert str(caught.value) == (
+        f"{gate.url}: list nodes: {words}; the user of {path} has no credentials that the server accepts: "
+        "get a kubeconfig with a token or a client certificate"
+    )
+    api.close()

@@ -513,6 +513,8 @@ def test_the_last_line_counts_nodes_as_the_plan_does() -> None:
         ],
     )
     assert " changed=1 unchanged=0 failed=1 " in result.summary()
+    result.nodes[1].would_refuse = True
+    assert " ok=0 changed=0 unchanged=0 failed=1 unreachable=0 refused=2 " in result.summary()
     proofs = fleet.FleetResult("r", [NodeResult("one", states=[done])], applied=True)
     assert " changed=1 unchanged=0 " in proofs.summary()
     proofs.proved = True

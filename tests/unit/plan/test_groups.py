@@ -66,9 +66,10 @@ def test_a_node_counts_once_at_its_worst_and_possible_costs_are_told_apart() -> 
             node("a2", pending("s", "reboot"), later("t", "drain")),
             node("a3", FINE),
             node("a4", pending("s", "reboot"), status="refused"),
+            node("a5", pending("s", "reboot"), would_refuse=True),
         ]
     )
-    assert counts(groups) == {"change": 2, "unchanged": 1, "not_planned": 1}
+    assert counts(groups) == {"change": 2, "unchanged": 1, "not_planned": 1, "refused": 1}
     assert totals(groups) == [
         {"disruption": "reboot", "nodes": 1, "possible": 1, "changes": 1},
         {"disruption": "restart", "nodes": 0, "possible": 0, "changes": 1},

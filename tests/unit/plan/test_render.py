@@ -239,6 +239,10 @@ def test_the_sentence_counts_nodes_and_their_worst_costs() -> None:
         "Plan: 3 nodes would change (at worst: 1 reboot, 1 restart, 1 without disruption), "
         "1 unchanged, 1 not planned."
     )
+    refused = NodeResult("f", states=[pending("s", CONF)], would_refuse=True)
+    assert render.plan_sentence(result(nodes[3], refused)) == (
+        "Plan: 0 nodes would change, 1 unchanged, 1 refused."
+    )
     assert render.plan_sentence(result()) == "Plan: 0 nodes would change, 0 unchanged."
     assert render.plan_sentence(result(nodes[0])) == (
         "Plan: 1 node would change (at worst: 1 restart), 0 unchanged."

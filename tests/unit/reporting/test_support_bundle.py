@@ -14,7 +14,9 @@ import sandbox
 from gpustate.cluster import pods
 from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.facts import NodeFacts
+from gpustate.core.inventory import InventoryNode
 from gpustate.core.queries import Answer
+from gpustate.errors import ClusterError
 from gpustate.reporting import cluster_files, node_files, support_bundle
 from gpustate.reporting.node_files import CollectQuery, Item
 from gpustate.reporting.support_bundle import Archive
@@ -112,13 +114,30 @@ def test_a_real_collection_has_files_and_the_run_and_no_planted_secret() -> None
 
 
 class FakeApi:
-    """A cluster with one Node and three pods."""
+    """A cluster with two Nodes and three pods on each. ``denied``: its user may read neither Events nor the Lease."""
+
+    def __init__(self, *, denied: bool = False) -> None:
+        self.denied = denied
+
+    def _check(self) -> None:
+        if self.denied:
+            raise ClusterError("forbidden")
 
     def nodes(self) -> list[Json]:
-        return [fakecluster.node("gpu1")]
+        return [fakecluster.node("gpu1"), fakecluster.node("gpu2")]
+
+    def node_events(self) -> list[Json]:
+        self._check()
+        return [
+            {"involvedObject": {"name": name}, "reason": f"of {name}", "metadata": {}}
+            for name in ("gpu1", "gpu2")
+        ]
+
+    def lease(self, namespace: str, name: str) -> Json | None:
+        self._check()
+        return {"metadata": {"name": name, "managedFields": [1]}, "spec": {"holderIdentity": "r"}}
 
     def pods_on(self, node: str) -> list[Json]:
-        assert node == "gpu1"
         plugin = {"containers": [{"image": "nvcr.io/nvidia/k8s-device-plugin:v1"}]}
         owner = [{"kind": "DaemonSet", "name": "p", "controller": True}]
         metas = (
@@ -132,19 +151,44 @@ class FakeApi:
         pass
 
 
-def test_a_cluster_has_the_machine_s_node_and_only_our_and_nvidia_s_pods(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cluster_files, "connect", lambda path, context: FakeApi())
+def collected(
+    monkeypatch: pytest.MonkeyPatch, api: FakeApi
+) -> tuple[dict[str, Json], dict[str, str]]:
+    monkeypatch.setattr(cluster_files, "connect", lambda path, context: api)
     facts = {
         "here": NodeFacts(boot_id="boot-gpu1", machine_id="machine-gpu1", system_uuid="UUID-GPU1"),
-        "away": NodeFacts(boot_id="x", machine_id="y", system_uuid="z"),
+        "other": NodeFacts(boot_id="x", machine_id="y", system_uuid="z"),
     }
-    found, missing = cluster_files.collect(Kubeconfig("k"), facts)
-    assert list(found) == ["here"]
+    nodes = [InventoryNode(name) for name in ("here", "other", "gpu2", "gone")]
+    return cluster_files.collect(Kubeconfig("k"), nodes, facts)
+
+
+def test_a_cluster_has_each_machine_s_node_and_only_our_and_nvidia_s_pods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, missing = collected(monkeypatch, FakeApi())
+    assert list(found) == ["leases/gpustate", "here", "gpu2"]
     assert found["here"]["node"]["metadata"]["name"] == "gpu1"
     assert [pod["name"] for pod in found["here"]["pods"]] == ["plugin", "ours"]
-    assert "no Node of the cluster is this machine" in missing["away"]
+    assert "no Node of the cluster is this machine" in missing["other"]
+
+
+def test_a_node_that_was_not_reached_has_what_the_api_server_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, missing = collected(monkeypatch, FakeApi())
+    assert found["gpu2"]["node"]["metadata"]["name"] == "gpu2"
+    assert [event["reason"] for event in found["gpu2"]["events"]] == ["of gpu2"]
+    assert found["leases/gpustate"] == {
+        "metadata": {"name": "gpustate"},
+        "spec": {"holderIdentity": "r"},
+    }
+    assert missing["gone"] == (
+        "the node was not reached, and no Node has its name or address: gone"
+    )
+    found, missing = collected(monkeypatch, FakeApi(denied=True))
+    assert (missing["events"], missing["leases/gpustate"]) == ("forbidden", "forbidden")
+    assert list(found) == ["here", "gpu2"], "what may be read is there"
 
 
 def test_pods_and_nodes_are_told_without_what_may_be_secret() -> None:

@@ -130,6 +130,16 @@ def test_the_least_that_the_change_needs_leaves(worst: Disruption, scope: Scope 
     assert scope_of(worst) == scope
 
 
+def test_a_node_is_said_to_be_held_once_it_is() -> None:
+    words: list[str] = []
+    scheduler = FakeScheduler(fails={"hold": HeldElsewhereError("cordoned by bob")})
+    with pytest.raises(HeldElsewhereError):
+        maintenance(Kubernetes=scheduler).begin(subject(), words.append, never)
+    assert words == []
+    maintenance(Kubernetes=FakeScheduler()).begin(subject(), words.append, never)
+    assert words == ["holding n1 in Kubernetes at test"]
+
+
 def test_a_change_that_disturbs_no_workload_holds_nothing() -> None:
     scheduler = FakeScheduler()
     found = maintenance(Kubernetes=scheduler)

@@ -189,6 +189,12 @@ class Desk:
     def control(self) -> str | None:
         return self.request
 
+    def set_control(self, control: str) -> bool:
+        if self.request is None:
+            return False
+        self.request = control
+        return True
+
 
 @dataclass
 class Loop:
@@ -246,6 +252,41 @@ def test_a_pause_holds_the_next_nodes_until_it_is_lifted() -> None:
     assert loop.step().start == (), "a board that cannot be read lifts no pause"
     loop.desk.request = Control("r0", "pause", "bob@ops2", "x").text()
     assert loop.step().start == ("n2", "n3"), "a request to another run does not count"
+
+
+def test_a_request_at_one_place_is_shown_at_all_of_them() -> None:
+    loop, other = Loop(Strategy(("2",))), Desk()
+    loop.waves.boards = (loop.desk, other)
+    loop.step()
+    loop.desk.request = Control("r1", "pause", "bob@ops2", "10:00").text()
+    loop.step()
+    assert other.request == loop.desk.request
+    late = Desk()
+    loop.waves.boards = (loop.desk, other, late)
+    loop.step()
+    assert late.request == loop.desk.request, "a Lease that is taken later has it, too"
+    assert late.shown, "and how far the rollout is, at once"
+    other.request = None
+    late.request = ""
+    loop.step()
+    assert (loop.waves.gate.paused, loop.desk.request) == ("", "")
+    other.request = Control("r1", "pause", "bob@ops2", "10:00").text()
+    loop.step()
+    assert other.request == "", "what was lifted while it was away does not come back"
+
+
+def test_an_abort_is_not_taken_back() -> None:
+    loop, other = Loop(Strategy(("2",))), Desk()
+    loop.waves.boards = (loop.desk, other)
+    loop.step()
+    other.request = Control("r1", "abort", "bob@ops2", "10:00").text()
+    loop.desk.request = Control("r1", "pause", "ann@ops1", "10:00").text()
+    loop.step()
+    loop.desk.request = ""
+    loop.step()
+    assert loop.waves.gate.aborted
+    assert loop.desk.request == other.request
+    assert json.loads(str(other.request))["action"] == "abort"
 
 
 def test_an_abort_ends_it_after_the_nodes_under_way() -> None:

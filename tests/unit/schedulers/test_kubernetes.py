@@ -258,8 +258,9 @@ def test_a_hold_of_the_same_run_is_known_though_the_nodes_were_listed_before(api
 def test_every_missing_right_is_named_before_anything_is_written(api: FakeApi) -> None:
     api.denied = {"patch nodes", "list poddisruptionbudgets"}
     found = scheduler(api)
-    with pytest.raises(ClusterError, match="user ann lacks rights") as caught:
+    with pytest.raises(RefusedError, match="user ann lacks rights") as caught:
         found.enter(WHY, print, lambda: False)
+    assert caught.value.exit_code == 5
     assert (
         '{apiGroups: [""], resources: ["nodes"], verbs: ["patch"]}; {apiGroups: ["policy"]'
         in str(caught.value)
@@ -288,9 +289,41 @@ def test_someone_who_only_reads_needs_no_right_to_change_nodes(
     monkeypatch.setattr(api, "maintenances", forbidden)
     with pytest.raises(ClusterError, match="rights to list nodes out of service") as caught:
         kubernetes.Kubernetes(cast(Api, api), read_only=True).members()
+    assert caught.value.exit_code == 1, "nothing was to be changed"
     assert "nodemaintenances" in str(caught.value)
     assert "patch" not in str(caught.value)
     assert "update" not in str(caught.value)
+
+
+def test_a_foreign_cordon_has_its_time_and_the_command_that_ends_it(api: FakeApi) -> None:
+    api.node_["spec"]["unschedulable"] = True
+    api.cordoned_by("kubectl-cordon")
+    (member,) = scheduler(api).members()
+    assert member.foreign == ("cordoned by kubectl-cordon",), "the same for all nodes of a plan"
+    assert member.foreign_since == "2026-01-01T00:00:00Z"
+    assert member.undo == "kubectl uncordon n1"
+    api.node_["spec"] = {}
+    (member,) = kubernetes.Kubernetes(cast(Api, api)).members()
+    assert (member.foreign, member.foreign_since, member.undo) == ((), "", "")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_change_without_accepted_credentials_is_refused_with_the_next_step(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    def denied(*_: object) -> list[Json]:
+        raise RefusedRequest("list nodes: denied", status, fix="get a new kubeconfig")
+
+    monkeypatch.setattr(api, "nodes", denied)
+    monkeypatch.setattr(api, "may", denied)
+    found = kubernetes.Kubernetes(cast(Api, api))
+    for work in (found.members, lambda: found.enter(WHY, print, lambda: False)):
+        with pytest.raises(RefusedError) as caught:
+            work()
+        assert str(caught.value) == "list nodes: denied; get a new kubeconfig"
+    with pytest.raises(ClusterError) as caught:
+        kubernetes.Kubernetes(cast(Api, api), read_only=True).members()
+    assert caught.value.exit_code == 1
 
 
 @pytest.mark.parametrize(("skew_s", "words"), [(3600.0, "3600 s ahead of"), (-90.0, "90 s behind")])

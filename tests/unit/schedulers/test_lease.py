@@ -191,6 +191,30 @@ def test_a_request_to_a_run_that_does_not_hold_it_is_refused() -> None:
         ask(cast(Api, server), "r2", "wait")
 
 
+def test_a_request_stays_while_the_run_holds_it_and_goes_with_it() -> None:
+    server, clock = Server(), Clock()
+    mine = lease(server, clock)
+    assert mine.control() is None, "it is not held yet"
+    assert not mine.set_control("wait")
+    mine.hold(ANN, print, never)
+    assert mine.set_control("wait")
+    assert standing(server.stored).control == "wait"
+    clock.now += VALID_S + 1
+    mine.hold(ANN, print, never)  # it takes its own Lease again
+    assert mine.control() == "wait"
+    server.stored = None
+    clock.now += VALID_S + 1
+    mine.hold(ANN, print, never)
+    assert mine.control() == "wait", "somebody had deleted the Lease"
+    assert server.stored is not None
+    server.stored["spec"]["holderIdentity"] = "bob@b run r2"
+    assert mine.control() is None, "it is of another run"
+    assert not mine.set_control("")
+    server.stored["spec"]["holderIdentity"] = "ann@a run r1"
+    mine.release()
+    assert standing(server.stored).control == ""
+
+
 def test_a_request_is_written_again_after_a_conflict() -> None:
     server, clock = Server(), Clock()
     mine = lease(server, clock)

@@ -392,15 +392,27 @@ def test_a_node_that_booted_while_it_was_reserved_is_resumed() -> None:
     assert controller.state == "idle"
 
 
-@pytest.mark.parametrize("state", ["idle", "maint", "mixed$", "allocated$"])
+@pytest.mark.parametrize("state", ["idle", "maint", "mixed$", "allocated$", "drained$"])
 def test_a_foreign_reservation_for_maintenance_is_named_and_left_alone(state: str) -> None:
     controller = Controller(state, reservations={"cooling": ""})
     scheduler = slurm(controller)
     member = scheduler.member(FACTS, "gpu1")
-    assert (member.foreign, member.available) == ((f"{state}: reservation cooling",), False)
+    words = "reserved for maintenance: reservation cooling from 2026-11-24T19:22:03"
+    assert (member.foreign, member.available) == ((words,), False)
+    assert member.undo == "scontrol delete ReservationName=cooling"
     with pytest.raises(HeldElsewhereError, match="reservation cooling"):
         scheduler.hold(member, WHY)
     assert controller.reservations == {"cooling": ""}
+
+
+def test_a_node_that_is_drained_and_reserved_by_others_shows_both() -> None:
+    controller = Controller("drained$", reservations={"cooling": ""})
+    controller.reason, controller.user = "disk swap", "bob"
+    (foreign,) = slurm(controller).member(FACTS, "gpu1").foreign
+    assert foreign == (
+        "reserved for maintenance: reservation cooling from 2026-11-24T19:22:03; "
+        "drained by bob since 2026-11-23T10:00:00: disk swap"
+    )
 
 
 def test_names_of_nodes_in_a_list() -> None:
