@@ -561,7 +561,9 @@ class DriverInstalled(DriverParameters):
         if observed.packages:
             if observed.held:
                 yield ops.hold(observed.manager, observed.held, hold=False)
-            yield ops.remove(observed.manager, tuple(sorted(observed.packages)))
+            # A change to packages of other names left the configuration files of the former ones.
+            leave = tuple(sorted(observed.packages))
+            yield ops.remove(observed.manager, leave, remnants=driverset.MEMBER_ERE)
         for field, path in files.PATHS.items():
             if field in plan.fields:
                 yield ops.RemoveOwn(path)
