@@ -8,7 +8,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
+from gpustate import shell
 from gpustate.core.step import Step
+from gpustate.formats import dpkg
 
 _q, _words = shlex.quote, shlex.join
 #: What maintainer scripts printed last, and what dpkg leaves unfinished.
@@ -139,9 +141,15 @@ class AptHold(Step):
 
 @dataclass(frozen=True, slots=True)
 class AptRemove(Step):
-    """Purge packages that are there; what others still need stays."""
+    """Purge packages that are there; what others still need stays.
+
+    Args:
+        packages: their names.
+        remnants: also purge what a run left of others that match this expression, as lines of ``dpkg.QUERY_FORMAT``.
+    """
 
     packages: tuple[str, ...]
+    remnants: str = ""
 
     @property
     def label(self) -> str:
@@ -160,11 +168,14 @@ class AptRemove(Step):
         return _TERM_LOG
 
     def script(self) -> str:
-        names = _words(self.packages)
+        names, also = _words(self.packages), ""
+        if self.remnants:
+            words = {"FORMAT": dpkg.QUERY_FORMAT, "MEMBERS": self.remnants}
+            also = f"{shell.load('apt_remnants', 'gpustate.ops', **words)}also=$(apt_remnants)\n"
         return (
-            "apt_ready\n"
+            f"apt_ready\n{also}"
             f"u=$(dpkg -L {names} 2>/dev/null | sed -n 's|.*/systemd/system/\\([^/@]*\\.service\\)$|\\1|p') || :\n"
-            f"no_links_left apt purge --allow-change-held-packages {names} || {{ apt_needed {names}; exit 1; }}\n"
+            f"no_links_left apt purge --allow-change-held-packages {names}{' $also' if also else ''} || {{ apt_needed {names}; exit 1; }}\n"
             # A service that had failed would be listed as failed for ever, with no unit behind it.
             'for n in $u; do systemctl cat "$n" >/dev/null 2>&1 || systemctl reset-failed "$n" 2>/dev/null || :; done\n'
             "effect removed"

@@ -69,6 +69,12 @@ def hold(manager: str, packages: tuple[str, ...], *, hold: bool = True) -> AptHo
     return RpmHold(manager, packages, hold) if is_rpm(manager) else AptHold(packages, hold)
 
 
-def remove(manager: str, packages: tuple[str, ...]) -> AptRemove | RpmRemove:
-    """Remove packages with their configuration files, as far as the manager does that."""
-    return RpmRemove(manager, packages) if is_rpm(manager) else AptRemove(packages)
+def remove(manager: str, packages: tuple[str, ...], *, remnants: str = "") -> AptRemove | RpmRemove:
+    """Remove packages with their configuration files, as far as the manager does that.
+
+    Args:
+        manager: the node's package manager.
+        packages: their names.
+        remnants: as for :class:`gpustate.ops.AptRemove`; with rpm there are none.
+    """
+    return RpmRemove(manager, packages) if is_rpm(manager) else AptRemove(packages, remnants)

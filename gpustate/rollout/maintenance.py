@@ -158,9 +158,12 @@ class ScheduledMaintenance:
         for kind in _kinds_to_ask(subject.facts):
             try:
                 found = self._member(subject, kind)
-                notes += self._preview_of(*found, subject, scope) if found else ()
+                noted, stuck = self._preview_of(*found, subject, scope) if found else ([], [])
             except GpustateError as error:
                 refusals.append(str(error))
+            else:
+                notes += noted
+                refusals += stuck
         refused = (f"apply would refuse: {reason}" for reason in refusals)
         return Preview((*notes, *refused), refused=bool(refusals))
 
@@ -185,28 +188,37 @@ class ScheduledMaintenance:
 
     def _preview_of(
         self, scheduler: Scheduler, member: Member, subject: Subject, scope: Scope
-    ) -> list[str]:
+    ) -> tuple[list[str], list[str]]:
+        """What becomes of its workloads, and those that keep it from being drained."""
         if member.foreign:
             raise HeldElsewhereError(
                 f"{scheduler.title}: {member.name} is out of service: {'; '.join(member.foreign)}"
             )
         policy = self._policies.get(subject.node.name, self._policy)
         workloads = scheduler.workloads(member, scope, policy)
-        waited = [one for one in workloads if one.waited]
-        forever = [one for one in waited if not (one.then or policy.wait_timeout_s)]
-        stuck = [one for one in workloads if one.problem and one not in forever]
+        waits: dict[str, list[Workload]] = {}
+        for one in workloads:
+            if one.waited:
+                waits.setdefault(one.then or _waiting_time(policy), []).append(one)
+        words = "".join(
+            f"; waits for {_names(some)} to complete, {limit}" for limit, some in waits.items()
+        )
         gone = [one for one in workloads if not one.problem and not one.waited]
         which = "GPU workloads" if scope is Scope.GPU else "workloads"
-        words = (
-            f"; waits for {_names(waited)} to complete, {waited[0].then or _waiting_time(policy)}"
-            if waited
-            else ""
-        )
         notes = [
             f"{scheduler.title}: holds {member.name}{words}; {which} that leave: {_names(gone)}"
         ]
-        notes += [f"cannot be drained: {one.name}: {one.problem}" for one in stuck]
-        return notes
+        notes += [
+            f"cannot be drained unless {one.name} completes in time: {one.problem}"
+            for one in workloads
+            if one.problem and one.waited and (one.then or policy.wait_timeout_s)
+        ]
+        stuck = [
+            f"{scheduler.title}: {member.name} cannot be drained: {one.name}: {one.problem}"
+            for one in workloads
+            if one.problem and not one.waited
+        ]
+        return notes, stuck
 
     def _no_access(self, subject: Subject, kind: str) -> str:
         facts = subject.facts

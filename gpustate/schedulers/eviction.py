@@ -282,20 +282,26 @@ def dead_end(pod: Json, cluster: Cluster) -> str:
     found = budgets_of(pod, cluster)
     if len(found) > 1:
         names = " and ".join(name(one) for one in found)
-        return f"PodDisruptionBudgets {names} both select it, so it cannot be evicted"
+        return f"PodDisruptionBudgets {names} both select it, so it cannot be evicted; change one of them"
     for budget in found:
         status = budget.get("status") or {}
         title = f"PodDisruptionBudget {name(budget)}"
         policy = (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy")
-        if policy == "AlwaysAllow" and not is_ready(pod):
+        expected, desired = status.get("expectedPods", 0), status.get("desiredHealthy", 0)
+        # A pod that is not ready may leave where enough others are, even if none that is ready may.
+        if not is_ready(pod) and (
+            policy == "AlwaysAllow" or status.get("currentHealthy", 0) >= desired > 0
+        ):
             continue
         if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
             return f"{title} has no current status; check that the disruption controller runs"
         if status.get("disruptionsAllowed", 0) > 0:
             continue
-        expected, desired = status.get("expectedPods", 0), status.get("desiredHealthy", 0)
         if expected and desired >= expected:
-            return f"{title} never allows a disruption: it requires {desired} of {expected} pods"
+            return (
+                f"{title} never allows a disruption: it requires {desired} of {expected} pods; "
+                "change the budget or the number of pods"
+            )
     return ""
 
 

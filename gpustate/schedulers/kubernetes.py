@@ -57,6 +57,8 @@ _POLL_S = 1.0
 #: Between two looks at pods that are waited for, and between two reports of pods that do not leave.
 _WAIT_S = 5.0
 _REMIND_S = 300.0
+#: How long what keeps pods from being evicted may be out of date: a budget's status follows its change.
+_SETTLE_S = 10.0
 #: What a change of nodes needs: verb, API group, resource.
 _RIGHTS = (
     ("get", "", "nodes"),
@@ -568,7 +570,6 @@ class Kubernetes:
                 member.name,
                 rules_of(policy, scope).timeout_s,
                 policy.grace_period_s,
-                cluster,
                 say,
                 stop,
                 self._sleep,
@@ -576,7 +577,7 @@ class Kubernetes:
             )
             # A pod that was bound before the cordon may show only now.
             while pods := self._leaving(
-                member, scope, policy, cluster, after_gpu_pods=after_gpu_pods
+                member, scope, policy, cluster, stop, after_gpu_pods=after_gpu_pods
             ):
                 going.run(pods)
 
@@ -607,24 +608,34 @@ class Kubernetes:
         scope: Scope,
         policy: DrainPolicy,
         cluster: eviction.Cluster,
+        stop: Stop,
         *,
         after_gpu_pods: bool,
     ) -> list[Json]:
         """The pods that have to leave, as they are now.
 
         Raises:
-            NotDrainedError: one of them cannot.
+            NotDrainedError: one of them cannot, so none is evicted.
         """
-        pods = self._api.pods_on(member.name)
-        selection = eviction.select(pods, scope, policy, cluster, after_gpu_pods=after_gpu_pods)
-        if selection.refused:
-            words = "; ".join(f"{eviction.name(pod)}: {why}" for pod, why in selection.refused[:4])
-            more = len(selection.refused) - 4
-            raise NotDrainedError(
-                f"{self.title}: Node {member.name} cannot be drained: {words}"
-                + (f"; and {more} more pods" if more > 0 else "")
-            )
-        return selection.leave
+        until = self._clock() + _SETTLE_S
+        while True:
+            pods = self._api.pods_on(member.name)
+            selection = eviction.select(pods, scope, policy, cluster, after_gpu_pods=after_gpu_pods)
+            dead_ends = [(pod, eviction.dead_end(pod, cluster)) for pod in selection.leave]
+            stuck = [*selection.refused, *(one for one in dead_ends if one[1])]
+            if not stuck:
+                return selection.leave
+            if selection.refused or self._clock() >= until:
+                break
+            _check(stop)
+            self._sleep(_RETRY_S)
+            cluster = self._of_cluster(fresh=True)
+        words = "; ".join(f"{eviction.name(pod)}: {why}" for pod, why in stuck[:4])
+        more = len(stuck) - 4
+        raise NotDrainedError(
+            f"{self.title}: Node {member.name} cannot be drained: {words}"
+            + (f"; and {more} more pods" if more > 0 else "")
+        )
 
     def _wait_for(self, member: Member, policy: DrainPolicy, say: Say, stop: Stop) -> None:
         """Wait for pods that are to complete by themselves, or until their time is over."""
@@ -655,7 +666,6 @@ class _Eviction:
     node: str
     timeout_s: float
     grace_period_s: int | None
-    cluster: eviction.Cluster
     say: Say
     stop: Stop
     sleep: Callable[[float], None]
@@ -714,19 +724,11 @@ class _Eviction:
             if error.status == 404 or error.status == 409:
                 return "", 0.0, False  # gone, or another pod of that name
             if error.status == 429:
-                words = "; ".join(filter(None, (error.words, self._dead_end(pod))))
-                return words, max(_RETRY_S, error.retry_after_s or 0.0), False
+                return error.words, max(_RETRY_S, error.retry_after_s or 0.0), False
             if error.status == 403 and "NamespaceTerminating" in error.causes:
                 return error.words, _RETRY_S, False
             return str(with_rule(error)), 0.0, True
         return "", 0.0, False
-
-    def _dead_end(self, pod: Json) -> str:
-        """Why its budget will never allow it."""
-        found = eviction.dead_end(pod, self.cluster)
-        if found and not self.timeout_s:
-            found += "; there is no time limit, so this waits until the budget or the number of pods changes"
-        return found
 
     def _remaining(self, waiting: dict[str, Json], blocked: dict[str, str]) -> str:
         """The pods that are still there, and why."""

@@ -50,7 +50,8 @@ _REASON = re.compile(
     r"gpustate:(?P<run>[^:\s]+): (?P<text>.*?)(?: \((?P<phase>\w+)\))?(?: by (?P<person>\S+))?(?: : .*)?"
 )
 _NODES = "%n|%o|%N|%T|%u|%H|%E"
-_JOBS = "%i|%T|%u|%b|%j"
+#: ``%`` formats of squeue do not have whether a job can be requeued.
+_JOBS = "JobArrayID:40|,State:20|,UserName:64|,BatchFlag:2|,Requeue:2|,tres-per-node:200"
 _GRES = "%N|%G"
 _RESERVATION = re.compile(
     r"(?m)^ReservationName=(?P<name>\S+) StartTime=(?P<since>\S+) .*?\bNodes=(?P<nodes>\S+) .*?"
@@ -169,6 +170,56 @@ class SlurmNode:
     def answers(self) -> bool:
         """slurmd answers the controller."""
         return "*" not in self.state and not self.base.startswith("down")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One that has a part of a node.
+
+    Args:
+        number: as squeue prints it: ``17``, ``17_3`` of an array, ``17+1`` of a heterogeneous job.
+        user: whose it is.
+        gpu: it asked for GPUs.
+        ending: it is on its way out.
+        problem: why it cannot be requeued, and what to do; empty: it can, or is on its way out.
+    """
+
+    number: str
+    user: str
+    gpu: bool = False
+    ending: bool = False
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"job {self.number} of {self.user}"
+
+    @property
+    def whole(self) -> str:
+        """What scontrol requeues: of a heterogeneous job all components, by the number of the first."""
+        return self.number.partition("+")[0]
+
+
+def read_jobs(text: str) -> list[Job]:
+    """Read ``squeue`` in our format."""
+    found: list[Job] = []
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split("|", 5)]
+        if len(parts) != 6:
+            continue
+        number, state, user, batch, requeue, gres = parts
+        job = Job(number, user, "gpu" in gres, state == "COMPLETING")
+        why = ""
+        if batch == "0":
+            why = "it was not submitted with sbatch"
+        elif requeue == "0":
+            why = "Requeue=0 (sbatch --no-requeue)"
+        if why and not job.ending:
+            why = f"it cannot be requeued: {why}; pass a longer --drain-timeout, or cancel it: scancel {job.whole}"
+            job = replace(job, problem=why)
+        found.append(job)
+    return found
 
 
 def read_nodes(text: str) -> list[SlurmNode]:
@@ -370,20 +421,24 @@ class Slurm:
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
         """The jobs that run there; all of them are waited for, whatever the scope."""
         limit_s = policy.jobs_timeout_s
-        then = f"requeued after {limit_s:g} s" if limit_s else "without a time limit"
-        return [replace(job, waited=True, then=then) for job in self._jobs(member.name)]
+        if not limit_s:
+            return [
+                Workload(job.name, job.gpu, waited=True, then="without a time limit")
+                for job in self._jobs(member.name)
+            ]
+        return [
+            Workload(
+                job.name,
+                job.gpu,
+                job.problem,
+                waited=True,
+                then=f"{limit_s:g} s at most" if job.problem else f"requeued after {limit_s:g} s",
+            )
+            for job in self._jobs(member.name)
+        ]
 
-    def _jobs(self, name: str) -> list[Workload]:
-        output = self._run("squeue", "-h", "-a", "-w", name, "-o", _JOBS)
-        found: list[Workload] = []
-        for line in output.splitlines():
-            job, _, rest = line.partition("|")
-            _, _, rest = rest.partition("|")
-            user, _, rest = rest.partition("|")
-            gres = rest.partition("|")[0]
-            if job.strip():
-                found.append(Workload(f"job {job.strip()} of {user}", "gpu" in gres))
-        return found
+    def _jobs(self, name: str) -> list[Job]:
+        return read_jobs(self._run("squeue", "-h", "-a", "-w", name, "-O", _JOBS))
 
     # --- hold and release --------------------------------------------------------------
 
@@ -516,10 +571,13 @@ class Slurm:
             names = {job.name for job in jobs}
             if names - reported:
                 say(f"waiting for {', '.join(sorted(names))}")
+                for job in jobs:
+                    if limit_s and job.problem and job.name not in reported:
+                        say(f"{job.name} is waited for {limit_s:g} s at most: {job.problem}")
                 reported |= names
             elapsed = self._clock() - began
             if limit_s and elapsed > limit_s and not requeued:
-                self._requeue(member.name, jobs, say)
+                self._requeue(member.name, jobs, limit_s, say)
                 requeued = True
             elif limit_s and elapsed > limit_s + 120:
                 raise NotDrainedError(
@@ -527,17 +585,23 @@ class Slurm:
                 )
             self._sleep(_POLL_S)
 
-    def _requeue(self, name: str, jobs: Sequence[Workload], say: Say) -> None:
-        refused: list[str] = []
-        for job in jobs:
-            number = job.name.split()[1]
-            say(f"requeueing {job.name}")
-            status, output = self._command(shlex.join(("scontrol", "requeue", number)))
+    def _requeue(self, name: str, jobs: Sequence[Job], limit_s: float, say: Say) -> None:
+        """Requeue all jobs, or none where one cannot be requeued; none is added, for the node is held."""
+        late = f"{self.title}: node {name} was not drained within {limit_s:g} s"
+        stuck = [f"{job.name}: {job.problem}" for job in jobs if job.problem]
+        if stuck:
+            raise NotDrainedError(f"{late}, and nothing was requeued: {'; '.join(stuck)}")
+        refused: dict[str, str] = {}
+        for number, user in {job.whole: job.user for job in jobs if not job.ending}.items():
+            say(f"requeueing job {number} of {user}")
+            status, output = self._answer(shlex.join(("scontrol", "requeue", number)))
             if status != 0:
-                refused.append(f"{job.name} ({' '.join(output.split())[-120:]})")
-        if refused:
+                refused[number] = " ".join(output.split())[-120:]
+        left = [job for job in self._jobs(name) if job.whole in refused and not job.ending]
+        if left:
+            words = "; ".join(f"{job.name} ({refused[job.whole]})" for job in left)
             raise NotDrainedError(
-                f"{self.title}: node {name} was not drained in time, and these cannot be requeued: {'; '.join(refused)}",
+                f"{late}, and these were not requeued: {words}",
                 fix="pass a longer --drain-timeout, or cancel them: scancel JOB",
             )
 

@@ -182,7 +182,11 @@ class DriverInstalled(DriverParameters):
     def probe(self, node: Node) -> Observed:
         observed = observe(node, self._ask, tuple(self.parameters))
         if self._reloads(observed):
-            observed = replace(observed, holders=node.query(GpuClientsQuery()))
+            observed = replace(
+                observed,
+                holders=node.query(GpuClientsQuery()),
+                services=node.query(scripts.ServicesQuery()),
+            )
         return observed
 
     def forecast(self, node: Node, preview: str) -> tuple[str, ...]:
@@ -405,6 +409,7 @@ class DriverInstalled(DriverParameters):
     def _notes(self, observed: Observed, wanted: Observed) -> Iterator[str]:
         for holder in observed.holders:
             yield f"has a GPU open: {holder.who}"
+        yield from self._stops(observed)
         if not self.absent:
             if self.load and not observed.gpus and not observed.image:
                 yield "no NVIDIA GPU on PCI: installed, not loaded"
@@ -412,6 +417,15 @@ class DriverInstalled(DriverParameters):
                 signed = refusals.WHY_PREBUILT if observed.secure_boot.on else refusals.WHY_THERE
                 yield refusals.WHY_OFFERED if is_rpm(observed.manager) else signed
             yield from refusals.notes(observed, wanted, tuple(self.parameters))
+
+    def _stops(self, observed: Observed) -> Iterator[str]:
+        """What becomes of the services that are stopped to unload the modules."""
+        if self.absent and not observed.in_use:
+            left = [unit for unit in observed.services if unit not in scripts.OWN_SERVICES]
+            if left:
+                yield f"stopped for it, and not started again without a driver: {', '.join(left)}"
+        elif observed.services and self._load_cost(observed)[0] is Disruption.DRAIN:
+            yield f"stopped for it and started again: {', '.join(observed.services)}"
 
     # --- refuse --------------------------------------------------------------------------
 
@@ -486,7 +500,8 @@ class DriverInstalled(DriverParameters):
             frozenset(plan.fields),
             building.header_packages(observed, lacking) if "headers" in plan.fields else (),
             self.hold,
-            self._reloads(observed),
+            # A boot starts services by itself.
+            self._load_cost(observed)[0] is Disruption.DRAIN,
             target is None or target.builds,
         ).steps()
         first = (observed.default_kernel, observed.running)
@@ -546,7 +561,9 @@ class DriverInstalled(DriverParameters):
         if observed.packages:
             if observed.held:
                 yield ops.hold(observed.manager, observed.held, hold=False)
-            yield ops.remove(observed.manager, tuple(sorted(observed.packages)))
+            # A change to packages of other names left the configuration files of the former ones.
+            leave = tuple(sorted(observed.packages))
+            yield ops.remove(observed.manager, leave, remnants=driverset.MEMBER_ERE)
         for field, path in files.PATHS.items():
             if field in plan.fields:
                 yield ops.RemoveOwn(path)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gpustate import Step, ops, shell
+from gpustate.core.queries import Answer, Query
 from gpustate.formats import dpkg, driverset, gpu_services, mps
 from gpustate.ops import kmod
 from gpustate.probes.kernels import DKMS_HALF, DKMS_WHOLE
@@ -27,17 +29,17 @@ UNLOAD_ORDER = (
     "nvidia_modeset",
     "nvidia",
 )
-#: Services that hold a GPU and may be stopped for a reload, in this order; started in reverse.
-SERVICES = (
-    *gpu_services.MONITORS,
+#: Services of packages that leave with the driver, and of the state ``mps``.
+OWN_SERVICES = (
     "nvidia-gridd.service",
     "nvidia-topologyd.service",
-    "nvidia-mps.service",
     mps.UNIT,
     "nvidia-persistenced.service",
     "nvidia-imex.service",
     "nvidia-fabricmanager.service",
 )
+#: Services that hold a GPU and may be stopped for a reload, in this order; started in reverse.
+SERVICES = (*gpu_services.MONITORS, "nvidia-mps.service", *OWN_SERVICES)
 
 _HERE = "gpustate.states.driver"
 _HAVE = DKMS_HALF + DKMS_WHOLE + shell.load("have", _HERE)
@@ -181,10 +183,27 @@ def build(kernel: str, want: str) -> Step:
     )
 
 
-_SERVICES = shell.load("services", _HERE, STOPPED=STOPPED_PATH, SERVICES=" ".join(SERVICES))
+#: The running ones of ``SERVICES``, and others that systemd stops along with them.
+_SERVICES = shell.load("stopped_with", "gpustate.probes") + shell.load(
+    "services", _HERE, STOPPED=STOPPED_PATH, SERVICES=" ".join(SERVICES)
+)
 _UNLOAD = _SERVICES + shell.load(
     "unload", _HERE, IN_USE=IN_USE_PATH, UNLOAD_ORDER=" ".join(UNLOAD_ORDER)
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ServicesQuery(Query[tuple[str, ...]]):
+    """Units that a reload of the modules stops; only worth asking when one is due."""
+
+    def script(self) -> str:
+        return f"{_SERVICES}[ ! -d /run/systemd/system ] || running_services\n:\n"
+
+    def parse(self, answer: Answer) -> tuple[str, ...]:
+        return tuple(answer.text.split())
+
+    def placeholder(self) -> tuple[str, ...]:
+        return ()
 
 
 def note_services() -> Step:
@@ -228,7 +247,7 @@ def first_load(want: str) -> Step:
 
 
 def unload() -> Step:
-    """Unload every NVIDIA module; the services that held it stay stopped, for their driver goes."""
+    """Unload every NVIDIA module; the services that were stopped for it stay so, for their driver goes."""
     return ops.Run(
         f"{_UNLOAD}unload_modules\nrm -f {STOPPED_PATH}\neffect unloaded",
         "unload the nvidia modules",

@@ -1,11 +1,17 @@
 # shellcheck shell=sh
-# Defines note_services, stop_services and start_services. Services are recorded before they are stopped, in the order to start them
-# in, so that a run after a kill can start them. Reads STOPPED (file) and SERVICES.
+# Defines running_services, note_services, stop_services and start_services. Services are recorded before they are stopped, in the
+# order to start them in, so that a run after a kill can start them: those that systemd stops along with them last. Reads STOPPED (file)
+# and SERVICES; calls stopped_with.
+running_services() {
+  l=; a=; for u in $SERVICES; do if systemctl is-active -q "$u"; then l="$u
+$l" a="$a $u"; fi; done
+  printf "%s" "$l"
+  # shellcheck disable=SC2086 # split into words on purpose
+  [ -z "$a" ] || stopped_with $a
+}
 note_services() {
   [ -e "$STOPPED" ] || {
-    l=; for u in $SERVICES; do systemctl is-active -q "$u" && l="$u
-$l"; done
-    printf "%s" "$l" >"$STOPPED.new"; sync "$STOPPED.new"; mv -f "$STOPPED.new" "$STOPPED"
+    running_services >"$STOPPED.new"; sync "$STOPPED.new"; mv -f "$STOPPED.new" "$STOPPED"
   }
 }
 stop_services() {

@@ -10,12 +10,13 @@ start_again() {
   done <"$D/stopped"
   rm -f "$D/stopped"
 }
-stop_clients() { # units: those that run, noted in the order they are to start, before any is stopped
+stop_clients() { # units: those that run, noted in the order they are to start, before any is stopped; what systemd stops along comes last
   [ -d /run/systemd/system ] || return 0
   [ -e "$D/stopped" ] || {
-    l=; for u in "$@"; do ! systemctl is-active -q "$u" || l="$u
-$l"; done
-    folder "$D"; printf '%s' "$l" >"$D/stopped.new"; sync "$D/stopped.new"; mv -f "$D/stopped.new" "$D/stopped"
+    l=; a=; for u in "$@"; do ! systemctl is-active -q "$u" || { l="$u
+$l"; a="$a $u"; }; done
+    # shellcheck disable=SC2086 # split into words on purpose
+    folder "$D"; { printf '%s' "$l"; [ -z "$a" ] || stopped_with $a; } >"$D/stopped.new"; sync "$D/stopped.new"; mv -f "$D/stopped.new" "$D/stopped"
   }
   for u in "$@"; do ! systemctl is-active -q "$u" || systemctl stop "$u"; done
 }

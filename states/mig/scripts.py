@@ -56,7 +56,9 @@ WantedBy=multi-user.target
 """
 
 
-FUNCTIONS = shell.load("functions", "gpustate.states.mig", UNIT=UNIT)
+FUNCTIONS = shell.load("stopped_with", "gpustate.probes") + shell.load(
+    "functions", "gpustate.states.mig", UNIT=UNIT
+)
 
 
 def divide(

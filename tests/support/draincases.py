@@ -75,6 +75,8 @@ KINDS = (
 )
 #: Pods that stay for as long as nobody changes something else.
 STUCK = {"never", "unready-guarded", "finalizer"}
+#: Pods whose budget is known to refuse for ever. kubectl evicts the other pods of the Node, gpustate none.
+DEAD_ENDS = {"never", "unready-guarded", "twice-guarded"}
 _PLAIN = Options()
 _ALL = Options(force=True, delete_emptydir=True)
 CASES = (

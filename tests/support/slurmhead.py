@@ -51,7 +51,7 @@ def main(folder: Path, program: str, words: list[str]) -> int:
         elif program == "squeue":
             name = words[words.index("-w") + 1]
             if nodes[name]["job"]:
-                print(f"{nodes[name]['job']}|RUNNING|ann|gres:gpu:2|train")
+                print(f"{nodes[name]['job']}|RUNNING|ann|1|1|gres:gpu:2")
         else:
             print(f"{program} {words}: not known here", file=sys.stderr)
             return 1

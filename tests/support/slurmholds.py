@@ -67,9 +67,21 @@ def change_waits(cluster: Cluster, tmp_path: Path, name: str) -> None:
     cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
     assert cluster.state(name).reason in ("", "none")
 
-    cluster.submit(f"-w {name} --gres=gpu:8 --requeue --wrap 'sleep 600'")
-    cluster.until(lambda: cluster.state(name).flags == {"MIXED"})
-    gpustate("apply", cluster.policy, *words, "--drain-timeout", "3", code=0)
+    cluster.submit(f"-w {name} --gres=gpu:2 --requeue --wrap 'sleep 600'")
+    cluster.submit(f"-w {name} --gres=gpu:2 --no-requeue --job-name=fixed --wrap 'sleep 600'")
+    cluster.until(lambda: cluster.head("squeue -h -t R -o %T").stdout.split() == ["RUNNING"] * 2)
+    limit = (*words, "--drain-timeout", "3")
+    planned = gpustate("plan", cluster.policy, *limit[:-3], *limit[-2:], code=0)
+    assert re.search(
+        r"to complete, requeued after 3 s; waits for job \d+ of op to complete, 3 s at most",
+        planned.out,
+    ), planned.out
+    assert "in time: it cannot be requeued: Requeue=0" in planned.out
+    stopped = gpustate("apply", cluster.policy, *limit, code=5)
+    assert "not drained within 3 s, and nothing was requeued: job" in stopped.out
+    assert cluster.head("squeue -h -o %T").stdout.split() == ["RUNNING"] * 2
+    cluster.head("scancel --name=fixed")
+    gpustate("apply", cluster.policy, *limit, code=0)
     assert version() == "580.65.06"
     assert cluster.head("squeue -h -o %T").stdout.split() != [], "the job waits for its turn again"
     cluster.head("scancel --user=op")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -38,6 +39,32 @@ def test_a_service_whose_package_is_gone_is_no_longer_listed_as_failed() -> None
         "systemctl reset-failed gone.service",
         "effect removed",
     ]
+
+
+#: dpkg wrote the list of a package anew when it removed it; gpustate came to the node in between.
+LISTS = """
+G=/var/lib/gpustate
+stat() {
+  case $3 in
+  "$G") echo 1000 ;;
+  */old.list) echo 900 ;;
+  */x-1.list|*/lib1:i386.list|*/foreign.list|*/x.list) echo 1100 ;;
+  *) return 1 ;;
+  esac
+}
+dpkg-query() {
+  printf '%s\\n' 'x|amd64|1|ii ' 'x-1|amd64|1|rc ' 'old|amd64|1|rc ' 'lib1|i386|1|pc ' 'foreign|amd64|1|rc '
+}
+"""
+
+
+def test_what_is_left_of_replaced_packages_is_purged_with_the_others() -> None:
+    step = ops.AptRemove(("x", "y"), r"^(x|old|lib)[^|]*\|")
+    script = f"set -e\n{STUBS}{LISTS}\n{step.script()}"
+    shell = shutil.which("bash") or "sh"  # dash takes no function with a dash in its name
+    done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=True)
+    first = done.stdout.splitlines()[0]
+    assert first == "apt purge --allow-change-held-packages x y x-1 lib1:i386"
 
 
 def test_a_root_without_systemd_is_purged_all_the_same() -> None:

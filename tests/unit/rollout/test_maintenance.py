@@ -491,8 +491,9 @@ def test_a_plan_names_what_leaves_and_what_cannot() -> None:
     assert preview == Preview(
         (
             "Kubernetes at test: holds n1; GPU workloads that leave: a/train",
-            "cannot be drained: a/alone: no controller",
-        )
+            "apply would refuse: Kubernetes at test: n1 cannot be drained: a/alone: no controller",
+        ),
+        refused=True,
     )
     foreign = FakeScheduler(current=Member("n1", True, False, foreign=("cordoned by bob",)))
     preview = maintenance(Kubernetes=foreign).preview(subject())
@@ -515,8 +516,28 @@ def test_a_plan_says_what_is_waited_for_and_how_long(limit_s: float, words: str)
     plan = ScheduledMaintenance(
         lambda node, kind: scheduler if kind == "Kubernetes" else None, "r2", "ann@ops1", policy
     )
-    first, *stuck = plan.preview(subject()).notes
+    preview = plan.preview(subject())
+    first, *stuck = preview.notes
     assert first.endswith(
         f"; waits for a/job to complete, {words}; GPU workloads that leave: a/train"
     )
-    assert stuck == (["cannot be drained: a/job: a budget"] if limit_s else [])
+    in_time = "cannot be drained unless a/job completes in time: a budget"
+    assert stuck == ([in_time] if limit_s else [])
+    assert not preview.refused
+
+
+def test_a_plan_says_of_each_job_what_becomes_of_it_at_the_limit() -> None:
+    scheduler = FakeScheduler(
+        found=(
+            Workload("job 1 of ann", True, waited=True, then="requeued after 60 s"),
+            Workload("job 2 of bob", True, "Requeue=0", waited=True, then="60 s at most"),
+        )
+    )
+    preview = maintenance(Slurm=scheduler).preview(subject(Disruption.RESET, "slurmd"))
+    first, second = preview.notes
+    assert (
+        "; waits for job 1 of ann to complete, requeued after 60 s"
+        "; waits for job 2 of bob to complete, 60 s at most; GPU"
+    ) in first
+    assert second == "cannot be drained unless job 2 of bob completes in time: Requeue=0"
+    assert not preview.refused, "it may complete"

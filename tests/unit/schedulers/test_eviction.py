@@ -69,7 +69,13 @@ def test_what_holds_a_gpu(one: Json, found: Json | None, uses: bool) -> None:
 
 
 def budget(
-    name: str = "b", *, allowed: int = 0, desired: int = 1, expected: int = 1, **spec: Any
+    name: str = "b",
+    *,
+    allowed: int = 0,
+    desired: int = 1,
+    expected: int = 1,
+    healthy: int = 0,
+    **spec: Any,
 ) -> Json:
     return {
         "metadata": {"namespace": "a", "name": name, "generation": 1},
@@ -79,6 +85,7 @@ def budget(
             "disruptionsAllowed": allowed,
             "desiredHealthy": desired,
             "expectedPods": expected,
+            "currentHealthy": healthy,
         },
     }
 
@@ -94,6 +101,9 @@ def budget(
         ([budget(unhealthyPodEvictionPolicy="AlwaysAllow")], ""),
         ([{**budget(), "metadata": {"namespace": "a", "name": "b", "generation": 2}}], "no current status"),
         ([budget(selector={"matchLabels": {"app": "web"}})], ""),
+        ([budget(desired=2, expected=2, healthy=2)], ""),  # the pod itself is not ready
+        ([budget(desired=2, expected=2, healthy=1)], "never allows a disruption"),
+        ([budget(desired=0, expected=0)], ""),
         ([budget(selector={})], "never allows a disruption"),
     ],
 )  # fmt: skip

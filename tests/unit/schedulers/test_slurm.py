@@ -109,6 +109,9 @@ class Controller:
     user: str = "root"
     jobs: list[str] = field(default_factory=list)
     requeues: bool = True
+    no_requeue: tuple[str, ...] = ()
+    interactive: tuple[str, ...] = ()
+    completing: tuple[str, ...] = ()
     commands: list[str] = field(default_factory=list)
     overwritten_by: str = ""
     undrain_to: str = "idle"
@@ -137,6 +140,11 @@ class Controller:
             self.reservations[name] = comment
         return 0, ""
 
+    def _job(self, job: str) -> str:
+        state = "COMPLETING" if job in self.completing else "RUNNING"
+        batch, requeue = job not in self.interactive, job not in self.no_requeue
+        return f"{job:40}|{state:20}|{'ann':64}|{batch:<2}|{requeue:<2}|{'gres/gpu:2':200}\n"
+
     def run(self, command: str) -> tuple[int, str]:
         words = shlex.split(command)
         self.commands.append(command)
@@ -156,10 +164,13 @@ class Controller:
                 f"gpu1|10.0.0.1|gpu1|{self.state}|{self.user}|2026-11-23T10:00:00|{self.reason or 'none'}\n",
             )
         if words[0] == "squeue":
-            return 0, "".join(f"{job}|RUNNING|ann|gres:gpu:2|train\n" for job in self.jobs)
+            return 0, "".join(map(self._job, self.jobs))
         if words[:2] == ["scontrol", "requeue"]:
+            found = [job for job in self.jobs if job.partition("+")[0] == words[2]]
+            if not found:
+                return 1, f"Invalid job id specified for job {words[2]}"
             if self.requeues:
-                self.jobs.remove(words[2])
+                self.jobs = [job for job in self.jobs if job not in found]
                 return 0, ""
             return 1, "Requested operation is presently disabled"
         values = dict(word.split("=", 1) for word in words[2:])
@@ -501,7 +512,67 @@ def test_jobs_that_are_late_are_requeued() -> None:
     assert controller.jobs == []
 
 
-def test_a_job_that_cannot_be_requeued_is_named() -> None:
+def requeued(controller: Controller) -> list[str]:
+    return [one for one in controller.commands if one.startswith("scontrol requeue")]
+
+
+@pytest.mark.parametrize(
+    ("which", "words"),
+    [
+        ("no_requeue", r"Requeue=0 \(sbatch --no-requeue\)"),
+        ("interactive", "it was not submitted with sbatch"),
+    ],
+)
+def test_nothing_is_requeued_where_one_job_cannot_be(which: str, words: str) -> None:
+    controller = Controller(jobs=["17", "18"], **{which: ("18",)})  # type: ignore[arg-type]
+    told: list[str] = []
+    found = slurm(controller)
+    member = found.member(FACTS, "gpu1")
+    policy = DrainPolicy(jobs_timeout_s=60.0)
+    problem = (
+        f"it cannot be requeued: {words}; pass a longer --drain-timeout, or cancel it: scancel 18"
+    )
+    with pytest.raises(
+        NotDrainedError,
+        match=f"not drained within 60 s, and nothing was requeued: job 18 of ann: {problem}",
+    ):
+        found.drain(member, Scope.GPU, policy, told.append, lambda: False)
+    assert requeued(controller) == []
+    assert told[0] == "waiting for job 17 of ann, job 18 of ann"
+    assert re.fullmatch(f"job 18 of ann is waited for 60 s at most: {problem}", told[1])
+    first, second = found.workloads(member, Scope.GPU, policy)
+    assert (first.problem, first.then) == ("", "requeued after 60 s")
+    assert re.fullmatch(problem, second.problem)
+    assert second.then == "60 s at most"
+    assert [one.problem for one in found.workloads(member, Scope.GPU, DrainPolicy())] == ["", ""]
+
+
+def test_a_job_on_its_way_out_is_neither_requeued_nor_in_the_way() -> None:
+    controller = Controller(jobs=["17", "18"], no_requeue=("18",), completing=("18",))
+    drain(slurm(controller, ends_at=65.0), timeout_s=60.0)
+    assert requeued(controller) == ["scontrol requeue 17"]
+
+
+def test_a_job_of_several_components_is_requeued_once() -> None:
+    controller = Controller(jobs=["17+0", "17+1", "20_3"])
+    drain(slurm(controller), timeout_s=60.0)
+    assert requeued(controller) == ["scontrol requeue 17", "scontrol requeue 20_3"]
+
+
+def test_a_job_that_ended_before_it_was_requeued_is_gone() -> None:
+    controller = Controller(jobs=["17", "18"])
+
+    def run(command: str) -> tuple[int, str]:
+        if command == "scontrol requeue 17":
+            controller.jobs.remove("18")
+        return controller.run(command)
+
+    clock = Clock(controller)
+    drain(Slurm(run, "head", sleep=clock.sleep, clock=clock), timeout_s=60.0)
+    assert len(requeued(controller)) == 2
+
+
+def test_a_job_that_slurm_does_not_requeue_is_named() -> None:
     controller = Controller(jobs=["17"], requeues=False)
     with pytest.raises(NotDrainedError, match=r"job 17 of ann .*presently disabled.*scancel"):
         drain(slurm(controller), timeout_s=60.0)

@@ -71,6 +71,7 @@ class World(FakeNode):
                 "AptQuery": lambda _: self.apt(),
                 "LiveMigQuery": lambda _: self.live(),
                 "GpuClientsQuery": lambda _: self.holders,
+                "ServicesQuery": lambda _: self.services,
             },
             runs={
                 "download the driver's": lambda _: None,
@@ -96,6 +97,7 @@ class World(FakeNode):
         self.packages_offered[f"linux-headers-{OLD}"] = ("1.0",)
         self.broken: set[str] = set()
         self.holders: tuple[Holder, ...] = ()
+        self.services: tuple[str, ...] = ()
         self.more = Live()
         self.running: str | None = None
         self.parameters: dict[str, str] = {}
@@ -459,6 +461,35 @@ def test_a_known_service_is_stopped_and_started_again() -> None:
     assert state.refuse(state.probe(node)) is None
     _, after = node.reach(state)
     assert not after
+
+
+SERVICES = ("nvidia-persistenced.service", "nvidia-device-plugin.service", "site.service")
+
+
+def test_services_that_are_stopped_are_named_with_what_becomes_of_them() -> None:
+    node = World(gpu())
+    state = DriverInstalled(branch=570)
+    node.reach(state)
+    node.services = SERVICES
+    assert not [note for note in state.plan(state.probe(node)).notes if "stopped" in note]
+    other, absent = DriverInstalled(branch=580), DriverInstalled(ensure="absent")
+    again = f"stopped for it and started again: {', '.join(SERVICES)}"
+    assert again in other.plan(other.probe(node)).notes
+    stays = "stopped for it, and not started again without a driver: nvidia-device-plugin.service, site.service"
+    assert stays in absent.plan(absent.probe(node)).notes
+
+
+def test_a_reboot_restarts_services_so_that_none_is_recorded() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570))
+    node.services, node.holders = SERVICES, (TRAINING,)
+    state = DriverInstalled(branch=580, in_use="reboot")
+    observed = state.probe(node)
+    plan = state.plan(observed)
+    assert not [note for note in plan.notes if "stopped" in note]
+    labels = [step.label for step in state.apply(observed, plan)]
+    assert "install the driver's 5 packages" in labels, labels
+    assert "record the services that use the driver" not in labels
 
 
 def test_in_use_reboot_turns_the_refusal_into_a_reboot() -> None:

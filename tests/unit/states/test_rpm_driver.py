@@ -97,6 +97,7 @@ class World(FakeNode):
                 "AptQuery": lambda _: self.said(),
                 "LiveMigQuery": Live(),
                 GpuClientsQuery(): (),
+                "ServicesQuery": (),
             },
         )
 
