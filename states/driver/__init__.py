@@ -206,7 +206,10 @@ class DriverInstalled(DriverParameters):
         what = f"driver {target.version} with {target.module_type} kernel modules, {how}"
         there = observed.whole
         if there is not None and there[1] == target.version:
-            return (f"stays {what}",)
+            moves = {n: v for n, v in target.packages.items() if observed.packages.get(n) != v}
+            others = ", ".join(f"{name} {full}" for name, full in list(moves.items())[:2])
+            more = f" and {len(moves) - 2} more" if len(moves) > 2 else ""
+            return (f"stays {what}" + (f"; packages change: {others}{more}" if moves else ""),)
         why = self._refuse_present(observed)
         return (f"will install {what}", *([f"will be refused: {why}"] if why else ()))
 

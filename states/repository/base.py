@@ -22,6 +22,7 @@ from gpustate.states.repository.where import (
     FOREIGN,
     Repository,
     archive,
+    archive_beside,
     archive_lists,
     between_releases,
     fingerprints,
@@ -152,6 +153,8 @@ class RepositoryState(RepositoryParameters):
             )
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
+        if self.driver:
+            where = replace(where, beside=archive_beside(facts, where, sources))
         where = replace(where, problem=between_releases(facts, sources) or where.problem)
         others = [s for s in sources if s.file != self.sources_path]
         wanted_lists = (
