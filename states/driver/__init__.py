@@ -328,7 +328,10 @@ class DriverInstalled(DriverParameters):
         return replace(
             observed,
             packages=target.packages,
-            held=tuple(sorted(target.packages)) if self.hold else observed.held,
+            # The hold of a package that leaves ends with it.
+            held=tuple(sorted(target.packages))
+            if self.hold
+            else tuple(name for name in observed.held if name in target.packages),
             broken=(),
             headers={
                 k: have or (not prebuilt and self._can_build(observed, k))

@@ -401,7 +401,10 @@ class RepositoryState(RepositoryParameters):
         if is_rpm(observed.manager):
             return self._preview_rpm(observed)
         wanted, name = self.desired(observed), f"gpustate-{self.name}"
-        lines = [_written(f"apt/preferences.d/{name}", wanted.pin_text or "")]
+        lines = [
+            f'rm -f "$T/apt/sources.list.d/{name}.sources"',
+            _written(f"apt/preferences.d/{name}", wanted.pin_text or ""),
+        ]
         if where.uri is not None and wanted.sources_text:
             if where.key_url is not None:
                 url = shlex.quote(where.key_url)

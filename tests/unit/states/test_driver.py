@@ -324,6 +324,16 @@ def test_hold_false_leaves_the_marks_as_they_are() -> None:
     assert not node.held
 
 
+def test_a_foreign_hold_that_ends_with_its_package_is_in_the_plan() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570, hold=False))
+    node.installed["libnvidia-old1"] = node.installed["libcuda1"]
+    node.held = {"libnvidia-old1", "libcuda1"}
+    state = DriverInstalled(branch=580, hold=False)
+    (held,) = (one for one in state.plan(state.probe(node)).changes if one.field == "held")
+    assert (held.before, held.after) == (["libcuda1", "libnvidia-old1"], ["libcuda1"])
+
+
 def test_a_half_configured_package_is_finished_before_anything_else() -> None:
     node = World(gpu())
     state = DriverInstalled(version="580.65.06")

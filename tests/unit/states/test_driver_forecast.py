@@ -114,6 +114,8 @@ def test_the_preview_reads_the_repository_in_folders_of_its_own(tmp_path: Path, 
     script = script.replace("/usr/lib/apt/apt-helper", str(tmp_path / "apt-helper"))
     script = script.replace("cp -r /etc/apt", f"cp -r {tmp_path}/etc-apt")
     (tmp_path / "etc-apt" / "apt.conf.d").mkdir(parents=True)
+    (tmp_path / "etc-apt" / "preferences.d").mkdir()
+    (tmp_path / "etc-apt" / "preferences.d" / "gpustate-driver").write_text("")
     (tmp_path / "etc-apt" / "apt.conf.d" / "50hook").write_text('APT::Update::Post-Invoke "x";')
     (tmp_path / "tmp").mkdir()
     done = subprocess.run(
