@@ -2,7 +2,8 @@
 updates, an ended branch, and ubuntu-drivers.
 
 Real: apt, dpkg, DKMS, unattended-upgrades, needrestart, systemd. Simulated: that the root is Ubuntu's, its archive
-(docs/lab.md), kernels and GPUs. What ubuntu-drivers runs was recorded on such a node.
+(docs/lab.md), kernels and GPUs. What ubuntu-drivers runs was recorded on such a node. The policy of ``ubuntunodes`` has
+the states driver-repository (with the archive) and driver.
 """
 
 from __future__ import annotations
