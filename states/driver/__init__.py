@@ -63,7 +63,8 @@ class DriverInstalled(DriverParameters):
         packages: ``compute`` leaves display libraries out, ``full`` takes them in. Display packages
             that are there already move along in either case.
         headers: ``install`` headers for kernels that lack them, or ``require`` that they are there.
-        hold: hold everything that belongs to the driver.
+        hold: hold everything that belongs to the driver. A foreign package that is held is never changed:
+            an installation that needs that fails before it changes anything.
         parameters: module parameters, ``NVreg_...`` of nvidia, or ``nvidia-uvm.NAME`` for others.
         load: load nvidia, nvidia-uvm and nvidia-modeset, now and at boot.
         in_use: when a process that is no known service has a GPU open and the modules must be
