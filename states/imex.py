@@ -355,7 +355,10 @@ class ImexRunning(State[Observed]):
             if observed.package is None:
                 yield from (ops.KeepOriginal(path) for path in (CONFIG_PATH, NODES_PATH))
             yield ops.install(
-                observed.manager, ((wanted.package, wanted.version),), hold=self.hold, remove=other
+                observed.manager,
+                ((wanted.package, wanted.version),),
+                hold=wanted.held,
+                remove=other,
             )
         elif "held" in moved and wanted.package:
             yield ops.hold(observed.manager, (wanted.package,))

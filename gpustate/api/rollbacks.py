@@ -32,7 +32,7 @@ from gpustate.rollout.strategy import Strategy
 if TYPE_CHECKING:
     from gpustate.api.sources import InventorySource
 
-_KEPT = "from packages that are kept on the node, as no repository offers them"
+_KEPT = "from packages that are kept on the node, if no repository offers them by then"
 _LIST = "list the runs of nodes: gpustate rollback --list"
 #: States of a node and the order in which they are applied.
 _Plans = list[tuple[Resolved, list[AnyState]]]

@@ -131,6 +131,8 @@ def record(
         idle = results[state.name].outcome is Outcome.UNCHANGED
         # A validation that is due again says nothing about its parameters.
         same = (state.validating and not state.absent) or _is_empty(state, observed)
+        if results[state.name].outcome is Outcome.KNOWN_AFTER:
+            same = same and not _may_change(state, observed)
         found[state.name] = StateBefore(
             mask_data(given),
             state.name in absent,
@@ -158,6 +160,14 @@ def _is_empty(state: AnyState, observed: object) -> bool:
     """The state has nothing to do."""
     try:
         return not state.plan(observed)
+    except Exception:  # noqa: BLE001  a bug in a state must not end the run
+        return False
+
+
+def _may_change(state: AnyState, observed: object) -> bool:
+    """A state whose plan is known after another's, and empty now, may be one that cannot choose yet, or takes other packages."""
+    try:
+        return type(state).as_before is not State.as_before or state.refuse(observed) is not None
     except Exception:  # noqa: BLE001  a bug in a state must not end the run
         return False
 

@@ -22,18 +22,25 @@ class KeptPackages:
     """What a node keeps.
 
     Args:
-        alone: name and version of those that no repository offers.
+        alone: name and version of those that no repository offers and that are not installed.
     """
 
     alone: tuple[tuple[str, str], ...] = ()
 
     def needed(self, states: Iterable[AnyState]) -> tuple[str, ...]:
-        """Those that states of a rollback name by their versions, as ``NAME VERSION``."""
-        wanted = {word for state in states for word in _texts(parameters(state))}
+        """Those that states of a rollback name, as ``NAME VERSION``: by ``locked``, or else by a version in their parameters."""
+        pairs: set[tuple[str, str]] = set()
+        words: set[str] = set()
+        for given in map(parameters, states):
+            locked = given.get("locked")
+            if locked:
+                pairs |= set(locked.items())
+            else:
+                words |= set(_texts(given))
         return tuple(
             f"{name} {version}"
             for name, version in self.alone
-            if wanted & {version, dpkg.upstream_version(version)}
+            if (name, version) in pairs or words & {version, dpkg.upstream_version(version)}
         )
 
 
@@ -50,18 +57,15 @@ class KeptPackagesQuery(Query[KeptPackages]):
         return shell.load("kept_packages", "gpustate.engine")
 
     def parse(self, answer: Answer) -> KeptPackages:
-        kept, _, offered = answer.text.partition("=offered\n")
-        have = {
-            (name, one.version)
-            for name, candidates in dpkg.parse_madison(offered).items()
-            for one in candidates
-        }
-        found = {
-            (name, one.version)
-            for name, candidates in dpkg.parse_madison(kept).items()
-            for one in candidates
-        }
-        return KeptPackages(tuple(sorted(found - have)))
+        kept, others = (
+            {
+                (name, one.version)
+                for name, candidates in dpkg.parse_madison(rows).items()
+                for one in candidates
+            }
+            for rows in answer.text.partition("=others\n")[::2]
+        )
+        return KeptPackages(tuple(sorted(kept - others)))
 
     def placeholder(self) -> KeptPackages:
         return KeptPackages()

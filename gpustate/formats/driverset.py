@@ -47,8 +47,8 @@ _FLAVOUR = re.compile(
     r"(?!nvidia-(fabricmanager|imex)|libnvidia-nscq|libnvsdm|cuda-drivers-fabricmanager|linux-)"
     r".*-[0-9]{3}(?P<server>-server)?(-open)?(-[0-9.]+)?"
 )
-#: The release of Ubuntu that a package of its archive was built for.
-_RELEASE = re.compile(r"-[^-]*ubuntu[0-9]+\.([0-9]{2}\.[0-9]{2})\.[0-9]+$")
+#: The release of Ubuntu that a package of its archive was built for; a build of Ubuntu Pro ends in ``+esm1``.
+_RELEASE = re.compile(r"-[^-]*ubuntu[0-9]+\.([0-9]{2}\.[0-9]{2})\.[0-9]+(\+[^-]*)?$")
 _BRANCH_NAME = re.compile(r"-([0-9]{3})(?=-|$)")
 
 
@@ -88,6 +88,11 @@ class Relations:
             for suffix, build in self.ended
             if driver_version(build) == version and suffix[1:4] == version[:3]
         }
+
+    @property
+    def ended_names(self) -> frozenset[str]:
+        """Branches and flavours that have ended, as in names."""
+        return frozenset(suffix for suffix, _ in self.ended)
 
     def branches(self) -> dict[int, int]:
         """Ended branches and those that follow them."""
@@ -224,25 +229,26 @@ def _is_apart(scheme: Scheme, name: str) -> bool:
     return scheme.os_id == "ubuntu" and bool(scheme.prebuilt) and bool(_TOOLS.match(name))
 
 
-def _of_earlier_release(
-    names: tuple[str, ...], version: str, installed: Mapping[str, str], available: Versions
-) -> bool:
-    """The packages are builds for an earlier release of Ubuntu, and all are on offer for the node's own."""
-    moves = False
-    for name in names:
-        mine = _RELEASE.search(installed.get(name, ""))
-        fitting = _RELEASE.search(at_version(available.get(name, ()), version) or "")
-        if mine is None:
-            continue
-        if fitting is None or fitting[1] == mine[1]:
-            return False
-        moves = True
-    return moves
+def release_of(full: str) -> str | None:
+    """The release of Ubuntu whose archive a package's version is from, as ``24.04``; ``None`` for NVIDIA's builds."""
+    match = _RELEASE.search(full)
+    return match[1] if match else None
 
 
-def is_of_archive(full: str) -> bool:
-    """A package's version is one of Ubuntu's archive, not of NVIDIA's repository."""
-    return _RELEASE.search(full) is not None
+def is_of_kernel(name: str) -> bool:
+    """The package belongs to signed modules of Ubuntu, for one kernel or for the newest."""
+    return _KERNEL_MODULES.match(name) is not None
+
+
+def component(name: str) -> str:
+    """The name without the branch: of ``nvidia-fabricmanager-580`` it is ``nvidia-fabricmanager``."""
+    return _BRANCH_NAME.sub("", name)
+
+
+def _is_stale_tool(name: str, build: str, offers: Versions) -> bool:
+    """A tool from a repository that is no longer in use, while the one in use has it, too."""
+    found = offers.get(name, ())
+    return bool(found) and build not in found and _TOOLS.match(name) is not None
 
 
 def at_version(versions: tuple[str, ...], version: str) -> str | None:
@@ -282,10 +288,13 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
         for branch in filter(scheme.has, sorted(branches)):
             for module_type in (OPEN, PROPRIETARY):
                 stem = _signed_stem(scheme, branch, module_type)
-                names = scheme.required(branch, module_type, full=False, prebuilt=True)
-                found = versions_of(names, single)
-                if found and stem and any(stem.search(name) for name in signed):
-                    return scheme, found.pop(), module_type
+                if stem is None or not any(stem.search(name) for name in signed):
+                    continue
+                for full in (False, True):
+                    names = scheme.required(branch, module_type, full=full, prebuilt=True)
+                    found = versions_of(names, single)
+                    if found:
+                        return scheme, found.pop(), module_type
     for scheme in driverschemes.of(os_id) if modules else ():
         # With prebuilt modules no package builds them.
         module_type = OPEN if "-open" in modules[0] else PROPRIETARY
@@ -324,6 +333,7 @@ def target(
     full: bool,
     installed: Mapping[str, str],
     available: Versions,
+    offers: Versions | None = None,
     prebuilt: tuple[str, ...] = (),
     use_prebuilt: bool = False,
     relations: Relations = NO_RELATIONS,
@@ -334,6 +344,7 @@ def target(
     Args:
         installed: packages of the driver that are installed, with their versions.
         available: versions that may be installed, the installed ones among them.
+        offers: those that repositories offer; ``None``: all of them.
         prebuilt: kernel releases that need a package with prebuilt modules.
         use_prebuilt: install those instead of building.
         relations: what offers of Ubuntu's archive depend on.
@@ -350,18 +361,19 @@ def target(
     required = scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
     complete = all(driver_version(installed.get(name, "")) == version for name in required)
     complete = complete and not moves
-    complete = complete and not _of_earlier_release(required, version, installed, available)
+    offers = available if offers is None else offers
     packages: dict[str, str] = {}
     extra = scheme.extra(branch, module_type)
     for name in (*required, *extra, *there):
         fitting = at_version(available.get(name, ()), version)
         mine = installed.get(name)
-        if complete and mine is not None and driver_version(mine) == version:
+        own = mine in offers.get(name, ()) and _is_apart(scheme, name)
+        if complete and mine is not None and (own or driver_version(mine) == version):
             packages[name] = mine
         elif fitting is not None:
             packages[name] = fitting
-        elif moves and _TOOLS.match(name) and available.get(name):
-            packages[name] = max(available[name], key=version_key)
+        elif not complete and mine and _is_stale_tool(name, mine, offers):
+            packages[name] = max(offers[name], key=version_key)
         elif mine is not None and any_version_fits(name):
             packages[name] = mine
         elif name in extra and _is_apart(scheme, name) and available.get(name):
@@ -380,10 +392,10 @@ def target(
         for other in names:
             if other != name:
                 packages.pop(other, None)
-        offers = available.get(name, ())
-        if any_version_fits(name) and offers:
-            packages[name] = installed.get(name) or max(offers, key=version_key)
-        elif name not in packages and (fitting := at_version(offers, version)) is not None:
+        found = available.get(name, ())
+        if any_version_fits(name) and found:
+            packages[name] = installed.get(name) or max(found, key=version_key)
+        elif name not in packages and (fitting := at_version(found, version)) is not None:
             packages[name] = fitting
     # They want their objects and signatures in the same version, and apt takes the newest unless told.
     for name, build in list(packages.items()):
@@ -471,7 +483,7 @@ def _drop_foreign(
 
 def _renamed(name: str, version: str, available: Versions) -> dict[str, str]:
     """The fabric manager and its like lost the branch in their names with 580."""
-    stem = _BRANCH_NAME.sub("", name) if _BRANCH_NAME.search(name) else name
+    stem = component(name)
     for new in (stem, f"{stem}-{branch_of(version)}"):
         fitting = at_version(available.get(new, ()), version)
         if new != name and fitting is not None:

@@ -63,7 +63,8 @@ class DriverInstalled(DriverParameters):
         packages: ``compute`` leaves display libraries out, ``full`` takes them in. Display packages
             that are there already move along in either case.
         headers: ``install`` headers for kernels that lack them, or ``require`` that they are there.
-        hold: hold everything that belongs to the driver.
+        hold: hold everything that belongs to the driver. A foreign package that is held is never changed:
+            an installation that needs that fails before it changes anything.
         parameters: module parameters, ``NVreg_...`` of nvidia, or ``nvidia-uvm.NAME`` for others.
         load: load nvidia, nvidia-uvm and nvidia-modeset, now and at boot.
         in_use: when a process that is no known service has a GPU open and the modules must be
@@ -210,7 +211,10 @@ class DriverInstalled(DriverParameters):
         what = f"driver {target.version} with {target.module_type} kernel modules, {how}"
         there = observed.whole
         if there is not None and there[1] == target.version:
-            return (f"stays {what}",)
+            moves = {n: v for n, v in target.packages.items() if observed.packages.get(n) != v}
+            others = ", ".join(f"{name} {full}" for name, full in list(moves.items())[:2])
+            more = f" and {len(moves) - 2} more" if len(moves) > 2 else ""
+            return (f"stays {what}" + (f"; packages change: {others}{more}" if moves else ""),)
         why = self._refuse_present(observed)
         return (f"will install {what}", *([f"will be refused: {why}"] if why else ()))
 
@@ -329,7 +333,10 @@ class DriverInstalled(DriverParameters):
         return replace(
             observed,
             packages=target.packages,
-            held=tuple(sorted(target.packages)) if self.hold else observed.held,
+            # The hold of a package that leaves ends with it.
+            held=tuple(sorted(target.packages))
+            if self.hold
+            else tuple(name for name in observed.held if name in target.packages),
             broken=(),
             headers={
                 k: have or (not prebuilt and self._can_build(observed, k))

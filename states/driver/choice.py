@@ -30,11 +30,14 @@ class Wanted:
         return self.version if self.version in branches.CHANNELS else None
 
     @property
-    def ended_branch(self) -> int | None:
+    def exact(self) -> str | None:
+        """The version that is wanted, if one is."""
+        return None if self.channel else self.version
+
+    @property
+    def only_branch(self) -> int | None:
         """The branch that is wanted, if one is."""
-        if self.version is not None and not self.channel:
-            return driverset.branch_of(self.version)
-        return self.branch
+        return self.branch if self.exact is None else driverset.branch_of(self.exact)
 
     @property
     def text(self) -> str:
@@ -62,16 +65,24 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
             None,
             f"no precompiled modules exist for {observed.os_id}; set precompiled = False",
         )
-    available = {name: tuple(versions) for name, versions in observed.offers.items()}
-    moves = not wanted.locked and _is_elsewhere(wanted, observed, available)
-    if not moves:
-        for name, version in observed.relations.living(observed.packages).items():
+    offers = {name: tuple(versions) for name, versions in observed.offers.items()}
+    moves = not wanted.locked and _is_elsewhere(wanted, observed, offers)
+    available = dict(offers)
+    for name, version in observed.relations.living(observed.packages).items():
+        # Kernels of before may still boot, and no source has their signed modules any more.
+        if not moves or driverset.is_of_kernel(name):
             available[name] = tuple(dict.fromkeys((*available.get(name, ()), version)))
     choices = driverset.choices(
         observed.os_id, available, full=wanted.full, prebuilt=wanted.precompiled
     )
     installed = observed.whole
     choices = [choice for choice in choices if wanted.admits(choice[1])]
+    if wanted.exact is None:
+        mine = driverset.branch_of(installed[1]) if installed else 0
+        ended = [one for one in choices if _has_ended(one, observed, available)]
+        choices = [
+            one for one in choices if one not in ended or driverset.branch_of(one[1]) == mine
+        ]
     if wanted.precompiled and choices:
         choices = [
             one
@@ -104,6 +115,7 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
                 full=wanted.full,
                 installed=observed.packages,
                 available=available,
+                offers=offers,
                 prebuilt=tuple(observed.built),
                 use_prebuilt=wanted.precompiled,
                 relations=observed.relations,
@@ -120,31 +132,34 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
 
 
 def _is_elsewhere(wanted: Wanted, observed: Observed, offers: driverset.Versions) -> bool:
-    """The installed driver is NVIDIA's build or that of Ubuntu's archive, and only the other one is on offer.
+    """The installed driver is of another source than the one that has it now: NVIDIA, or the archive of an Ubuntu release.
 
-    That is so after the policy has changed the repository. A build of the same archive that is no longer on offer stays.
+    That is so after the policy has changed the repository, and after a release upgrade. A build that the same archive
+    has replaced stays.
     """
     there = observed.whole
     if observed.os_id != "ubuntu" or there is None or not wanted.admits(there[1]):
         return False
     scheme, version, kind = there
-    names = scheme.required(driverset.branch_of(version), kind, full=False, prebuilt=True)
-    mine = {n: full for n in names if (full := observed.packages.get(n)) is not None}
+    branch = driverset.branch_of(version)
+    mine = {
+        name: full
+        for whole in (False, True)
+        for name in scheme.required(branch, kind, full=whole, prebuilt=True)
+        if (full := observed.packages.get(name)) is not None
+    }
     if any(full in offers.get(name, ()) for name, full in mine.items()):
         return False
+    releases = {driverset.release_of(full) for full in mine.values()}
     others = driverset.choices(
         observed.os_id, offers, full=wanted.full, prebuilt=wanted.precompiled
     )
     for other, offered, module_type_ in others:
-        if offered != version or module_type_ != kind:
-            continue
-        name = other.required(
-            driverset.branch_of(version), kind, full=wanted.full, prebuilt=wanted.precompiled
-        )[-1]
-        build = driverset.at_version(offers.get(name, ()), version) or ""
-        archive = driverset.is_of_archive(build)
-        if any(driverset.is_of_archive(full) != archive for full in mine.values()):
-            return True
+        if offered == version and module_type_ == kind:
+            names = other.required(branch, kind, full=wanted.full, prebuilt=wanted.precompiled)
+            build = driverset.at_version(offers.get(names[-1], ()), version) or ""
+            if releases != {driverset.release_of(build)}:
+                return True
     return False
 
 
@@ -160,32 +175,67 @@ def _as_locked(
             f"{observed.manager} does not offer it; offer it again, or update the lock file: "
             "gpustate solve --update"
         )
-    packages = dict(sorted({**target.packages, **locked}.items()))
-    remove = tuple(name for name in target.remove if name not in locked)
+    # A component with the branch in its name in one repository, and without in the other, is there once.
+    components = set(map(driverset.component, locked))
+    others = {n: v for n, v in target.packages.items() if driverset.component(n) not in components}
+    packages = dict(sorted({**others, **locked}.items()))
+    remove = tuple(sorted(observed.packages.keys() - packages))
     return replace(target, packages=packages, remove=remove), None
 
 
+def _has_ended(
+    choice: tuple[driverschemes.Scheme, str, str],
+    observed: Observed,
+    available: driverset.Versions,
+) -> bool:
+    """The packages are what Ubuntu's archive has left of a branch that it has ended."""
+    scheme, version, kind = choice
+    name = scheme.required(driverset.branch_of(version), kind, full=False, prebuilt=True)[-1]
+    build = driverset.at_version(available.get(name, ()), version) or ""
+    ended = observed.relations.ended_names
+    return driverset.release_of(build) is not None and driverset.named_after(name) in ended
+
+
 def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) -> str:
-    what = wanted.text
-    every = driverset.choices(
-        observed.os_id, available, full=wanted.full, prebuilt=wanted.precompiled
+    what, manager = wanted.text, observed.manager
+    offered, otherwise = (
+        list(
+            dict.fromkeys(
+                version
+                for _, version, _ in driverset.choices(
+                    observed.os_id, available, full=wanted.full, prebuilt=prebuilt
+                )
+            )
+        )
+        for prebuilt in (wanted.precompiled, False)
     )
-    offered = list(dict.fromkeys(choice[1] for choice in every))
-    for version in observed.pinned_away:
+    successor = observed.relations.branches().get(wanted.only_branch or 0)
+    if successor is not None:
+        last = [one for one in offered if driverset.branch_of(one) == wanted.only_branch]
+        more = f", or version = '{last[0]}' for its last driver" if last else ""
+        return (
+            f"branch {wanted.only_branch} has ended in Ubuntu's archive, its packages install branch {successor}; "
+            f"set branch = {successor}{more}"
+        )
+    for version, name in observed.pinned_away.items():
         if wanted.text != "a driver" and wanted.admits(version):
             return (
-                f"apt offers driver {version}, and a pin forbids it; see apt-cache policy libcuda1 and "
+                f"{manager} offers driver {version}, and a pin forbids it; see apt-cache policy {name} and "
                 "/etc/apt/preferences.d on the node"
             )
-    ended = {o: n for o, n in observed.relations.branches().items() if o == wanted.ended_branch}
-    for branch, successor in ended.items():
+    if any(map(wanted.admits, otherwise)) and not any(map(wanted.admits, offered)):
         return (
-            f"branch {branch} has ended in Ubuntu's archive, its packages install branch {successor}; "
-            f"set branch = {successor}"
+            f"{manager} offers {what} without prebuilt modules only; set precompiled = False, or "
+            "choose a repository that has them in driver-repository"
         )
     if offered:
-        return f"{observed.manager} does not offer {what} as a whole set; it offers {', '.join(offered[:8])}"
+        return f"{manager} does not offer {what} as a whole set; it offers {', '.join(offered[:8])}"
+    if wanted.only_branch and any(one.by_branch for one in driverschemes.of(observed.os_id)):
+        return (
+            f"{manager} does not offer {what} at all; set a branch that the node's repositories have, or "
+            "choose one that has it in driver-repository"
+        )
     return (
-        f"{observed.manager} does not offer {what} at all; add driver-repository to the policy, "
-        "or fix its source"
+        f"{manager} does not offer {what} at all; add driver-repository to the policy, or fix its "
+        "address there"
     )

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpustate import Step, ops
 from gpustate.formats import aptsources, drivernames, driverset
 from gpustate.ops.library import original_path
-from gpustate.states.driver.observed import Observed
+from gpustate.states.driver.observed import PIN_PATH, Observed
 from gpustate.states.driver.rpmask import MODULE, STREAM_PATH
 from gpustate.states.driver.scripts import LOAD_ORDER
 
-#: Field of the observation to path. The pin's name sorts before that of the repository's pins, for
-#: the first one that fits a version decides.
+#: Field of the observation to path.
 PATHS = {
-    "pin_text": "/etc/apt/preferences.d/gpustate-driver",
+    "pin_text": PIN_PATH,
     "options_text": "/etc/modprobe.d/gpustate-nvidia.conf",
     "autoload_text": "/etc/modules-load.d/gpustate-nvidia.conf",
     "stream": STREAM_PATH,
@@ -41,12 +40,14 @@ def pin_text(
     os_id: str,
     empty: Mapping[str, str] | None = None,
     modules: Mapping[str, str] | None = None,
+    release: str | None = None,
 ) -> str:
     """Pins that make whatever the packages pull in fit them.
 
     Args:
         version: of the driver.
         os_id: the distribution.
+        release: of Ubuntu, as ``24.04``, whose archive the packages are from: NVIDIA's builds do not fit them.
         empty: version of the empty packages of an ended branch, by branch and flavour in their names.
         modules: version of every package of signed modules for one kernel; it does not tell the driver's.
     """
@@ -61,9 +62,12 @@ def pin_text(
         )
         for suffix, build in sorted((empty or {}).items())
     ]
+    builds = f"{version}*"
+    if release is not None:
+        builds = f"/^{re.escape(version)}-[^-]*ubuntu[0-9]+\\.{re.escape(release)}\\.[0-9]+/"
     stanzas.append(
         aptsources.render_pin(
-            names, f"version {version}*", 1000, "what packages of the driver pull in fits it"
+            names, f"version {builds}", 1000, "what packages of the driver pull in fits it"
         )
     )
     by_version: dict[str, list[str]] = {}
@@ -94,13 +98,19 @@ def settled_pin_text(version: str, observed: Observed, packages: Mapping[str, st
     """
     empty = observed.relations.empty_builds(version)
     modules = {name: full for name, full in packages.items() if driverset.is_for_kernel(name)}
-    text = pin_text(version, observed.os_id, empty, modules)
+    releases = {
+        driverset.release_of(full)
+        for full in packages.values()
+        if driverset.driver_version(full) == version
+    }
+    release = releases.pop() if len(releases) == 1 else None
+    text = pin_text(version, observed.os_id, empty, modules, release)
     gone = {
         name: full
         for name, full in pinned_modules(observed.pin_text).items()
         if name not in packages and name not in observed.packages
     }
-    with_gone = pin_text(version, observed.os_id, empty, {**gone, **modules})
+    with_gone = pin_text(version, observed.os_id, empty, {**gone, **modules}, release)
     return with_gone if with_gone == observed.pin_text else text
 
 

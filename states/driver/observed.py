@@ -26,6 +26,8 @@ STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
 IN_USE_PATH = "/run/gpustate/driver-in-use"
 #: NVIDIA's .run installer puts itself here under this name.
 UNINSTALLER = "/usr/bin/nvidia-uninstall"
+#: The pin's name sorts before that of the repository's pins, for the first one that fits a version decides.
+PIN_PATH = "/etc/apt/preferences.d/gpustate-driver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ class Observed:
     known_parameters: tuple[str, ...]  # names that the loaded module knows
     installer: bool  # NVIDIA's .run installer put a driver here
     operator: bool  # the GPU Operator's driver container runs here
-    pinned_away: tuple[str, ...] = ()  # versions of the driver that a pin forbids
+    pinned_away: Mapping[str, str] = field(default_factory=dict[str, str])
+    # version of the driver that a pin forbids: one of its packages
     missing: tuple[str, ...] = ()  # packages of the driver that installed ones want and do not have
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     barred: tuple[str, ...] = ()  # lines of modprobe.d that let no module of CUDA's be loaded
@@ -136,6 +139,7 @@ class AptQuery(Query[Apt]):
             FORMAT=dpkg.QUERY_FORMAT,
             MEMBERS=driverset.MEMBER_ERE,
             BRANCHES=" ".join(map(str, drivernames.KNOWN_BRANCHES)),
+            PIN=PIN_PATH,
         )
         return (
             f"names_of() {{ case $1 in {cases} esac; }}\n"
@@ -188,7 +192,7 @@ class AptAfterQuery(AptQuery):
         return AptQuery.parse(self, answer)
 
 
-_PREVIEW_BEGIN = f"{rpm.FAMILY}\n{shell.load('preview_begin', _HERE)}"
+_PREVIEW_BEGIN = f"{rpm.FAMILY}\n{shell.load('preview_begin', _HERE, PIN=PIN_PATH)}"
 _PREVIEW_READ = shell.load("preview_read", _HERE)
 
 # One key=value a line; read by Live.

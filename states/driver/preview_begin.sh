@@ -1,5 +1,6 @@
 # shellcheck shell=sh
-# Copies the settings of the package manager below T, and makes it use the copy. Reads pm; ends if there is no room.
+# Copies the settings of the package manager below T, and makes it use the copy. Reads pm, and PIN, the file with the driver's own
+# pin, which is left out; ends if there is no room.
 preview_failed() { echo "=preview failed $*"; exit 0; }
 T=$(mktemp -d) || preview_failed "no room for a copy of the package lists"; trap 'rm -rf "$T"' EXIT
 mkdir "$T/new" "$T/cache" "$T/repos"
@@ -17,6 +18,7 @@ zypper)
   ZYPPER="${ZYPPER:-zypper} --reposd-dir $T/repos --cache-dir $T/cache" ;;
 *)
   cp -r /etc/apt "$T/apt"; mkdir -p "$T/lists/partial" "$T/cache/archives/partial" "$T/apt/preferences.d" "$T/apt/sources.list.d" "$T/apt/apt.conf.d"
+  rm -f "$T/apt/preferences.d/${PIN##*/}"
   for f in $(grep -rl Invoke "$T/apt/apt.conf.d" "$T/apt/apt.conf" 2>/dev/null); do rm -f "$f"; done
   for f in /var/lib/apt/lists/*_*; do [ ! -f "$f" ] || ln -s "$f" "$T/lists/"; done
   printf '%s\n' "Dir::Etc \"$T/apt\";" "Dir::State::lists \"$T/lists\";" "Dir::Cache \"$T/cache\";" \

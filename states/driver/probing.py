@@ -75,17 +75,15 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
         known_parameters=tuple(sorted(params)),
         installer=live.installer,
         operator=live.operator,
-        pinned_away=tuple(
-            dict.fromkeys(
-                driverset.driver_version(o.version)
-                for name, offers in apt.offers.items()
-                for o in offers
-                if o.priority < 0
-                and o.origins
-                and not name.startswith("linux-")
-                and not apt.relations.successor(name, o.version)
-            )
-        ),
+        pinned_away={
+            driverset.driver_version(o.version): name
+            for name, offers in apt.offers.items()
+            for o in offers
+            if o.priority < 0
+            and o.origins
+            and not name.startswith("linux-")
+            and not apt.relations.successor(name, o.version)
+        },
         # With 0 they are the administrator's.
         device_nodes=() if params.get("ModifyDeviceFiles") == "0" else live.device_nodes,
         missing=apt.missing,

@@ -153,6 +153,19 @@ def notes(observed: Observed, wanted: Observed, names: tuple[str, ...]) -> Itera
                 f"{name} is not a known driver parameter: it is set, and ignored by modules "
                 f"without it{hint}"
             )
+    for name, full in wanted.packages.items():
+        after = driverset.named_after(name)
+        if (
+            name.startswith("nvidia-utils-")
+            and driverset.release_of(full)
+            and (after in observed.relations.ended_names)
+        ):
+            branch = driverset.branch_of(driverset.driver_version(full))
+            successor = observed.relations.branches()[branch]
+            yield (
+                f"branch {branch} has ended in Ubuntu's archive: its driver stays, without updates; "
+                f"set branch = {successor} to go on"
+            )
     for kernel, have in wanted.built.items():
         if have is None or have.partition(" ")[0] != wanted.library:
             yield (

@@ -299,7 +299,10 @@ class FabricManagerRunning(FabricManagerState[Observed]):
             if observed.package is None:
                 yield ops.KeepOriginal(CONFIG_PATH)
             yield ops.install(
-                observed.manager, ((wanted.package, wanted.version),), hold=self.hold, remove=other
+                observed.manager,
+                ((wanted.package, wanted.version),),
+                hold=wanted.held,
+                remove=other,
             )
         elif "held" in moved and wanted.package:
             yield ops.hold(observed.manager, (wanted.package,))

@@ -22,6 +22,7 @@ from gpustate.states.repository.where import (
     FOREIGN,
     Repository,
     archive,
+    archive_beside,
     archive_lists,
     between_releases,
     fingerprints,
@@ -152,6 +153,8 @@ class RepositoryState(RepositoryParameters):
             )
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
+        if self.driver:
+            where = replace(where, beside=archive_beside(facts, where, sources))
         where = replace(where, problem=between_releases(facts, sources) or where.problem)
         others = [s for s in sources if s.file != self.sources_path]
         wanted_lists = (
@@ -398,7 +401,10 @@ class RepositoryState(RepositoryParameters):
         if is_rpm(observed.manager):
             return self._preview_rpm(observed)
         wanted, name = self.desired(observed), f"gpustate-{self.name}"
-        lines = [_written(f"apt/preferences.d/{name}", wanted.pin_text or "")]
+        lines = [
+            f'rm -f "$T/apt/sources.list.d/{name}.sources"',
+            _written(f"apt/preferences.d/{name}", wanted.pin_text or ""),
+        ]
         if where.uri is not None and wanted.sources_text:
             if where.key_url is not None:
                 url = shlex.quote(where.key_url)

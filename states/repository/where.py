@@ -50,6 +50,7 @@ class Repository:
         signed: of an rpm repository, what is signed with the key: packages, metadata or both.
         private: an rpm repository that wants user and password.
         further: entries of the archive beside the first one: its other suites, with the components they lack.
+        beside: codename of the distribution whose archive is on the same host and is not meant; empty: none.
     """
 
     uri: str | None = None
@@ -64,6 +65,7 @@ class Repository:
     signed: str = "packages"
     private: bool = False
     further: tuple[aptsources.Source, ...] = ()
+    beside: str = ""
 
     @property
     def entries(self) -> tuple[aptsources.Source, ...]:
@@ -166,6 +168,16 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
     )
 
 
+def archive_beside(
+    facts: NodeFacts, where: Repository, sources: tuple[aptsources.Source, ...]
+) -> str:
+    """The codename of the node's release, where its archive is on the host of a flat repository, as a mirror has both."""
+    pockets = {facts.os_codename + tail for tail in _POCKETS} if facts.os_codename else set[str]()
+    flat = where.uri is not None and where.suite.endswith("/")
+    beside = any(s.suite in pockets and s.host in where.hosts for s in sources)
+    return facts.os_codename if flat and beside else ""
+
+
 def between_releases(facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> str | None:
     """Why nothing can be chosen while Ubuntu's sources are of another release than the node."""
     suites = {s.suite for s in sources if "main" in s.components and not FOREIGN.search(s.uri)}
@@ -211,7 +223,14 @@ def sources_text(where: Repository) -> str:
 
 def pin_text(where: Repository, packages: tuple[str, ...], priority: int) -> str:
     """Pins that let the packages come from the repository's hosts, and from nowhere else."""
-    stanzas = [
+    stanzas: list[str] = []
+    if where.beside:
+        # By host it would be the repository in use.
+        archive_pin = f"release n={where.beside}*"
+        stanzas.append(
+            aptsources.render_pin(packages, archive_pin, -1, "never from the archive on that host")
+        )
+    stanzas += [
         aptsources.render_pin(packages, f'origin "{host}"', priority, "the repository in use")
         for host in where.hosts
     ]

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Ran, gpustate
-from labnodes import LabFactory, without_repositories
+from commands import gpustate
+from labnodes import LabFactory
+from ubuntunodes import UbuntuNode
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -34,18 +35,6 @@ PROVES = {
     "validator": ("simulated node", "ubuntu"),
 }
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
-ARCHIVE = """
-from gpustate import Policy
-from gpustate.states.driver import DriverInstalled
-from gpustate.states.nouveau import NouveauBlacklisted
-from gpustate.states.persistenced import PersistenceModeEnabled
-from gpustate.states.repository import DriverRepository
-
-policy = Policy(
-    NouveauBlacklisted(), DriverRepository(origin="distribution"), DriverInstalled({}), PersistenceModeEnabled()
-)
-"""
-SIGNER = "Canonical Ltd. Kernel Module Signing"
 
 
 @pytest.fixture(scope="module")
@@ -59,169 +48,120 @@ def node(ubuntu: Lab) -> Node:
     return ubuntu.nodes[0]
 
 
-def said(node: Node, command: str) -> str:
-    return node.run(command, timeout_s=120).stdout.strip()
-
-
-def installed(node: Node) -> dict[str, str]:
-    """Version of every package of the driver, as dpkg has it."""
-    listing = said(
-        node,
-        "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n' '*nvidia*' 2>/dev/null || :",
-    )
-    rows = [line.split() for line in listing.splitlines()]
-    return {row[1]: row[2] for row in rows if row[0] == "installed" and "container" not in row[1]}
-
-
-def module(node: Node, field: str) -> dict[str, str]:
-    """What modinfo says of nvidia for each kernel in /boot."""
-    script = (
-        "for i in /boot/vmlinuz-*; do k=${i#/boot/vmlinuz-}; "
-        f'echo "$k=$(modinfo -k $k -F {field} nvidia 2>/dev/null)"; done'
-    )
-    return dict(line.split("=", 1) for line in said(node, script).splitlines())
-
-
-def test_a_cluster_policy_is_applied_validated_and_found_unchanged(ubuntu: Lab, node: Node) -> None:
+def test_a_cluster_policy_is_applied_validated_and_found_unchanged(
+    ubuntu: Lab, on: UbuntuNode
+) -> None:
     gpustate("apply", POLICY, "-i", ubuntu.inventory, "--yes", code=0)
-    versions = installed(node)
+    versions = on.installed()
     assert versions["nvidia-utils-580"] == "580.65.06-0ubuntu1"
     assert versions["nvidia-fabricmanager"] == "580.65.06-1"
     assert "nvidia-dkms-580-open" in versions
-    assert set(module(node, "version").values()) == {"580.65.06"}
+    assert set(on.modules().values()) == {"580.65.06"}
     again = gpustate("apply", POLICY, "-i", ubuntu.inventory, "--yes", code=0)
     assert "changed=0" in again.out
     gpustate("validate", POLICY, "-i", ubuntu.inventory, code=0)
     gpustate("drift", POLICY, "-i", ubuntu.inventory, code=0)
-    assert "all checks passed" in gpustate("explain", "-i", ubuntu.inventory, node.name, code=0).out
+    assert (
+        "all checks passed" in gpustate("explain", "-i", ubuntu.inventory, on.node.name, code=0).out
+    )
 
 
-class Archive:
-    """The node with the driver of Ubuntu's archive."""
-
-    def __init__(self, lab: Lab, node: Node, folder: Path) -> None:
-        self.node, self.folder = node, folder
-        self.inventory = without_repositories(lab, folder)
-
-    def run(self, verb: str, parameters: str, code: int = 0) -> Ran:
-        path = self.folder / "policy.py"
-        path.write_text(ARCHIVE.replace("{}", parameters))
-        yes = ("--yes",) if verb in ("apply", "remove") else ()
-        return gpustate(verb, path, "-i", self.inventory, *yes, code=code)
-
-    def is_whole(self, version: str, *, signed: bool) -> None:
-        """One matched set, held, loaded, with the modules that are wanted."""
-        versions = {
-            name: one for name, one in installed(self.node).items() if not name.startswith("linux-")
-        }
-        versions.pop("nvidia-modprobe")
-        assert set(versions.values()) == {f"{version}-0ubuntu0.24.04.1"}, versions
-        held = set(said(self.node, "apt-mark showhold").split())
-        assert {"nvidia-utils-580-server", "nvidia-headless-no-dkms-580-server-open"} <= held
-        assert set(module(self.node, "version").values()) == {version}
-        assert (set(module(self.node, "signer").values()) == {SIGNER}) == signed
-        assert ("nvidia-dkms-580-server-open" in versions) == (not signed)
-        assert said(self.node, "cat /run/gpustate-lab/sys/module/nvidia/version") == version
-        assert said(self.node, "dpkg --audit") == ""
-
-
-def seen(node: Node) -> dict[str, Any]:
+def seen(on: UbuntuNode) -> dict[str, Any]:
     """What a rollback has to restore of a driver, by the distribution's and NVIDIA's own tools."""
     return {
-        "packages": installed(node),
-        "holds": said(node, "apt-mark showhold | sort"),
-        "built": module(node, "version"),
-        "dkms": said(node, "dkms status"),
-        "loaded": said(node, "cat /run/gpustate-lab/sys/module/nvidia/version"),
-        "smi": said(node, "nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u"),
-        "active": said(node, "systemctl is-active nvidia-persistenced || :"),
-        "files": said(
-            node,
-            "find /etc -type f ! -name '*.cache' -exec sha256sum {} + | grep -E 'apt|nvidia'",
+        "packages": on.installed(),
+        "holds": on.said("apt-mark showhold | sort"),
+        "built": on.modules(),
+        "dkms": on.said("dkms status"),
+        "loaded": on.said("cat /run/gpustate-lab/sys/module/nvidia/version"),
+        "smi": on.said("nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u"),
+        "active": on.said("systemctl is-active nvidia-persistenced nvidia-fabricmanager || :"),
+        "files": on.said(
+            "find /etc -type f ! -name '*.cache' -exec sha256sum {} + | grep -E 'apt|nvidia'"
         ),
-        "audit": said(node, "dpkg --audit"),
+        "audit": on.said("dpkg --audit"),
     }
 
 
 @pytest.fixture
-def archive(ubuntu: Lab, node: Node, tmp_path: Path) -> Archive:
-    return Archive(ubuntu, node, tmp_path)
+def on(ubuntu: Lab, node: Node, tmp_path: Path) -> UbuntuNode:
+    return UbuntuNode(ubuntu, node, tmp_path)
 
 
-def test_signed_modules_of_the_archive_are_taken_for_every_kernel(
-    ubuntu: Lab, archive: Archive
-) -> None:
-    archive.run("apply", "branch=580, precompiled=True")
-    archive.is_whole("580.178.04", signed=True)
-    assert "changed=0" in archive.run("apply", "branch=580, precompiled=True").out
+def test_signed_modules_of_the_archive_are_taken_for_every_kernel(on: UbuntuNode) -> None:
+    on.run("apply", "branch=580, precompiled=True")
+    on.is_whole("580.178.04", signed=True)
+    assert "changed=0" in on.run("apply", "branch=580, precompiled=True").out
     # The security pocket has a newer kernel; unattended-upgrades must leave the set alone.
-    said(archive.node, "apt-get -q update; unattended-upgrade --debug")
-    archive.is_whole("580.178.04", signed=True)
+    on.said("apt-get -q update; unattended-upgrade --debug")
+    on.is_whole("580.178.04", signed=True)
 
-    archive.run("apply", "branch=580, precompiled=False")
-    archive.is_whole("580.178.04", signed=False)
-    archive.run("apply", "branch=580, precompiled=True")
-    archive.is_whole("580.178.04", signed=True)
+    on.run("apply", "branch=580, precompiled=False")
+    on.is_whole("580.178.04", signed=False)
+    on.run("apply", "branch=580, precompiled=True")
+    on.is_whole("580.178.04", signed=True)
+    tool = on.installed()["nvidia-modprobe"]
 
-    gpustate("apply", POLICY, "-i", ubuntu.inventory, "--yes", code=0)
-    assert installed(archive.node)["nvidia-utils-580"] == "580.65.06-0ubuntu1"
-    archive.run("apply", "branch=580, precompiled=True")
-    archive.is_whole("580.178.04", signed=True)
+    gpustate("apply", POLICY, "-i", on.lab.inventory, "--yes", code=0)
+    assert on.installed()["nvidia-utils-580"] == "580.65.06-0ubuntu1"
+    assert on.installed()["nvidia-modprobe"] != tool
+    on.run("apply", "branch=580, precompiled=True")
+    on.is_whole("580.178.04", signed=True)
+    assert on.installed()["nvidia-modprobe"] == tool
 
-    archive.run("remove", "branch=580, precompiled=True")
-    assert installed(archive.node) == {}
-    held = said(archive.node, "apt-mark showhold").split()
+    on.run("remove", "branch=580, precompiled=True")
+    assert on.installed() == {}
+    held = on.said("apt-mark showhold").split()
     assert [name for name in held if "container" not in name] == []
 
 
 @pytest.mark.proof
-def test_the_archive_s_packages_replace_those_of_the_same_version(
-    archive: Archive, ubuntu: Lab
+@pytest.mark.parametrize("vendor_first", [True, False])
+def test_the_packages_of_another_source_replace_those_of_the_same_version_and_come_back(
+    on: UbuntuNode, vendor_first: bool
 ) -> None:
-    node, wanted = archive.node, "branch=580, precompiled=False"
-    # A pin tells repositories apart by their hosts.
-    said(
-        node,
-        "f=/etc/apt/sources.list.d/ubuntu.sources; h=$(sed -n 's,^URIs: http://\\([^:/]*\\).*,\\1,p' $f | head -n 1); "
-        'echo "$h archive.test" >>/etc/hosts; sed -i "s,//$h,//archive.test," $f',
-    )
-    vendor = archive.folder / "vendor.py"
-    text = ARCHIVE.replace("{}", "version='580.178.04'")
-    vendor.write_text(text.replace('origin="distribution"', ""))
+    wanted = "version='580.178.04', precompiled=False"
+    more = ", get('fabric-manager')()"
 
-    gpustate("apply", vendor, "-i", ubuntu.inventory, "--yes", code=0, timeout=500)
-    versions = installed(node)
-    assert versions["nvidia-utils-580"].startswith("580.178.04-")
-    assert not any("-0ubuntu0.24.04" in one for one in versions.values())
-    archive.run("apply", wanted)
-    archive.is_whole("580.178.04", signed=False)
-    assert "changed=0" in archive.run("apply", wanted).out
+    def is_of_its_source(vendor: bool) -> dict[str, Any]:
+        there = seen(on)
+        versions = there["packages"].values()
+        assert any("-0ubuntu0.24.04" in one for one in versions) != vendor, versions
+        assert ("nvidia-fabricmanager" in there["packages"]) == vendor
+        assert ("nvidia-fabricmanager-580" in there["packages"]) != vendor
+        assert set(there["built"].values()) == {there["loaded"]} == {"580.178.04"}
+        assert there["audit"] == ""
+        again = on.run("apply", wanted, more, vendor=vendor)
+        assert "changed=0" in again.out
+        return there
+
+    on.run("apply", wanted, more, vendor=vendor_first)
+    before = is_of_its_source(vendor_first)
+    planned = on.run("plan", wanted, more, vendor=not vendor_first)
+    assert "; packages change: " in planned.out, planned.out
+    on.run("apply", wanted, more, vendor=not vendor_first)
+    is_of_its_source(not vendor_first)
+    on.rollback(vendor=vendor_first)
+    assert seen(on) == before
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("packages", ["compute", "full"])
 def test_a_rollback_restores_the_packages_for_servers_from_those_for_desktops(
-    archive: Archive, ubuntu: Lab, packages: str
+    on: UbuntuNode, packages: str
 ) -> None:
-    node = archive.node
-    text = ARCHIVE.replace("{}", f"branch=570, packages={packages!r}, precompiled=False")
-    old, new = archive.folder / "old.py", archive.folder / "new.py"
-    old.write_text(text)
-    # A version that NVIDIA's repository alone has, where names are those for desktops.
-    vendor = text.replace("branch=570", "version='580.65.06'")
-    new.write_text(vendor.replace('origin="distribution"', ""))
-    gpustate("apply", old, "-i", archive.inventory, "--yes", code=0, timeout=500)
-
-    before = seen(node)
+    on.run("apply", f"branch=570, packages={packages!r}, precompiled=False")
+    before = seen(on)
     assert "nvidia-utils-570-server" in before["packages"]
     assert ("nvidia-driver-570-server-open" in before["packages"]) == (packages == "full")
-    # The lab's own inventory names its repository of NVIDIA's packages.
-    gpustate("apply", new, "-i", ubuntu.inventory, "--yes", code=0, timeout=500)
-    middle = seen(node)
+    # A version that NVIDIA's repository alone has, where names are those for desktops.
+    wanted = f"version='580.65.06', packages={packages!r}, precompiled=False"
+    on.run("apply", wanted, vendor=True)
+    middle = seen(on)
     assert "nvidia-utils-580" in middle["packages"]
     assert "nvidia-utils-570-server" not in middle["packages"]
-    gpustate("rollback", "-i", archive.inventory, "--yes", code=0, timeout=500)
-    assert seen(node) == before
+    on.rollback()
+    assert seen(on) == before
 
 
 @pytest.mark.proof
@@ -235,26 +175,23 @@ def test_a_rollback_restores_the_packages_for_servers_from_those_for_desktops(
     ],
 )
 def test_a_rollback_restores_a_driver_that_was_installed_by_hand(
-    archive: Archive, package: str, more: str, precompiled: bool
+    on: UbuntuNode, package: str, more: str, precompiled: bool
 ) -> None:
-    node = archive.node
-    said(
-        node,
+    on.said(
         "apt-get -q update; h=; for i in /boot/vmlinuz-*; do p=linux-headers-${i#/boot/vmlinuz-}; "
         '[ -z "$(apt-cache madison $p)" ] || h="$h $p"; done; '
         f"DEBIAN_FRONTEND=noninteractive apt-get install -y -q $h {package} {more}; "
-        "modprobe nvidia; systemctl restart nvidia-persistenced || :",
+        "modprobe nvidia; systemctl restart nvidia-persistenced || :"
     )
-    before = seen(node)
+    before = seen(on)
     assert f"nvidia-dkms-{package.removeprefix('nvidia-driver-')}" in before["packages"]
     assert (before["loaded"], before["smi"]) == ("580.173.02", "580.173.02")
     assert (before["holds"], before["audit"]) == ("", "")
-    assert (before["active"] == "active") == bool(more)
+    assert before["active"].startswith("active") == bool(more)
 
-    archive.run("apply", f"branch=580, precompiled={precompiled}")
-    archive.is_whole("580.178.04", signed=precompiled)
-    done = gpustate("rollback", "-i", archive.inventory, "--yes", code=0, timeout=500)
+    on.run("apply", f"branch=580, precompiled={precompiled}")
+    on.is_whole("580.178.04", signed=precompiled)
+    done = on.rollback()
     assert "loaded: 580.178.04 open -> 580.173.02" in done.out
-    assert seen(node) == before
-    again = gpustate("rollback", "-i", archive.inventory, "--yes", code=0, timeout=500)
-    assert "changed=0" in again.out
+    assert seen(on) == before
+    assert "changed=0" in on.rollback().out

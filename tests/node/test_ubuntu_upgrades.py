@@ -2,7 +2,8 @@
 updates, an ended branch, and ubuntu-drivers.
 
 Real: apt, dpkg, DKMS, unattended-upgrades, needrestart, systemd. Simulated: that the root is Ubuntu's, its archive
-(docs/lab.md), kernels and GPUs. What ubuntu-drivers runs was recorded on such a node.
+(docs/lab.md), kernels and GPUs. What ubuntu-drivers runs was recorded on such a node. The policy of ``ubuntunodes`` has
+the states driver-repository (with the archive) and driver.
 """
 
 from __future__ import annotations
@@ -11,13 +12,11 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
-from commands import Ran, gpustate
+from ubuntunodes import UbuntuNode
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 from gpustate_lab.sim.ubuntu_archive import OTHER
-from gpustate_lab.sim.ubuntu_packages import RELEASES, Release
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
@@ -25,18 +24,6 @@ PROVES = {
     "driver-repository": ("simulated node", "ubuntu"),
     "kernel": ("simulated node", "ubuntu"),
 }
-POLICY = """
-from gpustate import Policy
-from gpustate.registry import get
-from gpustate.states.driver import DriverInstalled
-from gpustate.states.kernel import KernelPinned
-from gpustate.states.nouveau import NouveauBlacklisted
-from gpustate.states.persistenced import PersistenceModeEnabled
-from gpustate.states.repository import DriverRepository
-
-policy = Policy(NouveauBlacklisted(), DriverRepository(origin="distribution"), DriverInstalled({driver}),
-    PersistenceModeEnabled(){more})
-"""
 #: What ``ubuntu-drivers install`` with these arguments ran on such a node with eight H100, and nothing else that
 #: counts: ubuntu-drivers-common d3d7856 (2026-08-11) of github.com/canonical, 2026-11-27.
 UBUNTU_DRIVERS = {
@@ -59,80 +46,26 @@ UBUNTU_DRIVERS = {
 }
 
 
-class Ubuntu:
-    """A node with the driver of Ubuntu's archive.
+def follow_kernels(on: UbuntuNode) -> None:
+    """Install what brings new kernels, at the release's first kernel."""
+    names = ("linux-image-generic", "linux-headers-generic", "linux-generic")
+    version = re.sub(r"-generic$", "", on.release.kernels[0])
+    full = on.said(
+        f"apt-get -q update >&2; apt-cache madison linux-generic | grep -o '{version}[^ ]*'"
+    )
+    wanted = " ".join(f"{name}={full.split()[0]}" for name in names)
+    on.said(f"DEBIAN_FRONTEND=noninteractive apt-get -q -y install {wanted} {OTHER}=1")
 
-    Args:
-        lab, node: of the lab.
-        release: which one the node answers as.
-        folder: for policy and inventory.
-    """
 
-    def __init__(self, lab: Lab, node: Node, release: Release, folder: Path) -> None:
-        self.node, self.release, self.folder = node, release, folder
-        data = yaml.safe_load(lab.inventory.read_text())
-        for group in data["all"]["children"].values():
-            group.get("vars", {}).pop("gpustate", None)
-        self.inventory = folder / "inventory.yml"
-        self.inventory.write_text(yaml.safe_dump(data))
-
-    def run(self, verb: str, driver: str, more: str = "", code: int = 0) -> Ran:
-        path = self.folder / "policy.py"
-        path.write_text(POLICY.replace("{driver}", driver).replace("{more}", more))
-        yes = ("--yes",) if verb == "apply" else ()
-        return gpustate(verb, path, "-i", self.inventory, *yes, code=code, timeout=600)
-
-    def said(self, command: str) -> str:
-        return self.node.run(command, timeout_s=300).stdout.strip()
-
-    def versions(self) -> dict[str, str]:
-        """Version of every package of the driver's set, as dpkg has it."""
-        listing = self.said(
-            "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n' '*nvidia*' 2>/dev/null || :"
-        )
-        rows = ((*line.split(" "), "")[:3] for line in listing.splitlines())
-        return {
-            name: version
-            for status, name, version in rows
-            if status == "installed" and not name.startswith("linux-") and name != "nvidia-modprobe"
-        }
-
-    def modules(self) -> dict[str, str]:
-        """Version of the nvidia module of every kernel in /boot."""
-        listing = self.said(
-            "for i in /boot/vmlinuz-*; do k=${i#/boot/vmlinuz-}; "
-            'echo "$k=$(modinfo -k $k -F version nvidia 2>/dev/null)"; done'
-        )
-        return dict(line.split("=", 1) for line in listing.splitlines())
-
-    def is_whole(self, version: str) -> None:
-        """One matched set, held, in use, and a module for every kernel that can boot."""
-        versions = self.versions()
-        assert set(versions.values()) == {f"{version}-0ubuntu0.{self.release.number}.1"}, versions
-        assert set(versions) <= set(self.said("apt-mark showhold").split())
-        assert set(self.modules().values()) == {version}
-        assert self.said("cat /run/gpustate-lab/sys/module/nvidia/version") == version
-        assert self.said("dpkg --audit") == ""
-
-    def follow_kernels(self) -> None:
-        """Install what brings new kernels, at the release's first kernel."""
-        names = ("linux-image-generic", "linux-headers-generic", "linux-generic")
-        version = re.sub(r"-generic$", "", self.release.kernels[0])
-        full = self.said(
-            f"apt-get -q update >&2; apt-cache madison linux-generic | grep -o '{version}[^ ]*'"
-        )
-        wanted = " ".join(f"{name}={full.split()[0]}" for name in names)
-        self.said(f"DEBIAN_FRONTEND=noninteractive apt-get -q -y install {wanted} {OTHER}=1")
-
-    def upgrade_unattended(self) -> str:
-        """Run unattended-upgrades, and needrestart after it, as a timer would; the version of what may move."""
-        self.said("apt-get -q update; unattended-upgrade --debug")
-        return self.said(f"dpkg-query -W -f '${{Version}}' {OTHER} 2>/dev/null || :")
+def upgrade_unattended(on: UbuntuNode) -> str:
+    """Run unattended-upgrades, and needrestart after it, as a timer would; the version of what may move."""
+    on.said("apt-get -q update; unattended-upgrade --debug")
+    return on.said(f"dpkg-query -W -f '${{Version}}' {OTHER} 2>/dev/null || :")
 
 
 @pytest.fixture
-def on(home: Lab, node: Node, image: str, tmp_path: Path) -> Ubuntu:
-    return Ubuntu(home, node, RELEASES[image], tmp_path)
+def on(home: Lab, node: Node, image: str, tmp_path: Path) -> UbuntuNode:
+    return UbuntuNode(home, node, tmp_path, image)
 
 
 def on_image(image: str) -> pytest.MarkDecorator:
@@ -145,10 +78,10 @@ def on_image(image: str) -> pytest.MarkDecorator:
 @on_image("ubuntu2404")
 @pytest.mark.parametrize("how", ["signed", "dkms"])
 def test_unattended_upgrades_move_others_and_no_kernel_comes_without_its_module(
-    on: Ubuntu, how: str
+    on: UbuntuNode, how: str
 ) -> None:
     old, new = on.release.kernels
-    on.follow_kernels()
+    follow_kernels(on)
     # Signed modules come one kernel at a time, so kernels are held; DKMS builds for whatever comes.
     driver = f"version='580.173.02', precompiled={how == 'signed'}"
     kernel = f", KernelPinned(policy='{'hold' if how == 'signed' else 'follow'}')"
@@ -163,7 +96,7 @@ def test_unattended_upgrades_move_others_and_no_kernel_comes_without_its_module(
     )
     pids = "systemctl show -p MainPID nvidia-persistenced containerd"
     before = on.said(pids)
-    assert on.upgrade_unattended() == "1.1+esm1"
+    assert upgrade_unattended(on) == "1.1+esm1"
     assert "580.173.02-0ubuntu0.24.04.1+esm1" in on.said(
         "apt-cache madison nvidia-utils-580-server"
     )
@@ -183,12 +116,12 @@ def test_unattended_upgrades_move_others_and_no_kernel_comes_without_its_module(
 
 @pytest.mark.proof
 @on_image("ubuntu2404")
-def test_a_kernel_that_came_without_its_signed_module_is_told_and_gets_it(on: Ubuntu) -> None:
+def test_a_kernel_that_came_without_its_signed_module_is_told_and_gets_it(on: UbuntuNode) -> None:
     _, new = on.release.kernels
-    on.follow_kernels()
+    follow_kernels(on)
     driver = "version='580.173.02', precompiled=True"
     on.run("apply", driver)
-    on.upgrade_unattended()
+    upgrade_unattended(on)
     assert on.modules()[new] == ""
     drifted = on.run("drift", driver, code=2)
     assert new in drifted.out
@@ -199,7 +132,7 @@ def test_a_kernel_that_came_without_its_signed_module_is_told_and_gets_it(on: Ub
 
 
 @on_image("ubuntu2404")
-def test_a_plan_of_a_fresh_node_names_the_driver_of_the_archive(on: Ubuntu) -> None:
+def test_a_plan_of_a_fresh_node_names_the_driver_of_the_archive(on: UbuntuNode) -> None:
     folders = "ls -A /etc/apt/sources.list.d /etc/apt/preferences.d /var/lib/apt/lists /tmp | sort"
     on.said("rm -rf /var/lib/apt/lists/*")
     before = on.said(folders)
@@ -211,7 +144,7 @@ def test_a_plan_of_a_fresh_node_names_the_driver_of_the_archive(on: Ubuntu) -> N
 
 
 @on_image("ubuntu2404")
-def test_a_phased_update_waits_unless_it_is_asked_for(on: Ubuntu) -> None:
+def test_a_phased_update_waits_unless_it_is_asked_for(on: UbuntuNode) -> None:
     on.said("echo 'APT::Get::Never-Include-Phased-Updates \"true\";' >/etc/apt/apt.conf.d/99phased")
     on.said(f"apt-get -q update >&2; apt-get -q -y install {OTHER}=1.1")
     on.said("apt-get -q -y upgrade")
@@ -222,14 +155,19 @@ def test_a_phased_update_waits_unless_it_is_asked_for(on: Ubuntu) -> None:
 
 @pytest.mark.proof
 @on_image("ubuntu2404")
-def test_a_branch_that_ended_keeps_its_driver_until_the_next_one_is_asked_for(on: Ubuntu) -> None:
+def test_a_branch_that_ended_keeps_its_driver_until_the_next_one_is_asked_for(
+    on: UbuntuNode,
+) -> None:
     last, empty = (f"590.48.01-0ubuntu0.{on.release.number}.{end}" for end in (4, 5))
-    on.run("apply", "branch=590, precompiled=True")
+    refused = on.run("plan", "branch=590, precompiled=True").out
+    assert "branch 590 has ended in Ubuntu's archive" in refused
+    assert "set branch = 595, or version = '590.48.01' for its last driver" in refused
+    on.run("apply", "version='590.48.01', precompiled=True")
     assert empty in on.said("apt-cache policy nvidia-utils-590-server")
     assert set(on.versions().values()) == {last}
     assert set(on.modules().values()) == {"590.48.01"}
     assert "changed=0" in on.run("apply", "branch=590, precompiled=True").out
-    on.upgrade_unattended()
+    upgrade_unattended(on)
     on.said("apt-get -q -y dist-upgrade")
     assert set(on.versions().values()) == {last}
     # Somebody lets apt have its way: the empty packages install the next branch, without its modules.
@@ -245,8 +183,8 @@ def test_a_branch_that_ended_keeps_its_driver_until_the_next_one_is_asked_for(on
 @pytest.mark.parametrize(
     "words", ["--gpgpu nvidia:580-server-open", "--gpgpu nvidia:580-server", ""]
 )
-def test_a_driver_of_ubuntu_drivers_is_made_whole(on: Ubuntu, words: str) -> None:
-    on.follow_kernels()
+def test_a_driver_of_ubuntu_drivers_is_made_whole(on: UbuntuNode, words: str) -> None:
+    follow_kernels(on)
     on.said(f"DEBIAN_FRONTEND=noninteractive {UBUNTU_DRIVERS[words]}")
     before = on.versions()
     assert before
@@ -260,8 +198,8 @@ def test_a_driver_of_ubuntu_drivers_is_made_whole(on: Ubuntu, words: str) -> Non
 
 
 @on_image("ubuntu2404")
-def test_ubuntu_drivers_does_not_take_a_driver_away(on: Ubuntu) -> None:
-    on.follow_kernels()
+def test_ubuntu_drivers_does_not_take_a_driver_away(on: UbuntuNode) -> None:
+    follow_kernels(on)
     driver, kernel = "branch=580, precompiled=True", ", KernelPinned(policy='hold')"
     on.run("apply", driver, kernel)
     before = on.versions()
@@ -277,9 +215,9 @@ def test_ubuntu_drivers_does_not_take_a_driver_away(on: Ubuntu) -> None:
 
 @pytest.mark.proof
 @on_image("ubuntu2404")
-def test_an_upgrade_without_holds_leaves_every_kernel_its_signed_module(on: Ubuntu) -> None:
+def test_an_upgrade_without_holds_leaves_every_kernel_its_signed_module(on: UbuntuNode) -> None:
     old, new = on.release.kernels
-    on.follow_kernels()
+    follow_kernels(on)
     driver, kernel = "version='580.173.02', precompiled=True", ", KernelPinned(policy='follow')"
     on.run("apply", driver, kernel)
     on.is_whole("580.173.02")
@@ -319,14 +257,14 @@ def test_an_upgrade_without_holds_leaves_every_kernel_its_signed_module(on: Ubun
     )
     assert old not in on.modules()
     on.run("drift", driver, kernel)
-    gpustate("remove", on.folder / "policy.py", "-i", on.inventory, "--yes", timeout=600)
+    on.run("remove", driver, kernel)
     assert on.said("ls /etc/apt/preferences.d") == ""
 
 
 @pytest.mark.proof
 @on_image("ubuntu2404")
 @pytest.mark.parametrize("components", ["main", "main restricted"])
-def test_components_that_are_missing_come_from_all_suites(on: Ubuntu, components: str) -> None:
+def test_components_that_are_missing_come_from_all_suites(on: UbuntuNode, components: str) -> None:
     on.said(
         f"sed -i 's/^Components:.*/Components: {components}/' /etc/apt/sources.list.d/ubuntu.sources; apt-get -q update"
     )
@@ -340,5 +278,5 @@ def test_components_that_are_missing_come_from_all_suites(on: Ubuntu, components
     }
     assert suites == {f"{on.release.codename}{tail}" for tail in ("", "-updates", "-security")}
     assert "changed=0" in on.run("apply", "branch=580, precompiled=True", more).out
-    gpustate("remove", on.folder / "policy.py", "-i", on.inventory, "--yes", timeout=600)
+    on.run("remove", "branch=580, precompiled=True", more)
     assert on.said("apt-cache policy linux-generic | grep -c http") != "0"

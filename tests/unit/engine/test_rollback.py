@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,19 +21,23 @@ from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import FactsQuery, NodeView
 from gpustate.core.inventory import Connection, Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
-from gpustate.core.policy import Resolved
+from gpustate.core.policy import Resolved, build
+from gpustate.core.queries import Answer
 from gpustate.core.state import AnyState
 from gpustate.engine import before, fleet
 from gpustate.engine.before import RunBefore, StateBefore
+from gpustate.engine.kept import KeptPackagesQuery
 from gpustate.engine.maintenance import NO_MAINTENANCE, STAYS_OUT, Subject, out_of_service
 from gpustate.engine.probing import query_node
 from gpustate.engine.reconnect import Link
 from gpustate.errors import GraphError, RefusedError, StepFailed
 from gpustate.formats import masking
 from gpustate.plan.make import Observations
+from gpustate.registry import get
 from gpustate.remote.session import Session
 from gpustate.rollout.decide import Place, Rollout
 from gpustate.rollout.waves import Waves
+from gpustate.states.driver import DriverInstalled
 
 KINDS: dict[str, type[State[Any]]] = {"first": First, "second": Second, "third": Third}
 
@@ -609,6 +614,44 @@ def test_what_was_observed_before_decides_where_parameters_cannot() -> None:
     assert state.desired(Seen("r")) == Seen("q")
 
 
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_state_that_could_not_choose_yet_when_a_run_began_goes_back(
+    node: Node, refused: bool
+) -> None:
+    """As a driver whose repository the same run adds: it plans nothing, and is changed afterwards."""
+
+    class Waiting(FileState):
+        """A file that can only be chosen when the first one says so."""
+
+        name: ClassVar[str] = "waiting"
+        needs: ClassVar[tuple[str, ...]] = ("first",)
+        known_after: ClassVar[tuple[str, ...]] = ("first",)
+
+        def desired(self, observed: Seen) -> Seen:
+            return super().desired(observed) if self.absent or self._chosen() else observed
+
+        def refuse(self, observed: Seen) -> str | None:
+            return "nothing to choose from" if refused and not self._chosen() else None
+
+        def _chosen(self) -> bool:
+            first = Path(node.path("a"))
+            return self.text == "one" or (first.exists() and first.read_text() == "two")
+
+    if not refused:
+        Waiting.as_before = lambda self, wanted, before: wanted  # type: ignore[method-assign]
+    for text in ("one", "two"):
+        states = (First(path=node.path("a"), text=text), Waiting(path=node.path("b"), text=text))
+        run = node.apply(*states).run
+    assert node.files() == {"a": "two", "b": "two"}
+    (*_, record) = node.records()
+    assert not record.states["waiting"].settled
+    way = before.way_back(node.records(), run, {**KINDS, "waiting": Waiting})
+    assert {state.name: getattr(state, "text", "") for state in way.states} == {
+        "first": "one",
+        "waiting": "one",
+    }
+
+
 def test_what_a_run_added_goes_first_in_reverse_then_the_rest_goes_back() -> None:
     states = [
         First(), Second(ensure="absent"), Third(ensure="absent"), Versioned(),
@@ -680,3 +723,45 @@ def test_workloads_leave_and_nodes_take_turns_as_in_the_run_that_is_undone(node:
 def test_a_drain_of_a_newer_release_is_left_out() -> None:
     way = before.WayBack("r1", drain={"of_tomorrow": 1})
     assert rollbacks.drains_of({"a": way, "b": before.WayBack("r2")}) == {"b": DrainPolicy()}
+
+
+def test_kept_packages_that_a_rollback_does_not_install_are_not_named(tmp_path: Path) -> None:
+    """Real sh; apt-cache and dpkg-query are stand-ins."""
+    (tmp_path / "g-packages").mkdir()
+    (tmp_path / "g-packages" / "offers").write_text(
+        "nvidia-utils-580 | 580.178.04-1ubuntu1 | kept\n"
+        "nvidia-utils-580-server | 580.178.04-0ubuntu0.24.04.1 | kept\n"
+        "nvidia-modprobe | 550.54.14-1 | kept\n"
+        "dkms | 3.0 | kept\n"
+        "nvidia-container-toolkit | 1.18.2-1 | kept\n"
+    )
+    tools = {
+        "apt-cache": "echo ' dkms | 3.0 | http://x Packages'",
+        "dpkg-query": "echo 'installed nvidia-modprobe | 550.54.14-1 | here'\n"
+        "echo 'config-files nvidia-container-toolkit | 1.18.2-1 | here'",
+    }
+    for name, text in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    query = KeptPackagesQuery()
+    done = subprocess.run(
+        ["sh", "-c", query.script()],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "G": str(tmp_path / "g")},
+        capture_output=True,
+        check=True,
+    )
+    kept = query.parse(Answer(0, done.stdout))
+    assert [name for name, _ in kept.alone] == [
+        "nvidia-container-toolkit",
+        "nvidia-utils-580",
+        "nvidia-utils-580-server",
+    ]
+    locked = {"nvidia-utils-580-server": "580.178.04-0ubuntu0.24.04.1"}
+    states = (
+        DriverInstalled(version="580.178.04", locked=locked),
+        build(get("container-toolkit"), {"version": "1.18.2"}),
+    )
+    assert kept.needed(states) == (
+        "nvidia-container-toolkit 1.18.2-1",
+        "nvidia-utils-580-server 580.178.04-0ubuntu0.24.04.1",
+    )

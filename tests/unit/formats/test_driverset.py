@@ -163,27 +163,6 @@ SERVER = (
 )
 
 
-@pytest.mark.parametrize(
-    ("builds", "moves"),
-    [
-        (dict.fromkeys(SERVER, "580.65.06-0ubuntu0.24.04.1"), True),
-        (dict.fromkeys(SERVER, "580.65.06-0ubuntu0.22.04.2"), False),
-        (dict.fromkeys(SERVER[:1], "580.65.06-0ubuntu0.24.04.1"), False),
-        (dict.fromkeys(SERVER, "580.65.06-1"), False),
-    ],
-)
-def test_a_complete_set_follows_the_release_of_ubuntu(builds: dict[str, str], moves: bool) -> None:
-    """As a whole or not at all; a rebuild for the same release does not move it."""
-    old = "580.65.06-0ubuntu0.22.04.1"
-    installed: dict[str, str] = dict.fromkeys(SERVER, old)
-    available = {name: (old, *filter(None, [builds.get(name)])) for name in SERVER}
-    scheme, version, kind = driverset.choices("ubuntu", available, full=False)[0]
-    chosen = driverset.target(
-        scheme, version, kind, full=False, installed=installed, available=available
-    )
-    assert {name: chosen.packages[name] for name in SERVER} == (builds if moves else installed)
-
-
 def test_tools_of_the_archive_keep_their_own_version() -> None:
     names = ("nvidia-smi", "libcuda1", "libnvidia-ml1", "nvidia-kernel-dkms")
     available = {**offered(names, "535.309.01-1"), "nvidia-modprobe": ("535.161.07-1",)}

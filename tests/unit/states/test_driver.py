@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -323,6 +324,16 @@ def test_hold_false_leaves_the_marks_as_they_are() -> None:
     _, after = node.reach(DriverInstalled(hold=False))
     assert not after
     assert not node.held
+
+
+def test_a_foreign_hold_that_ends_with_its_package_is_in_the_plan() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570, hold=False))
+    node.installed["libnvidia-old1"] = node.installed["libcuda1"]
+    node.held = {"libnvidia-old1", "libcuda1"}
+    state = DriverInstalled(branch=580, hold=False)
+    (held,) = (one for one in state.plan(state.probe(node)).changes if one.field == "held")
+    assert (held.before, held.after) == (["libcuda1", "libnvidia-old1"], ["libcuda1"])
 
 
 def test_a_half_configured_package_is_finished_before_anything_else() -> None:
@@ -758,6 +769,40 @@ def test_an_ended_branch_of_ubuntus_archive_is_refused_with_the_one_that_follows
     )
 
 
+@pytest.mark.parametrize("there", [None, 580, 570])
+@pytest.mark.parametrize("wanted", [{"branch": 570}, {"version": "latest"}, {}])
+def test_the_last_driver_of_an_ended_branch_is_only_taken_by_its_version(
+    there: int | None, wanted: dict[str, Any]
+) -> None:
+    """Ubuntu's archive offers it still, beside the empty packages; a node that has it keeps it."""
+    last, other = "570.211.01-0ubuntu0.24.04.2", "580.178.04-0ubuntu0.24.04.1"
+    node = ubuntu(ENDED, last, branch=570)
+    for name in driverset.names_to_query("ubuntu", (580,)):
+        if "-server" in name:
+            node.packages_offered[name] = (other,)
+    node.relations = driverset.parse_relations(
+        f"nvidia-utils-570-server|{ENDED}||nvidia-utils-580-server\n"
+    )
+    stems = ("nvidia-dkms-{}-server-open", "nvidia-headless-no-dkms-{}-server-open")
+    names = (*stems, "nvidia-utils-{}-server", "nvidia-compute-utils-{}-server")
+    if there:
+        full = last if there == 570 else other
+        node.installed = {name.format(there): full for name in names}
+    state = DriverInstalled(**wanted)
+    if there == 570:
+        assert state.refuse(state.probe(node)) is None
+        assert state.desired(state.probe(node)).packages == node.installed
+    elif "branch" in wanted:
+        assert refusal(state, node) == (
+            "branch 570 has ended in Ubuntu's archive, its packages install branch 580; "
+            "set branch = 580, or version = '570.211.01' for its last driver"
+        )
+    else:
+        assert state.desired(state.probe(node)).library == "580.178.04"
+    state = DriverInstalled(version="570.211.01")
+    assert state.desired(state.probe(node)).library == "570.211.01"
+
+
 def test_an_ended_branch_keeps_the_driver_that_a_node_has() -> None:
     mine = "570.211.01-0ubuntu0.24.04.2"
     node = ubuntu(ENDED, branch=570)
@@ -772,7 +817,10 @@ def test_an_ended_branch_keeps_the_driver_that_a_node_has() -> None:
     assert set(wanted.packages.values()) == {mine}
     first, second = (wanted.pin_text or "").split("Pin: ")[1:]
     assert first.startswith(f"version {ENDED}\nPin-Priority: -1")
-    assert second.startswith("version 570.211.01*\nPin-Priority: 1000")
+    assert second.startswith(r"version /^570\.211\.01-[^-]*ubuntu[0-9]+\.24\.04\.[0-9]+/")
+    assert "branch 570 has ended in Ubuntu's archive: its driver stays" in " ".join(
+        state.plan(state.probe(node)).notes
+    )
     # With the empty packages no driver is there.
     node.installed = dict.fromkeys(node.installed, ENDED)
     assert state.probe(node).whole is None
@@ -840,7 +888,7 @@ def test_pins_of_a_driver_that_is_built_here_name_no_signed_modules() -> None:
     node = ubuntu("580.173.02-0ubuntu0.24.04.1", branch=580)
     state = DriverInstalled(branch=580, precompiled=False)
     text = state.desired(state.probe(node)).pin_text
-    assert text == files.pin_text("580.173.02", "ubuntu")
+    assert text == files.pin_text("580.173.02", "ubuntu", release="24.04")
     assert files.pinned_modules(text) == files.pinned_modules(None) == {}
 
 
@@ -880,21 +928,131 @@ def test_the_same_driver_is_taken_from_the_repository_that_is_left(
     )
 
 
-def test_a_build_that_its_archive_has_replaced_stays() -> None:
-    names = (
-        "nvidia-dkms-580-server-open",
-        "nvidia-headless-no-dkms-580-server-open",
-        "nvidia-utils-580-server",
-    )
+SERVER = (
+    "nvidia-dkms-580-server-open",
+    "nvidia-headless-no-dkms-580-server-open",
+    "nvidia-utils-580-server",
+)
+
+
+@pytest.mark.parametrize(
+    ("offered", "build", "moves"),
+    [
+        (SERVER, "580.178.04-0ubuntu0.22.04.2", False),
+        (SERVER, "580.178.04-0ubuntu0.22.04.1+esm1", False),
+        (SERVER, "580.178.04-0ubuntu0.24.04.1", True),
+        (SERVER[:1], "580.178.04-0ubuntu0.24.04.1", False),
+    ],
+)
+def test_a_set_follows_the_release_of_ubuntu_and_no_rebuild(
+    offered: tuple[str, ...], build: str, moves: bool
+) -> None:
+    """As a whole or not at all."""
     node = World(gpu(), versions=(), os_id="ubuntu")
     node.installed.clear()
-    node.installed |= dict.fromkeys(names, "580.178.04-0ubuntu0.24.04.1")
-    for name in names:
-        node.packages_offered[name] = ("580.178.04-0ubuntu0.24.04.2",)
+    node.installed |= dict.fromkeys(SERVER, "580.178.04-0ubuntu0.22.04.1")
+    for name in offered:
+        node.packages_offered[name] = (build,)
     state = DriverInstalled(branch=580)
-    assert set(state.desired(state.probe(node)).packages.values()) == {
-        "580.178.04-0ubuntu0.24.04.1"
-    }
+    wanted = build if moves else "580.178.04-0ubuntu0.22.04.1"
+    assert set(state.desired(state.probe(node)).packages.values()) == {wanted}
+
+
+def test_signed_modules_of_the_kernel_from_before_a_release_upgrade_stay() -> None:
+    node = ubuntu("580.178.04-0ubuntu0.24.04.1", branch=580)
+    old = f"linux-modules-nvidia-580-server-open-{OLD}"
+    node.installed.clear()
+    node.installed |= dict.fromkeys(SERVER[1:], "580.178.04-0ubuntu0.22.04.1")
+    node.installed[old] = "5.15+1"
+    del node.packages_offered[old]
+    state = DriverInstalled(branch=580, precompiled=True)
+    packages = state.desired(state.probe(node)).packages
+    assert packages[old] == "5.15+1"
+    assert packages["nvidia-utils-580-server"] == "580.178.04-0ubuntu0.24.04.1"
+
+
+def test_a_tool_comes_from_the_repository_that_is_in_use() -> None:
+    """Ubuntu's archive has nvidia-modprobe in a version of its own."""
+    node = ubuntu("580.178.04-0ubuntu0.24.04.1", branch=580)
+    node.packages_offered["nvidia-modprobe"] = ("550.54.14-1",)
+    node.installed.clear()
+    vendor = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    node.installed |= dict.fromkeys(vendor, "580.65.06-0ubuntu1")
+    node.installed["nvidia-modprobe"] = "580.65.06-1"
+    state = DriverInstalled(branch=580)
+    node.installed = state.desired(state.probe(node)).packages
+    assert node.installed["nvidia-modprobe"] == "550.54.14-1"
+    # What the node keeps for a rollback, or a rebuild, is no reason to change a complete set.
+    node.packages_offered["nvidia-modprobe"] = ("580.178.04-1", "550.54.14-1")
+    assert state.desired(state.probe(node)).packages == node.installed
+    node.packages_offered["nvidia-modprobe"] = ("550.54.14-2",)
+    assert state.desired(state.probe(node)).packages == node.installed
+
+
+@pytest.mark.parametrize("archive_first", [True, False])
+def test_a_rollback_restores_the_components_under_their_own_names(archive_first: bool) -> None:
+    """Fabric Manager has the branch in its name in Ubuntu's archive, and not in NVIDIA's repository."""
+    components = (*SERVER, "nvidia-fabricmanager-580")
+    archive: dict[str, str] = dict.fromkeys(components, "580.178.04-0ubuntu0.24.04.1")
+    names = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    vendor: dict[str, str] = dict.fromkeys(names, "580.178.04-0ubuntu1")
+    vendor |= dict.fromkeys(("nvidia-fabricmanager", "nvidia-modprobe"), "580.178.04-1")
+    archive["nvidia-modprobe"] = "550.54.14-1"
+    before, after = (archive, vendor) if archive_first else (vendor, archive)
+    node = World(gpu(), versions=(), os_id="ubuntu")
+
+    def offer(packages: Mapping[str, str]) -> None:
+        node.packages_offered = {name: (full,) for name, full in packages.items()}
+
+    node.installed = dict(before)
+    offer(after)
+    by = DriverInstalled(branch=580, precompiled=False)
+    observed = by.probe(node)
+    node.installed = by.desired(observed).packages
+    assert node.installed == after
+    offer(before)
+    state = back(observed, by)
+    assert state.desired(state.probe(node)).packages == before
+
+
+def test_a_full_set_with_signed_modules_is_whole() -> None:
+    installed = {"nvidia-driver-580-open": "580.173.02-0ubuntu0.24.04.1"}
+    assert driverset.complete_set("ubuntu", installed) is None
+    installed[f"linux-modules-nvidia-580-open-{NEW}"] = "6.8+1"
+    found = driverset.complete_set("ubuntu", installed)
+    assert found is not None
+    assert (found[0].name, *found[1:]) == ("Ubuntu's archive, for desktops", "580.173.02", "open")
+
+
+@pytest.mark.parametrize(
+    ("state", "offers", "says"),
+    [
+        (
+            DriverInstalled(branch=560),
+            {},
+            "apt does not offer branch 560 at all; set a branch that the node's repositories have",
+        ),
+        (
+            DriverInstalled(branch=580, precompiled=True),
+            dict.fromkeys(SERVER, ("580.178.04-0ubuntu1",)),
+            "branch 580 is not available with prebuilt modules for every bootable kernel",
+        ),
+        (
+            DriverInstalled(version="595.91.07", precompiled=True),
+            dict.fromkeys(
+                ("nvidia-dkms-open", "nvidia-headless-no-dkms-open", "nvidia-utils"),
+                ("595.91.07-1ubuntu1",),
+            ),
+            "apt offers driver 595.91.07 without prebuilt modules only; set precompiled = False",
+        ),
+    ],
+)
+def test_a_refusal_says_what_the_repository_lacks(
+    state: DriverInstalled, offers: dict[str, tuple[str, ...]], says: str
+) -> None:
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    node.packages_offered |= offers
+    assert refusal(state, node).startswith(says)
 
 
 def test_a_pinned_set_is_taken_under_its_own_names_where_another_flavour_has_that_version_too() -> (

@@ -12,7 +12,7 @@ from gpustate import NodeFacts, PciGpu
 from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
 from gpustate.states.driver import DriverInstalled
-from gpustate.states.driver.observed import AptAfterQuery
+from gpustate.states.driver.observed import AptAfterQuery, AptQuery
 from gpustate.states.repository import DriverRepository
 from gpustate.testing import FakeNode
 
@@ -57,7 +57,12 @@ def test_what_is_installed_already_stays() -> None:
     node = World(gpu())
     names = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "libcuda1", "libnvidia-ml1")
     node.installed.update(dict.fromkeys(names, "580.65.06-1"))
-    assert DriverInstalled().forecast(node, "")[0].startswith("stays driver 580.65.06 with open")
+    (note,) = DriverInstalled().forecast(node, "")
+    assert note.startswith("stays driver 580.65.06 with open")
+    assert note.endswith("; packages change: nvidia-persistenced 580.65.06-1")
+    node.installed["nvidia-persistenced"] = "580.65.06-1"
+    (note,) = DriverInstalled().forecast(node, "")
+    assert note == "stays driver 580.65.06 with open kernel modules, built here"
 
 
 def test_a_repository_that_cannot_be_read_says_why() -> None:
@@ -109,6 +114,8 @@ def test_the_preview_reads_the_repository_in_folders_of_its_own(tmp_path: Path, 
     script = script.replace("/usr/lib/apt/apt-helper", str(tmp_path / "apt-helper"))
     script = script.replace("cp -r /etc/apt", f"cp -r {tmp_path}/etc-apt")
     (tmp_path / "etc-apt" / "apt.conf.d").mkdir(parents=True)
+    (tmp_path / "etc-apt" / "preferences.d").mkdir()
+    (tmp_path / "etc-apt" / "preferences.d" / "gpustate-driver").write_text("")
     (tmp_path / "etc-apt" / "apt.conf.d" / "50hook").write_text('APT::Update::Post-Invoke "x";')
     (tmp_path / "tmp").mkdir()
     done = subprocess.run(
@@ -134,6 +141,40 @@ def test_the_preview_reads_the_repository_in_folders_of_its_own(tmp_path: Path, 
     assert "Dir::State::lists" in (tmp_path / "conf").read_text()
     assert list((tmp_path / "tmp").iterdir()) == [], "nothing is left behind"
     assert not (tmp_path / "g").exists(), "and nothing is kept for the next run"
+
+
+def test_offers_are_asked_for_without_the_drivers_own_pin(tmp_path: Path) -> None:
+    """Real sh; apt-cache is a stand-in that lists the pins it would read."""
+    (tmp_path / "apt-cache").write_text(
+        '#!/bin/sh\ncase $2 in *=*) ls "${2#*=}" ;; *) echo all ;; esac\n'
+    )
+    (tmp_path / "dpkg-query").write_text("#!/bin/sh\n")
+    for name in ("apt-cache", "dpkg-query"):
+        (tmp_path / name).chmod(0o755)
+    pins, made = tmp_path / "preferences.d", tmp_path / "tmp"
+    pins.mkdir()
+    made.mkdir()
+    script = (
+        AptQuery((("debian", ("libcuda1",)),)).script().replace("/etc/apt/preferences.d", str(pins))
+    )
+    (pins / "other").write_text("")
+    for own, said in ((False, "all\n"), (True, "other\n")):
+        if own:
+            (pins / "gpustate-driver").write_text("")
+        done = subprocess.run(
+            ["sh", "-c", f"pm=apt\nAPT_KEY={own}\n{script}"],
+            env={
+                "PATH": f"{tmp_path}:/usr/bin:/bin",
+                "TMPDIR": str(made),
+                "G": str(tmp_path / "g"),
+                "SYS": "/sys",
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.endswith(f"=offers\n{said}")
+    assert list(made.iterdir()) == []
 
 
 def test_a_repository_that_goes_or_wants_its_login_first_adds_nothing() -> None:

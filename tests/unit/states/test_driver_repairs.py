@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gpustate import shell
 from gpustate.core.queries import Answer
+from gpustate.formats import dpkg, driverset
 from gpustate.probes import device_nodes
 from gpustate.states.driver import repairs
 from gpustate.states.driver.observed import LiveMigQuery
@@ -110,9 +112,10 @@ dpkg-deb() {{ tar -c -C {package} ./usr; }}
 set -eu
 """
     text = repairs.sources((SOURCE,), must=must).text.removeprefix(repairs.FILES.checked())
-    shell = shutil.which("bash") or "sh"  # dash takes no function with a dash in its name
+    # dash takes no function with a dash in its name
+    program = shutil.which("bash") or "sh"
     done = subprocess.run(
-        [shell, "-c", functions + text.replace("-C / ", f"-C {root} ")],
+        [program, "-c", functions + text.replace("-C / ", f"-C {root} ")],
         capture_output=True,
         text=True,
         check=False,
@@ -122,6 +125,37 @@ set -eu
     assert conf.exists() == offered
     assert (conf.parent / "nv.c").read_text() == "mine"
     assert not (root / "usr/bin").exists()
+
+
+@pytest.mark.parametrize(
+    ("simulated", "said"),
+    [
+        ("Inst libnvidia-cfg1-580 [580.1-1] (580.2-1 x [amd64])", "effect fetched"),
+        ("Inst dkms (3.1 x [all])", "effect fetched"),
+        ("Inst bc [1] (2 x [amd64])", "effect fetched"),
+        ("Inst dkms [3.0] (3.1 x [all])", "error: this would change dkms which is held"),
+        ("Remv dkms [3.0]", "error: this would also remove dkms which is not part of the driver"),
+        ("Purg libnvidia-cfg1-580 [580.1-1]", "effect fetched"),
+    ],
+)
+def test_a_foreign_hold_keeps_its_package(tmp_path: Path, simulated: str, said: str) -> None:
+    functions = f"""
+R={tmp_path}
+effect() {{ echo "effect $1"; }}; back() {{ exit 1; }}
+apt_ready() {{ :; }}; apt_fetch() {{ :; }}
+apt_whole() {{ echo '{simulated}' >"$1"; }}
+apt-mark() {{ printf '%s\\n' dkms libnvidia-cfg1-580; }}
+dpkg-query() {{ for p; do :; done; echo "$p|amd64|580.1-1|hi "; }}
+"""
+    words = {"FORMAT": dpkg.QUERY_FORMAT, "MEMBERS": driverset.MEMBER_ERE, "ALSO": ""}
+    text = shell.load("fetch", "gpustate.states.driver", **words)
+    done = subprocess.run(
+        [shutil.which("bash") or "sh", "-c", functions + text],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith(said), done.stderr
 
 
 def capability(proc: Path, name: str, minor: int, mode: int, *, modify: int = 1) -> None:

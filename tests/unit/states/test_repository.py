@@ -268,6 +268,29 @@ def test_the_same_host_cannot_be_pinned_apart() -> None:
     assert "same host" in why
 
 
+@pytest.mark.parametrize(
+    ("state", "host", "denied"),
+    [
+        (DriverRepository(**MIRROR), "mirror.example.com", True),
+        (DriverRepository(**MIRROR), "archive.example.com", False),
+        # A mirror with suites may be one of the archive itself.
+        (
+            DriverRepository(**MIRROR, suite="bookworm", components=("non-free",)),
+            "mirror.example.com",
+            False,
+        ),
+        (ToolkitRepository(**MIRROR), "mirror.example.com", False),
+    ],
+)
+def test_the_archive_on_the_host_of_a_flat_mirror_offers_no_driver(
+    state: DriverRepository | ToolkitRepository, host: str, denied: bool
+) -> None:
+    fake = node({LIST: f"deb http://{host}/debian bookworm-updates main non-free\n"})
+    text = state.desired(state.probe(fake)).pin_text or ""
+    first = text.split("Pin: ")[1]
+    assert first.startswith("release n=bookworm*\nPin-Priority: -1") == denied
+
+
 def test_the_toolkits_repository_and_the_drivers_do_not_mind_each_other() -> None:
     cuda = node({CUDA: f"deb {CUDA_URL}/ /\n"})
     toolkit = ToolkitRepository(**MIRROR)
