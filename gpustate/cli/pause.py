@@ -96,8 +96,7 @@ def unanswered() -> str:
     from gpustate.rollout.running import ANSWER_S
 
     return (
-        f"it has not taken up the request within {ANSWER_S:g} s, and does so once it looks; "
-        "see: gpustate status -i INVENTORY"
+        f"it has not taken up the request within {ANSWER_S:g} s; see: gpustate status -i INVENTORY"
     )
 
 

@@ -119,12 +119,16 @@ def _ask_there(ask: Callable[[str, str], None], run: str, control: str) -> bool:
 
 def _ask_here(run: str, board: RecordBoard, control: str) -> bool:
     """Leave a request, and wait until the run has taken it up and shown it in the Leases that it holds."""
+    before = board.progress()
     board.ask(control)
     until = time.monotonic() + ANSWER_S
     while time.monotonic() < until:
-        progress = _of(run, read_progress(board.progress()))
+        text = board.progress()
+        progress = _of(run, read_progress(text))
         if progress is not None and progress.get("request") == control:
             return True
+        if before and not text:
+            return True  # it is over
         time.sleep(_POLL_S)
     return False
 

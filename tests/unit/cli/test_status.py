@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from gpustate.cli.main import cli
 from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.core.outcome import NodeResult
 from gpustate.engine import fleet, records
 from gpustate.rollout import access, running, waves
 from gpustate.rollout.board import RecordBoard, read_control
@@ -314,7 +315,9 @@ class Rollout:
 
     def _work(self) -> None:
         while not self.over.wait(0.01):
-            self.waves.next(interrupted=False)
+            turn = self.waves.next(interrupted=False)
+            if turn.over and not self.waves._progress.busy:
+                return
 
     def __enter__(self) -> Rollout:
         self.thread.start()
@@ -400,6 +403,15 @@ def test_a_run_that_takes_up_no_request_is_named(
     begin("r5", os.getppid())
     assert "run r5 of ann: it has not taken up the request within 0 s" in verb("pause")
     assert "was paused by" in verb("resume")
+
+
+def test_a_run_that_an_abort_ends_at_once_is_not_waited_for(inventory: Path, quick: None) -> None:
+    with Rollout() as rollout:
+        until = time.monotonic() + 5
+        while not RecordBoard("r1").progress():
+            assert time.monotonic() < until
+        rollout.waves.ended(NodeResult("gpu1"))
+        assert "it ends after the nodes in progress\n" in verb("abort")
 
 
 def test_a_paused_run_of_a_cluster_comes_before_an_interrupted_one(inventory: Path) -> None:
