@@ -210,13 +210,16 @@ class DriverInstalled(DriverParameters):
         how = "built here" if target.builds else "prebuilt"
         what = f"driver {target.version} with {target.module_type} kernel modules, {how}"
         there = observed.whole
+        gone = () if self.hold else tuple(n for n in observed.held if n not in target.packages)
+        holds = (f"holds end with their packages: {', '.join(gone)}",) if gone else ()
         if there is not None and there[1] == target.version:
             moves = {n: v for n, v in target.packages.items() if observed.packages.get(n) != v}
             others = ", ".join(f"{name} {full}" for name, full in list(moves.items())[:2])
             more = f" and {len(moves) - 2} more" if len(moves) > 2 else ""
-            return (f"stays {what}" + (f"; packages change: {others}{more}" if moves else ""),)
+            changes = f"; packages change: {others}{more}" if moves else ""
+            return (f"stays {what}{changes}", *holds)
         why = self._refuse_present(observed)
-        return (f"will install {what}", *([f"will be refused: {why}"] if why else ()))
+        return (f"will install {what}", *holds, *([f"will be refused: {why}"] if why else ()))
 
     # --- desired, plan -------------------------------------------------------------------
 

@@ -334,6 +334,7 @@ def test_a_foreign_hold_that_ends_with_its_package_is_in_the_plan() -> None:
     state = DriverInstalled(branch=580, hold=False)
     (held,) = (one for one in state.plan(state.probe(node)).changes if one.field == "held")
     assert (held.before, held.after) == (["libcuda1", "libnvidia-old1"], ["libcuda1"])
+    assert state.forecast(node, "")[1:] == ("holds end with their packages: libnvidia-old1",)
 
 
 def test_a_half_configured_package_is_finished_before_anything_else() -> None:
