@@ -239,13 +239,15 @@ def read_nodes(text: str) -> list[SlurmNode]:
 
 
 def read_reservations(text: str) -> dict[str, list[Reservation]]:
-    """Read ``scontrol -o show reservation``: those for maintenance, by node."""
+    """Read ``scontrol -o show reservation``: those for maintenance that have begun, by node, and all of this tool."""
     found: dict[str, list[Reservation]] = {}
     for match in _RESERVATION.finditer(text):
         if "MAINT" not in match["flags"].split(","):
             continue
         ours = _OURS.fullmatch(match["name"])
         run = ours["run"] if ours else ""
+        if not run and " State=INACTIVE " in match[0].partition(" Comment=")[0]:
+            continue
         one = Reservation(match["name"], match["since"], (match["comment"] or "").strip(), run)
         for name in hostlist.names(match["nodes"]):
             found.setdefault(name, []).append(one)

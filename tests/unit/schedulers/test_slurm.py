@@ -416,6 +416,15 @@ def test_a_foreign_reservation_for_maintenance_is_named_and_left_alone(state: st
     assert controller.reservations == {"cooling": ""}
 
 
+def test_a_foreign_reservation_that_has_not_begun_takes_no_node_out_of_service() -> None:
+    later = RESERVATION.replace("State=ACTIVE", "State=INACTIVE")
+    assert read_reservations(later.format(name="cooling", comment=" Comment=next week")) == {}
+    words = RESERVATION.format(name="cooling", comment=" Comment=was State=INACTIVE once")
+    assert set(read_reservations(words)) == {"gpu1", "gpu7", "gpu8"}
+    ours = later.format(name="gpustate_r1_gpu1", comment="")
+    assert set(read_reservations(ours)) == {"gpu1", "gpu7", "gpu8"}
+
+
 def test_a_node_that_is_drained_and_reserved_by_others_shows_both() -> None:
     controller = Controller("drained$", reservations={"cooling": ""})
     controller.reason, controller.user = "disk swap", "bob"
