@@ -425,6 +425,14 @@ def test_a_foreign_reservation_that_has_not_begun_takes_no_node_out_of_service()
     assert set(read_reservations(ours)) == {"gpu1", "gpu7", "gpu8"}
 
 
+def test_nodes_that_runs_hold_are_known_by_every_name() -> None:
+    reason = "gpustate:r1: changes driver (failed) by ann@ops1"
+    assert slurm(Controller("drained", reason)).held() >= {"gpu1"}
+    assert slurm(Controller("drained", "disk")).held() == frozenset()
+    reserved = Controller("maint", reservations={"gpustate_r1_gpu1": ""})
+    assert slurm(reserved).held() >= {"gpu1"}
+
+
 def test_a_node_that_is_drained_and_reserved_by_others_shows_both() -> None:
     controller = Controller("drained$", reservations={"cooling": ""})
     controller.reason, controller.user = "disk swap", "bob"
