@@ -198,21 +198,15 @@ def _has_ended(
 
 def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) -> str:
     what, manager = wanted.text, observed.manager
-    offered, otherwise = (
-        list(
-            dict.fromkeys(
-                version
-                for _, version, _ in driverset.choices(
-                    observed.os_id, available, full=wanted.full, prebuilt=prebuilt
-                )
-            )
-        )
+    every, others = (
+        driverset.choices(observed.os_id, available, full=wanted.full, prebuilt=prebuilt)
         for prebuilt in (wanted.precompiled, False)
     )
+    offered, otherwise = (list(dict.fromkeys(one[1] for one in some)) for some in (every, others))
     successor = observed.relations.branches().get(wanted.only_branch or 0)
-    if successor is not None:
-        last = [one for one in offered if driverset.branch_of(one) == wanted.only_branch]
-        more = f", or version = '{last[0]}' for its last driver" if last else ""
+    of_branch = [one for one in every if driverset.branch_of(one[1]) == wanted.only_branch]
+    if successor is not None and all(_has_ended(one, observed, available) for one in of_branch):
+        more = f", or version = '{of_branch[0][1]}' for its last driver" if of_branch else ""
         return (
             f"branch {wanted.only_branch} has ended in Ubuntu's archive, its packages install branch {successor}; "
             f"set branch = {successor}{more}"

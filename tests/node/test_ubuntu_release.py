@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from commands import Ran, gpustate
-from labnodes import LabFactory
+from labnodes import LabFactory, without_repositories
 
 from gpustate_lab.api import Lab
 from gpustate_lab.sim.ubuntu_packages import RELEASES
@@ -74,14 +74,16 @@ class Upgraded:
     Args:
         lab: it is its first node.
         folder: for policy and inventory.
+        vendor: the inventory names NVIDIA's repository.
     """
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
+    def __init__(self, lab: Lab, folder: Path, *, vendor: bool) -> None:
         self.node, self.new = lab.nodes
         self.node.reset()
         self.policy = folder / "policy.py"
-        self.inventory = folder / "inventory.yml"
-        self.inventory.write_text(lab.inventory.read_text())
+        self.inventory = without_repositories(lab, folder)
+        if vendor:
+            self.inventory.write_text(lab.inventory.read_text())
 
     def run(self, verb: str, code: int = 0) -> Ran:
         yes = ("--yes",) if verb == "apply" else ()
@@ -139,7 +141,7 @@ def test_a_node_is_left_alone_during_a_release_upgrade_and_follows_it(
     lab: Lab, tmp_path: Path, case: str
 ) -> None:
     replacements, before, after = CASES[case]
-    at = Upgraded(lab, tmp_path)
+    at = Upgraded(lab, tmp_path, vendor=case == "vendor")
     text = POLICY
     for old, new in replacements:
         text = text.replace(old, new)

@@ -770,6 +770,18 @@ def test_an_ended_branch_of_ubuntus_archive_is_refused_with_the_one_that_follows
     )
 
 
+def test_an_ended_branch_of_the_archive_is_none_of_a_repository_that_has_it() -> None:
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    for name in ("nvidia-dkms-570-open", "nvidia-headless-no-dkms-570-open", "nvidia-utils-570"):
+        node.packages_offered[name] = ("570.211.01-0ubuntu1",)
+    node.relations = driverset.parse_relations(f"nvidia-utils-570|{ENDED}||nvidia-utils-580\n")
+    state = DriverInstalled(branch=570)
+    assert state.desired(state.probe(node)).library == "570.211.01"
+    assert refusal(DriverInstalled(version="570.999"), node) == (
+        "apt does not offer driver 570.999 as a whole set; it offers 570.211.01"
+    )
+
+
 @pytest.mark.parametrize("there", [None, 580, 570])
 @pytest.mark.parametrize("wanted", [{"branch": 570}, {"version": "latest"}, {}])
 def test_the_last_driver_of_an_ended_branch_is_only_taken_by_its_version(
