@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,7 +63,8 @@ class Session:
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
-    monkeypatch.setattr("gpustate.engine.reconnect.time.sleep", waited.append)
+    # Only that module's time: threads of other tests may sleep, too.
+    monkeypatch.setattr("gpustate.engine.reconnect.time", SimpleNamespace(sleep=waited.append))
     return waited
 
 
