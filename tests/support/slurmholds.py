@@ -101,9 +101,22 @@ def reserved(cluster: Cluster, tmp_path: Path, name: str, *, dies: bool = False)
     cluster.slurm.scontrol(
         "create", "reservation", "reservationname=cooling", *foreign, f"nodes={name}"
     )
-    refused = gpustate("apply", *words, code=5)
-    assert re.search(f"{name} is out of service: \\w+: reservation cooling", refused.out)
-    cluster.slurm.scontrol("delete", "reservationname=cooling")
+    try:
+        refused = gpustate("apply", *words, code=5)
+    finally:  # later tests use the node, too
+        cluster.slurm.scontrol("delete", "reservationname=cooling")
+    out = f"{name} is out of service: reserved for maintenance: reservation cooling from 20"
+    assert out in refused.out
+    # One that has not begun is nobody's hold yet.
+    later = ("starttime=now+30days", *foreign[1:])
+    cluster.slurm.scontrol(
+        "create", "reservation", "reservationname=later", *later, f"nodes={name}"
+    )
+    try:
+        shown = gpustate("status", "-i", cluster.lab.inventory, "-o", "json", code=0).document
+    finally:
+        cluster.slurm.scontrol("delete", "reservationname=later")
+    assert not shown["members"]
     cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
 
     cluster.submit(f"-w {name} --gres=gpu:8 --wrap 'sleep 600'")
