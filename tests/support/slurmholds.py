@@ -107,6 +107,7 @@ def reserved(cluster: Cluster, tmp_path: Path, name: str, *, dies: bool = False)
         cluster.slurm.scontrol("delete", "reservationname=cooling")
     out = f"{name} is out of service: reserved for maintenance: reservation cooling from 20"
     assert out in refused.out
+    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
     # One that has not begun is nobody's hold yet.
     later = ("starttime=now+30days", *foreign[1:])
     cluster.slurm.scontrol(
@@ -117,7 +118,6 @@ def reserved(cluster: Cluster, tmp_path: Path, name: str, *, dies: bool = False)
     finally:
         cluster.slurm.scontrol("delete", "reservationname=later")
     assert not shown["members"]
-    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
 
     cluster.submit(f"-w {name} --gres=gpu:8 --wrap 'sleep 600'")
     cluster.until(lambda: cluster.state(name).flags == {"MIXED"})
