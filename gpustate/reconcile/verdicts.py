@@ -1,7 +1,7 @@
 """Judge a node's GPUs by its last run, as the condition ``GPUHealthy`` of its Node has it. Pure.
 
 Only a validation makes the condition True. A run that did not come to one makes it Unknown if it changed the node,
-and says nothing otherwise. GPU health alone makes it False, and takes back only what it said itself.
+and says nothing otherwise. Nor does a pod that could not be tried, such as one that the API server refused. GPU health alone makes it False, and takes back only what it said itself.
 
 Sources:
     Kubernetes API: NodeCondition (reason in CamelCase, message); kubernetes/node-problem-detector, pkg/types (conditions).
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate.cluster import pods
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
@@ -32,7 +33,7 @@ _REASONS: Mapping[str, str] = {
     "cdi": "CDISpecificationStale",
     "container": "ContainerNotStarted",
     "cuda": "CUDAKernelFailed",
-    "pod": "PodNotStarted",
+    pods.LINK: "PodNotStarted",
 }
 #: Reasons by the evidence of GPU health; see :mod:`gpustate.diagnosis.health`.
 _OF_HEALTH = (
@@ -95,14 +96,20 @@ def of_result(result: NodeResult, *, fresh: bool = False) -> Verdict | None:
     return Verdict(TRUE, VALIDATED, _proof(result.checks), fresh)
 
 
-def _failed(result: NodeResult, validating: Iterable[StateResult]) -> Verdict:
+def _failed(result: NodeResult, validating: Iterable[StateResult]) -> Verdict | None:
     judged = any(one.outcome is Outcome.FAILED for one in validating)
+    states = [one for one in result.states if one.outcome is Outcome.FAILED]
     for check in result.checks if judged else ():
         if check.get("outcome") == "failed":
             name, evidence = str(check["name"]), str(check["evidence"])
+            if name == pods.LINK and not pods.concerns_gpus(evidence):
+                # The validator failed by this alone; tests of the site may have failed as well.
+                states = [one for one in states if one.reason != result.reason]
+                if not states:
+                    return None
+                continue
             reason = reason_of_health(evidence) if name == "health" else _REASONS.get(name)
             return Verdict(FALSE, reason or _camel(name), _line(f"{name}: {evidence}"))
-    states = [one for one in result.states if one.outcome is Outcome.FAILED]
     if not states:
         return Verdict(UNKNOWN, NOT_VALIDATED, _line(result.reason or "the run failed"))
     first = states[0]
