@@ -46,7 +46,7 @@ from lightkube.types import PatchType
 
 from gpustate.cluster.logins import LoginFailed, ProgramLogin
 from gpustate.errors import ClusterError, UsageError
-from gpustate.formats.words import kind_of, quote
+from gpustate.formats.words import cut, kind_of, quote
 from gpustate.manifests.ownership import FIELD_MANAGER
 
 T = TypeVar("T")
@@ -218,7 +218,7 @@ class Api:
             httpx2.HTTPStatusError
         ) as error:  # without a Status: no such API, or a proxy's answer
             status = error.response.status_code
-            words = " ".join(error.response.text.split())[:200] or f"HTTP status {status}"
+            words = cut(" ".join(error.response.text.split()), 200) or f"HTTP status {status}"
             refused = RefusedRequest(
                 f"{self.server}: {action}: {words}", status, fix=self._remedy(status, words)
             )
@@ -333,7 +333,9 @@ class Api:
         try:
             words = str(response.json()["message"])
         except (ValueError, KeyError, TypeError):
-            words = " ".join(response.text.split())[:200] or f"HTTP status {response.status_code}"
+            words = (
+                cut(" ".join(response.text.split()), 200) or f"HTTP status {response.status_code}"
+            )
         after = response.headers.get("retry-after", "")
         return RefusedRequest(
             f"{self.server}: {action}: {words}",

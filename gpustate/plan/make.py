@@ -17,6 +17,7 @@ from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.path_conflicts import in_the_way
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
+from gpustate.formats.words import cut
 
 _BLOCKS_VIEW = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
 _NO_GPU = "the policy expects no GPU on this node"
@@ -309,8 +310,7 @@ def moved(planned: Mapping[str, object], now: Mapping[str, object]) -> list[str]
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return cut(repr(value), 60)
 
 
 def exceeds(result: StateResult, announced: Mapping[str, Disruption]) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from gpustate.cluster import pods
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.formats.words import cut
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 VALIDATED = "Validated"
@@ -167,5 +168,4 @@ def _camel(name: str) -> str:
 
 
 def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MOST else f"{line[: _MOST - 3]}..."
+    return cut(" ".join(text.split()), _MOST)
