@@ -21,6 +21,8 @@ from gpustate.formats.words import cut
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 VALIDATED = "Validated"
 NOT_VALIDATED = "NotValidated"
+#: Beginning of the parts of a message that name a quarantined GPU, as the check ``health`` has it.
+QUARANTINED = "in quarantine: "
 _MOST = 1024
 
 #: Reasons by the name of the failed check.
@@ -145,6 +147,23 @@ def after_health(verdict: Verdict | None, condition: Mapping[str, Any] | None) -
     return None
 
 
+def after_quarantine(held: Iterable[str], condition: Mapping[str, Any] | None) -> Verdict | None:
+    """What a change of the quarantined GPUs changes of a condition: only what its message says of them.
+
+    Args:
+        held: each GPU that is in quarantine now, with end and reason.
+        condition: as the Node has it; ``None`` without one.
+    """
+    said = [f"{QUARANTINED}{one.replace(';', ',')}" for one in held]
+    if condition is None and not said:
+        return None
+    condition = condition or {"message": "not validated yet"}
+    status, reason = condition.get("status") or UNKNOWN, condition.get("reason") or NOT_VALIDATED
+    old = str(condition.get("message") or "").split("; ")
+    kept = [part for part in old if not part.startswith(QUARANTINED)]
+    return Verdict(str(status), str(reason), _line("; ".join([*kept, *said])), fresh=False)
+
+
 def reason_of_health(evidence: str) -> str:
     """The reason for the first fault in a line of evidence."""
     found = [(match.start(), word) for one, word in _OF_HEALTH if (match := one.search(evidence))]
@@ -158,7 +177,7 @@ def _proof(checks: Iterable[Mapping[str, object]]) -> str:
         if one.get("name") in ("driver", "health", "cuda") and one.get("outcome") == "ok":
             first, *more = str(one["evidence"]).split("; ")
             parts.append(f"{one['name']}: {first}")
-            parts += [words for words in more if words.startswith("in quarantine: ")]
+            parts += [words for words in more if words.startswith(QUARANTINED)]
     return _line("; ".join(parts) or "validated")
 
 

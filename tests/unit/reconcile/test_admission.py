@@ -18,6 +18,7 @@ from gpustate.reconcile.verdicts import (
     UNKNOWN,
     Verdict,
     after_health,
+    after_quarantine,
     of_findings,
     of_result,
     reason_of_health,
@@ -272,3 +273,17 @@ def test_health_takes_back_only_what_it_said() -> None:
 def test_a_lost_gpu_and_nvml_have_their_reasons() -> None:
     assert reason_of_health("GPU 3: GPU is lost (NVML 15)") == "GPULost"
     assert reason_of_health("NVML: Driver Not Loaded; diagnose it") == "NVMLFailed"
+
+
+def test_a_quarantine_is_named_in_the_message_alone() -> None:
+    healthy = {"status": TRUE, "reason": "Validated", "message": "driver: x; health: 8 healthy"}
+    found = after_quarantine(["GPU-3 until 2027: fans; twice (ann)"], healthy)
+    words = "driver: x; health: 8 healthy; in quarantine: GPU-3 until 2027: fans, twice (ann)"
+    assert found == Verdict(TRUE, "Validated", words, fresh=False)
+    ended = after_quarantine([], {**healthy, "message": words})
+    assert ended == Verdict(TRUE, "Validated", healthy["message"], fresh=False)
+    unseen = after_quarantine(["GPU-3 until 2027: fans (ann)"], None)
+    assert unseen is not None
+    assert (unseen.status, unseen.reason) == (UNKNOWN, "NotValidated")
+    assert unseen.message == "not validated yet; in quarantine: GPU-3 until 2027: fans (ann)"
+    assert after_quarantine([], None) is None
