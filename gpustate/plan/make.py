@@ -247,6 +247,16 @@ def _masked_already(state: AnyState, observations: Observations) -> tuple[str | 
         return None, Plan()
 
 
+def may_change(state: AnyState, observations: Observations) -> bool:
+    """Whether a state whose plan is known only after others would change the node as it is now, as far as that is known."""
+    if state.name not in observations.observed:
+        return True
+    try:
+        return bool(state.plan(observations.observed[state.name]))
+    except Exception:  # noqa: BLE001  evaluated again in its stage
+        return True
+
+
 def _bug(error: Exception) -> str:
     return f"its plan failed ({type(error).__name__}: {error}); this is a bug in the state"
 
