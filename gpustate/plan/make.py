@@ -248,11 +248,13 @@ def _masked_already(state: AnyState, observations: Observations) -> tuple[str | 
 
 
 def may_change(state: AnyState, observations: Observations) -> bool:
-    """Whether a state whose plan is known only after others would change the node as it is now, as far as that is known."""
+    """Whether a state whose plan is known only after others has something to do: changes already, or a refusal for what they bring."""
     if state.name not in observations.observed:
         return True
+    observed = observations.observed[state.name]
     try:
-        return bool(state.plan(observations.observed[state.name]))
+        plan = state.plan(observed)
+        return bool(plan) or (plan.refusal or plan.blocked or state.refuse(observed)) is not None
     except Exception:  # noqa: BLE001  evaluated again in its stage
         return True
 

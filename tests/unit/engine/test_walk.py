@@ -75,13 +75,21 @@ class Watches(Refuses):
         return Preview()
 
 
+class Lacking(Second):
+    """Cannot choose before the first has run."""
+
+    def refuse(self, observed: Seen) -> str | None:
+        return "nothing is offered"
+
+
 def test_a_scheduler_is_told_of_states_that_really_change(run: Runner, tmp_path: Path) -> None:
     first, second = First(path=str(tmp_path / "a"), cost="drain"), Second(path=str(tmp_path / "b"))
     watches = Watches()
     run(first, second, apply=False, maintenance=watches)
     (tmp_path / "b").write_text("x")
     run(first, second, apply=False, maintenance=watches)
-    assert watches.states == [("first", "second"), ("first",)]
+    run(first, Lacking(path=str(tmp_path / "b")), apply=False, maintenance=watches)
+    assert watches.states == [("first", "second"), ("first",), ("first", "second")]
 
 
 def test_a_plan_writes_nothing(run: Runner, tmp_path: Path) -> None:
