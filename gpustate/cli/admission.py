@@ -104,18 +104,50 @@ def report_health(
     Raises:
         ClusterError: the Nodes cannot be listed.
     """
+    from gpustate.reconcile.verdicts import after_health
+
+    verdicts = {one.name: verdict for one, verdict in results}
+    return _report(
+        kubeconfig,
+        [one for one, _ in results],
+        lambda name, condition: after_health(verdicts[name], condition),
+    )
+
+
+def report_quarantine(
+    kubeconfig: Kubeconfig, results: Sequence[tuple[NodeResult, Sequence[str]]]
+) -> Admitted:
+    """Name on the Nodes of one cluster which of their GPUs are in quarantine.
+
+    Raises:
+        ClusterError: the Nodes cannot be listed.
+    """
+    from gpustate.reconcile.verdicts import after_quarantine
+
+    held = {one.name: entries for one, entries in results}
+    return _report(
+        kubeconfig,
+        [one for one, _ in results],
+        lambda name, condition: after_quarantine(held[name], condition),
+    )
+
+
+def _report(
+    kubeconfig: Kubeconfig,
+    results: Sequence[NodeResult],
+    judge: Callable[[str, Mapping[str, Any] | None], Verdict | None],
+) -> Admitted:
+    """Write conditions, by the name of a machine and the condition that its Node has."""
     from gpustate.cluster.node_status import condition_of
     from gpustate.reconcile.admission import Admission
     from gpustate.reconcile.nodes import members
-    from gpustate.reconcile.verdicts import after_health
 
     with _connected(kubeconfig) as api:
-        by_name = {one.name: verdict for one, verdict in results}
-        found = members(api.nodes(), [one for one, _ in results])
+        found = members(api.nodes(), results)
         rows = [
             (one.node, verdict)
             for one in found
-            if (verdict := after_health(by_name[one.result.name], condition_of(one.node)))
+            if (verdict := judge(one.result.name, condition_of(one.node)))
         ]
         done = Admission(api, clock.now()).report(rows)
         done.names = {one.result.name: one.name for one in found}

@@ -408,7 +408,7 @@ def load_policy(
     from gpustate.api import sources
 
     given = options or {}
-    return sources.load_policy(
+    policy = sources.load_policy(
         source,
         changes=changes_of(given),
         bundle=given.get("bundle"),
@@ -417,6 +417,11 @@ def load_policy(
         origins=origins,
         driver=given.get("driver") or "",
     )
+    if given.get("cluster_objects"):
+        from gpustate.gpu_operator.desired import WITH_OBJECTS
+
+        policy.notes = tuple(one for one in policy.notes if f": {WITH_OBJECTS}: " not in one)
+    return policy
 
 
 def known_states() -> Collection[str]:

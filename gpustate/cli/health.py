@@ -274,6 +274,7 @@ def _work(
     writes = gpu is not None or end
     clusters = {node.name: kubeconfig_of(node, kubeconfig) for node in inventory}
     machines: dict[str, dict[str, Any]] = {}
+    held: dict[str, list[str]] = {}
 
     def work(session: Any) -> list[str]:
         from gpustate.engine.probing import query_node
@@ -290,6 +291,7 @@ def _work(
                 fix="free disk space on the node, or mount it read-write",
             )
         machines[session.node.name] = ids
+        held[session.node.name] = [one.text for one in entries]
         return [f"in quarantine: {one.text}" for one in entries] or ["no GPU is in quarantine"]
 
     for node, lines, error in fleet.each(inventory.nodes, options["forks"], work):
@@ -299,14 +301,16 @@ def _work(
             continue
         for line in lines:
             click.echo(printable(f"{node.name}: {line}"))
-    codes += _restart_plugins(clusters, machines)
+    codes += _restart_plugins(clusters, machines, held)
     common.finish(*codes)
 
 
 def _restart_plugins(
-    clusters: dict[str, Kubeconfig], machines: dict[str, dict[str, Any]]
+    clusters: dict[str, Kubeconfig],
+    machines: dict[str, dict[str, Any]],
+    held: dict[str, list[str]],
 ) -> list[int]:
-    """Let the device plugins of nodes see their GPUs again; exit codes for what did not work."""
+    """Let the device plugins of nodes see their GPUs again, and name the quarantined ones on the Nodes; exit codes for what did not work."""
     from gpustate.formats.words import printable
 
     codes: list[int] = []
@@ -316,6 +320,12 @@ def _restart_plugins(
         for name, done, words in admission.restart_plugins(cluster, here):
             click.echo(printable(f"{name}: {words}"), err=not done)
             codes += [] if done else [EXIT_ERROR]
+        try:
+            lines = admission.report_quarantine(cluster, [(one, held[one.name]) for one in here])
+        except ClusterError:
+            continue  # the restart has failed for the same reason
+        for line in lines.notes:
+            click.echo(printable(str(line)))
     return codes
 
 

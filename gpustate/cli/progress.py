@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from gpustate.engine.events import Event
-from gpustate.formats.words import printable
+from gpustate.formats.words import cut, printable
 
 _SHOWN = 20
 #: What nodes at work are doing, by their newest event.
@@ -122,7 +122,7 @@ class Progress:
         lines.append("; ".join(parts) + "\n", style="bold")
         for name, what in list(self._busy.items())[:_SHOWN]:
             lines.append(f"{name:<{self._width}} ", style="cyan")
-            lines.append(f"{printable(what[:100])}\n")
+            lines.append(f"{printable(cut(what, 100))}\n")
         if len(self._busy) > _SHOWN:
             lines.append(f"... and {len(self._busy) - _SHOWN} more\n", style="dim")
         return lines

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import admission, common
+from gpustate.cli import admission, common, notes
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def render(policy: str, output: str, out: str | None, **options: Any) -> None:
     if out is not None:
         common.check_out(out)
     loaded = common.load_policy(policy, options)
+    notes.report_warnings(loaded)
     settings = settings_of(loaded, policy, options)
     found = build(pinned(loaded, admission.with_taint(settings, options), options), {})
     if output == "json":

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import time
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -24,6 +26,9 @@ from typing import Any, TypeVar, cast
 
 import httpx2
 import yaml
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificates
 from lightkube import ApiError, Client, KubeConfig, SingleConfig
 from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SERVICE_ACCOUNT
@@ -44,9 +49,10 @@ from lightkube.resources.policy_v1 import PodDisruptionBudget
 from lightkube.resources.resource_v1 import ResourceClaim
 from lightkube.types import PatchType
 
+from gpustate import __version__
 from gpustate.cluster.logins import LoginFailed, ProgramLogin
 from gpustate.errors import ClusterError, UsageError
-from gpustate.formats.words import kind_of, quote
+from gpustate.formats.words import cut, kind_of, quote
 from gpustate.manifests.ownership import FIELD_MANAGER
 
 T = TypeVar("T")
@@ -218,7 +224,7 @@ class Api:
             httpx2.HTTPStatusError
         ) as error:  # without a Status: no such API, or a proxy's answer
             status = error.response.status_code
-            words = " ".join(error.response.text.split())[:200] or f"HTTP status {status}"
+            words = cut(" ".join(error.response.text.split()), 200) or f"HTTP status {status}"
             refused = RefusedRequest(
                 f"{self.server}: {action}: {words}", status, fix=self._remedy(status, words)
             )
@@ -333,7 +339,9 @@ class Api:
         try:
             words = str(response.json()["message"])
         except (ValueError, KeyError, TypeError):
-            words = " ".join(response.text.split())[:200] or f"HTTP status {response.status_code}"
+            words = (
+                cut(" ".join(response.text.split()), 200) or f"HTTP status {response.status_code}"
+            )
         after = response.headers.get("retry-after", "")
         return RefusedRequest(
             f"{self.server}: {action}: {words}",
@@ -593,6 +601,8 @@ def connect(path: str, context: str = "") -> Api:
     timeout = httpx2.Timeout(TIMEOUT_S)
     login: ProgramLogin | None = None
     proxy: str | None = None
+    user: Json = {}
+    cluster: Json = {}
     try:
         data = {} if path == IN_CLUSTER else _load(path, fix)
         config = _of_the_pod(path) if path == IN_CLUSTER else _current(data, path, context)
@@ -613,6 +623,7 @@ def connect(path: str, context: str = "") -> Api:
                 proxy=proxy,
             )
     except (ConfigError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+        _check_inline(cluster, user, path)
         reason = " ".join(str(error).split())
         if isinstance(error, KeyError):
             reason = f"missing key {error}"
@@ -622,12 +633,18 @@ def connect(path: str, context: str = "") -> Api:
     except ImportError as error:
         raise UsageError(f"unsupported proxy-url {proxy}", place=path, fix="use an HTTP proxy") from error  # fmt: skip
     except OSError as error:  # a certificate file
+        _check_inline(cluster, user, path)
+        if isinstance(error, ssl.SSLError):
+            words = f"the certificates of the kubeconfig cannot be used: {error}"
+            raise UsageError(words, place=path, fix="get a new kubeconfig") from error
         raise UsageError(
             f"cannot read a file that the kubeconfig refers to: {error}", place=path, fix=fix
         ) from error
     api = Api(client, config.cluster.server, login=login, kubeconfig=path)
     # lightkube has no access to headers and names.
-    cast(Any, client)._client._client.event_hooks = {
+    http = cast(Any, client)._client._client
+    http.headers["User-Agent"] = f"gpustate/{__version__}"
+    http.event_hooks = {
         "request": [lambda request: _adapt(request, cluster, user)],
         "response": [api.read_clock],
     }
@@ -645,6 +662,26 @@ def _adapt(request: httpx2.Request, cluster: Json, user: Json) -> None:
         groups = [("Impersonate-Group", str(group)) for group in user.get("as-groups") or []]
         if "Impersonate-Group" not in request.headers:  # a request is adapted again after a login
             request.headers = httpx2.Headers([*request.headers.multi_items(), *groups])
+
+
+def _check_inline(cluster: Json, user: Json, path: str) -> None:
+    """Raise ``UsageError`` that names the first certificate or key in the kubeconfig itself that is none."""
+    fields: tuple[tuple[Json, str, Callable[[bytes], object], str], ...] = (
+        (cluster, "certificate-authority-data", load_pem_x509_certificates, "certificate"),
+        (user, "client-certificate-data", load_pem_x509_certificates, "certificate"),
+        (user, "client-key-data", lambda data: load_pem_private_key(data, None), "private key"),
+    )
+    for part, name, load, what in fields:
+        if not part.get(name):
+            continue
+        try:
+            load(b64decode("".join(str(part[name]).split()), validate=True))
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            raise UsageError(
+                f"{name} is not a {what} (PEM) in base64",
+                place=path,
+                fix="correct it, or get a new kubeconfig",
+            ) from None
 
 
 def _load(path: str, fix: str) -> Json:

@@ -35,6 +35,7 @@ from lightkube.core.exceptions import ConfigError
 
 from gpustate.errors import ClusterError
 from gpustate.formats import masking
+from gpustate.formats.words import cut
 
 Json = dict[str, Any]
 
@@ -196,7 +197,7 @@ class ProgramLogin(httpx2.Auth):
                 return out.read(_MAX_BYTES)
             ending = f"timed out after {TIMEOUT_S:g} s" if code is None else f"failed with exit code {code}"  # fmt: skip
             lines = [one for one in err.read(_MAX_BYTES).decode("utf-8", "replace").splitlines() if one.strip()]  # fmt: skip
-            words = f": {lines[-1].strip()[:200]}" if lines else ""
+            words = f": {cut(lines[-1].strip(), 200)}" if lines else ""
             raise self._failed(f"{ending}{words}")
 
     def _failed(self, words: str) -> LoginFailed:

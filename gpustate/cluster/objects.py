@@ -250,14 +250,21 @@ class Objects:
 
 def missing_right(words: str) -> str:
     """What to add to a role, by the server's message."""
-    found = _FORBIDDEN.search(words)
-    if found is not None:
-        verb, resource, group = found.groups()
-        rule = f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
-        return f"add to a role of its user: {rule}"
+    if rule := missing_rule(words):
+        return rule
     if _ESCALATION in words:
         return "add the verbs bind and escalate for roles and clusterroles to a role of its user"
     return "ask the cluster's administrator"
+
+
+def missing_rule(words: str) -> str:
+    """The rule to add to a role, by the server's message; empty if it names none."""
+    found = _FORBIDDEN.search(words)
+    if found is None:
+        return ""
+    verb, resource, group = found.groups()
+    rule = f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
+    return f"add to a role of its user: {rule}"
 
 
 @cache

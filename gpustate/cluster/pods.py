@@ -43,6 +43,8 @@ _FINAL_WAITS = (
     "RunContainerError",
     "InvalidImageName",
 )
+#: The pod itself is at fault, such as by what an admission webhook has added to it.
+_UNFIT = ("CreateContainerConfigError", "InvalidImageName")
 _NODE_STATE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _DESCRIBE = (
     "read the events while the pod exists: kubectl describe pod; on the node: journalctl -u kubelet"
@@ -51,6 +53,8 @@ _DESCRIBE = (
 KINDS = (
     Kind("api", "requests to the API server fail",
          "check the kubeconfig and its user's rights: get and list nodes and pods, create and delete pods, get pods/log, list events"),
+    Kind("refused", "the API server refuses the pod",
+         "change what its message names, in the namespace of the kubeconfig's context: a ResourceQuota, a LimitRange, or an admission policy or webhook"),
     Kind("unreachable", "the node is no longer reachable", "validate again: gpustate validate"),
     Kind("unregistered", "no Node of the cluster is this machine",
          "check that the kubeconfig is for this node's cluster, and why the kubelet does not register: journalctl -u kubelet"),
@@ -74,6 +78,8 @@ KINDS = (
          "read the device plugin's log; for stale allocations: systemctl restart kubelet"),
     Kind("rejected", "the kubelet rejects the pod", _DESCRIBE),
     Kind("create", "the container cannot be created or started", _DESCRIBE),
+    Kind("memory", "the container was killed for its memory limit",
+         "raise the limit that a LimitRange gives pods of this namespace: kubectl get limitrange -o yaml"),
     Kind("crashed", "the container ended without a report", _DESCRIBE),
     Kind("no-report", "the pod's report cannot be read",
          "open port 10250 of the kubelet for the API server; check with kubectl logs of any pod on this node"),
@@ -93,9 +99,15 @@ KINDS = (
          "compare the driver files listed here with ldconfig -p on the node"),
     Kind("deleted", "the pod was deleted before it finished",
          "check for controllers that delete pods of this namespace, or a parallel validation; then: gpustate validate"),
+    Kind("not-started", "the pod's container did not start in time", _DESCRIBE),
     Kind("timeout", "the pod timed out", _DESCRIBE),
 )  # fmt: skip
 _BY_NAME = {kind.name: kind for kind in KINDS}
+#: Without a container that asked for a GPU, or without its report, nothing is known of the GPUs.
+_NOT_OF_GPUS = frozenset((
+    "api", "refused", "unreachable", "unregistered", "ambiguous", "kubelet-down", "old-boot", "not-ready", "no-resource",
+    "image", "unschedulable", "rejected", "memory", "no-report", "deleted", "not-started",
+))  # fmt: skip
 
 
 class Verdict(Exception):
@@ -118,6 +130,13 @@ def failed(kind: str, evidence: str) -> Check:
     """Return a failed check."""
     cause = _BY_NAME[kind]
     return Check(LINK, FAILED, f"{cause.summary}: {container_checks.short(evidence)}", cause.remedy)
+
+
+def concerns_gpus(evidence: str) -> bool:
+    """Whether the evidence of a failed check says something about the GPUs, not only that they could not be tried."""
+    kinds = [kind for kind in KINDS if evidence.startswith(f"{kind.summary}: ")]
+    longest = max(kinds, key=lambda kind: len(kind.summary), default=None)
+    return longest is None or longest.name not in _NOT_OF_GPUS
 
 
 def lacks_driver(check: Check) -> bool:
@@ -447,18 +466,22 @@ class Progress:
         finished: it succeeded.
         unschedulable: the scheduler's message; empty unless the pod is unschedulable.
         failure: the failed check, if the pod can no longer succeed.
+        started: its container runs.
         last: the latest status, for the message of a timeout.
     """
 
     finished: bool = False
     unschedulable: str = ""
     failure: Check | None = None
+    started: bool = False
     last: str = ""
 
 
 def _started_wrong(reason: str, message: str) -> Check:
     """Return why a container did not start, with a known cause if the runtime's message matches one."""
     words = f"{reason}: {message}" if message else reason
+    if reason in _UNFIT:
+        return failed("rejected", words)
     kind = container_checks.classify(message)
     if kind.name in ("not-started", "refused"):
         return failed("create", words)
@@ -493,8 +516,9 @@ def progress(pod: Json) -> Progress:
         return Progress(
             last=f"{waiting.get('reason', 'waiting')}{': ' if message else ''}{message}"
         )
+    started = bool(state.get("running"))
     return Progress(
-        last=f"phase {phase}" + (", the container runs" if state.get("running") else "")
+        started=started, last=f"phase {phase}" + (", the container runs" if started else "")
     )
 
 
@@ -503,7 +527,7 @@ def _pod_failed(status: Json, terminated: Json) -> Check:
     if reason == "UnexpectedAdmissionError":
         return failed("admission", message or reason)
     if reason == "DeadlineExceeded":
-        return failed("timeout", message or reason)
+        return failed("timeout" if terminated else "not-started", message or reason)
     if reason:
         return failed("rejected", f"{reason}: {message}" if message else reason)
     if terminated.get("reason") in ("StartError", "ContainerCannotRun"):
@@ -511,7 +535,8 @@ def _pod_failed(status: Json, terminated: Json) -> Check:
     code = terminated.get("exitCode", "unknown")
     words = f"{terminated.get('reason') or 'Failed'}, exit code {code}"
     message = terminated.get("message") or ""
-    return failed("crashed", f"{words}: {message}" if message else words)
+    kind = "memory" if terminated.get("reason") == "OOMKilled" else "crashed"
+    return failed(kind, f"{words}: {message}" if message else words)
 
 
 def evaluate_report(

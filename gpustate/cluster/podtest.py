@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpustate.cluster import offers, pods
+from gpustate.cluster.api import RefusedRequest
+from gpustate.cluster.objects import missing_rule
 from gpustate.cluster.pods import Json
 from gpustate.diagnosis.chain import Check
 from gpustate.errors import ClusterError
@@ -44,6 +46,25 @@ class Api(Protocol):
     def has_runtime_class(self, name: str) -> bool: ...
 
 
+def request_failed(error: ClusterError, kind: str = "api") -> Check:
+    """Return the failed check for a request that failed; a missing right is named with the rule to add.
+
+    Args:
+        error: of the request.
+        kind: what it means if no right is missing.
+    """
+    fix = error.fix or _rule(error)
+    check = pods.failed("api" if fix else kind, error.message)
+    return replace(check, remedy=fix or check.remedy)
+
+
+def _rule(error: ClusterError) -> str:
+    """The rule to add to a role; empty if no right is missing."""
+    if isinstance(error, RefusedRequest) and error.status == 403:
+        return missing_rule(error.words)
+    return ""
+
+
 def remove(api: Api, name: str) -> str:
     """Delete a pod and wait until it is gone; return the problem, empty on success."""
     try:
@@ -54,7 +75,8 @@ def remove(api: Api, name: str) -> str:
                 return f"pod {name} is still terminating after {_DELETE_S:.0f} s"
             time.sleep(_POLL_S)
     except ClusterError as error:
-        return f"cannot delete pod {name}: {error}"
+        rule = _rule(error)
+        return f"cannot delete pod {name}: {error}" + (rule and f"; {rule}")
     return ""
 
 
@@ -160,7 +182,10 @@ class PodTest:
         began = time.monotonic()
         left = ""
         try:
-            uid = str(self.api.create_pod(pod)["metadata"].get("uid", ""))
+            try:
+                uid = str(self.api.create_pod(pod)["metadata"].get("uid", ""))
+            except RefusedRequest as error:
+                return request_failed(error, "refused")
             check = self.wait(name, uid, began) or self.evaluate(name, context, began)
         finally:
             left = remove(self.api, name)
@@ -170,7 +195,7 @@ class PodTest:
         """Wait for the end of a pod; return ``None`` if it succeeded, else the failed check."""
         unschedulable_since: float | None = None
         problem: ClusterError | None = None
-        last = "no status"
+        started, last = False, "no status"
         while True:
             now = time.monotonic()
             try:
@@ -185,6 +210,7 @@ class PodTest:
                 return None
             if progress.failure is not None:
                 return progress.failure
+            started = progress.started or started
             last = progress.last if pod else last
             if not progress.unschedulable:
                 unschedulable_since = None
@@ -197,9 +223,16 @@ class PodTest:
             if now - began > self.timeout_s:
                 if problem is not None:
                     raise problem
-                status = pods.last_warning(self.api.events(uid)) or last
-                return pods.failed("timeout", f"{self.timeout_s:.0f} s; {status}")
+                kind = "timeout" if started else "not-started"
+                return pods.failed(kind, f"{self.timeout_s:.0f} s; {self.warning(uid) or last}")
             time.sleep(_POLL_S)
+
+    def warning(self, uid: str) -> str:
+        """The newest warning about a pod; empty without one, and where events cannot be listed."""
+        try:
+            return pods.last_warning(self.api.events(uid))
+        except ClusterError:
+            return ""
 
     def unschedulable(self, message: str, name: str) -> Check:
         """Return why a pod is not scheduled: another pod took the last GPU, or the scheduler's message."""
@@ -215,7 +248,7 @@ class PodTest:
         try:
             text = self.api.log(name)
         except ClusterError as error:
-            return pods.failed("no-report", str(error))
+            return request_failed(error, "no-report")
         report = last_report(text.splitlines())
         if report is None:
             last = text.strip().splitlines()[-1:] or ["none"]

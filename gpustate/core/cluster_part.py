@@ -22,7 +22,7 @@ from gpustate.core.layers import Path
 from gpustate.core.parameter_errors import given, wanted
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.formats.masking import MASK, mask, missing_secrets, remember_parameters
-from gpustate.formats.words import kind_of, printable, quote, quote_name
+from gpustate.formats.words import cut, kind_of, printable, quote, quote_name
 from gpustate.manifests.settings import COUNTERS_KEY, ClusterObjects
 
 SECTION = "cluster"
@@ -192,7 +192,7 @@ def _files(settings: ClusterObjects) -> Iterator[tuple[Path, str]]:
 
 
 def _error(path: Path, places: Mapping[Path, str], message: str, fix: str = "") -> PolicyError:
-    words = printable(message[:300])
+    words = printable(cut(message, 300))
     return PolicyError(f"{_title(path)}: {words}", place=_place(path, places), fix=fix or None)
 
 

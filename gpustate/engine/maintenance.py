@@ -26,7 +26,7 @@ class Subject:
         node: as the inventory has it.
         facts: what was seen of it.
         worst: the most that the change may cost.
-        states: names of the states that change.
+        states: names of the states that change, without those that may only after others have.
         pending: the same, and states that change without a disruption.
     """
 

@@ -389,14 +389,22 @@ class Walk:
     def _subject(self, observations: Observations, results: Mapping[str, StateResult]) -> Subject:
         """The node and what is about to happen to it, for its scheduler."""
         changing = [r for r in results.values() if r.worst > Disruption.NONE]
+        named = [one.state for one in changing if self._is_certain(one, observations)]
         pending = (r.state for r in results.values() if r.outcome in _PENDING)
         return Subject(
             self.resolved.node,
             observations.view.facts,
             max((r.worst for r in changing), default=Disruption.NONE),
-            tuple(r.state for r in changing),
+            tuple(named or (r.state for r in changing)),
             frozenset(pending),
         )
+
+    def _is_certain(self, result: StateResult, observations: Observations) -> bool:
+        """Whether a state changes the node, not only may after others have."""
+        if result.outcome is not Outcome.KNOWN_AFTER:
+            return True
+        state = next(one for one in self.states if one.name == result.state)
+        return make.may_change(state, observations)
 
     def _in_maintenance(
         self, observations: Observations, ledger: Ledger, results: dict[str, StateResult]

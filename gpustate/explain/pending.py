@@ -349,7 +349,7 @@ def _resource(
             f"{'; '.join(quarantine)}; {max(free, 0)} {resource} free",
             remedy,
         )
-    if count > offered:
+    if count > offered + len(quarantine):
         evidence = f"requests {count} {resource}, the Node offers {offered}"
         yield Cause("too-many", (name,), evidence, "request fewer, or a Node with more")
     elif users:

@@ -23,13 +23,19 @@ def quote(value: object, limit: int = LIMIT_SHOWN) -> str:
         text = value if isinstance(value, str) else str(value)
     except ValueError:  # Python writes no number of more than 4300 digits
         text = "a number of thousands of digits"
-    text = mask(text)  # before it is cut: half a secret is not recognized
-    return repr(text if len(text) <= limit else text[: limit - 3] + "...")
+    return repr(cut(mask(text), limit))
+
+
+def cut(text: str, limit: int) -> str:
+    """Cut a text to ``limit`` characters, after its secrets are masked: half of one is not recognized."""
+    if len(text) > limit:
+        text = mask(text)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def distinguish(one: str, other: str, limit: int = 160) -> tuple[str, str]:
     """Cut two different texts to ``limit`` characters each, around the first difference."""
-    one, other = mask(one), mask(other)  # before they are cut: half a secret is not recognized
+    one, other = mask(one), mask(other)  # before they are cut
     pairs = enumerate(zip(one, other, strict=False))
     same = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
     # Keep some context before the difference.

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,7 +169,7 @@ def _cluster(data: Json, path: str, place: str) -> Cluster:
 
 def _fill(store: Store, cluster: Cluster, source: str | None) -> None:
     selector = selectors.parse(cluster.selector) if cluster.selector else None
-    store.clusters[cluster.kubeconfig] = None
+    store.clusters[cluster.kubeconfig] = cluster.selector
     for item in nodes_of(cluster.kubeconfig):
         labels: dict[str, str] = item["metadata"].get("labels") or {}
         if selectors.matches(selector, labels) if selector is not None else has_gpus(labels):
@@ -215,6 +215,32 @@ def _add(
 def _word(text: str) -> str:
     """A part of a group's name."""
     return re.sub(r"\W", "_", text, flags=re.ASCII)
+
+
+def no_node(
+    source: str, clusters: Mapping[Kubeconfig, str], notes: Iterable[str]
+) -> InventoryError:
+    """The error that no Node of any cluster is a node.
+
+    Args:
+        source: the inventory.
+        clusters: selectors by cluster.
+        notes: Nodes that were left out.
+    """
+    place = source.removesuffix(":")
+    names = ", ".join(map(str, clusters))
+    if left_out := next(iter(notes), ""):
+        return InventoryError("no Node can be used", place=place, fix=left_out)
+    chosen = ", ".join(filter(None, clusters.values()))
+    if chosen:
+        words = f"no Node of {names} has the labels of selector: {chosen}"
+        return InventoryError(words, place=place, fix="correct selector, or label the Nodes")
+    return InventoryError(
+        f"no Node of {names} has the label nvidia.com/gpu.present=true, nor one of node feature discovery for NVIDIA's GPUs "
+        "(feature.node.kubernetes.io/pci-10de.present=true)",
+        place=place,
+        fix="install node feature discovery, or choose Nodes with selector in an inventory file (docs/inventories.md)",
+    )
 
 
 def nodes_of(kubeconfig: Kubeconfig) -> list[Json]:

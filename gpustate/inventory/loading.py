@@ -89,6 +89,8 @@ def load(
     clusters = tuple((one.path, one.context) for one in store.clusters)
     if not store.nodes and clusters and empty:
         return Inventory(source, notes=tuple(store.notes), clusters=clusters)
+    if not store.nodes and clusters:
+        raise kubernetes.no_node(source, store.clusters, store.notes)
     if not store.nodes:
         raise InventoryError(
             "contains no node",

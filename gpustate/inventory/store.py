@@ -57,7 +57,8 @@ class Store:
         self.nodes: dict[str, Node] = {}
         self.notes: dict[str, None] = {}
         #: Clusters that were read.
-        self.clusters: dict[Kubeconfig, None] = {}
+        #: Clusters, each with the selector of its Nodes; empty: those with NVIDIA GPUs.
+        self.clusters: dict[Kubeconfig, str] = {}
         self._places: dict[int, tuple[Any, Mapping[tuple[str, ...], str]]] = {}
         self._parents: dict[str, list[str]] = {}
         self._closures: dict[tuple[str, ...], tuple[str, ...]] = {}

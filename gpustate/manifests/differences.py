@@ -17,6 +17,8 @@ _SERVER_FIELDS = (
     *("creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"),
     *("deletionTimestamp", "deletionGracePeriodSeconds", "ownerReferences"),
 )
+#: An annotation of DaemonSets that the API server counts up with every change.
+GENERATION = "deprecated.daemonset.template.generation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ def differences(before: Json, after: Json) -> list[Difference]:
 
 def _stripped(item: Json) -> Json:
     meta = {name: value for name, value in item["metadata"].items() if name not in _SERVER_FIELDS}
+    if GENERATION in (notes := meta.get("annotations") or {}):
+        meta["annotations"] = {key: notes[key] for key in notes if key != GENERATION}
     skipped = ("apiVersion", "kind", "metadata", "status")
     return {"metadata": meta, **{key: item[key] for key in item if key not in skipped}}
 

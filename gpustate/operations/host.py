@@ -45,6 +45,7 @@ from pyinfra.facts.files import File
 
 from gpustate.core.node import Node
 from gpustate.errors import GpustateError, ProbeError
+from gpustate.formats.words import cut
 from gpustate.operations import names
 from gpustate.operations.placeholders import World, placeholder
 from gpustate.operations.queries import CommandOutput, Output
@@ -504,4 +505,4 @@ def _is_connection(name: str) -> bool:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 120 else f"{text[:117]}..."
+    return cut(text, 120)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gpustate.core.change import Disruption
 from gpustate.core.step import Step
+from gpustate.formats.words import cut
 from gpustate.ops import PutText, Run
 
 #: Directory of files that only the next command of an operation reads. Other users may access files in it by
@@ -154,5 +155,4 @@ def disruption(shown: str) -> Disruption:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LABEL else f"{line[: _LABEL - 3]}..."
+    return cut(" ".join(text.split()), _LABEL)

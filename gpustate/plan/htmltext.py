@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from gpustate.formats.words import printable
+from gpustate.formats.words import cut, printable
 
 #: Longer values are cut; the documents have the whole text.
 LONGEST = 4000
@@ -12,9 +12,7 @@ LONGEST = 4000
 
 def text(value: object) -> str:
     """Text for an element or an attribute: on one line, without markup and control characters."""
-    bare = str(value)
-    bare = bare if len(bare) <= LONGEST else bare[: LONGEST - 3] + "..."
-    return escape(printable(bare.replace("\n", " ")), quote=True)
+    return escape(printable(cut(str(value), LONGEST).replace("\n", " ")), quote=True)
 
 
 def code(value: object) -> str:

@@ -17,6 +17,7 @@ from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.path_conflicts import in_the_way
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
+from gpustate.formats.words import cut
 
 _BLOCKS_VIEW = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
 _NO_GPU = "the policy expects no GPU on this node"
@@ -246,6 +247,18 @@ def _masked_already(state: AnyState, observations: Observations) -> tuple[str | 
         return None, Plan()
 
 
+def may_change(state: AnyState, observations: Observations) -> bool:
+    """Whether a state whose plan is known only after others has something to do: changes already, or a refusal for what they bring."""
+    if state.name not in observations.observed:
+        return True
+    observed = observations.observed[state.name]
+    try:
+        plan = state.plan(observed)
+        return bool(plan) or (plan.refusal or plan.blocked or state.refuse(observed)) is not None
+    except Exception:  # noqa: BLE001  evaluated again in its stage
+        return True
+
+
 def _bug(error: Exception) -> str:
     return f"its plan failed ({type(error).__name__}: {error}); this is a bug in the state"
 
@@ -309,8 +322,7 @@ def moved(planned: Mapping[str, object], now: Mapping[str, object]) -> list[str]
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return cut(repr(value), 60)
 
 
 def exceeds(result: StateResult, announced: Mapping[str, Disruption]) -> str | None:

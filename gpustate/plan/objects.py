@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpustate.formats.words import quote
+from gpustate.formats.words import cut, quote
 from gpustate.plan import htmltext
 
 Json = Mapping[str, Any]
@@ -129,4 +129,4 @@ def change_text(change: Json) -> str:
 
 def _text(value: Any) -> str:
     text = "none" if value is None else quote(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return cut(text, _LONGEST)

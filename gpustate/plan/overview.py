@@ -9,6 +9,7 @@ from typing import Any
 
 from gpustate.core.change import Disruption
 from gpustate.core.file_queries import apart
+from gpustate.formats.words import cut
 from gpustate.plan.context import troubled
 from gpustate.plan.groups import Group, as_said, counts, group, totals
 from gpustate.plan.ranges import natural
@@ -162,7 +163,7 @@ def short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
     if "\n" in text:
         return f"{len(text.splitlines())} lines"
-    return text if len(text) <= WIDE else text[: WIDE - 3] + "..."
+    return cut(text, WIDE)
 
 
 def change_line(change: Mapping[str, Any]) -> str:

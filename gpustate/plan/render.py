@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpustate.formats.words import printable
+from gpustate.formats.words import cut, printable
 from gpustate.plan import objects
 from gpustate.plan.context import retry, troubled
 from gpustate.plan.groups import Group
@@ -77,8 +77,7 @@ class Page:
 
 
 def _on_one_line(text: str) -> str:
-    text = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
-    return printable(text.replace("\n", " "))
+    return printable(cut(text, _LONGEST).replace("\n", " "))
 
 
 def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whole: bool) -> None:

@@ -181,10 +181,14 @@ class _Parser:
             raise self.error("the value is not readable JSON") from error
         after = stripped[length:].lstrip()
         if after and after[0] != ",":
-            raise self.error(f"wanted a comma after a value, not {quote(after)}")
+            raise self.error(f"wanted a comma after a value, not {quote(after[0])}")
         self.position = len(self.text) - len(after) + (1 if after else 0)
         return from_json(stripped[:length], f"{self.kind.value} {_brief(self.text)}")
 
 
 def _brief(text: str) -> str:
-    return text if text.isprintable() and len(text) <= 60 else quote(text)
+    """An option for messages; of a long one only the path, as half a secret would not be masked later."""
+    if text.isprintable() and len(text) <= 60:
+        return text
+    path, equals, _ = text.partition("=")
+    return quote(f"{path}{equals and '=...'}")

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gpustate.errors import ClusterError
-from gpustate.manifests.differences import Difference, differences
+from gpustate.manifests.differences import GENERATION, Difference, differences
 from gpustate.manifests.kinds import (
     BY_NAME,
     CLUSTER_POLICY,
@@ -45,7 +45,6 @@ RECORD = "gpustate-adopted"
 RECORD_LABEL = {"gpustate.io/record": "adopted"}
 #: Of a DaemonSet: the Operator updates it if this differs from what it wants.
 HASH = "nvidia.com/last-applied-hash"
-_GENERATION = "deprecated.daemonset.template.generation"
 _PODS = Kind("Pod", "v1", "pods", namespaced=True)
 _SERVER_FIELDS = (
     *("creationTimestamp", "generation", "managedFields", "ownerReferences"),
@@ -202,7 +201,7 @@ def _judge(objects: Objects, item: Json, wanted: Mapping[Key, Json]) -> Adoptee:
     before, after = copy.deepcopy(item), fresh
     after["metadata"]["name"] = before["metadata"]["name"]
     for one in (before, after):
-        for name in (*OWNER, HASH, _GENERATION):
+        for name in (*OWNER, HASH):
             for place in ("labels", "annotations"):
                 (one["metadata"].get(place) or {}).pop(name, None)
     return Adoptee(item, wanted=True, differences=tuple(differences(before, after)))
@@ -411,7 +410,7 @@ def as_applied(item: Json) -> Json:
     meta = found["metadata"]
     for name in _SERVER_FIELDS:
         meta.pop(name, None)
-    (meta.get("annotations") or {}).pop(_GENERATION, None)
+    (meta.get("annotations") or {}).pop(GENERATION, None)
     meta["labels"] = {**(meta.get("labels") or {}), **OWNER}
     return found
 

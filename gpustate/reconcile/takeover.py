@@ -7,7 +7,7 @@ from typing import Any
 
 from gpustate.errors import EXIT_ERROR, EXIT_REFUSED
 from gpustate.formats.masking import mask_data
-from gpustate.formats.words import quote
+from gpustate.formats.words import cut, quote
 from gpustate.manifests.kinds import title
 from gpustate.reconcile.adopting import Adopted, Adoptee, Adoption
 from gpustate.reconcile.releasing import Handover, Released
@@ -159,4 +159,4 @@ def released_lines(data: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
 
 def _text(value: Any) -> str:
     text = "none" if value is None else quote(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return cut(text, _LONGEST)

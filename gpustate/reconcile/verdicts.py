@@ -1,7 +1,7 @@
 """Judge a node's GPUs by its last run, as the condition ``GPUHealthy`` of its Node has it. Pure.
 
 Only a validation makes the condition True. A run that did not come to one makes it Unknown if it changed the node,
-and says nothing otherwise. GPU health alone makes it False, and takes back only what it said itself.
+and says nothing otherwise. Nor does a pod that could not be tried, such as one that the API server refused. GPU health alone makes it False, and takes back only what it said itself.
 
 Sources:
     Kubernetes API: NodeCondition (reason in CamelCase, message); kubernetes/node-problem-detector, pkg/types (conditions).
@@ -14,11 +14,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate.cluster import pods
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.formats.words import cut
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 VALIDATED = "Validated"
 NOT_VALIDATED = "NotValidated"
+#: Beginning of the parts of a message that name a quarantined GPU, as the check ``health`` has it.
+QUARANTINED = "in quarantine: "
 _MOST = 1024
 
 #: Reasons by the name of the failed check.
@@ -32,7 +36,7 @@ _REASONS: Mapping[str, str] = {
     "cdi": "CDISpecificationStale",
     "container": "ContainerNotStarted",
     "cuda": "CUDAKernelFailed",
-    "pod": "PodNotStarted",
+    pods.LINK: "PodNotStarted",
 }
 #: Reasons by the evidence of GPU health; see :mod:`gpustate.diagnosis.health`.
 _OF_HEALTH = (
@@ -95,14 +99,20 @@ def of_result(result: NodeResult, *, fresh: bool = False) -> Verdict | None:
     return Verdict(TRUE, VALIDATED, _proof(result.checks), fresh)
 
 
-def _failed(result: NodeResult, validating: Iterable[StateResult]) -> Verdict:
+def _failed(result: NodeResult, validating: Iterable[StateResult]) -> Verdict | None:
     judged = any(one.outcome is Outcome.FAILED for one in validating)
+    states = [one for one in result.states if one.outcome is Outcome.FAILED]
     for check in result.checks if judged else ():
         if check.get("outcome") == "failed":
             name, evidence = str(check["name"]), str(check["evidence"])
+            if name == pods.LINK and not pods.concerns_gpus(evidence):
+                # The validator failed by this alone; tests of the site may have failed as well.
+                states = [one for one in states if one.reason != result.reason]
+                if not states:
+                    return None
+                continue
             reason = reason_of_health(evidence) if name == "health" else _REASONS.get(name)
             return Verdict(FALSE, reason or _camel(name), _line(f"{name}: {evidence}"))
-    states = [one for one in result.states if one.outcome is Outcome.FAILED]
     if not states:
         return Verdict(UNKNOWN, NOT_VALIDATED, _line(result.reason or "the run failed"))
     first = states[0]
@@ -137,6 +147,23 @@ def after_health(verdict: Verdict | None, condition: Mapping[str, Any] | None) -
     return None
 
 
+def after_quarantine(held: Iterable[str], condition: Mapping[str, Any] | None) -> Verdict | None:
+    """What a change of the quarantined GPUs changes of a condition: only what its message says of them.
+
+    Args:
+        held: each GPU that is in quarantine now, with end and reason.
+        condition: as the Node has it; ``None`` without one.
+    """
+    said = [f"{QUARANTINED}{one.replace(';', ',')}" for one in held]
+    if condition is None and not said:
+        return None
+    condition = condition or {"message": "not validated yet"}
+    status, reason = condition.get("status") or UNKNOWN, condition.get("reason") or NOT_VALIDATED
+    old = str(condition.get("message") or "").split("; ")
+    kept = [part for part in old if not part.startswith(QUARANTINED)]
+    return Verdict(str(status), str(reason), _line("; ".join([*kept, *said])), fresh=False)
+
+
 def reason_of_health(evidence: str) -> str:
     """The reason for the first fault in a line of evidence."""
     found = [(match.start(), word) for one, word in _OF_HEALTH if (match := one.search(evidence))]
@@ -150,7 +177,7 @@ def _proof(checks: Iterable[Mapping[str, object]]) -> str:
         if one.get("name") in ("driver", "health", "cuda") and one.get("outcome") == "ok":
             first, *more = str(one["evidence"]).split("; ")
             parts.append(f"{one['name']}: {first}")
-            parts += [words for words in more if words.startswith("in quarantine: ")]
+            parts += [words for words in more if words.startswith(QUARANTINED)]
     return _line("; ".join(parts) or "validated")
 
 
@@ -160,5 +187,4 @@ def _camel(name: str) -> str:
 
 
 def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MOST else f"{line[: _MOST - 3]}..."
+    return cut(" ".join(text.split()), _MOST)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError, RefusedError
+from gpustate.formats.words import quote
 from gpustate.solve import modules, repodata
 from gpustate.solve.packages import Repository
 
@@ -113,7 +114,7 @@ class RepositoriesQuery(Query[Repositories]):
         main, found, rest = rest.partition("=repos\n")
         repos, also_found, streams = rest.partition("=streams\n")
         if not (found and also_found and re.fullmatch(r"[0-9A-Za-z_]+", machine.strip())):
-            raise ProbeError(f"dnf's settings were answered with {answer.text[:80]!r}")
+            raise ProbeError(f"dnf's settings were answered with {quote(answer.text)}")
         chosen = tuple(sorted(modules.enabled_streams([streams]).items()))
         everywhere = _settings(main).get("main", {})
         rows, missing = _repositories(_settings(repos), everywhere, _caches(files))

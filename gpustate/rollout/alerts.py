@@ -27,6 +27,7 @@ from gpustate import __version__
 from gpustate.core.inventory import InventoryNode
 from gpustate.errors import GpustateError, UsageError
 from gpustate.formats.masking import remember
+from gpustate.formats.words import cut
 from gpustate.rollout.strategy import ALERTS
 
 #: Environment variable with the value of the header Authorization.
@@ -214,7 +215,7 @@ def _of_prometheus(data: Mapping[str, Any], now: float) -> Alert:
 
 def _alert(data: Mapping[str, Any], since: str, now: float) -> Alert:
     labels = {str(key): str(value) for key, value in data["labels"].items()}
-    summary = " ".join(str((data.get("annotations") or {}).get("summary") or "").split())[:120]
+    summary = cut(" ".join(str((data.get("annotations") or {}).get("summary") or "").split()), 120)
     age_s = now - datetime.fromisoformat(since).timestamp()
     return Alert(labels.get("alertname", ""), labels, age_s, summary)
 

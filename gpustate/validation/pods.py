@@ -86,7 +86,7 @@ def run(request: Request, stop: Callable[[], bool] = lambda: False) -> dict[str,
         try:
             clusters[kubeconfig] = api.nodes()
         except ClusterError as error:
-            clusters[kubeconfig] = pods.failed("api", str(error))
+            clusters[kubeconfig] = podtest.request_failed(error)
 
     def one(session: Session) -> Check:
         kubeconfig = kubeconfig_of(session.node, request.kubeconfig)
@@ -98,7 +98,7 @@ def run(request: Request, stop: Callable[[], bool] = lambda: False) -> dict[str,
         except pods.Verdict as verdict:
             return verdict.check
         except ClusterError as error:
-            return pods.failed("api", str(error))
+            return podtest.request_failed(error)
 
     wanted = [node for node in request.nodes if kubeconfig_of(node, request.kubeconfig)]
     found: dict[str, Check] = {}

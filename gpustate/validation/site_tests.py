@@ -26,6 +26,7 @@ from typing import Any
 from gpustate.core.inventory import Inventory
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.errors import GpustateError, UsageError
+from gpustate.formats.words import cut
 
 PASSED, FAILED, SKIPPED, ERROR, NOT_RUN = "passed", "failed", "skipped", "error", "not run"
 
@@ -33,6 +34,7 @@ PASSED, FAILED, SKIPPED, ERROR, NOT_RUN = "passed", "failed", "skipped", "error"
 STATE = "site-tests"
 #: Seconds after its limit until a test is killed with its process.
 _GRACE_S = 10.0
+_LONGEST = 500
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class _Run:
             one = self.tests.setdefault(name, SiteTest(said["test"], said["node"]))
             # A test that passed and whose cleanup failed has failed, not the reverse.
             if one.outcome == NOT_RUN or said["outcome"] in (FAILED, ERROR):
-                one.outcome, one.evidence = said["outcome"], said["evidence"]
+                one.outcome, one.evidence = said["outcome"], cut(said["evidence"], _LONGEST)
             one.duration_s += said["duration_s"]
         elif kind == "finish":
             self.running = ""

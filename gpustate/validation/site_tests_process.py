@@ -29,6 +29,8 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.errors import GpustateError
 from gpustate.remote.session import Session
 
+#: The reader masks secrets and cuts the text further.
+_LONGEST = 20_000
 _RUN = """d=$(mktemp -d) || exit 97
 sh -c @COMMAND@ >"$d/o" 2>"$d/e" </dev/null; r=$?
 base64 -w0 "$d/o"; echo; base64 -w0 "$d/e"; echo; rm -rf "$d"; exit $r"""
@@ -199,7 +201,7 @@ def _last(report: pytest.CollectReport | pytest.TestReport) -> str:
     told = " ".join(re.sub(r"^\+\s+(?=where |and )", "", line) for line in said)
     for before in ("gpustate.errors.", "gpustate.validation.site_tests_process."):
         told = told.removeprefix(before)
-    return f"{_line(report)}{told}"[:500]
+    return f"{_line(report)}{told}"[:_LONGEST]
 
 
 def _line(report: pytest.CollectReport | pytest.TestReport) -> str:

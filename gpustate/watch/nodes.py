@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpustate.cluster.pods import names_of
+from gpustate.formats.words import cut
 from gpustate.inventory.kubernetes import has_gpus
 from gpustate.rollout.by_label import PLUGIN
 from gpustate.schedulers.eviction import is_ready
@@ -61,7 +62,7 @@ class Record:
 
     def patch(self) -> Json:
         """A merge patch that writes it."""
-        text = " ".join(self.text.split())[:_LONGEST]
+        text = cut(" ".join(self.text.split()), _LONGEST)
         data = {**asdict(self), "text": text}
         return {"metadata": {"annotations": {RECORD: json.dumps(data, sort_keys=True)}}}
 

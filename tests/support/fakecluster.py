@@ -92,13 +92,14 @@ class FakeApi:
         self.left: list[Json] = []
         self.warnings: list[Json] = []
         self.classes: tuple[str, ...] = ()
-        self.fails: dict[str, str] = {}
+        self.fails: dict[str, str | ClusterError] = {}
         self.at_look: Callable[[], None] = lambda: None
         self._looks = itertools.count()
 
     def _check(self, verb: str) -> None:
         if verb in self.fails:
-            raise ClusterError(self.fails[verb])
+            error = self.fails[verb]
+            raise ClusterError(error) if isinstance(error, str) else error
 
     def nodes(self) -> list[Json]:
         self._check("nodes")
@@ -145,6 +146,7 @@ class FakeApi:
         return f"\n{MARK}{json.dumps(text)}\n" if text else "Traceback\nMemoryError\n"
 
     def events(self, uid: str) -> list[Json]:
+        self._check("events")
         return self.warnings
 
     def has_runtime_class(self, name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from commandline import Cli
 
-from gpustate.cli import objects
+from gpustate.cli import common, objects
 from gpustate.reconcile.planning import Action
 
 ON = ("-i", "n1,n2")
@@ -93,3 +93,20 @@ def test_exit_codes_are_those_of_the_worst_object(
     assert objects.codes(found) == plan
     assert objects.codes(found, detailed=True) == detailed
     assert objects.codes(found, drift=True) == drift
+
+
+def test_settings_of_objects_are_carried_out_with_the_option(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    text = (
+        (project / "cp.yaml")
+        .read_text()
+        .replace("spec: {}", "spec: {devicePlugin: {enabled: true}}")
+    )
+    (project / "plugin.yaml").write_text(text)
+    words = "carried out only with --cluster-objects: devicePlugin.enabled"
+    plain = common.load_policy("plugin.yaml").notes
+    assert any(words in note for note in plain)
+    objects = common.load_policy("plugin.yaml", {"cluster_objects": True}).notes
+    assert objects == tuple(note for note in plain if words not in note)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,11 +16,11 @@ from typing import Any, cast
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from fakecluster import node
 
-from gpustate import inventory
+from gpustate import __version__, inventory
 from gpustate.cluster import api as api_module
 from gpustate.cluster import pods
 from gpustate.cluster.api import Api, RefusedRequest, connect
@@ -34,6 +35,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: dict[str, tuple[int, Any]] = {}
         self.requests: list[tuple[str, str, Any]] = []
+        self.agents: list[str | None] = []
 
     @property
     def url(self) -> str:
@@ -45,6 +47,7 @@ class Handler(BaseHTTPRequestHandler):
         owner = cast(Server, self.server)
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
+        owner.agents.append(self.headers["User-Agent"])
         owner.requests.append((self.command, self.path, body))
         missing = (404, {"kind": "Status", "message": "not found", "code": 404})
         status, data = owner.answers.get(f"{self.command} {self.path.split('?')[0]}", missing)
@@ -247,6 +250,49 @@ def test_a_certificate_that_is_missing_is_an_error_of_the_kubeconfig(tmp_path: P
     path.write_text(json.dumps(data))
     with pytest.raises(UsageError, match="kubeconfig"):
         connect(str(path))
+
+
+def certified() -> tuple[str, str]:
+    """A certificate and its key, as a kubeconfig has them."""
+    key = Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "u")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(1))
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    both = made.sign(key, None).public_bytes(Encoding.PEM), private
+    return b64encode(both[0]).decode(), b64encode(both[1]).decode()
+
+
+@pytest.mark.parametrize("bad", ["AAAA", "c2VjcmV0", "no base64"])
+@pytest.mark.parametrize("field", ["client-certificate-data", "client-key-data"])
+def test_a_bad_certificate_in_the_kubeconfig_is_named(tmp_path: Path, field: str, bad: str) -> None:
+    certificate, key = certified()
+    good = {"client-certificate-data": certificate, "client-key-data": key}
+    path = Path(kubeconfig(tmp_path, "https://127.0.0.1:1"))
+    data = json.loads(path.read_text())
+    data["users"][0]["user"] = {**good, field: bad}
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match=f"{field} is not a .* in base64; correct it"):
+        connect(str(path))
+    data["users"][0]["user"] = {**good, "client-key-data": certified()[1]}
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match="the certificates of the kubeconfig cannot be used"):
+        connect(str(path))
+
+
+def test_a_bad_authority_in_the_kubeconfig_is_named(tmp_path: Path) -> None:
+    path = Path(kubeconfig(tmp_path, "https://127.0.0.1:1"))
+    data = json.loads(path.read_text())
+    data["clusters"][0]["cluster"]["certificate-authority-data"] = "AAAA"
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match="certificate-authority-data is not a certificate"):
+        connect(str(path))
+
+
+def test_requests_name_gpustate_as_the_user_agent(api: Api, server: Server) -> None:
+    server.answers["GET /api/v1/pods"] = (200, {"items": [], "metadata": {}})
+    api.pods()
+    assert server.agents == [f"gpustate/{__version__}"]
 
 
 FIRST_ANSWERS = """

@@ -26,6 +26,16 @@ def test_every_kind_of_failure_has_a_name_of_its_own_and_a_next_step() -> None:
     assert all(kind.summary and kind.remedy for kind in pods.KINDS)
 
 
+def test_only_a_container_that_got_a_gpu_or_was_refused_one_says_something_of_gpus() -> None:
+    concerning = {kind.name for kind in pods.KINDS if pods.concerns_gpus(pods.failed(kind.name, "x").evidence)}  # fmt: skip
+    assert concerning == {
+        "unhealthy", "offer", "admission", "create", "crashed", "nothing", "denied", "library", "fewer", "more", "cuda", "timeout",
+    }  # fmt: skip
+    start = pods.progress({"status": FAILURES["start"]}).failure
+    assert start is not None
+    assert pods.concerns_gpus(start.evidence)
+
+
 def test_a_machine_is_matched_by_its_boot_id_whatever_its_node_is_called() -> None:
     renamed = node("ip-10-0-0-7")
     renamed["status"]["nodeInfo"]["bootID"] = "boot-gpu1"
@@ -175,15 +185,22 @@ FAILURES = {
         **container_state(terminated={"reason": "StartError", "message": START_ERROR, "exitCode": 128}),
     },
     "crashed": {"phase": "Failed", **container_state(terminated={"reason": "Error", "exitCode": 1})},
+    "memory": {"phase": "Failed", **container_state(terminated={"reason": "OOMKilled", "exitCode": 137})},
+    "config": {
+        "phase": "Pending",
+        **container_state(waiting={"reason": "CreateContainerConfigError", "message": 'secret "x" not found'}),
+    },
 }  # fmt: skip
 WORDS = {
     "admission": "the device plugin's allocation failed: Allocate failed",
     "rejected": "the kubelet rejects the pod: OutOfnvidia.com/gpu: requested: 1",
-    "deadline": "the pod timed out: Pod was active",
+    "deadline": "the pod's container did not start in time: Pod was active",
     "create": "cannot be created or started: CreateContainerError: no command",
     "run": "the runtime finds no CDI device of that name",
     "start": "the runtime finds no CDI device of that name",
     "crashed": "the container ended without a report: Error, exit code 1",
+    "memory": "the container was killed for its memory limit: OOMKilled, exit code 137",
+    "config": 'the kubelet rejects the pod: CreateContainerConfigError: secret "x" not found',
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 from fakecluster import GPU, NOTHING, FakeApi, holder, node, report
 
 from gpustate.cluster import pods, podtest
+from gpustate.cluster.api import RefusedRequest
 from gpustate.diagnosis.chain import Check
 from gpustate.errors import ClusterError
 
@@ -106,8 +107,17 @@ def test_a_pod_that_does_not_finish_fails_with_its_last_warning() -> None:
         {"type": "Warning", "reason": "FailedCreatePodSandBox", "message": "no runtime for x"}
     ]
     check = run(api, 0.05)
-    assert "timed out: 0 s; FailedCreatePodSandBox: no runtime for x" in check.evidence
-    assert "phase Pending" in run(FakeApi(statuses=[{"phase": "Pending"}]), 0.05).evidence
+    words = "did not start in time: 0 s; FailedCreatePodSandBox: no runtime for x"
+    assert words in check.evidence
+    api = FakeApi(statuses=[{"phase": "Pending"}])
+    api.fails = {"events": "forbidden"}
+    assert "phase Pending" in run(api, 0.05).evidence
+
+
+def test_a_container_that_hangs_is_not_one_that_never_started() -> None:
+    state = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+    status = {"phase": "Running", "containerStatuses": [{"state": state}]}
+    assert "the pod timed out: 0 s" in run(FakeApi(statuses=[status]), 0.05).evidence
 
 
 def test_a_pod_that_something_else_deletes_fails() -> None:
@@ -121,6 +131,37 @@ def test_a_log_that_cannot_be_read_and_one_without_a_report_fail_differently() -
     api.fails = {"log": "dial tcp 10.0.0.1:10250: connection refused"}
     assert "report cannot be read: dial tcp" in run(api).evidence
     assert "its output: MemoryError" in run(FakeApi(logs=[{}])).evidence
+
+
+def refused(action: str, words: str) -> RefusedRequest:
+    return RefusedRequest(f"https://k: {action}: {words}", 403, words=words)
+
+
+def test_a_pod_that_the_server_refuses_is_not_a_question_of_rights() -> None:
+    api = FakeApi()
+    api.fails = {"create_pod": refused("create pod", "pods is forbidden: exceeded quota: none")}
+    check = run(api)
+    assert check.evidence.startswith("the API server refuses the pod: https://k: create pod: ")
+    assert "ResourceQuota" in check.remedy
+
+
+@pytest.mark.parametrize(
+    ("request_", "verb", "resource"),
+    [("create_pod", "create", "pods"), ("log", "get", "pods/log"), ("pod", "get", "pods")],
+)
+def test_a_missing_right_is_named_with_the_rule_to_add(
+    request_: str, verb: str, resource: str
+) -> None:
+    api = FakeApi()
+    words = f'pods "p" is forbidden: User "u" cannot {verb} resource "{resource}" in API group ""'
+    api.fails = {request_: refused(request_, words)}
+    try:
+        check = run(api, 0.05)
+    except ClusterError as error:
+        check = podtest.request_failed(error)
+    assert check.evidence.startswith("requests to the API server fail: https://k: ")
+    rule = f'{{apiGroups: [""], resources: ["{resource}"], verbs: ["{verb}"]}}'
+    assert check.remedy == f"add to a role of its user: {rule}"
 
 
 def test_an_interrupted_pod_is_deleted_and_not_judged() -> None:

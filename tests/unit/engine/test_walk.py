@@ -64,6 +64,34 @@ def test_a_plan_exits_as_its_apply_where_a_node_cannot_be_taken_out_of_service(
     assert replace(planned, drift=True).exit_code == 0
 
 
+class Watches(Refuses):
+    """Keeps the names of the states that a scheduler is told of."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[str, ...]] = []
+
+    def preview(self, subject: Subject) -> Preview:
+        self.states.append(subject.states)
+        return Preview()
+
+
+class Lacking(Second):
+    """Cannot choose before the first has run."""
+
+    def refuse(self, observed: Seen) -> str | None:
+        return "nothing is offered"
+
+
+def test_a_scheduler_is_told_of_states_that_really_change(run: Runner, tmp_path: Path) -> None:
+    first, second = First(path=str(tmp_path / "a"), cost="drain"), Second(path=str(tmp_path / "b"))
+    watches = Watches()
+    run(first, second, apply=False, maintenance=watches)
+    (tmp_path / "b").write_text("x")
+    run(first, second, apply=False, maintenance=watches)
+    run(first, Lacking(path=str(tmp_path / "b")), apply=False, maintenance=watches)
+    assert watches.states == [("first", "second"), ("first",), ("first", "second")]
+
+
 def test_a_plan_writes_nothing(run: Runner, tmp_path: Path) -> None:
     result = run(First(path=str(tmp_path / "a")), apply=False)
     assert outcomes(result) == {"first": Outcome.PENDING}

@@ -115,6 +115,9 @@ def causes(found: Explanation) -> list[str]:
         (pod(gpus=8), health(node(capacity={GPU: 7}), "True", "Validated",
                              "health: 7 GPUs healthy; in quarantine: GPU-3 until 2027: RMA (ann)"), (),
          "gpu-in-quarantine", "in quarantine: GPU-3 until 2027: RMA (ann); 7 nvidia.com/gpu free"),
+        (pod(gpus=6), health(node(capacity={GPU: 7}), "True", "Validated",
+                             "health: 7 GPUs healthy; in quarantine: GPU-3 until 2027: RMA (ann)"), (running("a", 2),),
+         "gpu-in-quarantine", "in quarantine: GPU-3 until 2027: RMA (ann); 5 nvidia.com/gpu free"),
         (pod(), node(capacity={}), (plugin(ready=False),), "device-plugin-not-ready",
          "CrashLoopBackOff"),
         (pod(), node(capacity={}), (plugin(ready=True),), "device-plugin-not-registered", "runs"),
@@ -138,6 +141,9 @@ def test_a_node_does_not_fit(
     assert mine[0].nodes == ("gpu1",)
     assert words in mine[0].evidence
     assert mine[0].remedy
+    assert cause != "gpu-in-quarantine" or not [
+        row for row in found.causes if row.cause == "too-many"
+    ]
     assert found.scheduler == "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 

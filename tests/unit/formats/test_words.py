@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpustate.formats.masking import forget_all, remember
 from gpustate.formats.words import (
+    cut,
     distinguish,
     json_text,
     kind_of,
@@ -78,3 +80,13 @@ def test_two_texts_that_differ_are_cut_to_where_they_do(same: str, one: str, oth
 def test_short_texts_are_told_whole() -> None:
     assert distinguish("8", "7") == ("8", "7")
     assert distinguish("a" * 300, "a" * 300 + "b")[1].endswith("ab")
+
+
+def test_a_text_is_cut_after_its_secrets_are_masked() -> None:
+    remember("SECRETabcdefghij")
+    try:
+        assert cut("x" * 10 + "SECRETabcdefghij", 20) == "xxxxxxxxxx(secret)"
+        assert cut("https://me:password@host/" + "x" * 40, 20) == "https://(secret)@..."
+        assert cut("short", 5) == "short"
+    finally:
+        forget_all()

@@ -133,11 +133,27 @@ def test_a_cluster_without_gpus_is_an_error_unless_it_is_watched(
 ) -> None:
     clusters.make("east", a={})
     source = f"kubernetes:{tmp_path}/east.json"
-    with pytest.raises(InventoryError, match="contains no node"):
+    with pytest.raises(InventoryError) as caught:
         inventory.load(source)
+    assert str(caught.value) == (
+        f"{source}: no Node of {tmp_path}/east.json has the label nvidia.com/gpu.present=true, nor one of node feature "
+        "discovery for NVIDIA's GPUs (feature.node.kubernetes.io/pci-10de.present=true); install node feature "
+        "discovery, or choose Nodes with selector in an inventory file (docs/inventories.md)"
+    )
     found = inventory.load(source, empty=True)
     assert found.nodes == ()
     assert found.clusters == ((f"{tmp_path}/east.json", ""),)
+
+
+def test_a_selector_and_addresses_that_leave_no_node_are_named(
+    clusters: Clusters, tmp_path: Path
+) -> None:
+    cluster = clusters.make("east", a=VENDOR)
+    with pytest.raises(InventoryError, match="has the labels of selector: pool=h100; correct"):
+        load(tmp_path, "kubeconfig: east.json\nselector: pool=h100\n")
+    cluster.edit_node("a", {"status": {"addresses": []}})
+    with pytest.raises(InventoryError, match=r"no Node can be used; Node a of .* left out"):
+        inventory.load(f"kubernetes:{tmp_path}/east.json")
 
 
 def test_a_missing_right_is_named_with_its_rule(clusters: Clusters, tmp_path: Path) -> None:

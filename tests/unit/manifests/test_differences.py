@@ -21,6 +21,8 @@ def test_fields_of_the_server_are_not_compared() -> None:
     one, other = plugin(), plugin()
     other["metadata"] |= {"uid": "u", "resourceVersion": "7", "generation": 3, "managedFields": []}
     other["status"] = {"numberReady": 1}
+    counted = {"deprecated.daemonset.template.generation": "3"}
+    other["metadata"]["annotations"] = {**one["metadata"].get("annotations", {}), **counted}
     del other["apiVersion"]
     assert differences(one, other) == []
 

@@ -151,6 +151,18 @@ def test_what_is_no_json_after_set_json_is_one_error(text: str) -> None:
     assert len(str(caught.value)) < 300
 
 
+def test_a_long_option_is_named_by_its_path_as_its_values_may_be_secrets() -> None:
+    env = '[{"value":"SECRETabcdefghijklmnopqrstuv","name":"API_TOKEN"}]'
+    (found,) = assignments(f"gfd.env={env}", Kind.JSON)
+    assert found.place == "--set-json 'gfd.env=...'"
+    with pytest.raises(PolicyError) as caught:
+        assignments(f"gfd.env={env[:-1]}", Kind.JSON)
+    assert "SECRET" not in str(caught.value)
+    with pytest.raises(PolicyError) as caught:
+        assignments(f"gfd.env={env}{env}", Kind.JSON)
+    assert "SECRET" not in str(caught.value)
+
+
 def test_set_changes_lists_in_place_and_null_takes_away() -> None:
     data = {"a": [{"x": 1}, {"x": 2}], "b": {"c": 1, "d": 2}}
     assert changed(data, set_typed="a[1].x=5,a[2].y=6")["a"] == [{"x": 1}, {"x": 5}, {"y": 6}]

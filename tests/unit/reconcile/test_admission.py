@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from gpustate.cluster import pods
 from gpustate.cluster.node_status import CONDITION_MANAGER, OtherWriter
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
-from gpustate.errors import ClusterError
+from gpustate.errors import EXIT_VALIDATION, ClusterError
 from gpustate.reconcile.admission import Admission, Admitted
 from gpustate.reconcile.verdicts import (
     FALSE,
@@ -17,10 +18,13 @@ from gpustate.reconcile.verdicts import (
     UNKNOWN,
     Verdict,
     after_health,
+    after_quarantine,
     of_findings,
     of_result,
     reason_of_health,
 )
+from gpustate.validation import pods as validation
+from gpustate.validation import site_tests
 
 Json = dict[str, Any]
 TAINT = "example.com/new"
@@ -196,7 +200,7 @@ def test_a_validated_node_is_healthy_by_what_does_not_change_from_run_to_run() -
     ("name", "evidence", "reason"),
     [
         ("driver", "not loaded", "DriverNotLoaded"),
-        ("pod", "the pod timed out", "PodNotStarted"),
+        ("pod", "the pod timed out: 60 s", "PodNotStarted"),
         ("health", "GPU 3 (0000:41:00.0): Xid 79 GPU has fallen off the bus", "XidError"),
         ("health", "GPU 1 (0000:41:00.0): row remapping failed; GPU 2: Xid 48", "RowRemapFailed"),
         ("health", "compute mode Prohibited", "GPUUnhealthy"),
@@ -207,6 +211,17 @@ def test_a_failed_check_is_the_reason(name: str, evidence: str, reason: str) -> 
     checks = (check("pci", "ok"), check(name, "failed", evidence))
     found = of_result(validated(Outcome.FAILED, *checks, status=NodeStatus.FAILED))
     assert found == Verdict(FALSE, reason, f"{name}: {evidence}")
+
+
+def test_a_pod_that_could_not_be_tried_says_nothing_of_the_gpus() -> None:
+    result = validated(Outcome.CHANGED, check("cuda", "ok"))
+    validation.add(result, pods.failed("refused", "exceeded quota: none"))
+    assert result.exit_code == EXIT_VALIDATION
+    assert of_result(result, fresh=True) is None
+    site_tests.add(result, [site_tests.SiteTest("test_fans", "n1", "failed")])
+    found = of_result(result, fresh=True)
+    assert found is not None
+    assert (found.status, found.reason) == (FALSE, "SiteTestsFailed")
 
 
 def test_a_failure_before_the_validator_leaves_the_gpus_unknown() -> None:
@@ -258,3 +273,17 @@ def test_health_takes_back_only_what_it_said() -> None:
 def test_a_lost_gpu_and_nvml_have_their_reasons() -> None:
     assert reason_of_health("GPU 3: GPU is lost (NVML 15)") == "GPULost"
     assert reason_of_health("NVML: Driver Not Loaded; diagnose it") == "NVMLFailed"
+
+
+def test_a_quarantine_is_named_in_the_message_alone() -> None:
+    healthy = {"status": TRUE, "reason": "Validated", "message": "driver: x; health: 8 healthy"}
+    found = after_quarantine(["GPU-3 until 2027: fans; twice (ann)"], healthy)
+    words = "driver: x; health: 8 healthy; in quarantine: GPU-3 until 2027: fans, twice (ann)"
+    assert found == Verdict(TRUE, "Validated", words, fresh=False)
+    ended = after_quarantine([], {**healthy, "message": words})
+    assert ended == Verdict(TRUE, "Validated", healthy["message"], fresh=False)
+    unseen = after_quarantine(["GPU-3 until 2027: fans (ann)"], None)
+    assert unseen is not None
+    assert (unseen.status, unseen.reason) == (UNKNOWN, "NotValidated")
+    assert unseen.message == "not validated yet; in quarantine: GPU-3 until 2027: fans (ann)"
+    assert after_quarantine([], None) is None
