@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _ROLLOUT_S = 300
+#: Offers the GPUs where there is no device plugin.
+_DRA_PLUGIN = "daemonset/nvidia-dra-driver-kubelet-plugin"
 
 
 #: Options of verbs that remove objects of clusters.
@@ -248,12 +250,17 @@ class Clusters:
         stop: Callable[[], bool],
         blocked: str = "",
     ) -> None:
-        """Write conditions, and lift start-up taints if the objects are as wanted."""
-        if done.failures or done.unready or any(one.action == "refused" for one in done.changes):
+        """Write conditions, and lift start-up taints unless objects were not applied.
+
+        Pods that do not run keep no taint: a Node is admitted when it offers GPUs itself.
+        """
+        settings = self.policy.cluster
+        dra = settings is not None and settings.dra_driver.enabled
+        offers = [one for one in done.unready if dra and one.startswith(f"{_DRA_PLUGIN}:")]
+        if done.failures or offers or any(one.action == "refused" for one in done.changes):
             blocked = "objects of the cluster are not as wanted"
         here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
         changed = [node for node in here if admission.quarantine_changed(node)]
-        settings = self.policy.cluster
         try:
             if self.absent:
                 admitted = admission.withdraw(kubeconfig)
