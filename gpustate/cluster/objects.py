@@ -219,6 +219,34 @@ class Objects:
             raise
         return cast(Json, found)
 
+    def merge(self, item: Json, patch: Json, *, status: bool = False) -> None:
+        """Merge a patch into an object that is not in a namespace, whatever has changed since; ignore a missing one.
+
+        Args:
+            item: the object.
+            patch: ``None`` removes a field.
+            status: the patch is of its status.
+
+        Raises:
+            ClusterError: the request failed.
+        """
+        whole = cast("type[GenericGlobalResource]", _resource(BY_NAME[item["kind"]]))
+        resource = whole.Status if status else whole
+        try:
+            self._call(
+                f"patch {'status of ' if status else ''}{title(item)}",
+                lambda client: client.patch(
+                    resource,
+                    item["metadata"]["name"],
+                    patch,
+                    patch_type=PatchType.MERGE,
+                    field_manager=FIELD_MANAGER,
+                ),
+            )
+        except RefusedRequest as error:
+            if error.status != 404:
+                raise
+
     def delete(self, item: Json, *, orphan: bool = False) -> None:
         """Delete an object, and what it owns unless ``orphan``; ignore a missing one."""
         kind = BY_NAME[item["kind"]]

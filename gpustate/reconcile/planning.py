@@ -45,6 +45,8 @@ class Objects(Protocol):
     def list(self, kind: Kind, namespace: str, names: Collection[str] = ()) -> list[Json]: ...
     def apply(self, item: Json, *, force: bool = False, dry_run: bool = False) -> Json: ...
     def delete(self, item: Json) -> None: ...
+    def merge(self, item: Json, patch: Json, *, status: bool = False) -> None: ...
+    def patch(self, item: Json, operations: Sequence[Json]) -> Json: ...
 
 
 class Action(StrEnum):
@@ -62,6 +64,7 @@ class Action(StrEnum):
 
 _DEFINITION = "CustomResourceDefinition"
 _FOREIGN_NFD = "node feature discovery is in the cluster already, and is used"
+_PRUNED = "its labels, annotations, extended resources and taints are removed from the Nodes"
 #: Actions that write.
 PENDING = (Action.CREATE, Action.UPDATE, Action.DELETE, Action.RELEASE)
 
@@ -108,6 +111,14 @@ class Target:
         """Kinds that its custom resource definitions add to the cluster."""
         return {one["spec"]["names"]["kind"] for one in self.items if one["kind"] == _DEFINITION}
 
+    def uses(self, definition: Json) -> bool:
+        """Whether it has objects of a custom resource definition, or programs that write such objects."""
+        names = definition["spec"]["names"]
+        roles = (one for one in self.items if one["kind"] == "Role")
+        written = {name for one in roles for rule in one["rules"] for name in rule["resources"]}
+        kinds = {one["kind"] for one in self.items}
+        return names["kind"] in kinds or names["plural"] in written
+
 
 @dataclass(slots=True)
 class _Found:
@@ -151,9 +162,17 @@ def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) 
     found = _read(objects, target)
     wanted = {key(item) for item in target.items}
     changes = [_judge(objects, target, found, item) for item in target.items]
-    stale = [item for item in found.ours if target.prune and key(item) not in wanted]
-    for item in sorted(stale, key=order, reverse=True):
-        changes.append(Change(item, Action.DELETE))
+    stale = [
+        item
+        for item in found.ours
+        if target.prune
+        and key(item) not in wanted
+        and not (item["kind"] == _DEFINITION and target.uses(item))
+    ]
+    deleted = [Change(item, Action.DELETE) for item in sorted(stale, key=order, reverse=True)]
+    if (last := prunes_after(target, deleted)) is not None:
+        deleted[last] = replace(deleted[last], reason=_PRUNED)
+    changes += deleted
     released = [
         item
         for item in found.by_key.values()
@@ -167,6 +186,21 @@ def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) 
     if target.labels or target.absent:
         changes += _label(objects, target, objects.list(NODE, "") if nodes is None else nodes)
     return changes
+
+
+def prunes_after(target: Target, changes: Sequence[Change]) -> int | None:
+    """The change at which node feature discovery is gone from the cluster; ``None``: it is not removed.
+
+    It is the last one of it, so that a removal that was interrupted goes on there.
+    """
+    if any(is_of_nfd(item) for item in target.items):
+        return None
+    deleted = (
+        index
+        for index, one in enumerate(changes)
+        if one.action is Action.DELETE and is_of_nfd(one.item)
+    )
+    return max(deleted, default=None)
 
 
 def _read(objects: Objects, target: Target) -> _Found:
