@@ -86,8 +86,14 @@ class FakeObjects:
         manager = LABEL_MANAGER if item["kind"] == "Node" else "gpustate"
         return self._store(item, manager, dry_run=dry_run, force=force)
 
-    def delete(self, item: Json) -> None:
-        self._check(f"delete {item['kind']} {item['metadata']['name']}")
+    def delete(self, item: Json, *, dry_run: bool = False) -> None:
+        request = f"delete {item['kind']} {item['metadata']['name']}"
+        if dry_run:
+            self.requests.append(f"dry run of {request}")
+            if request in self.denied:
+                raise ClusterError(f"{request} is forbidden", fix="add a rule")
+            return
+        self._check(request)
         self.items.pop(key(item), None)
         self.owners.pop(key(item), None)
 
