@@ -242,6 +242,16 @@ class Clusters:
                 found.append(cluster_data(objects.server, self.namespace, (), done))
         return found
 
+    def remove_marks(self, applied: Sequence[dict[str, Any]]) -> None:
+        """Remove what watchers and runs left in every cluster, and add what stays to the results.
+
+        Args:
+            applied: of :meth:`apply`.
+        """
+        for kubeconfig, data in zip(self._distinct(), applied, strict=True):
+            if left := marks(kubeconfig, None):
+                data["notes"] = [*data.get("notes", ()), *left]
+
     def _admit(
         self,
         done: Applied,
@@ -321,6 +331,38 @@ class Clusters:
             labels = {name: said for name, said in labels.items() if f"node/{name}" in planned}
         items = [] if self.absent else build(settings, {})
         return Target(items, self.namespace, labels, self.absent, self.force), listed
+
+
+def marks(kubeconfig: Kubeconfig, results: Sequence[NodeResult] | None) -> list[str]:
+    """Remove what watchers and runs left in a cluster; what stays, and why.
+
+    Args:
+        kubeconfig: of the cluster.
+        results: only records of watchers, on the Nodes of these machines; ``None``: everything.
+    """
+    from gpustate.cluster.api import connect
+    from gpustate.watch.marks import remove_all, remove_records
+
+    api = connect(kubeconfig.path, kubeconfig.context)
+    try:
+        return list(remove_all(api) if results is None else remove_records(api, results))
+    except ClusterError as error:
+        return [f"annotations of gpustate stay on Nodes: {error}"]
+    finally:
+        api.close()
+
+
+def remove_records(
+    inventory: Inventory, options: Mapping[str, Any], results: Sequence[NodeResult]
+) -> None:
+    """Remove the records of watchers from the Nodes of a run that removed a policy; say what stays."""
+    from gpustate.cluster.kubeconfig import kubeconfig_of
+
+    option = options.get("kubeconfig") or ""
+    found = {kubeconfig_of(node, option): None for node in inventory}
+    for kubeconfig in filter(None, found):
+        for line in marks(kubeconfig, results):
+            click.echo(f"gpustate: {line}", err=True)
 
 
 def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
