@@ -381,7 +381,9 @@ def test_after_a_removal_the_next_watcher_sets_nodes_up_and_a_running_one_does_n
     assert bench.applied() == [["n1", "n2"]] * 2
     second.ending = True
     bench.threads[1].join(10)
+    lists = bench.cluster.lists.count("nodes")
     bench.start()
+    bench.until(lambda: bench.cluster.lists.count("nodes") > lists, "the third watcher")
     time.sleep(0.5)
     bench.cluster.edit_node("n1", {"metadata": {"annotations": {RECORD: None}}})
     time.sleep(0.5)
