@@ -15,7 +15,7 @@ from gpustate.errors import ClusterError
 from gpustate.manifests.kinds import BY_NAME, NODE, Kind, key, title
 from gpustate.manifests.ownership import FEATURE, MissingKind, StaleObject, is_owned
 from gpustate.reconcile import readiness
-from gpustate.reconcile.features import is_left_over, pruning
+from gpustate.reconcile.features import is_by_worker, is_left_over, pruning
 from gpustate.reconcile.planning import (
     PENDING,
     Action,
@@ -33,6 +33,9 @@ _POLL_S = 1.0
 _TRIES = 5
 _WORKLOADS = ("Deployment", "DaemonSet")
 _PODS = Kind("Pod", "v1", "pods", namespaced=True)
+_FEATURES = Kind(
+    FEATURE, "nfd.k8s-sigs.io/v1alpha1", "nodefeatures", namespaced=True, without="it was removed"
+)
 #: What people put into a namespace; what has a controller goes with it.
 _CONTENT = (
     _PODS,
@@ -158,6 +161,11 @@ class Applier:
 
     def _prune(self, done: Applied) -> None:
         """Remove from Nodes what node feature discovery has written; its master may not write any more."""
+        if other := self._other_discovery():
+            done.notes.append(
+                f"labels of node feature discovery stay on Nodes: another one runs in namespace {other}"
+            )
+            return
         for node in self.objects.list(NODE, ""):
             found = pruning(node)
             if found is None:
@@ -170,6 +178,15 @@ class Applier:
             self.objects.merge(node, found.metadata)
             count = len(found.metadata["metadata"]["labels"])
             done.notes.append(f"{title(node)}: {count} labels of node feature discovery removed")
+
+    def _other_discovery(self) -> str:
+        """The namespace of another node feature discovery, which uses the same definitions; empty: there is none."""
+        try:
+            found = self.objects.list(_FEATURES, "*")
+        except MissingKind:
+            return ""
+        places = (one["metadata"]["namespace"] for one in found if is_by_worker(one))
+        return next((one for one in places if one != self.target.namespace), "")
 
     def _untaint(self, node: Json, taints: Collection[tuple[str, str]]) -> None:
         """Remove taints from a Node."""

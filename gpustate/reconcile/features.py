@@ -22,7 +22,8 @@ _NFD = "nfd.node.kubernetes.io/"
 #: Where names without a prefix belong.
 _DEFAULT = "feature.node.kubernetes.io"
 #: Programs that publish NodeFeatures, by their field managers.
-_WRITERS = ("gpu-feature-discovery", "nfd-worker")
+_WORKER = "nfd-worker"
+_WRITERS = ("gpu-feature-discovery", _WORKER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,15 @@ def _taints(text: str) -> Iterator[tuple[str, str]]:
 
 def is_left_over(item: Json, namespace: str) -> bool:
     """Whether an object was written by GPU feature discovery or node feature discovery of a namespace alone."""
-    meta = item["metadata"]
-    managers = {one.get("manager") for one in meta.get("managedFields") or ()}
-    ours = item["kind"] == FEATURE and meta.get("namespace") == namespace
-    return ours and bool(managers) and managers <= set(_WRITERS)
+    managers = _managers(item)
+    here = item["kind"] == FEATURE and item["metadata"].get("namespace") == namespace
+    return here and bool(managers) and managers <= set(_WRITERS)
+
+
+def is_by_worker(item: Json) -> bool:
+    """Whether an object was written by the worker of a node feature discovery."""
+    return _WORKER in _managers(item)
+
+
+def _managers(item: Json) -> set[str]:
+    return {str(one.get("manager")) for one in item["metadata"].get("managedFields") or ()}

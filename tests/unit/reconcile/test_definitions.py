@@ -247,6 +247,23 @@ def test_features_that_others_publish_keep_the_definition(namespace: str, manage
     assert DEFINITION in objects.items
 
 
+def test_labels_stay_where_another_discovery_uses_our_definitions() -> None:
+    objects = FakeObjects()
+    apply(objects, target(DISCOVERY))
+    objects.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "elsewhere"}})
+    meta = {"name": "gpu1", "namespace": "elsewhere"}
+    objects.add({**FEATURES, "metadata": meta}, "nfd-worker")
+    objects.add(NODE, "nfd-master")
+    before = left_on(objects)
+    done = apply(objects, ABSENT)
+    assert not done.failures
+    assert left_on(objects) == before
+    assert (
+        "labels of node feature discovery stay on Nodes: another one runs in namespace elsewhere"
+        in done.notes
+    )
+
+
 def test_an_apply_without_node_feature_discovery_removes_its_labels_and_keeps_what_is_used() -> (
     None
 ):
