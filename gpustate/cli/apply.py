@@ -323,6 +323,10 @@ def execute(
             partly_applied=partly_applied,
             **shared,
         )
+        if absent and clusters is not None:
+            clusters.remove_marks(applied)
+        elif absent and not options.get("ignore_scheduler"):
+            objects.remove_records(inventory, options, result.nodes)
         if clusters is not None and not absent and not result.interrupted:
             work = clusters.report if result.stopped else clusters.apply
             applied = work(result.nodes, shared["stop"])

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _ROLLOUT_S = 300
+#: Offers the GPUs where there is no device plugin.
+_DRA_PLUGIN = "daemonset/nvidia-dra-driver-kubelet-plugin"
 
 
 #: Options of verbs that remove objects of clusters.
@@ -240,6 +242,16 @@ class Clusters:
                 found.append(cluster_data(objects.server, self.namespace, (), done))
         return found
 
+    def remove_marks(self, applied: Sequence[dict[str, Any]]) -> None:
+        """Remove what watchers and runs left in every cluster, and add what stays to the results.
+
+        Args:
+            applied: of :meth:`apply`.
+        """
+        for kubeconfig, data in zip(self._distinct(), applied, strict=True):
+            if left := marks(kubeconfig, None):
+                data["notes"] = [*data.get("notes", ()), *left]
+
     def _admit(
         self,
         done: Applied,
@@ -248,12 +260,17 @@ class Clusters:
         stop: Callable[[], bool],
         blocked: str = "",
     ) -> None:
-        """Write conditions, and lift start-up taints if the objects are as wanted."""
-        if done.failures or done.unready or any(one.action == "refused" for one in done.changes):
+        """Write conditions, and lift start-up taints unless objects were not applied.
+
+        Pods that do not run keep no taint: a Node is admitted when it offers GPUs itself.
+        """
+        settings = self.policy.cluster
+        dra = settings is not None and settings.dra_driver.enabled
+        offers = [one for one in done.unready if dra and one.startswith(f"{_DRA_PLUGIN}:")]
+        if done.failures or offers or any(one.action == "refused" for one in done.changes):
             blocked = "objects of the cluster are not as wanted"
         here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
         changed = [node for node in here if admission.quarantine_changed(node)]
-        settings = self.policy.cluster
         try:
             if self.absent:
                 admitted = admission.withdraw(kubeconfig)
@@ -314,6 +331,38 @@ class Clusters:
             labels = {name: said for name, said in labels.items() if f"node/{name}" in planned}
         items = [] if self.absent else build(settings, {})
         return Target(items, self.namespace, labels, self.absent, self.force), listed
+
+
+def marks(kubeconfig: Kubeconfig, results: Sequence[NodeResult] | None) -> list[str]:
+    """Remove what watchers and runs left in a cluster; what stays, and why.
+
+    Args:
+        kubeconfig: of the cluster.
+        results: only records of watchers, on the Nodes of these machines; ``None``: everything.
+    """
+    from gpustate.cluster.api import connect
+    from gpustate.watch.marks import remove_all, remove_records
+
+    api = connect(kubeconfig.path, kubeconfig.context)
+    try:
+        return list(remove_all(api) if results is None else remove_records(api, results))
+    except ClusterError as error:
+        return [f"annotations of gpustate stay on Nodes: {error}"]
+    finally:
+        api.close()
+
+
+def remove_records(
+    inventory: Inventory, options: Mapping[str, Any], results: Sequence[NodeResult]
+) -> None:
+    """Remove the records of watchers from the Nodes of a run that removed a policy; say what stays."""
+    from gpustate.cluster.kubeconfig import kubeconfig_of
+
+    option = options.get("kubeconfig") or ""
+    found = {kubeconfig_of(node, option): None for node in inventory}
+    for kubeconfig in filter(None, found):
+        for line in marks(kubeconfig, results):
+            click.echo(f"gpustate: {line}", err=True)
 
 
 def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:

@@ -18,7 +18,7 @@ import re
 import ssl
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -53,7 +53,7 @@ from gpustate import __version__
 from gpustate.cluster.logins import LoginFailed, ProgramLogin
 from gpustate.errors import ClusterError, UsageError
 from gpustate.formats.words import cut, kind_of, quote
-from gpustate.manifests.ownership import FIELD_MANAGER
+from gpustate.manifests.ownership import FIELD_MANAGER, LABEL_MANAGER, applied_labels
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -416,6 +416,32 @@ class Api:
             ).to_dict(),
         )
 
+    def apply_labels(self, node: Json, labels: Mapping[str, str]) -> Json:
+        """Apply labels of a Node as it was read, with those that gpustate has applied there before; as it is then."""
+        meta = node["metadata"]
+        values = meta.get("labels") or {}
+        kept = {name: values[name] for name in applied_labels(node) if name in values}
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": meta["name"],
+                "resourceVersion": meta["resourceVersion"],
+                "labels": {**kept, **labels},
+            },
+        }
+        return self._change(
+            f"patch node {meta['name']}",
+            lambda: self._client.patch(
+                Node,
+                meta["name"],
+                body,
+                patch_type=PatchType.APPLY,
+                field_manager=LABEL_MANAGER,
+                force=True,
+            ).to_dict(),
+        )
+
     def evict(self, pod: Json, grace_period_s: int | None = None, *, dry_run: bool = False) -> None:
         """Evict a pod, subject to PodDisruptionBudgets.
 
@@ -473,6 +499,28 @@ class Api:
                 cast(Lease, Lease.from_dict(lease)), field_manager=FIELD_MANAGER
             ).to_dict(),
         )
+
+    def delete_lease(self, lease: Json) -> bool:
+        """Delete a Lease as it was read; whether it is gone. Another one has written it otherwise."""
+        meta = lease["metadata"]
+        place = f"{meta['namespace']}/{meta['name']}"
+        path = f"apis/coordination.k8s.io/v1/namespaces/{meta['namespace']}/leases/{meta['name']}"
+        same = {"resourceVersion": meta["resourceVersion"]}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": same}
+
+        def work() -> None:
+            http = cast(Any, self._client)._client._client
+            response = http.request("DELETE", path, json=body)
+            if response.status_code != 200:
+                raise self._refused(f"delete lease {place}", response)
+
+        try:
+            self._change(f"delete lease {place}", work)
+        except RefusedRequest as error:
+            if error.status not in (404, 409):
+                raise
+            return error.status == 404
+        return True
 
     def may(
         self, verb: str, group: str, resource: str, subresource: str = "", namespace: str = ""

@@ -39,7 +39,11 @@ Json = dict[str, Any]
 _FORBIDDEN = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
 #: Statuses of a JSON patch whose test fails, by version of the server.
 _STALE = (409, 422)
-_ESCALATION = "attempting to grant RBAC permissions not currently held"
+#: Rules that a user lacks, in the server's refusal to let them grant these.
+_ESCALATION = re.compile(r"RBAC permissions not currently held:(.*)", re.DOTALL)
+_RULE = re.compile(r"\{(?:\w+:\[[^\]]*\](?:, )?)+\}")
+_VALUE = re.compile(r'"[^"]*"')
+_FIELD = re.compile(r"(\w)(\w+):\[([^\]]*)\]")
 
 
 class Objects:
@@ -219,8 +223,45 @@ class Objects:
             raise
         return cast(Json, found)
 
-    def delete(self, item: Json, *, orphan: bool = False) -> None:
-        """Delete an object, and what it owns unless ``orphan``; ignore a missing one."""
+    def merge(self, item: Json, patch: Json, *, status: bool = False) -> None:
+        """Merge a patch into an object that is not in a namespace, whatever has changed since; ignore a missing one.
+
+        Args:
+            item: the object.
+            patch: ``None`` removes a field.
+            status: the patch is of its status.
+
+        Raises:
+            ClusterError: the request failed.
+        """
+        whole = cast("type[GenericGlobalResource]", _resource(BY_NAME[item["kind"]]))
+        resource = whole.Status if status else whole
+        try:
+            self._call(
+                f"patch {'status of ' if status else ''}{title(item)}",
+                lambda client: client.patch(
+                    resource,
+                    item["metadata"]["name"],
+                    patch,
+                    patch_type=PatchType.MERGE,
+                    field_manager=FIELD_MANAGER,
+                ),
+            )
+        except RefusedRequest as error:
+            if error.status != 404:
+                raise
+
+    def delete(self, item: Json, *, orphan: bool = False, dry_run: bool = False) -> None:
+        """Delete an object, and what it owns unless ``orphan``; ignore a missing one.
+
+        Args:
+            item: the object.
+            orphan: keep what it owns.
+            dry_run: change nothing.
+
+        Raises:
+            ClusterError: the request failed.
+        """
         kind = BY_NAME[item["kind"]]
         meta = item["metadata"]
         options: dict[str, Any] = {"namespace": meta["namespace"]} if kind.namespaced else {}
@@ -232,6 +273,7 @@ class Objects:
                     resource,
                     meta["name"],
                     cascade=CascadeType.ORPHAN if orphan else CascadeType.BACKGROUND,
+                    dry_run=dry_run,
                     **options,
                 ),
             )
@@ -244,7 +286,8 @@ class Objects:
             return self._api.call(action, work)
         except RefusedRequest as error:
             if error.status == 403 and not error.fix:
-                raise ClusterError(str(error), fix=missing_right(error.words)) from None
+                line = " ".join(str(error).split())
+                raise ClusterError(line, fix=missing_right(error.words)) from None
             raise
 
 
@@ -252,8 +295,9 @@ def missing_right(words: str) -> str:
     """What to add to a role, by the server's message."""
     if rule := missing_rule(words):
         return rule
-    if _ESCALATION in words:
-        return "add the verbs bind and escalate for roles and clusterroles to a role of its user"
+    rules = _RULE.findall(found[1]) if (found := _ESCALATION.search(words)) is not None else []
+    if rules:
+        return f"add to a role of its user, who may grant only rights of their own: {', '.join(map(_yaml, rules))}"
     return "ask the cluster's administrator"
 
 
@@ -265,6 +309,15 @@ def missing_rule(words: str) -> str:
     verb, resource, group = found.groups()
     rule = f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
     return f"add to a role of its user: {rule}"
+
+
+def _yaml(rule: str) -> str:
+    """A rule as in a role, from ``{APIGroups:["apps"], Resources:["daemonsets"], Verbs:["get"]}``."""
+    fields = [
+        f"{first.lower()}{rest}: [{', '.join(_VALUE.findall(values))}]"
+        for first, rest, values in _FIELD.findall(rule.replace("APIGroups", "ApiGroups"))
+    ]
+    return f"{{{', '.join(fields)}}}"
 
 
 @cache

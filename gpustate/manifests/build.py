@@ -100,7 +100,10 @@ def _objects(settings: ClusterObjects) -> Iterator[Json]:
             "data": dict(sorted(config.data.items())),
         }
     yield from nfd.objects(
-        settings.node_feature_discovery, settings.namespace, rules=settings.module_rules
+        settings.node_feature_discovery,
+        settings.namespace,
+        rules=settings.module_rules,
+        startup_taint=settings.startup_taint,
     )
     for part in PARTS:
         component = part.settings(settings)

@@ -45,17 +45,21 @@ def _defaults() -> Mapping[str, Any]:
     return found
 
 
-def objects(values: Mapping[str, Any] | None, namespace: str, *, rules: bool) -> Iterator[Json]:
+def objects(
+    values: Mapping[str, Any] | None, namespace: str, *, rules: bool, startup_taint: str = ""
+) -> Iterator[Json]:
     """Objects for node feature discovery.
 
     Args:
         values: of its chart, over the chart's own; ``None``: it is not to be installed.
         namespace: of everything that has one.
+        startup_taint: key of a taint that all pods tolerate; empty: none.
         rules: include the rule of the Operator's chart, which labels Nodes by loaded modules.
     """
     if rules:
         yield _module_rule()
-    chart = None if values is None else _Chart(_set_values(merged(_defaults(), values)), namespace)
+    whole = _set_values(merged(_defaults(), values or {}))
+    chart = None if values is None else _Chart(whole, namespace, startup_taint)
     for item in () if chart is None else _objects(chart):
         meta = item["metadata"]
         yield {**item, "metadata": {**meta, "labels": {**meta.get("labels", {}), PART_OF: NFD}}}
@@ -119,6 +123,7 @@ class _Chart:
 
     values: Mapping[str, Any]
     namespace: str
+    startup_taint: str
 
     @property
     def name(self) -> str:
@@ -253,7 +258,7 @@ class _Chart:
                     "volumes": volumes,
                     "nodeSelector": given.get("nodeSelector"),
                     "affinity": given.get("affinity"),
-                    "tolerations": given.get("tolerations"),
+                    "tolerations": self._tolerations(given),
                 }
             ),
             **({"hostUsers": host_users} if isinstance(host_users, bool) else {}),
@@ -262,6 +267,13 @@ class _Chart:
             **({"enableServiceLinks": False} if section == "master" else {}),
             "containers": [self._container(given, program)],
         }
+
+    def _tolerations(self, given: Mapping[str, Any]) -> list[Json]:
+        """Those of the values, and the start-up taint: new Nodes may be all that there are."""
+        found = [dict(one) for one in given.get("tolerations") or ()]
+        if self.startup_taint:
+            found.append({"key": self.startup_taint, "operator": "Exists"})
+        return found
 
     def _config_volume(self, role: str) -> Json:
         key = f"nfd-{role}.conf"

@@ -23,6 +23,8 @@ OWNER: Mapping[str, str] = {
 #: Node feature discovery, in the label of every object of it, and a custom resource definition that it always has.
 PART_OF, NFD = "app.kubernetes.io/part-of", "node-feature-discovery"
 NFD_DEFINITION = "nodefeatures.nfd.k8s-sigs.io"
+#: Kind of the objects in which programs publish the features of a Node.
+FEATURE = "NodeFeature"
 
 
 class FieldConflict(ClusterError):
@@ -55,3 +57,14 @@ def owned_fields(item: Json, manager: str) -> Any:
         if entry.get("manager") == manager and applied:
             return entry.get("fieldsV1")
     return None
+
+
+def applied_labels(node: Json) -> set[str]:
+    """The labels that gpustate has applied to a Node."""
+    return label_names(owned_fields(node, LABEL_MANAGER))
+
+
+def label_names(fields: Json | None) -> set[str]:
+    """The labels among the fields of a manager."""
+    labels = ((fields or {}).get("f:metadata") or {}).get("f:labels") or {}
+    return {name.removeprefix("f:") for name in labels if name.startswith("f:")}

@@ -7,14 +7,15 @@ others is in it, and a custom resource definition only if others have no objects
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import ClusterError
-from gpustate.manifests.kinds import BY_NAME, Kind, key, title
-from gpustate.manifests.ownership import MissingKind, is_owned
+from gpustate.manifests.kinds import BY_NAME, NODE, Kind, key, title
+from gpustate.manifests.ownership import FEATURE, MissingKind, StaleObject, is_owned
 from gpustate.reconcile import readiness
+from gpustate.reconcile.features import is_by_worker, is_left_over, pruning
 from gpustate.reconcile.planning import (
     PENDING,
     Action,
@@ -23,13 +24,18 @@ from gpustate.reconcile.planning import (
     Target,
     disowned,
     plan,
+    prunes_after,
 )
 
 Json = dict[str, Any]
 
 _POLL_S = 1.0
+_TRIES = 5
 _WORKLOADS = ("Deployment", "DaemonSet")
 _PODS = Kind("Pod", "v1", "pods", namespaced=True)
+_FEATURES = Kind(
+    FEATURE, "nfd.k8s-sigs.io/v1alpha1", "nodefeatures", namespaced=True, without="it was removed"
+)
 #: What people put into a namespace; what has a controller goes with it.
 _CONTENT = (
     _PODS,
@@ -98,11 +104,14 @@ class Applier:
         if any(change.action is Action.REFUSED for change in changes):
             done.changes = list(changes)
             return done
-        for change in changes:
+        last = prunes_after(self.target, changes)
+        for index, change in enumerate(changes):
             if self.stop():
                 done.failures.append("interrupted")
                 return done
             try:
+                if index == last:
+                    self._prune(done)
                 done.changes.append(self._carry_out(change, done))
             except ClusterError as error:
                 done.failures.append(str(error))
@@ -150,6 +159,50 @@ class Applier:
                     raise
             self.sleep(_POLL_S)
 
+    def _prune(self, done: Applied) -> None:
+        """Remove from Nodes what node feature discovery has written; its master may not write any more."""
+        if other := self._other_discovery():
+            done.notes.append(
+                f"labels of node feature discovery stay on Nodes: another one runs in namespace {other}"
+            )
+            return
+        for node in self.objects.list(NODE, ""):
+            found = pruning(node)
+            if found is None:
+                continue
+            self.say(f"remove what node feature discovery has written on {title(node)}")
+            if found.status:
+                self.objects.merge(node, found.status, status=True)
+            if found.taints:
+                self._untaint(node, found.taints)
+            self.objects.merge(node, found.metadata)
+            count = len(found.metadata["metadata"]["labels"])
+            done.notes.append(f"{title(node)}: {count} labels of node feature discovery removed")
+
+    def _other_discovery(self) -> str:
+        """The namespace of another node feature discovery, which uses the same definitions; empty: there is none."""
+        try:
+            found = self.objects.list(_FEATURES, "*")
+        except MissingKind:
+            return ""
+        places = (one["metadata"]["namespace"] for one in found if is_by_worker(one))
+        return next((one for one in places if one != self.target.namespace), "")
+
+    def _untaint(self, node: Json, taints: Collection[tuple[str, str]]) -> None:
+        """Remove taints from a Node."""
+        for _ in range(_TRIES):
+            present = (node.get("spec") or {}).get("taints") or []
+            left = [one for one in present if (one["key"], one["effect"]) not in taints]
+            if len(left) == len(present):
+                return
+            try:
+                self.objects.patch(node, [{"op": "replace", "path": "/spec/taints", "value": left}])
+                return
+            except StaleObject:
+                nodes = {key(one): one for one in self.objects.list(NODE, "")}
+                node = nodes.get(key(node), {**node, "spec": {}})
+        raise ClusterError(f"{title(node)}: others change it all the time", fix="run it again")
+
     def _others_of(self, definition: Json) -> str:
         """Objects of a kind that are not gpustate's, nor its pods'; empty if its definition can go."""
         spec = definition["spec"]
@@ -157,11 +210,13 @@ class Applier:
         version = next(one["name"] for one in spec["versions"] if one["storage"])
         namespaced = spec["scope"] == "Namespaced"
         kind = Kind(names["kind"], f"{group}/{version}", names["plural"], namespaced=namespaced)
-        return _short(
-            title(item)
-            for item in self.objects.list(kind, "*")
-            if not is_owned(item) and not item["metadata"].get("ownerReferences")
-        )
+        found = [one for one in self.objects.list(kind, "*") if not is_owned(one)]
+        if kind.name != FEATURE:
+            return _short(title(one) for one in found if not one["metadata"].get("ownerReferences"))
+        namespace = self.target.namespace
+        programs = self.objects.list(BY_NAME["DaemonSet"], namespace) if found else ()
+        alone = all(is_owned(one) for one in programs)
+        return _short(title(one) for one in found if not (alone and is_left_over(one, namespace)))
 
     def _others_in(self, namespace: str) -> str:
         """What is in a namespace and not gpustate's; empty if it can go."""

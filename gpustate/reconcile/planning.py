@@ -29,7 +29,9 @@ from gpustate.manifests.ownership import (
     OWNER,
     FieldConflict,
     MissingKind,
+    applied_labels,
     is_of_nfd,
+    label_names,
     owned_fields,
 )
 from gpustate.reconcile.owners import OF_OPERATOR, gitops, operator_owner
@@ -44,7 +46,9 @@ class Objects(Protocol):
     def server(self) -> str: ...
     def list(self, kind: Kind, namespace: str, names: Collection[str] = ()) -> list[Json]: ...
     def apply(self, item: Json, *, force: bool = False, dry_run: bool = False) -> Json: ...
-    def delete(self, item: Json) -> None: ...
+    def delete(self, item: Json, *, dry_run: bool = False) -> None: ...
+    def merge(self, item: Json, patch: Json, *, status: bool = False) -> None: ...
+    def patch(self, item: Json, operations: Sequence[Json]) -> Json: ...
 
 
 class Action(StrEnum):
@@ -60,8 +64,11 @@ class Action(StrEnum):
     REFUSED = "refused"
 
 
+#: Values by which a run keeps programs off a Node while it changes it.
+_PAUSED = "paused-for-"
 _DEFINITION = "CustomResourceDefinition"
 _FOREIGN_NFD = "node feature discovery is in the cluster already, and is used"
+_PRUNED = "its labels, annotations, extended resources and taints are removed from the Nodes"
 #: Actions that write.
 PENDING = (Action.CREATE, Action.UPDATE, Action.DELETE, Action.RELEASE)
 
@@ -108,6 +115,14 @@ class Target:
         """Kinds that its custom resource definitions add to the cluster."""
         return {one["spec"]["names"]["kind"] for one in self.items if one["kind"] == _DEFINITION}
 
+    def uses(self, definition: Json) -> bool:
+        """Whether it has objects of a custom resource definition, or programs that write such objects."""
+        names = definition["spec"]["names"]
+        roles = (one for one in self.items if one["kind"] == "Role")
+        written = {name for one in roles for rule in one["rules"] for name in rule["resources"]}
+        kinds = {one["kind"] for one in self.items}
+        return names["kind"] in kinds or names["plural"] in written
+
 
 @dataclass(slots=True)
 class _Found:
@@ -151,9 +166,17 @@ def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) 
     found = _read(objects, target)
     wanted = {key(item) for item in target.items}
     changes = [_judge(objects, target, found, item) for item in target.items]
-    stale = [item for item in found.ours if target.prune and key(item) not in wanted]
-    for item in sorted(stale, key=order, reverse=True):
-        changes.append(Change(item, Action.DELETE))
+    stale = [
+        item
+        for item in found.ours
+        if target.prune
+        and key(item) not in wanted
+        and not (item["kind"] == _DEFINITION and target.uses(item))
+    ]
+    deleted = [_deletion(objects, item) for item in sorted(stale, key=order, reverse=True)]
+    if (last := prunes_after(target, deleted)) is not None:
+        deleted[last] = replace(deleted[last], reason=_PRUNED)
+    changes += deleted
     released = [
         item
         for item in found.by_key.values()
@@ -167,6 +190,21 @@ def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) 
     if target.labels or target.absent:
         changes += _label(objects, target, objects.list(NODE, "") if nodes is None else nodes)
     return changes
+
+
+def prunes_after(target: Target, changes: Sequence[Change]) -> int | None:
+    """The change at which node feature discovery is gone from the cluster; ``None``: it is not removed.
+
+    It is the last one of it, so that a removal that was interrupted goes on there.
+    """
+    if any(is_of_nfd(item) for item in target.items):
+        return None
+    deleted = (
+        index
+        for index, one in enumerate(changes)
+        if one.action is Action.DELETE and is_of_nfd(one.item)
+    )
+    return max(deleted, default=None)
 
 
 def _read(objects: Objects, target: Target) -> _Found:
@@ -221,6 +259,16 @@ def _creation(objects: Objects, found: _Found, item: Json) -> Change:
         except ClusterError as error:
             return Change(item, Action.REFUSED, reason=str(error))
     return Change(item, Action.CREATE)
+
+
+def _deletion(objects: Objects, item: Json) -> Change:
+    """An object of ours that is to go; the server judges whether it may."""
+    if not item["metadata"].get("deletionTimestamp"):
+        try:
+            objects.delete(item, dry_run=True)
+        except ClusterError as error:
+            return Change(item, Action.REFUSED, reason=str(error))
+    return Change(item, Action.DELETE)
 
 
 def _comparison(objects: Objects, live: Json, item: Json, *, force: bool) -> Change:
@@ -281,13 +329,13 @@ def _label(objects: Objects, target: Target, nodes: Iterable[Json]) -> Iterable[
     """Labels of Nodes. Values that others have set are kept: they switch a component off on one Node."""
     tried = False
     for node in nodes:
-        mine = _names(owned_fields(node, LABEL_MANAGER))
+        mine = applied_labels(node)
         wanted = {} if target.absent else target.labels.get(node["metadata"]["name"])
         if wanted is None or not (wanted or mine):
             continue
         labels = node["metadata"].get("labels") or {}
         kept = {
-            label: value
+            label: labels[label] if labels.get(label, "").startswith(_PAUSED) else value
             for label, value in wanted.items()
             if label in mine or not labels.get(label) or labels[label] == value
         }
@@ -318,14 +366,8 @@ def _labels_of_others(node: Json) -> set[str]:
     found: set[str] = set()
     for entry in node["metadata"].get("managedFields") or ():
         if entry.get("manager") != LABEL_MANAGER:
-            found |= _names(entry.get("fieldsV1"))
+            found |= label_names(entry.get("fieldsV1"))
     return found
-
-
-def _names(fields: Json | None) -> set[str]:
-    """The labels among the fields of a manager."""
-    labels = ((fields or {}).get("f:metadata") or {}).get("f:labels") or {}
-    return {name.removeprefix("f:") for name in labels if name.startswith("f:")}
 
 
 def _with_labels(node: Json, labels: Mapping[str, str]) -> Json:

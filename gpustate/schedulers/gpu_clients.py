@@ -18,6 +18,7 @@ from typing import Any
 
 from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.errors import ClusterError
+from gpustate.manifests.ownership import applied_labels
 from gpustate.schedulers.base import NotDrainedError, Say, Stop
 from gpustate.schedulers.mig_state import labels_of
 
@@ -118,13 +119,31 @@ def patch_node(api: Api, name: str, change: Callable[[Json], Json | None]) -> Js
         patch = change(node)
         if patch is None:
             return node
-        patch["metadata"]["resourceVersion"] = node["metadata"]["resourceVersion"]
         try:
-            return api.patch_node(name, patch)
+            return write_node(api, node, patch)
         except RefusedRequest as error:
             if error.status != 409:
                 raise
     raise ClusterError(f"Node {name} is changed all the time; run again")
+
+
+def write_node(api: Api, node: Json, patch: Json) -> Json:
+    """Patch a Node as it was read; labels that gpustate has applied stay its own, so that a removal finds them.
+
+    Raises:
+        RefusedRequest: the server refuses; 409: the Node has changed since.
+    """
+    labels = patch["metadata"].get("labels") or {}
+    own = {name: labels[name] for name in applied_labels(node) & labels.keys()}
+    others = {name: value for name, value in labels.items() if name not in own}
+    if own:
+        node = api.apply_labels(node, own)
+        if not others and patch.keys() == {"metadata"} and patch["metadata"].keys() == {"labels"}:
+            return node
+    meta = {**patch["metadata"], "resourceVersion": node["metadata"]["resourceVersion"]}
+    if labels:
+        meta["labels"] = others
+    return api.patch_node(node["metadata"]["name"], {**patch, "metadata": meta})
 
 
 def _clients(node: Json) -> Mapping[str, str]:

@@ -42,7 +42,7 @@ from gpustate.schedulers.base import (
     rules_of,
     taken_over,
 )
-from gpustate.schedulers.gpu_clients import FOR_DRIVER, GpuClients
+from gpustate.schedulers.gpu_clients import FOR_DRIVER, GpuClients, write_node
 from gpustate.schedulers.lease import NAME, NAMESPACE, ClusterLease, Standing, ask, standing
 from gpustate.schedulers.mig_labels import MigLabels
 from gpustate.schedulers.mig_state import is_ours as mig_is_ours
@@ -373,7 +373,7 @@ class Kubernetes:
                 before.gpus_before if before else current.gpus,
                 before.ready_before if before else current.ready,
             )
-            return _patch(node, record, unschedulable=True)
+            return _patch(record, unschedulable=True)
 
         held = self._write(member.name, change)
         self._report(member, node_events.HELD, "cordoned")
@@ -424,7 +424,7 @@ class Kubernetes:
             if other := taken_over(member, hold):
                 raise HeldElsewhereError(f"{self.title}: Node {member.name}: {other}")
             text = why or hold.text
-            return _patch(node, replace(hold, phase=phase, since=clock.now(), text=text))
+            return _patch(replace(hold, phase=phase, since=clock.now(), text=text))
 
         noted = self._write(member.name, change)
         if phase == "failed":
@@ -530,10 +530,10 @@ class Kubernetes:
                 if current.hold.phase == "left":
                     return None
                 result = f"left cordoned: {reason}"
-                return _patch(node, replace(current.hold, phase="left", text=result), labels=labels)
+                return _patch(replace(current.hold, phase="left", text=result), labels=labels)
             stays = not current.hold.schedulable_before
             result = "released, it stays cordoned as it was before" if stays else "uncordoned"
-            return _patch(node, None, unschedulable=None if stays else False, labels=labels)
+            return _patch(None, unschedulable=None if stays else False, labels=labels)
 
         self._write(member.name, change)
         if result:
@@ -548,7 +548,7 @@ class Kubernetes:
             if patch is None:
                 return current
             try:
-                node = self._written[name] = self._api.patch_node(name, patch)
+                node = self._written[name] = write_node(self._api, node, patch)
                 return self._member(node)
             except RefusedRequest as error:
                 if error.status != 409:
@@ -760,20 +760,14 @@ def read_hold(node: Json) -> Hold | None:
 
 
 def _patch(
-    node: Json,
     hold: Hold | None,
     *,
     unschedulable: bool | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Json:
-    """A merge patch that only fits the Node as it was read."""
+    """A merge patch of a hold, and of what goes with it."""
     record = None if hold is None else json.dumps(asdict(hold), sort_keys=True)
-    patch: Json = {
-        "metadata": {
-            "resourceVersion": node["metadata"]["resourceVersion"],
-            "annotations": {HOLD: record},
-        }
-    }
+    patch: Json = {"metadata": {"annotations": {HOLD: record}}}
     if labels:
         patch["metadata"]["labels"] = dict(labels)
     if unschedulable is not None:

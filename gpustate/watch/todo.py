@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpustate.watch.nodes import Reason, Seen
+from gpustate.watch.nodes import DONE, Reason, Seen
 
 #: Changes that come together are one round.
 SETTLE_S = 2.0
@@ -64,6 +64,9 @@ class Todo:
             self._entries[seen.name] = _Entry(seen, now + SETTLE_S)
             return
         was, entry.seen = entry.seen, seen
+        if seen.record is None and was.record is not None and was.record.phase == DONE:
+            # The policy was removed on purpose: this watcher does not undo that.
+            entry.done = was.record.reason
         if entry.unknown is not None and entry.unknown != seen.identity:
             entry.unknown = None
             entry.at = max(entry.at, now + _UNKNOWN_S)

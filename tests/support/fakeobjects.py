@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from gpustate.errors import ClusterError
@@ -86,10 +86,33 @@ class FakeObjects:
         manager = LABEL_MANAGER if item["kind"] == "Node" else "gpustate"
         return self._store(item, manager, dry_run=dry_run, force=force)
 
-    def delete(self, item: Json) -> None:
-        self._check(f"delete {item['kind']} {item['metadata']['name']}")
+    def delete(self, item: Json, *, dry_run: bool = False) -> None:
+        request = f"delete {item['kind']} {item['metadata']['name']}"
+        if dry_run:
+            self.requests.append(f"dry run of {request}")
+            if request in self.denied:
+                raise ClusterError(f"{request} is forbidden", fix="add a rule")
+            return
+        self._check(request)
         self.items.pop(key(item), None)
         self.owners.pop(key(item), None)
+
+    def merge(self, item: Json, patch: Json, *, status: bool = False) -> None:
+        self._check(
+            f"patch {'status of ' if status else ''}{item['kind']} {item['metadata']['name']}"
+        )
+        _merge(self.items[key(item)], patch)
+
+    def patch(self, item: Json, operations: Sequence[Json]) -> Json:
+        self._check(f"patch {item['kind']} {item['metadata']['name']}")
+        live = self.items[key(item)]
+        for one in operations:
+            *path, name = one["path"].removeprefix("/").split("/")
+            node = live
+            for step in path:
+                node = node[step]
+            node[name] = copy.deepcopy(one["value"])
+        return self._shown(live)
 
     def _check(self, request: str) -> None:
         self.requests.append(request)
@@ -157,8 +180,18 @@ class FakeObjects:
             for owner, below in sorted(fields.items())
         ] + ([self.shared[key(item)]] if key(item) in self.shared else [])
         found["metadata"]["resourceVersion"] = str(next(self._versions))
-        assert item["kind"] in BY_NAME or item["kind"] == "Pod"
+        assert item["kind"] in BY_NAME or item["kind"] in ("Pod", "NodeFeature")
         return found
+
+
+def _merge(item: Json, patch: Json) -> None:
+    for name, value in patch.items():
+        if value is None:
+            item.pop(name, None)
+        elif isinstance(value, dict):
+            _merge(item.setdefault(name, {}), value)
+        else:
+            item[name] = value
 
 
 def _remove(item: Json, path: Path) -> None:

@@ -540,11 +540,12 @@ class StubCluster:
         found = self._get(request)
         self._same_version(request, found, "nodes")
         before = found["spec"].get("unschedulable")
+        _own_labels(found, request)
         _merge(found, request.body)
         now = found["spec"].get("unschedulable")
         if now != before:
             manager = request.query.get("fieldManager", "unknown")
-            entries = [e for e in found["metadata"]["managedFields"] if "f:unschedulable" not in e["fieldsV1"]["f:spec"]]  # fmt: skip
+            entries = [e for e in found["metadata"]["managedFields"] if "f:unschedulable" not in e["fieldsV1"].get("f:spec", {})]  # fmt: skip
             fields: Json = {"f:spec": {"f:unschedulable": {}}}
             entry = {"manager": manager, "operation": "Update", "apiVersion": "v1", "time": _now(), "fieldsType": "FieldsV1", "fieldsV1": fields}  # fmt: skip
             found["metadata"]["managedFields"] = [*entries, *([entry] if now else [])]
@@ -608,6 +609,13 @@ class StubCluster:
         item["metadata"] = {**found["metadata"], **item["metadata"]}
         return Answer(200, copy.deepcopy(self._store("leases", item)))
 
+    def _delete_leases(self, request: Request) -> Answer:
+        found = self._get(request)
+        wanted = (request.body or {}).get("preconditions") or {}
+        self._same_version(Request("", "", body={"metadata": wanted}), found, "leases")
+        del self.objects["leases"][_key(found["metadata"])]
+        return Answer(200, {"kind": "Status", "metadata": {}, "status": "Success", "code": 200})
+
     def _create_events(self, request: Request) -> Answer:
         item = copy.deepcopy(request.body)
         item["metadata"].setdefault("namespace", request.place["namespace"])
@@ -628,6 +636,32 @@ class StubCluster:
             for pod in self.objects["pods"].values():
                 if pod["metadata"]["labels"]["app"] == app and not pod["metadata"].get("deletionTimestamp"):  # fmt: skip
                     pod["metadata"]["uid"] += "-again"
+
+
+def _own_labels(node: Json, request: Request) -> None:
+    """Labels belong to whoever changes their value, or applies them; what was applied before and is not now, goes."""
+    meta = node["metadata"]
+    operation = "Apply" if request.content_type.startswith("application/apply-patch") else "Update"
+    manager = request.query.get("fieldManager", "unknown")
+    wanted = (request.body.get("metadata") or {}).get("labels") or {}
+    entries: list[Json] = meta.setdefault("managedFields", [])
+    changed = {
+        one for one in wanted if operation == "Apply" or wanted[one] != meta["labels"].get(one)
+    }
+    of = (manager, operation)
+    mine = next((e for e in entries if (e["manager"], e["operation"]) == of), None)
+    if mine is None and changed:
+        mine = {"manager": manager, "operation": operation, "apiVersion": "v1", "fieldsV1": {}}
+        entries.append(mine)
+    for entry in entries:
+        labels = entry["fieldsV1"].setdefault("f:metadata", {}).setdefault("f:labels", {})
+        for name in [one.removeprefix("f:") for one in labels]:
+            if entry is mine and operation == "Apply" and name not in wanted:
+                del labels[f"f:{name}"], meta["labels"][name]
+            elif wanted.get(name, meta["labels"].get(name)) != meta["labels"].get(name):
+                del labels[f"f:{name}"]
+        if entry is mine:
+            labels.update({f"f:{name}": {} for name in changed})
 
 
 def _key(meta: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.outcome import NodeResult, Outcome, StateResult
 from gpustate.core.policy import Policy
 from gpustate.errors import ClusterError, PolicyError
-from gpustate.manifests import ClusterObjects, Component
+from gpustate.manifests import ClusterObjects, Component, DraDriver
 from gpustate.manifests.settings import STARTUP_TAINT
 from gpustate.reconcile.admission import Admitted, Line
 from gpustate.reconcile.applying import Applied
@@ -130,7 +130,6 @@ def test_nodes_of_a_cluster_are_admitted_when_its_objects_are_as_wanted(
 @pytest.mark.parametrize(
     "done",
     [
-        Applied(unready=["daemonset/x"]),
         Applied(failures=["x"]),
         Applied([Change({}, Action.REFUSED)]),
     ],
@@ -141,6 +140,19 @@ def test_no_node_is_admitted_beside_unfinished_objects(
     admitted(done)
     assert calls["blocked"] == "objects of the cluster are not as wanted"
     assert not calls["restarted"]
+
+
+def test_pods_that_do_not_run_keep_a_node_out_only_where_they_offer_its_gpus(
+    calls: dict[str, Any],
+) -> None:
+    collector = "deployment/gpu-operator-node-feature-discovery-gc: 0 of 1 pods are available"
+    plugin = "daemonset/nvidia-dra-driver-kubelet-plugin: 0 of 1 pods are available"
+    admitted(Applied(unready=[collector]))
+    assert not calls["blocked"]
+    admitted(Applied(unready=[collector]), dra_driver=DraDriver())
+    assert not calls["blocked"]
+    admitted(Applied(unready=[plugin]), dra_driver=DraDriver())
+    assert calls["blocked"] == "objects of the cluster are not as wanted"
 
 
 def test_an_error_is_added_to_what_was_done(calls: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from gpustate.gpu_operator.objects import images
 from gpustate.manifests import ClusterObjects, nfd, ownership
 from gpustate.manifests.build import build
 from gpustate.manifests.kinds import BY_NAME
+from gpustate.manifests.settings import STARTUP_TAINT
 
 DATA = Path(__file__).parents[2] / "data" / "nfd-chart"
 CASES = sorted(file.name.removesuffix(".values.yaml") for file in DATA.glob("*.values.yaml"))
@@ -123,7 +124,8 @@ def test_values_of_the_operator_s_chart_are_merged_as_helm_does(tmp_path: Path) 
     settings, _ = load(tmp_path, VALUES)
     found = {f"{one['kind']}/{one['metadata']['name']}": one for one in build(settings, images())}
     worker = found["DaemonSet/gpu-operator-node-feature-discovery-worker"]["spec"]["template"]
-    assert "tolerations" not in worker["spec"], "null removes the chart's"
+    startup = {"key": STARTUP_TAINT, "operator": "Exists"}
+    assert worker["spec"]["tolerations"] == [startup], "null removes the chart's"
     assert worker["spec"]["imagePullSecrets"] == [{"name": "mine"}]
     assert worker["spec"]["priorityClassName"] == "system-node-critical"
     config = found["ConfigMap/gpu-operator-node-feature-discovery-worker-conf"]["data"]
@@ -142,3 +144,17 @@ def test_it_is_installed_only_if_the_file_itself_says_so(tmp_path: Path) -> None
     assert settings.node_feature_discovery is None
     assert not settings.module_rules
     assert "not used: node-feature-discovery.worker.port (line 2): nfd.enabled is not" in notes
+
+
+def test_all_its_pods_tolerate_the_start_up_taint_that_new_nodes_have() -> None:
+    settings = ClusterObjects(
+        node_feature_discovery={"topologyUpdater": {"enable": True}},
+        startup_taint="example.com/new",
+    )
+    found = [
+        one["spec"]["template"]["spec"]["tolerations"]
+        for one in build(settings, images())
+        if ownership.is_of_nfd(one) and one["kind"] in ("Deployment", "DaemonSet")
+    ]
+    assert len(found) == 4
+    assert all({"key": "example.com/new", "operator": "Exists"} in one for one in found)

@@ -150,3 +150,150 @@ def test_a_deployment_is_waited_for() -> None:
     assert "0 of 1 pods are available" in done.unready[0]
     data = cluster_data("s", "n", done.changes, done)
     assert list(exit_codes(data)) == [EXIT_VALIDATION]
+
+
+GFD = "gpu-feature-discovery"
+FEATURES = {
+    "apiVersion": "nfd.k8s-sigs.io/v1alpha1",
+    "kind": "NodeFeature",
+    "metadata": {"name": "nvidia-features-for-gpu1", "namespace": "gpu-operator"},
+    "spec": {"labels": {"nvidia.com/gpu.count": "8"}},
+}
+NODE = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {
+        "name": "gpu1",
+        "labels": {
+            "nvidia.com/gpu.count": "8",
+            "feature.node.kubernetes.io/pci-10de.present": "true",
+            "example.com/theirs": "x",
+        },
+        "annotations": {
+            "nfd.node.kubernetes.io/feature-labels": "nvidia.com/gpu.count,pci-10de.present",
+            "nfd.node.kubernetes.io/feature-annotations": "note",
+            "nfd.node.kubernetes.io/extended-resources": "vendor.example/dongle",
+            "nfd.node.kubernetes.io/taints": "vendor.example/slow=yes:NoSchedule",
+            "feature.node.kubernetes.io/note": "x",
+            "example.com/theirs": "x",
+        },
+    },
+    "spec": {
+        "taints": [
+            {"key": "vendor.example/slow", "value": "yes", "effect": "NoSchedule"},
+            {"key": "theirs", "effect": "NoSchedule"},
+        ]
+    },
+    "status": {"capacity": {"cpu": "4", "vendor.example/dongle": "1"}, "allocatable": {"cpu": "4"}},
+}
+
+
+def left_on(objects: FakeObjects) -> dict[str, Any]:
+    """What is on the Node of what is read here."""
+    node = objects.items["Node", "gpu1"]
+    return {
+        "labels": sorted(node["metadata"]["labels"]),
+        "annotations": sorted(node["metadata"]["annotations"]),
+        "taints": [one["key"] for one in node["spec"]["taints"]],
+        "capacity": sorted(node["status"]["capacity"]),
+    }
+
+
+PRUNED = {
+    "labels": ["example.com/theirs"],
+    "annotations": ["example.com/theirs"],
+    "taints": ["theirs"],
+    "capacity": ["cpu"],
+}
+
+
+def test_removal_takes_what_our_node_feature_discovery_wrote_on_nodes_and_its_definitions() -> None:
+    objects = FakeObjects()
+    apply(objects, target(DISCOVERY))
+    objects.add(FEATURES, GFD)
+    objects.add(NODE, "nfd-master")
+    done = apply(objects, ABSENT)
+    assert not done.failures
+    assert done.notes == ["node/gpu1: 2 labels of node feature discovery removed"]
+    assert left_on(objects) == PRUNED
+    assert DEFINITION not in objects.items
+    written = objects.writes.index("patch Node gpu1")
+    roles = [at for at, one in enumerate(objects.writes) if one.startswith("delete ClusterRole")]
+    assert max(roles) < written, "its master may not write labels again"
+
+
+def test_a_removal_that_was_interrupted_prunes_nodes_when_it_goes_on() -> None:
+    objects = FakeObjects()
+    apply(objects, target(DISCOVERY))
+    objects.add(NODE, "nfd-master")
+    objects.denied = {"patch Node gpu1"}
+    assert apply(objects, ABSENT).failures
+    objects.denied = set()
+    assert not apply(objects, ABSENT).failures
+    assert left_on(objects) == PRUNED
+
+
+@pytest.mark.parametrize(
+    ("namespace", "manager"), [("elsewhere", GFD), ("gpu-operator", "kubectl-create")]
+)
+def test_features_that_others_publish_keep_the_definition(namespace: str, manager: str) -> None:
+    objects = FakeObjects()
+    apply(objects, target(DISCOVERY))
+    objects.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "elsewhere"}})
+    meta = {**FEATURES["metadata"], "namespace": namespace}
+    objects.add({**FEATURES, "metadata": meta}, manager)
+    done = apply(objects, ABSENT)
+    assert any("nodefeature/nvidia-features-for-gpu1" in one for one in done.notes)
+    assert DEFINITION in objects.items
+
+
+def test_labels_stay_where_another_discovery_uses_our_definitions() -> None:
+    objects = FakeObjects()
+    apply(objects, target(DISCOVERY))
+    objects.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "elsewhere"}})
+    meta = {"name": "gpu1", "namespace": "elsewhere"}
+    objects.add({**FEATURES, "metadata": meta}, "nfd-worker")
+    objects.add(NODE, "nfd-master")
+    before = left_on(objects)
+    done = apply(objects, ABSENT)
+    assert not done.failures
+    assert left_on(objects) == before
+    assert (
+        "labels of node feature discovery stay on Nodes: another one runs in namespace elsewhere"
+        in done.notes
+    )
+
+
+def test_an_apply_without_node_feature_discovery_removes_its_labels_and_keeps_what_is_used() -> (
+    None
+):
+    objects = FakeObjects()
+    apply(objects, target(DISCOVERY))
+    objects.add(FEATURES, GFD)
+    objects.add(NODE, "nfd-master")
+    without = target(ClusterObjects(module_rules=True))
+    planned = [one for one in plan(objects, without) if "from the Nodes" in one.reason]
+    assert len(planned) == 1
+    assert not apply(objects, without).failures
+    assert left_on(objects) == PRUNED
+    assert {DEFINITION, RULES} <= set(objects.items), "GPU feature discovery and a rule need them"
+    objects.requests.clear()
+    assert not apply(objects, without).failures
+    assert not objects.writes
+    assert not apply(objects, target(DISCOVERY)).failures
+    assert ("DaemonSet", "gpu-operator-node-feature-discovery-worker") in objects.items
+    assert not apply(objects, ABSENT).failures
+    assert not [one for one in objects.items if one[0] == "CustomResourceDefinition"]
+
+
+def test_labels_of_node_feature_discovery_of_others_stay() -> None:
+    objects = FakeObjects()
+    theirs = next(one for one in build(DISCOVERY, images()) if one["kind"] == DEFINITION[0])
+    for name in (DEFINITION[1], RULES[1]):
+        meta = {"name": name}
+        objects.add({**theirs, "metadata": meta, "spec": {**theirs["spec"], "names": names(name)}})
+    objects.add(NODE, "nfd-master")
+    before = left_on(objects)
+    assert not apply(objects, target(DISCOVERY)).failures
+    assert not apply(objects, ABSENT).failures
+    assert left_on(objects) == before

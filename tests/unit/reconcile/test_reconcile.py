@@ -256,6 +256,17 @@ def test_a_refused_dry_run_refuses_the_object(objects: FakeObjects) -> None:
     assert actions(objects, target())["/".join(PLUGIN)] is Action.REFUSED
 
 
+def test_an_object_that_may_not_be_deleted_keeps_all_from_being_written(
+    objects: FakeObjects,
+) -> None:
+    objects.denied.add("delete DaemonSet gpu-feature-discovery")
+    smaller = replace(SETTINGS, feature_discovery=Component(enabled=False), mig_strategy="single")
+    done = apply(objects, target(smaller))
+    assert not objects.writes
+    (refused,) = (one for one in done.changes if one.action is Action.REFUSED)
+    assert "delete DaemonSet gpu-feature-discovery is forbidden; add a rule" in refused.reason
+
+
 def test_pods_that_never_run_are_reported_with_their_reason(objects: FakeObjects) -> None:
     objects.statuses = [{**ROLLED_OUT, "numberAvailable": 1}]
     waiting = {"state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}
@@ -336,3 +347,16 @@ def test_a_label_that_another_manager_has_applied_too_is_judged_by_the_server() 
     other = replace(wanted, labels={f"n{n}": {"a/b": "pre-installed"} for n in range(3)})
     node_changes(objects, other)
     assert dry_runs(objects) == ["dry run of Node n0", "dry run of Node n1"]
+
+
+def test_labels_of_programs_that_a_run_keeps_off_stay_paused(objects: FakeObjects) -> None:
+    deploy = "nvidia.com/gpu.deploy.device-plugin"
+    objects.add(node("gpu1"))
+    wanted = target(labels={"gpu1": node_labels(SETTINGS)})
+    assert not apply(objects, wanted).failures
+    paused = "paused-for-mig-change"
+    objects.edit(("Node", "gpu1"), ("metadata", "labels", deploy), paused, "gpustate-labels")
+    assert not apply(objects, wanted).failures
+    assert objects.items["Node", "gpu1"]["metadata"]["labels"][deploy] == paused
+    assert not apply(objects, ABSENT).failures
+    assert not objects.items["Node", "gpu1"]["metadata"]["labels"]

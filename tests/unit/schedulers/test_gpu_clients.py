@@ -11,12 +11,14 @@ from stubcluster import TOKEN, Answer, Request, StubCluster
 
 from gpustate.cluster.api import connect
 from gpustate.core.drain import DrainPolicy
+from gpustate.manifests.ownership import applied_labels
 from gpustate.schedulers.base import Scope, Why
 from gpustate.schedulers.gpu_clients import FOR_DRIVER
 from gpustate.schedulers.kubernetes import Kubernetes
 from gpustate.schedulers.mig_state import OURS
 
 PLUGIN, FEATURES = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.gpu-feature-discovery"  # fmt: skip
+PRESENT = "nvidia.com/gpu.present"
 WHY = Why("20261124-1", "ann@ops1", "driver 580")
 
 
@@ -115,3 +117,22 @@ def test_a_release_is_one_write_to_the_node(bench: Bench) -> None:
     before = bench.writes
     bench.scheduler.release(member)
     assert bench.writes - before == 1
+
+
+def test_labels_that_gpustate_has_applied_stay_its_own(bench: Bench) -> None:
+    node = bench.api.node("n1")
+    bench.api.apply_labels(node, {PLUGIN: "true", PRESENT: "true"})
+    bench.drain(Scope.GPU)
+    assert bench.labels[PLUGIN] == FOR_DRIVER
+    (member,) = bench.scheduler.members(fresh=True)
+    bench.scheduler.release(member)
+    assert bench.labels == {PLUGIN: "true", FEATURES: "false", PRESENT: "true"}
+    assert applied_labels(bench.cluster.node("n1")) == {PLUGIN, PRESENT}
+
+
+def test_labels_of_others_do_not_become_gpustates(bench: Bench) -> None:
+    bench.drain(Scope.GPU)
+    (member,) = bench.scheduler.members(fresh=True)
+    bench.scheduler.release(member)
+    assert bench.labels[PLUGIN] == "true"
+    assert applied_labels(bench.cluster.node("n1")) == set()

@@ -363,3 +363,28 @@ def test_a_record_that_cannot_be_written_stops_nothing(bench: Bench) -> None:
     bench.until(lambda: any("no record on the Node" in line for line in bench.lines), "a line")
     assert any('verbs: ["patch"]' in line for line in bench.lines)
     bench.cluster.denied.clear()
+
+
+def test_after_a_removal_the_next_watcher_sets_nodes_up_and_a_running_one_does_not(
+    bench: Bench,
+) -> None:
+    first = bench.start()
+    bench.until(lambda: bench.recorded("n2", "done"), "both nodes")
+    for name in ("n1", "n2"):
+        bench.cluster.edit_node(name, {"metadata": {"annotations": {RECORD: None}}})
+    time.sleep(0.5)
+    assert len(bench.rounds) == 1
+    first.ending = True
+    bench.threads[0].join(10)
+    second = bench.start()
+    bench.until(lambda: bench.recorded("n2", "done"), "both nodes again")
+    assert bench.applied() == [["n1", "n2"]] * 2
+    second.ending = True
+    bench.threads[1].join(10)
+    lists = bench.cluster.lists.count("nodes")
+    bench.start()
+    bench.until(lambda: bench.cluster.lists.count("nodes") > lists, "the third watcher")
+    time.sleep(0.5)
+    bench.cluster.edit_node("n1", {"metadata": {"annotations": {RECORD: None}}})
+    time.sleep(0.5)
+    assert len(bench.rounds) == 2, "nor one that has found them set up"

@@ -1,0 +1,91 @@
+"""What node feature discovery has written on a Node, and objects of it whose programs are gone. Pure.
+
+Its master lists its labels, annotations, extended resources and taints in annotations of the Node. Nobody removes them
+after it: its chart runs ``nfd-master -prune`` for that.
+
+Sources:
+    kubernetes-sigs/node-feature-discovery v0.19.0: pkg/nfd-master/nfd-master.go (prune, updateNodeObject, setTaints);
+    NVIDIA/k8s-device-plugin v0.18.0: internal/lm/output.go (NodeFeatures without an owner).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.manifests.ownership import FEATURE
+
+Json = dict[str, Any]
+
+_NFD = "nfd.node.kubernetes.io/"
+#: Where names without a prefix belong.
+_DEFAULT = "feature.node.kubernetes.io"
+#: Programs that publish NodeFeatures, by their field managers.
+_WORKER = "nfd-worker"
+_WRITERS = ("gpu-feature-discovery", _WORKER)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What is removed from a Node.
+
+    Args:
+        metadata: a merge patch of labels and annotations.
+        status: a merge patch of the status, with its extended resources; empty: it has none.
+        taints: keys and effects of its taints.
+    """
+
+    metadata: Json
+    status: Json
+    taints: tuple[tuple[str, str], ...]
+
+
+def pruning(node: Json) -> Pruning | None:
+    """What node feature discovery has written on a Node; ``None``: nothing."""
+    notes: Mapping[str, str] = node["metadata"].get("annotations") or {}
+    own = [name for name in notes if name.startswith(_NFD)]
+    if not own:
+        return None
+    labels = _names(notes, "feature-labels")
+    annotations = (*own, *_names(notes, "feature-annotations"))
+    resources = dict.fromkeys(_names(notes, "extended-resources"))
+    return Pruning(
+        {
+            "metadata": {
+                "labels": dict.fromkeys(labels),
+                "annotations": dict.fromkeys(annotations),
+            }
+        },
+        {"status": {"capacity": resources, "allocatable": resources}} if resources else {},
+        tuple(_taints(notes.get(f"{_NFD}taints", ""))),
+    )
+
+
+def _names(notes: Mapping[str, str], name: str) -> list[str]:
+    """The names in an annotation, each with its prefix."""
+    found = filter(None, notes.get(f"{_NFD}{name}", "").split(","))
+    return [one if "/" in one else f"{_DEFAULT}/{one}" for one in found]
+
+
+def _taints(text: str) -> Iterator[tuple[str, str]]:
+    """Key and effect of each taint in ``key=value:effect,...``."""
+    for one in filter(None, text.split(",")):
+        key, _, effect = one.rpartition(":")
+        yield key.partition("=")[0], effect
+
+
+def is_left_over(item: Json, namespace: str) -> bool:
+    """Whether an object was written by GPU feature discovery or node feature discovery of a namespace alone."""
+    managers = _managers(item)
+    here = item["kind"] == FEATURE and item["metadata"].get("namespace") == namespace
+    return here and bool(managers) and managers <= set(_WRITERS)
+
+
+def is_by_worker(item: Json) -> bool:
+    """Whether an object was written by the worker of a node feature discovery."""
+    return _WORKER in _managers(item)
+
+
+def _managers(item: Json) -> set[str]:
+    return {str(one.get("manager")) for one in item["metadata"].get("managedFields") or ()}

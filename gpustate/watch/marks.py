@@ -1,0 +1,91 @@
+"""Remove what watchers and runs leave in a cluster: records and annotations of Nodes, and the Leases.
+
+Surprising: without the record of a watcher, the next one sets a Node up again. That is right once the policy was removed
+from its machine, whatever else is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from gpustate.cluster.api import Api, RefusedRequest
+from gpustate.core.outcome import NodeResult, NodeStatus
+from gpustate.manifests.ownership import FIELD_MANAGER, label_names
+from gpustate.reconcile.nodes import members
+from gpustate.schedulers.kubernetes import HOLD, with_rule
+from gpustate.schedulers.lease import NAME, NAMESPACE, VALID_S, WATCH
+from gpustate.schedulers.mig_state import OURS, STATE
+from gpustate.watch.nodes import RECORD
+
+Json = dict[str, Any]
+
+_UNTOUCHED = (NodeStatus.UNREACHABLE, NodeStatus.REFUSED, NodeStatus.LOCKED)
+
+
+def remove_records(api: Api, results: Sequence[NodeResult]) -> Iterator[str]:
+    """Remove the records of watchers from the Nodes of machines that a policy was removed from; what stays, and why."""
+    nodes = [one for one in api.nodes() if RECORD in _annotations(one)]
+    changed = [one for one in results if one.status not in _UNTOUCHED]
+    for one in members(nodes, changed):
+        yield from _patched(api, one.name, {"annotations": {RECORD: None}})
+
+
+def remove_all(api: Api) -> Iterator[str]:
+    """Remove everything of watchers and runs from all Nodes, and Leases that nobody holds; what stays, and why."""
+    for node in api.nodes():
+        notes = dict.fromkeys(_annotations(node).keys() & {RECORD, *_of_changes(node)})
+        labels = dict.fromkeys(_written(node) & {STATE})
+        if notes or labels:
+            patch: Json = {"annotations": notes, "labels": labels}
+            yield from _patched(api, node["metadata"]["name"], patch)
+    for name in (NAME, WATCH):
+        try:
+            yield from _without_lease(api, name)
+        except RefusedRequest as error:
+            yield f"Lease {name} stays: {with_rule(error)}"
+
+
+def _of_changes(node: Json) -> Iterable[str]:
+    """Annotations of changes; those of a Node that a run holds are still needed."""
+    return () if HOLD in _annotations(node) else (OURS,)
+
+
+def _without_lease(api: Api, name: str) -> Iterator[str]:
+    lease = api.lease(NAMESPACE, name)
+    if lease is None:
+        return
+    spec = lease.get("spec") or {}
+    holder, renewed = spec.get("holderIdentity"), str(spec.get("renewTime") or "")
+    if holder and renewed:
+        age = datetime.now(UTC) - datetime.fromisoformat(renewed.replace("Z", "+00:00"))
+        if age.total_seconds() - api.skew_s < float(spec.get("leaseDurationSeconds") or VALID_S):
+            yield f"Lease {name} stays: {holder} holds it"
+            return
+    if not api.delete_lease(lease):
+        yield f"Lease {name} stays: another run has just taken it"
+
+
+def _patched(api: Api, name: str, metadata: Json) -> Iterator[str]:
+    try:
+        api.patch_node(name, {"metadata": metadata})
+    except RefusedRequest as error:
+        if error.status != 404:
+            yield f"node/{name}: annotations of gpustate stay: {with_rule(error)}"
+
+
+def _annotations(node: Json) -> Mapping[str, str]:
+    found: Mapping[str, str] = node["metadata"].get("annotations") or {}
+    return found
+
+
+def _written(node: Json) -> set[str]:
+    """Labels of a Node whose value a run has written."""
+    labels = {
+        name
+        for one in node["metadata"].get("managedFields") or ()
+        if one.get("manager") == FIELD_MANAGER
+        for name in label_names(one.get("fieldsV1"))
+    }
+    return labels & (node["metadata"].get("labels") or {}).keys()
