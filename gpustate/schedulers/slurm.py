@@ -55,7 +55,7 @@ _JOBS = "JobArrayID:40|,State:20|,UserName:64|,BatchFlag:2|,Requeue:2|,tres-per-
 _GRES = "%N|%G"
 _RESERVATION = re.compile(
     r"(?m)^ReservationName=(?P<name>\S+) StartTime=(?P<since>\S+) .*?\bNodes=(?P<nodes>\S+) .*?"
-    r"\bFlags=(?P<flags>\S*)(?:.* Comment=(?P<comment>.*))?"
+    r"\bFlags=(?P<flags>\S*) (?:.*? State=(?P<state>\w+) )?(?:.* Comment=(?P<comment>.*))?"
 )
 _BOOT_TIME = re.compile(r"\bBootTime=([0-9T:-]+)")
 #: A reservation of ours, by its name: the run, and the node.
@@ -247,7 +247,7 @@ def read_reservations(text: str) -> dict[str, list[Reservation]]:
             continue
         ours = _OURS.fullmatch(match["name"])
         run = ours["run"] if ours else ""
-        if not run and " State=INACTIVE " in match[0].partition(" Comment=")[0]:
+        if not run and match["state"] == "INACTIVE":
             continue
         one = Reservation(match["name"], match["since"], (match["comment"] or "").strip(), run)
         for name in hostlist.names(match["nodes"]):
