@@ -368,7 +368,7 @@ class ScheduledMaintenance:
                     "restart workloads that have begun on it since"
                 )
             if not subject.facts.without_driver:  # otherwise there is nothing that could offer GPUs
-                scheduler.refresh(member, say, _never)
+                scheduler.refresh(member, subject.facts, say, _never)
         return tuple(notes)
 
     def _leave(self, subject: Subject, failed: str = "", *, recorded: str = "") -> tuple[str, ...]:
@@ -436,7 +436,7 @@ class ScheduledMaintenance:
                 return ""
             try:
                 if not subject.facts.without_driver:
-                    scheduler.refresh(member, say, _never)
+                    scheduler.refresh(member, subject.facts, say, _never)
             except NotRefreshedError as error:
                 scheduler.note(member, "failed", _brief(str(error)))
                 raise

@@ -220,11 +220,14 @@ class Scheduler(Protocol):
             NotDrainedError: they did not.
         """
 
-    def refresh(self, member: Member, say: Say, stop: Stop) -> None:
+    def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
         """Restart what still uses the old driver, and wait until the member is ready and offers GPUs again.
+
+        After a boot, what the scheduler knows of it is old until its agent has reported.
 
         Args:
             member: as it was when it was held.
+            facts: the machine as it is now.
             say: tells what is done.
             stop: asked while it waits.
 

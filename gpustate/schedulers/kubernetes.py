@@ -129,6 +129,8 @@ class Kubernetes:
         self._clients = GpuClients(api, FOR_DRIVER, sleep, clock)
         self._lists: _Lists | None = None
         self._written: dict[str, Json] = {}
+        #: Of Nodes whose kubelets report that of their machine: as it was when the run began.
+        self._boot_ids: dict[str, str] = {}
         self._failed = (float("-inf"), ClusterError(""))
         self._missing: list[str] | None = None
         self._user = ""
@@ -182,7 +184,10 @@ class Kubernetes:
             raise (NotMemberError if unregistered else RefusedError)(
                 f"{name}: {self.title}: {verdict.check.evidence}", fix=verdict.check.remedy
             ) from None
-        return self._member(self._written.get(node["metadata"]["name"], node))
+        name = node["metadata"]["name"]
+        if facts.boot_id == _boot_id(node):
+            self._boot_ids.setdefault(name, facts.boot_id)
+        return self._member(self._written.get(name, node))
 
     def _member(self, node: Json) -> Member:
         hold = read_hold(node)
@@ -438,7 +443,7 @@ class Kubernetes:
             if node["metadata"]["name"] == member.name:
                 self._events.record(node, reason, text)
 
-    def refresh(self, member: Member, say: Say, stop: Stop) -> None:
+    def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
         """Delete the pods of NVIDIA's DaemonSets on it, which are created again, and wait for Ready and GPUs."""
         self._report(member, node_events.CHANGED, "changed and validated")
         self._resume(member)
@@ -456,7 +461,7 @@ class Kubernetes:
                 raise with_rule(error) from None
         deadline = self._clock() + _REFRESH_S
         while True:
-            waits = self._refreshing(member, set(old))
+            waits = self._refreshing(member, facts, set(old))
             if not waits:
                 return
             if self._clock() > deadline:
@@ -467,9 +472,12 @@ class Kubernetes:
             _check(stop)
             self._sleep(_POLL_S)
 
-    def _refreshing(self, member: Member, old: set[str]) -> str:
+    def _refreshing(self, member: Member, facts: NodeFacts, old: set[str]) -> str:
         """What is not there yet; empty: all is."""
         node, before = self._api.node(member.name), member.hold
+        boot_id = self._boot_ids.get(member.name, facts.boot_id)
+        if facts.boot_id and facts.boot_id != boot_id == _boot_id(node):
+            return "its kubelet has not reported since the boot"
         if (before is None or before.ready_before) and not eviction.is_ready(node):
             return "the Node is not Ready"
         pods = [one for one in self._api.pods_on(member.name) if eviction.is_operand(one)]
@@ -745,6 +753,10 @@ class _Eviction:
             f"Node {self.node} was not drained within {self.timeout_s:g} s: {self._remaining(waiting, blocked)}",
             fix="pass a longer --drain-timeout, or change what keeps these pods",
         )
+
+
+def _boot_id(node: Json) -> str:
+    return str(((node.get("status") or {}).get("nodeInfo") or {}).get("bootID") or "").lower()
 
 
 def read_hold(node: Json) -> Hold | None:

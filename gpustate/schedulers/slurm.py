@@ -55,8 +55,9 @@ _JOBS = "JobArrayID:40|,State:20|,UserName:64|,BatchFlag:2|,Requeue:2|,tres-per-
 _GRES = "%N|%G"
 _RESERVATION = re.compile(
     r"(?m)^ReservationName=(?P<name>\S+) StartTime=(?P<since>\S+) .*?\bNodes=(?P<nodes>\S+) .*?"
-    r"\bFlags=(?P<flags>\S*)(?:.* Comment=(?P<comment>.*))?"
+    r"\bFlags=(?P<flags>\S*) (?:.*? State=(?P<state>\w+) )?(?:.* Comment=(?P<comment>.*))?"
 )
+_BOOT_TIME = re.compile(r"\bBootTime=([0-9T:-]+)")
 #: A reservation of ours, by its name: the run, and the node.
 _OURS = re.compile(r"gpustate_(?P<run>[^_\s]+)_(?P<node>\S+)")
 _NO_COMMENT = "Unknown parameter Comment"
@@ -246,7 +247,7 @@ def read_reservations(text: str) -> dict[str, list[Reservation]]:
             continue
         ours = _OURS.fullmatch(match["name"])
         run = ours["run"] if ours else ""
-        if not run and " State=INACTIVE " in match[0].partition(" Comment=")[0]:
+        if not run and match["state"] == "INACTIVE":
             continue
         one = Reservation(match["name"], match["since"], (match["comment"] or "").strip(), run)
         for name in hostlist.names(match["nodes"]):
@@ -322,6 +323,9 @@ class Slurm:
         self._lock = threading.Lock()
         self._nodes: list[SlurmNode] | None = None
         self._gpus: set[str] = set()
+        #: Of the machines when the run began, and when slurmctld knew them to have booted as they were held.
+        self._boot_ids: dict[str, str] = {}
+        self._booted: dict[str, str] = {}
         self._whys: dict[str, Why] = {}
         self._reserve = reserve
         self._store = LeaseFile(self._answer, self.title)
@@ -418,7 +422,9 @@ class Slurm:
                 f"{facts.hostname} or an address: {rows}",
                 fix="give each node its own NodeHostname and NodeAddr in slurm.conf",
             )
-        return _member(self._one(found[0].name))
+        name = found[0].name
+        self._boot_ids.setdefault(name, facts.boot_id)
+        return _member(self._one(name))
 
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
         """The jobs that run there; all of them are waited for, whatever the scope."""
@@ -483,6 +489,7 @@ class Slurm:
     def hold(self, member: Member, why: Why) -> Member:
         """Drain or reserve it with a reason of ours; one that Slurm itself drained keeps Slurm's reason."""
         node = self._one(member.name)
+        self._booted.setdefault(node.name, self._boot_time(node.name))
         if node.drained_or_down and node.by_slurm:
             return _member(node)
         if foreign := _elsewhere(node):
@@ -607,16 +614,28 @@ class Slurm:
                 fix="pass a longer --drain-timeout, or cancel them: scancel JOB",
             )
 
-    def refresh(self, member: Member, say: Say, stop: Stop) -> None:
+    def _boot_time(self, name: str) -> str:
+        """When a node booted, as slurmctld knows it; empty: it does not."""
+        match = _BOOT_TIME.search(self._run("scontrol", "-o", "show", "node", name))
+        return match[1] if match else ""
+
+    def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
         """Wait until slurmd has registered with as many GPUs as it has to have, if it did before."""
         if member.hold is None or not member.ready:
             return
         until = self._clock() + _REGISTER_S
+        booted = self._boot_ids.get(member.name, facts.boot_id) != facts.boot_id
+
+        def wrong_with(node: SlurmNode) -> str:
+            if booted and self._boot_time(node.name) == self._booted.get(node.name):
+                return "slurmd has not registered since the boot; look there: journalctl -u slurmd"
+            return _unregistered(node)
+
         node = self._one(member.name)
-        while _unregistered(node) and self._clock() < until and not stop():
+        while (wrong := wrong_with(node)) and self._clock() < until and not stop():
             self._sleep(_POLL_S)
             node = self._one(member.name)
-        if wrong := _unregistered(node):
+        if wrong:
             raise NotRefreshedError(f"{self.title}: node {node.name}: {wrong}")
 
     def release(self, member: Member) -> str:

@@ -30,6 +30,7 @@ from gpustate import policies
 from gpustate.cluster import api as api_module
 from gpustate.cluster.api import connect
 from gpustate.core.drain import DrainPolicy, EvictionRules
+from gpustate.core.facts import NodeFacts
 from gpustate.errors import GpustateError
 from gpustate.schedulers.base import Member, NotDrainedError, Scope, Why
 from gpustate.schedulers.kubernetes import Kubernetes
@@ -362,7 +363,7 @@ def test_kubectl_describe_shows_what_happened_to_a_node(
     (member,) = (one for one in scheduler.members(fresh=True) if one.name == OURS)
     held = scheduler.hold(member, why)
     scheduler.note(held, "changing")
-    scheduler.refresh(member, told.append, lambda: False)
+    scheduler.refresh(member, NodeFacts(), told.append, lambda: False)
     scheduler.note(held, "failed")
     scheduler.release(held)
     scheduler.leave()

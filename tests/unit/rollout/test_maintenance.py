@@ -87,7 +87,7 @@ class FakeScheduler:
     ) -> None:
         self._call(f"drain {scope.value}")
 
-    def refresh(self, member: Member, say: Say, stop: Stop) -> None:
+    def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
         self._call("refresh")
 
     def release(self, member: Member) -> str:

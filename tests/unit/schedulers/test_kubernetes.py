@@ -415,7 +415,7 @@ def test_gpus_that_a_dead_run_saw_are_waited_for(api: FakeApi) -> None:
     assert member.hold is not None
     assert (member.gpus, member.hold.gpus_before) == (0, 8)
     with pytest.raises(NotRefreshedError, match="allocatable has none"):
-        again.refresh(member, print, lambda: False)
+        again.refresh(member, facts(), print, lambda: False)
 
 
 def not_ready(api: FakeApi) -> None:
@@ -430,14 +430,25 @@ def test_a_node_that_was_ready_has_to_be_so_again_before_it_is_released(api: Fak
     of_a_dead_run = again.note(again.member(facts(), "gpu1"), "validating")
     for one in (held, of_a_dead_run):
         with pytest.raises(NotRefreshedError, match="180 s after the change: the Node is not Rea"):
-            again.refresh(one, print, lambda: False)
+            again.refresh(one, facts(), print, lambda: False)
+
+
+def test_a_node_that_booted_is_not_ready_before_its_kubelet_has_reported(api: FakeApi) -> None:
+    api.node_["status"]["nodeInfo"]["bootID"] = "one"
+    found = scheduler(api)
+    held = found.hold(found.member(facts(boot_id="one"), "gpu1"), WHY)
+    found.refresh(held, facts(boot_id="one"), print, lambda: False)
+    with pytest.raises(NotRefreshedError, match="its kubelet has not reported since the boot"):
+        found.refresh(held, facts(boot_id="two"), print, lambda: False)
+    api.node_["status"]["nodeInfo"]["bootID"] = "two"
+    found.refresh(held, facts(boot_id="two"), print, lambda: False)
 
 
 def test_a_node_that_was_not_ready_before_is_not_waited_for(api: FakeApi) -> None:
     not_ready(api)
     found = scheduler(api)
     held = found.hold(found.member(facts(), "gpu1"), WHY)
-    found.refresh(held, print, lambda: False)
+    found.refresh(held, facts(), print, lambda: False)
 
 
 def test_labels_that_another_tool_left_paused_are_told(api: FakeApi) -> None:
@@ -448,7 +459,7 @@ def test_labels_that_another_tool_left_paused_are_told(api: FakeApi) -> None:
     api.pods_ = [plugin]
     found = scheduler(api)
     with pytest.raises(NotRefreshedError, match=rf"kubectl label node n1 --overwrite {label}=true"):
-        found.refresh(found.member(facts(), "n"), lambda _: None, lambda: False)
+        found.refresh(found.member(facts(), "n"), facts(), lambda _: None, lambda: False)
 
 
 def test_a_conflicting_write_is_tried_again_and_given_up_after_five(api: FakeApi) -> None:
@@ -741,7 +752,7 @@ def test_events_say_what_happens_to_a_node(api: FakeApi) -> None:
     found = entered(api, told)
     member = found.hold(found.member(facts(), "gpu1"), WHY)
     found.drain(member, Scope.GPU, PLAIN, told.append, lambda: False)
-    found.refresh(member, told.append, lambda: False)
+    found.refresh(member, facts(), told.append, lambda: False)
     found.release(member)
     assert reasons(api) == [
         "GpustateHold",

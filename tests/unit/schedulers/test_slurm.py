@@ -119,6 +119,7 @@ class Controller:
     keeps_reason: bool = False
     comments: bool = True
     reservations: dict[str, str] = field(default_factory=dict)
+    booted: str = "2026-11-24T10:00:00"
 
     def _reserve(self, words: list[str]) -> tuple[int, str]:
         values = dict(word.split("=", 1) for word in words if "=" in word)
@@ -156,6 +157,11 @@ class Controller:
                 for name, comment in self.reservations.items()
             )
             return 0, shown or "No reservations in the system\n"
+        if words[:4] == ["scontrol", "-o", "show", "node"]:
+            return (
+                0,
+                f"NodeName={words[4]} Arch=x86_64 BootTime={self.booted} SlurmdStartTime=None\n",
+            )
         if words[0] == "scontrol" and any(one.startswith("ReservationName=") for one in words):
             return self._reserve(words)
         if words[0] == "sinfo":
@@ -418,7 +424,8 @@ def test_a_foreign_reservation_for_maintenance_is_named_and_left_alone(state: st
 
 def test_a_foreign_reservation_that_has_not_begun_takes_no_node_out_of_service() -> None:
     later = RESERVATION.replace("State=ACTIVE", "State=INACTIVE")
-    assert read_reservations(later.format(name="cooling", comment=" Comment=next week")) == {}
+    for comment in ("", " Comment=next week"):
+        assert read_reservations(later.format(name="cooling", comment=comment)) == {}
     words = RESERVATION.format(name="cooling", comment=" Comment=was State=INACTIVE once")
     assert set(read_reservations(words)) == {"gpu1", "gpu7", "gpu8"}
     ours = later.format(name="gpustate_r1_gpu1", comment="")
@@ -481,6 +488,19 @@ def test_a_controller_that_is_away_is_waited_for() -> None:
         scheduler.members(fresh=True)
 
 
+def test_a_node_that_booted_has_to_register_again() -> None:
+    controller = Controller()
+    scheduler = slurm(controller, reserve=True)
+    before = replace(FACTS, boot_id="one")
+    member = scheduler.hold(scheduler.member(before, "gpu1"), WHY)
+    scheduler.refresh(member, before, print, lambda: False)
+    after = replace(FACTS, boot_id="two")
+    with pytest.raises(NotRefreshedError, match="slurmd has not registered since the boot"):
+        scheduler.refresh(member, after, print, lambda: False)
+    controller.booted = "2026-11-24T10:05:00"
+    scheduler.refresh(member, after, print, lambda: False)
+
+
 @pytest.mark.parametrize(
     ("state", "words"), [("inval", "fewer GPUs than slurm.conf"), ("drained*", "not registered")]
 )
@@ -490,13 +510,13 @@ def test_a_change_after_which_slurmd_does_not_register_as_before_has_failed(
     controller = Controller()
     scheduler = slurm(controller)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
-    scheduler.refresh(member, print, lambda: False)
+    scheduler.refresh(member, FACTS, print, lambda: False)
     controller.state = state
     with pytest.raises(NotRefreshedError, match=words):
-        scheduler.refresh(member, print, lambda: False)
+        scheduler.refresh(member, FACTS, print, lambda: False)
     # What did not answer before is not the change's fault.
-    scheduler.refresh(replace(member, ready=False), print, lambda: False)
-    scheduler.refresh(replace(member, hold=None), print, lambda: False)
+    scheduler.refresh(replace(member, ready=False), FACTS, print, lambda: False)
+    scheduler.refresh(replace(member, hold=None), FACTS, print, lambda: False)
 
 
 def test_nodes_without_gpus_in_slurm_conf_do_not_count() -> None:
