@@ -9,6 +9,7 @@ Sources:
     containerd, cmd/containerd/server/config/config.go: ``LoadConfig``, ``mergeConfig``; merging
     by key came with a21e379b6, first released in 2.0.0.
     Tried with containerd 1.6.20, 1.7.24, 2.0.5, 2.1.9 and 2.3.4.
+    NVIDIA/nvidia-container-toolkit, pkg/config/engine/containerd: ``container_annotations``.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ DEFAULT = ("containerd", "default_runtime_name")
 _RUNC_TYPE = "io.containerd.runc.v2"
 #: Runtimes whose options NVIDIA's runtime supports, unlike those of a Kata shim.
 _RUNC_TYPES = ("io.containerd.runc.", "io.containerd.runtime.v1.linux")
+#: In which NVIDIA's device plugin names CDI devices, and its runtime reads them, where containerd knows no CDI.
+_CDI_ANNOTATIONS = "cdi.k8s.io/*"
 #: Paths at which NVIDIA's runtime finds its first choice by itself.
 _USUAL = ("runc", "/usr/bin/runc", "/usr/sbin/runc", "/bin/runc", "/sbin/runc")
 
@@ -85,6 +88,9 @@ def missing_settings(
     model = low_level(files_say, now, handler)
     there = lookup(files_say, (*RUNTIMES, handler.name))
     table = _runtime_table(model, _tables(files_say, now, handler), handler, notes)
+    if handler.enable_cdi and release < (1, 7):
+        passed = (*table.get("container_annotations", ()), _CDI_ANNOTATIONS)
+        table["container_annotations"] = list(dict.fromkeys(passed))
     replaces = isinstance(there, Mapping) and not equal_in_effect(there, table)
     if not isinstance(there, Mapping) or replaces:
         settings.append(Setting((*RUNTIMES, handler.name), table))
