@@ -241,3 +241,20 @@ def test_a_layout_is_finished_by_the_next_watcher_and_a_second_one_waits(
     assert waiting.end() == 0
     lease = get(cluster, "lease", "gpustate-watch", "--namespace", "kube-system")
     assert not lease["spec"].get("holderIdentity")
+
+
+def test_after_a_removal_the_next_watcher_sets_the_node_up_again(
+    cluster: Lab, watch: Callable[[], Watch]
+) -> None:
+    first = set_up(cluster, watch)
+    wait_for(lambda: "watching the Nodes" in first.text, "it watches")
+    for one in running():
+        assert one.end() == 0
+    words = (str(POLICY), "-i", str(cluster.inventory), "-l", "gpu2", "--yes")
+    subprocess.run([GPUSTATE, "remove", *words], check=True, capture_output=True, timeout=SETUP_S)
+    assert record(cluster, "gpu2") == {}
+    again = watch()
+    wait_for(lambda: done(cluster, "gpu2"), "it is set up again", SETUP_S)
+    assert [one for one in again.text.splitlines() if "gpu2: new; applying" in one]
+    assert not [one for one in again.text.splitlines() if "gpu1: " in one]
+    assert again.end() == 0
