@@ -203,7 +203,7 @@ class Job:
 
 
 def read_jobs(text: str) -> list[Job]:
-    """Read ``squeue`` in our format."""
+    """Read ``squeue`` in our format, whose order differs: in that of the jobs' numbers."""
     found: list[Job] = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|", 5)]
@@ -220,7 +220,7 @@ def read_jobs(text: str) -> list[Job]:
             why = f"it cannot be requeued: {why}; pass a longer --drain-timeout, or cancel it: scancel {job.whole}"
             job = replace(job, problem=why)
         found.append(job)
-    return found
+    return sorted(found, key=lambda job: [int(part) for part in re.findall("[0-9]+", job.number)])
 
 
 def read_nodes(text: str) -> list[SlurmNode]:

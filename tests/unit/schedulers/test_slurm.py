@@ -432,6 +432,15 @@ def test_a_foreign_reservation_that_has_not_begun_takes_no_node_out_of_service()
     assert set(read_reservations(ours)) == {"gpu1", "gpu7", "gpu8"}
 
 
+def test_jobs_are_named_in_the_order_of_their_numbers() -> None:
+    controller = Controller(jobs=["10", "9_2", "9_1", "7+1", "7+0"])
+    scheduler = slurm(controller)
+    member = scheduler.member(FACTS, "gpu1")
+    found = scheduler.workloads(member, Scope.GPU, DrainPolicy())
+    names = [one.name.removesuffix(" of ann") for one in found]
+    assert names == ["job 7+0", "job 7+1", "job 9_1", "job 9_2", "job 10"]
+
+
 def test_nodes_that_runs_hold_are_known_by_every_name() -> None:
     reason = "gpustate:r1: changes driver (failed) by ann@ops1"
     assert slurm(Controller("drained", reason)).held() >= {"gpu1"}
