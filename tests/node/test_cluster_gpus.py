@@ -239,7 +239,7 @@ def events(lab: Lab, since: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for entry in audit(lab):
         ref = entry.get("objectRef") or {}
-        ours = entry["requestReceivedTimestamp"] >= since and "python-httpx" in entry.get(
+        ours = entry["requestReceivedTimestamp"] >= since and "gpustate/" in entry.get(
             "userAgent", ""
         )
         if ours and entry["verb"] not in ("get", "list", "watch"):

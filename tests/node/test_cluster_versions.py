@@ -244,7 +244,7 @@ def writes(server: apiserver.ApiServer) -> list[str]:
     return [
         f"{entry['verb']} {entry['requestURI']}"
         for entry in server.audit()
-        if "python-httpx" in entry.get("userAgent", "")
+        if "gpustate/" in entry.get("userAgent", "")
         and entry["verb"] not in ("get", "list", "watch")
         and "dryRun=All" not in entry["requestURI"]
     ]

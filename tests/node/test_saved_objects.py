@@ -34,7 +34,7 @@ def writes(cluster: LocalCluster) -> int:
     """How often gpustate wrote, dry runs aside."""
     return sum(
         entry["verb"] not in ("get", "list", "watch")
-        and "python-httpx" in entry.get("userAgent", "")
+        and "gpustate/" in entry.get("userAgent", "")
         and "dryRun=All" not in entry["requestURI"]
         for entry in cluster.audit()
     )

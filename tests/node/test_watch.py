@@ -132,7 +132,7 @@ def requests(lab: Lab, since: str) -> list[tuple[str, str]]:
         for entry in audit(lab)
         if entry["requestReceivedTimestamp"] >= since
         and entry["stage"] == "ResponseComplete"
-        and "python-httpx" in entry.get("userAgent", "")
+        and "gpustate/" in entry.get("userAgent", "")
     ]
 
 

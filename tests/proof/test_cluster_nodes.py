@@ -77,7 +77,7 @@ def writes(lab: Lab, since: str) -> list[tuple[str, str]]:
         (entry["verb"], entry["objectRef"]["resource"])
         for entry in audit(lab)
         if entry["requestReceivedTimestamp"] >= since
-        and "python-httpx" in entry.get("userAgent", "")
+        and "gpustate/" in entry.get("userAgent", "")
         and entry["verb"] not in ("get", "list", "watch")
         and "dryRun=All" not in entry["requestURI"]
     ]

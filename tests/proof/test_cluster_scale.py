@@ -67,7 +67,7 @@ def measured(
     requests = Counter(
         (entry["verb"], entry["objectRef"]["resource"])
         for entry in cluster.audit(before)
-        if "python-httpx" in entry.get("userAgent", "")
+        if "gpustate/" in entry.get("userAgent", "")
     )
     lists = {resource: count for (verb, resource), count in requests.items() if verb == "list"}
     assert set(lists.values()) == {1}, lists

@@ -281,7 +281,7 @@ class Upstream:
             parts.hostname or "", parts.port or 443, timeout=30, context=context
         )
         headers = {"Content-Type": request.content_type, "Accept": "application/json"}
-        headers["User-Agent"] = "python-httpx through a gate"
+        headers["User-Agent"] = "gpustate/0 through a gate"
         body = None if request.body is None else json.dumps(request.body)
         try:
             connection.request(request.method, request.url or request.path, body, headers)
