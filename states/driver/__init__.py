@@ -407,7 +407,7 @@ class DriverInstalled(DriverParameters):
                 "parameters": because,
                 "packages": "libraries change below running programs" if swap else "",
                 "built": refusals.complaints(observed, wanted),
-                "stopped": "a reload was interrupted",
+                "stopped": f"a {'removal' if self.absent else 'reload'} was interrupted",
                 "left_stopped": "the removal of the driver stopped them",
                 "missing": "required by installed packages",
                 "installer": "the driver installed by NVIDIA's .run installer is removed",
@@ -566,7 +566,9 @@ class DriverInstalled(DriverParameters):
                 yield scripts.reload(wanted.loaded)
         if "stopped" in plan.fields:
             yield scripts.restart_stopped()
-        if "left_stopped" in plan.fields:
+        # Without modules before a reboot, what was stopped is recorded as left; the boot starts it.
+        boots = "stopped" in plan.fields and cost is Disruption.REBOOT
+        if "left_stopped" in plan.fields or boots:
             yield scripts.start_left()
 
     def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:

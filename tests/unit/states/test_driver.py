@@ -507,7 +507,8 @@ def test_services_that_a_removal_stopped_are_started_with_the_next_driver_and_na
 def test_a_removal_that_was_killed_after_unloading_starts_no_service() -> None:
     node = World(gpu())
     node.more = Live(stopped=("nvidia-device-plugin.service",))
-    node.reach(DriverInstalled(ensure="absent"))
+    plan, _ = node.reach(DriverInstalled(ensure="absent"))
+    assert [change.why for change in plan.changes] == ["a removal was interrupted"]
     assert labels(node) == ["record the services that stay stopped without a driver"]
 
 
