@@ -13,7 +13,7 @@ from gpustate.cli.pause import not_running, unanswered, with_running
 from gpustate.errors import ClusterError, InventoryError, RefusedError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gpustate.rollout.running import Running
 
@@ -47,6 +47,7 @@ def resume(
     """Lift the pause of RUN; or resume an interrupted RUN with the same nodes and options, and the policy as it is now.
 
     Without RUN, the one that is paused; if none is, your own interrupted run. If there are several, you are asked.
+    A paused run of this machine whose process is dead is resumed.
 
     Node programs that are still running are followed to their end; then the nodes are probed again and
     the remaining changes are made. A run of another person is resumed only if it is named.
@@ -58,9 +59,21 @@ def resume(
         _show(waiting)
         return
     me = fleet.person()
-    if _lifted(run, inventory, kubeconfig, waiting):
+    dead: list[dict[str, Any]] = []
+
+    def lift(found: Running) -> None:
+        ours = [record for record in waiting if record["run"] == found.run]
+        if ours:
+            dead.append(_choose(ours, me, None, yes=yes))
+            _lift_dead(found)
+        else:
+            _lift(found)
+
+    if _lifted(run, inventory, kubeconfig, waiting, lift) and not dead:
         return
-    if run is None:
+    if dead:
+        record = dead[0]
+    elif run is None:
         record = _choose(waiting, me, inventory, yes=yes)
     else:
         record = records.load(run)
@@ -79,8 +92,9 @@ def _lifted(
     inventory: str | None,
     kubeconfig: str | None,
     waiting: Sequence[Mapping[str, Any]],
+    lift: Callable[[Running], None],
 ) -> bool:
-    """Lift the pause of a run in progress; whether one was paused.
+    """Lift the pause of a run; whether one was paused.
 
     Raises:
         UsageError: the run that is meant is in progress, and not paused.
@@ -92,7 +106,7 @@ def _lifted(
     if recorded and all(one.run != run for one in running_here()):
         return False  # it was of this machine, and is in progress nowhere
     try:
-        search = with_running(run, inventory, kubeconfig, _lift, paused=True)
+        search = with_running(run, inventory, kubeconfig, lift, paused=True)
     except (ClusterError, InventoryError) as error:
         if run is not None or not waiting:
             raise
@@ -130,6 +144,13 @@ def _lift(found: Running) -> None:
             f"if it is dead: {after_death(found.run, '')}"
         )
     click.echo(f"run {found.run} of {found.person} {what}")
+
+
+def _lift_dead(found: Running) -> None:
+    """Lift the pause of a run whose process on this machine is dead, so that it can be run again."""
+    before = found.control
+    found.ask("")
+    click.echo(f"run {found.run} of {found.person} was {before}, and its process is dead", err=True)
 
 
 def at_work(pid: int, since: str) -> bool:

@@ -360,6 +360,7 @@ class DriverInstalled(DriverParameters):
             missing=(),
             damaged=(),
             device_nodes=() if loads else observed.device_nodes,
+            left_stopped=() if loads else observed.left_stopped,
             installer=observed.installer and self.leftovers == "refuse",
         )
 
@@ -406,7 +407,8 @@ class DriverInstalled(DriverParameters):
                 "parameters": because,
                 "packages": "libraries change below running programs" if swap else "",
                 "built": refusals.complaints(observed, wanted),
-                "stopped": "a reload was interrupted",
+                "stopped": f"a {'removal' if self.absent else 'reload'} was interrupted",
+                "left_stopped": "the removal of the driver stopped them",
                 "missing": "required by installed packages",
                 "installer": "the driver installed by NVIDIA's .run installer is removed",
                 "device_nodes": "a GPU without a device node is unusable for every program",
@@ -420,6 +422,9 @@ class DriverInstalled(DriverParameters):
         for holder in observed.holders:
             yield f"has a GPU open: {holder.who}"
         yield from self._stops(observed)
+        again = [unit for unit in observed.left_stopped if " " not in unit]
+        if again and not wanted.left_stopped:
+            yield f"stopped by the removal of the driver and started again: {', '.join(again)}"
         if not self.absent:
             if self.load and not observed.gpus and not observed.image:
                 yield "no NVIDIA GPU on PCI: installed, not loaded"
@@ -561,6 +566,10 @@ class DriverInstalled(DriverParameters):
                 yield scripts.reload(wanted.loaded)
         if "stopped" in plan.fields:
             yield scripts.restart_stopped()
+        # Without modules before a reboot, what was stopped is recorded as left; the boot starts it.
+        boots = "stopped" in plan.fields and cost is Disruption.REBOOT
+        if "left_stopped" in plan.fields or boots:
+            yield scripts.start_left()
 
     def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if plan.fields & {"loaded", "modules"} and not observed.in_use:
@@ -581,7 +590,7 @@ class DriverInstalled(DriverParameters):
             # What was enabled before is known to the node alone.
             yield ops.RestoreOriginal(files.PATHS["stream"])
         if "stopped" in plan.fields and not plan.fields & {"loaded", "modules"}:
-            yield scripts.restart_stopped()
+            yield scripts.leave_stopped()
         if plan.fields & {"loaded", "modules"} and observed.in_use:
             yield ops.Reboot(observed.in_use, self.reboot_timeout_s)
 

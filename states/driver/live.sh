@@ -13,6 +13,12 @@ done
 n=; { read -r n <"$SYS/module/nvidia_drm/refcnt"; } 2>/dev/null && [ "$n" != 0 ] && echo "drm=$n"
 n=; { read -r n </run/gpustate/driver-in-use; } 2>/dev/null && echo "in_use=$n"
 if [ -r /var/lib/gpustate/driver.stopped ]; then while read -r n; do echo "stopped=$n"; done </var/lib/gpustate/driver.stopped; fi
+if [ -r /var/lib/gpustate/driver.left-stopped ]; then
+  while read -r n; do
+    systemctl is-enabled -q "$n" 2>/dev/null || n="$n (not enabled)"
+    echo "left_stopped=$n"
+  done </var/lib/gpustate/driver.left-stopped
+fi
 for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
   [ -e "$f" ] || continue
   [ "$(od -An -t u1 -j 4 -N 1 "$f" | tr -d ' ')" = 1 ] || continue

@@ -23,6 +23,7 @@ from gpustate.states.driver import rpmask
 
 _HERE = "gpustate.states.driver"
 STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
+LEFT_PATH = "/var/lib/gpustate/driver.left-stopped"
 IN_USE_PATH = "/run/gpustate/driver-in-use"
 #: NVIDIA's .run installer puts itself here under this name.
 UNINSTALLER = "/usr/bin/nvidia-uninstall"
@@ -87,6 +88,9 @@ class Observed:
     relations: driverset.Relations = driverset.NO_RELATIONS  # what offers of Ubuntu's depend on
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
     services: tuple[str, ...] = ()  # units that unloading the modules stops
+    left_stopped: tuple[
+        str, ...
+    ] = ()  # units that a removal stopped; " (not enabled)" after one that stays so
 
     @property
     def whole(self) -> tuple[driverset.Scheme, str, str] | None:
@@ -216,6 +220,7 @@ class Live:
     in_use: str | None = None
     drm_in_use: bool = False
     stopped: tuple[str, ...] = ()
+    left_stopped: tuple[str, ...] = ()
     secure_boot: SecureBoot = SecureBoot()
     build_errors: Mapping[str, str] | None = None
     device_nodes: tuple[str, ...] = ()
@@ -250,6 +255,7 @@ class LiveMigQuery(Query[Live]):
             in_use=keyed.first(keys, "in_use") or None,
             drm_in_use="drm" in keys,
             stopped=tuple(keys.get("stopped", [])),
+            left_stopped=tuple(keys.get("left_stopped", [])),
             secure_boot=SecureBoot(
                 "secure_boot" in keys, keyed.first(keys, "key"), "enrolled" in keys
             ),

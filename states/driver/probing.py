@@ -54,6 +54,7 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
         autoload_text=autoload,
         parameters={name: _live(name, params, others) for name in parameters},
         stopped=live.stopped,
+        left_stopped=live.left_stopped,
         manager=facts.package_manager,
         os_id=facts.os_id,
         running=facts.kernel,

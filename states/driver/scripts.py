@@ -14,7 +14,7 @@ from gpustate.core.queries import Answer, Query
 from gpustate.formats import dpkg, driverset, gpu_services, mps
 from gpustate.ops import kmod
 from gpustate.probes.kernels import DKMS_HALF, DKMS_WHOLE
-from gpustate.states.driver.observed import IN_USE_PATH, STOPPED_PATH, UNINSTALLER
+from gpustate.states.driver.observed import IN_USE_PATH, LEFT_PATH, STOPPED_PATH, UNINSTALLER
 
 LOAD_ORDER = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 #: Whatever is loaded of these goes, dependents first.
@@ -185,7 +185,12 @@ def build(kernel: str, want: str) -> Step:
 
 #: The running ones of ``SERVICES``, and others that systemd stops along with them.
 _SERVICES = shell.load("stopped_with", "gpustate.probes") + shell.load(
-    "services", _HERE, STOPPED=STOPPED_PATH, SERVICES=" ".join(SERVICES)
+    "services",
+    _HERE,
+    STOPPED=STOPPED_PATH,
+    LEFT=LEFT_PATH,
+    SERVICES=" ".join(SERVICES),
+    OWN_SERVICES=" ".join(OWN_SERVICES),
 )
 _UNLOAD = _SERVICES + shell.load(
     "unload", _HERE, IN_USE=IN_USE_PATH, UNLOAD_ORDER=" ".join(UNLOAD_ORDER)
@@ -217,7 +222,7 @@ def note_services() -> Step:
 
 
 def start_services() -> str:
-    """Start what was stopped, and forget about it."""
+    """Start what was stopped, and forget about it; without a loaded driver, leave it to the next installation."""
     return f"{_SERVICES}start_services\n"
 
 
@@ -247,9 +252,9 @@ def first_load(want: str) -> Step:
 
 
 def unload() -> Step:
-    """Unload every NVIDIA module; the services that were stopped for it stay so, for their driver goes."""
+    """Unload every NVIDIA module; the services that were stopped for it stay so until there is a driver again."""
     return ops.Run(
-        f"{_UNLOAD}unload_modules\nrm -f {STOPPED_PATH}\neffect unloaded",
+        f"{_UNLOAD}unload_modules\nleave_services\neffect unloaded",
         "unload the nvidia modules",
         timeout=600,
         running=True,
@@ -259,3 +264,23 @@ def unload() -> Step:
 def restart_stopped() -> Step:
     """Start the services that an interrupted reload left stopped."""
     return ops.Run(start_services() + "effect started", "restart the stopped services", timeout=300)
+
+
+def leave_stopped() -> Step:
+    """Record for the next installation which services an interrupted removal has stopped."""
+    return ops.Run(
+        f"{_SERVICES}leave_services\neffect left",
+        "record the services that stay stopped without a driver",
+        timeout=60,
+        running=True,
+    )
+
+
+def start_left() -> Step:
+    """Start the services that a removal of the driver stopped, as far as they are still enabled."""
+    return ops.Run(
+        f"{_SERVICES}start_left\neffect started",
+        "start the services that the removal of the driver stopped",
+        timeout=300,
+        running=True,
+    )

@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
+from gpustate.cli import apply
 from gpustate.cli.main import cli
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult
@@ -420,6 +421,38 @@ def test_a_paused_run_of_a_cluster_comes_before_an_interrupted_one(inventory: Pa
     CLUSTERS.append(FakeCluster())
     verb("pause", "-i", inventory)
     assert "run r1 of ann@ops1 continues" in verb("resume", "-i", inventory)
+
+
+def test_a_paused_run_whose_process_on_this_machine_is_dead_is_resumed(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(inventory.parent)
+    Path("p.yaml").write_text("states: {}\n")
+    begin("r1", 2**22 + 1)  # no such process
+    cluster = FakeCluster()
+    CLUSTERS.append(cluster)
+    again: list[str] = []
+    monkeypatch.setattr(apply, "apply_policy", lambda source, *_, **__: again.append(source))
+    monkeypatch.setattr(fleet, "person", lambda: "ann")
+    verb("pause", "-i", inventory)
+    unasked = CliRunner().invoke(cli, ["resume", "-i", str(inventory)])
+    assert "stdin is not a terminal; name one: gpustate resume r1" in str(unasked.exception)
+    assert (bool(cluster.lease.control), again) == (True, [])
+    said = verb("resume", "-i", inventory, "--yes")
+    assert "was paused by" in said
+    assert "its process is dead" in said
+    assert "continues" not in said
+    assert (cluster.lease.control, again) == ("", [str(inventory.parent / "p.yaml")])
+
+
+def test_resuming_a_silent_run_of_another_machine_names_the_command(inventory: Path) -> None:
+    cluster = FakeCluster()
+    cluster.lease = replace(cluster.lease, renewed="2026-01-01T00:00:00.000000Z")
+    CLUSTERS.append(cluster)
+    verb("pause", "-i", inventory)
+    said = verb("resume", "-i", inventory)
+    assert "if it is dead: gpustate resume r1 on its machine, or its command again here" in said
+    assert "continues" not in said
 
 
 @pytest.mark.parametrize(

@@ -491,6 +491,27 @@ def test_services_that_are_stopped_are_named_with_what_becomes_of_them() -> None
     assert stays in absent.plan(absent.probe(node)).notes
 
 
+def test_services_that_a_removal_stopped_are_started_with_the_next_driver_and_named() -> None:
+    node = World(gpu())
+    node.more = Live(left_stopped=("nvidia-device-plugin.service", "site.service (not enabled)"))
+    absent, state = DriverInstalled(ensure="absent"), DriverInstalled(branch=580)
+    assert not absent.plan(absent.probe(node))
+    again = "stopped by the removal of the driver and started again: nvidia-device-plugin.service"
+    plan, _ = node.reach(state)
+    assert again in plan.notes
+    done = labels(node)
+    start = done.index("start the services that the removal of the driver stopped")
+    assert start > done.index("load nvidia, nvidia-uvm, nvidia-modeset")
+
+
+def test_a_removal_that_was_killed_after_unloading_starts_no_service() -> None:
+    node = World(gpu())
+    node.more = Live(stopped=("nvidia-device-plugin.service",))
+    plan, _ = node.reach(DriverInstalled(ensure="absent"))
+    assert [change.why for change in plan.changes] == ["a removal was interrupted"]
+    assert labels(node) == ["record the services that stay stopped without a driver"]
+
+
 def test_a_reboot_restarts_services_so_that_none_is_recorded() -> None:
     node = World(gpu())
     node.reach(DriverInstalled(branch=570))

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from gpustate.core.queries import Answer
 from gpustate.states.driver import scripts
+from gpustate.states.driver.observed import LEFT_PATH, LiveMigQuery
 
 #: systemctl as far as the fragment uses it; a file below ``run`` is a unit that is active.
 SYSTEMCTL = """
 systemctl() {
   case $1 in
   is-active) [ -e "run/$3" ] ;;
+  is-enabled) [ ! -e "disabled/$3" ] ;;
   start) : >"run/$2"; echo "$2" >>started ;;
   stop) rm "run/$2"; for w in $(required "$2"); do rm -f "run/$w"; done ;;
   show) shift; for w do :; done; required "$w" ;;
@@ -26,6 +29,7 @@ required() {
   esac
 }
 sync() { :; }
+module_loaded() { [ ! -e unloaded ]; }
 set -eu
 """
 DAEMON, DCGM = "nvidia-persistenced.service", "nvidia-dcgm.service"
@@ -35,6 +39,7 @@ FOREIGN = ["site-exporter.service", "site-proxy.service"]
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
     (tmp_path / "run").mkdir()
+    (tmp_path / "disabled").mkdir()
     for unit in (DAEMON, DCGM, *FOREIGN, "gpu.target", "other.service"):
         (tmp_path / "run" / unit).touch()
     return tmp_path
@@ -42,7 +47,7 @@ def node(tmp_path: Path) -> Path:
 
 def ran(node: Path, command: str) -> list[str]:
     text = scripts.start_services().removesuffix("start_services\n")
-    text = text.replace(scripts.STOPPED_PATH, "stopped")
+    text = text.replace(scripts.STOPPED_PATH, "stopped").replace(scripts.LEFT_PATH, "left")
     done = subprocess.run(
         ["sh", "-c", SYSTEMCTL + text + command],
         cwd=node,
@@ -63,3 +68,40 @@ def test_what_systemd_stops_along_runs_again_and_nothing_else(node: Path) -> Non
     ran(node, "start_services")
     assert (node / "started").read_text().split() == [DAEMON, DCGM, *FOREIGN]
     assert not (node / "stopped").exists()
+
+
+def test_the_next_installation_starts_what_a_removal_has_stopped_if_it_is_still_enabled(
+    node: Path,
+) -> None:
+    ran(node, "stop_services; leave_services")
+    assert (node / "left").read_text().split() == [DCGM, *FOREIGN]
+    assert not (node / "stopped").exists()
+    ran(node, "stop_services; leave_services")  # killed, and run again: nothing runs
+    assert (node / "left").read_text().split() == [DCGM, *FOREIGN]
+    (node / "disabled" / DCGM).touch()
+    ran(node, "start_left")
+    assert (node / "started").read_text().split() == FOREIGN
+    assert not (node / "left").exists()
+
+
+def test_without_a_loaded_driver_no_service_is_started(node: Path) -> None:
+    ran(node, "stop_services")
+    (node / "unloaded").touch()
+    ran(node, "start_services")
+    assert not (node / "started").exists()
+    assert (node / "left").read_text().split() == [DCGM, *FOREIGN]
+
+
+def test_what_a_removal_has_stopped_is_read_with_what_is_not_enabled(node: Path) -> None:
+    (node / "left").write_text(f"{DCGM}\n{FOREIGN[0]}\n")
+    (node / "disabled" / DCGM).touch()
+    live = LiveMigQuery()
+    text = live.script().replace(LEFT_PATH, "left")
+    done = subprocess.run(
+        ["sh", "-c", f"PROC=proc SYS=sys\n{SYSTEMCTL}set +e\n{text}"],
+        cwd=node,
+        capture_output=True,
+        check=True,
+    )
+    found = live.parse(Answer(0, done.stdout)).left_stopped
+    assert found == (f"{DCGM} (not enabled)", FOREIGN[0])
