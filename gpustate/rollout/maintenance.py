@@ -304,7 +304,9 @@ class ScheduledMaintenance:
         notes, stuck = self._release(subject, say)
         if stuck:
             raise ClusterError("; ".join((*stuck, *notes)), fix="run gpustate apply again")
-        return (*others, *notes, *self._leftovers(subject, say))
+        told = {note.partition(STAYS_OUT)[0] for note in notes}
+        left = self._leftovers(subject, say)
+        return (*others, *notes, *(one for one in left if one.partition(STAYS_OUT)[0] not in told))
 
     def rebooting(self, subject: Subject) -> None:
         """Record on the Node that it reboots for its MIG layout; the result does not depend on it."""
@@ -423,7 +425,10 @@ class ScheduledMaintenance:
             return ""
         member = scheduler.member(subject.facts, subject.node.name)
         hold = member.hold
-        if hold is None or hold.run == self._run:
+        if hold is None:  # a scheduler's own reason replaces that of a hold
+            out = member.why and not member.available
+            return _stays_out(scheduler, member, member.why) if out else ""
+        if hold.run == self._run:
             return ""
         if hold.phase != "left":
             why = Why(self._run, self._person, self._text or "releases what a run left held")

@@ -435,6 +435,25 @@ def test_what_someone_else_cordoned_is_not_refreshed_with_every_apply() -> None:
     assert scheduler.calls == ["release"]
 
 
+@pytest.mark.parametrize("state", [(True, False), (False, False), (False, True), (True, True)])
+def test_what_the_scheduler_itself_keeps_out_of_service_is_told(state: tuple[bool, bool]) -> None:
+    """Its own reason has replaced that of the run that died."""
+    scheduler = FakeScheduler("Slurm at test", Member("n1", *state, why="too few GPUs; resume it"))
+    notes = maintenance(Slurm=scheduler).end(subject(Disruption.NONE, "slurmd"), "", said)
+    told = ("Slurm at test: n1 stays out of service: too few GPUs; resume it",)
+    assert notes == (() if state == (True, True) else told)
+    assert scheduler.calls == []
+
+
+def test_what_stays_out_of_service_after_a_change_is_told_once() -> None:
+    scheduler = FakeScheduler("Slurm at test", left="inval: 7 < 8; resume it")
+    found = maintenance(Slurm=scheduler)
+    found.begin(subject(Disruption.RESET, "slurmd"), said, never)
+    scheduler.current = Member("n1", ready=True, schedulable=False, why="too few GPUs")
+    notes = found.end(subject(Disruption.RESET, "slurmd"), "", said)
+    assert notes == ("Slurm at test: n1 stays out of service: inval: 7 < 8; resume it",)
+
+
 def test_what_an_earlier_run_left_held_stays_so_where_it_offers_no_gpus() -> None:
     fails: dict[str, Exception] = {"refresh": NotRefreshedError("offers no GPU")}
     scheduler = FakeScheduler(current=LEFT, fails=fails)
