@@ -12,7 +12,7 @@ from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts, PciGpu
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Preview, Subject
-from gpustate.errors import ClusterError, LockHeld, RefusedError
+from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError, UsageError
 from gpustate.formats import masking
 from gpustate.rollout.maintenance import ScheduledMaintenance, kinds_of, scope_of
 from gpustate.schedulers.base import (
@@ -361,9 +361,41 @@ def test_who_cannot_tell_whether_a_node_is_a_member_keeps_it_from_being_changed(
     error: Exception,
 ) -> None:
     found = maintenance(Kubernetes=FakeScheduler(unknown=error))
-    with pytest.raises(type(error)):
+    with pytest.raises(RefusedError, match=str(error)):
         found.begin(stopped(), said, never)
     assert found.preview(stopped()).refused
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(ClusterError("away", fix="wait"), RefusedError), (LockHeld("away; wait"), LockHeld)],
+)
+def test_a_cluster_that_cannot_be_entered_is_a_refusal(
+    error: GpustateError, kind: type[Exception]
+) -> None:
+    scheduler = FakeScheduler(fails={"enter": error})
+    with pytest.raises(kind, match=r"^away; wait$"):
+        maintenance(Kubernetes=scheduler).begin(subject(), said, never)
+    assert scheduler.calls == []
+
+
+def test_a_cluster_that_is_lost_during_the_run_is_a_failure() -> None:
+    """Later nodes of a rollout would be refused one by one otherwise."""
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    scheduler.unknown = ClusterError("away")
+    with pytest.raises(ClusterError, match="away"):
+        found.begin(subject(), said, never)
+
+
+def test_a_kubeconfig_that_cannot_be_used_is_a_refusal() -> None:
+    def access(node: InventoryNode, kind: str) -> Scheduler | None:
+        raise UsageError("no such certificate")
+
+    found = ScheduledMaintenance(access, "r2", "ann@ops1", DrainPolicy())
+    with pytest.raises(RefusedError, match="no such certificate"):
+        found.begin(subject(), said, never)
 
 
 def test_a_node_of_two_schedulers_is_held_in_both_and_released_in_turn() -> None:
