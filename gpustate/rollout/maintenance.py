@@ -298,6 +298,10 @@ class ScheduledMaintenance:
                     scheduler.drain(member, scope, policy, say, leave)
             self._pause(subject, mig, say, leave)
         except GpustateError as error:
+            if self._gate.aborted and not stop():
+                error.message = error.message.replace(
+                    "interrupted", self._gate.stopped or "aborted", 1
+                )
             if failed:  # an earlier change is still why it is out of service
                 notes = self._leave(subject, recorded=str(error))
             else:  # nothing was changed yet, so there is no reason to keep it out of service

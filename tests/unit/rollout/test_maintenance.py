@@ -14,6 +14,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Preview, Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError, UsageError
 from gpustate.formats import masking
+from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance, kinds_of, scope_of
 from gpustate.schedulers.base import (
     HeldElsewhereError,
@@ -223,6 +224,30 @@ def test_a_node_that_cannot_be_drained_is_released_unchanged() -> None:
     with pytest.raises(NotDrainedError, match="pod a/b stays"):
         maintenance(Kubernetes=scheduler).begin(subject(), said, never)
     assert scheduler.calls == ["hold changes driver", "drain gpu", "release"]
+
+
+def test_a_node_whose_drain_an_abort_ended_says_who_aborted() -> None:
+    gate = Gate()
+
+    class Aborted(FakeScheduler):
+        def drain(
+            self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+        ) -> None:
+            gate.aborted, gate.stopped = True, "aborted by bob@ops2 since 10:00"
+            assert stop()
+            raise NotDrainedError("interrupted while it was drained")
+
+    scheduler = Aborted()
+    found = ScheduledMaintenance(
+        lambda node, kind: scheduler if kind == "Kubernetes" else None,
+        "r2",
+        "ann@ops1",
+        DrainPolicy(),
+        gate=gate,
+    )
+    with pytest.raises(NotDrainedError, match=r"^aborted by bob@ops2 since 10:00 while it was"):
+        found.begin(subject(), said, never)
+    assert scheduler.calls[-1] == "release"
 
 
 def test_a_node_that_failed_before_and_cannot_be_drained_stays_held() -> None:
