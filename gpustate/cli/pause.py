@@ -72,9 +72,10 @@ def _ask(action: str, run: str | None, inventory: str | None, kubeconfig: str | 
         if before is not None and before.action == ABORT:
             click.echo(f"{whose} was {before} already: it ends after the nodes in progress")
             return
-        answered = found.ask(
-            Control(found.run, action, fleet.controller().name, clock.now()).text()
-        )
+        request = Control(found.run, action, fleet.controller().name, clock.now())
+        if before is not None and before.action == action:
+            request = before  # it counts from the first time
+        answered = found.ask(request.text())
         what = "no further node is started"
         if action == ABORT:
             what = "it ends after the nodes in progress"

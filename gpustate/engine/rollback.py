@@ -14,7 +14,7 @@ from gpustate.engine.events import Event, Listener
 from gpustate.engine.maintenance import STAYS_OUT, out_of_service
 from gpustate.engine.probing import query_node
 from gpustate.engine.walk import Options, Walk
-from gpustate.errors import GpustateError
+from gpustate.errors import EXIT_VALIDATION, GpustateError
 from gpustate.remote.session import Session
 
 #: A node that failed in one of these ways goes back, if the run has changed it.
@@ -90,20 +90,24 @@ def roll_back(
         # Whether it is in service is known by the last walk that got so far.
         kept = [note for note in kept if STAYS_OUT not in note]
     result.notes = [*kept, *(note for note in (*way.notes, *back.notes) if note not in kept)]
+    whole = back.status is NodeStatus.OK and not way.stays
+    names = {one.state for one in back.outcomes(Outcome.UNCHANGED, Outcome.CHANGED)}
+    result.states = [
+        replace(one, outcome=Outcome.ROLLED_BACK)
+        if one.outcome in (Outcome.CHANGED, Outcome.REBOOT_PENDING)
+        and (whole or one.state in names)
+        else one
+        for one in result.states
+    ]
     if back.status is not NodeStatus.OK:
         what = "" if back.status in FAILED else f"{back.status.value}: "
-        _failed(result, why, f"{what}{back.reason}")
+        as_before = back.exit_code == EXIT_VALIDATION and not way.stays
+        _failed(result, why, f"{what}{back.reason}", options.run if as_before else "")
         return
     if way.stays:
         _failed(result, why, "; ".join(way.stays))
         return
     result.notes += before.remains(way, "the run", back.observed)
-    result.states = [
-        replace(one, outcome=Outcome.ROLLED_BACK)
-        if one.outcome in (Outcome.CHANGED, Outcome.REBOOT_PENDING)
-        else one
-        for one in result.states
-    ]
     result.status = NodeStatus.ROLLED_BACK
     causes = [text for text in why.split("; ") if STAYS_OUT not in text]
     result.reason = "; ".join((*causes, f"rolled back to before run {options.run}"))
@@ -119,8 +123,12 @@ def _records(resolved: Resolved, session: Session) -> tuple[before.RunBefore, ..
         session.close()
 
 
-def _failed(result: NodeResult, why: str, problem: str) -> None:
+def _failed(result: NodeResult, why: str, problem: str, undone: str = "") -> None:
+    """Enter a failed rollback; ``undone``: the run before which the node is again, where only its validation failed."""
     result.status = NodeStatus.FAILED
-    result.reason = f"{why}; its rollback failed: {problem}"
+    what = "its rollback failed"
+    if undone:
+        what = f"rolled back to before run {undone}, and its validation failed"
+    result.reason = f"{why}; {what}: {problem}"
     if out_of_service(result) and STAYS_OUT not in result.reason:
         result.reason += f"; it {STAYS_OUT}"

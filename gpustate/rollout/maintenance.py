@@ -9,8 +9,8 @@ needs it, changed, validated and released. A node whose change failed stays held
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from gpustate.core.change import Disruption
@@ -137,14 +137,30 @@ class ScheduledMaintenance:
 
         Raises:
             LockHeld: another run is.
-            ClusterError: rights are missing, or a cluster does not answer.
+            RefusedError: rights are missing, or a cluster does not answer.
         """
         if not isinstance(self._access, Accesses):
             return
         why = Why(self._run, self._person, self._text or "a rollout")
         for cluster in self._access.leased():
-            cluster.enter(why, say, stop)
-            self._gate.enter(cluster)
+            self._enter(cluster, why, say, stop)
+
+    def _enter(self, scheduler: Scheduler, why: Why, say: Say, stop: Stop) -> None:
+        with self._refusing(scheduler):
+            scheduler.enter(why, say, stop)
+        self._gate.enter(scheduler)
+
+    @contextmanager
+    def _refusing(self, scheduler: Scheduler | None = None) -> Iterator[None]:
+        """An error of a cluster that this run has not entered is a refusal: it has held and changed nothing there."""
+        try:
+            yield
+        except (RefusedError, LockHeld):
+            raise
+        except GpustateError as error:
+            if scheduler in self._gate.entered:
+                raise
+            raise RefusedError(error.message, place=error.place, fix=error.fix) from error
 
     # --- plan --------------------------------------------------------------------------
 
@@ -172,15 +188,17 @@ class ScheduledMaintenance:
 
         Raises:
             RefusedError: there may be one, and no access to it, or no member of it is surely this node.
-            ClusterError: it cannot be asked.
+            ClusterError: it cannot be asked any more.
         """
-        scheduler = self._access(subject.node, kind)
+        with self._refusing():
+            scheduler = self._access(subject.node, kind)
         if scheduler is None:
             if kind in _kinds((*subject.facts.agents, *subject.facts.joined)):
                 raise RefusedError(self._no_access(subject, kind))
             return None
         try:
-            return scheduler, scheduler.member(subject.facts, subject.node.name)
+            with self._refusing(scheduler):
+                return scheduler, scheduler.member(subject.facts, subject.node.name)
         except NotMemberError:
             if kind in kinds_of(subject.facts):
                 raise
@@ -257,8 +275,7 @@ class ScheduledMaintenance:
         try:
             for scheduler, member in filter(None, found):
                 failed = failed or (member.hold is not None and member.hold.phase == "failed")
-                scheduler.enter(why, say, leave)
-                self._gate.enter(scheduler)
+                self._enter(scheduler, why, say, leave)
                 back = subject.node.goes_back
                 self._slots.take(scheduler, member, name, say, leave, failed=failed, back=back)
                 held.slots.append((scheduler, member))
@@ -281,6 +298,10 @@ class ScheduledMaintenance:
                     scheduler.drain(member, scope, policy, say, leave)
             self._pause(subject, mig, say, leave)
         except GpustateError as error:
+            if self._gate.aborted and not stop():
+                error.message = error.message.replace(
+                    "interrupted", self._gate.stopped or "aborted", 1
+                )
             if failed:  # an earlier change is still why it is out of service
                 notes = self._leave(subject, recorded=str(error))
             else:  # nothing was changed yet, so there is no reason to keep it out of service
@@ -304,7 +325,9 @@ class ScheduledMaintenance:
         notes, stuck = self._release(subject, say)
         if stuck:
             raise ClusterError("; ".join((*stuck, *notes)), fix="run gpustate apply again")
-        return (*others, *notes, *self._leftovers(subject, say))
+        told = {note.partition(STAYS_OUT)[0] for note in notes}
+        left = self._leftovers(subject, say)
+        return (*others, *notes, *(one for one in left if one.partition(STAYS_OUT)[0] not in told))
 
     def rebooting(self, subject: Subject) -> None:
         """Record on the Node that it reboots for its MIG layout; the result does not depend on it."""
@@ -317,12 +340,13 @@ class ScheduledMaintenance:
         """The Node whose label selects the MIG layout that is about to change; ``None``: there is none.
 
         Raises:
-            RefusedError: the Node of this name is another machine.
+            RefusedError: the Node of this name is another machine, or the cluster cannot be asked.
         """
         mig = self._mig.get(subject.node.name)
         if mig is None or "mig" not in subject.pending:
             return None
-        member = mig.cluster.member(subject.facts, subject.node.name)
+        with self._refusing(mig.cluster):
+            member = mig.cluster.member(subject.facts, subject.node.name)
         if member.name != mig.name:
             raise RefusedError(
                 f"{subject.node.name} is Node {member.name}, and by its name or address Node {mig.name}",
@@ -423,7 +447,10 @@ class ScheduledMaintenance:
             return ""
         member = scheduler.member(subject.facts, subject.node.name)
         hold = member.hold
-        if hold is None or hold.run == self._run:
+        if hold is None:  # a scheduler's own reason replaces that of a hold
+            out = member.why and not member.available
+            return _stays_out(scheduler, member, member.why) if out else ""
+        if hold.run == self._run:
             return ""
         if hold.phase != "left":
             why = Why(self._run, self._person, self._text or "releases what a run left held")

@@ -40,6 +40,8 @@ PHASES = ("queued", "held", "drained", "changing", "validating", "released", "fa
 _LOOK_S = 2.0
 _PUBLISH_S = 5.0
 _CHECK_S = 60.0
+#: Of a reason that is shown.
+_WHY_CHARS = 200
 #: How long the nodes wait for a place that does not answer.
 _VISIT_S = 1.0
 _UNTOUCHED = (NodeStatus.REFUSED, NodeStatus.LOCKED)
@@ -307,6 +309,7 @@ class Waves:
         aborted = request is not None and request.action == ABORT
         with self._lock:
             self.gate.paused, self.gate.aborted = "" if aborted else words, aborted
+            self.gate.stopped = words if aborted else self.gate.stopped
             self._progress = replace(
                 self._progress,
                 paused=self.gate.paused,
@@ -363,7 +366,8 @@ class Waves:
             return
         if shown.phase != phase:
             shown.phase, shown.since = phase, self._now()
-        shown.why = " ".join(why.split())[:200]
+        words = " ".join(why.split())
+        shown.why = words if len(words) <= _WHY_CHARS else f"{words[: _WHY_CHARS - 3]}..."
 
     def _tell(self, decision: Decision) -> None:
         words = decision.stop and f"no further node is started: {decision.stop}"

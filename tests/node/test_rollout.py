@@ -264,7 +264,10 @@ def refused(bed: Bed, ran: Ran, code: int, *words: str) -> None:
     [
         (None, "cannot read the kubeconfig (No such file or directory)"),
         ("{", "not a kubeconfig"),
-        ('{"clusters": [], "contexts": [], "current-context": "x"}', "Context 'x' not found"),
+        (
+            '{"clusters": [], "contexts": [], "current-context": "x"}',
+            "its current context 'x' does not exist",
+        ),
     ],
 )
 @pytest.mark.parametrize("by", ["option", "variable"])
@@ -287,7 +290,7 @@ def test_a_server_that_is_not_there_is_one_error(bed: Bed) -> None:
     bed.gate.close()
     try:
         refused(
-            bed, bed.run(), 1, f"API server {bed.gate.url} is unreachable:", "Connection refused"
+            bed, bed.run(), 5, f"API server {bed.gate.url} is unreachable:", "Connection refused"
         )
     finally:
         bed.gate.open()
@@ -296,7 +299,7 @@ def test_a_server_that_is_not_there_is_one_error(bed: Bed) -> None:
 @pytest.mark.parametrize("right", shares.share("missing rights", _RIGHTS, most=3), ids=" ".join)
 def test_a_missing_right_is_named_with_its_rule(bed: Bed, right: tuple[str, str, str]) -> None:
     bed.cluster.denied = {right}
-    refused(bed, bed.run("-l", "n0"), 1, rule(*right))
+    refused(bed, bed.run("-l", "n0"), 5, rule(*right))
 
 
 def test_all_missing_rights_are_named_at_once(bed: Bed) -> None:
@@ -305,14 +308,14 @@ def test_all_missing_rights_are_named_at_once(bed: Bed) -> None:
     for verb, group, resource in _RIGHTS:
         verbs.setdefault((group, resource), []).append(verb)
     rules = [_rule(*place, words) for place, words in verbs.items()]
-    refused(bed, bed.run(), 1, *rules)
+    refused(bed, bed.run(), 5, *rules)
     planned = bed.run(verb="plan")
     assert rules[0] in planned.text
 
 
 def test_an_expired_token_is_one_error(bed: Bed) -> None:
     bed.cluster.token = "the next one"
-    refused(bed, bed.run(), 1, "list nodes: Unauthorized", "token or certificate is expired")
+    refused(bed, bed.run(), 5, "list nodes: Unauthorized", "token or certificate is expired")
 
 
 def login(bed: Bed, folder: Path, output: str) -> Path:
@@ -351,7 +354,7 @@ def test_a_login_without_success_is_one_error(
 ) -> None:
     answer = {"kind": "ExecCredential", "apiVersion": CREDENTIALS, "status": status}
     file = login(bed, tmp_path, json.dumps(answer))
-    refused(bed, bed.run("--kubeconfig", str(file)), 1, *words)
+    refused(bed, bed.run("--kubeconfig", str(file)), 5, *words)
     planned = bed.run("--kubeconfig", str(file), verb="plan")
     assert words[-1] in planned.text
     assert "Traceback" not in planned.text

@@ -288,6 +288,10 @@ def test_a_run_is_paused_resumed_and_aborted_from_another_machine(inventory: Pat
     assert control is not None
     assert control.person == fleet.controller().name
     assert f"paused by {control.person} since" in run("-i", inventory)
+    earlier = replace(control, person="bob@ops2", since="2026-11-24T09:00:00Z")
+    cluster.lease = replace(cluster.lease, control=earlier.text())
+    assert "it was paused by bob@ops2 since 2026-11-24T09" in verb("pause", "-i", inventory)
+    assert cluster.lease.control == earlier.text(), "it counts from the first time"
     assert "run r1 of ann@ops1 continues; it was paused by" in verb("resume", "r1", "-i", inventory)
     assert cluster.lease.control == ""
     assert "it ends after the nodes in progress" in verb("abort", "r1", "-i", inventory)

@@ -377,6 +377,37 @@ def test_a_failed_node_with_packages_and_a_validator_goes_back(node: Node) -> No
     assert node.files() == {"a": "one", "v": "valid"}
 
 
+def test_a_rollback_whose_validation_fails_is_said_to_be_back(node: Node) -> None:
+    """Its packages and files are those of before."""
+    gpus, valid = node.folder / "state/gpus", node.folder / "v"
+    script = f"[ -e {gpus} ] || {{ echo 'no GPU' >&2; exit 3; }}; printf x >{valid}"
+    check = Validates(path=str(valid), script=script)
+    gpus.parent.mkdir(exist_ok=True)
+    gpus.touch()
+    node.apply(Versioned(path=node.path("a"), text="one"), check)
+    gpus.unlink()
+    valid.write_text("due again")
+    result = node.apply(
+        Versioned(path=node.path("a"), text="two"),
+        check,
+        rollback_on_failure=True,
+        maintenance=Keeps(),
+    )
+    (row,) = result.nodes
+    assert node.files() == {"a": "one", "v": "due again"}
+    assert (row.status, row.changed, result.exit_code) == (NodeStatus.FAILED, False, 3)
+    assert "changed=0" in result.summary()
+    assert {one.state: one.outcome for one in row.states} == {
+        "versioned": Outcome.ROLLED_BACK,
+        "validates": Outcome.FAILED,
+    }
+    failed = "validates: the script ended with 3: no GPU"
+    assert row.reason == (
+        f"{failed}; rolled back to before run {result.run}, and its validation failed: {failed}; "
+        f"it {STAYS_OUT}"
+    )
+
+
 def test_a_rollback_whose_states_have_no_order_is_a_failure_of_its_node_alone(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,20 @@ def test_what_became_of_a_rollback_is_said_beside_the_reason_of_the_state() -> N
     """)
 
 
+def test_a_rollback_whose_validation_failed_has_both_reasons() -> None:
+    failed = StateResult("validator", Outcome.FAILED, reason="no GPU")
+    back = StateResult("driver", Outcome.ROLLED_BACK)
+    words = "rolled back to before run r1, and its validation failed: validator: no GPU; it stays out of service"
+    node = NodeResult("gpu1", NodeStatus.FAILED, f"validator: no GPU; {words}", [back, failed])
+    assert page(node) == golden(f"""
+        Not finished: 1 node
+        gpu1  failed
+          {words}
+          x driver              rolled back
+          x validator           failed: no GPU
+    """)
+
+
 def test_a_node_that_was_never_reached_says_why() -> None:
     node = NodeResult("gpu1", NodeStatus.UNREACHABLE, "no route to host; look at its console")
     assert page(node) == golden("""

@@ -12,8 +12,9 @@ from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts, PciGpu
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Preview, Subject
-from gpustate.errors import ClusterError, LockHeld, RefusedError
+from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError, UsageError
 from gpustate.formats import masking
+from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance, kinds_of, scope_of
 from gpustate.schedulers.base import (
     HeldElsewhereError,
@@ -225,6 +226,30 @@ def test_a_node_that_cannot_be_drained_is_released_unchanged() -> None:
     assert scheduler.calls == ["hold changes driver", "drain gpu", "release"]
 
 
+def test_a_node_whose_drain_an_abort_ended_says_who_aborted() -> None:
+    gate = Gate()
+
+    class Aborted(FakeScheduler):
+        def drain(
+            self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+        ) -> None:
+            gate.aborted, gate.stopped = True, "aborted by bob@ops2 since 10:00"
+            assert stop()
+            raise NotDrainedError("interrupted while it was drained")
+
+    scheduler = Aborted()
+    found = ScheduledMaintenance(
+        lambda node, kind: scheduler if kind == "Kubernetes" else None,
+        "r2",
+        "ann@ops1",
+        DrainPolicy(),
+        gate=gate,
+    )
+    with pytest.raises(NotDrainedError, match=r"^aborted by bob@ops2 since 10:00 while it was"):
+        found.begin(subject(), said, never)
+    assert scheduler.calls[-1] == "release"
+
+
 def test_a_node_that_failed_before_and_cannot_be_drained_stays_held() -> None:
     """Its rollback, or the next apply, has not begun: what it was changed by is still in place."""
     hold = Hold("r1", "ann@ops1", "changes driver", "failed", "")
@@ -361,9 +386,41 @@ def test_who_cannot_tell_whether_a_node_is_a_member_keeps_it_from_being_changed(
     error: Exception,
 ) -> None:
     found = maintenance(Kubernetes=FakeScheduler(unknown=error))
-    with pytest.raises(type(error)):
+    with pytest.raises(RefusedError, match=str(error)):
         found.begin(stopped(), said, never)
     assert found.preview(stopped()).refused
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(ClusterError("away", fix="wait"), RefusedError), (LockHeld("away; wait"), LockHeld)],
+)
+def test_a_cluster_that_cannot_be_entered_is_a_refusal(
+    error: GpustateError, kind: type[Exception]
+) -> None:
+    scheduler = FakeScheduler(fails={"enter": error})
+    with pytest.raises(kind, match=r"^away; wait$"):
+        maintenance(Kubernetes=scheduler).begin(subject(), said, never)
+    assert scheduler.calls == []
+
+
+def test_a_cluster_that_is_lost_during_the_run_is_a_failure() -> None:
+    """Later nodes of a rollout would be refused one by one otherwise."""
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    scheduler.unknown = ClusterError("away")
+    with pytest.raises(ClusterError, match="away"):
+        found.begin(subject(), said, never)
+
+
+def test_a_kubeconfig_that_cannot_be_used_is_a_refusal() -> None:
+    def access(node: InventoryNode, kind: str) -> Scheduler | None:
+        raise UsageError("no such certificate")
+
+    found = ScheduledMaintenance(access, "r2", "ann@ops1", DrainPolicy())
+    with pytest.raises(RefusedError, match="no such certificate"):
+        found.begin(subject(), said, never)
 
 
 def test_a_node_of_two_schedulers_is_held_in_both_and_released_in_turn() -> None:
@@ -433,6 +490,25 @@ def test_what_someone_else_cordoned_is_not_refreshed_with_every_apply() -> None:
     (note,) = maintenance(Kubernetes=scheduler).end(subject(Disruption.NONE), "", said)
     assert "cordoned by bob" in note
     assert scheduler.calls == ["release"]
+
+
+@pytest.mark.parametrize("state", [(True, False), (False, False), (False, True), (True, True)])
+def test_what_the_scheduler_itself_keeps_out_of_service_is_told(state: tuple[bool, bool]) -> None:
+    """Its own reason has replaced that of the run that died."""
+    scheduler = FakeScheduler("Slurm at test", Member("n1", *state, why="too few GPUs; resume it"))
+    notes = maintenance(Slurm=scheduler).end(subject(Disruption.NONE, "slurmd"), "", said)
+    told = ("Slurm at test: n1 stays out of service: too few GPUs; resume it",)
+    assert notes == (() if state == (True, True) else told)
+    assert scheduler.calls == []
+
+
+def test_what_stays_out_of_service_after_a_change_is_told_once() -> None:
+    scheduler = FakeScheduler("Slurm at test", left="inval: 7 < 8; resume it")
+    found = maintenance(Slurm=scheduler)
+    found.begin(subject(Disruption.RESET, "slurmd"), said, never)
+    scheduler.current = Member("n1", ready=True, schedulable=False, why="too few GPUs")
+    notes = found.end(subject(Disruption.RESET, "slurmd"), "", said)
+    assert notes == ("Slurm at test: n1 stays out of service: inval: 7 < 8; resume it",)
 
 
 def test_what_an_earlier_run_left_held_stays_so_where_it_offers_no_gpus() -> None:

@@ -284,6 +284,18 @@ def test_what_slurm_itself_has_against_a_node_is_told(state: str, reason: str, w
     assert re.fullmatch(why, member.why)
 
 
+def test_a_hold_whose_reason_slurm_has_replaced_is_told_as_slurm_s_own() -> None:
+    controller = Controller()
+    scheduler = slurm(controller)
+    scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    controller.state = "inval"
+    controller.reason = "gres/gpu count reported lower than configured (7 < 8)"
+    member = scheduler.member(FACTS, "gpu1")
+    assert (member.hold, member.available) == (None, False)
+    assert "(7 < 8); slurmd registered with fewer GPUs" in member.why
+    assert member.why.endswith("scontrol update NodeName=gpu1 State=RESUME")
+
+
 def test_someone_who_drains_at_the_same_time_wins() -> None:
     controller = Controller(overwritten_by="disk swap")
     scheduler = slurm(controller)
