@@ -265,7 +265,7 @@ def test_a_driver_change_drains_only_the_gpu_pods_of_the_node_and_returns_it(
     kept = get(cluster, "pods", "--selector", "app=stays")["items"][0]["metadata"]["uid"]
     change = ("--set", "driver.version=595.91.07", "-i", cluster.inventory, "-l", "gpu1")
 
-    shown = gpustate("plan", POLICY, *change, code=0)
+    shown = gpustate("plan", POLICY, *change, code=5)
     assert "default/bare: no controller would create it again" in shown.out
     refused = gpustate("apply", POLICY, *change, "--yes", code=5)
     assert "default/bare" in refused.out
