@@ -26,14 +26,14 @@ class Subject:
         node: as the inventory has it.
         facts: what was seen of it.
         worst: the most that the change may cost.
-        states: names of the states that change, without those that may only after others have.
+        states: names the states that change, without those that may only after others have; plans are made for it.
         pending: the same, and states that change without a disruption.
     """
 
     node: InventoryNode
     facts: NodeFacts
     worst: Disruption
-    states: tuple[str, ...]
+    states: Callable[[], tuple[str, ...]]
     pending: frozenset[str] = frozenset()
 
 

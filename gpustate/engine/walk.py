@@ -389,13 +389,17 @@ class Walk:
     def _subject(self, observations: Observations, results: Mapping[str, StateResult]) -> Subject:
         """The node and what is about to happen to it, for its scheduler."""
         changing = [r for r in results.values() if r.worst > Disruption.NONE]
-        named = [one.state for one in changing if self._is_certain(one, observations)]
+
+        def states() -> tuple[str, ...]:
+            named = [one.state for one in changing if self._is_certain(one, observations)]
+            return tuple(named or (one.state for one in changing))
+
         pending = (r.state for r in results.values() if r.outcome in _PENDING)
         return Subject(
             self.resolved.node,
             observations.view.facts,
             max((r.worst for r in changing), default=Disruption.NONE),
-            tuple(named or (r.state for r in changing)),
+            states,
             frozenset(pending),
         )
 

@@ -122,4 +122,6 @@ def test_plans_cost_seconds_and_list_every_kind_once(
 def subject(result: NodeResult) -> Subject:
     facts: dict[str, Any] = {key: value for key, value in result.facts.items() if key != "pci"}
     node = NodeFacts(**facts, agents=("kubelet",))
-    return Subject(InventoryNode(result.name, vars={}), node, Disruption.REBOOT, ("driver",))
+    return Subject(
+        InventoryNode(result.name, vars={}), node, Disruption.REBOOT, lambda: ("driver",)
+    )

@@ -71,7 +71,7 @@ class Watches(Refuses):
         self.states: list[tuple[str, ...]] = []
 
     def preview(self, subject: Subject) -> Preview:
-        self.states.append(subject.states)
+        self.states.append(subject.states())
         return Preview()
 
 

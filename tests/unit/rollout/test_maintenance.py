@@ -98,7 +98,7 @@ class FakeScheduler:
 
 def subject(worst: Disruption = Disruption.RESET, *agents: str) -> Subject:
     facts = NodeFacts(agents=agents or ("kubelet",))
-    return Subject(InventoryNode("gpu1"), facts, worst, ("driver",))
+    return Subject(InventoryNode("gpu1"), facts, worst, lambda: ("driver",))
 
 
 def maintenance(**schedulers: Scheduler) -> ScheduledMaintenance:
@@ -347,7 +347,7 @@ STOPPED = NodeFacts(joined=("kubelet",))
 
 def stopped(facts: NodeFacts = STOPPED) -> Subject:
     """A node whose kubelet does not run."""
-    return Subject(InventoryNode("gpu1"), facts, Disruption.RESET, ("driver",))
+    return Subject(InventoryNode("gpu1"), facts, Disruption.RESET, lambda: ("driver",))
 
 
 @pytest.mark.parametrize("facts", [STOPPED, NodeFacts()])
@@ -455,7 +455,7 @@ def test_what_an_earlier_run_left_held_is_refreshed_and_released_when_the_node_i
 
 def test_what_an_earlier_run_left_held_is_released_before_the_kubelet_has_started() -> None:
     scheduler = FakeScheduler(current=LEFT)
-    one = Subject(InventoryNode("gpu1"), NodeFacts(), Disruption.NONE, ())
+    one = Subject(InventoryNode("gpu1"), NodeFacts(), Disruption.NONE, lambda: ())
     assert maintenance(Kubernetes=scheduler).end(one, "", said) == ()
     assert scheduler.calls[-1] == "release"
 
@@ -470,7 +470,7 @@ def test_a_scheduler_that_does_not_answer_holds_up_one_node_that_may_not_need_it
 
     found = maintenance(Kubernetes=Away())
     for name in ("gpu1", "gpu2"):
-        one = Subject(InventoryNode(name), NodeFacts(), Disruption.NONE, ())
+        one = Subject(InventoryNode(name), NodeFacts(), Disruption.NONE, lambda: ())
         assert found.end(one, "", said) == ()
     assert asked == ["gpu1"]
     assert found.end(subject(Disruption.NONE), "", said) == ("does not answer",)

@@ -88,7 +88,9 @@ def parts(*, open_: bool = False) -> tuple[FakeCluster, ScheduledMaintenance]:
 
 def subject(worst: Disruption = Disruption.DRAIN, *pending: str) -> Subject:
     facts = NodeFacts(agents=("kubelet",))
-    return Subject(InventoryNode("gpu1"), facts, worst, ("mig",), frozenset(pending or ("mig",)))
+    return Subject(
+        InventoryNode("gpu1"), facts, worst, lambda: ("mig",), frozenset(pending or ("mig",))
+    )
 
 
 def said(_: str) -> None: ...

@@ -105,7 +105,7 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Fleet:
             def say(text: str) -> None:
                 self.listen(Event(self.node.name, "draining", text))
 
-            subject = Subject(self.node, facts, Disruption.RESET, ("driver",))
+            subject = Subject(self.node, facts, Disruption.RESET, lambda: ("driver",))
             try:
                 if self.node.name not in made.done:
                     maintenance.begin(subject, say, self.stop)

@@ -51,7 +51,7 @@ def facts(number: int) -> NodeFacts:
 
 
 def subject(number: int, worst: Disruption = Disruption.REBOOT) -> Subject:
-    return Subject(InventoryNode(f"gpu{number}"), facts(number), worst, ("driver",))
+    return Subject(InventoryNode(f"gpu{number}"), facts(number), worst, lambda: ("driver",))
 
 
 def maintenance(scheduler: Kubernetes) -> ScheduledMaintenance:
