@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gpustate.core.policy import Policy
     from gpustate.reconcile.admission import Admitted
     from gpustate.reconcile.verdicts import Verdict
+
+T = TypeVar("T")
 
 
 startup_taint_option = click.option(
@@ -106,12 +108,7 @@ def report_health(
     """
     from gpustate.reconcile.verdicts import after_health
 
-    verdicts = {one.name: verdict for one, verdict in results}
-    return _report(
-        kubeconfig,
-        [one for one, _ in results],
-        lambda name, condition: after_health(verdicts[name], condition),
-    )
+    return _report(kubeconfig, results, after_health)
 
 
 def report_quarantine(
@@ -124,30 +121,26 @@ def report_quarantine(
     """
     from gpustate.reconcile.verdicts import after_quarantine
 
-    held = {one.name: entries for one, entries in results}
-    return _report(
-        kubeconfig,
-        [one for one, _ in results],
-        lambda name, condition: after_quarantine(held[name], condition),
-    )
+    return _report(kubeconfig, results, after_quarantine)
 
 
 def _report(
     kubeconfig: Kubeconfig,
-    results: Sequence[NodeResult],
-    judge: Callable[[str, Mapping[str, Any] | None], Verdict | None],
+    results: Sequence[tuple[NodeResult, T]],
+    judge: Callable[[T, Mapping[str, Any] | None], Verdict | None],
 ) -> Admitted:
-    """Write conditions, by the name of a machine and the condition that its Node has."""
+    """Write conditions, by what is known of a machine and the condition that its Node has."""
     from gpustate.cluster.node_status import condition_of
     from gpustate.reconcile.admission import Admission
     from gpustate.reconcile.nodes import members
 
     with _connected(kubeconfig) as api:
-        found = members(api.nodes(), results)
+        known = {one.name: of_machine for one, of_machine in results}
+        found = members(api.nodes(), [one for one, _ in results])
         rows = [
             (one.node, verdict)
             for one in found
-            if (verdict := judge(one.result.name, condition_of(one.node)))
+            if (verdict := judge(known[one.result.name], condition_of(one.node)))
         ]
         done = Admission(api, clock.now()).report(rows)
         done.names = {one.result.name: one.name for one in found}

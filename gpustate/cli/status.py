@@ -200,8 +200,8 @@ def _rollout(one: Running, holds: Mapping[tuple[str, str], Hold]) -> dict[str, A
         shown = {"name": name, "phase": str(node.get("phase")), "wave": node.get("wave", 1)}
         shown |= {key: str(node[key]) for key in ("since", "why") if node.get(key)}
         hold = holds.get((one.run, name))
-        later = PHASES[PHASES.index(shown["phase"]) + 1 :] if shown["phase"] in PHASES else ()
-        if hold is not None and shown["phase"] in _AT_WORK and hold.phase in later:
+        later = PHASES[PHASES.index(shown["phase"]) + 1 :] if shown["phase"] in _AT_WORK else ()
+        if hold is not None and hold.phase in later:
             shown |= {"phase": hold.phase, "since": hold.since, "why": hold.text}
         if shown["phase"] == "failed":
             shown["next"] = after_failure(one.run, _command(one.run))

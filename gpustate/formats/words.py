@@ -33,6 +33,12 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def value_text(value: object, limit: int) -> str:
+    """A value of a field, quoted if it is a text, cut to ``limit`` characters."""
+    text = "none" if value is None else quote(value) if isinstance(value, str) else str(value)
+    return cut(text, limit)
+
+
 def distinguish(one: str, other: str, limit: int = 160) -> tuple[str, str]:
     """Cut two different texts to ``limit`` characters each, around the first difference."""
     one, other = mask(one), mask(other)  # before they are cut

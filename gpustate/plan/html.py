@@ -146,9 +146,9 @@ def _cards(view: Overview) -> str:
         "not_planned": ("not planned", "bad"),
     }
     kinds = [(counts.get(key, 0), *both) for key, both in words.items()]
-    told = ", ".join(f"{count:,} {word}" for count, word, _ in kinds if count)
-    parts = bar([(count, f"f{colour}") for count, _, colour in kinds], told)
-    cards = [card("Nodes", f"{view.size:,}", parts + told)]
+    legend = ", ".join(f"{count:,} {word}" for count, word, _ in kinds if count)
+    parts = bar([(count, f"f{colour}") for count, _, colour in kinds], legend)
+    cards = [card("Nodes", f"{view.size:,}", parts + legend)]
     if view.totals:
         cards.append(_worst(view))
     time = _timed(view)

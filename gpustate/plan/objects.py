@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpustate.formats.words import cut, quote
+from gpustate.formats.words import value_text
 from gpustate.plan import htmltext
 
 Json = Mapping[str, Any]
@@ -124,9 +124,4 @@ def rest(data: Json) -> Iterator[str]:
 
 def change_text(change: Json) -> str:
     """One field of an object that changes."""
-    return f"{change['field']}: {_text(change['before'])} -> {_text(change['after'])}"
-
-
-def _text(value: Any) -> str:
-    text = "none" if value is None else quote(value) if isinstance(value, str) else str(value)
-    return cut(text, _LONGEST)
+    return f"{change['field']}: {value_text(change['before'], _LONGEST)} -> {value_text(change['after'], _LONGEST)}"

@@ -175,9 +175,9 @@ def _own_reason(node: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) ->
     """The reason of a node beside that of its states, such as what became of its rollback."""
     reason = str(node.get("reason") or "")
     for state in states:
-        told = f"{state['state']}: {state.get('reason')}"
-        if state.get("reason") and reason.startswith(told):
-            return reason.removeprefix(told).removeprefix("; ")
+        prefix = f"{state['state']}: {state.get('reason')}"
+        if state.get("reason") and reason.startswith(prefix):
+            return reason.removeprefix(prefix).removeprefix("; ")
     shown = any(state.get("reason") and state["reason"] in reason for state in states)
     return "" if shown else reason
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpustate.errors import EXIT_ERROR, EXIT_REFUSED
 from gpustate.formats.masking import mask_data
-from gpustate.formats.words import cut, quote
+from gpustate.formats.words import value_text
 from gpustate.manifests.kinds import title
 from gpustate.reconcile.adopting import Adopted, Adoptee, Adoption
 from gpustate.reconcile.releasing import Handover, Released
@@ -113,7 +113,7 @@ def _object_lines(one: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
     for change in one.get("changes", ()):
         yield [
             (
-                f"      later: {change['field']}: {_text(change['before'])} -> {_text(change['after'])}",
+                f"      later: {change['field']}: {value_text(change['before'], _LONGEST)} -> {value_text(change['after'], _LONGEST)}",
                 "",
             )
         ]
@@ -155,8 +155,3 @@ def released_lines(data: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
         yield [(f"  start the Operator: {start}", "")]
     for text in data["failures"]:
         yield [(f"  {text}", "red")]
-
-
-def _text(value: Any) -> str:
-    text = "none" if value is None else quote(value) if isinstance(value, str) else str(value)
-    return cut(text, _LONGEST)

@@ -20,6 +20,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import STAYS_OUT, Preview, Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError
 from gpustate.formats.masking import mask
+from gpustate.formats.words import cut
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import MigNode
 from gpustate.rollout.gate import Gate
@@ -244,7 +245,7 @@ class ScheduledMaintenance:
         verb = "runs" if agent in facts.agents else "is enabled"
         return (
             f"{agent} {verb} on this node and the change may cost {subject.worst.word} "
-            f"({', '.join(subject.states)}), without access to {kind}; {_ACCESS[kind]}, "
+            f"({', '.join(subject.states())}), without access to {kind}; {_ACCESS[kind]}, "
             "or pass --ignore-scheduler"
         )
 
@@ -267,7 +268,7 @@ class ScheduledMaintenance:
             # What an earlier change of this run left held; this one is its rollback.
             failed = bool(self._held.get(name, held).holds)
             self._held[name] = held
-        why = Why(self._run, self._person, self._text or f"changes {', '.join(subject.states)}")
+        why = Why(self._run, self._person, self._text or f"changes {', '.join(subject.states())}")
 
         def leave() -> bool:
             return stop() or self._gate.aborted
@@ -325,9 +326,10 @@ class ScheduledMaintenance:
         notes, stuck = self._release(subject, say)
         if stuck:
             raise ClusterError("; ".join((*stuck, *notes)), fix="run gpustate apply again")
-        told = {note.partition(STAYS_OUT)[0] for note in notes}
+        members = {note.partition(STAYS_OUT)[0] for note in notes}
         left = self._leftovers(subject, say)
-        return (*others, *notes, *(one for one in left if one.partition(STAYS_OUT)[0] not in told))
+        more = (one for one in left if one.partition(STAYS_OUT)[0] not in members)
+        return (*others, *notes, *more)
 
     def rebooting(self, subject: Subject) -> None:
         """Record on the Node that it reboots for its MIG layout; the result does not depend on it."""
@@ -506,8 +508,7 @@ def _waiting_time(policy: DrainPolicy) -> str:
 
 def _brief(text: str) -> str:
     """One line that a scheduler keeps, without secrets."""
-    words = mask(" ".join(text.split()))
-    return words if len(words) <= _MOST_CHARS else f"{words[: _MOST_CHARS - 3]}..."
+    return cut(mask(" ".join(text.split())), _MOST_CHARS)
 
 
 def _never() -> bool:

@@ -22,6 +22,7 @@ from gpustate.engine.events import Event
 from gpustate.engine.maintenance import out_of_service
 from gpustate.engine.turns import Turn
 from gpustate.errors import GpustateError
+from gpustate.formats import words
 from gpustate.rollout.board import ABORT, Board, Control, packed, read_control, stronger
 from gpustate.rollout.decide import (
     OUTSIDE,
@@ -366,8 +367,7 @@ class Waves:
             return
         if shown.phase != phase:
             shown.phase, shown.since = phase, self._now()
-        words = " ".join(why.split())
-        shown.why = words if len(words) <= _WHY_CHARS else f"{words[: _WHY_CHARS - 3]}..."
+        shown.why = words.cut(" ".join(why.split()), _WHY_CHARS)
 
     def _tell(self, decision: Decision) -> None:
         words = decision.stop and f"no further node is started: {decision.stop}"

@@ -198,10 +198,10 @@ def _last(report: pytest.CollectReport | pytest.TestReport) -> str:
     errors = [line.removeprefix("E ").strip() for line in lines if line.startswith("E ")]
     # After the first line pytest writes the values of the assertion.
     said = (lines if crash is not None else errors[:1] or lines[:1]) or ["no output"]
-    told = " ".join(re.sub(r"^\+\s+(?=where |and )", "", line) for line in said)
+    message = " ".join(re.sub(r"^\+\s+(?=where |and )", "", line) for line in said)
     for before in ("gpustate.errors.", "gpustate.validation.site_tests_process."):
-        told = told.removeprefix(before)
-    return f"{_line(report)}{told}"[:_LONGEST]
+        message = message.removeprefix(before)
+    return f"{_line(report)}{message}"[:_LONGEST]
 
 
 def _line(report: pytest.CollectReport | pytest.TestReport) -> str:
