@@ -40,18 +40,24 @@ class SlurmHost:
     def __init__(self, node: InventoryNode) -> None:
         self._session = Session(node)
         self._lock = threading.Lock()
+        self._connected = False
 
     def run(self, command: str) -> tuple[int, str]:
         """Exit status and output; a connection that broke is made again once."""
         with self._lock:
+            connected = self._connected
             try:
                 return self._once(command)
             except ConnectionFailed:
+                self._connected = False
                 self._session.close()
+                if not connected:
+                    raise
                 return self._once(command)
 
     def _once(self, command: str) -> tuple[int, str]:
         self._session.connect()
+        self._connected = True
         answer = self._session.shell(command, timeout_s=_COMMAND_S)
         return answer.status, answer.text
 

@@ -77,8 +77,10 @@ _BY_SLURM = (
 _BOOTED = ("Node unexpectedly rebooted", "Not responding", "Node Not Responding")
 _POLL_S = 2.0
 _REGISTER_S = 120.0
-#: How long a host or a slurmctld that does not answer is waited for.
+#: How long a host or a slurmctld that has answered before may be away.
 _PATIENCE_S = 45.0
+#: How long one that has not answered counts as away, without another try.
+_FAILED_S = 60.0
 _AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused")
 
 #: Runs a command on the host with slurmctld's tools; returns exit status and output.
@@ -321,6 +323,9 @@ class Slurm:
         self._sleep = sleep
         self._clock = clock
         self._lock = threading.Lock()
+        self._answered = False
+        self._failed = (float("-inf"), ClusterError(""))
+        self._say: Say | None = None
         self._nodes: list[SlurmNode] | None = None
         self._gpus: set[str] = set()
         #: Of the machines when the run began, and when slurmctld knew them to have booted as they were held.
@@ -337,26 +342,39 @@ class Slurm:
         return f"Slurm at {self._host}"
 
     def _answer(self, command: str) -> tuple[int, str]:
-        """Exit status and output; a host or slurmctld that is away is waited for."""
+        """Exit status and output; a host or slurmctld that has answered before may be away for a while."""
+        if self._clock() < self._failed[0]:
+            raise self._failed[1]
         until = self._clock() + _PATIENCE_S
+        reported = False
         while True:
             try:
                 status, output = self._command(command)
             except ConnectionFailed as error:
-                if self._clock() >= until:
-                    raise ClusterError(f"{self.title}: {error}") from error
+                away = ClusterError(f"{self.title}: {error}")
             else:
-                away = status != 0 and any(words in output for words in _AWAY)
-                if not away or self._clock() >= until:
+                if status == 0 or not any(words in output for words in _AWAY):
+                    self._answered = True
                     return status, output
+                away = ClusterError(
+                    f"{self.title}: {_last(output)}",
+                    fix="start slurmctld, or name its host in gpustate_slurm_host",
+                )
+            if not self._answered:
+                # The other nodes of the run do not wait for it one after the other.
+                self._failed = (self._clock() + _FAILED_S, away)
+            if not self._answered or self._clock() >= until:
+                raise away
+            if self._say is not None and not reported:
+                self._say(f"{away.message}; waiting {_PATIENCE_S:g} s at most")
+                reported = True
             self._sleep(_POLL_S)
 
     def _run(self, *words: str) -> str:
         status, output = self._answer(shlex.join(words))
         if status != 0:
-            last = " ".join(output.split())[-300:] or f"exit status {status}"
             raise ClusterError(
-                f"{self.title}: {shlex.join(words)}: {last}",
+                f"{self.title}: {shlex.join(words)}: {_last(output) or f'exit status {status}'}",
                 fix="the commands need root or SlurmUser on that host",
             )
         return output
@@ -452,6 +470,7 @@ class Slurm:
 
     def enter(self, why: Why, say: Say, stop: Stop) -> None:
         """Take the Lease of the cluster."""
+        self._say = say
         self._lease.hold(why, say, stop)
 
     def leave(self) -> None:
@@ -699,6 +718,11 @@ class Slurm:
             self._sleep(_POLL_S)  # the state follows a moment later
             node = self._one(node.name)
         return _stays(node) if node.drained_or_down else ""
+
+
+def _last(output: str) -> str:
+    """The end of a command's output, on one line."""
+    return " ".join(output.split())[-300:]
 
 
 def _reason(run: str, text: str, person: str, phase: str) -> str:

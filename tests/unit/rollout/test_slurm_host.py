@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpustate import inventory
-from gpustate.core.inventory import InventoryNode
-from gpustate.errors import InventoryError
+from gpustate.core.inventory import Connection, InventoryNode
+from gpustate.errors import ConnectionFailed, InventoryError
 from gpustate.rollout import access
 from gpustate.rollout.access import Accesses
 
@@ -71,3 +71,17 @@ def test_the_command_line_wins_and_another_word_is_an_error_with_its_place(
     assert slurm(tmp_path, "head", "reservation", "drain") is False
     with pytest.raises(InventoryError, match=r"gpustate_slurm_hold of gpu1 is 'cordon'"):
         slurm(tmp_path, "head", "cordon")
+
+
+def test_a_host_that_does_not_answer_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def refuse(name: str, connection: Connection) -> None:
+        tried.append(name)
+        raise ConnectionFailed("head:22: No route to host")
+
+    monkeypatch.setattr("gpustate.remote.session.open_client", refuse)
+    host = access.SlurmHost(InventoryNode("head", connection=Connection(host="head")))
+    with pytest.raises(ConnectionFailed):
+        host.run("sinfo")
+    assert tried == ["head"]

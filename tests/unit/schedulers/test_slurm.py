@@ -491,22 +491,47 @@ def test_an_invalid_node_whose_older_reason_was_emptied_is_slurm_s_own() -> None
     assert "State=RESUME" in scheduler.release(scheduler.hold(member, WHY))
 
 
-def test_a_controller_that_is_away_is_waited_for() -> None:
+def test_a_controller_that_has_answered_is_waited_for() -> None:
     controller = Controller()
     clock = Clock(controller)
 
     def run(command: str) -> tuple[int, str]:
-        if clock.now < 10:
+        if 0 <= clock.now < 10:
             raise ConnectionFailed("head: connection refused")
-        if clock.now < 20:
+        if 10 <= clock.now < 20:
             return 1, "slurm_load_node: Unable to contact slurm controller (connect failure)\n"
         return controller.run(command)
 
     scheduler = Slurm(run, "head", sleep=clock.sleep, clock=clock)
-    assert [one.name for one in scheduler.members()] == ["gpu1"]
-    clock.now = -60.0
-    with pytest.raises(ClusterError, match="Slurm at head: head: connection refused"):
-        scheduler.members(fresh=True)
+    clock.now = -1.0
+    scheduler.members()
+    clock.now = 0.0
+    assert [one.name for one in scheduler.members(fresh=True)] == ["gpu1"]
+    assert clock.now >= 20
+
+
+@pytest.mark.parametrize("reached", [False, True])
+def test_a_controller_that_has_never_answered_is_tried_once_for_all_nodes(reached: bool) -> None:
+    tried: list[str] = []
+
+    def run(command: str) -> tuple[int, str]:
+        tried.append(command)
+        if not reached:
+            raise ConnectionFailed("connection to head:22 timed out after 10 s")
+        return 1, "slurm_load_node: Unable to contact slurm controller (connect failure)\n"
+
+    clock = Clock(Controller())
+    scheduler = Slurm(run, "head", sleep=clock.sleep, clock=clock)
+    words = "Unable to contact slurm .*; start slurmctld" if reached else "connection to head:22"
+    for _ in range(3):
+        with pytest.raises(ClusterError, match=f"Slurm at head: .*{words}"):
+            scheduler.members()
+    assert len(tried) == 1
+    assert clock.now == 0
+    clock.now = 61.0
+    with pytest.raises(ClusterError):
+        scheduler.members()
+    assert len(tried) == 2, "a run of hours tries again"
 
 
 def test_a_node_that_booted_has_to_register_again() -> None:

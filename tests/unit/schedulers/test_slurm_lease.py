@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.errors import ClusterError, LockHeld
+from gpustate.errors import ClusterError, ConnectionFailed, LockHeld
 from gpustate.schedulers import lease
 from gpustate.schedulers.base import Why
 from gpustate.schedulers.slurm import Slurm
@@ -124,3 +124,22 @@ def test_a_damaged_file_is_replaced_and_a_folder_that_cannot_be_written_is_an_er
     (head.state / "gpustate.lease.lock").mkdir()
     with pytest.raises(ClusterError, match="its Lease cannot be written"):
         LeaseFile(head.run, "x").write_lease({"metadata": {}}, create=True)
+
+
+def test_a_host_that_is_away_during_a_run_is_waited_for_with_a_line(head: Head) -> None:
+    said: list[str] = []
+    fails = 0
+
+    def run(command: str) -> tuple[int, str]:
+        nonlocal fails
+        if fails:
+            fails -= 1
+            raise ConnectionFailed("the connection broke")
+        return head.run(command)
+
+    scheduler = Slurm(run, "head", sleep=lambda _: None)
+    scheduler.enter(ANN, said.append, never)
+    fails = 3
+    assert scheduler.standing().holder == "ann@a run r1"
+    scheduler.leave()
+    assert set(said) == {"Slurm at head: the connection broke; waiting 45 s at most"}
