@@ -77,6 +77,8 @@ _BY_SLURM = (
 _BOOTED = ("Node unexpectedly rebooted", "Not responding", "Node Not Responding")
 _POLL_S = 2.0
 _REGISTER_S = 120.0
+#: What prints times in UTC, as Kubernetes has them, whatever the time zone of the host and its users' settings.
+_UTC = ("env", "TZ=UTC0", "SLURM_TIME_FORMAT=%Y-%m-%dT%H:%M:%SZ")
 #: How long a host or a slurmctld that has answered before may be away.
 _PATIENCE_S = 45.0
 #: How long one that has not answered counts as away, without another try.
@@ -93,7 +95,7 @@ class Reservation:
 
     Args:
         name: its name.
-        since: when it began.
+        since: when it began, in UTC.
         comment: its comment; empty where it has none.
         run: the run of this tool that it is of; empty: it is of someone else.
     """
@@ -113,7 +115,7 @@ class SlurmNode:
         address: its address.
         name: Slurm's name of it.
         state: as ``sinfo`` prints it, with flags such as ``*``.
-        user, since, reason: who set the reason, when, and the reason; empty where there is none.
+        user, since, reason: who set the reason, when in UTC, and the reason; empty where there is none.
         reservations: those for maintenance that it is in.
     """
 
@@ -381,8 +383,8 @@ class Slurm:
 
     def _read(self, name: str = "") -> list[SlurmNode]:
         only = ("-n", name) if name else ()
-        nodes = read_nodes(self._run("sinfo", "-N", "-a", "-h", *only, "-o", _NODES))
-        reserved = read_reservations(self._run("scontrol", "-o", "show", "reservation"))
+        nodes = read_nodes(self._run(*_UTC, "sinfo", "-N", "-a", "-h", *only, "-o", _NODES))
+        reserved = read_reservations(self._run(*_UTC, "scontrol", "-o", "show", "reservation"))
         return [replace(one, reservations=tuple(reserved.get(one.name, ()))) for one in nodes]
 
     def _one(self, name: str) -> SlurmNode:

@@ -148,6 +148,9 @@ class Controller:
 
     def run(self, command: str) -> tuple[int, str]:
         words = shlex.split(command)
+        utc = words[:2] == ["env", "TZ=UTC0"]
+        if utc:
+            words = words[3:]
         self.commands.append(command)
         if words[0] == "sinfo" and words[-1] == "%N|%G":
             return 0, "gpu1|gpu:h100:8(S:0-1)\ncpu1|(null)\n"
@@ -165,10 +168,9 @@ class Controller:
         if words[0] == "scontrol" and any(one.startswith("ReservationName=") for one in words):
             return self._reserve(words)
         if words[0] == "sinfo":
-            return (
-                0,
-                f"gpu1|10.0.0.1|gpu1|{self.state}|{self.user}|2026-11-23T10:00:00|{self.reason or 'none'}\n",
-            )
+            since = "2026-11-23T10:00:00Z" if utc else "2026-11-23T05:00:00"
+            row = ("gpu1", "10.0.0.1", "gpu1", self.state, self.user, since, self.reason or "none")
+            return 0, f"{'|'.join(row)}\n"
         if words[0] == "squeue":
             return 0, "".join(map(self._job, self.jobs))
         if words[:2] == ["scontrol", "requeue"]:
@@ -227,6 +229,14 @@ def drain(scheduler: Slurm, timeout_s: float = 0.0) -> list[str]:
     return told
 
 
+def test_times_are_in_utc_whatever_the_host_has() -> None:
+    controller = Controller("drained", "disk swap", "bob")
+    (foreign,) = slurm(controller).member(FACTS, "gpu1").foreign
+    assert foreign == "drained by bob since 2026-11-23T10:00:00Z: disk swap"
+    asked = [one for one in controller.commands if "show reservation" in one or "%H" in one]
+    assert all(one.startswith("env TZ=UTC0 SLURM_TIME_FORMAT=%Y-%m-%dT%H:%M:%SZ ") for one in asked)
+
+
 def test_a_hold_and_its_release() -> None:
     controller = Controller()
     scheduler = slurm(controller)
@@ -247,7 +257,7 @@ def test_a_foreign_drain_is_neither_taken_nor_lifted() -> None:
     controller = Controller("draining", "disk swap", "bob")
     scheduler = slurm(controller)
     member = scheduler.member(FACTS, "gpu1")
-    assert member.foreign == ("draining by bob since 2026-11-23T10:00:00: disk swap",)
+    assert member.foreign == ("draining by bob since 2026-11-23T10:00:00Z: disk swap",)
     with pytest.raises(HeldElsewhereError, match=r"by bob since .*: disk swap"):
         scheduler.hold(member, WHY)
     assert "disk swap" in scheduler.release(member)
@@ -407,7 +417,7 @@ def test_a_drain_of_someone_else_during_a_reservation_stays_and_the_reservation_
     scheduler = slurm(controller, reserve=True)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
     controller.state, controller.reason, controller.user = "drained$", "disk swap", "bob"
-    assert "by bob since 2026-11-23T10:00:00: disk swap" in scheduler.release(member)
+    assert "by bob since 2026-11-23T10:00:00Z: disk swap" in scheduler.release(member)
     assert (controller.state, controller.reason) == ("drained", "disk swap")
     assert controller.reservations == {}
 
@@ -467,7 +477,7 @@ def test_a_node_that_is_drained_and_reserved_by_others_shows_both() -> None:
     (foreign,) = slurm(controller).member(FACTS, "gpu1").foreign
     assert foreign == (
         "reserved for maintenance: reservation cooling from 2026-11-24T19:22:03; "
-        "drained by bob since 2026-11-23T10:00:00: disk swap"
+        "drained by bob since 2026-11-23T10:00:00Z: disk swap"
     )
 
 
