@@ -38,12 +38,14 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     Reads the schedulers that the inventory names, from any machine, and the rollouts of this machine; nodes are not
     contacted.
     """
+    from gpustate.cli.notes import print_notes
     from gpustate.cli.pause import clusters_of
     from gpustate.rollout.access import Accesses
     from gpustate.rollout.running import each_once, running_here, running_in
     from gpustate.rollout.status import statuses
 
-    if options["inventory"] or options["limit"] or options["exclude"]:
+    listed = options["inventory"] or options["limit"] or options["exclude"]
+    if listed:
         inventory = common.load_inventory(options)
     elif kubeconfig:
         inventory = clusters_of(None, kubeconfig)
@@ -56,6 +58,7 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     try:
         found = statuses(inventory.nodes, access)
         rollouts = each_once([*running_in(access), *running_here()])
+        foreign = access.foreign_clusters() if listed else ()
         if not access.named and not rollouts:
             raise UsageError(
                 "the inventory names no scheduler",
@@ -64,6 +67,11 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
             )
     finally:
         access.close()
+    print_notes(
+        f"none of the selected nodes is in {cluster.title}, by name or address; check --kubeconfig, or the "
+        "variables gpustate_kubeconfig and gpustate_kube_context"
+        for cluster in foreign
+    )
     live = {one.run for one in rollouts if not one.silent}
     found = [
         replace(one, running=one.member.hold.run in live, command=_command(one.member.hold.run))
@@ -125,6 +133,8 @@ def _row(one: Status) -> dict[str, Any]:
     }
     if member.foreign_since:
         row["foreign_since"] = member.foreign_since
+    if member.not_ready_since:
+        row["not_ready_since"] = member.not_ready_since
     if member.why:
         row["why"] = member.why
     if hold is not None:
@@ -147,7 +157,8 @@ def _page(shown: Sequence[Status]) -> None:
     page = Page()
     for one in shown:
         member, hold = one.member, one.member.hold
-        words = [] if member.ready else ["not ready"]
+        since = f" since {member.not_ready_since}" if member.not_ready_since else ""
+        words = [] if member.ready else [f"not ready{since}"]
         known = member.schedulable or hold or member.foreign or member.why
         words += [] if known else ["unschedulable"]
         state = hold.phase if hold else "in service" if one.in_service else "out of service"

@@ -153,6 +153,15 @@ class Accesses:
                     found[name] = (cluster, item)
         return found
 
+    def foreign_clusters(self) -> list[Kubernetes]:
+        """Clusters of which no Node has the name or address of one of the nodes.
+
+        Raises:
+            GpustateError: a cluster cannot be used.
+        """
+        own = [cluster for cluster, _ in self.nodes().values()]
+        return [cluster for cluster in self.clusters() if cluster not in own]
+
     def labels(self, key: str) -> dict[str, str]:
         """Values of a label of the nodes' Node objects, by node, as far as names or addresses are the same.
 

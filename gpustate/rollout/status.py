@@ -39,7 +39,9 @@ class Status:
         hold = self.member.hold
         if hold is None or hold.phase == "left":
             if not self.member.foreign:
-                return ""
+                unexplained = not self.member.ready and not self.member.why
+                name = self.member.name
+                return f"find out why: kubectl describe node {name}" if unexplained else ""
             undo = f": {self.member.undo}" if self.member.undo else " by whoever took it out"
             return f"gpustate leaves it alone until it is returned to service{undo}"
         if hold.phase == "failed":

@@ -94,6 +94,7 @@ class Member:
         hold: this tool's hold; ``None``: there is none.
         foreign: who else took it out of service, and how; empty: nobody.
         foreign_since: when someone else took it out of service, as far as the scheduler tells, where ``foreign`` does not.
+        not_ready_since: when it stopped being ready, as far as the scheduler tells, where ``why`` does not.
         undo: the command that returns it to service once whoever took it out is done; empty: none is known.
         why: for what the scheduler itself takes it out of service, and what to do; empty: it does not.
         gpus: GPUs and MIG devices that it offers to workloads, as far as the scheduler tells.
@@ -106,6 +107,7 @@ class Member:
     hold: Hold | None = None
     foreign: tuple[str, ...] = ()
     foreign_since: str = ""
+    not_ready_since: str = ""
     undo: str = ""
     why: str = ""
     gpus: int = 0

@@ -267,10 +267,17 @@ def is_operand(pod: Json) -> bool:
 
 def is_ready(thing: Json) -> bool:
     """The condition Ready of a pod or Node is True."""
-    return any(
-        one["type"] == "Ready" and one["status"] == "True"
-        for one in (thing.get("status") or {}).get("conditions") or ()
-    )
+    return _ready(thing).get("status") == "True"
+
+
+def not_ready_since(node: Json) -> str:
+    """When a Node stopped being Ready; empty: it is, or never was."""
+    return "" if is_ready(node) else str(_ready(node).get("lastTransitionTime") or "")
+
+
+def _ready(thing: Json) -> Json:
+    conditions = (thing.get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if one["type"] == "Ready"), {})
 
 
 def dead_end(pod: Json, cluster: Cluster) -> str:

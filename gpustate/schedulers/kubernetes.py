@@ -206,6 +206,7 @@ class Kubernetes:
             hold=hold,
             foreign=others,
             foreign_since=foreign.cordon(node)[0] if others and cordoned else "",
+            not_ready_since=eviction.not_ready_since(node),
             undo=f"kubectl uncordon {name}" if others and cordoned else "",
             gpus=sum(cluster_pods.allocatable(node).values()),
             counts=cluster_pods.has_gpus(node),

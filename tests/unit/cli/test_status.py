@@ -38,6 +38,7 @@ MEMBERS = (
     ),
     Member("d", False, True, why="down*: slurmd has not registered since"),
     Member("e", False, True, counts=False),
+    Member("f", False, True, not_ready_since="08:00"),
 )
 
 
@@ -111,6 +112,9 @@ def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(access.Accesses, "__call__", call)
     monkeypatch.setattr(access.Accesses, "_kubernetes", lambda self, path: None)
     monkeypatch.setattr(access.Accesses, "clusters", lambda self: CLUSTERS)
+    monkeypatch.setattr(
+        access.Accesses, "nodes", lambda self: {str(id(one)): (one, {}) for one in CLUSTERS}
+    )
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "records"))
     CLUSTERS.clear()
     path = tmp_path / "hosts.yml"
@@ -156,8 +160,9 @@ def test_only_those_out_of_service_are_listed_with_the_next_step(inventory: Path
     assert "    cordoned by bob since 09:00\n    next: gpustate leaves it alone" in text
     assert "until it is returned to service: uncordon c\n" in text
     assert "not ready\n    down*: slurmd has not registered since" in text
+    assert "    not ready since 08:00\n    next: find out why: kubectl describe node f\n" in text
     assert "\na  " not in f"\n{text}"
-    assert text.endswith("nodes=4 in_service=1 out_of_service=3\n")
+    assert text.endswith("nodes=5 in_service=1 out_of_service=4\n")
 
 
 def test_a_cluster_alone_shows_its_nodes_and_its_run(
@@ -174,6 +179,17 @@ def test_a_cluster_alone_shows_its_nodes_and_its_run(
     ):
         done = CliRunner().invoke(cli, ["status", *words])
         assert (done.exit_code, message in str(done.exception)) == (1, True)
+
+
+def test_a_cluster_without_a_node_of_the_inventory_is_named(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CLUSTERS.append(FakeCluster())
+    note = "gpustate: note: none of the selected nodes is in Kubernetes at test, by name or address; check"
+    assert note not in run("-i", inventory)
+    monkeypatch.setattr(access.Accesses, "nodes", lambda self: {})
+    assert note in run("-i", inventory)
+    assert "note" not in run("--kubeconfig", "k")
 
 
 def test_the_next_step_is_the_command_of_the_run_as_far_as_it_is_known(
@@ -220,10 +236,11 @@ def test_a_node_is_shown_in_the_phase_of_its_hold_where_the_run_has_published_an
 def test_the_document_fits_its_schema(inventory: Path) -> None:
     document = json.loads(run("-i", inventory, "-o", "json", "--all"))
     jsonschema.validate(document, json.loads(SCHEMA.read_text()))
-    assert [row["name"] for row in document["members"]] == ["a", "b", "c", "d"]
+    assert [row["name"] for row in document["members"]] == ["a", "b", "c", "d", "f"]
     assert document["members"][1]["hold"]["phase"] == "changing"
     assert document["members"][2]["foreign_since"] == "09:00"
-    assert [row.get("why", "") for row in document["members"]] == ["", "", "", MEMBERS[3].why]
+    assert [row.get("why", "") for row in document["members"]] == ["", "", "", MEMBERS[3].why, ""]
+    assert document["members"][4]["not_ready_since"] == "08:00"
 
 
 def test_an_inventory_without_a_scheduler_is_refused(tmp_path: Path) -> None:

@@ -295,6 +295,15 @@ def test_someone_who_only_reads_needs_no_right_to_change_nodes(
     assert "update" not in str(caught.value)
 
 
+def test_a_node_that_is_not_ready_says_since_when(api: FakeApi) -> None:
+    since = "2026-01-01T00:00:00Z"
+    condition = {"type": "Ready", "status": "Unknown", "lastTransitionTime": since}
+    api.node_["status"]["conditions"] = [{"type": "DiskPressure", "status": "False"}, condition]
+    assert kubernetes.Kubernetes(cast(Api, api)).members()[0].not_ready_since == since
+    condition["status"] = "True"
+    assert kubernetes.Kubernetes(cast(Api, api)).members()[0].not_ready_since == ""
+
+
 def test_a_foreign_cordon_has_its_time_and_the_command_that_ends_it(api: FakeApi) -> None:
     api.node_["spec"]["unschedulable"] = True
     api.cordoned_by("kubectl-cordon")
