@@ -325,7 +325,7 @@ class ScheduledMaintenance:
             raise NotRefreshedError("; ".join((str(error), *notes))) from error
         notes, stuck = self._release(subject, say)
         if stuck:
-            raise ClusterError("; ".join((*stuck, *notes)), fix="run gpustate apply again")
+            raise ClusterError("; ".join((*stuck, *notes)))
         members = {note.partition(STAYS_OUT)[0] for note in notes}
         left = self._leftovers(subject, say)
         more = (one for one in left if one.partition(STAYS_OUT)[0] not in members)
@@ -463,14 +463,14 @@ class ScheduledMaintenance:
                 return _stays_out(scheduler, member, str(error))
             if member.hold is None:
                 return ""
-            try:
-                if not subject.facts.without_driver:
-                    scheduler.refresh(member, subject.facts, say, _never)
-            except NotRefreshedError as error:
-                scheduler.note(member, "failed", _brief(str(error)))
-                raise
-        say(f"releasing {member.name}, which run {hold.run} left out of service")
-        reason = scheduler.release(member)
+        try:
+            if hold.phase != "left" and not subject.facts.without_driver:
+                scheduler.refresh(member, subject.facts, say, _never)
+            say(f"releasing {member.name}, which run {hold.run} left out of service")
+            reason = scheduler.release(member)
+        except NotRefreshedError as error:
+            scheduler.note(member, "failed", _brief(str(error)))
+            raise NotRefreshedError(f"{error}; it {STAYS_OUT}") from error
         return _stays_out(scheduler, member, reason) if reason else ""
 
     def _take(self, subject: Subject) -> _Held:
@@ -490,8 +490,14 @@ class ScheduledMaintenance:
         for scheduler, member in reversed(held.holds):
             try:
                 reason = scheduler.release(member)
+            except NotRefreshedError as error:
+                with suppress(GpustateError):
+                    scheduler.note(member, "failed", _brief(str(error)))
+                stuck.append(f"{error}; it {STAYS_OUT}")
+                continue
             except GpustateError as error:
-                stuck.append(_stays_out(scheduler, member, f"it was not released: {error}"))
+                why = f"it was not released: {error}; run gpustate apply again"
+                stuck.append(_stays_out(scheduler, member, why))
                 continue
             if reason:
                 notes.append(_stays_out(scheduler, member, reason))

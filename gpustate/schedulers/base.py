@@ -238,5 +238,9 @@ class Scheduler(Protocol):
         """
 
     def release(self, member: Member) -> str:
-        """Undo this tool's own hold, and nothing else; why it stays out of service, empty where it does not."""
+        """Undo this tool's own hold, and nothing else; why it stays out of service, empty where it does not.
+
+        Raises:
+            NotRefreshedError: the scheduler itself keeps it out of service, and did not before the hold.
+        """
         ...

@@ -73,8 +73,11 @@ _BY_SLURM = (
     "Kill task failed",
     "Invalid registration",
 )
-#: What Slurm writes of a node that booted without its doing.
-_BOOTED = ("Node unexpectedly rebooted", "Not responding", "Node Not Responding")
+#: Those whose cause is gone once slurmd has registered right.
+_BY_REGISTRATION = re.compile(
+    r"gres/\S+ count |Low (?:socket|CPUs|RealMemory|TmpDisk)|Invalid registration|Node unexpectedly rebooted|"
+    r"(?:Node )?Not [Rr]esponding"
+)
 _POLL_S = 2.0
 _REGISTER_S = 120.0
 #: What prints times in UTC, as Kubernetes has them, whatever the time zone of the host and its users' settings.
@@ -116,6 +119,7 @@ class SlurmNode:
         name: Slurm's name of it.
         state: as ``sinfo`` prints it, with flags such as ``*``.
         user, since, reason: who set the reason, when in UTC, and the reason; empty where there is none.
+        emptied: its reason was emptied, which hides one that Slurm itself has had since.
         reservations: those for maintenance that it is in.
     """
 
@@ -126,6 +130,7 @@ class SlurmNode:
     user: str = ""
     since: str = ""
     reason: str = ""
+    emptied: bool = False
     reservations: tuple[Reservation, ...] = ()
 
     @property
@@ -146,9 +151,15 @@ class SlurmNode:
     @property
     def by_slurm(self) -> bool:
         """Slurm itself took it out of service, for what it saw of the node."""
-        # An older reason stays, and may be an empty one.
-        return self.reason.startswith(_BY_SLURM) or (
-            self.base.startswith("inval") and not self.reason
+        # An older reason stays, and may be an emptied one; whoever drains a node has to give one.
+        hidden = self.base.startswith("inval") or (self.drained and self.emptied)
+        return self.reason.startswith(_BY_SLURM) or (hidden and not self.reason)
+
+    @property
+    def by_registration(self) -> bool:
+        """Slurm itself took it out of service for what slurmd registered, or that it did not."""
+        return self.by_slurm and (
+            not self.reason or _BY_REGISTRATION.match(self.reason) is not None
         )
 
     @property
@@ -235,11 +246,12 @@ def read_nodes(text: str) -> list[SlurmNode]:
         if len(parts) != 7:
             continue
         host, address, name, state, user, since, reason = (part.strip() for part in parts)
+        emptied = reason == "none" and since != "Unknown"
         if reason in ("none", ""):
             user = since = reason = ""
         # What Slurm adds to a reason that was emptied.
         reason = reason.removeprefix("none : ").removeprefix(": ")
-        found[name] = SlurmNode(host, address, name, state, user, since, reason)
+        found[name] = SlurmNode(host, address, name, state, user, since, reason, emptied)
     return list(found.values())
 
 
@@ -334,6 +346,8 @@ class Slurm:
         self._boot_ids: dict[str, str] = {}
         self._booted: dict[str, str] = {}
         self._whys: dict[str, Why] = {}
+        #: Whether a node was in service, or held by a run of this tool, when this run first held it.
+        self._in_service: dict[str, bool] = {}
         self._reserve = reserve
         self._store = LeaseFile(self._answer, self.title)
         self._lease = ClusterLease(self._store, sleep=sleep, clock=clock)
@@ -511,13 +525,15 @@ class Slurm:
         """Drain or reserve it with a reason of ours; one that Slurm itself drained keeps Slurm's reason."""
         node = self._one(member.name)
         self._booted.setdefault(node.name, self._boot_time(node.name))
-        if node.drained_or_down and node.by_slurm:
-            return _member(node)
+        in_service = node.answers and not node.drained_or_down
+        self._in_service.setdefault(node.name, in_service or _hold(node) is not None)
         if foreign := _elsewhere(node):
             raise HeldElsewhereError(
                 f"{self.title}: node {node.name} is out of service: {foreign}",
                 fix="run again when that is over; --ignore-scheduler changes it all the same",
             )
+        if node.drained_or_down and node.by_slurm:
+            return _member(node)
         if node.drained or not self._reserve:
             held = self._set(node.name, why.run, why.text, why.person, "held")
         else:
@@ -660,66 +676,68 @@ class Slurm:
             raise NotRefreshedError(f"{self.title}: node {node.name}: {wrong}")
 
     def release(self, member: Member) -> str:
-        """Return it to service, where the reason is still ours."""
+        """Return it to service, where the reason is still ours, or Slurm's own of this hold and its cause is gone.
+
+        Raises:
+            NotRefreshedError: Slurm itself keeps it out of service, and did not before the hold.
+        """
         node = self._one(member.name)
         if other := taken_over(member, _hold(node)):
             return other
-        if self._unreserve(node):
-            if not node.ours:
-                return self._after_reservation(self._one(node.name))
+        unreserved = self._unreserve(node) > 0
+        if unreserved:
             node = self._one(node.name)
-        if not node.ours and node.drained_or_down:
-            return _stays(node)
-        if not node.ours:
-            return ""
+        in_service = self._in_service.get(node.name, member.hold is not None)
+        own = node.ours or (in_service and node.by_registration)
+        if not own and not unreserved:
+            return self._left(node, in_service=in_service)
         deadline = self._clock() + _REGISTER_S
-        down = node.base.startswith("down")
-        while down and "*" in node.state and self._clock() < deadline:
-            self._sleep(_POLL_S)  # slurmd registers again after a boot
-            node = self._one(member.name)
+        if own:
+            node = self._returned(node, deadline)
+        while not node.answers or (node.in_maintenance and not node.reservations):
+            if self._clock() >= deadline:
+                break
+            self._sleep(_POLL_S)  # after a reservation the state follows a moment later
+            node = self._one(node.name)
+        if own and not node.drained_or_down:
+            # Last: a resumed node is down with its reason until slurmd registers.
+            for empty in ("", "none"):  # 24.11 does not take an empty reason
+                if node.ours or node.reason.startswith(_BY_SLURM):
+                    self._run("scontrol", "update", f"NodeName={node.name}", f"Reason={empty}")
+                    node = self._one(node.name)
+        return self._left(node, in_service=in_service)
+
+    def _returned(self, node: SlurmNode, deadline: float) -> SlurmNode:
+        """Undrain or resume it, once slurmd has registered again."""
+        while "*" in node.state and node.base.startswith("down") and self._clock() < deadline:
+            self._sleep(_POLL_S)  # after a boot
+            node = self._one(node.name)
         while node.base.startswith("inval") and self._clock() < deadline:
             self._sleep(_POLL_S)  # slurmd has just been restarted
-            node = self._one(member.name)
-        if node.base.startswith("inval"):
-            return _unregistered(node)
+            node = self._one(node.name)
         if node.drained:
             # Otherwise a run that died in between has left only the reason.
             self._run("scontrol", "update", f"NodeName={node.name}", "State=UNDRAIN")
-            node = self._one(member.name)
-        if node.base.startswith("down") and (node.ours or not node.reason):
+            node = self._one(node.name)
+        if node.base.startswith("down") and (node.ours or not node.reason or node.by_registration):
             # UNDRAIN leaves it down; a drained node that booted shows only now that it is.
             self._run("scontrol", "update", f"NodeName={node.name}", "State=RESUME")
-            node = self._one(member.name)
-        while not node.answers and self._clock() < deadline:
-            self._sleep(_POLL_S)
-            node = self._one(member.name)
-        if node.ours and not node.drained_or_down:
-            # Last: a resumed node is down with its reason until slurmd registers.
-            for empty in ("", "none"):  # 24.11 does not take an empty reason
-                if node.ours:
-                    self._run("scontrol", "update", f"NodeName={node.name}", f"Reason={empty}")
-                    node = self._one(member.name)
-        return (
-            f"it is {node.state}: {node.reason or 'without a reason'}"
-            if node.drained_or_down
-            else ""
-        )
+            node = self._one(node.name)
+        return node
 
-    def _after_reservation(self, node: SlurmNode) -> str:
-        """Resume a node that booted while it was reserved; why it stays out of service, empty where it does not."""
-        deadline = self._clock() + _REGISTER_S
-        while "*" in node.state and self._clock() < deadline:
-            self._sleep(_POLL_S)
-            node = self._one(node.name)
-        if node.base.startswith("down") and node.reason.startswith(_BOOTED):
-            self._run("scontrol", "update", f"NodeName={node.name}", "State=RESUME")
-            node = self._one(node.name)
-        while (node.in_maintenance or not node.answers) and self._clock() < deadline:
-            if node.reservations:
-                break  # of someone else
-            self._sleep(_POLL_S)  # the state follows a moment later
-            node = self._one(node.name)
-        return _stays(node) if node.drained_or_down else ""
+    def _left(self, node: SlurmNode, *, in_service: bool) -> str:
+        """Why it stays out of service after a release, if it was before the hold; empty: it does not."""
+        if not node.drained_or_down:
+            return ""
+        if node.base.startswith("inval"):
+            why = _unregistered(node)
+        elif node.ours:
+            why = f"it is {node.state}: {node.reason}"
+        else:
+            why = _stays(node)
+        if in_service and not _elsewhere(node):
+            raise NotRefreshedError(f"{self.title}: node {node.name}: {why}")
+        return why
 
 
 def _last(output: str) -> str:
@@ -755,7 +773,8 @@ def _stays(node: SlurmNode) -> str:
     """Why it stays out of service."""
     if not node.by_slurm:
         return _elsewhere(node) or _foreign(node)
-    return f"{_foreign(node)}; once its cause is gone: {_resume(node)}"
+    hidden = f"{node.state}: Slurm itself did, over an emptied reason; slurmctld's log has its own"
+    return f"{_foreign(node) if node.reason else hidden}; once its cause is gone: {_resume(node)}"
 
 
 def _resume(node: SlurmNode) -> str:

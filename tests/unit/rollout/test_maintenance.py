@@ -550,6 +550,26 @@ def test_a_node_that_cannot_be_released_is_a_failure() -> None:
         found.end(subject(), "", said)
 
 
+WRONG = NotRefreshedError("Slurm at test: node n1: Kill task failed; resume it")
+
+
+def test_a_node_that_its_scheduler_keeps_out_of_service_since_the_hold_has_failed() -> None:
+    scheduler = FakeScheduler("Slurm at test", fails={"release": WRONG})
+    found = maintenance(Slurm=scheduler)
+    found.begin(subject(Disruption.RESET, "slurmd"), said, never)
+    with pytest.raises(ClusterError) as caught:
+        found.end(subject(Disruption.RESET, "slurmd"), "", said)
+    assert str(caught.value) == f"{WRONG}; it stays out of service"
+    assert scheduler.calls[-2:] == ["release", "note failed"]
+
+
+def test_what_an_earlier_run_left_held_and_its_scheduler_keeps_out_of_service_has_failed() -> None:
+    scheduler = FakeScheduler("Slurm at test", LEFT, fails={"release": WRONG})
+    with pytest.raises(NotRefreshedError, match="Kill task failed; resume it; it stays out of"):
+        maintenance(Slurm=scheduler).end(subject(Disruption.NONE, "slurmd"), "", said)
+    assert scheduler.calls[-2:] == ["release", "note failed"]
+
+
 def test_a_release_that_leaves_the_node_out_of_service_says_why() -> None:
     scheduler = FakeScheduler(left="cordoned by kubectl-cordon")
     found = maintenance(Kubernetes=scheduler)

@@ -94,9 +94,8 @@ def test_what_slurm_adds_to_a_reason_is_not_part_of_it() -> None:
 def test_a_node_that_registered_with_too_few_gpus_is_explained() -> None:
     controller = Controller("inval", "gpustate:r: x (changing) by ann@ops1")
     scheduler = slurm(controller)
-    words = scheduler.release(scheduler.member(FACTS, "gpu1"))
-    assert "fewer GPUs than slurm.conf" in words
-    assert "State=RESUME" in words
+    with pytest.raises(NotRefreshedError, match=r"fewer GPUs than slurm\.conf .* State=RESUME"):
+        scheduler.release(scheduler.member(FACTS, "gpu1"))
     assert not [one for one in controller.commands if one.startswith("scontrol update")]
 
 
@@ -265,7 +264,7 @@ def test_a_foreign_drain_is_neither_taken_nor_lifted() -> None:
 
 
 def test_a_drain_by_slurm_itself_keeps_its_reason_and_is_explained() -> None:
-    words = "gres/gpu count reported lower than configured (7 < 8)"
+    words = TOO_FEW
     controller = Controller("drained", words, "slurm")
     scheduler = slurm(controller)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
@@ -276,6 +275,73 @@ def test_a_drain_by_slurm_itself_keeps_its_reason_and_is_explained() -> None:
     assert controller.reason == words
     assert "scontrol update NodeName=gpu1 State=RESUME" in scheduler.release(member)
     assert controller.state == "drained"
+
+
+TOO_FEW = "gres/gpu count reported lower than configured (7 < 8)"
+
+
+@pytest.mark.parametrize("reason", [TOO_FEW, ""])
+def test_a_drain_by_slurm_itself_during_the_hold_ends_once_slurmd_has_registered(
+    reason: str,
+) -> None:
+    controller = Controller()
+    scheduler = slurm(controller, reserve=True)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    controller.state, controller.reason, controller.keeps_reason = "drained$", reason, True
+    assert scheduler.release(member) == ""
+    assert (controller.state, controller.reason) == ("idle", "none" if reason else "")
+    assert controller.reservations == {}
+
+
+def test_a_drain_by_slurm_itself_during_the_hold_ends_with_the_rollback() -> None:
+    controller = Controller()
+    scheduler = slurm(controller, reserve=True)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    controller.state, controller.reason = "inval", TOO_FEW
+    with pytest.raises(NotRefreshedError, match=r"node gpu1: slurmd registered with fewer GPUs"):
+        scheduler.release(member)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    assert member.hold is None
+    controller.state = "drained"
+    assert scheduler.release(member) == ""
+    assert controller.state == "idle"
+
+
+def test_a_drain_by_slurm_itself_that_a_dead_run_left_under_its_reservation_ends() -> None:
+    controller = Controller("drained$", TOO_FEW, "slurm", reservations={"gpustate_r0_gpu1": ""})
+    scheduler = slurm(controller)
+    assert scheduler.release(scheduler.member(FACTS, "gpu1")) == ""
+    assert controller.state == "idle"
+
+
+def test_a_drain_during_the_hold_that_a_registration_does_not_end_is_a_failure() -> None:
+    controller = Controller()
+    scheduler = slurm(controller, reserve=True)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    controller.state, controller.reason = "drained$", "Kill task failed"
+    words = "drained by root since .*: Kill task failed; once its cause is gone: scontrol update"
+    with pytest.raises(NotRefreshedError, match=f"Slurm at head: node gpu1: {words}"):
+        scheduler.release(member)
+    assert controller.state.startswith("drained")
+    assert controller.reservations == {}
+
+
+def test_a_node_that_was_down_before_the_hold_stays_so_without_a_failure() -> None:
+    scheduler = slurm(Controller("down*", "Not responding"))
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    assert "Not responding; once its cause is gone: " in scheduler.release(member)
+
+
+def test_a_drain_over_an_emptied_reason_is_slurm_s_own() -> None:
+    controller = Controller("drained", "none", "root")
+    scheduler = slurm(controller)
+    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
+    assert (member.foreign, member.hold) == ((), None)
+    assert member.why.startswith("drained: Slurm itself did, over an emptied reason;")
+    assert scheduler.release(member) == member.why
+    assert controller.state == "drained"
+    (unknown,) = read_nodes("gpu1|10.0.0.1|gpu1|drained|Unknown|Unknown|none")
+    assert not unknown.by_slurm, "someone drained it without a reason"
 
 
 @pytest.mark.parametrize(
