@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpustate.formats.words import cut
+from gpustate.formats.words import shorten
 
 if TYPE_CHECKING:
     from gpustate.ops import Program
@@ -90,8 +90,8 @@ def cause(
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if any(line.startswith("Traceback (most recent call last)") for line in lines):
-        return cut(lines[-1], 300)
+        return shorten(lines[-1], 300)
     for line in lines:
         if any(word.lower() in line.lower() if word.islower() else word in line for word in pick):
-            return cut(line, 300)
-    return cut(lines[-1], 300) if lines else "no output"
+            return shorten(line, 300)
+    return shorten(lines[-1], 300) if lines else "no output"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from gpustate.formats.words import cut
+from gpustate.formats.words import shorten
 
 _ROOM = "free disk space there (apt-get clean, remove old kernels, df -h), then apply again"
 _REACH = "check that the node can reach the repository (network, proxy, firewall), then apply again"
@@ -144,4 +144,4 @@ def _whole(lines: list[str], number: int) -> str:
         line = f"{line} {after}"
     elif before.endswith(":") and lines[number].startswith(" "):
         line = f"{before} {line}"
-    return cut(line, 400)
+    return shorten(line, 400)

@@ -7,6 +7,9 @@ import re
 from gpustate.formats.masking import mask
 
 LIMIT_SHOWN = 60
+#: Ends a message that was cut.
+_MORE = " ..."
+_QUOTED = re.compile(r"\"[^\"]*\"|`[^`]*`|(?<!\w)'[^']*'(?!\w)")
 #: C0 without tab, DEL, C1; line and paragraph separators; what turns the direction around or is
 #: invisible; surrogates.
 _ACTED_ON = re.compile(
@@ -31,6 +34,26 @@ def cut(text: str, limit: int) -> str:
     if len(text) > limit:
         text = mask(text)
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def shorten(text: str, limit: int) -> str:
+    """Cut a message to ``limit`` characters at the end of a sentence or word, ahead of quotes that would be cut.
+
+    A command that is cut may do something else than the whole one.
+    """
+    if len(text) > limit:
+        text = mask(text)
+    if len(text) <= limit:
+        return text
+    end = limit - len(_MORE)
+    end = next(
+        (one.start() for one in _QUOTED.finditer(text) if one.start() < end < one.end()), end
+    )
+    for boundary in ("; ", ". ", " "):
+        at = text.rfind(boundary, limit // 2, end)
+        if at >= 0:
+            return text[:at].rstrip(" ,;:(") + _MORE
+    return cut(text, limit)
 
 
 def value_text(value: object, limit: int) -> str:

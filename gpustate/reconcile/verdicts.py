@@ -16,7 +16,7 @@ from typing import Any
 
 from gpustate.cluster import pods
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
-from gpustate.formats.words import cut
+from gpustate.formats.words import shorten
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 VALIDATED = "Validated"
@@ -187,4 +187,4 @@ def _camel(name: str) -> str:
 
 
 def _line(text: str) -> str:
-    return cut(" ".join(text.split()), _MOST)
+    return shorten(" ".join(text.split()), _MOST)

@@ -20,7 +20,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import STAYS_OUT, Preview, Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError
 from gpustate.formats.masking import mask
-from gpustate.formats.words import cut
+from gpustate.formats.words import shorten
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import MigNode
 from gpustate.rollout.gate import Gate
@@ -45,7 +45,7 @@ _ACCESS = {
     "Slurm": "name the host with scontrol in the variable gpustate_slurm_host",
 }
 #: Of a reason that a scheduler keeps.
-_MOST_CHARS = 200
+_MOST_CHARS = 1000
 #: The scheduler of a node by its kind; ``None``: there is no access to it.
 Access = Callable[[InventoryNode, str], Scheduler | None]
 
@@ -514,7 +514,7 @@ def _waiting_time(policy: DrainPolicy) -> str:
 
 def _brief(text: str) -> str:
     """One line that a scheduler keeps, without secrets."""
-    return cut(mask(" ".join(text.split())), _MOST_CHARS)
+    return shorten(mask(" ".join(text.split())), _MOST_CHARS)
 
 
 def _never() -> bool:

@@ -367,7 +367,7 @@ class Waves:
             return
         if shown.phase != phase:
             shown.phase, shown.since = phase, self._now()
-        shown.why = words.cut(" ".join(why.split()), _WHY_CHARS)
+        shown.why = words.shorten(" ".join(why.split()), _WHY_CHARS)
 
     def _tell(self, decision: Decision) -> None:
         words = decision.stop and f"no further node is started: {decision.stop}"

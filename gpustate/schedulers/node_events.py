@@ -19,6 +19,7 @@ from gpustate import clock
 from gpustate.cluster.api import Api
 from gpustate.errors import ClusterError
 from gpustate.formats.masking import mask
+from gpustate.formats.words import shorten
 from gpustate.schedulers.base import Say, Why
 
 Json = dict[str, Any]
@@ -103,7 +104,7 @@ def _event(node: Json, reason: str, text: str, why: Why) -> Json:
             "uid": str(meta.get("uid") or ""),
         },
         "reason": reason,
-        "message": words if len(words) <= _LONGEST else words[: _LONGEST - 3] + "...",
+        "message": shorten(words, _LONGEST),
         "type": "Warning" if reason in _WARNINGS else "Normal",
         "source": {"component": _COMPONENT, "host": socket.gethostname()},
         "reportingComponent": _COMPONENT,

@@ -747,7 +747,7 @@ def _last(output: str) -> str:
 
 def _reason(run: str, text: str, person: str, phase: str) -> str:
     """What stands in a reason or comment of ours."""
-    words = re.sub(r"[()\[\]\"'|]| :(?= )", " ", text)
+    words = re.sub(r" :(?= )", "", text)  # Slurm adds its own words after one
     return f"{PREFIX}{run}: {words} ({phase}) by {person}"
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpustate.cluster.pods import names_of
-from gpustate.formats.words import cut
+from gpustate.formats.words import shorten
 from gpustate.inventory.kubernetes import has_gpus
 from gpustate.rollout.by_label import PLUGIN
 from gpustate.schedulers.eviction import is_ready
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 #: Annotation of a Node with the record.
 RECORD = "gpustate.io/watch"
 APPLYING, DONE, FAILED = "applying", "done", "failed"
-_LONGEST = 300
+_LONGEST = 1000
 #: A label that changes all the time and means nothing.
 _TIMESTAMP = "nvidia.com/gfd.timestamp"
 
@@ -62,7 +62,7 @@ class Record:
 
     def patch(self) -> Json:
         """A merge patch that writes it."""
-        text = cut(" ".join(self.text.split()), _LONGEST)
+        text = shorten(" ".join(self.text.split()), _LONGEST)
         data = {**asdict(self), "text": text}
         return {"metadata": {"annotations": {RECORD: json.dumps(data, sort_keys=True)}}}
 

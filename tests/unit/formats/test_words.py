@@ -18,6 +18,7 @@ from gpustate.formats.words import (
     printable_lines,
     quote,
     quote_name,
+    shorten,
 )
 
 ACTED_ON = (
@@ -90,3 +91,28 @@ def test_a_text_is_cut_after_its_secrets_are_masked() -> None:
         assert cut("short", 5) == "short"
     finally:
         forget_all()
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "short"),
+    [
+        ("short", 5, "short"),
+        ("the driver failed; see \"nvidia-smi -q | grep -A4 Fabric\"", 44, "the driver failed; see ..."),
+        ("the driver failed; see `nvidia-smi -q | grep -A4 Fabric`", 44, "the driver failed; see ..."),
+        ("the driver failed; see 'nvidia-smi -q'; and Slurm's log of gpu1", 56, "the driver failed; see 'nvidia-smi -q' ..."),
+        ("the driver failed; show the GPU: nvidia-smi -q | grep Fabric", 34, "the driver failed ..."),
+        ("one two three four five", 18, "one two three ..."),
+        ("x" * 30, 10, "xxxxxxx..."),
+        ("a \"" + "x" * 30, 20, "a \"xxxxxxxxxxxxxx..."),
+    ],
+)  # fmt: skip
+def test_a_message_is_cut_between_words_and_not_inside_of_a_command(
+    text: str, limit: int, short: str
+) -> None:
+    assert shorten(text, limit) == short
+    assert len(short) <= limit
+
+
+@given(st.text(max_size=60), st.integers(12, 50))
+def test_a_message_is_never_longer_than_its_limit(text: str, limit: int) -> None:
+    assert len(shorten(text, limit)) <= limit

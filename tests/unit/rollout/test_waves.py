@@ -380,7 +380,7 @@ def test_the_phase_of_every_node_is_shown_with_the_reason() -> None:
     assert (shown["n0"]["phase"], shown["n0"]["why"]) == ("held", "n0 in Kubernetes")
     assert (shown["n1"]["phase"], shown["n1"]["why"]) == ("changing", "stage 1: driver")
     assert shown["n2"]["phase"] == "failed"
-    assert shown["n3"]["why"] == f"{'x ' * 98}x..."
+    assert shown["n3"]["why"] == f"{'x ' * 97}x ..."
     assert (shown["n5"]["phase"], shown["n5"]["why"]) == ("queued", "waits for wave 1")
 
 

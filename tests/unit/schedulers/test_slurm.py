@@ -240,7 +240,7 @@ def test_a_hold_and_its_release() -> None:
     controller = Controller()
     scheduler = slurm(controller)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
-    assert controller.reason == "gpustate:20261124-1: driver  580  (held) by ann@ops1"
+    assert controller.reason == 'gpustate:20261124-1: driver "580" (held) by ann@ops1'
     assert member.hold is not None
     assert (member.hold.run, member.hold.person, member.hold.phase) == (
         "20261124-1",

@@ -77,13 +77,13 @@ def test_a_record_that_cannot_be_read_is_none(text: str) -> None:
 
 
 def test_what_is_written_is_read_again() -> None:
-    record = Record(Reason("b", "m", "p"), FAILED, "r", "t", "a\nlong " + "text " * 100)
+    record = Record(Reason("b", "m", "p"), FAILED, "r", "t", "a\nlong " + "text " * 1000)
     item = node()
     item["metadata"].update(record.patch()["metadata"])
     found = record_of(item)
     assert found is not None
     assert found.reason == record.reason
-    assert len(found.text) <= 300
+    assert len(found.text) <= 1000
 
 
 def test_an_event_from_before_the_own_record_starts_nothing() -> None:
