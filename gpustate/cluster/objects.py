@@ -308,7 +308,8 @@ def missing_rule(words: str) -> str:
         return ""
     verb, resource, group = found.groups()
     rule = f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
-    return f"add to a role of its user: {rule}"
+    role = "ClusterRole" if "at the cluster scope" in words else "role"
+    return f"add to a {role} of its user: {rule}"
 
 
 def _yaml(rule: str) -> str:

@@ -11,7 +11,6 @@ Sources:
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from gpustate import clock
 from gpustate.cluster import pods as cluster_pods
 from gpustate.cluster.api import Api, RefusedRequest
+from gpustate.cluster.objects import missing_rule
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
@@ -799,18 +799,10 @@ def _check(stop: Stop) -> None:
         raise NotDrainedError("interrupted while it was drained")
 
 
-_FORBIDDEN = re.compile(
-    r"cannot (?P<verb>\w+) resource \"(?P<resource>[\w/]+)\" in API group \"(?P<group>[\w.]*)\""
-)
-
-
 def with_rule(error: RefusedRequest) -> ClusterError:
     """Add the RBAC rule that is missing to a refusal for lack of rights."""
-    match = _FORBIDDEN.search(str(error))
-    if error.status != 403 or match is None or error.fix:
-        return error
-    missing = rule(match["verb"], match["group"], match["resource"])
-    return ClusterError(str(error), fix=to_be_granted([missing]))
+    missing = missing_rule(error.words) if error.status == 403 and not error.fix else ""
+    return ClusterError(str(error), fix=missing) if missing else error
 
 
 def lacking(cluster: str, what: str, user: str, missing: Iterable[str]) -> ClusterError:

@@ -37,6 +37,7 @@ NAMED = '{APIGroups:["coordination.k8s.io"], Resources:["leases"], ResourceNames
 )
 def test_the_rules_are_those_that_are_missing(words: str, rules: list[str]) -> None:
     fix = missing_right(words)
-    assert fix.startswith("add to a role of its user")
+    role = "ClusterRole" if "at the cluster scope" in words else "role"
+    assert fix.startswith(f"add to a {role} of its user")
     assert fix.endswith(": " + ", ".join(rules))
     assert "escalate" not in fix
