@@ -59,8 +59,11 @@ def main(folder: Path, program: str, words: list[str]) -> int:
 
 
 def _reservations(folder: Path, words: list[str]) -> int:
-    """Create, delete or list reservations for maintenance; a name that is taken is refused."""
+    """Create, delete or list reservations for maintenance, a name that is taken is refused; show a node."""
     nodes = _read(folder)
+    if words[:3] == ["-o", "show", "node"]:
+        print(f"NodeName={words[3]} BootTime=2026-11-24T09:00:00")
+        return 0
     if words == ["-o", "show", "reservation"]:
         rows = [(key, name) for key, one in nodes.items() for name in one.get("reservations", ())]
         for key, name in rows:
