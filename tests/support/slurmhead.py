@@ -67,7 +67,7 @@ def _reservations(folder: Path, words: list[str]) -> int:
     if words == ["-o", "show", "reservation"]:
         rows = [(key, name) for key, one in nodes.items() for name in one.get("reservations", ())]
         for key, name in rows:
-            print(f"ReservationName={name} StartTime=2026-11-24T10:00:00 Nodes={key} NodeCnt=1 Flags=MAINT,IGNORE_JOBS")  # fmt: skip
+            print(f"ReservationName={name} StartTime=2026-11-24T10:00:00 Nodes={key} NodeCnt=1 Flags=MAINT,IGNORE_JOBS TRES=cpu=64 State=ACTIVE BurstBuffer=(null)")  # fmt: skip
         if not rows:
             print("No reservations in the system")
         return 0
