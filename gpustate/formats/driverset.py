@@ -235,6 +235,16 @@ def release_of(full: str) -> str | None:
     return match[1] if match else None
 
 
+def source_of(name: str, full: str) -> str | None:
+    """Where a package of Ubuntu's was built: the release of its archive, ``archive`` where the version does not tell which; ``None`` for NVIDIA's.
+
+    The archive's first packages for a release have revisions such as NVIDIA's. From 590 on NVIDIA's names have no branch.
+    """
+    named = _NAMED_AFTER.search(name)
+    own = named is not None and bool(named[2] or int(named[1]) >= 590)
+    return release_of(full) or ("archive" if own else None)
+
+
 def is_of_kernel(name: str) -> bool:
     """The package belongs to signed modules of Ubuntu, for one kernel or for the newest."""
     return _KERNEL_MODULES.match(name) is not None

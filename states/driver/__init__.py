@@ -37,7 +37,7 @@ from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
 from gpustate.probes.package_files import sources_of
 from gpustate.solve.request import InstalledSet
 from gpustate.states.driver import building, files, refusals, repairs, required, scripts
-from gpustate.states.driver.choice import Wanted, choose
+from gpustate.states.driver.choice import Wanted, choose, why_of_another_source
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.installing import Installation
 from gpustate.states.driver.observed import AptAfterQuery, AptQuery, Observed, plain_value
@@ -217,7 +217,7 @@ class DriverInstalled(DriverParameters):
             others = ", ".join(f"{name} {full}" for name, full in list(moves.items())[:2])
             more = f" and {len(moves) - 2} more" if len(moves) > 2 else ""
             changes = f"; packages change: {others}{more}" if moves else ""
-            return (f"stays {what}{changes}", *holds)
+            return (f"stays {what}{changes}", *self._stays_elsewhere(observed), *holds)
         why = self._refuse_present(observed)
         return (f"will install {what}", *holds, *([f"will be refused: {why}"] if why else ()))
 
@@ -286,17 +286,15 @@ class DriverInstalled(DriverParameters):
     def _choose_with(
         self, observed: Observed, *, prebuilt: bool
     ) -> tuple[driverset.Target, None] | tuple[None, str]:
-        return choose(
-            Wanted(
-                self.version,
-                self.branch,
-                self.module_type,
-                self.packages == "full",
-                prebuilt,
-                self.locked,
-            ),
-            observed,
-        )
+        return choose(self._wanted(prebuilt=prebuilt), observed)
+
+    def _wanted(self, *, prebuilt: bool) -> Wanted:
+        full = self.packages == "full"
+        return Wanted(self.version, self.branch, self.module_type, full, prebuilt, self.locked)
+
+    def _stays_elsewhere(self, observed: Observed) -> tuple[str, ...]:
+        why = why_of_another_source(self._wanted(prebuilt=self._prebuilt(observed)), observed)
+        return () if why is None else (why,)
 
     def _loads(self, observed: Observed) -> bool:
         """The driver is to be loaded here: an image or a node without GPUs has nothing to load it for."""
@@ -431,6 +429,7 @@ class DriverInstalled(DriverParameters):
             if self.precompiled is None and self._prebuilt(observed):
                 signed = refusals.WHY_PREBUILT if observed.secure_boot.on else refusals.WHY_THERE
                 yield refusals.WHY_OFFERED if is_rpm(observed.manager) else signed
+            yield from self._stays_elsewhere(observed)
             yield from refusals.notes(observed, wanted, tuple(self.parameters))
 
     def _stops(self, observed: Observed) -> Iterator[str]:

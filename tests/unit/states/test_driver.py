@@ -962,6 +962,45 @@ def test_the_same_driver_is_taken_from_the_repository_that_is_left(
     )
 
 
+@pytest.mark.parametrize(
+    ("wanted", "outcome"),
+    [
+        ({"branch": 580}, "580.65.06"),
+        ({"branch": 580, "precompiled": False}, "580.65.06"),
+        ({"branch": 580, "precompiled": True}, "without prebuilt modules only"),
+        ({"version": "580.173.02"}, "do not offer driver 580.173.02; to replace it, set a branch"),
+        ({}, "do not offer driver 580.173.02; to replace it, set a branch"),
+    ],
+)
+def test_a_signed_driver_of_the_archive_follows_the_policy_to_a_repository_with_other_versions(
+    wanted: dict[str, Any], outcome: str
+) -> None:
+    mine = "580.173.02-0ubuntu0.24.04.1"
+    node = ubuntu(mine, branch=580)
+    first = DriverInstalled(branch=580, precompiled=True)
+    node.installed = dict(first.desired(first.probe(node)).packages)
+    kept = node.installed
+    vendor = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    node.packages_offered = dict.fromkeys(vendor, ("580.65.06-0ubuntu1",))
+    node.packages_offered |= {f"linux-headers-{kernel}": ("1",) for kernel in (OLD, NEW)}
+
+    state = DriverInstalled(**wanted)
+    observed = state.probe(node)
+    after, why = state.desired(observed), state.refuse(observed)
+    if outcome[0].isdigit():
+        assert why is None
+        assert after.packages == dict.fromkeys(vendor, f"{outcome}-0ubuntu1")
+    else:
+        assert outcome in (why or " ".join(state.plan(observed).notes))
+        assert after.packages == kept
+    # As long as the archive has any driver for servers, its drivers are in use.
+    node.packages_offered |= dict.fromkeys(kept, ("580.126.20-0ubuntu0.24.04.1",))
+    observed = state.probe(node)
+    if "precompiled" not in wanted:
+        assert state.desired(observed).packages == kept
+        assert "no longer uses" not in " ".join(state.plan(observed).notes)
+
+
 SERVER = (
     "nvidia-dkms-580-server-open",
     "nvidia-headless-no-dkms-580-server-open",
