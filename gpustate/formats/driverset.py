@@ -194,12 +194,11 @@ def names_to_query(os_id: str, branches: Iterable[int]) -> tuple[str, ...]:
         for branch in branches if scheme.by_branch else (0,):
             for module_type in (OPEN, PROPRIETARY):
                 for full in (False, True):
-                    names.update(
-                        dict.fromkeys(
-                            scheme.required(branch, module_type, full=full, prebuilt=False)
+                    for prebuilt in (False, True):
+                        names |= dict.fromkeys(
+                            scheme.required(branch, module_type, full=full, prebuilt=prebuilt)
                         )
-                    )
-                names.update(dict.fromkeys(scheme.extra(branch, module_type)))
+                names |= dict.fromkeys(scheme.extra(branch, module_type, display=True))
     return tuple(names)
 
 
@@ -300,8 +299,9 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
                 stem = _signed_stem(scheme, branch, module_type)
                 if stem is None or not any(stem.search(name) for name in signed):
                     continue
-                for full in (False, True):
-                    names = scheme.required(branch, module_type, full=full, prebuilt=True)
+                compute = scheme.required(branch, module_type, full=False, prebuilt=True)
+                whole = scheme.required(branch, module_type, full=True, prebuilt=False)[-1:]
+                for names in (compute, whole):
                     found = versions_of(names, single)
                     if found:
                         return scheme, found.pop(), module_type
@@ -373,7 +373,7 @@ def target(
     complete = complete and not moves
     offers = available if offers is None else offers
     packages: dict[str, str] = {}
-    extra = scheme.extra(branch, module_type)
+    extra = scheme.extra(branch, module_type, display=full and use_prebuilt)
     for name in (*required, *extra, *there):
         fitting = at_version(available.get(name, ()), version)
         mine = installed.get(name)
@@ -396,6 +396,8 @@ def target(
             packages.update(_renamed(name, version, available))
     _drop_built(packages, module_type, keep=use_prebuilt)
     _drop_foreign(packages, scheme, branch, module_type, use_prebuilt)
+    if use_prebuilt:
+        _drop_metapackages(packages, scheme, branch)
     for kernel in prebuilt if use_prebuilt else ():
         names = scheme.built_for(kernel, version, module_type)
         name = _built(names, version, installed, available)
@@ -489,6 +491,17 @@ def _drop_foreign(
         )
         if modules or name in gone or (flavour and bool(flavour["server"]) != server):
             packages.pop(name)
+
+
+def _drop_metapackages(packages: dict[str, str], scheme: Scheme, branch: int) -> None:
+    """Drop what depends on modules of DKMS, unless a package of the set provides those.
+
+    The one that follows the newest kernel does. Where it is missing, apt would install it together with that kernel.
+    """
+    signed = (name for name in packages if name.startswith("linux-modules-nvidia-"))
+    if all(map(is_for_kernel, signed)):
+        for name in scheme.metapackages(branch):
+            packages.pop(name, None)
 
 
 def _renamed(name: str, version: str, available: Versions) -> dict[str, str]:

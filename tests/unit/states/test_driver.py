@@ -1097,6 +1097,51 @@ def test_a_full_set_with_signed_modules_is_whole() -> None:
     assert (found[0].name, *found[1:]) == ("Ubuntu's archive, for desktops", "580.173.02", "open")
 
 
+@pytest.mark.parametrize("meta", [True, False])
+def test_with_signed_modules_the_metapackage_leaves_unless_its_modules_follow_the_kernel(
+    meta: bool,
+) -> None:
+    """It depends on modules of DKMS, and apt would install the newest kernel with what stands for them."""
+    version = "580.173.02-0ubuntu0.24.04.1"
+    libraries = ("nvidia-utils-580", "nvidia-kernel-source-580-open", "libnvidia-gl-580")
+    leave = ("nvidia-dkms-580-open", "nvidia-driver-580-open")
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    for name in (
+        *libraries,
+        *leave,
+        "nvidia-headless-no-dkms-580-open",
+        "nvidia-compute-utils-580",
+    ):
+        node.packages_offered[name] = (version,)
+    signed = {f"linux-modules-nvidia-580-open-{kernel}": ("6.8+1",) for kernel in (OLD, NEW)}
+    node.packages_offered |= signed
+    node.installed.clear()
+    node.installed |= dict.fromkeys((*libraries, *leave), version)
+    follows = "linux-modules-nvidia-580-open-generic-hwe-24.04"
+    if meta:
+        node.installed[follows] = "6.8+1"
+    state = DriverInstalled(precompiled=True)
+    packages = state.desired(state.probe(node)).packages
+    stay = {*libraries, *signed, "nvidia-headless-no-dkms-580-open", "nvidia-compute-utils-580"}
+    assert packages.keys() == {*stay, *((follows, leave[1]) if meta else ())}
+    node.installed = dict(packages)
+    assert state.desired(state.probe(node)).packages == packages
+
+
+def test_a_full_set_with_signed_modules_has_its_libraries_and_no_metapackage() -> None:
+    node = ubuntu("580.173.02-0ubuntu0.24.04.1", branch=580)
+    state = DriverInstalled(branch=580, packages="full", precompiled=True)
+    node.installed = dict(state.desired(state.probe(node)).packages)
+    assert {"libnvidia-gl-580-server", "xserver-xorg-video-nvidia-580-server"} < set(node.installed)
+    assert not [n for n in node.installed if n.startswith(("nvidia-driver-", "nvidia-dkms-"))]
+    assert state.desired(state.probe(node)).packages == node.installed
+    compute = DriverInstalled(branch=580, precompiled=True)
+    assert (
+        "libnvidia-gl-580-server"
+        not in compute.desired(replace(state.probe(node), packages={})).packages
+    )
+
+
 @pytest.mark.parametrize(
     ("state", "offers", "says"),
     [
