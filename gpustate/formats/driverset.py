@@ -244,6 +244,12 @@ def source_of(name: str, full: str) -> str | None:
     return release_of(full) or ("archive" if own else None)
 
 
+def is_for_desktops(name: str, full: str) -> bool:
+    """A package of Ubuntu's archive is of its build for desktops: NVIDIA's have names such as these, too."""
+    match = _FLAVOUR.fullmatch(name)
+    return match is not None and not match["server"] and source_of(name, full) is not None
+
+
 def is_of_kernel(name: str) -> bool:
     """The package belongs to signed modules of Ubuntu, for one kernel or for the newest."""
     return _KERNEL_MODULES.match(name) is not None

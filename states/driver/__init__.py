@@ -212,14 +212,21 @@ class DriverInstalled(DriverParameters):
         there = observed.whole
         gone = () if self.hold else tuple(n for n in observed.held if n not in target.packages)
         holds = (f"holds end with their packages: {', '.join(gone)}",) if gone else ()
+        flavour = self._flavour(observed, target.packages)
         if there is not None and there[1] == target.version:
             moves = {n: v for n, v in target.packages.items() if observed.packages.get(n) != v}
             others = ", ".join(f"{name} {full}" for name, full in list(moves.items())[:2])
             more = f" and {len(moves) - 2} more" if len(moves) > 2 else ""
             changes = f"; packages change: {others}{more}" if moves else ""
-            return (f"stays {what}{changes}", *self._stays_elsewhere(observed), *holds)
+            elsewhere = self._stays_elsewhere(observed)
+            return (f"stays {what}{changes}", *elsewhere, *flavour, *holds)
         why = self._refuse_present(observed)
-        return (f"will install {what}", *holds, *([f"will be refused: {why}"] if why else ()))
+        return (
+            f"will install {what}",
+            *flavour,
+            *holds,
+            *([f"will be refused: {why}"] if why else ()),
+        )
 
     # --- desired, plan -------------------------------------------------------------------
 
@@ -291,6 +298,9 @@ class DriverInstalled(DriverParameters):
     def _wanted(self, *, prebuilt: bool) -> Wanted:
         full = self.packages == "full"
         return Wanted(self.version, self.branch, self.module_type, full, prebuilt, self.locked)
+
+    def _flavour(self, observed: Observed, packages: Mapping[str, str]) -> tuple[str, ...]:
+        return () if self.locked else tuple(refusals.flavour(observed, packages))
 
     def _stays_elsewhere(self, observed: Observed) -> tuple[str, ...]:
         why = why_of_another_source(self._wanted(prebuilt=self._prebuilt(observed)), observed)
@@ -430,6 +440,7 @@ class DriverInstalled(DriverParameters):
                 signed = refusals.WHY_PREBUILT if observed.secure_boot.on else refusals.WHY_THERE
                 yield refusals.WHY_OFFERED if is_rpm(observed.manager) else signed
             yield from self._stays_elsewhere(observed)
+            yield from self._flavour(observed, wanted.packages)
             yield from refusals.notes(observed, wanted, tuple(self.parameters))
 
     def _stops(self, observed: Observed) -> Iterator[str]:

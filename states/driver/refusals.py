@@ -23,6 +23,13 @@ WHY_HOLD = (
     "until the next apply; add the state kernel, which holds kernels"
 )
 
+WHY_SERVERS = "Ubuntu's packages for servers replace those for desktops, which its Fabric Manager cannot be installed with"
+
+WHY_DESKTOPS = (
+    "Ubuntu's Fabric Manager cannot be installed with the packages for desktops, and the archive has no others of this "
+    "driver; set a branch or version that it has for servers"
+)
+
 WHY_OFFERED = "the repository has prebuilt modules for every bootable kernel: they are used"
 
 
@@ -172,6 +179,16 @@ def notes(observed: Observed, wanted: Observed, names: tuple[str, ...]) -> Itera
                 f"kernel {kernel} can boot, and no repository offers {building.headers_name(observed, kernel)}: "
                 "it will have no nvidia module; remove that kernel"
             )
+
+
+def flavour(observed: Observed, packages: Mapping[str, str]) -> Iterator[str]:
+    """What Fabric Manager has to do with the build of Ubuntu's driver for desktops."""
+    before, after = (
+        any(driverset.is_for_desktops(*one) for one in some.items())
+        for some in (observed.packages, packages)
+    )
+    if observed.switches and (after or before):
+        yield WHY_DESKTOPS if after else WHY_SERVERS
 
 
 def warnings(observed: Observed) -> Iterator[str]:

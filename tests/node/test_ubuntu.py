@@ -165,6 +165,29 @@ def test_a_rollback_restores_the_packages_for_servers_from_those_for_desktops(
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("precompiled", [True, False])
+def test_with_nvswitches_a_driver_for_desktops_becomes_that_for_servers_and_no_kernel_comes(
+    on: UbuntuNode, precompiled: bool
+) -> None:
+    on.said(
+        "apt-get -q update; DEBIAN_FRONTEND=noninteractive apt-get install -y -q nvidia-driver-580-open; "
+        "modprobe nvidia"
+    )
+    kernels = on.said("ls /boot/vmlinuz-*")
+    wanted, more = f"precompiled={precompiled}", ", get('fabric-manager')()"
+    assert "for servers replace those for desktops" in on.run("plan", wanted, more).out
+    on.run("apply", wanted, more)
+    on.is_whole("580.173.02", signed=precompiled)
+    assert on.said("systemctl is-active nvidia-fabricmanager") == "active"
+    assert on.said("ls /boot/vmlinuz-*") == kernels
+    assert "changed=0" in on.run("apply", wanted, more).out
+    on.rollback()
+    assert "nvidia-driver-580-open" in on.installed()
+    assert not [name for name in on.installed() if "-server" in name or "fabric" in name]
+    assert on.said("ls /boot/vmlinuz-*") == kernels
+
+
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("package", "more", "precompiled"),
     [

@@ -73,6 +73,7 @@ class World(FakeNode):
                 "LiveMigQuery": lambda _: self.live(),
                 "GpuClientsQuery": lambda _: self.holders,
                 "ServicesQuery": lambda _: self.services,
+                "BridgesQuery": lambda _: self.bridges,
             },
             runs={
                 "download the driver's": lambda _: None,
@@ -99,6 +100,7 @@ class World(FakeNode):
         self.broken: set[str] = set()
         self.holders: tuple[Holder, ...] = ()
         self.services: tuple[str, ...] = ()
+        self.bridges = 0
         self.more = Live()
         self.running: str | None = None
         self.parameters: dict[str, str] = {}
@@ -999,6 +1001,43 @@ def test_a_signed_driver_of_the_archive_follows_the_policy_to_a_repository_with_
     if "precompiled" not in wanted:
         assert state.desired(observed).packages == kept
         assert "no longer uses" not in " ".join(state.plan(observed).notes)
+
+
+@pytest.mark.parametrize("switches", ["", "pci", "bridges"])
+@pytest.mark.parametrize(
+    ("build", "offered", "moves"),
+    [
+        ("-0ubuntu0.24.04.1", ("580.173.02",), True),
+        ("-0ubuntu0.24.04.1", ("580.126.20",), True),
+        ("-0ubuntu0.24.04.1", (), False),
+        ("-0ubuntu1", ("580.173.02",), False),
+    ],
+)
+def test_where_nvswitches_are_the_archives_packages_for_desktops_give_way_to_those_for_servers(
+    switches: str, build: str, offered: tuple[str, ...], moves: bool
+) -> None:
+    """Its Fabric Manager cannot be installed with them; it can be with NVIDIA's, of the same names."""
+    desktop = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    switch = (PciGpu("0000:05:00.0", "22a3", "068000", None),) if switches == "pci" else ()
+    node = World(gpu(), *switch, versions=(), os_id="ubuntu")
+    node.bridges = 4 if switches == "bridges" else 0
+    node.installed = dict.fromkeys([*desktop], f"580.173.02{build}")
+    node.packages_offered = dict.fromkeys(desktop, (f"580.173.02{build}",))
+    servers = tuple(f"{version}-0ubuntu0.24.04.1" for version in offered)
+    if servers:
+        node.packages_offered |= dict.fromkeys(SERVER, servers)
+    state = DriverInstalled(branch=580)
+    observed = state.probe(node)
+    packages = state.desired(observed).packages
+    assert (packages.keys() == set(SERVER)) == (moves and bool(switches)), packages
+    said = " ".join(state.plan(observed).notes)
+    ours = build != "-0ubuntu1" and bool(switches)
+    assert ("for servers replace those for desktops" in said) == (ours and moves)
+    assert ("set a branch or version that it has for servers" in said) == (ours and not moves)
+    # A rollback, or a lock file, knows what was there.
+    state = DriverInstalled(version="580.173.02", locked=node.installed)
+    assert state.desired(observed).packages == node.installed
+    assert "for servers" not in " ".join(state.plan(observed).notes)
 
 
 SERVER = (
