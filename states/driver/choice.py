@@ -108,7 +108,7 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
         choices = [choice for choice in choices if choice[1] == installed[1]]
     if observed.switches and not wanted.locked:
         # Ubuntu's Fabric Manager depends on the packages for servers.
-        choices = [one for one in choices if not _is_for_desktops(one, available)] or choices
+        choices = [one for one in choices if not is_for_desktops(one, available)] or choices
     # The same driver under the names that are pinned, or are there already, where both are to be had.
     named = driverset.complete_set(observed.os_id, wanted.locked) or installed
     if named is not None:
@@ -204,7 +204,7 @@ def _source(
     return driverset.source_of(*_tools(choice, available))
 
 
-def _is_for_desktops(
+def is_for_desktops(
     choice: tuple[driverschemes.Scheme, str, str], available: driverset.Versions
 ) -> bool:
     """The set is of Ubuntu's archive, in its build for desktops."""
