@@ -151,7 +151,7 @@ def make_plan(
         )
         document = result.document
         if clusters is not None:
-            document = clusters.document(document, result.nodes)
+            document = clusters.document(document, result.nodes, result.cluster_nodes)
         if out is not None:
             common.write_out(common.as_json(document), out)
         if not shown:
