@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -220,6 +221,21 @@ def test_removal_takes_what_our_node_feature_discovery_wrote_on_nodes_and_its_de
     written = objects.writes.index("patch Node gpu1")
     roles = [at for at, one in enumerate(objects.writes) if one.startswith("delete ClusterRole")]
     assert max(roles) < written, "its master may not write labels again"
+
+
+def test_a_removal_takes_what_a_named_instance_wrote_on_nodes() -> None:
+    """An instance puts its name before the prefix of its annotations, except that of taints."""
+    settings = replace(DISCOVERY, node_feature_discovery={"master": {"instance": "blue"}})
+    objects = FakeObjects()
+    apply(objects, target(settings))
+    written = NODE["metadata"]["annotations"]
+    notes = {
+        f"blue.{name}" if name.startswith("nfd.") and not name.endswith("/taints") else name: value
+        for name, value in written.items()
+    }
+    objects.add({**NODE, "metadata": {**NODE["metadata"], "annotations": notes}}, "nfd-master")
+    assert not apply(objects, ABSENT).failures
+    assert left_on(objects) == PRUNED
 
 
 def test_a_removal_that_was_interrupted_prunes_nodes_when_it_goes_on() -> None:
