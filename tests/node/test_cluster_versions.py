@@ -266,6 +266,24 @@ def test_objects_of_a_policy_are_accepted_and_equal_when_read_again(
     assert not failures(apply(objects, absent(settings)))
 
 
+@pytest.mark.parametrize("name", ["", *POLICIES])
+def test_another_manager_applies_the_same_objects_without_a_conflict(
+    server: apiserver.ApiServer, objects: Objects, name: str
+) -> None:
+    """As Argo CD and Flux do with what ``gpustate render`` prints."""
+    for one in DEFINITIONS:
+        objects.apply(one)
+    namespace = f"shared-{name or 'every'}"
+    settings = replace(golden(name) if name else every_component(), namespace=namespace)
+    wanted = target(settings)
+    assert not failures(apply(objects, wanted))
+    for item in wanted.items:
+        path = f"{_path(item)}?fieldManager=argocd-controller"
+        server.request("PATCH", path, item, kind="apply-patch+yaml")
+    assert set(by_action(apply(objects, wanted).changes)) == {Action.UNCHANGED}
+    assert not failures(apply(objects, absent(settings)))
+
+
 def test_node_feature_discovery_of_others_is_used_and_kept(objects: Objects) -> None:
     settings = replace(WHOLE, namespace="others")
     theirs = [one for one in nfd.objects({}, "x", rules=False) if "versions" in one.get("spec", {})]
