@@ -16,10 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate.manifests.kinds import Kind
 from gpustate.manifests.ownership import FEATURE
 
 Json = dict[str, Any]
 
+FEATURES = Kind(
+    FEATURE, "nfd.k8s-sigs.io/v1alpha1", "nodefeatures", namespaced=True, without="it was removed"
+)
 _NFD = "nfd.node.kubernetes.io"
 #: Where names without a prefix belong.
 _DEFAULT = "feature.node.kubernetes.io"

@@ -263,6 +263,56 @@ def test_features_that_others_publish_keep_the_definition(namespace: str, manage
     assert DEFINITION in objects.items
 
 
+def kept_for_others() -> FakeObjects:
+    """A cluster after a removal that kept the definitions, because others have objects of them."""
+    objects = FakeObjects()
+    apply(objects, target(DISCOVERY))
+    objects.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "elsewhere"}})
+    meta = {**FEATURES["metadata"], "namespace": "elsewhere"}
+    objects.add({**FEATURES, "metadata": meta}, GFD)
+    objects.add(FEATURE_RULE)
+    assert len(apply(objects, ABSENT).notes) == 2
+    assert {DEFINITION, RULES} <= set(objects.items)
+    return objects
+
+
+def test_a_definition_that_was_kept_for_others_is_taken_back_by_an_installation() -> None:
+    objects = kept_for_others()
+    (changed, rules) = (
+        one
+        for one in plan(objects, target(DISCOVERY))
+        if ("CustomResourceDefinition", one.item["metadata"]["name"]) in (DEFINITION, RULES)
+    )
+    assert {changed.action, rules.action} == {Action.UPDATE}
+    assert all(one.field.startswith("metadata.labels") for one in changed.differences)
+    assert not apply(objects, target(DISCOVERY)).failures
+    assert ("DaemonSet", "gpu-operator-node-feature-discovery-worker") in objects.items
+    objects.requests.clear()
+    assert not apply(objects, target(DISCOVERY)).failures
+    assert not objects.writes
+    del (
+        objects.items["NodeFeatureRule", "theirs"],
+        objects.items["NodeFeature", FEATURES["metadata"]["name"]],
+    )
+    assert not apply(objects, ABSENT).failures
+    assert not [one for one in objects.items if one[0] == DEFINITION[0]]
+
+
+def test_a_kept_definition_that_another_discovery_uses_or_another_manager_applies_is_theirs() -> (
+    None
+):
+    objects = kept_for_others()
+    meta = {"name": "gpu1", "namespace": "elsewhere"}
+    objects.add({**FEATURES, "metadata": meta}, "nfd-worker")
+    changes = {one.item["kind"]: one.action for one in plan(objects, target(DISCOVERY))}
+    assert changes["CustomResourceDefinition"] is changes["Deployment"] is Action.SKIPPED
+
+    objects = kept_for_others()
+    objects.edit(DEFINITION, ("spec", "names", "singular"), "nodefeature", "helm")
+    changes = {one.item["kind"]: one.action for one in plan(objects, target(DISCOVERY))}
+    assert changes["CustomResourceDefinition"] is changes["Deployment"] is Action.SKIPPED
+
+
 def test_labels_stay_where_another_discovery_uses_our_definitions() -> None:
     objects = FakeObjects()
     apply(objects, target(DISCOVERY))
