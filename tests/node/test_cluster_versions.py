@@ -286,12 +286,14 @@ def test_another_manager_applies_the_same_objects_without_a_conflict(
     assert not failures(apply(objects, absent(settings)))
 
 
-def test_node_feature_discovery_of_others_is_used_and_kept(objects: Objects) -> None:
+def test_node_feature_discovery_of_others_is_used_and_kept(
+    server: apiserver.ApiServer, objects: Objects
+) -> None:
     settings = replace(WHOLE, namespace="others")
     theirs = [one for one in nfd.objects({}, "x", rules=False) if "versions" in one.get("spec", {})]
     for one in theirs:
         bare = {**one, "metadata": {"name": one["metadata"]["name"]}}
-        objects.apply(bare, force=True)
+        server.request("PATCH", f"{_path(one)}?fieldManager=helm", bare, kind="apply-patch+yaml")
     found = plan(objects, target(settings))
     assert "Deployment" in by_action(found)[Action.SKIPPED]
     assert not failures(apply(objects, target(settings)))
