@@ -142,10 +142,13 @@ class _Found:
 
 
 def is_ours(item: Json) -> bool:
-    """Whether gpustate has created an object: it has one of our labels, and fields that we applied."""
+    """Whether gpustate has created an object: it has one of our labels, which we applied.
+
+    Another manager may apply the same labels, as Argo CD does with rendered objects.
+    """
     labels = item["metadata"].get("labels") or {}
-    labelled = any(labels.get(name) == value for name, value in OWNER.items())
-    return labelled and owned_fields(item, FIELD_MANAGER) is not None
+    applied = label_names(owned_fields(item, FIELD_MANAGER))
+    return any(labels.get(name) == value and name in applied for name, value in OWNER.items())
 
 
 def is_kept(item: Json) -> bool:

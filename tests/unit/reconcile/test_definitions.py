@@ -15,7 +15,7 @@ from gpustate.manifests.build import build
 from gpustate.plan.objects import lines, pending
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
-from gpustate.reconcile.planning import Action, Target, plan
+from gpustate.reconcile.planning import Action, Target, is_kept, is_ours, plan
 
 MONITORED = ClusterObjects(dcgm_exporter=Exporter(monitor=Monitor(enabled=True)))
 DISCOVERY = ClusterObjects(node_feature_discovery={}, module_rules=True)
@@ -311,6 +311,20 @@ def test_a_kept_definition_that_another_discovery_uses_or_another_manager_applie
     objects.edit(DEFINITION, ("spec", "names", "singular"), "nodefeature", "helm")
     changes = {one.item["kind"]: one.action for one in plan(objects, target(DISCOVERY))}
     assert changes["CustomResourceDefinition"] is changes["Deployment"] is Action.SKIPPED
+
+
+def test_a_definition_whose_labels_another_manager_applies_too_is_given_away() -> None:
+    """Labels that both have applied stay when gpustate gives its own up."""
+    fields: dict[str, Any] = {"f:spec": {}, "f:metadata": {"f:labels": {"f:gpustate.io/owner": {}}}}
+    theirs = {"manager": "argocd-controller", "operation": "Apply", "fieldsV1": fields}
+    ours = {"manager": ownership.FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields}
+    meta: dict[str, Any] = {"name": "x", "labels": dict(ownership.OWNER)}
+    item = {"kind": DEFINITION[0], "metadata": {**meta, "managedFields": [ours, theirs]}}
+    assert is_ours(item)
+    given_up = {**ours, "fieldsV1": {"f:spec": {}}}
+    item = {"kind": DEFINITION[0], "metadata": {**meta, "managedFields": [given_up, theirs]}}
+    assert not is_ours(item)
+    assert not is_kept(item)
 
 
 def test_labels_stay_where_another_discovery_uses_our_definitions() -> None:
