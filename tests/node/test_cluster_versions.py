@@ -294,13 +294,15 @@ def test_node_feature_discovery_of_others_is_used_and_kept(
     for one in theirs:
         bare = {**one, "metadata": {"name": one["metadata"]["name"]}}
         server.request("PATCH", f"{_path(one)}?fieldManager=helm", bare, kind="apply-patch+yaml")
-    found = plan(objects, target(settings))
-    assert "Deployment" in by_action(found)[Action.SKIPPED]
+    planned = plan(objects, target(settings))
+    assert "Deployment" in by_action(planned)[Action.SKIPPED]
     assert not failures(apply(objects, target(settings)))
     assert not failures(apply(objects, absent(settings)))
     for one in theirs:
         assert objects.list(BY_NAME[one["kind"]], "", [one["metadata"]["name"]])
         objects.delete(one)
+    names = [one["metadata"]["name"] for one in theirs]
+    wait_for(lambda: not any(found(objects, name) for name in names), "they are gone")
 
 
 def test_a_definition_with_objects_of_others_is_kept_and_taken_back(
