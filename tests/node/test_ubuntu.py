@@ -181,7 +181,8 @@ def test_a_rollback_restores_a_driver_that_was_installed_by_hand(
         '[ -z "$(apt-cache madison $p)" ] || h="$h $p"; done; '
         f"DEBIAN_FRONTEND=noninteractive apt-get install -y -q $h {package} {more}; "
         # One that did not run before stays off.
-        f"modprobe nvidia; systemctl {'restart' if more else 'stop'} nvidia-persistenced"
+        f"modprobe nvidia; systemctl {'restart' if more else 'stop'} nvidia-persistenced; "
+        "systemctl reset-failed nvidia-persistenced || :"
     )
     before = seen(on)
     assert f"nvidia-dkms-{package.removeprefix('nvidia-driver-')}" in before["packages"]
