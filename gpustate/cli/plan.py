@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     help="Save the plan to apply it later.",
 )
 @click.option(
-    "--diff", is_flag=True, help="Show the content of files that change; secrets stay masked."
+    "--diff",
+    is_flag=True,
+    help="Show file contents and long lists in full; secrets stay masked.",
 )
 @click.option("--all", "whole", is_flag=True, help="Include unchanged states.")
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 if there are pending changes.")
