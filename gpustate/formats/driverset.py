@@ -42,6 +42,8 @@ _KERNEL_MODULES = re.compile(r"linux-(modules|objects|signatures)-nvidia-")
 _OF_ONE_KERNEL = re.compile(_KERNEL_MODULES.pattern + r"(.*-)?[0-9]+\.[0-9]+\.[0-9]+")
 #: Small tools that the distributions build from sources of their own: any version of them fits.
 _TOOLS = re.compile(r"nvidia-(modprobe|persistenced|settings|xconfig)$|libxnvctrl")
+#: Ubuntu's packages for graphics and video.
+_DISPLAY = re.compile(r"(libnvidia-(gl|fbc1|extra|decode|encode)|xserver-xorg-video-nvidia)-[0-9]")
 #: Names of Ubuntu's packages that exist for servers and for desktops; those of components exist once.
 _FLAVOUR = re.compile(
     r"(?!nvidia-(fabricmanager|imex)|libnvidia-nscq|libnvsdm|cuda-drivers-fabricmanager|linux-)"
@@ -180,6 +182,11 @@ def may_be_member(name: str) -> bool:
 def any_version_fits(name: str) -> bool:
     """The package works with any driver of the same set: a tool, or modules named after a kernel."""
     return bool(_TOOLS.match(name) or _KERNEL_MODULES.match(name))
+
+
+def is_display(name: str) -> bool:
+    """The package is for graphics and video."""
+    return _DISPLAY.match(name) is not None
 
 
 def is_for_kernel(name: str) -> bool:

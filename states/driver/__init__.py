@@ -61,10 +61,12 @@ class DriverInstalled(DriverParameters):
             installed exactly so, or not at all.
         module_type: ``open``, ``proprietary``, or ``auto``: by GPU and branch.
         packages: ``compute`` leaves display libraries out, ``full`` takes them in. Display packages
-            that are there already move along in either case.
+            that are there already move along in either case, unless their names change, as with another branch
+            or flavour of Ubuntu: then ``compute`` removes them, and the plan names them.
         headers: ``install`` headers for kernels that lack them, or ``require`` that they are there.
         hold: hold everything that belongs to the driver. A foreign package that is held is never changed:
-            an installation that needs that fails before it changes anything.
+            an installation that needs that fails before it changes anything. Foreign holds of the driver's own
+            packages are overridden, and the plan names them.
         parameters: module parameters, ``NVreg_...`` of nvidia, or ``nvidia-uvm.NAME`` for others.
         load: load nvidia, nvidia-uvm and nvidia-modeset, now and at boot.
         in_use: when a process that is no known service has a GPU open and the modules must be
@@ -210,19 +212,20 @@ class DriverInstalled(DriverParameters):
         how = "built here" if target.builds else "prebuilt"
         what = f"driver {target.version} with {target.module_type} kernel modules, {how}"
         there = observed.whole
-        gone = () if self.hold else tuple(n for n in observed.held if n not in target.packages)
-        holds = (f"holds end with their packages: {', '.join(gone)}",) if gone else ()
+        moves = {n: v for n, v in target.packages.items() if observed.packages.get(n) != v}
+        changes = ""
+        if observed.packages and moves:
+            changes = "; packages change: " + ", ".join(f"{n} {v}" for n, v in moves.items())
+        if target.remove:
+            changes += f"; removed: {', '.join(target.remove)}"
+        holds = self._overridden(observed, target.packages)
         flavour = self._flavour(observed, target.packages)
         if there is not None and there[1] == target.version:
-            moves = {n: v for n, v in target.packages.items() if observed.packages.get(n) != v}
-            others = ", ".join(f"{name} {full}" for name, full in list(moves.items())[:2])
-            more = f" and {len(moves) - 2} more" if len(moves) > 2 else ""
-            changes = f"; packages change: {others}{more}" if moves else ""
             elsewhere = self._stays_elsewhere(observed)
             return (f"stays {what}{changes}", *elsewhere, *flavour, *holds)
         why = self._refuse_present(observed)
         return (
-            f"will install {what}",
+            f"will install {what}{changes}",
             *flavour,
             *holds,
             *([f"will be refused: {why}"] if why else ()),
@@ -441,7 +444,12 @@ class DriverInstalled(DriverParameters):
                 yield refusals.WHY_OFFERED if is_rpm(observed.manager) else signed
             yield from self._stays_elsewhere(observed)
             yield from self._flavour(observed, wanted.packages)
+            yield from self._overridden(observed, wanted.packages)
             yield from refusals.notes(observed, wanted, tuple(self.parameters))
+
+    def _overridden(self, observed: Observed, packages: Mapping[str, str]) -> Iterator[str]:
+        full = self.packages == "full"
+        return refusals.overridden(observed, packages, hold=self.hold, full=full)
 
     def _stops(self, observed: Observed) -> Iterator[str]:
         """What becomes of the services that are stopped to unload the modules."""

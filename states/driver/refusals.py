@@ -191,6 +191,36 @@ def flavour(observed: Observed, packages: Mapping[str, str]) -> Iterator[str]:
         yield WHY_DESKTOPS if after else WHY_SERVERS
 
 
+def overridden(
+    observed: Observed, packages: Mapping[str, str], *, hold: bool, full: bool
+) -> Iterator[str]:
+    """What somebody wanted kept and a set of packages does not keep: holds that are not gpustate's, display packages.
+
+    Args:
+        packages: the set, with versions.
+        hold: gpustate holds the set itself, so that holds on a node with its files are its own.
+        full: display packages are part of the set.
+    """
+    own = any((observed.pin_text, observed.autoload_text, observed.options_text))
+    if not own or not (hold or set(observed.held) >= observed.packages.keys()):
+        ends = [name for name in observed.held if name not in packages]
+        if ends:
+            yield f"holds end with their packages: {', '.join(ends)}"
+        moved = [
+            f"{name} {observed.packages[name]} -> {packages[name]}"
+            for name in observed.held
+            if packages.get(name, observed.packages[name]) != observed.packages[name]
+        ]
+        if moved:
+            yield f"held packages change: {', '.join(moved)}"
+    gone = [n for n in observed.packages if n not in packages and driverset.is_display(n)]
+    if gone and not full:
+        yield (
+            f"display packages are removed: {', '.join(gone)}; set packages = 'full' to install "
+            "those of the new driver"
+        )
+
+
 def warnings(observed: Observed) -> Iterator[str]:
     """The effect of foreign lines on the next boot of a node on which nothing is wrong now."""
     for module, place in observed.left_out.items():

@@ -192,7 +192,6 @@ def test_with_nvswitches_a_driver_for_desktops_becomes_that_for_servers_and_no_k
     ("package", "more", "precompiled"),
     [
         ("nvidia-driver-580-open", "", False),
-        # The simulated nvidia-persistenced needs it.
         ("nvidia-driver-580-open", "nvidia-modprobe", True),
         ("nvidia-driver-580", "", True),
     ],
@@ -204,7 +203,9 @@ def test_a_rollback_restores_a_driver_that_was_installed_by_hand(
         "apt-get -q update; h=; for i in /boot/vmlinuz-*; do p=linux-headers-${i#/boot/vmlinuz-}; "
         '[ -z "$(apt-cache madison $p)" ] || h="$h $p"; done; '
         f"DEBIAN_FRONTEND=noninteractive apt-get install -y -q $h {package} {more}; "
-        "modprobe nvidia; systemctl restart nvidia-persistenced || :"
+        # One that did not run before stays off.
+        f"modprobe nvidia; systemctl {'restart' if more else 'stop'} nvidia-persistenced; "
+        "systemctl reset-failed nvidia-persistenced || :"
     )
     before = seen(on)
     assert f"nvidia-dkms-{package.removeprefix('nvidia-driver-')}" in before["packages"]
@@ -218,3 +219,8 @@ def test_a_rollback_restores_a_driver_that_was_installed_by_hand(
     assert "loaded: 580.178.04 open -> 580.173.02" in done.out
     assert seen(on) == before
     assert "changed=0" in on.rollback().out
+
+    # What the first run configured is recorded now.
+    on.run("apply", f"branch=580, precompiled={precompiled}")
+    on.rollback()
+    assert seen(on) == before

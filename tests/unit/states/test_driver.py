@@ -328,15 +328,59 @@ def test_hold_false_leaves_the_marks_as_they_are() -> None:
     assert not node.held
 
 
-def test_a_foreign_hold_that_ends_with_its_package_is_in_the_plan() -> None:
+@pytest.mark.parametrize("hold", [True, False])
+def test_foreign_holds_that_are_overridden_are_in_the_plan(hold: bool) -> None:
     node = World(gpu())
     node.reach(DriverInstalled(branch=570, hold=False))
+    if hold:
+        for path in PATHS.values():
+            node.files.pop(path, None)
     node.installed["libnvidia-old1"] = node.installed["libcuda1"]
     node.held = {"libnvidia-old1", "libcuda1"}
-    state = DriverInstalled(branch=580, hold=False)
-    (held,) = (one for one in state.plan(state.probe(node)).changes if one.field == "held")
-    assert (held.before, held.after) == (["libcuda1", "libnvidia-old1"], ["libcuda1"])
-    assert state.forecast(node, "")[1:] == ("holds end with their packages: libnvidia-old1",)
+    state = DriverInstalled(branch=580, hold=hold)
+    plan = state.plan(state.probe(node))
+    said = (
+        "holds end with their packages: libnvidia-old1",
+        "held packages change: libcuda1 570.211.01-1 -> 580.178.04-1",
+    )
+    assert said == tuple(note for note in plan.notes if "held" in note or "hold" in note)
+    assert state.forecast(node, "")[1:] == said
+    if not hold:
+        (held,) = (one for one in plan.changes if one.field == "held")
+        assert (held.before, held.after) == (["libcuda1", "libnvidia-old1"], ["libcuda1"])
+
+
+def test_holds_of_gpustate_itself_are_not_mentioned() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570))
+    assert node.held
+    for hold in (True, False):
+        state = DriverInstalled(branch=580, hold=hold)
+        assert not [note for note in state.plan(state.probe(node)).notes if "hold" in note]
+
+
+def test_display_packages_that_leave_are_in_the_plan() -> None:
+    build = "580.173.02-0ubuntu0.24.04.1"
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    for name in driverset.names_to_query("ubuntu", (580,)):
+        if "-server" in name or name == "nvidia-modprobe":
+            node.packages_offered[name] = ("580.178.04-0ubuntu0.24.04.1",)
+    names = "nvidia-driver-580-open nvidia-dkms-580-open nvidia-utils-580 libnvidia-gl-580"
+    node.installed = dict.fromkeys(names.split(), build)
+    node.held = {"libnvidia-gl-580"}
+    state = DriverInstalled(branch=580, precompiled=False)
+    gone = "display packages are removed: libnvidia-gl-580; set packages = 'full'"
+    for notes in (state.plan(state.probe(node)).notes, state.forecast(node, "")):
+        assert any(note.startswith(gone) for note in notes), notes
+        assert "holds end with their packages: libnvidia-gl-580" in notes
+    (first, *_) = state.forecast(node, "")
+    new, _, gone = first.partition("; packages change: ")[2].partition("; removed: ")
+    assert "nvidia-utils-580-server 580.178.04-0ubuntu0.24.04.1" in new.split(", ")
+    assert len(new.split(", ")) == 5
+    assert set(gone.split(", ")) == set(names.split())
+    whole = DriverInstalled(branch=580, precompiled=False, packages="full")
+    notes = whole.plan(whole.probe(node)).notes
+    assert not [note for note in notes if "display" in note]
 
 
 def test_a_half_configured_package_is_finished_before_anything_else() -> None:
