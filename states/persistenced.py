@@ -20,7 +20,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.formats import systemd
@@ -34,6 +34,7 @@ DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
 WANTS_PATH = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
 PROGRAM_PATH = "/usr/bin/nvidia-persistenced"
 _OFF = "--no-persistence-mode"
+_UVM = "--uvm-persistence-mode"
 _COMMAND = re.compile(r"^ExecStart\s*=\s*(\S.*)$", re.MULTILINE)
 _QUERY = "nvidia-smi --query-gpu=pci.bus_id,persistence_mode --format=csv,noheader"
 
@@ -130,6 +131,22 @@ class PersistenceModeEnabled(State[Observed]):
             persistent=dict.fromkeys(observed.persistent, True),
         )
 
+    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+        text = f"{observed.unit_text or ''}\n{observed.drop_in_text or ''}"
+        return {"uvm_persistence": _UVM in text.split()}
+
+    def as_before(self, wanted: Observed, before: Mapping[str, Any]) -> Observed:
+        active = wanted.active and before["active"]
+        modes: Mapping[str, bool] = before["persistent"]
+        return replace(
+            wanted,
+            drop_in_text=None if before["drop_in_text"] is None else wanted.drop_in_text,
+            # One that did not run may be unable to: the driver of before may lack what it needs.
+            active=active,
+            at_boot=before["at_boot"],
+            persistent={pci: modes.get(pci, on) for pci, on in wanted.persistent.items()},
+        )
+
     def refuse(self, observed: Observed) -> str | None:
         if not observed.systemd and not self.absent:
             return (
@@ -155,7 +172,11 @@ class PersistenceModeEnabled(State[Observed]):
         return None
 
     def plan(self, observed: Observed) -> Plan:
-        return diff(observed, self.desired(observed), paths={"drop_in_text": DROP_IN_PATH})
+        wanted = self.desired(observed)
+        if not self.absent and not wanted.active:
+            # The daemon alone sets the mode.
+            wanted = replace(wanted, persistent=observed.persistent)
+        return diff(observed, wanted, paths={"drop_in_text": DROP_IN_PATH})
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         wanted = self.desired(observed)
@@ -169,16 +190,23 @@ class PersistenceModeEnabled(State[Observed]):
             yield from self._take_away(observed)
             return
         if "at_boot" in plan.fields:
-            if re.search(r"^\[Install\]", observed.unit_text or "", re.MULTILINE):
-                yield ops.EnableUnit(UNIT, now=False)
-            else:
-                yield ops.Run(
-                    f"systemctl add-wants multi-user.target {UNIT}\neffect enabled",
-                    "enable nvidia-persistenced at boot",
-                    timeout=60,
-                )
-        if plan.fields & {"drop_in_text", "active", "persistent"} and observed.has_gpus:
+            yield from self._enable(observed) if wanted.at_boot else self._take_away(observed)
+        # Disabling stops it.
+        restarts = plan.fields & {"drop_in_text", "active", "persistent"} or not wanted.at_boot
+        if observed.active and not wanted.active:
+            yield ops.Run(f"systemctl stop {UNIT}\neffect stopped", f"stop {UNIT}", timeout=120)
+        elif restarts and wanted.active and observed.has_gpus:
             yield ops.RestartUnit(UNIT)
+
+    def _enable(self, observed: Observed) -> Iterator[Step]:
+        if re.search(r"^\[Install\]", observed.unit_text or "", re.MULTILINE):
+            yield ops.EnableUnit(UNIT, now=False)
+        else:
+            yield ops.Run(
+                f"systemctl add-wants multi-user.target {UNIT}\neffect enabled",
+                "enable nvidia-persistenced at boot",
+                timeout=60,
+            )
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
@@ -209,13 +237,13 @@ def drop_in_text(unit_text: str, *, uvm_persistence: bool) -> str | None:
     words = command[-1].split() if command else []
     off = _OFF in words
     stops = re.search(r"^StopWhenUnneeded\s*=\s*(true|yes|1|on)", unit_text, re.MULTILINE | re.I)
-    add = uvm_persistence and "--uvm-persistence-mode" not in words
+    add = uvm_persistence and _UVM not in words
     if not words or not (off or stops or add):
         return None
     kept = [word for word in words if word not in (_OFF, "--persistence-mode")]
     kept.append("--persistence-mode")
     if add:
-        kept.append("--uvm-persistence-mode")
+        kept.append(_UVM)
     lines = ["# Written by gpustate; changes are overwritten."]
     if stops:
         lines += ["[Unit]", "StopWhenUnneeded=false"]

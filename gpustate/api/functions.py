@@ -106,6 +106,7 @@ def plan(
                 run=run,
                 maintenance=maintenance,
             )
+        cluster_nodes = {} if access is None else access.listed()
     document = documents.plan_document(
         effective,
         inputs.source,
@@ -121,6 +122,7 @@ def plan(
         document=document,
         policy=effective,
         pending=result.pending,
+        cluster_nodes=cluster_nodes,
     )
 
 
@@ -153,6 +155,7 @@ def drift(
         result, _ = _probe(
             inputs, labelled, forks, False, False, (), events, stop, forecast=False, run=run
         )
+        cluster_nodes = {} if access is None else access.listed()
     result.drift = True
     document = documents.plan_document(
         labelled.policy,
@@ -163,7 +166,9 @@ def drift(
         context=context,
     )
     _add_lock(document, inputs)
-    return DriftResult(**common_fields(result, inputs.notes), document=document)
+    return DriftResult(
+        **common_fields(result, inputs.notes), document=document, cluster_nodes=cluster_nodes
+    )
 
 
 def apply(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.change import Disruption
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy
@@ -14,6 +16,8 @@ from gpustate.files import write_private
 from gpustate.formats.json_pages import dumps
 from gpustate.formats.masking import mask, mask_data
 from gpustate.formats.words import json_text
+
+ClusterNodes = Mapping[Kubeconfig, list[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +83,12 @@ class PlanResult(Result):
     Args:
         policy: the planned policy, including secrets.
         pending: some node would change.
+        cluster_nodes: all Nodes of the clusters whose Nodes were listed for it.
     """
 
     policy: Policy = field(repr=False)
     pending: bool
+    cluster_nodes: ClusterNodes = field(default_factory=dict[Kubeconfig, Any], repr=False)
 
     @property
     def moving(self) -> frozenset[str]:
@@ -100,7 +106,13 @@ class PlanResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftResult(Result):
-    """Drift of nodes from the policy."""
+    """Drift of nodes from the policy.
+
+    Args:
+        cluster_nodes: all Nodes of the clusters whose Nodes were listed for it.
+    """
+
+    cluster_nodes: ClusterNodes = field(default_factory=dict[Kubeconfig, Any], repr=False)
 
     @property
     def drifted(self) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ apply_options = common.options(
     click.option(
         "--diff",
         is_flag=True,
-        help="Show the content of files that change; secrets stay masked.",
+        help="Show file contents and long lists in full; secrets stay masked.",
     ),
     reports.report_option,
 )

@@ -23,7 +23,9 @@ from gpustate.errors import EXIT_PENDING
 @objects.object_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 @click.option(
-    "--diff", is_flag=True, help="Show the content of files that differ; secrets stay masked."
+    "--diff",
+    is_flag=True,
+    help="Show file contents and long lists in full; secrets stay masked.",
 )
 @click.option("--all", "whole", is_flag=True, help="Include states without drift.")
 @watching.watch_options

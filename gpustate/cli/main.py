@@ -18,6 +18,9 @@ from gpustate import __version__
 from gpustate.cli import plugins
 from gpustate.errors import EXIT_ERROR, EXIT_INTERRUPTED, GpustateError, UsageError
 
+#: Allocations between collections of garbage: :func:`gc.set_threshold`.
+GC_THRESHOLD = 50_000
+
 #: Verb, module below ``gpustate.cli``, attribute, one line of help.
 VERBS: dict[str, tuple[str, str, str]] = {
     "plan": ("plan", "plan", "Show pending changes and their disruption per node."),
@@ -215,7 +218,7 @@ def entry() -> NoReturn:
     """
     from gpustate.cli.masked import mask_output
 
-    gc.set_threshold(50_000)
+    gc.set_threshold(GC_THRESHOLD)
     mask_output()
     code = run()
     atexit._run_exitfuncs()

@@ -109,11 +109,22 @@ class Clusters:
         """The namespace of the objects."""
         return self.settings.namespace
 
-    def document(self, document: Mapping[str, Any], nodes: Sequence[NodeResult]) -> dict[str, Any]:
-        """The plan of nodes together with that of their clusters."""
+    def document(
+        self,
+        document: Mapping[str, Any],
+        nodes: Sequence[NodeResult],
+        listed: Mapping[Kubeconfig, list[Json]] | None = None,
+    ) -> dict[str, Any]:
+        """The plan of nodes together with that of their clusters.
+
+        Args:
+            document: the plan of nodes.
+            nodes: as they were planned.
+            listed: Nodes of clusters that were listed for it.
+        """
         from gpustate.plan.document import with_clusters
 
-        planned = self.plan(nodes)
+        planned = self.plan(nodes, listed)
         settings = self.settings
         if settings.needs_systems and self.systems:
             settings = replace(settings, systems=tuple(self.systems))
@@ -191,14 +202,20 @@ class Clusters:
             for one in changes
         ]
 
-    def plan(self, nodes: Sequence[NodeResult]) -> list[dict[str, Any]]:
+    def plan(
+        self,
+        nodes: Sequence[NodeResult],
+        listed: Mapping[Kubeconfig, list[Json]] | None = None,
+    ) -> list[dict[str, Any]]:
         """Compare every cluster; nothing is changed."""
         found: list[dict[str, Any]] = []
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects:
                 done = Applied()
                 try:
-                    done.changes = plan(objects, *self._target(objects, kubeconfig, nodes))
+                    known = (listed or {}).get(kubeconfig)
+                    target = self._target(objects, kubeconfig, nodes, known)
+                    done.changes = plan(objects, *target)
                 except ClusterError as error:
                     done.failures.append(str(error))
                 done.notes += operator_notes(objects, done.changes)
@@ -306,18 +323,21 @@ class Clusters:
         return list(dict.fromkeys(one for one in self.kubeconfigs.values() if one))
 
     def _target(
-        self, objects: Objects, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]
+        self,
+        objects: Objects,
+        kubeconfig: Kubeconfig,
+        nodes: Sequence[NodeResult],
+        listed: list[Json] | None = None,
     ) -> tuple[Target, list[Json] | None]:
-        """What should be in a cluster, and its Nodes if they were listed for that."""
+        """What should be in a cluster, and its Nodes if they are ``listed`` already, or were for that."""
         from gpustate.manifests.build import build
         from gpustate.reconcile.nodes import labels_of, members, systems_of
 
         labels: dict[str, dict[str, str]] = {}
-        listed: list[Json] | None = None
         settings = self.settings
         here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
         if (here or settings.needs_systems) and not self.absent:
-            listed = objects.list(NODE, "")
+            listed = objects.list(NODE, "") if listed is None else listed
             found = members(listed, here)
             labels = labels_of(found, self.policy)
             if settings.needs_systems:

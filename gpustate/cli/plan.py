@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     help="Save the plan to apply it later.",
 )
 @click.option(
-    "--diff", is_flag=True, help="Show the content of files that change; secrets stay masked."
+    "--diff",
+    is_flag=True,
+    help="Show file contents and long lists in full; secrets stay masked.",
 )
 @click.option("--all", "whole", is_flag=True, help="Include unchanged states.")
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 if there are pending changes.")
@@ -151,7 +153,7 @@ def make_plan(
         )
         document = result.document
         if clusters is not None:
-            document = clusters.document(document, result.nodes)
+            document = clusters.document(document, result.nodes, result.cluster_nodes)
         if out is not None:
             common.write_out(common.as_json(document), out)
         if not shown:

@@ -453,13 +453,15 @@ def _container(observed: ChainObservation, wanted: Wanted) -> Check:
 def _health(observed: ChainObservation, wanted: Wanted) -> Check:
     if observed.quarantine.problem:
         return Check("health", FAILED, observed.quarantine.problem, remedies.QUARANTINE_FILE)
+    # The parts of the evidence are separated by semicolons, which a reason may have.
+    held_out, ended = observed.quarantine.active, observed.quarantine.expired
+    out = [f"in quarantine: {one.text.replace(';', ',')}" for one in held_out]
+    out += [f"the quarantine has ended: {one.text.replace(';', ',')}" for one in ended]
     if not any(gpu.error is None for gpu in observed.nvml.gpus):
-        return Check("health", NOT_APPLICABLE, "no GPU answers")
+        return Check("health", NOT_APPLICABLE, "; ".join(["no GPU answers", *out]))
     if all_held := _all_held(observed):
         return Check("health", FAILED, all_held, remedies.ALL_HELD)
     held = {gpu.index for gpu in observed.nvml.gpus if observed.held(gpu)}
-    out = [f"in quarantine: {one.text}" for one in observed.quarantine.active]
-    out += [f"the quarantine has ended: {one.text}" for one in observed.quarantine.expired]
     found = [
         one
         for one in health.judge(observed.nvml, observed.log)

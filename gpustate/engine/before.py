@@ -386,7 +386,8 @@ def _values(then: StateBefore, earlier: StateBefore | None) -> tuple[Mapping[str
     if earlier is not None and earlier.parameters.get("ensure") != "absent":
         return {**earlier.parameters, **then.pinned}, ""
     if then.pinned and not removes:
-        return {**then.parameters, **then.pinned}, (
+        known = then.pinned.keys() | {"ensure"} >= then.parameters.keys()
+        return {**then.parameters, **then.pinned}, "" if known else (
             "what configured it before is not recorded: beside "
             f"{', '.join(sorted(then.pinned))} it keeps the parameters of the run"
         )

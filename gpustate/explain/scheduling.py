@@ -369,7 +369,7 @@ CAUSES = (
     _own("sharing-not-applied", _PLUGIN, _sharing, "restart the plugin's pod, which reads its file only at the start: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/gpu-operator#1144"),
     _own("device-plugin-withdrew-gpus", _PLUGIN, _withdrawn,
-         "follow the Xid's action: gpustate health -i INVENTORY -l NODE; restart the plugin's pod only when the GPU is well again, for the plugin offers all GPUs after a restart",
+         "follow the Xid's action: gpustate health -l NODE; restart the plugin's pod only when the GPU is well again, for the plugin offers all GPUs after a restart",
          "NVIDIA/k8s-device-plugin#111"),
     _own("device-plugin-lacks-gpus", _PLUGIN, _too_few, "restart the plugin's pod, which detects GPUs only at the start: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/k8s-device-plugin#82"),

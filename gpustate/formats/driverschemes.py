@@ -58,6 +58,9 @@ class Scheme:
         prebuilt: names of packages with modules built for one kernel, of which one is needed; the first is preferred.
         branches: the first and the last branch that has these names.
         dkms: modules are built on the node by DKMS; otherwise they come with the package.
+        display: packages with display libraries, which stand for the metapackage where modules are prebuilt: it depends
+            on modules of DKMS.
+        display_wanted: taken along with those where they are offered.
     """
 
     name: str
@@ -70,6 +73,8 @@ class Scheme:
     prebuilt: tuple[str, ...] = ()
     branches: tuple[int, int] = (0, 9999)
     dkms: bool = True
+    display: tuple[str, ...] = ()
+    display_wanted: tuple[str, ...] = ()
 
     def has(self, branch: int) -> bool:
         """Whether the branch uses these names."""
@@ -85,13 +90,26 @@ class Scheme:
     ) -> tuple[str, ...]:
         """Names of the required packages, all at one version."""
         is_open = module_type == OPEN
-        names = [] if prebuilt else [self.kernel[0 if is_open else 1]]
-        names += [self.full_open if is_open else self.full_proprietary] if full else self.compute
+        if prebuilt and (self.display or not full):
+            names = (*self.compute, *(self.display if full else ()))
+        elif full:
+            names = (self.full_open if is_open else self.full_proprietary,)
+        else:
+            names = self.compute
+        if not prebuilt:
+            names = (self.kernel[0 if is_open else 1], *names)
         return tuple(self.fill(name, branch, is_open) for name in names)
 
-    def extra(self, branch: int, module_type: str) -> tuple[str, ...]:
-        """Names of the packages to install as well if available."""
-        return tuple(self.fill(name, branch, module_type == OPEN) for name in self.wanted)
+    def extra(self, branch: int, module_type: str, *, display: bool = False) -> tuple[str, ...]:
+        """Names of the packages to install as well if available; ``display``: of the full set with prebuilt modules."""
+        names = (*self.wanted, *(self.display_wanted if display else ()))
+        return tuple(self.fill(name, branch, module_type == OPEN) for name in names)
+
+    def metapackages(self, branch: int) -> tuple[str, ...]:
+        """Names of the packages that depend on modules of DKMS; for schemes with packages for display."""
+        stem = self.full_proprietary
+        names = (stem, stem.replace("-driver-", "-headless-")) if self.display else ()
+        return tuple(self.fill(f"{name}{{o}}", branch, o) for name in names for o in (True, False))
 
     @staticmethod
     def fill(name: str, branch: int, is_open: bool) -> str:
@@ -139,6 +157,14 @@ SCHEMES = (
         "nvidia-driver-{b}-server",
         ("nvidia-compute-utils-{b}-server", "nvidia-modprobe"),
         prebuilt=("linux-modules-nvidia-{b}-server{o}-{k}",),
+        display=(
+            "libnvidia-gl-{b}-server",
+            "libnvidia-decode-{b}-server",
+            "libnvidia-encode-{b}-server",
+            "libnvidia-extra-{b}-server",
+            "libnvidia-fbc1-{b}-server",
+        ),
+        display_wanted=("xserver-xorg-video-nvidia-{b}-server",),
     ),
     Scheme(
         "NVIDIA's repository for Ubuntu",
@@ -167,6 +193,14 @@ SCHEMES = (
         "nvidia-driver-{b}",
         ("nvidia-compute-utils-{b}", "nvidia-modprobe"),
         prebuilt=("linux-modules-nvidia-{b}{o}-{k}",),
+        display=(
+            "libnvidia-gl-{b}",
+            "libnvidia-decode-{b}",
+            "libnvidia-encode-{b}",
+            "libnvidia-extra-{b}",
+            "libnvidia-fbc1-{b}",
+        ),
+        display_wanted=("xserver-xorg-video-nvidia-{b}",),
     ),
     Scheme(
         "NVIDIA's rpm repository",

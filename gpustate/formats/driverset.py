@@ -42,6 +42,8 @@ _KERNEL_MODULES = re.compile(r"linux-(modules|objects|signatures)-nvidia-")
 _OF_ONE_KERNEL = re.compile(_KERNEL_MODULES.pattern + r"(.*-)?[0-9]+\.[0-9]+\.[0-9]+")
 #: Small tools that the distributions build from sources of their own: any version of them fits.
 _TOOLS = re.compile(r"nvidia-(modprobe|persistenced|settings|xconfig)$|libxnvctrl")
+#: Ubuntu's packages for graphics and video.
+_DISPLAY = re.compile(r"(libnvidia-(gl|fbc1|extra|decode|encode)|xserver-xorg-video-nvidia)-[0-9]")
 #: Names of Ubuntu's packages that exist for servers and for desktops; those of components exist once.
 _FLAVOUR = re.compile(
     r"(?!nvidia-(fabricmanager|imex)|libnvidia-nscq|libnvsdm|cuda-drivers-fabricmanager|linux-)"
@@ -182,6 +184,11 @@ def any_version_fits(name: str) -> bool:
     return bool(_TOOLS.match(name) or _KERNEL_MODULES.match(name))
 
 
+def is_display(name: str) -> bool:
+    """The package is for graphics and video."""
+    return _DISPLAY.match(name) is not None
+
+
 def is_for_kernel(name: str) -> bool:
     """The package has modules for one kernel, or belongs to them; others follow the newest kernel of a flavour."""
     return _OF_ONE_KERNEL.match(name) is not None
@@ -194,12 +201,11 @@ def names_to_query(os_id: str, branches: Iterable[int]) -> tuple[str, ...]:
         for branch in branches if scheme.by_branch else (0,):
             for module_type in (OPEN, PROPRIETARY):
                 for full in (False, True):
-                    names.update(
-                        dict.fromkeys(
-                            scheme.required(branch, module_type, full=full, prebuilt=False)
+                    for prebuilt in (False, True):
+                        names |= dict.fromkeys(
+                            scheme.required(branch, module_type, full=full, prebuilt=prebuilt)
                         )
-                    )
-                names.update(dict.fromkeys(scheme.extra(branch, module_type)))
+                names |= dict.fromkeys(scheme.extra(branch, module_type, display=True))
     return tuple(names)
 
 
@@ -233,6 +239,22 @@ def release_of(full: str) -> str | None:
     """The release of Ubuntu whose archive a package's version is from, as ``24.04``; ``None`` for NVIDIA's builds."""
     match = _RELEASE.search(full)
     return match[1] if match else None
+
+
+def source_of(name: str, full: str) -> str | None:
+    """Where a package of Ubuntu's was built: the release of its archive, ``archive`` where the version does not tell which; ``None`` for NVIDIA's.
+
+    The archive's first packages for a release have revisions such as NVIDIA's. From 590 on NVIDIA's names have no branch.
+    """
+    named = _NAMED_AFTER.search(name)
+    own = named is not None and bool(named[2] or int(named[1]) >= 590)
+    return release_of(full) or ("archive" if own else None)
+
+
+def is_for_desktops(name: str, full: str) -> bool:
+    """A package of Ubuntu's archive is of its build for desktops: NVIDIA's have names such as these, too."""
+    match = _FLAVOUR.fullmatch(name)
+    return match is not None and not match["server"] and source_of(name, full) is not None
 
 
 def is_of_kernel(name: str) -> bool:
@@ -290,8 +312,9 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
                 stem = _signed_stem(scheme, branch, module_type)
                 if stem is None or not any(stem.search(name) for name in signed):
                     continue
-                for full in (False, True):
-                    names = scheme.required(branch, module_type, full=full, prebuilt=True)
+                compute = scheme.required(branch, module_type, full=False, prebuilt=True)
+                whole = scheme.required(branch, module_type, full=True, prebuilt=False)[-1:]
+                for names in (compute, whole):
                     found = versions_of(names, single)
                     if found:
                         return scheme, found.pop(), module_type
@@ -363,7 +386,7 @@ def target(
     complete = complete and not moves
     offers = available if offers is None else offers
     packages: dict[str, str] = {}
-    extra = scheme.extra(branch, module_type)
+    extra = scheme.extra(branch, module_type, display=full and use_prebuilt)
     for name in (*required, *extra, *there):
         fitting = at_version(available.get(name, ()), version)
         mine = installed.get(name)
@@ -386,6 +409,8 @@ def target(
             packages.update(_renamed(name, version, available))
     _drop_built(packages, module_type, keep=use_prebuilt)
     _drop_foreign(packages, scheme, branch, module_type, use_prebuilt)
+    if use_prebuilt:
+        _drop_metapackages(packages, scheme, branch)
     for kernel in prebuilt if use_prebuilt else ():
         names = scheme.built_for(kernel, version, module_type)
         name = _built(names, version, installed, available)
@@ -479,6 +504,17 @@ def _drop_foreign(
         )
         if modules or name in gone or (flavour and bool(flavour["server"]) != server):
             packages.pop(name)
+
+
+def _drop_metapackages(packages: dict[str, str], scheme: Scheme, branch: int) -> None:
+    """Drop what depends on modules of DKMS, unless a package of the set provides those.
+
+    The one that follows the newest kernel does. Where it is missing, apt would install it together with that kernel.
+    """
+    signed = (name for name in packages if name.startswith("linux-modules-nvidia-"))
+    if all(map(is_for_kernel, signed)):
+        for name in scheme.metapackages(branch):
+            packages.pop(name, None)
 
 
 def _renamed(name: str, version: str, available: Versions) -> dict[str, str]:

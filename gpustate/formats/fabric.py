@@ -233,6 +233,15 @@ def fitting(
     return min(suits, key=rank, default=None)
 
 
+def needs_server_build(stem: str, name: str, version: str) -> bool:
+    """Whether a package is of Ubuntu's archive: it depends on the driver's ``-server`` packages.
+
+    The archive's first packages for a release have revisions such as NVIDIA's, whose names lose the branch with 580.
+    """
+    with_branch = name != stem and branch(version) >= 580 and "ubuntu" in version
+    return bool(_ARCHIVE.search(version)) or with_branch
+
+
 def branch(driver: str | None) -> int:
     """``580`` for ``580.65.06``; 0 for what is not a version."""
     head = (driver or "").partition(".")[0]

@@ -1,6 +1,12 @@
 """Build the objects of a cluster from the settings of a policy.
 
 The result depends on the settings alone, and is in the order of application: what others refer to comes first.
+
+Surprising: the API server does not store fields of pods that are false or empty. Whoever applies such a field owns it,
+and the next one who applies the same object seems to add it, which is a conflict. So these fields are left out.
+
+Sources:
+    kubernetes.io/docs/reference/using-api/server-side-apply: conflicts; k8s.io/api/core/v1: fields with ``omitempty``.
 """
 
 from __future__ import annotations
@@ -21,6 +27,9 @@ Json = dict[str, Any]
 
 #: Handlers that the toolkit's container registers beside its own, with CDI.
 _OF_TOOLKIT = ("nvidia-cdi", "nvidia-legacy")
+_WORKLOADS = ("Deployment", "DaemonSet")
+#: Of a pod.
+_OF_HOST, _CONTAINERS = ("hostIPC", "hostNetwork", "hostPID"), {"containers", "initContainers"}
 _POD_SECURITY = "pod-security.kubernetes.io/"
 #: Of a namespace in which claims may be for devices that others use.
 _ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
@@ -36,10 +45,8 @@ def build(settings: ClusterObjects, images: Mapping[str, str]) -> list[Json]:
     Raises:
         PolicyError: a component has no image.
     """
-    found = [
-        _owned(one) for one in _objects(replace(settings, images={**settings.images, **images}))
-    ]
-    return sorted(found, key=order)
+    whole = replace(settings, images={**settings.images, **images})
+    return sorted((_owned(_stored(one)) for one in _objects(whole)), key=order)
 
 
 def with_images(settings: ClusterObjects, images: Mapping[str, str]) -> ClusterObjects:
@@ -129,6 +136,37 @@ def _namespace(settings: ClusterObjects) -> Json:
         "kind": "Namespace",
         "metadata": {"name": settings.namespace, "labels": labels},
     }
+
+
+def _stored(item: Json) -> Json:
+    """An object without the fields of its pods that the API server does not store."""
+    if item["kind"] not in _WORKLOADS:
+        return item
+    spec, template = item["spec"], item["spec"]["template"]
+    pod = {
+        key: value
+        for key, value in template["spec"].items()
+        if not (key in _OF_HOST and value is False)
+    }
+    if "tolerations" in pod:
+        pod["tolerations"] = [
+            {key: value for key, value in one.items() if value != ""} for one in pod["tolerations"]
+        ]
+    for key in _CONTAINERS & pod.keys():
+        pod[key] = [_stored_container(one) for one in pod[key]]
+    return {**item, "spec": {**spec, "template": {**template, "spec": pod}}}
+
+
+def _stored_container(container: Json) -> Json:
+    """A container without empty values of variables, and with mounts that are writable by default."""
+    found = dict(container)
+    for key, without in (("env", ("value", "")), ("volumeMounts", ("readOnly", False))):
+        if key in found:
+            found[key] = [
+                {name: value for name, value in one.items() if (name, value) != without}
+                for one in found[key]
+            ]
+    return found
 
 
 def _owned(item: Json) -> Json:

@@ -24,7 +24,7 @@ from gpustate.plan.overview import (
     PROCEEDS,
     Overview,
     change_line,
-    diff_lines,
+    detail_lines,
     duration,
     overview,
     pace,
@@ -220,7 +220,7 @@ def _state(state: Mapping[str, Any], *, diff: bool) -> list[str]:
         inside = list(change.get("lines", ()))
         if inside:
             lines += ["", *("    " + line for line in block(inside)), ""]
-        differing = diff_lines(change) if diff else []
+        differing = detail_lines(change) if diff else []
         if differing:
             lines += ["", *("    " + line for line in block(differing, "diff")), ""]
     lines += [f"  - note: {text(note)}" for note in state.get("notes", [])]

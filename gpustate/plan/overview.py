@@ -16,6 +16,8 @@ from gpustate.plan.ranges import natural
 
 #: Longest value of a change on one line.
 WIDE = 72
+#: Changed keys of a mapping, and items of a list, on one line.
+_KEYS, _ITEMS = 4, 6
 LEVELS = ("reboot", "reset", "drain", "restart", "reload", "none")
 #: Meaning of each level of disruption.
 MEANING = {
@@ -182,15 +184,24 @@ def change_line(change: Mapping[str, Any]) -> str:
         return f"{name}: {told}" if told and text == after else f"{name}: content"
     if isinstance(before, dict) and isinstance(after, dict):
         keys = [k for k in sorted({*before, *after}) if before.get(k) != after.get(k)]
-        parts = [f"{k}: {short(before.get(k))} -> {short(after.get(k))}" for k in keys[:4]]
-        more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
-        return f"{name}: {'; '.join(parts)}{more}"
+        parts = [f"{k}: {short(before.get(k))} -> {short(after.get(k))}" for k in keys[:_KEYS]]
+        return f"{name}: {_first(parts, len(keys), '; ')}"
     if isinstance(before, list) and isinstance(after, list):
         gone = [short(item) for item in before if item not in after]
         new = [short(item) for item in after if item not in before]
-        parts = [f"+ {', '.join(new[:6])}"] * bool(new) + [f"- {', '.join(gone[:6])}"] * bool(gone)
+        parts = [
+            f"{sign} {_first(some[:_ITEMS], len(some), ', ')}"
+            for sign, some in (("+", new), ("-", gone))
+            if some
+        ]
         return f"{name}: {' '.join(parts) or 'order'}"
     return f"{name}: {short(before)} -> {short(after)}"
+
+
+def _first(parts: Sequence[str], size: int, between: str) -> str:
+    """The first of some parts, and how many more there are."""
+    more = f" and {size - len(parts)} more" if size > len(parts) else ""
+    return f"{between.join(parts)}{more}"
 
 
 def diff_lines(change: Mapping[str, Any]) -> list[str]:
@@ -212,6 +223,27 @@ def diff_lines(change: Mapping[str, Any]) -> list[str]:
             lineterm="",
         )
     )
+
+
+def detail_lines(change: Mapping[str, Any]) -> list[str]:
+    """What :func:`change_line` leaves out: the diff of a file, every key of a mapping, every item of a list."""
+    before, after = change["before"], change["after"]
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = [k for k in sorted({*before, *after}) if before.get(k) != after.get(k)]
+        lines = [
+            f"+ {k}: {short(after[k])}"
+            if k not in before
+            else f"- {k}: {short(before[k])}"
+            if k not in after
+            else f"~ {k}: {short(before[k])} -> {short(after[k])}"
+            for k in keys
+        ]
+        return lines if len(keys) > _KEYS else []
+    if isinstance(before, list) and isinstance(after, list):
+        new = [f"+ {short(item)}" for item in after if item not in before]
+        gone = [f"- {short(item)}" for item in before if item not in after]
+        return [*new, *gone] if max(len(new), len(gone)) > _ITEMS else []
+    return diff_lines(change)
 
 
 def state_words(state: Mapping[str, Any]) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
     PROCEEDS,
     change_line,
-    diff_lines,
+    detail_lines,
     duration,
     overview,
     pace,
@@ -110,7 +110,7 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
             )
             for line in change.get("lines", ()):
                 page.add("           ", (line, _DIFF.get(line.strip()[:1], "")))
-            for line in diff_lines(change) if diff else ():
+            for line in detail_lines(change) if diff else ():
                 page.add("         ", (line, _DIFF.get(line[:1], "")))
         for note in state.get("notes", []):
             page.add("         ", (f"note: {note}", "dim"))

@@ -15,7 +15,7 @@ from gpustate.errors import ClusterError
 from gpustate.manifests.kinds import BY_NAME, NODE, Kind, key, title
 from gpustate.manifests.ownership import FEATURE, MissingKind, StaleObject, is_owned
 from gpustate.reconcile import readiness
-from gpustate.reconcile.features import is_by_worker, is_left_over, pruning
+from gpustate.reconcile.features import FEATURES, is_by_worker, is_left_over, pruning
 from gpustate.reconcile.planning import (
     PENDING,
     Action,
@@ -33,9 +33,6 @@ _POLL_S = 1.0
 _TRIES = 5
 _WORKLOADS = ("Deployment", "DaemonSet")
 _PODS = Kind("Pod", "v1", "pods", namespaced=True)
-_FEATURES = Kind(
-    FEATURE, "nfd.k8s-sigs.io/v1alpha1", "nodefeatures", namespaced=True, without="it was removed"
-)
 #: What people put into a namespace; what has a controller goes with it.
 _CONTENT = (
     _PODS,
@@ -182,7 +179,7 @@ class Applier:
     def _other_discovery(self) -> str:
         """The namespace of another node feature discovery, which uses the same definitions; empty: there is none."""
         try:
-            found = self.objects.list(_FEATURES, "*")
+            found = self.objects.list(FEATURES, "*")
         except MissingKind:
             return ""
         places = (one["metadata"]["namespace"] for one in found if is_by_worker(one))

@@ -1,24 +1,30 @@
 """What node feature discovery has written on a Node, and objects of it whose programs are gone. Pure.
 
 Its master lists its labels, annotations, extended resources and taints in annotations of the Node. Nobody removes them
-after it: its chart runs ``nfd-master -prune`` for that.
+after it: its chart runs ``nfd-master -prune`` for that. The annotations of a master with an instance's name, except
+that of taints, have the name before their prefix: ``INSTANCE.nfd.node.kubernetes.io/feature-labels``.
 
 Sources:
-    kubernetes-sigs/node-feature-discovery v0.19.0: pkg/nfd-master/nfd-master.go (prune, updateNodeObject, setTaints);
+    kubernetes-sigs/node-feature-discovery v0.19.0: pkg/nfd-master/nfd-master.go (prune, updateNodeObject, setTaints,
+    instanceAnnotation);
     NVIDIA/k8s-device-plugin v0.18.0: internal/lm/output.go (NodeFeatures without an owner).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate.manifests.kinds import Kind
 from gpustate.manifests.ownership import FEATURE
 
 Json = dict[str, Any]
 
-_NFD = "nfd.node.kubernetes.io/"
+FEATURES = Kind(
+    FEATURE, "nfd.k8s-sigs.io/v1alpha1", "nodefeatures", namespaced=True, without="it was removed"
+)
+_NFD = "nfd.node.kubernetes.io"
 #: Where names without a prefix belong.
 _DEFAULT = "feature.node.kubernetes.io"
 #: Programs that publish NodeFeatures, by their field managers.
@@ -44,12 +50,13 @@ class Pruning:
 def pruning(node: Json) -> Pruning | None:
     """What node feature discovery has written on a Node; ``None``: nothing."""
     notes: Mapping[str, str] = node["metadata"].get("annotations") or {}
-    own = [name for name in notes if name.startswith(_NFD)]
+    own = [name for name in notes if f".{name.partition('/')[0]}".endswith(f".{_NFD}")]
     if not own:
         return None
-    labels = _names(notes, "feature-labels")
-    annotations = (*own, *_names(notes, "feature-annotations"))
-    resources = dict.fromkeys(_names(notes, "extended-resources"))
+    lists = [(name.partition("/")[2], notes[name]) for name in own]
+    labels = _names(lists, "feature-labels")
+    annotations = (*own, *_names(lists, "feature-annotations"))
+    resources = dict.fromkeys(_names(lists, "extended-resources"))
     return Pruning(
         {
             "metadata": {
@@ -58,13 +65,13 @@ def pruning(node: Json) -> Pruning | None:
             }
         },
         {"status": {"capacity": resources, "allocatable": resources}} if resources else {},
-        tuple(_taints(notes.get(f"{_NFD}taints", ""))),
+        tuple(_taints(notes.get(f"{_NFD}/taints", ""))),
     )
 
 
-def _names(notes: Mapping[str, str], name: str) -> list[str]:
-    """The names in an annotation, each with its prefix."""
-    found = filter(None, notes.get(f"{_NFD}{name}", "").split(","))
+def _names(lists: Iterable[tuple[str, str]], name: str) -> list[str]:
+    """The names in the lists of a name, each with its prefix."""
+    found = (one for kind, text in lists if kind == name for one in text.split(",") if one)
     return [one if "/" in one else f"{_DEFAULT}/{one}" for one in found]
 
 

@@ -34,6 +34,7 @@ from gpustate.manifests.ownership import (
     label_names,
     owned_fields,
 )
+from gpustate.reconcile.features import FEATURES, is_by_worker
 from gpustate.reconcile.owners import OF_OPERATOR, gitops, operator_owner
 
 Json = dict[str, Any]
@@ -130,15 +131,10 @@ class _Found:
 
     by_key: dict[Key, Json]
     missing: dict[str, str]  # kinds that the cluster lacks, and what to do about it
+    foreign_nfd: bool = False  # others have installed node feature discovery
 
     def get(self, item: Json) -> Json | None:
         return self.by_key.get(key(item))
-
-    @property
-    def has_foreign_nfd(self) -> bool:
-        """Whether others have installed node feature discovery."""
-        item = self.by_key.get((_DEFINITION, NFD_DEFINITION))
-        return item is not None and not is_ours(item)
 
     @property
     def ours(self) -> list[Json]:
@@ -146,10 +142,24 @@ class _Found:
 
 
 def is_ours(item: Json) -> bool:
-    """Whether gpustate has created an object: it has one of our labels, and fields that we applied."""
+    """Whether gpustate has created an object: it has one of our labels, which we applied.
+
+    Another manager may apply the same labels, as Argo CD does with rendered objects.
+    """
     labels = item["metadata"].get("labels") or {}
-    labelled = any(labels.get(name) == value for name, value in OWNER.items())
-    return labelled and owned_fields(item, FIELD_MANAGER) is not None
+    applied = label_names(owned_fields(item, FIELD_MANAGER))
+    return any(labels.get(name) == value and name in applied for name, value in OWNER.items())
+
+
+def is_kept(item: Json) -> bool:
+    """Whether an object is a definition that a removal kept for others, and that nobody has changed since."""
+    entries = item["metadata"].get("managedFields") or ()
+    managers = {
+        one.get("manager")
+        for one in entries
+        if not one.get("subresource") and "f:spec" in (one.get("fieldsV1") or {})
+    }
+    return item["kind"] == _DEFINITION and not is_ours(item) and managers == {FIELD_MANAGER}
 
 
 def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) -> list[Change]:
@@ -164,6 +174,7 @@ def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) 
         ClusterError: a request failed that no object can be judged without.
     """
     found = _read(objects, target)
+    found.foreign_nfd = _has_foreign_nfd(objects, target, found)
     wanted = {key(item) for item in target.items}
     changes = [_judge(objects, target, found, item) for item in target.items]
     stale = [
@@ -221,8 +232,24 @@ def _read(objects: Objects, target: Target) -> _Found:
     return found
 
 
+def _has_foreign_nfd(objects: Objects, target: Target, found: _Found) -> bool:
+    """Whether others have installed node feature discovery, so that another one would be in their way."""
+    definition = found.by_key.get((_DEFINITION, NFD_DEFINITION))
+    if definition is None or is_ours(definition):
+        return False
+    if not is_kept(definition):
+        return True
+    # It may serve another node feature discovery now, or only programs that publish features.
+    items = found.by_key.values()
+    here = any(one["kind"] == "DaemonSet" and not is_ours(one) for one in items)
+    return any(
+        is_by_worker(one) and (here or one["metadata"]["namespace"] != target.namespace)
+        for one in objects.list(FEATURES, "*")
+    )
+
+
 def _judge(objects: Objects, target: Target, found: _Found, item: Json) -> Change:
-    if is_of_nfd(item) and found.has_foreign_nfd:
+    if is_of_nfd(item) and found.foreign_nfd:
         return Change(item, Action.SKIPPED, reason=_FOREIGN_NFD)
     if item["kind"] in found.missing and item["kind"] not in target.defined:
         return Change(item, Action.SKIPPED, reason=found.missing[item["kind"]])
@@ -239,7 +266,7 @@ def _judge(objects: Objects, target: Target, found: _Found, item: Json) -> Chang
             Action.REFUSED,
             reason=f"it belongs to {owner}, which would change it back; remove that first",
         )
-    if is_ours(live):
+    if is_ours(live) or is_kept(live):
         return _comparison(objects, live, item, force=target.force)
     if item["kind"] == "Namespace":
         return _in_foreign_namespace(objects, target, live, item)

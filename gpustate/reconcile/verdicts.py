@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpustate.cluster import pods
@@ -102,6 +102,7 @@ def of_result(result: NodeResult, *, fresh: bool = False) -> Verdict | None:
 def _failed(result: NodeResult, validating: Iterable[StateResult]) -> Verdict | None:
     judged = any(one.outcome is Outcome.FAILED for one in validating)
     states = [one for one in result.states if one.outcome is Outcome.FAILED]
+    held = _held(result.checks) if judged else ()
     for check in result.checks if judged else ():
         if check.get("outcome") == "failed":
             name, evidence = str(check["name"]), str(check["evidence"])
@@ -112,12 +113,12 @@ def _failed(result: NodeResult, validating: Iterable[StateResult]) -> Verdict | 
                     return None
                 continue
             reason = reason_of_health(evidence) if name == "health" else _REASONS.get(name)
-            return Verdict(FALSE, reason or _camel(name), _line(f"{name}: {evidence}"))
+            return Verdict(FALSE, reason or _camel(name), _with_held(f"{name}: {evidence}", held))
     if not states:
         return Verdict(UNKNOWN, NOT_VALIDATED, _line(result.reason or "the run failed"))
     first = states[0]
     status = FALSE if first.validating else UNKNOWN
-    return Verdict(status, _camel(first.state), _line(f"{first.state}: {first.reason}"))
+    return Verdict(status, _camel(first.state), _with_held(f"{first.state}: {first.reason}", held))
 
 
 def of_findings(evidence: Iterable[str]) -> Verdict | None:
@@ -135,15 +136,17 @@ def after_health(verdict: Verdict | None, condition: Mapping[str, Any] | None) -
         verdict: of :func:`of_findings`.
         condition: as the Node has it; ``None`` without one.
     """
+    reason, message = (str((condition or {}).get(key) or "") for key in ("reason", "message"))
+    held = _quarantined(message)
     if verdict is not None:
-        return verdict
+        return replace(verdict, message=_with_held(verdict.message, held))
     if condition is None:
         return Verdict(UNKNOWN, NOT_VALIDATED, "no GPU has a fault; not validated yet")
-    reason, message = str(condition.get("reason") or ""), str(condition.get("message") or "")
     if condition["status"] == TRUE:
         return Verdict(TRUE, reason, message)
     if reason in _REASONS_OF_HEALTH:
-        return Verdict(UNKNOWN, NOT_VALIDATED, "no GPU has a fault any more; not validated since")
+        words = "no GPU has a fault any more; not validated since"
+        return Verdict(UNKNOWN, NOT_VALIDATED, _with_held(words, held))
     return None
 
 
@@ -175,10 +178,26 @@ def _proof(checks: Iterable[Mapping[str, object]]) -> str:
     parts: list[str] = []
     for one in checks:
         if one.get("name") in ("driver", "health", "cuda") and one.get("outcome") == "ok":
-            first, *more = str(one["evidence"]).split("; ")
-            parts.append(f"{one['name']}: {first}")
-            parts += [words for words in more if words.startswith(QUARANTINED)]
+            evidence = str(one["evidence"])
+            parts.append(f"{one['name']}: {evidence.split('; ')[0]}")
+            parts += _quarantined(evidence)
     return _line("; ".join(parts) or "validated")
+
+
+def _held(checks: Iterable[Mapping[str, object]]) -> list[str]:
+    """The parts of the check ``health`` that name a quarantined GPU."""
+    evidence = (str(one["evidence"]) for one in checks if one.get("name") == "health")
+    return _quarantined(next(evidence, ""))
+
+
+def _quarantined(text: str) -> list[str]:
+    """The parts of a text that name a quarantined GPU."""
+    return [part for part in text.split("; ") if part.startswith(QUARANTINED)]
+
+
+def _with_held(text: str, held: Iterable[str]) -> str:
+    """A message that names the quarantined GPUs too."""
+    return _line("; ".join([text, *(one for one in held if one not in text)]))
 
 
 def _camel(name: str) -> str:

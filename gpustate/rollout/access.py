@@ -162,6 +162,11 @@ class Accesses:
         own = [cluster for cluster, _ in self.nodes().values()]
         return [cluster for cluster in self.clusters() if cluster not in own]
 
+    def listed(self) -> dict[Kubeconfig, list[dict[str, Any]]]:
+        """All Nodes of the clusters whose Nodes were listed already."""
+        with self._lock:
+            return {one: nodes for one, found in self._clusters.items() if (nodes := found.listed)}
+
     def labels(self, key: str) -> dict[str, str]:
         """Values of a label of the nodes' Node objects, by node, as far as names or addresses are the same.
 

@@ -164,6 +164,12 @@ class Kubernetes:
                 self._lists = _Lists(nodes, cluster_pods.NodeIndex(nodes), maintenances)
             return self._lists
 
+    @property
+    def listed(self) -> list[Json]:
+        """All Nodes, if they were listed already; else empty."""
+        with self._lock:
+            return [] if self._lists is None else self._lists.nodes
+
     def members(self, *, fresh: bool = False) -> Sequence[Member]:
         """Every Node."""
         nodes = self._api.nodes() if fresh else self._listed().nodes

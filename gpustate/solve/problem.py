@@ -108,7 +108,8 @@ class Problem:
     def extras(self, candidate: Candidate) -> Iterator[str]:
         """Optional packages that the repository offers in the driver's version."""
         branch = driverset.branch_of(candidate.version)
-        for name in candidate.scheme.extra(branch, candidate.module_type):
+        display = self.wanted.full and self.wanted.precompiled
+        for name in candidate.scheme.extra(branch, candidate.module_type, display=display):
             if candidate.version in self.universe.versions(name, candidate.origin):
                 yield name
 

@@ -37,7 +37,7 @@ from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
 from gpustate.probes.package_files import sources_of
 from gpustate.solve.request import InstalledSet
 from gpustate.states.driver import building, files, refusals, repairs, required, scripts
-from gpustate.states.driver.choice import Wanted, choose
+from gpustate.states.driver.choice import Wanted, choose, why_of_another_source
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.installing import Installation
 from gpustate.states.driver.observed import AptAfterQuery, AptQuery, Observed, plain_value
@@ -61,10 +61,12 @@ class DriverInstalled(DriverParameters):
             installed exactly so, or not at all.
         module_type: ``open``, ``proprietary``, or ``auto``: by GPU and branch.
         packages: ``compute`` leaves display libraries out, ``full`` takes them in. Display packages
-            that are there already move along in either case.
+            that are there already move along in either case, unless their names change, as with another branch
+            or flavour of Ubuntu: then ``compute`` removes them, and the plan names them.
         headers: ``install`` headers for kernels that lack them, or ``require`` that they are there.
         hold: hold everything that belongs to the driver. A foreign package that is held is never changed:
-            an installation that needs that fails before it changes anything.
+            an installation that needs that fails before it changes anything. Foreign holds of the driver's own
+            packages are overridden, and the plan names them.
         parameters: module parameters, ``NVreg_...`` of nvidia, or ``nvidia-uvm.NAME`` for others.
         load: load nvidia, nvidia-uvm and nvidia-modeset, now and at boot.
         in_use: when a process that is no known service has a GPU open and the modules must be
@@ -210,16 +212,24 @@ class DriverInstalled(DriverParameters):
         how = "built here" if target.builds else "prebuilt"
         what = f"driver {target.version} with {target.module_type} kernel modules, {how}"
         there = observed.whole
-        gone = () if self.hold else tuple(n for n in observed.held if n not in target.packages)
-        holds = (f"holds end with their packages: {', '.join(gone)}",) if gone else ()
+        moves = {n: v for n, v in target.packages.items() if observed.packages.get(n) != v}
+        changes = ""
+        if observed.packages and moves:
+            changes = "; packages change: " + ", ".join(f"{n} {v}" for n, v in moves.items())
+        if target.remove:
+            changes += f"; removed: {', '.join(target.remove)}"
+        holds = self._overridden(observed, target.packages)
+        flavour = self._flavour(observed, target.packages)
         if there is not None and there[1] == target.version:
-            moves = {n: v for n, v in target.packages.items() if observed.packages.get(n) != v}
-            others = ", ".join(f"{name} {full}" for name, full in list(moves.items())[:2])
-            more = f" and {len(moves) - 2} more" if len(moves) > 2 else ""
-            changes = f"; packages change: {others}{more}" if moves else ""
-            return (f"stays {what}{changes}", *holds)
+            elsewhere = self._stays_elsewhere(observed)
+            return (f"stays {what}{changes}", *elsewhere, *flavour, *holds)
         why = self._refuse_present(observed)
-        return (f"will install {what}", *holds, *([f"will be refused: {why}"] if why else ()))
+        return (
+            f"will install {what}{changes}",
+            *flavour,
+            *holds,
+            *([f"will be refused: {why}"] if why else ()),
+        )
 
     # --- desired, plan -------------------------------------------------------------------
 
@@ -286,17 +296,18 @@ class DriverInstalled(DriverParameters):
     def _choose_with(
         self, observed: Observed, *, prebuilt: bool
     ) -> tuple[driverset.Target, None] | tuple[None, str]:
-        return choose(
-            Wanted(
-                self.version,
-                self.branch,
-                self.module_type,
-                self.packages == "full",
-                prebuilt,
-                self.locked,
-            ),
-            observed,
-        )
+        return choose(self._wanted(prebuilt=prebuilt), observed)
+
+    def _wanted(self, *, prebuilt: bool) -> Wanted:
+        full = self.packages == "full"
+        return Wanted(self.version, self.branch, self.module_type, full, prebuilt, self.locked)
+
+    def _flavour(self, observed: Observed, packages: Mapping[str, str]) -> tuple[str, ...]:
+        return () if self.locked else tuple(refusals.flavour(observed, packages))
+
+    def _stays_elsewhere(self, observed: Observed) -> tuple[str, ...]:
+        why = why_of_another_source(self._wanted(prebuilt=self._prebuilt(observed)), observed)
+        return () if why is None else (why,)
 
     def _loads(self, observed: Observed) -> bool:
         """The driver is to be loaded here: an image or a node without GPUs has nothing to load it for."""
@@ -431,7 +442,14 @@ class DriverInstalled(DriverParameters):
             if self.precompiled is None and self._prebuilt(observed):
                 signed = refusals.WHY_PREBUILT if observed.secure_boot.on else refusals.WHY_THERE
                 yield refusals.WHY_OFFERED if is_rpm(observed.manager) else signed
+            yield from self._stays_elsewhere(observed)
+            yield from self._flavour(observed, wanted.packages)
+            yield from self._overridden(observed, wanted.packages)
             yield from refusals.notes(observed, wanted, tuple(self.parameters))
+
+    def _overridden(self, observed: Observed, packages: Mapping[str, str]) -> Iterator[str]:
+        full = self.packages == "full"
+        return refusals.overridden(observed, packages, hold=self.hold, full=full)
 
     def _stops(self, observed: Observed) -> Iterator[str]:
         """What becomes of the services that are stopped to unload the modules."""

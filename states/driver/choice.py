@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from gpustate.formats import driverschemes, driverset
 from gpustate.formats.dpkg import version_key
@@ -48,6 +49,11 @@ class Wanted:
             return f"driver {self.version}"
         return f"branch {self.branch}" if self.branch else "a driver"
 
+    @property
+    def keeps(self) -> bool:
+        """What is installed stays, however new."""
+        return self.channel is not None or (self.version is None and self.branch is None)
+
     def admits(self, version: str) -> bool:
         """A driver version is of the number, the kind of branch, or the branch that is wanted."""
         if self.channel:
@@ -66,7 +72,7 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
             f"no precompiled modules exist for {observed.os_id}; set precompiled = False",
         )
     offers = {name: tuple(versions) for name, versions in observed.offers.items()}
-    moves = not wanted.locked and _is_elsewhere(wanted, observed, offers)
+    moves = not wanted.locked and _change_of_source(wanted, observed, offers) == "moves"
     available = dict(offers)
     for name, version in observed.relations.living(observed.packages).items():
         # Kernels of before may still boot, and no source has their signed modules any more.
@@ -84,6 +90,8 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
             one for one in choices if one not in ended or driverset.branch_of(one[1]) == mine
         ]
     if wanted.precompiled and choices:
+        if observed.os_id == "ubuntu" and not any(_source(one, available) for one in choices):
+            return None, _without_prebuilt(wanted, observed)
         choices = [
             one
             for one in choices
@@ -96,9 +104,11 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
                 f"({kernels}); "
                 "set precompiled = False, or remove the kernels that are not needed"
             )
-    stays = wanted.channel or (wanted.version is None and wanted.branch is None)
-    if stays and installed is not None and wanted.admits(installed[1]):
+    if wanted.keeps and installed is not None and wanted.admits(installed[1]):
         choices = [choice for choice in choices if choice[1] == installed[1]]
+    if observed.switches and not wanted.locked:
+        # Ubuntu's Fabric Manager depends on the packages for servers.
+        choices = [one for one in choices if not is_for_desktops(one, available)] or choices
     # The same driver under the names that are pinned, or are there already, where both are to be had.
     named = driverset.complete_set(observed.os_id, wanted.locked) or installed
     if named is not None:
@@ -131,15 +141,18 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
     return None, problem or _nothing(wanted, observed, available)
 
 
-def _is_elsewhere(wanted: Wanted, observed: Observed, offers: driverset.Versions) -> bool:
-    """The installed driver is of another source than the one that has it now: NVIDIA, or the archive of an Ubuntu release.
+def _change_of_source(
+    wanted: Wanted, observed: Observed, offers: driverset.Versions
+) -> Literal["moves", "stays"] | None:
+    """What becomes of a driver whose source is not in use any more: NVIDIA, or the archive of an Ubuntu release.
 
-    That is so after the policy has changed the repository, and after a release upgrade. A build that the same archive
-    has replaced stays.
+    It is so after the policy has changed the repository, and after a release upgrade. The driver moves to the source in
+    use where that has it, or another one that the policy wants; otherwise it stays. ``None``: the source is in use,
+    or there is no other; a build that the same archive has replaced is of that archive.
     """
     there = observed.whole
     if observed.os_id != "ubuntu" or there is None or not wanted.admits(there[1]):
-        return False
+        return None
     scheme, version, kind = there
     branch = driverset.branch_of(version)
     mine = {
@@ -149,18 +162,54 @@ def _is_elsewhere(wanted: Wanted, observed: Observed, offers: driverset.Versions
         if (full := observed.packages.get(name)) is not None
     }
     if any(full in offers.get(name, ()) for name, full in mine.items()):
-        return False
-    releases = {driverset.release_of(full) for full in mine.values()}
-    others = driverset.choices(
-        observed.os_id, offers, full=wanted.full, prebuilt=wanted.precompiled
+        return None
+    sources = {driverset.source_of(name, full) for name, full in mine.items()}
+    in_use = {driverset.source_of(name, full) for name in mine for full in offers.get(name, ())}
+    found: Literal["stays"] | None = None
+    for other in driverset.choices(observed.os_id, offers, full=wanted.full):
+        if sources == {_source(other, offers)}:
+            continue
+        gone = not sources & in_use
+        if other[1:] == (version, kind) or (gone and not wanted.keeps and wanted.admits(other[1])):
+            return "moves"
+        found = "stays" if gone else found
+    return found
+
+
+def why_of_another_source(wanted: Wanted, observed: Observed) -> str | None:
+    """Say that the driver is of a repository that is not in use any more, and why it stays."""
+    offers = {name: tuple(versions) for name, versions in observed.offers.items()}
+    if wanted.locked or _change_of_source(wanted, observed, offers) != "stays":
+        return None
+    version = observed.whole[1] if observed.whole else ""
+    lacking = f"driver {version}" if wanted.keeps else wanted.text
+    return (
+        f"the installed driver {version} is of a repository that the node no longer uses, and those in use do not "
+        f"offer {lacking}; to replace it, set a branch or version that they offer"
     )
-    for other, offered, module_type_ in others:
-        if offered == version and module_type_ == kind:
-            names = other.required(branch, kind, full=wanted.full, prebuilt=wanted.precompiled)
-            build = driverset.at_version(offers.get(names[-1], ()), version) or ""
-            if releases != {driverset.release_of(build)}:
-                return True
-    return False
+
+
+def _tools(
+    choice: tuple[driverschemes.Scheme, str, str], available: driverset.Versions
+) -> tuple[str, str]:
+    """The package of a set that has its tools, and its version: they tell where the set was built."""
+    scheme, version, kind = choice
+    name = scheme.required(driverset.branch_of(version), kind, full=False, prebuilt=True)[-1]
+    return name, driverset.at_version(available.get(name, ()), version) or ""
+
+
+def _source(
+    choice: tuple[driverschemes.Scheme, str, str], available: driverset.Versions
+) -> str | None:
+    return driverset.source_of(*_tools(choice, available))
+
+
+def is_for_desktops(
+    choice: tuple[driverschemes.Scheme, str, str], available: driverset.Versions
+) -> bool:
+    """The set is of Ubuntu's archive, in its build for desktops."""
+    name, build = _tools(choice, available)
+    return driverset.is_for_desktops(name, build)
 
 
 def _as_locked(
@@ -189,11 +238,16 @@ def _has_ended(
     available: driverset.Versions,
 ) -> bool:
     """The packages are what Ubuntu's archive has left of a branch that it has ended."""
-    scheme, version, kind = choice
-    name = scheme.required(driverset.branch_of(version), kind, full=False, prebuilt=True)[-1]
-    build = driverset.at_version(available.get(name, ()), version) or ""
+    name, build = _tools(choice, available)
     ended = observed.relations.ended_names
     return driverset.release_of(build) is not None and driverset.named_after(name) in ended
+
+
+def _without_prebuilt(wanted: Wanted, observed: Observed) -> str:
+    return (
+        f"{observed.manager} offers {wanted.text} without prebuilt modules only; set precompiled = False, or "
+        "choose a repository that has them in driver-repository"
+    )
 
 
 def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) -> str:
@@ -218,10 +272,7 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
                 "/etc/apt/preferences.d on the node"
             )
     if any(map(wanted.admits, otherwise)) and not any(map(wanted.admits, offered)):
-        return (
-            f"{manager} offers {what} without prebuilt modules only; set precompiled = False, or "
-            "choose a repository that has them in driver-repository"
-        )
+        return _without_prebuilt(wanted, observed)
     if offered:
         return f"{manager} does not offer {what} as a whole set; it offers {', '.join(offered[:8])}"
     if wanted.only_branch and any(one.by_branch for one in driverschemes.of(observed.os_id)):

@@ -87,6 +87,7 @@ class Observed:
     stream_kept: bool = False  # what was enabled before gpustate is kept for giving it back
     relations: driverset.Relations = driverset.NO_RELATIONS  # what offers of Ubuntu's depend on
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
+    switches: bool = False  # Fabric Manager is for this node, or for those an image is for
     services: tuple[str, ...] = ()  # units that unloading the modules stops
     left_stopped: tuple[
         str, ...

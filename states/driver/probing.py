@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpustate import Node
-from gpustate.formats import driverset, modprobe
+from gpustate.formats import driverset, fabric, modprobe
+from gpustate.probes.fabric import BridgesQuery
 from gpustate.probes.kernels import Kernel, Kernels, default_kernel
 from gpustate.states.driver import files, repairs, scripts
 from gpustate.states.driver.observed import (
@@ -32,6 +33,12 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
     autoload = node.own_text(files.PATHS["autoload_text"])
     kept = bool(node.stats(files.STREAM_KEPT))
     others = {name: node.read_text(_sysfs(name)) for name in parameters if "." in name}
+    # Flavours of a driver exist on Ubuntu only.
+    bridges = node.query(BridgesQuery()) if facts.os_id == "ubuntu" else 0
+    switches = facts.has_nvswitch or bridges > 0
+    if facts.image:
+        gpus = tuple(gpu.device_id for gpu in facts.gpus)
+        switches = fabric.may_need(gpus, fabric.FABRIC_MANAGER)
     default = default_kernel(kernels)
     members = {
         n: p
@@ -98,6 +105,7 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
         streams=apt.streams,
         stream_kept=kept,
         image=facts.image,
+        switches=switches,
     )
 
 

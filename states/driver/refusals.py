@@ -23,6 +23,13 @@ WHY_HOLD = (
     "until the next apply; add the state kernel, which holds kernels"
 )
 
+WHY_SERVERS = "Ubuntu's packages for servers replace those for desktops, which its Fabric Manager cannot be installed with"
+
+WHY_DESKTOPS = (
+    "Ubuntu's Fabric Manager cannot be installed with the packages for desktops, and the archive has no others of this "
+    "driver; set a branch or version that it has for servers"
+)
+
 WHY_OFFERED = "the repository has prebuilt modules for every bootable kernel: they are used"
 
 
@@ -172,6 +179,46 @@ def notes(observed: Observed, wanted: Observed, names: tuple[str, ...]) -> Itera
                 f"kernel {kernel} can boot, and no repository offers {building.headers_name(observed, kernel)}: "
                 "it will have no nvidia module; remove that kernel"
             )
+
+
+def flavour(observed: Observed, packages: Mapping[str, str]) -> Iterator[str]:
+    """What Fabric Manager has to do with the build of Ubuntu's driver for desktops."""
+    before, after = (
+        any(driverset.is_for_desktops(*one) for one in some.items())
+        for some in (observed.packages, packages)
+    )
+    if observed.switches and (after or before):
+        yield WHY_DESKTOPS if after else WHY_SERVERS
+
+
+def overridden(
+    observed: Observed, packages: Mapping[str, str], *, hold: bool, full: bool
+) -> Iterator[str]:
+    """What somebody wanted kept and a set of packages does not keep: holds that are not gpustate's, display packages.
+
+    Args:
+        packages: the set, with versions.
+        hold: gpustate holds the set itself, so that holds on a node with its files are its own.
+        full: display packages are part of the set.
+    """
+    own = any((observed.pin_text, observed.autoload_text, observed.options_text))
+    if not own or not (hold or set(observed.held) >= observed.packages.keys()):
+        ends = [name for name in observed.held if name not in packages]
+        if ends:
+            yield f"holds end with their packages: {', '.join(ends)}"
+        moved = [
+            f"{name} {observed.packages[name]} -> {packages[name]}"
+            for name in observed.held
+            if packages.get(name, observed.packages[name]) != observed.packages[name]
+        ]
+        if moved:
+            yield f"held packages change: {', '.join(moved)}"
+    gone = [n for n in observed.packages if n not in packages and driverset.is_display(n)]
+    if gone and not full:
+        yield (
+            f"display packages are removed: {', '.join(gone)}; set packages = 'full' to install "
+            "those of the new driver"
+        )
 
 
 def warnings(observed: Observed) -> Iterator[str]:

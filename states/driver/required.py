@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpustate.core.packages import Offer, PackageRoot, StatePackages
 from gpustate.formats import driverschemes, driverset, kernelnames
 from gpustate.formats.rpm import is_rpm
-from gpustate.states.driver.choice import Wanted
+from gpustate.states.driver.choice import Wanted, is_for_desktops
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import Observed
 from gpustate.states.driver.parameters import DriverParameters
@@ -16,7 +16,8 @@ from gpustate.states.driver.parameters import DriverParameters
 def required(state: DriverParameters, offer: Offer, observed: Observed | None) -> StatePackages:
     """The driver's set and the headers it is built with."""
     kernels = offer.kernels if observed is None else _kernels(state, observed)
-    target, missing = _target(state, offer, kernels)
+    switches = offer.facts.has_nvswitch if observed is None else observed.switches
+    target, missing = _target(state, offer, kernels, switches=switches)
     if target is None:
         return StatePackages(missing=missing)
     headers: tuple[PackageRoot, ...] = ()
@@ -77,7 +78,7 @@ def _names(state: DriverParameters, offer: Offer, kernels: Sequence[str]) -> Ite
 
 
 def _target(
-    state: DriverParameters, offer: Offer, kernels: Sequence[str]
+    state: DriverParameters, offer: Offer, kernels: Sequence[str], *, switches: bool
 ) -> tuple[driverset.Target, str] | tuple[None, str]:
     os_id, prebuilt = offer.facts.os_id, bool(state.precompiled)
     full = state.packages == "full"
@@ -85,6 +86,10 @@ def _target(
     names = dict.fromkeys(_names(state, offer, kernels))
     available = {name: found for name in names if (found := offer.versions(name))}
     offered = driverset.choices(os_id, available, full=full, prebuilt=prebuilt)
+    if switches:
+        fit = [one for one in offered if not is_for_desktops(one, available)]
+        # As the state chooses.
+        offered = fit if any(wanted.admits(version) for _, version, _ in fit) else offered
     if prebuilt and kernels and driverschemes.is_rpm(os_id):
         offered = [one for one in offered if driverset.covers(*one, kernels, available)]
     problem = ""

@@ -234,8 +234,9 @@ class FabricManagerRunning(FabricManagerState[Observed]):
             )
         if observed.idle:
             return observed.idle
-        if self._fitting(observed) is not None:
-            return None
+        found = self._fitting(observed)
+        if found is not None:
+            return self._refuse_flavour(observed, *found)
         if observed.image:
             return (
                 f"no repository offers nvidia-fabricmanager {observed.driver or ''}, which machines with NVSwitches "
@@ -251,6 +252,17 @@ class FabricManagerRunning(FabricManagerState[Observed]):
             "the node has NVSwitches, and no repository offers nvidia-fabricmanager "
             f"{observed.driver}, the "
             "driver's version; use a repository that has it (NVIDIA's own, or a mirror of it)"
+        )
+
+    def _refuse_flavour(self, observed: Observed, name: str, version: str) -> str | None:
+        there = (observed.package, observed.version) == (name, version)
+        servers = any(one.endswith("-server") for one in observed.driver_packages)
+        if there or servers or not fabric.needs_server_build(fabric.FABRIC_MANAGER, name, version):
+            return None
+        return (
+            f"{name} {version} of Ubuntu's archive needs the driver's packages for servers (-server), and the node has "
+            "others; set a branch or version in the state driver that the archive has for servers, or use "
+            "NVIDIA's repository in driver-repository"
         )
 
     def plan(self, observed: Observed) -> Plan:

@@ -27,10 +27,12 @@ from gpustate.gpu_operator.objects import images
 from gpustate.manifests import ClusterObjects, Component, nfd
 from gpustate.manifests.build import build
 from gpustate.manifests.components import PARTS
-from gpustate.manifests.kinds import BY_NAME, KINDS, Kind
+from gpustate.manifests.kinds import BY_NAME, KINDS, Kind, title
+from gpustate.manifests.ownership import NFD_DEFINITION
 from gpustate.plan.objects import lines
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data
+from gpustate.reconcile.features import FEATURES
 from gpustate.reconcile.planning import Action, Change, Target, plan
 from gpustate_lab.spec import KUBERNETES_VERSIONS
 
@@ -266,36 +268,79 @@ def test_objects_of_a_policy_are_accepted_and_equal_when_read_again(
     assert not failures(apply(objects, absent(settings)))
 
 
-def test_node_feature_discovery_of_others_is_used_and_kept(objects: Objects) -> None:
+@pytest.mark.parametrize("name", ["", *POLICIES])
+def test_another_manager_applies_the_same_objects_without_a_conflict(
+    server: apiserver.ApiServer, objects: Objects, name: str
+) -> None:
+    """As Argo CD and Flux do with what ``gpustate render`` prints."""
+    for one in DEFINITIONS:
+        objects.apply(one)
+    namespace = f"shared-{name or 'every'}"
+    settings = replace(golden(name) if name else every_component(), namespace=namespace)
+    wanted = target(settings)
+    assert not failures(apply(objects, wanted))
+    for item in wanted.items:
+        path = f"{_path(item)}?fieldManager=argocd-controller"
+        server.request("PATCH", path, item, kind="apply-patch+yaml")
+    assert set(by_action(apply(objects, wanted).changes)) == {Action.UNCHANGED}
+    assert not failures(apply(objects, absent(settings)))
+
+
+def test_node_feature_discovery_of_others_is_used_and_kept(
+    server: apiserver.ApiServer, objects: Objects
+) -> None:
     settings = replace(WHOLE, namespace="others")
     theirs = [one for one in nfd.objects({}, "x", rules=False) if "versions" in one.get("spec", {})]
     for one in theirs:
         bare = {**one, "metadata": {"name": one["metadata"]["name"]}}
-        objects.apply(bare, force=True)
-    found = plan(objects, target(settings))
-    assert "Deployment" in by_action(found)[Action.SKIPPED]
+        server.request("PATCH", f"{_path(one)}?fieldManager=helm", bare, kind="apply-patch+yaml")
+    planned = plan(objects, target(settings))
+    assert "Deployment" in by_action(planned)[Action.SKIPPED]
     assert not failures(apply(objects, target(settings)))
     assert not failures(apply(objects, absent(settings)))
     for one in theirs:
         assert objects.list(BY_NAME[one["kind"]], "", [one["metadata"]["name"]])
         objects.delete(one)
+    names = [one["metadata"]["name"] for one in theirs]
+    wait_for(lambda: not any(found(objects, name) for name in names), "they are gone")
 
 
-def test_a_definition_with_objects_of_others_is_kept(objects: Objects) -> None:
+def test_a_definition_with_objects_of_others_is_kept_and_taken_back(
+    server: apiserver.ApiServer, objects: Objects
+) -> None:
     settings = replace(WHOLE, namespace="kept")
     rules = "nodefeaturerules.nfd.k8s-sigs.io"
     wait_for(lambda: not found(objects, rules), "definitions of tests before are gone")
     assert not failures(apply(objects, target(settings)))
-    rule = {"kind": "NodeFeatureRule", "apiVersion": BY_NAME["NodeFeatureRule"].version}
+    rule = _head(BY_NAME["NodeFeatureRule"])
     theirs: dict[str, Any] = {**rule, "metadata": {"name": "theirs"}, "spec": {"rules": []}}
     objects.apply(theirs)
+    feature = apiserver.path_of(FEATURES, "default")
+    server.request("POST", feature, {**_head(FEATURES), "metadata": {"name": "n1"}, "spec": {}})
     done = apply(objects, absent(settings))
     assert not failures(done)
     assert done.notes[-1].startswith(f"customresourcedefinition/{rules} is kept, because others")
     (live,) = found(objects, rules)
     assert "gpustate.io/owner" not in live["metadata"].get("labels", {})
-    objects.delete(live)
+    again = by_title(plan(objects, target(settings)))
+    for name in (rules, NFD_DEFINITION):
+        changed = again[f"customresourcedefinition/{name}"]
+        assert changed.action is Action.UPDATE
+        assert all(one.field.startswith("metadata.labels") for one in changed.differences)
+    assert again["daemonset/full-worker"].action is Action.CREATE
+    assert not failures(apply(objects, target(settings)))
+    objects.delete(theirs)
+    server.request("DELETE", f"{feature}/n1")
+    assert not failures(apply(objects, absent(settings)))
     wait_for(lambda: not found(objects, rules), "it is gone")
+
+
+def _head(kind: Kind) -> dict[str, Any]:
+    return {"apiVersion": kind.version, "kind": kind.name}
+
+
+def by_title(changes: list[Change]) -> dict[str, Change]:
+    return {title(one.item): one for one in changes}
 
 
 def found(objects: Objects, name: str) -> list[dict[str, Any]]:

@@ -164,7 +164,8 @@ def test_a_handler_that_somebody_registered_without_a_restart_costs_the_restart_
 ) -> None:
     table = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.%s]\nruntime_type = "io.containerd.runc.v2"\n'
     options = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\nBinaryName = "%s"\n'
-    theirs = table % "runc" + table % "nvidia" + options % BINARY
+    cdi = 'container_annotations = ["cdi.k8s.io/*"]\n'
+    theirs = table % "runc" + table % "nvidia" + cdi + options % BINARY
     time.sleep(1.1)
     node12.run(["sh", "-c", f'printf %s "$1" >>{CONFIG}', "-", theirs])
     there, running = disk(node12), process(node12)

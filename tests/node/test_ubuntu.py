@@ -165,11 +165,33 @@ def test_a_rollback_restores_the_packages_for_servers_from_those_for_desktops(
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("precompiled", [True, False])
+def test_with_nvswitches_a_driver_for_desktops_becomes_that_for_servers_and_no_kernel_comes(
+    on: UbuntuNode, precompiled: bool
+) -> None:
+    on.said(
+        "apt-get -q update; DEBIAN_FRONTEND=noninteractive apt-get install -y -q nvidia-driver-580-open; "
+        "modprobe nvidia"
+    )
+    kernels = on.said("ls /boot/vmlinuz-*")
+    wanted, more = f"precompiled={precompiled}", ", get('fabric-manager')()"
+    assert "for servers replace those for desktops" in on.run("plan", wanted, more).out
+    on.run("apply", wanted, more)
+    on.is_whole("580.173.02", signed=precompiled)
+    assert on.said("systemctl is-active nvidia-fabricmanager") == "active"
+    assert on.said("ls /boot/vmlinuz-*") == kernels
+    assert "changed=0" in on.run("apply", wanted, more).out
+    on.rollback()
+    assert "nvidia-driver-580-open" in on.installed()
+    assert not [name for name in on.installed() if "-server" in name or "fabric" in name]
+    assert on.said("ls /boot/vmlinuz-*") == kernels
+
+
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("package", "more", "precompiled"),
     [
         ("nvidia-driver-580-open", "", False),
-        # The simulated nvidia-persistenced needs it.
         ("nvidia-driver-580-open", "nvidia-modprobe", True),
         ("nvidia-driver-580", "", True),
     ],
@@ -181,7 +203,9 @@ def test_a_rollback_restores_a_driver_that_was_installed_by_hand(
         "apt-get -q update; h=; for i in /boot/vmlinuz-*; do p=linux-headers-${i#/boot/vmlinuz-}; "
         '[ -z "$(apt-cache madison $p)" ] || h="$h $p"; done; '
         f"DEBIAN_FRONTEND=noninteractive apt-get install -y -q $h {package} {more}; "
-        "modprobe nvidia; systemctl restart nvidia-persistenced || :"
+        # One that did not run before stays off.
+        f"modprobe nvidia; systemctl {'restart' if more else 'stop'} nvidia-persistenced; "
+        "systemctl reset-failed nvidia-persistenced || :"
     )
     before = seen(on)
     assert f"nvidia-dkms-{package.removeprefix('nvidia-driver-')}" in before["packages"]
@@ -195,3 +219,8 @@ def test_a_rollback_restores_a_driver_that_was_installed_by_hand(
     assert "loaded: 580.178.04 open -> 580.173.02" in done.out
     assert seen(on) == before
     assert "changed=0" in on.rollback().out
+
+    # What the first run configured is recorded now.
+    on.run("apply", f"branch=580, precompiled={precompiled}")
+    on.rollback()
+    assert seen(on) == before

@@ -33,9 +33,18 @@ def main(folder: Path, program: str, words: list[str]) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if program == "scontrol" and words[0] == "update" and words[1].startswith("NodeName="):
             return _update(folder, dict(word.split("=", 1) for word in words[1:]))
-        if program == "scontrol":
+        if program == "scontrol" and words[:3] != ["-o", "show", "node"]:
             return _reservations(folder, words)
         nodes = _read(folder)
+        if program == "scontrol":
+            name = words[3]
+            if name not in nodes:
+                print(f"Node {name} not found", file=sys.stderr)
+                return 1
+            print(
+                f"NodeName={name} Arch=x86_64 BootTime=2026-11-24T09:00:00 SlurmdStartTime=2026-11-24T09:00:30"
+            )
+            return 0
         if program == "sinfo" and words[-1] == "%N|%G":
             print("".join(f"{name}|gpu:h100:8\n" for name in nodes), end="")
         elif program == "sinfo":
@@ -59,15 +68,15 @@ def main(folder: Path, program: str, words: list[str]) -> int:
 
 
 def _reservations(folder: Path, words: list[str]) -> int:
-    """Create, delete or list reservations for maintenance, a name that is taken is refused; show a node."""
+    """Create, delete or list reservations for maintenance; a name that is taken is refused."""
     nodes = _read(folder)
-    if words[:3] == ["-o", "show", "node"]:
-        print(f"NodeName={words[3]} BootTime=2026-11-24T09:00:00")
-        return 0
     if words == ["-o", "show", "reservation"]:
         rows = [(key, name) for key, one in nodes.items() for name in one.get("reservations", ())]
         for key, name in rows:
-            print(f"ReservationName={name} StartTime=2026-11-24T10:00:00 Nodes={key} NodeCnt=1 Flags=MAINT,IGNORE_JOBS TRES=cpu=64 State=ACTIVE BurstBuffer=(null)")  # fmt: skip
+            print(
+                f"ReservationName={name} StartTime=2026-11-24T10:00:00 Nodes={key} NodeCnt=1"
+                " Flags=MAINT,IGNORE_JOBS TRES=cpu=1 Users=root State=ACTIVE BurstBuffer=(null)"
+            )
         if not rows:
             print("No reservations in the system")
         return 0

@@ -196,7 +196,7 @@ What such a root cannot show:
 
 | distribution | not shown by any test |
 | --- | --- |
-| Ubuntu | its kernels, AppArmor profiles, snapd, netplan, cloud-init and shim; Ubuntu's patches to apt, DKMS and needrestart; the indexes of its archive (names and relations of drivers are compared with records, [lab.md](lab.md#nodes-that-answer-as-ubuntu)); on 22.04 and 26.04 a share of the tests |
+| Ubuntu | its kernels, AppArmor profiles, snapd, netplan, cloud-init and shim; Ubuntu's patches to apt, DKMS and needrestart; the indexes of its archive (names and relations of drivers are compared with records, [lab.md](lab.md#nodes-that-answer-as-ubuntu)); on 22.04 and 26.04 a share of the tests; of 26.04 the driver's packages before branch 595 |
 | RHEL, Rocky, Alma | SELinux in enforcing mode and its policy for containers; dracut; BLS entries and grubby; kABI and weak-modules; crypto policies and FIPS; subscription-manager; glibc and systemd of EL 8 to 10; the metadata of real repositories and module streams |
 | SUSE | SUSEConnect; transactional-update and read-only roots; snapper's rollback; dracut; supported-module flags of SUSE's kernels; the metadata of real repositories |
 | Amazon Linux | no node at all, steps are tested against recorded answers: versioned repositories (`releasever`), packages of kernel6.12, kernel live patching, the repository `nvidia-release`, SELinux |

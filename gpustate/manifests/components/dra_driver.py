@@ -136,15 +136,20 @@ def _admission(namespace: str) -> Iterator[Json]:
         "metadata": dict(meta),
         "spec": {
             "failurePolicy": "Fail",
+            # With all defaults: the server judges conflicts of this field as a whole.
             "matchConstraints": {
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": {},
+                "objectSelector": {},
                 "resourceRules": [
                     {
                         "apiGroups": ["resource.k8s.io"],
                         "apiVersions": ["v1", "v1beta1", "v1beta2"],
                         "operations": ["CREATE", "UPDATE", "DELETE"],
                         "resources": ["resourceslices"],
+                        "scope": "*",
                     }
-                ]
+                ],
             },
             "matchConditions": [
                 {

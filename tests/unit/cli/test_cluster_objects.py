@@ -1,4 +1,4 @@
-"""``--cluster-objects``: what is refused before any node or cluster is contacted."""
+"""``--cluster-objects``: what is refused before any node or cluster is contacted, and what a plan requests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apigate import Gate
+from click.testing import CliRunner
 from commandline import Cli
+from stubcluster import TOKEN, Answer, Request, StubCluster
 
 from gpustate.cli import common, objects
+from gpustate.cli.drift import drift
+from gpustate.cli.plan import plan
+from gpustate.core.change import Disruption
+from gpustate.core.facts import NodeFacts
+from gpustate.core.outcome import NodeResult
+from gpustate.engine import fleet
+from gpustate.engine.maintenance import Subject
+from gpustate.manifests.kinds import KINDS
 from gpustate.reconcile.planning import Action
 
 ON = ("-i", "n1,n2")
@@ -110,3 +121,55 @@ def test_settings_of_objects_are_carried_out_with_the_option(
     assert any(words in note for note in plain)
     objects = common.load_policy("plugin.yaml", {"cluster_objects": True}).notes
     assert objects == tuple(note for note in plain if words not in note)
+
+
+class Objects(StubCluster):
+    """One with objects of every kind, of which an apply is only a dry run."""
+
+    def __init__(self) -> None:
+        super().__init__({"n1": ("boot-1", "machine-1", "uuid-1")})
+        self.objects |= {kind.plural: self.objects.get(kind.plural, {}) for kind in KINDS}
+
+    def answer(self, request: Request) -> Answer:
+        if request.query.get("dryRun"):
+            return Answer(200, request.body)
+        return super().answer(request)
+
+
+def probed(request: fleet.Request, *_: object) -> fleet.FleetResult:
+    """Nodes that would be drained, without a connection."""
+    gpu = {"address": "0000:1b:00.0", "device_id": "2330", "class_id": "030200", "driver": "nvidia"}
+    facts = NodeFacts(
+        boot_id="boot-1", machine_id="machine-1", system_uuid="uuid-1", agents=("kubelet",)
+    )
+    (node,) = request.inventory.nodes
+    request.maintenance.preview(Subject(node, facts, Disruption.REBOOT, lambda: ("driver",)))
+    known = {name: getattr(facts, name) for name in ("boot_id", "machine_id", "system_uuid")}
+    return fleet.FleetResult("r", [NodeResult("n1", facts={**known, "pci": [gpu]})])
+
+
+def test_a_plan_of_objects_and_drains_lists_nodes_once(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "plugin.yaml").write_text(
+        "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec: {devicePlugin: {enabled: true}}\n"
+    )
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(fleet, "run", probed)
+    cluster = Objects()
+    gate = Gate(cluster.answer)
+    gate.open()
+    words = ["plugin.yaml", "-i", "n1,", "--cluster-objects"]
+    words += ["--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
+    try:
+        for verb in (plan, drift):
+            cluster.lists.clear()
+            done = CliRunner().invoke(verb, [*words, "-o", "json"])
+            (found,) = json.loads(done.stdout)["clusters"]
+            assert "failures" not in found
+            labelled = [one["object"] for one in found["objects"] if "node/" in one["object"]]
+            assert labelled == ["node/n1"]
+            assert cluster.lists.count("nodes") == 1, cluster.lists
+            assert verb is drift or "pods" in cluster.lists
+    finally:
+        gate.close()

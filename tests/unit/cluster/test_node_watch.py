@@ -74,6 +74,15 @@ class Bench:
 
         self.until(has_it, f"{name} a={value}")
 
+    def cut_until(self, word: str) -> None:
+        """End watches, those too that were being opened meanwhile, until the watch reports a word."""
+
+        def is_told() -> bool:
+            self.cluster.cut_watches()
+            return any(word in line for line in self.said)
+
+        self.until(is_told, word)
+
     @property
     def lists(self) -> int:
         return self.cluster.lists.count("nodes")
@@ -179,8 +188,7 @@ def test_an_expired_token_is_read_again_from_the_kubeconfig(bench: Bench, tmp_pa
     bench.start()
     bench.until(lambda: len(bench.seen) == 2, "both Nodes")
     bench.cluster.token = "another"
-    bench.cluster.cut_watches()
-    bench.until(lambda: any("Unauthorized" in line for line in bench.said), "a refusal")
+    bench.cut_until("Unauthorized")
     bench.gate.kubeconfig(tmp_path, "another")
     bench.cluster.edit_node("n1", {"metadata": {"labels": {"a": "1"}}})
     bench.until(lambda: bench.seen["n1"]["metadata"]["labels"].get("a") == "1", "the label")
@@ -191,12 +199,7 @@ def test_a_right_that_is_lost_and_given_back_is_survived(bench: Bench) -> None:
     bench.start()
     bench.until(lambda: len(bench.seen) == 2, "both Nodes")
     bench.cluster.denied.add(("watch", "", "nodes"))
-
-    def is_told() -> bool:
-        bench.cluster.cut_watches()  # one that was being opened until now, too
-        return any('cannot watch resource "nodes"' in line for line in bench.said)
-
-    bench.until(is_told, "why")
+    bench.cut_until('cannot watch resource "nodes"')
     bench.cluster.denied.clear()
     bench.label("n1", "1")
     assert bench.lists == 1

@@ -291,11 +291,11 @@ CASES = [
 
 
 def out_of_use(
-    observed: chain.ChainObservation, index: int, *, until: int = 200
+    observed: chain.ChainObservation, index: int, *, until: int = 200, why: str = "RMA 4711"
 ) -> chain.ChainObservation:
     """The same, with one GPU in quarantine at the node's time 100."""
     gpu = GOOD.nvml.gpus[index]
-    entry = Entry(gpu.uuid, gpu.pci, "RMA 4711", until, 50, "somebody")
+    entry = Entry(gpu.uuid, gpu.pci, why, until, 50, "somebody")
     return replace(observed, quarantine=Quarantine((entry,), 100))
 
 
@@ -319,6 +319,18 @@ def test_a_gpu_in_quarantine_breaks_nothing_until_its_end(change: dict[str, obje
     assert chain.first_broken(chain.evaluate(out_of_use(bad, 1, until=99))) is not None
     others = out_of_use(bad, 0)
     assert chain.first_broken(chain.evaluate(others)) is not None
+
+
+def test_a_gpu_in_quarantine_is_one_part_of_the_evidence_even_if_no_gpu_answers() -> None:
+    silent = replace(GOOD, nvml=replace(NVML, gpus=()))
+    for observed, first in ((GOOD, "1 GPU healthy"), (silent, "no GPU answers")):
+        held = replace(observed, quarantine=out_of_use(GOOD, 1, why="fans; twice").quarantine)
+        told = next(check for check in chain.evaluate(held) if check.name == "health")
+        parts = told.evidence.split("; ")
+        assert parts[0] == first
+        assert parts[1].startswith("in quarantine: GPU-b until ")
+        assert "fans, twice" in parts[1]
+        assert len(parts) == 2
 
 
 def test_a_proof_falls_when_a_quarantine_begins_or_ends_and_when_a_gpu_turns_bad() -> None:

@@ -99,6 +99,7 @@ def test_a_cause_names_a_link_and_a_state_that_exist() -> None:
     for cause in walk.CAUSES:
         assert cause.link in LINKS
         assert cause.remedy
+        assert "INVENTORY -l NODE" not in cause.remedy, "the verb adds its own inventory"
         assert not cause.state or cause.state in registry.names(), cause.name
 
 

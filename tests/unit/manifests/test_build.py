@@ -48,6 +48,39 @@ def daemon_set(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return spec
 
 
+def test_fields_that_the_server_does_not_store_are_left_out(tmp_path: Path) -> None:
+    """With them, the same objects of another manager are a conflict."""
+    empty = {"key": "k", "operator": "Exists", "value": ""}
+    values = {
+        "master": {
+            "tolerations": [empty],
+            "extraEnvs": [{"name": "A", "value": ""}, {"name": "B", "value": "b"}],
+            "initContainers": [
+                {"name": "i", "volumeMounts": [{"name": "v", "mountPath": "/", "readOnly": False}]}
+            ],
+        }
+    }
+    settings = ClusterObjects(
+        pods=Pods(tolerations=(empty,)),
+        device_plugin=Component(env={"C": ""}),
+        node_feature_discovery=values,
+    )
+    found = build(settings, images())
+    plugin = daemon_set(found, "nvidia-device-plugin-daemonset")
+    (master,) = (
+        one["spec"]["template"]["spec"]
+        for one in found
+        if one["metadata"]["name"] == "gpu-operator-node-feature-discovery-master"
+        and one["kind"] == "Deployment"
+    )
+    assert {"name": "C"} in plugin["containers"][0]["env"]
+    assert master["containers"][0]["env"][-2:] == [{"name": "A"}, {"name": "B", "value": "b"}]
+    assert master["initContainers"][0]["volumeMounts"] == [{"name": "v", "mountPath": "/"}]
+    for pod in (plugin, master):
+        assert {"key": "k", "operator": "Exists"} in pod["tolerations"]
+        assert "hostNetwork" not in pod
+
+
 def variables(container: dict[str, Any]) -> dict[str, str]:
     return {one["name"]: one.get("value", "") for one in container["env"]}
 

@@ -221,6 +221,45 @@ def test_a_diff_shows_the_lines_of_files_and_no_secret() -> None:
     """)
 
 
+def test_a_long_list_is_counted_and_a_diff_shows_all_of_it() -> None:
+    before = {f"p{n}": "1" for n in range(3)} | {"q": "1"}
+    after = {f"p{n}": "2" for n in range(2)} | {"q": "1"} | {f"r{n}": "3" for n in range(3)}
+    packages = Change("packages", before, after)
+    held = Change("held", ["a", "b"], [f"h{n}" for n in range(8)])
+    short = Change("few", {"a": "1"}, {"a": "2"})
+    row = NodeResult("gpu1", states=[pending("s", packages, held, short)])
+    assert page(row) == golden("""
+        gpu1
+          ~ s
+                 packages: p0: 1 -> 2; p1: 1 -> 2; p2: 1 -> null; r0: null -> 3 and 2 more
+                 held: + h0, h1, h2, h3, h4, h5 and 2 more - a, b
+                 few: a: 1 -> 2
+    """)
+    assert page(row, diff=True) == golden("""
+        gpu1
+          ~ s
+                 packages: p0: 1 -> 2; p1: 1 -> 2; p2: 1 -> null; r0: null -> 3 and 2 more
+                 ~ p0: 1 -> 2
+                 ~ p1: 1 -> 2
+                 - p2: 1
+                 + r0: 3
+                 + r1: 3
+                 + r2: 3
+                 held: + h0, h1, h2, h3, h4, h5 and 2 more - a, b
+                 + h0
+                 + h1
+                 + h2
+                 + h3
+                 + h4
+                 + h5
+                 + h6
+                 + h7
+                 - a
+                 - b
+                 few: a: 1 -> 2
+    """)
+
+
 def test_notes_of_states_and_of_the_policy_are_told() -> None:
     node = NodeResult("gpu1", states=[pending("s", CONF, notes=("a hand was here",))])
     assert "         note: a hand was here\n" in page(node)

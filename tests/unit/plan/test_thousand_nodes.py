@@ -21,6 +21,7 @@ from fleets import Fleet
 from gpustate import inventory
 from gpustate.api.functions import schedule
 from gpustate.cli import common, reports
+from gpustate.cli.main import GC_THRESHOLD
 from gpustate.engine import fleet
 from gpustate.plan import document
 
@@ -42,8 +43,13 @@ def unit() -> float:
 def test_a_thousand_nodes_with_twenty_plans_cost_at_most_three_seconds(tmp_path: Path) -> None:
     """The best of some tries: others on the machine make the work dearer, never cheaper."""
     tries: list[float] = []
-    while not tries or (min(tries) > LIMIT_S and len(tries) < 4):
-        tries.append(cost(tmp_path))
+    thresholds = gc.get_threshold()
+    gc.set_threshold(GC_THRESHOLD)  # as the program does
+    try:
+        while not tries or (min(tries) > LIMIT_S and len(tries) < 4):
+            tries.append(cost(tmp_path))
+    finally:
+        gc.set_threshold(*thresholds)
     assert min(tries) <= LIMIT_S, tries
 
 

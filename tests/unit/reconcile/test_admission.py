@@ -213,6 +213,35 @@ def test_a_failed_check_is_the_reason(name: str, evidence: str, reason: str) -> 
     assert found == Verdict(FALSE, reason, f"{name}: {evidence}")
 
 
+def test_a_failed_validation_names_the_quarantined_gpus() -> None:
+    held = "in quarantine: GPU 3 until 2027: fans (ann)"
+    health = check("health", "ok", f"7 GPUs healthy; {held}")
+    failed = StateResult("validator", Outcome.FAILED, reason="2 tests failed", validating=True)
+    for checks, message in (
+        ((health, check("cuda", "failed", "x")), f"cuda: x; {held}"),
+        ((check("health", "failed", f"GPU 1: Xid 79; {held}"),), f"health: GPU 1: Xid 79; {held}"),
+        (
+            (
+                check("driver", "failed", "y"),
+                check("health", "not applicable", f"no GPU answers; {held}"),
+            ),
+            f"driver: y; {held}",
+        ),
+        ((health,), f"validator: 2 tests failed; {held}"),
+    ):
+        found = of_result(NodeResult("n1", NodeStatus.FAILED, states=[failed], checks=[*checks]))
+        assert found is not None
+        assert (found.status, found.message) == (FALSE, message)
+    condition = {"status": "False", "reason": "XidError", "message": f"GPU 1: Xid 79; {held}"}
+    for verdict, message in (
+        (of_findings(["GPU 2: Xid 79"]), f"GPU 2: Xid 79; {held}"),
+        (None, f"no GPU has a fault any more; not validated since; {held}"),
+    ):
+        now = after_health(verdict, condition)
+        assert now is not None
+        assert now.message == message
+
+
 def test_a_pod_that_could_not_be_tried_says_nothing_of_the_gpus() -> None:
     result = validated(Outcome.CHANGED, check("cuda", "ok"))
     validation.add(result, pods.failed("refused", "exceeded quota: none"))
@@ -257,7 +286,7 @@ def test_rolled_back_and_rebooting_nodes_are_unknown() -> None:
 def test_health_takes_back_only_what_it_said() -> None:
     fault = of_findings(["GPU 3: Xid 79", "GPU 4: row remapping failed"])
     assert fault == Verdict(FALSE, "XidError", "GPU 3: Xid 79; GPU 4: row remapping failed")
-    assert after_health(fault, None) is fault
+    assert after_health(fault, None) == fault
     assert of_findings([]) is None
     good = {"status": "True", "reason": "Validated", "message": "m"}
     assert after_health(None, good) == Verdict(TRUE, "Validated", "m")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from gpustate.manifests.build import build
 from gpustate.plan.objects import lines, pending
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
-from gpustate.reconcile.planning import Action, Target, plan
+from gpustate.reconcile.planning import Action, Target, is_kept, is_ours, plan
 
 MONITORED = ClusterObjects(dcgm_exporter=Exporter(monitor=Monitor(enabled=True)))
 DISCOVERY = ClusterObjects(node_feature_discovery={}, module_rules=True)
@@ -222,6 +223,21 @@ def test_removal_takes_what_our_node_feature_discovery_wrote_on_nodes_and_its_de
     assert max(roles) < written, "its master may not write labels again"
 
 
+def test_a_removal_takes_what_a_named_instance_wrote_on_nodes() -> None:
+    """An instance puts its name before the prefix of its annotations, except that of taints."""
+    settings = replace(DISCOVERY, node_feature_discovery={"master": {"instance": "blue"}})
+    objects = FakeObjects()
+    apply(objects, target(settings))
+    written = NODE["metadata"]["annotations"]
+    notes = {
+        f"blue.{name}" if name.startswith("nfd.") and not name.endswith("/taints") else name: value
+        for name, value in written.items()
+    }
+    objects.add({**NODE, "metadata": {**NODE["metadata"], "annotations": notes}}, "nfd-master")
+    assert not apply(objects, ABSENT).failures
+    assert left_on(objects) == PRUNED
+
+
 def test_a_removal_that_was_interrupted_prunes_nodes_when_it_goes_on() -> None:
     objects = FakeObjects()
     apply(objects, target(DISCOVERY))
@@ -245,6 +261,70 @@ def test_features_that_others_publish_keep_the_definition(namespace: str, manage
     done = apply(objects, ABSENT)
     assert any("nodefeature/nvidia-features-for-gpu1" in one for one in done.notes)
     assert DEFINITION in objects.items
+
+
+def kept_for_others() -> FakeObjects:
+    """A cluster after a removal that kept the definitions, because others have objects of them."""
+    objects = FakeObjects()
+    apply(objects, target(DISCOVERY))
+    objects.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "elsewhere"}})
+    meta = {**FEATURES["metadata"], "namespace": "elsewhere"}
+    objects.add({**FEATURES, "metadata": meta}, GFD)
+    objects.add(FEATURE_RULE)
+    assert len(apply(objects, ABSENT).notes) == 2
+    assert {DEFINITION, RULES} <= set(objects.items)
+    return objects
+
+
+def test_a_definition_that_was_kept_for_others_is_taken_back_by_an_installation() -> None:
+    objects = kept_for_others()
+    (changed, rules) = (
+        one
+        for one in plan(objects, target(DISCOVERY))
+        if ("CustomResourceDefinition", one.item["metadata"]["name"]) in (DEFINITION, RULES)
+    )
+    assert {changed.action, rules.action} == {Action.UPDATE}
+    assert all(one.field.startswith("metadata.labels") for one in changed.differences)
+    assert not apply(objects, target(DISCOVERY)).failures
+    assert ("DaemonSet", "gpu-operator-node-feature-discovery-worker") in objects.items
+    objects.requests.clear()
+    assert not apply(objects, target(DISCOVERY)).failures
+    assert not objects.writes
+    del (
+        objects.items["NodeFeatureRule", "theirs"],
+        objects.items["NodeFeature", FEATURES["metadata"]["name"]],
+    )
+    assert not apply(objects, ABSENT).failures
+    assert not [one for one in objects.items if one[0] == DEFINITION[0]]
+
+
+def test_a_kept_definition_that_another_discovery_uses_or_another_manager_applies_is_theirs() -> (
+    None
+):
+    objects = kept_for_others()
+    meta = {"name": "gpu1", "namespace": "elsewhere"}
+    objects.add({**FEATURES, "metadata": meta}, "nfd-worker")
+    changes = {one.item["kind"]: one.action for one in plan(objects, target(DISCOVERY))}
+    assert changes["CustomResourceDefinition"] is changes["Deployment"] is Action.SKIPPED
+
+    objects = kept_for_others()
+    objects.edit(DEFINITION, ("spec", "names", "singular"), "nodefeature", "helm")
+    changes = {one.item["kind"]: one.action for one in plan(objects, target(DISCOVERY))}
+    assert changes["CustomResourceDefinition"] is changes["Deployment"] is Action.SKIPPED
+
+
+def test_a_definition_whose_labels_another_manager_applies_too_is_given_away() -> None:
+    """Labels that both have applied stay when gpustate gives its own up."""
+    fields: dict[str, Any] = {"f:spec": {}, "f:metadata": {"f:labels": {"f:gpustate.io/owner": {}}}}
+    theirs = {"manager": "argocd-controller", "operation": "Apply", "fieldsV1": fields}
+    ours = {"manager": ownership.FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields}
+    meta: dict[str, Any] = {"name": "x", "labels": dict(ownership.OWNER)}
+    item = {"kind": DEFINITION[0], "metadata": {**meta, "managedFields": [ours, theirs]}}
+    assert is_ours(item)
+    given_up = {**ours, "fieldsV1": {"f:spec": {}}}
+    item = {"kind": DEFINITION[0], "metadata": {**meta, "managedFields": [given_up, theirs]}}
+    assert not is_ours(item)
+    assert not is_kept(item)
 
 
 def test_labels_stay_where_another_discovery_uses_our_definitions() -> None:

@@ -344,7 +344,7 @@ def test_the_bundle_is_complete_for_a_policy_and_says_what_it_lacks(
     view = NodeView("gpu1", (), {}, facts)
     assert bundle_nodes.lacking(states, Observations(view)) is None
 
-    driver = SimpleNamespace(headers={KERNEL: False})
+    driver = SimpleNamespace(headers={KERNEL: False}, switches=False)
     reason = bundle_nodes.lacking(states, Observations(view, observed={"driver": driver}))
     assert str(reason) == (
         f"kernel-devel-{DEVEL} is not in the bundle {bundle.path}; build one that has it: "

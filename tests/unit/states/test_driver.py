@@ -73,6 +73,7 @@ class World(FakeNode):
                 "LiveMigQuery": lambda _: self.live(),
                 "GpuClientsQuery": lambda _: self.holders,
                 "ServicesQuery": lambda _: self.services,
+                "BridgesQuery": lambda _: self.bridges,
             },
             runs={
                 "download the driver's": lambda _: None,
@@ -99,6 +100,7 @@ class World(FakeNode):
         self.broken: set[str] = set()
         self.holders: tuple[Holder, ...] = ()
         self.services: tuple[str, ...] = ()
+        self.bridges = 0
         self.more = Live()
         self.running: str | None = None
         self.parameters: dict[str, str] = {}
@@ -326,15 +328,59 @@ def test_hold_false_leaves_the_marks_as_they_are() -> None:
     assert not node.held
 
 
-def test_a_foreign_hold_that_ends_with_its_package_is_in_the_plan() -> None:
+@pytest.mark.parametrize("hold", [True, False])
+def test_foreign_holds_that_are_overridden_are_in_the_plan(hold: bool) -> None:
     node = World(gpu())
     node.reach(DriverInstalled(branch=570, hold=False))
+    if hold:
+        for path in PATHS.values():
+            node.files.pop(path, None)
     node.installed["libnvidia-old1"] = node.installed["libcuda1"]
     node.held = {"libnvidia-old1", "libcuda1"}
-    state = DriverInstalled(branch=580, hold=False)
-    (held,) = (one for one in state.plan(state.probe(node)).changes if one.field == "held")
-    assert (held.before, held.after) == (["libcuda1", "libnvidia-old1"], ["libcuda1"])
-    assert state.forecast(node, "")[1:] == ("holds end with their packages: libnvidia-old1",)
+    state = DriverInstalled(branch=580, hold=hold)
+    plan = state.plan(state.probe(node))
+    said = (
+        "holds end with their packages: libnvidia-old1",
+        "held packages change: libcuda1 570.211.01-1 -> 580.178.04-1",
+    )
+    assert said == tuple(note for note in plan.notes if "held" in note or "hold" in note)
+    assert state.forecast(node, "")[1:] == said
+    if not hold:
+        (held,) = (one for one in plan.changes if one.field == "held")
+        assert (held.before, held.after) == (["libcuda1", "libnvidia-old1"], ["libcuda1"])
+
+
+def test_holds_of_gpustate_itself_are_not_mentioned() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570))
+    assert node.held
+    for hold in (True, False):
+        state = DriverInstalled(branch=580, hold=hold)
+        assert not [note for note in state.plan(state.probe(node)).notes if "hold" in note]
+
+
+def test_display_packages_that_leave_are_in_the_plan() -> None:
+    build = "580.173.02-0ubuntu0.24.04.1"
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    for name in driverset.names_to_query("ubuntu", (580,)):
+        if "-server" in name or name == "nvidia-modprobe":
+            node.packages_offered[name] = ("580.178.04-0ubuntu0.24.04.1",)
+    names = "nvidia-driver-580-open nvidia-dkms-580-open nvidia-utils-580 libnvidia-gl-580"
+    node.installed = dict.fromkeys(names.split(), build)
+    node.held = {"libnvidia-gl-580"}
+    state = DriverInstalled(branch=580, precompiled=False)
+    gone = "display packages are removed: libnvidia-gl-580; set packages = 'full'"
+    for notes in (state.plan(state.probe(node)).notes, state.forecast(node, "")):
+        assert any(note.startswith(gone) for note in notes), notes
+        assert "holds end with their packages: libnvidia-gl-580" in notes
+    (first, *_) = state.forecast(node, "")
+    new, _, gone = first.partition("; packages change: ")[2].partition("; removed: ")
+    assert "nvidia-utils-580-server 580.178.04-0ubuntu0.24.04.1" in new.split(", ")
+    assert len(new.split(", ")) == 5
+    assert set(gone.split(", ")) == set(names.split())
+    whole = DriverInstalled(branch=580, precompiled=False, packages="full")
+    notes = whole.plan(whole.probe(node)).notes
+    assert not [note for note in notes if "display" in note]
 
 
 def test_a_half_configured_package_is_finished_before_anything_else() -> None:
@@ -962,6 +1008,82 @@ def test_the_same_driver_is_taken_from_the_repository_that_is_left(
     )
 
 
+@pytest.mark.parametrize(
+    ("wanted", "outcome"),
+    [
+        ({"branch": 580}, "580.65.06"),
+        ({"branch": 580, "precompiled": False}, "580.65.06"),
+        ({"branch": 580, "precompiled": True}, "without prebuilt modules only"),
+        ({"version": "580.173.02"}, "do not offer driver 580.173.02; to replace it, set a branch"),
+        ({}, "do not offer driver 580.173.02; to replace it, set a branch"),
+    ],
+)
+def test_a_signed_driver_of_the_archive_follows_the_policy_to_a_repository_with_other_versions(
+    wanted: dict[str, Any], outcome: str
+) -> None:
+    mine = "580.173.02-0ubuntu0.24.04.1"
+    node = ubuntu(mine, branch=580)
+    first = DriverInstalled(branch=580, precompiled=True)
+    node.installed = dict(first.desired(first.probe(node)).packages)
+    kept = node.installed
+    vendor = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    node.packages_offered = dict.fromkeys(vendor, ("580.65.06-0ubuntu1",))
+    node.packages_offered |= {f"linux-headers-{kernel}": ("1",) for kernel in (OLD, NEW)}
+
+    state = DriverInstalled(**wanted)
+    observed = state.probe(node)
+    after, why = state.desired(observed), state.refuse(observed)
+    if outcome[0].isdigit():
+        assert why is None
+        assert after.packages == dict.fromkeys(vendor, f"{outcome}-0ubuntu1")
+    else:
+        assert outcome in (why or " ".join(state.plan(observed).notes))
+        assert after.packages == kept
+    # As long as the archive has any driver for servers, its drivers are in use.
+    node.packages_offered |= dict.fromkeys(kept, ("580.126.20-0ubuntu0.24.04.1",))
+    observed = state.probe(node)
+    if "precompiled" not in wanted:
+        assert state.desired(observed).packages == kept
+        assert "no longer uses" not in " ".join(state.plan(observed).notes)
+
+
+@pytest.mark.parametrize("switches", ["", "pci", "bridges"])
+@pytest.mark.parametrize(
+    ("build", "offered", "moves"),
+    [
+        ("-0ubuntu0.24.04.1", ("580.173.02",), True),
+        ("-0ubuntu0.24.04.1", ("580.126.20",), True),
+        ("-0ubuntu0.24.04.1", (), False),
+        ("-0ubuntu1", ("580.173.02",), False),
+    ],
+)
+def test_where_nvswitches_are_the_archives_packages_for_desktops_give_way_to_those_for_servers(
+    switches: str, build: str, offered: tuple[str, ...], moves: bool
+) -> None:
+    """Its Fabric Manager cannot be installed with them; it can be with NVIDIA's, of the same names."""
+    desktop = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    switch = (PciGpu("0000:05:00.0", "22a3", "068000", None),) if switches == "pci" else ()
+    node = World(gpu(), *switch, versions=(), os_id="ubuntu")
+    node.bridges = 4 if switches == "bridges" else 0
+    node.installed = dict.fromkeys([*desktop], f"580.173.02{build}")
+    node.packages_offered = dict.fromkeys(desktop, (f"580.173.02{build}",))
+    servers = tuple(f"{version}-0ubuntu0.24.04.1" for version in offered)
+    if servers:
+        node.packages_offered |= dict.fromkeys(SERVER, servers)
+    state = DriverInstalled(branch=580)
+    observed = state.probe(node)
+    packages = state.desired(observed).packages
+    assert (packages.keys() == set(SERVER)) == (moves and bool(switches)), packages
+    said = " ".join(state.plan(observed).notes)
+    ours = build != "-0ubuntu1" and bool(switches)
+    assert ("for servers replace those for desktops" in said) == (ours and moves)
+    assert ("set a branch or version that it has for servers" in said) == (ours and not moves)
+    # A rollback, or a lock file, knows what was there.
+    state = DriverInstalled(version="580.173.02", locked=node.installed)
+    assert state.desired(observed).packages == node.installed
+    assert "for servers" not in " ".join(state.plan(observed).notes)
+
+
 SERVER = (
     "nvidia-dkms-580-server-open",
     "nvidia-headless-no-dkms-580-server-open",
@@ -1056,6 +1178,51 @@ def test_a_full_set_with_signed_modules_is_whole() -> None:
     found = driverset.complete_set("ubuntu", installed)
     assert found is not None
     assert (found[0].name, *found[1:]) == ("Ubuntu's archive, for desktops", "580.173.02", "open")
+
+
+@pytest.mark.parametrize("meta", [True, False])
+def test_with_signed_modules_the_metapackage_leaves_unless_its_modules_follow_the_kernel(
+    meta: bool,
+) -> None:
+    """It depends on modules of DKMS, and apt would install the newest kernel with what stands for them."""
+    version = "580.173.02-0ubuntu0.24.04.1"
+    libraries = ("nvidia-utils-580", "nvidia-kernel-source-580-open", "libnvidia-gl-580")
+    leave = ("nvidia-dkms-580-open", "nvidia-driver-580-open")
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    for name in (
+        *libraries,
+        *leave,
+        "nvidia-headless-no-dkms-580-open",
+        "nvidia-compute-utils-580",
+    ):
+        node.packages_offered[name] = (version,)
+    signed = {f"linux-modules-nvidia-580-open-{kernel}": ("6.8+1",) for kernel in (OLD, NEW)}
+    node.packages_offered |= signed
+    node.installed.clear()
+    node.installed |= dict.fromkeys((*libraries, *leave), version)
+    follows = "linux-modules-nvidia-580-open-generic-hwe-24.04"
+    if meta:
+        node.installed[follows] = "6.8+1"
+    state = DriverInstalled(precompiled=True)
+    packages = state.desired(state.probe(node)).packages
+    stay = {*libraries, *signed, "nvidia-headless-no-dkms-580-open", "nvidia-compute-utils-580"}
+    assert packages.keys() == {*stay, *((follows, leave[1]) if meta else ())}
+    node.installed = dict(packages)
+    assert state.desired(state.probe(node)).packages == packages
+
+
+def test_a_full_set_with_signed_modules_has_its_libraries_and_no_metapackage() -> None:
+    node = ubuntu("580.173.02-0ubuntu0.24.04.1", branch=580)
+    state = DriverInstalled(branch=580, packages="full", precompiled=True)
+    node.installed = dict(state.desired(state.probe(node)).packages)
+    assert {"libnvidia-gl-580-server", "xserver-xorg-video-nvidia-580-server"} < set(node.installed)
+    assert not [n for n in node.installed if n.startswith(("nvidia-driver-", "nvidia-dkms-"))]
+    assert state.desired(state.probe(node)).packages == node.installed
+    compute = DriverInstalled(branch=580, precompiled=True)
+    assert (
+        "libnvidia-gl-580-server"
+        not in compute.desired(replace(state.probe(node), packages={})).packages
+    )
 
 
 @pytest.mark.parametrize(

@@ -136,9 +136,20 @@ set -eu
         ("Inst dkms [3.0] (3.1 x [all])", "error: this would change dkms which is held"),
         ("Remv dkms [3.0]", "error: this would also remove dkms which is not part of the driver"),
         ("Purg libnvidia-cfg1-580 [580.1-1]", "effect fetched"),
+        ("Inst linux-image-amd64 [6.1.1] (6.1.2 x [amd64])", "effect fetched"),
+        (
+            "Inst linux-image-6.8.0-110-generic (6.8.0-110.110 x [amd64])",
+            "error: this would also install kernel 6.8.0-110-generic which is not part of the driver",
+        ),
+        (
+            "Inst linux-image-unsigned-6.8.0-110-nvidia (6.8.0-110.110 x [amd64])",
+            "error: this would also install kernel 6.8.0-110-nvidia which is not part of the driver",
+        ),
     ],
 )
-def test_a_foreign_hold_keeps_its_package(tmp_path: Path, simulated: str, said: str) -> None:
+def test_foreign_holds_packages_and_kernels_stay_as_they_are(
+    tmp_path: Path, simulated: str, said: str
+) -> None:
     functions = f"""
 R={tmp_path}
 effect() {{ echo "effect $1"; }}; back() {{ exit 1; }}

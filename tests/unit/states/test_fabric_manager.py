@@ -93,6 +93,30 @@ def test_a_drop_in_that_runs_nothing_is_named_before_anything_is_done(
         assert (f"{path} sets the command of {UNIT}" in said) == (refused and switch)
 
 
+@pytest.mark.parametrize(
+    ("name", "version", "driver", "refused"),
+    [
+        ("nvidia-fabricmanager-580", "580.65.06-0ubuntu0.24.04.1", "-580", True),
+        ("nvidia-fabricmanager-580", "580.65.06-0ubuntu1", "-580", True),
+        ("nvidia-fabricmanager-580", "580.65.06-0ubuntu0.24.04.1", "-580-server", False),
+        ("nvidia-fabricmanager", "580.65.06-1", "-580", False),
+    ],
+)
+def test_the_archives_is_refused_with_a_driver_that_is_not_for_servers(
+    name: str, version: str, driver: str, refused: bool
+) -> None:
+    one = node(
+        candidates={name: [(version, "vendor")]},
+        packages={f"libnvidia-compute{driver}": "580.65.06-0ubuntu0.24.04.1"},
+    )
+    state = FabricManagerRunning()
+    said = state.refuse(state.probe(one)) or ""
+    assert ("needs the driver's packages for servers (-server)" in said) == refused
+    # One that is there was installed with what it needs.
+    one.installed[name] = version
+    assert state.refuse(state.probe(one)) is None
+
+
 def test_nothing_is_done_without_nvswitches() -> None:
     one = node(switch=False)
     (plan,) = converge(FabricManagerRunning(), one, rounds=0)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpustate import NodeFacts, PciGpu
+from gpustate.core.building import parameters
+from gpustate.core.encode import plain
+from gpustate.engine.before import RunBefore, StateBefore, way_back
 from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.persistenced import (
     DROP_IN_PATH,
@@ -54,6 +57,7 @@ def node(unit: str | None, *, gpus: tuple[PciGpu, ...] = (GPU,)) -> FakeNode:
         answers={"GpuFacts": modes},
         runs={
             "disable nvidia-persistenced": unwanted,
+            "stop nvidia-persistenced": lambda fake: fake.unit_states.update({UNIT: "inactive"}),
             "enable nvidia-persistenced at boot": lambda fake: fake.files.update({WANTS_PATH: ""}),
         },
     )
@@ -168,3 +172,40 @@ def test_a_unit_whose_program_is_missing_is_refused_and_the_driver_named() -> No
     assert gone.refuse(gone.probe(fake)) is None
     fake.files[UNIT_PATH] = NVIDIA.replace("/usr/bin/", "/opt/bin/")
     assert state.refuse(state.probe(fake)) is None, "it runs another"
+
+
+@pytest.mark.parametrize("active", [True, False])
+@pytest.mark.parametrize("at_boot", [True, False])
+@pytest.mark.parametrize("unit", [NVIDIA, UBUNTU])
+def test_a_rollback_restores_a_daemon_that_was_installed_by_hand(
+    unit: str, at_boot: bool, active: bool
+) -> None:
+    fake = node(unit)
+    fake.unit_states[UNIT] = "active" if active else "inactive"
+    if at_boot:
+        fake.files[WANTS_PATH] = ""
+    state = PersistenceModeEnabled()
+    before = state.probe(fake)
+    list(converge(state, fake))
+    row = StateBefore(parameters(state), pinned=plain(state.pinned(before)), observed=plain(before))
+    (back, *_) = way_back(
+        (RunBefore("r", states={state.name: row}),), "r", {state.name: PersistenceModeEnabled}
+    ).states
+    *_, last = converge(back, fake)
+    assert not last
+    now = state.probe(fake)
+    assert now == before
+
+
+def test_a_rollback_does_not_start_a_daemon_that_did_not_run_before() -> None:
+    """The driver of before may lack what the daemon needs, as nvidia-modprobe, so that a start fails."""
+    fake = node(NVIDIA)
+    fake.enabled.add(UNIT)
+    state = PersistenceModeEnabled()
+    row = StateBefore(parameters(state), observed=plain(state.probe(fake)))
+    runs = (
+        RunBefore("a", states={state.name: StateBefore(parameters(state))}),
+        RunBefore("b", states={state.name: row}),
+    )
+    (back, *_) = way_back(runs, "b", {state.name: PersistenceModeEnabled}).states
+    assert not back.plan(back.probe(fake))

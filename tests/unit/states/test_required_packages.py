@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpustate import registry
-from gpustate.core.facts import NodeFacts, meant_for
+from gpustate.core.facts import NodeFacts, PciGpu, meant_for
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.policy import build
 from gpustate.resolver.bundle_roots import required_packages
@@ -97,6 +97,24 @@ def test_a_package_that_is_not_offered_is_named(
     name: str, parameters: dict[str, Any], missing: str
 ) -> None:
     assert required(name, parameters).missing == missing
+
+
+@pytest.mark.parametrize("switches", [True, False])
+def test_a_bundle_for_nvswitches_has_ubuntus_packages_for_servers(switches: bool) -> None:
+    servers = ("nvidia-dkms-580-server-open", "nvidia-headless-no-dkms-580-server-open")
+    desktops = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    offered: dict[str, tuple[str, ...]] = {
+        "nvidia-utils-580-server": ("580.173.02-0ubuntu0.24.04.1",)
+    }
+    offered |= dict.fromkeys(servers, ("580.173.02-0ubuntu0.24.04.1",))
+    offered |= dict.fromkeys(desktops, ("580.178.04-0ubuntu0.24.04.1",))
+    pci = (PciGpu("0000:01:00.0", "2330", "030200", None),)
+    pci += (PciGpu("0000:05:00.0", "22a3", "068000", None),) if switches else ()
+    facts = NodeFacts(os_id="ubuntu", os_version="24.04", package_manager="apt", pci=pci)
+    offer = Offer(facts, lambda package: offered.get(package, ()), (), {})
+    found = build(registry.get("driver"), {"branch": 580}).required_packages(offer, None)
+    assert (servers[0] in dict(found.packages)) == switches
+    assert (desktops[0] in dict(found.packages)) != switches
 
 
 def test_states_get_the_driver_that_was_chosen_whatever_their_order_in_the_policy() -> None:

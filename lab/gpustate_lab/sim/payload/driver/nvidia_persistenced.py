@@ -1,7 +1,12 @@
 #!/usr/lib/gpustate-lab/python -SB
 """Simulated nvidia-persistenced: keeps persistence mode on in the stub NVML while it runs.
 
-Like the real one, it keeps every GPU open, so ``rmmod nvidia`` fails with "in use" until it stops.
+Like the real one, it keeps every GPU open, so ``rmmod nvidia`` fails with "in use" until it stops. It needs the device
+nodes, and nvidia-modprobe only where they are missing.
+
+Sources:
+    NVIDIA/nvidia-persistenced, nvidia-persistenced.c: ``setup_nvidia_cfg_api``, after the user is changed.
+    NVIDIA driver README, "How and when are the NVIDIA device files created?".
 """
 
 # On the node the imported modules are in this folder.
@@ -12,6 +17,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, "/usr/lib/gpustate-lab")
 
@@ -20,14 +26,19 @@ from daemon import detach
 from labnode import RUN, hardware, hold, write
 
 PID_FILE = Path("/run/nvidia-persistenced/nvidia-persistenced.pid")
+MODPROBE = Path("/usr/bin/nvidia-modprobe")
 handles: list[int] = []
+
+
+def node(gpu: Any) -> str:
+    return f"/dev/nvidia{gpu['minor']}"
 
 
 def begin() -> None:
     gpus = hardware()["gpus"]
     hold("persistence", [gpu["pci_address"] for gpu in gpus])
     # O_PATH works without a driver, and is visible in /proc/PID/fd.
-    handles.extend(os.open(f"/dev/nvidia{gpu['minor']}", os.O_PATH) for gpu in gpus)
+    handles.extend(os.open(node(gpu), os.O_PATH) for gpu in gpus)
     PID_FILE.parent.mkdir(parents=True, exist_ok=True)
     (PID_FILE.parent / "socket").touch()
     if "--no-persistence-mode" not in sys.argv:
@@ -49,12 +60,21 @@ def main() -> int:
     if "--version" in sys.argv:
         print("nvidia-persistenced:  version @VERSION@ (simulated)")
         return 0
-    subprocess.run(["/usr/bin/nvidia-modprobe", "-c=0"], check=False)
+    if MODPROBE.exists():
+        subprocess.run([MODPROBE, "-c=0"], check=False)
     loaded = modules.loaded().get("nvidia")
     if loaded is None or loaded["version"] != "@VERSION@":
         seen = "is not loaded" if loaded is None else f"is {loaded['version']}, not @VERSION@"
         print(
             f"nvidia-persistenced failed to initialize: the kernel module {seen}.", file=sys.stderr
+        )
+        return 1
+    # The real one runs as a user who cannot create them.
+    if not all(Path(node(gpu)).exists() for gpu in hardware()["gpus"]):
+        print(
+            "nvidia-persistenced failed to initialize: Failed to query NVIDIA devices. Please ensure "
+            "that the NVIDIA device files (/dev/nvidia*) exist.",
+            file=sys.stderr,
         )
         return 1
     return detach(PID_FILE, begin, end)
