@@ -135,7 +135,9 @@ class PersistenceModeEnabled(State[Observed]):
         text = f"{observed.unit_text or ''}\n{observed.drop_in_text or ''}"
         return {"uvm_persistence": _UVM in text.split()}
 
-    def as_before(self, wanted: Observed, before: Mapping[str, Any]) -> Observed:
+    def as_before(
+        self, wanted: Observed, observed: Observed, before: Mapping[str, Any]
+    ) -> Observed:
         active = wanted.active and before["active"]
         modes: Mapping[str, bool] = before["persistent"]
         return replace(

@@ -220,7 +220,9 @@ class State(BaseModel, Generic[ObservedT]):
         """
         return {}
 
-    def as_before(self, wanted: ObservedT, before: Mapping[str, Any]) -> ObservedT:
+    def as_before(
+        self, wanted: ObservedT, observed: ObservedT, before: Mapping[str, Any]
+    ) -> ObservedT:
         """MAY: what a rollback wants, where parameters cannot say what was observed before. Pure.
 
         For what an apply adds or leaves alone: a file or a package of its own that was not there, foreign holds.
@@ -228,6 +230,7 @@ class State(BaseModel, Generic[ObservedT]):
 
         Args:
             wanted: by :meth:`desired`.
+            observed: before the rollback.
             before: fields of the observation before the run, as plain data.
         """
         return wanted

@@ -411,7 +411,7 @@ def _restoring(state: AnyState, then: StateBefore, last: StateBefore) -> AnyStat
     def desired(self: AnyState, observed: Any) -> Any:
         wanted = kind.desired(self, observed)
         if adapts:
-            wanted = kind.as_before(self, wanted, then.observed)
+            wanted = kind.as_before(self, wanted, observed, then.observed)
         same = {
             name: text for name, (left, text) in texts.items()
             if getattr(observed, name) in (left, text)

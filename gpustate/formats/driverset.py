@@ -51,7 +51,8 @@ _FLAVOUR = re.compile(
 )
 #: The release of Ubuntu that a package of its archive was built for; a build of Ubuntu Pro ends in ``+esm1``.
 _RELEASE = re.compile(r"-[^-]*ubuntu[0-9]+\.([0-9]{2}\.[0-9]{2})\.[0-9]+(\+[^-]*)?$")
-_BRANCH_NAME = re.compile(r"-([0-9]{3})(?=-|$)")
+#: A digit before it is of a kernel release.
+_BRANCH_NAME = re.compile(r"(?<![0-9])-([0-9]{3})(?=-|$)")
 
 
 Versions = Mapping[str, tuple[str, ...]]

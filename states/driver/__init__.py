@@ -142,19 +142,37 @@ class DriverInstalled(DriverParameters):
         options = files.parameters_in(observed.options_text)
         return found if options is None else {**found, "parameters": options}
 
-    def as_before(self, wanted: Observed, before: Mapping[str, Any]) -> Observed:
+    def as_before(
+        self, wanted: Observed, observed: Observed, before: Mapping[str, Any]
+    ) -> Observed:
         there: Mapping[str, str] = before["packages"]
         whole = replace(wanted, packages=dict(there)).whole
         if whole is None or not whole[1] == wanted.library == self.version:
             return wanted
         brought = driverset.names_to_query(wanted.os_id, (driverset.branch_of(whole[1]),))
+        # DKMS builds for every kernel that has headers by now.
+        bare = building.bare(observed, before, dkms=self.precompiled is False)
+        brought = (*brought, *building.modules_of(whole, bare, wanted.packages))
         packages = {n: v for n, v in wanted.packages.items() if n in there or n not in brought}
+        if wanted.running in bare:
+            wanted = replace(
+                wanted,
+                loaded=None,
+                modules=(),
+                parameters=observed.parameters,
+                device_nodes=observed.device_nodes,
+                left_stopped=observed.left_stopped,
+            )
         # A module that nothing had loaded before is of the run's driver, and does not fit the libraries.
         fitting = wanted.built.get(wanted.running) or wanted.loaded
         return replace(
             wanted,
             packages=packages,
             held=tuple(sorted(packages.keys() & set(before["held"]))),
+            headers={
+                k: observed.headers[k] if k in bare else have for k, have in wanted.headers.items()
+            },
+            built={k: None if k in bare else want for k, want in wanted.built.items()},
             loaded=None if wanted.loaded is None else fitting,
             pin_text=None if before["pin_text"] is None else wanted.pin_text,
             autoload_text=None if before["autoload_text"] is None else wanted.autoload_text,
@@ -395,10 +413,11 @@ class DriverInstalled(DriverParameters):
             return Disruption.REBOOT, observed.in_use
         if not self._reloads(observed):
             return Disruption.NONE, ""
+        unloads = self.desired(observed).loaded is None
         foreign = self._foreign_holders(observed)
         if foreign and self.in_use == "reboot":
             return Disruption.REBOOT, f"{foreign[0].who} holds a GPU"
-        return Disruption.DRAIN, "the loaded modules are reloaded"
+        return Disruption.DRAIN, f"the loaded modules are {'un' if unloads else 're'}loaded"
 
     def plan(self, observed: Observed) -> Plan:
         wanted = self.desired(observed)
@@ -453,7 +472,7 @@ class DriverInstalled(DriverParameters):
 
     def _stops(self, observed: Observed) -> Iterator[str]:
         """What becomes of the services that are stopped to unload the modules."""
-        if self.absent and not observed.in_use:
+        if self.desired(observed).loaded is None and not observed.in_use:
             left = [unit for unit in observed.services if unit not in scripts.OWN_SERVICES]
             if left:
                 yield f"stopped for it, and not started again without a driver: {', '.join(left)}"
@@ -582,6 +601,8 @@ class DriverInstalled(DriverParameters):
                 )
             elif cost is not Disruption.REBOOT:
                 yield scripts.reload(wanted.loaded)
+        elif "loaded" in plan.fields and cost is not Disruption.REBOOT:
+            yield scripts.unload()
         if "stopped" in plan.fields:
             yield scripts.restart_stopped()
         # Without modules before a reboot, what was stopped is recorded as left; the boot starts it.

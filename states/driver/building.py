@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from gpustate.formats import driverset, kernelnames
 from gpustate.formats.driverschemes import BUILT_MODULES, streams
@@ -45,6 +46,36 @@ def header_packages(observed: Observed, kernels: Iterable[str]) -> tuple[tuple[s
         ):
             found[kernelnames.MATCHED] = package[1]
     return tuple(found.items())
+
+
+def bare(observed: Observed, before: Mapping[str, Any], *, dkms: bool) -> frozenset[str]:
+    """Kernels that had no module before a run, and get none when it is undone.
+
+    Args:
+        before: fields of the observation before the run.
+        dkms: modules are built on the node, and so for every kernel that has headers by now.
+    """
+    return frozenset(
+        kernel
+        for kernel, have in before["built"].items()
+        if have is None and kernel in observed.built and not (dkms and observed.headers[kernel])
+    )
+
+
+def modules_of(
+    driver: tuple[driverset.Scheme, str, str], kernels: frozenset[str], packages: Iterable[str]
+) -> frozenset[str]:
+    """Packages that bring the modules of a driver for some kernels only.
+
+    Args:
+        driver: scheme, version and module type.
+        packages: among which they are looked for.
+    """
+    scheme, version, kind = driver
+    found = {name for k in kernels for name in scheme.built_for(k, version, kind)}
+    ends = tuple(f"-{kernel}" for kernel in kernels)
+    of_kernels = {n for n in packages if driverset.is_for_kernel(n) and n.endswith(ends)}
+    return frozenset(found | of_kernels)
 
 
 def builds_with_dkms(observed: Observed) -> bool:

@@ -624,7 +624,7 @@ def test_what_was_observed_before_decides_where_parameters_cannot() -> None:
 
         name: ClassVar[str] = "adapting"
 
-        def as_before(self, wanted: Seen, before: Mapping[str, Any]) -> Seen:
+        def as_before(self, wanted: Seen, observed: Seen, before: Mapping[str, Any]) -> Seen:
             return wanted if before["text"] else Seen(None)
 
     def wanted(text: str | None, *, settled: bool = False) -> object:
@@ -669,7 +669,7 @@ def test_a_state_that_could_not_choose_yet_when_a_run_began_goes_back(
             return self.text == "one" or (first.exists() and first.read_text() == "two")
 
     if not refused:
-        Waiting.as_before = lambda self, wanted, before: wanted  # type: ignore[method-assign]
+        Waiting.as_before = lambda self, wanted, observed, before: wanted  # type: ignore[method-assign]
     for text in ("one", "two"):
         states = (First(path=node.path("a"), text=text), Waiting(path=node.path("b"), text=text))
         run = node.apply(*states).run

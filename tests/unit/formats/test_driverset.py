@@ -94,6 +94,22 @@ def test_each_repository_is_known_by_its_names(
     assert first(os_id, offered(names, version))[0] == scheme
 
 
+@pytest.mark.parametrize(
+    ("name", "component"),
+    [
+        ("nvidia-fabricmanager-580", "nvidia-fabricmanager"),
+        ("nvidia-firmware-580-580.65.06", "nvidia-firmware-580.65.06"),
+        (
+            "linux-modules-nvidia-580-open-6.8.0-106-generic",
+            "linux-modules-nvidia-open-6.8.0-106-generic",
+        ),
+        ("linux-signatures-nvidia-6.8.0-110-generic", "linux-signatures-nvidia-6.8.0-110-generic"),
+    ],
+)
+def test_a_component_has_no_branch_and_keeps_its_kernel(name: str, component: str) -> None:
+    assert driverset.component(name) == component
+
+
 def test_a_set_that_is_offered_only_in_part_is_no_choice() -> None:
     # Debian 12: the open modules stayed behind the libraries.
     available = {

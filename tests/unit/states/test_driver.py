@@ -1610,6 +1610,78 @@ def test_a_rollback_takes_modules_from_where_they_came_before(
     assert state.desired(state.probe(node)).packages == old
 
 
+@pytest.mark.parametrize("bare", [OLD, NEW])
+def test_a_rollback_leaves_a_kernel_without_signed_modules_that_had_none(bare: str) -> None:
+    versions = ("580.178.04-0ubuntu0.24.04.1", "580.173.02-0ubuntu0.24.04.1")
+    node = ubuntu(*versions, branch=580)
+    signed = {k: f"linux-modules-nvidia-580-server-open-{k}" for k in (OLD, NEW)}
+    rows = ""
+    for kernel, name in signed.items():
+        parts = tuple(
+            f"linux-{what}-{kernel}"
+            for what in ("objects-nvidia-580-server-open", "signatures-nvidia")
+        )
+        node.packages_offered |= dict.fromkeys((name, *parts), ("6.1+2", "6.1+1"))
+        for n, driver in (2, "580.178.04"), (1, "580.173.02"):
+            rows += f"{name}|6.1+{n}|{driver}|{' '.join(parts)}\n"
+    node.relations = driverset.parse_relations(rows)
+
+    def reach(state: DriverInstalled) -> Observed:
+        """The packages and modules that the state wants are there."""
+        wanted = state.desired(state.probe(node))
+        node.installed = dict(wanted.packages)
+        for kernel, have in wanted.built.items():
+            version, license = (have.split()[0], "Dual MIT/GPL") if have else (None, None)
+            node.kernels[kernel] = replace(
+                node.kernels[kernel], nvidia_version=version, nvidia_license=license
+            )
+        node.unload()
+        if wanted.loaded:
+            node.load()
+        return state.probe(node)
+
+    reach(DriverInstalled(version="580.173.02", precompiled=True))
+    # As with the metapackage of signed modules, which follows the newest kernel.
+    node.installed = {n: v for n, v in node.installed.items() if not n.endswith(bare)}
+    node.kernels[bare] = replace(node.kernels[bare], nvidia_version=None, nvidia_license=None)
+    node.unload()
+    if bare != NEW:
+        node.load()
+    by = DriverInstalled(branch=580, precompiled=True)
+    before = by.probe(node)
+    assert before.built == {OLD: "580.173.02 open", NEW: "580.173.02 open", bare: None}
+    assert set(reach(by).built.values()) == {"580.178.04 open"}
+    state = back(before, by)
+    observed = state.probe(node)
+    steps = [step.label for step in state.apply(observed, state.plan(observed))]
+    assert ("unload the nvidia modules" in steps) == (bare == NEW)
+    assert ("reload the nvidia modules" in steps) == (bare != NEW)
+    now = reach(state)
+    for field in ("packages", "built", "loaded", "modules"):
+        assert getattr(now, field) == getattr(before, field), field
+    assert not state.plan(now).fields & {"packages", "built", "loaded", "modules", "parameters"}
+
+
+def test_a_rollback_installs_no_headers_for_a_kernel_that_had_none() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570))
+    node.kernels[OLD] = replace(
+        node.kernels[OLD], nvidia_version=None, nvidia_license=None, headers=False
+    )
+    by = DriverInstalled(branch=580)
+    before = node.probe_of(by)
+    node.reach(DriverInstalled(branch=580, headers="require"))
+    state = back(before, by)
+    node.kernels[OLD] = replace(node.kernels[OLD], headers=False)
+    _, rest = node.reach(state)
+    assert not rest
+    now = node.probe_of(by)
+    assert (now.headers, now.built) == (before.headers, before.built)
+    # Where the run has brought them, DKMS builds a module.
+    node.kernels[OLD] = replace(node.kernels[OLD], headers=True)
+    assert state.desired(state.probe(node)).built[OLD] == "570.211.01 open"
+
+
 def test_a_version_that_is_gone_is_refused_by_a_rollback() -> None:
     node = World(gpu())
     node.reach(DriverInstalled(branch=570))
