@@ -334,6 +334,12 @@ class DriverInstalled(DriverParameters):
     def _can_build(self, observed: Observed, kernel: str) -> bool:
         return building.can_build(observed, kernel, install=self.headers == "install")
 
+    def _lacking(self, observed: Observed) -> list[str]:
+        """Kernels that a module would have to be built for, and cannot."""
+        target, _ = self._choose(observed)
+        kernels = observed.headers if target is not None and target.builds else ()
+        return [kernel for kernel in kernels if not self._can_build(observed, kernel)]
+
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
             return replace(
@@ -464,7 +470,8 @@ class DriverInstalled(DriverParameters):
             yield from self._stays_elsewhere(observed)
             yield from self._flavour(observed, wanted.packages)
             yield from self._overridden(observed, wanted.packages)
-            yield from refusals.notes(observed, wanted, tuple(self.parameters))
+            lacking = self._lacking(observed)
+            yield from refusals.notes(observed, wanted, tuple(self.parameters), lacking)
 
     def _overridden(self, observed: Observed, packages: Mapping[str, str]) -> Iterator[str]:
         full = self.packages == "full"
@@ -525,9 +532,7 @@ class DriverInstalled(DriverParameters):
             return problem
         wanted = self.desired(observed)
         if target.builds:
-            lacking = [
-                kernel for kernel in observed.headers if not self._can_build(observed, kernel)
-            ]
+            lacking = self._lacking(observed)
             why = refusals.headers(observed, wanted, lacking, require=self.headers == "require")
             if why:
                 return why

@@ -145,8 +145,15 @@ def parameters(observed: Observed, wanted: Mapping[str, int | str], branch: int)
     return None
 
 
-def notes(observed: Observed, wanted: Observed, names: tuple[str, ...]) -> Iterator[str]:
-    """What a person should know though nothing is wrong."""
+def notes(
+    observed: Observed, wanted: Observed, names: tuple[str, ...], lacking: list[str]
+) -> Iterator[str]:
+    """What a person should know though nothing is wrong.
+
+    Args:
+        names: parameters of the policy.
+        lacking: kernels that no module can be built for, though it would have to be.
+    """
     strange = unlisted(observed, names)
     for name in names:
         bare = name.removeprefix(nvreg.PREFIX)
@@ -173,8 +180,10 @@ def notes(observed: Observed, wanted: Observed, names: tuple[str, ...]) -> Itera
                 f"branch {branch} has ended in Ubuntu's archive: its driver stays, without updates; "
                 f"set branch = {successor} to go on"
             )
-    for kernel, have in wanted.built.items():
-        if have is None or have.partition(" ")[0] != wanted.library:
+    for kernel in lacking:
+        version = (wanted.built[kernel] or "").partition(" ")[0]
+        offered = building.headers_of(observed, kernel) is not None
+        if version != wanted.library and not offered and kernel != observed.running:
             yield (
                 f"kernel {kernel} can boot, and no repository offers {building.headers_name(observed, kernel)}: "
                 "it will have no nvidia module; remove that kernel"

@@ -427,6 +427,15 @@ def test_a_kernel_that_nothing_can_be_built_for_is_noted_and_does_not_block() ->
     assert any(f"linux-headers-{OLD}" in note for note in before.notes)
 
 
+@pytest.mark.parametrize(
+    "state", [DriverInstalled(branch=560), DriverInstalled(branch=580, headers="require")]
+)
+def test_no_kernel_is_to_be_removed_for_a_driver_that_is_refused(state: DriverInstalled) -> None:
+    node = World(gpu())
+    assert refusal(state, node)
+    assert not [note for note in state.plan(state.probe(node)).notes if "remove" in note]
+
+
 def test_the_kernel_that_boots_next_must_have_headers() -> None:
     node = World(gpu())
     node.kernels[NEW] = replace(node.kernels[NEW], headers=False)
