@@ -27,10 +27,12 @@ PATHS = {
 STREAM_KEPT = f"{original_path(STREAM_PATH)}.path"
 #: Those that decide what packages are to be had.
 EARLY = frozenset({"pin_text", "stream"})
+#: Of the driver's own pins.
+PIN_PRIORITY = 1000
 _WRITTEN = "# Written by gpustate; changes are overwritten.\n"
 _MODULES_FIT = "signed modules of this driver, for one kernel each"
 _MODULES_PIN = re.compile(
-    rf"Explanation: {_MODULES_FIT}\nPackage: (?P<names>.+)\nPin: version (?P<version>\S+)\nPin-Priority: 1000"
+    rf"Explanation: {_MODULES_FIT}\nPackage: (?P<names>.+)\nPin: version (?P<version>\S+)\nPin-Priority: {PIN_PRIORITY}"
 )
 AUTOLOAD_TEXT = _WRITTEN + "".join(f"{module}\n" for module in LOAD_ORDER)
 
@@ -67,14 +69,14 @@ def pin_text(
         builds = f"/^{re.escape(version)}-[^-]*ubuntu[0-9]+\\.{re.escape(release)}\\.[0-9]+/"
     stanzas.append(
         aptsources.render_pin(
-            names, f"version {builds}", 1000, "what packages of the driver pull in fits it"
+            names, f"version {builds}", PIN_PRIORITY, "what packages of the driver pull in fits it"
         )
     )
     by_version: dict[str, list[str]] = {}
     for name, build in sorted((modules or {}).items()):
         by_version.setdefault(build, []).append(name)
     stanzas += [
-        aptsources.render_pin(tuple(some), f"version {build}", 1000, _MODULES_FIT)
+        aptsources.render_pin(tuple(some), f"version {build}", PIN_PRIORITY, _MODULES_FIT)
         for build, some in sorted(by_version.items())
     ]
     return _WRITTEN + "\n".join(stanzas)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gpustate import Node
 from gpustate.formats import driverset, fabric, modprobe
+from gpustate.formats.aptsources import Offer
 from gpustate.probes.fabric import BridgesQuery
 from gpustate.probes.kernels import Kernel, Kernels, default_kernel
 from gpustate.states.driver import files, repairs, scripts
@@ -71,7 +74,9 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
             name: tuple(
                 o.version
                 for o in offers
-                if o.priority >= 0 and o.origins and not apt.relations.successor(name, o.version)
+                if not _forbidden(o, offers)
+                and o.origins
+                and not apt.relations.successor(name, o.version)
             )
             for name, offers in apt.offers.items()
         },
@@ -87,7 +92,7 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
             driverset.driver_version(o.version): name
             for name, offers in apt.offers.items()
             for o in offers
-            if o.priority < 0
+            if _forbidden(o, offers)
             and o.origins
             and not name.startswith("linux-")
             and not apt.relations.successor(name, o.version)
@@ -107,6 +112,12 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
         image=facts.image,
         switches=switches,
     )
+
+
+def _forbidden(offer: Offer, offers: Iterable[Offer]) -> bool:
+    """A pin keeps apt from a version: a negative one, or one that beats the driver's own pin and is for others."""
+    highest = max(other.priority for other in offers)
+    return offer.priority < (highest if highest > files.PIN_PRIORITY else 0)
 
 
 def _built(kernel: Kernel) -> str | None:

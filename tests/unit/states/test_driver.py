@@ -275,6 +275,35 @@ def test_the_version_is_the_policys_or_the_newest_of_the_branch(
     assert state.desired(observed).library == version
 
 
+@pytest.mark.parametrize(
+    ("priority", "wanted", "outcome"),
+    [
+        (1001, {"branch": 580}, "580.65.06"),
+        (1001, {"branch": 570}, "apt offers driver 570.211.01, and a pin forbids it"),
+        (1001, {"version": "580.178.04"}, "apt offers driver 580.178.04, and a pin forbids it"),
+        # gpustate's own pin wins.
+        (990, {"branch": 580}, "580.178.04"),
+    ],
+)
+def test_a_pin_above_gpustates_own_decides_for_a_version(
+    priority: int, wanted: dict[str, Any], outcome: str
+) -> None:
+    node = World(gpu())
+    whole = node.apt()
+    pinned = {
+        name: tuple(
+            replace(one, priority=priority) if one.version == "580.65.06-1" else one
+            for one in offers
+        )
+        for name, offers in whole.offers.items()
+    }
+    node.answers["AptQuery"] = lambda _: replace(whole, offers=pinned)
+    state = DriverInstalled(**wanted)
+    observed = state.probe(node)
+    found = state.desired(observed).library or state.refuse(observed) or ""
+    assert found.startswith(outcome)
+
+
 def test_with_neither_what_is_installed_stays() -> None:
     node = World(gpu())
     node.reach(DriverInstalled(version="570.211.01"))
