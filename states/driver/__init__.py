@@ -288,9 +288,15 @@ class DriverInstalled(DriverParameters):
         if not self.absent and observed.os_id == "ubuntu":
             target, _ = self._choose(observed)
             kernel = policy.get("kernel")
-            follows = kernel is None or kernel.absent or getattr(kernel, "policy", "") == "follow"
-            if target is not None and not target.builds and follows:
-                yield Conflict(refusals.WHY_HOLD, warning=True, with_changes=True)
+            follows = getattr(kernel, "policy", "") == "follow"
+            lacks = kernel is None or kernel.absent
+            if target is not None and not target.builds and (follows or lacks):
+                move = (
+                    "add the state kernel, which holds kernels"
+                    if lacks
+                    else "set policy: hold in the state kernel"
+                )
+                yield Conflict(refusals.WHY_HOLD + move, warning=True, with_changes=True)
 
     def _prebuilt(self, observed: Observed) -> bool:
         """Built modules are taken: asked for, or Ubuntu's where no others load, or for every kernel with rpm."""

@@ -92,18 +92,22 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
     if wanted.precompiled and choices:
         if observed.os_id == "ubuntu" and not any(_source(one, available) for one in choices):
             return None, _without_prebuilt(wanted, observed)
-        choices = [
-            one
+        lacking = [
+            [
+                kernel
+                for kernel in observed.built
+                if not driverset.covers(*one, (kernel,), available, observed.relations)
+            ]
             for one in choices
-            if driverset.covers(*one, observed.built, available, observed.relations)
         ]
-        if not choices:
-            kernels = ", ".join(observed.built) or "(none)"
+        if all(lacking) or not observed.built:
+            kernels = ", ".join(min(lacking, key=len)) or "(none)"
             return None, (
                 f"{wanted.text} is not available with prebuilt modules for every bootable kernel "
-                f"({kernels}); "
+                f"(missing for {kernels}); "
                 "set precompiled = False, or remove the kernels that are not needed"
             )
+        choices = [one for one, kernels in zip(choices, lacking, strict=True) if not kernels]
     if wanted.keeps and installed is not None and wanted.admits(installed[1]):
         choices = [choice for choice in choices if choice[1] == installed[1]]
     if observed.switches and not wanted.locked:

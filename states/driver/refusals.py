@@ -20,7 +20,7 @@ WHY_THERE = (
 
 WHY_HOLD = (
     "signed modules are installed for one kernel at a time, and a kernel that unattended-upgrades brings has none "
-    "until the next apply; add the state kernel, which holds kernels"
+    "until the next apply; "
 )
 
 WHY_SERVERS = "Ubuntu's packages for servers replace those for desktops, which its Fabric Manager cannot be installed with"

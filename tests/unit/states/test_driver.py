@@ -840,23 +840,25 @@ def ubuntu(*versions: str, branch: int) -> World:
 
 
 @pytest.mark.parametrize(
-    ("others", "warned"),
+    ("others", "move"),
     [
-        ((), True),
-        ((KernelPinned(policy="follow"),), True),
-        ((KernelPinned(policy="hold"),), False),
-        ((KernelPinned(policy=NEW),), False),
+        ((), "; add the state kernel, which holds kernels"),
+        ((KernelPinned(ensure="absent"),), "; add the state kernel, which holds kernels"),
+        ((KernelPinned(policy="follow"),), "; set policy: hold in the state kernel"),
+        ((KernelPinned(policy="hold"),), ""),
+        ((KernelPinned(policy=NEW),), ""),
     ],
 )
 def test_signed_modules_without_held_kernels_are_warned_of(
-    others: tuple[KernelPinned, ...], warned: bool
+    others: tuple[KernelPinned, ...], move: str
 ) -> None:
     for precompiled in (True, False):
         state = DriverInstalled(branch=580, precompiled=precompiled)
         observed = state.probe(ubuntu("580.173.02-0ubuntu0.24.04.1", branch=580))
         policy = {one.name: one for one in (state, *others)}
         said = conflict(state, policy, observed=observed)
-        assert ("add the state kernel" in (said or "")) == (warned and precompiled)
+        assert (said or "").endswith(move if precompiled else "")
+        assert bool(said) == (precompiled and bool(move))
 
 
 ENDED = "570.211.01-0ubuntu1.24.04.1"
@@ -1292,6 +1294,15 @@ def test_a_refusal_says_what_the_repository_lacks(
     node = World(gpu(), versions=(), os_id="ubuntu")
     node.packages_offered |= offers
     assert refusal(state, node).startswith(says)
+
+
+def test_a_refusal_names_the_kernels_that_prebuilt_modules_are_missing_for() -> None:
+    node = ubuntu("580.173.02-0ubuntu0.24.04.1", branch=580)
+    del node.packages_offered[f"linux-modules-nvidia-580-server-open-{OLD}"]
+    assert refusal(DriverInstalled(branch=580, precompiled=True), node) == (
+        f"branch 580 is not available with prebuilt modules for every bootable kernel (missing for {OLD}); "
+        "set precompiled = False, or remove the kernels that are not needed"
+    )
 
 
 def test_a_pinned_set_is_taken_under_its_own_names_where_another_flavour_has_that_version_too() -> (
