@@ -218,7 +218,7 @@ def overridden(
         moved = [
             f"{name} {observed.packages[name]} -> {packages[name]}"
             for name in observed.held
-            if packages.get(name, observed.packages[name]) != observed.packages[name]
+            if name in packages and packages[name] != observed.packages.get(name, packages[name])
         ]
         if moved:
             yield f"held packages change: {', '.join(moved)}"
