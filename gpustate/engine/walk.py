@@ -214,8 +214,10 @@ class Walk:
     def _record(
         self, observations: Observations, ledger: Ledger, results: Mapping[str, StateResult]
     ) -> ops.Before | None:
-        """What the node is about to change from; an image that is baked has no way back."""
-        if observations.view.facts.image:
+        """What the node is about to change from; a baked image has no way back, and a run that only validates changes nothing."""
+        changing = [state for state in self.states if results[state.name].outcome in _PENDING]
+        validates = all(state.validating and not state.absent for state in changing)
+        if observations.view.facts.image or validates:
             return None
         options, name = self.options, self.result.name
         made = before.RunBefore(
