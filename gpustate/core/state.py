@@ -240,14 +240,14 @@ class State(BaseModel, Generic[ObservedT]):
         """
         return ""
 
-    def forecast(self, node: Node, preview: str) -> tuple[str, ...]:
-        """MAY: say what this state will do where its plan is known only after another's, as notes.
+    def forecast(self, node: Node, preview: str) -> Plan:
+        """MAY: say what this state will do where its plan is known only after another's, as notes, or a refusal that is certain.
 
         Args:
             node: it is not changed; ``preview`` may be asked for around a query.
             preview: what the states ahead of it gave as :meth:`preview`.
         """
-        return ()
+        return Plan()
 
     @classmethod
     def member(cls, name: str) -> type[State[ObservedT]]:
