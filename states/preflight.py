@@ -254,7 +254,10 @@ class PreflightPassed(State[Observed]):
         self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
     ) -> Iterator[Conflict]:
         image = None if observed is None or self.absent else self._image(observed)
-        if image is not None and image.driver_refusal and "driver" in policy:
+        driver = policy.get("driver")
+        if image is None or driver is None or driver.absent:
+            return
+        if image.driver_refusal:
             yield Conflict(f"{image.name}: {image.driver_refusal}", state="driver")
 
     def _packages(self, observed: Observed) -> Iterator[str]:
@@ -321,7 +324,7 @@ class PreflightPassed(State[Observed]):
             )
 
     def plan(self, observed: Observed) -> Plan:
-        return diff(
+        plan = diff(
             observed,
             self.desired(observed),
             costs={"unsettled": Disruption.RESTART, "journal": Disruption.RESTART},
@@ -332,11 +335,12 @@ class PreflightPassed(State[Observed]):
             },
             notes=() if self.absent else tuple(self._notes(observed)),
         )
+        image = None if self.absent else self._image(observed)
+        if image is None or not image.note:
+            return plan
+        return replace(plan, warnings=(f"{image.name}: {image.note}",))
 
     def _notes(self, observed: Observed) -> Iterator[str]:
-        image = self._image(observed)
-        if image is not None and image.note:
-            yield f"{image.name}: {image.note}"
         if observed.lock_holder:
             yield f"{observed.lock_holder} holds the package lock; installing waits up to 300 s for it"
         if observed.unmet and not observed.unsettled:

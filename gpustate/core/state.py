@@ -134,8 +134,8 @@ class State(BaseModel, Generic[ObservedT]):
     ) -> Iterator[Conflict]:
         """MAY: why this state, or one that depends on it, must not be applied beside the rest of the policy.
 
-        Called twice: before the first change without an observation, when only the policy and the facts of the node
-        decide; and once the state's own plan is known, with what was observed. Pure.
+        Called twice: without an observation, when only the policy and the facts of the node decide; and with what was
+        observed, for this state once its own plan is known, and for other states that it refuses from the start. Pure.
 
         Args:
             policy: every state that applies to the node, by name; this one and absent ones among them.
@@ -243,14 +243,14 @@ class State(BaseModel, Generic[ObservedT]):
         """
         return ""
 
-    def forecast(self, node: Node, preview: str) -> tuple[str, ...]:
-        """MAY: say what this state will do where its plan is known only after another's, as notes.
+    def forecast(self, node: Node, preview: str) -> Plan:
+        """MAY: say what this state will do where its plan is known only after another's, as notes, or a refusal that is certain.
 
         Args:
             node: it is not changed; ``preview`` may be asked for around a query.
             preview: what the states ahead of it gave as :meth:`preview`.
         """
-        return ()
+        return Plan()
 
     @classmethod
     def member(cls, name: str) -> type[State[ObservedT]]:

@@ -120,11 +120,9 @@ class PackageLeftoversRemoved(State[Leftovers]):
                 why="tail -n 50 /var/log/apt/term.log; dpkg --audit",
             )
 
-    def forecast(self, node: Node, preview: str) -> tuple[str, ...]:
-        return (
-            "configuration files that came since and that the older versions do not have are removed, if unchanged",
-            *stays(self.probe(node)),
-        )
+    def forecast(self, node: Node, preview: str) -> Plan:
+        removed = "configuration files that came since and that the older versions do not have are removed, if unchanged"
+        return Plan(notes=(removed, *stays(self.probe(node))))
 
 
 def paths(observed: Leftovers) -> tuple[str, ...]:

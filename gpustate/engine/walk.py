@@ -20,7 +20,7 @@ from typing import Any
 
 from gpustate import ops
 from gpustate.compat.collect import collect
-from gpustate.core.change import Disruption
+from gpustate.core.change import Disruption, Plan
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.encode import plain
 from gpustate.core.node import Node
@@ -214,8 +214,10 @@ class Walk:
     def _record(
         self, observations: Observations, ledger: Ledger, results: Mapping[str, StateResult]
     ) -> ops.Before | None:
-        """What the node is about to change from; an image that is baked has no way back."""
-        if observations.view.facts.image:
+        """What the node is about to change from; a baked image has no way back, and a run that only validates changes nothing."""
+        changing = [state for state in self.states if results[state.name].outcome in _PENDING]
+        validates = all(state.validating and not state.absent for state in changing)
+        if observations.view.facts.image or validates:
             return None
         options, name = self.options, self.result.name
         made = before.RunBefore(
@@ -255,6 +257,7 @@ class Walk:
 
     def _forecast(self, observations: Observations, results: dict[str, StateResult]) -> None:
         """Predict the changes of states whose plan depends on other states, as far as the node allows."""
+        refused: dict[str, StateResult] = {}
         for state in self.states:
             waits = results[state.name]
             if waits.outcome is not Outcome.KNOWN_AFTER or state.absent:
@@ -268,13 +271,21 @@ class Walk:
                 if one.name in observations.observed
             ]
             try:
-                notes = self._query(partial(state.forecast, preview="\n".join(filter(None, parts))))
+                plan = self._query(partial(state.forecast, preview="\n".join(filter(None, parts))))
             except ProbeError as error:
-                notes = (f"its changes cannot be predicted yet: {error}",)
-            results[state.name] = replace(waits, plan=replace(waits.plan, notes=notes))
+                plan = Plan(notes=(f"its changes cannot be predicted yet: {error}",))
+            results[state.name] = replace(waits, plan=replace(waits.plan, notes=plan.notes))
+            if plan.refusal is not None:
+                refused[state.name] = StateResult(
+                    state.name, Outcome.REFUSED, reason=plan.refusal, validating=state.validating
+                )
+        for name, result in make.make(self.states, observations, refused).items():
+            if result.outcome is not results[name].outcome:
+                results[name] = result
         self.result.states = list(results.values())
+        self._end(*verdicts.node_status(results.values()))
 
-    def _query(self, question: Callable[[Node], tuple[str, ...]]) -> tuple[str, ...]:
+    def _query(self, question: Callable[[Node], Plan]) -> Plan:
         """Send further queries, reusing all answers so far."""
         node, known = self.resolved.node, dict(self._known)
         return self._link.repeat(lambda: query_node(node, question, self.session.answer, known))

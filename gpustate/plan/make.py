@@ -7,12 +7,13 @@ has changes), would change, unchanged, blocked (it needs the node's console), or
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gpustate.core.change import Disruption, Plan
 from gpustate.core.encode import fingerprint, plain
-from gpustate.core.facts import NodeFacts, NodeView
+from gpustate.core.facts import NodeView
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.path_conflicts import in_the_way
 from gpustate.core.state import AnyState
@@ -88,7 +89,7 @@ def make(
     facts = observations.view.facts
     if not facts.gpus and not facts.image:
         observations.expects_no_gpu |= any(s.expects_no_gpu for s in here.values())
-    conflicts = _conflicts(here, facts)
+    conflicts = _conflicts(here, observations)
     for state in states:
         standing = (settled or {}).get(state.name)
         if standing is None:
@@ -99,8 +100,11 @@ def make(
     return results
 
 
-def _conflicts(here: Mapping[str, AnyState], facts: NodeFacts) -> dict[str, tuple[Outcome, str]]:
-    """States that conflict with the policy itself on this node, with the reasons."""
+def _conflicts(
+    here: Mapping[str, AnyState], observations: Observations
+) -> dict[str, tuple[Outcome, str]]:
+    """States that conflict with the policy on this node, or with what another state observed, with the reasons."""
+    facts = observations.view.facts
     ruled_out: dict[str, tuple[Outcome, str]] = {}
     for name, state in here.items():
         try:
@@ -108,6 +112,12 @@ def _conflicts(here: Mapping[str, AnyState], facts: NodeFacts) -> dict[str, tupl
                 ruled_out.setdefault(conflict.state or name, (Outcome.REFUSED, conflict.reason))
         except Exception as error:  # noqa: BLE001  a bug in a state must not end the run
             ruled_out.setdefault(name, (Outcome.FAILED, _bug(error)))
+        with suppress(Exception):  # evaluated again with the state's own plan
+            if (observed := observations.observed.get(name)) is not None:
+                for conflict in state.conflicts(here, facts, observed):
+                    if conflict.state not in (None, name) and not conflict.warning:
+                        refused = (Outcome.REFUSED, conflict.reason)
+                        ruled_out.setdefault(conflict.state, refused)
     return ruled_out
 
 

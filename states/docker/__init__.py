@@ -173,13 +173,19 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
         return None
 
     def refuse(self, observed: Observed) -> str | None:
-        if observed.found.snap and not observed.found.program and not self.absent:
+        if self._is_snap(observed) and not self.absent:
             return (
                 "docker is a snap here: it is confined, reads /var/snap/docker/current/config/daemon.json, and runs only the "
                 "container toolkit that it brings (snap.docker.nvidia-container-toolkit); replace it (snap remove docker, then "
                 "install docker.io or docker-ce), or remove the state docker from the policy"
             )
         return super().refuse(observed)
+
+    def edit(self, observed: Observed) -> Edit:
+        return Edit({}) if self._is_snap(observed) and not self.absent else super().edit(observed)
+
+    def _is_snap(self, observed: Observed) -> bool:
+        return observed.found.snap and not observed.found.program
 
     def originals(self, observed: Observed) -> Mapping[str, str | None]:
         return observed.found.originals if observed.ours else {}

@@ -23,7 +23,7 @@ from gpustate.runtimes.facts import RuntimeFacts
 
 #: Keys of ``daemon.json`` that gpustate has set, a line each; below ``$G``.
 OURS = "docker.ours"
-SNAP = "/snap/docker/current"
+SNAP, SNAP_PROGRAM = "/snap/docker/current", "/snap/bin/docker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ class DockerQuery(Query[Found]):
             "query",
             "gpustate.states.docker",
             SNAP=SNAP,
+            SNAP_PROGRAM=SNAP_PROGRAM,
             CONFIG=CONFIG_PATH,
             OWED=owed("docker"),
             SERVED=served("docker"),

@@ -1,8 +1,8 @@
 # shellcheck shell=sh
-# Prints whether docker is a snap, and how docker is started, its file and what it runs with, as rows. Reads SNAP, CONFIG (the file that it reads untold),
+# Prints whether docker is a snap, and how docker is started, its file and what it runs with, as rows. Reads SNAP, SNAP_PROGRAM, CONFIG (the file that it reads untold),
 # OWED, SERVED and OURS (notes about it). It comes after unit_command and the functions blob, known, print_blobs and odd.
 # shellcheck disable=SC2154 # x, m and hl come from unit_command
-[ ! -d "$SNAP" ] || echo snap=1
+[ ! -d "$SNAP" ] && [ ! -e "$SNAP_PROGRAM" ] || echo snap=1
 set -f; set -- $x; set +f
 if [ -n "$m" ] && [ -r "/proc/$m/cmdline" ]; then
   tr '\0' '\n' <"/proc/$m/cmdline" | while IFS= read -r a; do printf 'arg=%s\n' "$a"; done

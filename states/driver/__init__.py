@@ -210,7 +210,7 @@ class DriverInstalled(DriverParameters):
             )
         return observed
 
-    def forecast(self, node: Node, preview: str) -> tuple[str, ...]:
+    def forecast(self, node: Node, preview: str) -> Plan:
         query = self._ask
         if preview:
             query = AptAfterQuery(
@@ -226,7 +226,10 @@ class DriverInstalled(DriverParameters):
         observed = observe(node, query, tuple(self.parameters))
         target, problem = self._choose(observed)
         if target is None:
-            return (f"will be refused: {problem}",)
+            # Without a preview, what is ahead may yet bring it.
+            return (
+                Plan(refusal=problem) if preview else Plan(notes=(f"will be refused: {problem}",))
+            )
         how = "built here" if target.builds else "prebuilt"
         what = f"driver {target.version} with {target.module_type} kernel modules, {how}"
         there = observed.whole
@@ -240,14 +243,10 @@ class DriverInstalled(DriverParameters):
         flavour = self._flavour(observed, target.packages)
         if there is not None and there[1] == target.version:
             elsewhere = self._stays_elsewhere(observed)
-            return (f"stays {what}{changes}", *elsewhere, *flavour, *holds)
+            return Plan(notes=(f"stays {what}{changes}", *elsewhere, *flavour, *holds))
         why = self._refuse_present(observed)
-        return (
-            f"will install {what}{changes}",
-            *flavour,
-            *holds,
-            *([f"will be refused: {why}"] if why else ()),
-        )
+        told = (f"will be refused: {why}",) if why else ()
+        return Plan(notes=(f"will install {what}{changes}", *flavour, *holds, *told))
 
     # --- desired, plan -------------------------------------------------------------------
 

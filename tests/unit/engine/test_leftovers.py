@@ -20,6 +20,7 @@ from gpustate.engine.fleet import ordered_back
 from gpustate.engine.leftovers import Leftovers, LeftoversQuery, PackageLeftoversRemoved
 from gpustate.graph.build import build
 from gpustate.graph.order import order
+from gpustate.testing import FakeNode
 
 UNIT = "/etc/systemd/system/nvidia-x.path"
 
@@ -166,3 +167,11 @@ def test_its_step_removes_only_what_is_still_as_it_was_seen() -> None:
     (step,) = state.apply(observed, state.plan(observed))
     assert step.label == f"remove {UNIT}"
     assert f"set -- '{row}'" in step.script()
+
+
+def test_a_forecast_names_what_stays() -> None:
+    node = FakeNode(answers={"LeftoversQuery": lambda _: Leftovers(users=("nvidia-x",))})
+    state = PackageLeftoversRemoved(users=("root",))
+    removed, *stay = state.forecast(node, "").notes
+    assert removed.startswith("configuration files that came since")
+    assert stay[0] == "stays: users that packages created: nvidia-x"

@@ -114,7 +114,7 @@ class Node:
 
     def way(self, run: str = "") -> before.WayBack:
         records = self.records()
-        kinds = {**KINDS, "versioned": Versioned, "addressed": Addressed}
+        kinds = {**KINDS, "versioned": Versioned, "addressed": Addressed, "validates": Validates}
         return before.way_back(records, before.target(records, run), kinds)
 
     def back(self, run: str = "", **more: Any) -> NodeResult:
@@ -375,6 +375,19 @@ def test_a_failed_node_with_packages_and_a_validator_goes_back(node: Node) -> No
     )
     assert result.nodes[0].status is NodeStatus.ROLLED_BACK, result.nodes[0].reason
     assert node.files() == {"a": "one", "v": "valid"}
+
+
+def test_a_run_that_only_validates_is_not_the_one_to_roll_back(node: Node) -> None:
+    check = Validates(path=node.path("v"), text="valid")
+    change = node.apply(First(path=node.path("a"), text="one"), check)
+    (node.folder / "v").write_text("due again")
+    assert node.apply(check).nodes[0].status is NodeStatus.OK
+    assert node.files() == {"a": "one", "v": "valid"}
+    assert [one.run for one in node.records()] == [change.run]
+    way = node.way()
+    assert (way.run, [state.name for state in way.states]) == (change.run, ["first", "validates"])
+    removal = node.apply(Validates(path=node.path("v"), ensure="absent"))
+    assert node.records()[-1].run == removal.run
 
 
 def test_a_rollback_whose_validation_fails_is_said_to_be_back(node: Node) -> None:

@@ -92,6 +92,33 @@ def test_a_scheduler_is_told_of_states_that_really_change(run: Runner, tmp_path:
     assert watches.states == [("first", "second"), ("first",), ("first", "second")]
 
 
+class Foreseen(Second):
+    """Knows ahead that it will be refused."""
+
+    def forecast(self, node: Node, preview: str) -> Plan:
+        return Plan(refusal="nothing is offered")
+
+
+class Behind(Third):
+    """Needs it."""
+
+    needs: ClassVar[tuple[str, ...]] = ("second",)
+
+
+def test_a_refusal_that_is_certain_before_it_comes_is_one_of_the_plan(
+    run: Runner, tmp_path: Path
+) -> None:
+    states = (First(path=str(tmp_path / "a")), Foreseen(), Behind(path=str(tmp_path / "c")))
+    planned = run(*states, apply=False, forecast=True)
+    assert outcomes(planned) == {
+        "first": Outcome.PENDING,
+        "second": Outcome.REFUSED,
+        "third": Outcome.NOT_RUN,
+    }
+    assert planned.nodes[0].reason == "second: nothing is offered"
+    assert (planned.nodes[0].proceeds, planned.exit_code) == (True, errors.EXIT_REFUSED)
+
+
 def test_a_plan_writes_nothing(run: Runner, tmp_path: Path) -> None:
     result = run(First(path=str(tmp_path / "a")), apply=False)
     assert outcomes(result) == {"first": Outcome.PENDING}

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from goingback import rolled_back
 
-from gpustate import Disruption, PolicyError, ProbeError, ops
+from gpustate import Disruption, Plan, PolicyError, ProbeError, ops
 from gpustate.core.policy import build
 from gpustate.core.queries import Answer
 from gpustate.ops.daemon_seen import unit_command
 from gpustate.ops.daemons import RestartDaemon
-from gpustate.states.docker import DockerRuntimeRegistered
+from gpustate.states.docker import DockerRuntimeRegistered, query
 from gpustate.states.docker.query import DockerQuery, Found
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
@@ -202,8 +202,26 @@ def test_dockers_snap_is_refused_by_name_unless_another_docker_is_there() -> Non
     state = DockerRuntimeRegistered()
     snap = state.probe(Node(program="", active="", snap=True))
     assert "docker is a snap here" in (state.refuse(snap) or "")
+    assert state.plan(snap) == Plan()
     assert state.refuse(state.probe(Node({PATH: SITE}, snap=True))) is None
     assert DockerRuntimeRegistered(ensure="absent").refuse(snap) is None
+
+
+@pytest.mark.parametrize("name", ["SNAP", "SNAP_PROGRAM"])
+def test_dockers_snap_is_known_by_its_folder_or_its_program(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("SNAP", "SNAP_PROGRAM"):
+        monkeypatch.setattr(query, place, str(tmp_path / place))
+
+    def prints() -> str:
+        script = f"G={tmp_path}\n{DockerQuery('docker.service').script()}"
+        done = subprocess.run(["sh", "-c", script], text=True, capture_output=True, timeout=60)
+        return done.stdout
+
+    assert "snap=1" not in prints()
+    (tmp_path / name).mkdir()
+    assert "snap=1" in prints()
 
 
 @pytest.mark.parametrize(

@@ -373,7 +373,7 @@ def test_foreign_holds_that_are_overridden_are_in_the_plan(hold: bool) -> None:
         "held packages change: libcuda1 570.211.01-1 -> 580.178.04-1",
     )
     assert said == tuple(note for note in plan.notes if "held" in note or "hold" in note)
-    assert state.forecast(node, "")[1:] == said
+    assert state.forecast(node, "").notes[1:] == said
     if not hold:
         (held,) = (one for one in plan.changes if one.field == "held")
         assert (held.before, held.after) == (["libcuda1", "libnvidia-old1"], ["libcuda1"])
@@ -404,10 +404,10 @@ def test_display_packages_that_leave_are_in_the_plan() -> None:
     node.held = {"libnvidia-gl-580"}
     state = DriverInstalled(branch=580, precompiled=False)
     gone = "display packages are removed: libnvidia-gl-580; set packages = 'full'"
-    for notes in (state.plan(state.probe(node)).notes, state.forecast(node, "")):
+    for notes in (state.plan(state.probe(node)).notes, state.forecast(node, "").notes):
         assert any(note.startswith(gone) for note in notes), notes
         assert "holds end with their packages: libnvidia-gl-580" in notes
-    (first, *_) = state.forecast(node, "")
+    (first, *_) = state.forecast(node, "").notes
     new, _, gone = first.partition("; packages change: ")[2].partition("; removed: ")
     assert "nvidia-utils-580-server 580.178.04-0ubuntu0.24.04.1" in new.split(", ")
     assert len(new.split(", ")) == 5

@@ -42,26 +42,33 @@ def fresh(*gpus: PciGpu, **more: Any) -> World:
     [
         (DriverInstalled(), "will install driver 595.91.07 with open kernel modules, built here"),
         (DriverInstalled(branch=580), "will install driver 580.178.04 with open kernel modules"),
-        (DriverInstalled(branch=400), "will be refused: apt does not offer branch 400"),
     ],
 )
 def test_a_fresh_node_is_told_its_driver(state: DriverInstalled, told: str) -> None:
     node = fresh(gpu())
-    (note,) = state.forecast(node, "the repository")
+    (note,) = state.forecast(node, "the repository").notes
     assert note.startswith(told)
     (query,) = [one for one in node.queries if isinstance(one, AptAfterQuery)]
     assert "the repository\n" in query.script()
+
+
+def test_what_its_repository_does_not_offer_is_refused() -> None:
+    state = DriverInstalled(branch=400)
+    plan = state.forecast(fresh(gpu()), "the repository")
+    assert (plan.refusal or "").startswith("apt does not offer branch 400")
+    (note,) = state.forecast(fresh(gpu()), "").notes
+    assert note.startswith("will be refused: apt does not offer branch 400")
 
 
 def test_what_is_installed_already_stays() -> None:
     node = World(gpu())
     names = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "libcuda1", "libnvidia-ml1")
     node.installed.update(dict.fromkeys(names, "580.65.06-1"))
-    (note,) = DriverInstalled().forecast(node, "")
+    (note,) = DriverInstalled().forecast(node, "").notes
     assert note.startswith("stays driver 580.65.06 with open")
     assert note.endswith("; packages change: nvidia-persistenced 580.65.06-1")
     node.installed["nvidia-persistenced"] = "580.65.06-1"
-    (note,) = DriverInstalled().forecast(node, "")
+    (note,) = DriverInstalled().forecast(node, "").notes
     assert note == "stays driver 580.65.06 with open kernel modules, built here"
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from filestates import Seen, file_state
 from pydantic import ValidationError
 
 from gpustate import NodeFacts, PciGpu, ops
+from gpustate.core.facts import NodeView
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.core.state import AnyState
 from gpustate.formats.managed_images import IMAGES as KNOWN
 from gpustate.formats.managed_images import MARKERS, recognise
-from gpustate.states.preflight import PreflightPassed
+from gpustate.plan import make
+from gpustate.plan.make import Observations
+from gpustate.states.preflight import Observed, PreflightPassed
 from gpustate.testing import FakeNode
 
 STEPLESS = {"preflight": "it only looks and refuses"}
@@ -268,24 +275,54 @@ def test_images_of_clouds_and_vendors_are_known_by_what_they_have(image: dict[st
     markers = "".join(f"marker={path}\n" for path in MARKERS if path in image["files"])
     state = PreflightPassed(gpus="8xH100")
     observed = state.probe(node(GOOD + markers, of))
-    refused = state.refuse(observed) or ""
-    driver = [one.reason for one in state.conflicts({"driver": {}}, of, observed)]
-    notes = " ".join(state.plan(observed).notes)
+    planned = _planned([state, _OTHER, _DRIVER], observed, of)
+    refused, driver = planned["preflight"], planned["driver"]
+    notes = " ".join(refused.plan.warnings)
     found = {
-        "refused": refused,
-        "driver refused": "".join(driver),
+        "refused": refused.reason,
+        "driver refused": driver.reason,
         "adopted": notes,
         "ordinary": "",
     }
-    assert image["says"] in found[image["outcome"]]
-    assert bool(refused) == (image["outcome"] == "refused")
-    assert bool(driver) == (image["outcome"] == "driver refused")
-    assert bool(notes) == (image["outcome"] in ("adopted", "driver refused"))
-    assert list(state.conflicts({"containerd": {}}, of, observed)) == []
-    if image["outcome"] != "ordinary":
-        tried = PreflightPassed(gpus="8xH100", other_systems=(observed.managed, of.distribution))
-        assert tried.refuse(observed) is None
-        assert list(tried.conflicts({"driver": {}}, of, observed)) == []
+    outcome = image["outcome"]
+    assert image["says"] in found[outcome]
+    assert (refused.outcome is Outcome.REFUSED) == (outcome == "refused")
+    assert driver.outcome is {
+        "refused": Outcome.NOT_RUN,
+        "driver refused": Outcome.REFUSED,
+    }.get(outcome, Outcome.PENDING)
+    assert bool(notes) == (outcome in ("adopted", "driver refused"))
+    assert planned["other"].outcome is Outcome.PENDING
+    removed = _DRIVER.model_copy(update={"ensure": "absent"})
+    assert _planned([state, removed], observed, of)["driver"].outcome is not Outcome.REFUSED
+    if outcome != "ordinary":
+        systems = (observed.managed, of.distribution)
+        tried = PreflightPassed(gpus="8xH100", other_systems=systems)
+        results = _planned([tried, _DRIVER], observed, of)
+        assert results["preflight"].outcome is Outcome.UNCHANGED
+        assert results["driver"].outcome is Outcome.PENDING
+
+
+_OTHER = file_state("other")()
+_DRIVER = file_state("driver", needs=("preflight",), known_after=("repository",))()
+
+
+def _planned(
+    states: Sequence[AnyState], observed: Observed, of: NodeFacts
+) -> dict[str, StateResult]:
+    texts = {state.name: Seen("y") for state in states[1:]}
+    view = NodeView("gpu1", (), {}, of)
+    return make.make(states, Observations(view, {"preflight": observed, **texts}))
+
+
+def test_a_driver_is_refused_there_also_while_its_repository_is_still_to_be_set() -> None:
+    of = facts(os_id="ubuntu", os_version="24.04")
+    state = PreflightPassed(gpus="8xH100")
+    observed = state.probe(node(GOOD + "marker=/home/kubernetes/bin\n", of))
+    planned = _planned([state, file_state("repository")(), _DRIVER], observed, of)
+    assert planned["repository"].outcome is Outcome.PENDING
+    assert planned["driver"].outcome is Outcome.REFUSED
+    assert planned["driver"].reason.startswith("GKE node: GKE's DaemonSet installs a driver")
 
 
 def test_every_known_image_is_in_the_recorded_table_and_on_its_page() -> None:
