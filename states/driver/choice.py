@@ -101,7 +101,8 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
             for one in choices
         ]
         if all(lacking) or not observed.built:
-            kernels = ", ".join(min(lacking, key=len)) or "(none)"
+            fewest = min(lacking, key=len)
+            kernels = ", ".join(fewest) or "(none)"
             return None, (
                 f"{wanted.text} is not available with prebuilt modules for every bootable kernel "
                 f"(missing for {kernels}); "
