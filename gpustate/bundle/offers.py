@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,3 +58,14 @@ class Offers:
         self.stanzas.setdefault(name, []).append(build)
         for provided in provides:
             self.provides.setdefault(provided, []).append(build)
+
+    def only(self, names: Set[str]) -> Offers:
+        """The offers of some packages."""
+        stanzas = {name: self.stanzas[name] for name in sorted(names & self.stanzas.keys())}
+        mine = {id(build) for builds in stanzas.values() for build in builds}
+        provides = {
+            provided: found
+            for provided, builds in self.provides.items()
+            if (found := [build for build in builds if id(build) in mine])
+        }
+        return Offers(self.date, stanzas, provides)

@@ -289,8 +289,16 @@ def versions_of(names: tuple[str, ...], available: Versions) -> set[str]:
     return {version for version in found or () if _VERSION.match(version)}
 
 
+def without_tools(names: Iterable[str]) -> tuple[str, ...]:
+    """Required packages without Ubuntu's package of tools, which the driver works without."""
+    return tuple(name for name in names if not name.startswith("nvidia-utils"))
+
+
 def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str, str] | None:
-    """Scheme, version and module type of the completely installed set; ``None`` if there is none."""
+    """Scheme, version and module type of the completely installed set; ``None`` if there is none.
+
+    Ubuntu has the tools (nvidia-smi) apart, and ``ubuntu-drivers install --gpgpu`` does not install them.
+    """
     single = {name: (version,) for name, version in installed.items()}
     branches = {
         branch_of(driver_version(v))
@@ -303,7 +311,7 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
             for module_type in (OPEN, PROPRIETARY):
                 for full in (False, True):
                     names = scheme.required(branch, module_type, full=full, prebuilt=False)
-                    found = versions_of(names, single)
+                    found = versions_of(without_tools(names), single)
                     if found:
                         return scheme, found.pop(), module_type
     signed = [name for name in installed if name.startswith("linux-modules-nvidia-")]
@@ -316,7 +324,7 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
                 compute = scheme.required(branch, module_type, full=False, prebuilt=True)
                 whole = scheme.required(branch, module_type, full=True, prebuilt=False)[-1:]
                 for names in (compute, whole):
-                    found = versions_of(names, single)
+                    found = versions_of(without_tools(names), single)
                     if found:
                         return scheme, found.pop(), module_type
     for scheme in driverschemes.of(os_id) if modules else ():

@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 from gpustate.bundle import fetch, upstream
 from gpustate.bundle.closure import Available, Baseline, resolve
 from gpustate.bundle.manifest import BASE
+from gpustate.bundle.offers import Offers
 from gpustate.bundle.upstream import Index, RepositorySource
 from gpustate.bundle.write import Selection
 from gpustate.core.facts import NodeFacts
@@ -27,6 +28,7 @@ from gpustate.formats.aptsources import Source
 from gpustate.resolver.bundle_roots import KERNELS, RequiredPackages, Root, required_packages
 from gpustate.solve.packages import Universe
 from gpustate.states.repository.base import RepositoryState
+from gpustate.states.repository.where import archive_sources
 
 #: Debian's names of machines.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -99,19 +101,22 @@ def select(case: Case, read: Read) -> Selection:
     Raises:
         GpustateError: a package is unavailable.
     """
-    indexes: dict[str, list[Index]] = {}
+    indexes: dict[str, list[Offers]] = {}
     pins: dict[str, frozenset[str]] = {}
+    base = [read.index(_place(source, case), case.architecture) for source in case.sources]
     for state in repositories(case.states):
-        places = _own(state, case)
-        if places:
-            indexes[state.name] = [read.index(place, case.architecture) for place in places]
-            pins[state.name] = frozenset(state.packages(case.facts.os_id))
-    own = {index for rows in indexes.values() for index in map(id, rows)}
-    indexes[BASE] = [
-        one
-        for source in case.sources
-        if id(one := read.index(_place(source, case), case.architecture)) not in own
-    ]
+        rows = [read.index(place, case.architecture) for place in _own(state, case)]
+        if not rows:
+            continue
+        names = frozenset(state.packages(case.facts.os_id))
+        pins[state.name] = names
+        indexes[state.name] = [*rows]
+        if state.source == "distribution":
+            # The archive has everything else, too.
+            base += rows
+            indexes[state.name] = [index.only(names) for index in rows]
+    own = {id(one) for rows in indexes.values() for one in rows}
+    indexes[BASE] = [*{id(one): one for one in base if id(one) not in own}.values()]
     world = Available(indexes, pins)
     wants = required_packages(case.states, case.facts, world.versions, case.kernels)
     wants = _complete(wants, case)
@@ -158,10 +163,12 @@ def package_names(wants: RequiredPackages) -> dict[str, tuple[str, ...]]:
 
 
 def _own(state: RepositoryState, case: Case) -> tuple[RepositorySource, ...]:
-    """The repository of a state, of the archive a suite each; none for the distribution's own entries."""
+    """The repository of a state; of the archive, each of its entries."""
     where = state.place(case.facts, case.sources)
     if where.problem:
         raise RefusedError(f"{case.name}: {state.name}: {where.problem}")
+    if state.source == "distribution":
+        return tuple(_place(one, case) for one in archive_sources(case.facts, where, case.sources))
     if where.uri is None:
         return ()
     if where.uri.startswith("mirror"):
@@ -171,10 +178,8 @@ def _own(state: RepositoryState, case: Case) -> tuple[RepositorySource, ...]:
     if where.key_url is not None:
         key = fetched_key(where.key_url, where.fingerprint or "")
         prints: tuple[str, ...] = (where.fingerprint or "",)
-    elif state.key is not None:
-        key, prints = state.key.encode(), openpgp.fingerprints(state.key)
     else:
-        return tuple(_place(entry, case) for entry in where.entries)
+        key, prints = (state.key or "").encode(), openpgp.fingerprints(state.key or "")
     return (RepositorySource(where.uri, where.suite, where.components, (key,), prints),)
 
 

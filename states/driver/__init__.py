@@ -137,7 +137,7 @@ class DriverInstalled(DriverParameters):
             or (self.load and observed.loaded is not None),
             "precompiled": precompiled,
         }
-        if not observed.packages.keys() >= set(compute):
+        if not observed.packages.keys() >= set(driverset.without_tools(compute)):
             found["packages"] = "full"
         options = files.parameters_in(observed.options_text)
         return found if options is None else {**found, "parameters": options}

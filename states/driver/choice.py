@@ -78,11 +78,11 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
         # Kernels of before may still boot, and no source has their signed modules any more.
         if not moves or driverset.is_of_kernel(name):
             available[name] = tuple(dict.fromkeys((*available.get(name, ()), version)))
-    choices = driverset.choices(
-        observed.os_id, available, full=wanted.full, prebuilt=wanted.precompiled
-    )
     installed = observed.whole
+    named = driverset.complete_set(observed.os_id, wanted.locked)
+    choices, is_full = _choices(wanted, observed.os_id, installed, named, available)
     choices = [choice for choice in choices if wanted.admits(choice[1])]
+    stays = wanted.keeps and installed is not None and installed[1] in {one[1] for one in choices}
     if wanted.exact is None:
         mine = driverset.branch_of(installed[1]) if installed else 0
         ended = [one for one in choices if _has_ended(one, observed, available)]
@@ -109,13 +109,13 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
                 "set precompiled = False, or remove the kernels that are not needed"
             )
         choices = [one for one, kernels in zip(choices, lacking, strict=True) if not kernels]
-    if wanted.keeps and installed is not None and wanted.admits(installed[1]):
+    if installed is not None and stays:
         choices = [choice for choice in choices if choice[1] == installed[1]]
     if observed.switches and not wanted.locked:
         # Ubuntu's Fabric Manager depends on the packages for servers.
         choices = [one for one in choices if not is_for_desktops(one, available)] or choices
     # The same driver under the names that are pinned, or are there already, where both are to be had.
-    named = driverset.complete_set(observed.os_id, wanted.locked) or installed
+    named = named or installed
     if named is not None:
         choices.sort(key=lambda choice: choice[0].name != named[0].name)
         choices.sort(key=lambda choice: version_key(choice[1]), reverse=True)
@@ -127,7 +127,7 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
                 scheme,
                 version,
                 kind,
-                full=wanted.full,
+                full=wanted.full or (is_full and (scheme, version, kind) == installed),
                 installed=observed.packages,
                 available=available,
                 offers=offers,
@@ -144,6 +144,36 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
             "are needed"
         )
     return None, problem or _nothing(wanted, observed, available)
+
+
+_Choice = tuple[driverschemes.Scheme, str, str]
+
+
+def _choices(
+    wanted: Wanted,
+    os_id: str,
+    installed: _Choice | None,
+    named: _Choice | None,
+    available: driverset.Versions,
+) -> tuple[list[_Choice], bool]:
+    """Every available set, newest first; and whether the installed one is available only as the full set.
+
+    Args:
+        named: the set of the packages that are locked.
+    """
+
+    def sets(*, full: bool) -> list[_Choice]:
+        return driverset.choices(os_id, available, full=full, prebuilt=wanted.precompiled)
+
+    found = sets(full=wanted.full)
+    # Packages of its compute set may be offered no more.
+    is_full = installed is not None and installed not in found and installed in sets(full=True)
+    more = [installed] if is_full else []
+    # The same goes for tools of a set that came without them.
+    if not wanted.full and all(v in available.get(n, ()) for n, v in wanted.locked.items()):
+        more.append(named)
+    found += [one for one in more if one is not None and one not in found]
+    return sorted(found, key=lambda one: version_key(one[1]), reverse=True), is_full
 
 
 def _change_of_source(
@@ -199,8 +229,9 @@ def _tools(
 ) -> tuple[str, str]:
     """The package of a set that has its tools, and its version: they tell where the set was built."""
     scheme, version, kind = choice
-    name = scheme.required(driverset.branch_of(version), kind, full=False, prebuilt=True)[-1]
-    return name, driverset.at_version(available.get(name, ()), version) or ""
+    names = scheme.required(driverset.branch_of(version), kind, full=False, prebuilt=True)
+    rows = [(name, driverset.at_version(available.get(name, ()), version)) for name in names]
+    return next(((name, build) for name, build in reversed(rows) if build), (names[-1], ""))
 
 
 def _source(

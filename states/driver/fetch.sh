@@ -8,7 +8,11 @@ foreign() { # Remv, or Inst for what is held and there: packages that are not pa
     dpkg-query -W -f "$FORMAT" "$n" | grep -qE "$MEMBERS" || echo "$n"
   done; }
 apt_ready || back
-apt_whole "$R/said" install -s --allow-downgrades --allow-change-held-packages "$@" || { tail -n 25 "$R/said"; back; }
+simulate() { apt_whole "$R/said" install -s --allow-downgrades --allow-change-held-packages "$@"; }
+torn() { # packages of the driver that were unpacked without what they depend on, and never configured: nothing has used them
+  dpkg-query -W -f '${Config-Version}|'"$FORMAT" | sed -n 's/^|//p' | grep -E "$MEMBERS" | sed -nE 's/^([^|]*)\|.*\|.U.?$/\1/p'; }
+# apt begins nothing while they are there, and neither completes nor removes them along with the rest.
+simulate "$@" || { torn=$(torn); [ -n "$torn" ] && dpkg --remove $torn && simulate "$@"; } || { tail -n 25 "$R/said"; back; }
 gone=$(foreign Remv <"$R/said")
 [ -z "$gone" ] || { echo "error: this would also remove" $gone "which is not part of the driver; remove it yourself first or choose another package set"; back; }
 held=$(apt-mark showhold); moved=$(foreign Inst <"$R/said")

@@ -1092,6 +1092,23 @@ def test_a_signed_driver_of_the_archive_follows_the_policy_to_a_repository_with_
         assert "no longer uses" not in " ".join(state.plan(observed).notes)
 
 
+@pytest.mark.parametrize("wanted", [{}, {"branch": 595}, {"branch": 580}])
+def test_a_full_driver_that_was_installed_by_hand_stays_without_its_repository(
+    wanted: dict[str, Any],
+) -> None:
+    """``apt install nvidia-open`` of a repository that is not in use any more: the compute set is offered nowhere."""
+    node = ubuntu("580.173.02-0ubuntu0.24.04.1", branch=580)
+    node.installed.clear()
+    for name in ("nvidia-dkms-open", "nvidia-open", "nvidia-utils"):
+        node.installed[name] = "595.91.07-1ubuntu1"
+    kept = dict(node.installed)
+    state = DriverInstalled(**wanted)
+    observed = state.probe(node)
+    assert state.refuse(observed) is None
+    assert (state.desired(observed).packages == kept) == (wanted != {"branch": 580})
+    assert ("no longer uses" in " ".join(state.plan(observed).notes)) == (wanted != {"branch": 580})
+
+
 @pytest.mark.parametrize("switches", ["", "pci", "bridges"])
 @pytest.mark.parametrize(
     ("build", "offered", "moves"),
@@ -1734,6 +1751,35 @@ def test_a_rollback_installs_no_headers_for_a_kernel_that_had_none() -> None:
     # Where the run has brought them, DKMS builds a module.
     node.kernels[OLD] = replace(node.kernels[OLD], headers=True)
     assert state.desired(state.probe(node)).built[OLD] == "570.211.01 open"
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("flavour", ["-server", ""])
+@pytest.mark.parametrize("offered", [True, False])
+def test_a_driver_without_tools_comes_back(signed: bool, flavour: str, offered: bool) -> None:
+    """As ``ubuntu-drivers install --gpgpu`` installs it; its tools may be offered no more by then."""
+    old, new = (f"580.{n}-0ubuntu0.24.04.1" for n in ("173.02", "178.04"))
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    for name in driverset.names_to_query("ubuntu", (580,)):
+        node.packages_offered[name] = (new, old)
+    modules = [f"linux-modules-nvidia-580{flavour}-open-{kernel}" for kernel in node.kernels]
+    node.packages_offered |= dict.fromkeys(modules, ("6.1+2", "6.1+1"))
+    rows = [f"{m}|6.1+2|580.178.04|\n{m}|6.1+1|580.173.02|\n" for m in modules]
+    node.relations = driverset.parse_relations("".join(rows))
+    node.installed = {f"nvidia-headless-no-dkms-580{flavour}-open": old}
+    node.installed |= (
+        dict.fromkeys(modules, "6.1+1") if signed else {f"nvidia-dkms-580{flavour}-open": old}
+    )
+    there = dict(node.installed)
+    by = DriverInstalled(branch=580, precompiled=signed)
+    observed = by.probe(node)
+    node.installed = by.desired(observed).packages
+    assert {f"nvidia-utils-580{flavour}"} <= node.installed.keys()
+    if not offered:
+        node.packages_offered[f"nvidia-utils-580{flavour}"] = (new,)
+    state = back(observed, by)
+    assert state.refuse(state.probe(node)) is None
+    assert state.desired(state.probe(node)).packages == there
 
 
 def test_a_version_that_is_gone_is_refused_by_a_rollback() -> None:

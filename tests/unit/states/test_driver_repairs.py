@@ -169,6 +169,42 @@ dpkg-query() {{ for p; do :; done; echo "$p|amd64|580.1-1|hi "; }}
     assert done.stdout.startswith(said), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("row", "outcome"),
+    [
+        # apt simulates nothing while it is there.
+        ("|{}|iU ", "removed {}\neffect fetched\n"),
+        # Its former version was in use.
+        ("580.1-1|{}|iU ", "unmet\n"),
+        ("|{}|iF ", "unmet\n"),
+        ("580.1-1|{}|ii ", "unmet\n"),
+    ],
+)
+def test_a_package_that_was_only_unpacked_is_removed_ahead_where_apt_begins_nothing(
+    tmp_path: Path, row: str, outcome: str
+) -> None:
+    functions = f"""
+R={tmp_path}
+effect() {{ echo "effect $1"; }}; back() {{ exit 1; }}
+apt_ready() {{ :; }}; apt_fetch() {{ :; }}; apt-mark() {{ :; }}
+apt_whole() {{ echo unmet >"$1"; [ -e "$R/gone" ]; }}
+dpkg() {{ : >"$R/gone"; shift; echo "removed $*"; }}
+dpkg-query() {{ echo '{row.format("nvidia-driver-580-open|amd64|580.2-1")}'; }}
+set -- nvidia-utils-580=580.1-1 nvidia-driver-580-open-
+"""
+    outcome = outcome.format("nvidia-driver-580-open")
+    words = {"FORMAT": dpkg.QUERY_FORMAT, "MEMBERS": driverset.MEMBER_ERE, "ALSO": ""}
+    text = shell.load("fetch", "gpustate.states.driver", **words)
+    done = subprocess.run(
+        [shutil.which("bash") or "sh", "-c", functions + text],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == outcome, done.stderr
+    assert (done.returncode == 0) == ("effect" in outcome)
+
+
 def capability(proc: Path, name: str, minor: int, mode: int, *, modify: int = 1) -> None:
     """A file of /proc that tells of a capability."""
     file = proc / "driver/nvidia/capabilities" / name
