@@ -60,12 +60,14 @@ class Applied:
     Args:
         changes: what was done, or refused.
         failures: what went wrong, or does not hold afterwards.
+        refusals: why nothing was written.
         unready: workloads that were not rolled out in time, and why.
         notes: what was kept, and why.
     """
 
     changes: list[Change] = field(default_factory=list[Change])
     failures: list[str] = field(default_factory=list[str])
+    refusals: list[str] = field(default_factory=list[str])
     unready: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
 
