@@ -278,7 +278,7 @@ class Clusters:
         found: list[dict[str, Any]] = []
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects:
-                done = Applied()
+                done = Applied(notes=["nothing is written: the run was stopped"])
                 self._admit(done, kubeconfig, nodes, stop, "the run was stopped")
                 found.append(cluster_data(objects.server, self.namespace, (), done))
         return found
