@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpustate import api
     from gpustate.api import saved
     from gpustate.core.inventory import Inventory
+    from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
     from gpustate.reporting.runs import Run
 
@@ -311,6 +312,8 @@ def execute(
     def run(**shared: Any) -> api.ApplyResult:
         applied: list[dict[str, Any]] = []
         if clusters is not None and absent:  # pods leave before what they use
+            seen = target.nodes if isinstance(target, api.PlanResult) else ()
+            clusters.check_nodes(seen or _facts_of(inventory, options["forks"]))
             applied = clusters.apply((), shared["stop"])
         result = api.apply(
             target,
@@ -335,6 +338,15 @@ def execute(
         return replace(result, document={**result.document, "clusters": applied})
 
     carry_out(about, verb, source, options, inventory, run)
+
+
+def _facts_of(inventory: Inventory, forks: int) -> list[NodeResult]:
+    """Nodes with what is known of them; without facts where they are not reached."""
+    from gpustate.core.encode import plain
+    from gpustate.core.outcome import NodeResult
+
+    rows, _ = common.query_nodes(inventory, forks, lambda node: {"facts": plain(node.facts())})
+    return [NodeResult(row["name"], facts=row.get("facts", {})) for row in rows]
 
 
 def carry_out(

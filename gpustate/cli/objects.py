@@ -14,6 +14,7 @@ import click
 from gpustate.cli import admission, common
 from gpustate.cli import show as pages
 from gpustate.cli.render import namespace_option, pinned, settings_of
+from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.manifests.kinds import NODE, title
 from gpustate.manifests.settings import ClusterObjects
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from gpustate.cluster.kubeconfig import Kubeconfig
     from gpustate.cluster.objects import Objects
     from gpustate.core.inventory import Inventory
-    from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
     from gpustate.manifests.settings import System
 
@@ -168,9 +168,9 @@ class Clusters:
                 f"the plan is for the cluster {servers}, and {kubeconfig} is of {server}",
                 fix="use the inventory and kubeconfig that the plan was made with",
             )
-        if found.get("failures"):
+        if troubles := [*found.get("failures", ()), *found.get("refusals", ())]:
             raise RefusedError(
-                f"the plan has no objects of this cluster: {found['failures'][0]}",
+                f"the plan has no objects of this cluster: {troubles[0]}",
                 place=server,
                 fix=self._again(),
             )
@@ -218,9 +218,24 @@ class Clusters:
                     done.changes = plan(objects, *target)
                 except ClusterError as error:
                     done.failures.append(str(error))
+                except RefusedError as error:
+                    done.refusals.append(str(error))
                 done.notes += operator_notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
+
+    def check_nodes(self, nodes: Sequence[NodeResult]) -> None:
+        """Refuse a cluster that is not that of its nodes; nothing is changed.
+
+        Raises:
+            RefusedError: a kubelet runs on nodes, and none of them is a Node of the cluster.
+        """
+        for kubeconfig in self._distinct():
+            with connected(kubeconfig) as objects:
+                try:
+                    self._target(objects, kubeconfig, nodes)
+                except ClusterError:
+                    continue  # named when its objects are removed
 
     def apply(
         self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
@@ -231,6 +246,13 @@ class Clusters:
             with connected(kubeconfig) as objects:
                 try:
                     target, listed = self._target(objects, kubeconfig, nodes)
+                    here = self._nodes_of(kubeconfig, nodes)
+                    if here and all(node.status is not NodeStatus.OK for node in here):
+                        words = "nothing is written: no node of the cluster succeeded"
+                        done = Applied(notes=[words])
+                        self._admit(done, kubeconfig, nodes, stop, "no node succeeded")
+                        found.append(cluster_data(objects.server, self.namespace, (), done))
+                        continue
                     applier = Applier(
                         objects,
                         target,
@@ -241,8 +263,10 @@ class Clusters:
                     changes = plan(objects, target, listed)
                     done = applier.apply(self._as_saved(objects, kubeconfig, changes))
                     self._admit(done, kubeconfig, nodes, stop)
-                except (ClusterError, RefusedError) as error:
+                except ClusterError as error:
                     done = Applied(failures=[str(error)])
+                except RefusedError as error:
+                    done = Applied(refusals=[str(error)])
                 done.notes += operator_notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
@@ -254,7 +278,7 @@ class Clusters:
         found: list[dict[str, Any]] = []
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects:
-                done = Applied()
+                done = Applied(notes=["nothing is written: the run was stopped"])
                 self._admit(done, kubeconfig, nodes, stop, "the run was stopped")
                 found.append(cluster_data(objects.server, self.namespace, (), done))
         return found
@@ -286,7 +310,7 @@ class Clusters:
         offers = [one for one in done.unready if dra and one.startswith(f"{_DRA_PLUGIN}:")]
         if done.failures or offers or any(one.action == "refused" for one in done.changes):
             blocked = "objects of the cluster are not as wanted"
-        here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
+        here = self._nodes_of(kubeconfig, nodes)
         changed = [node for node in here if admission.quarantine_changed(node)]
         try:
             if self.absent:
@@ -322,6 +346,9 @@ class Clusters:
     def _distinct(self) -> list[Kubeconfig]:
         return list(dict.fromkeys(one for one in self.kubeconfigs.values() if one))
 
+    def _nodes_of(self, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]) -> list[NodeResult]:
+        return [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
+
     def _target(
         self,
         objects: Objects,
@@ -329,15 +356,21 @@ class Clusters:
         nodes: Sequence[NodeResult],
         listed: list[Json] | None = None,
     ) -> tuple[Target, list[Json] | None]:
-        """What should be in a cluster, and its Nodes if they are ``listed`` already, or were for that."""
+        """What should be in a cluster, and its Nodes if they are ``listed`` already, or were for that.
+
+        Raises:
+            RefusedError: the cluster is not that of its nodes.
+        """
         from gpustate.manifests.build import build
-        from gpustate.reconcile.nodes import labels_of, members, systems_of
+        from gpustate.reconcile.nodes import check_cluster, labels_of, members, systems_of
 
         labels: dict[str, dict[str, str]] = {}
         settings = self.settings
-        here = [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
-        if (here or settings.needs_systems) and not self.absent:
+        here = self._nodes_of(kubeconfig, nodes)
+        if here or (settings.needs_systems and not self.absent):
             listed = objects.list(NODE, "") if listed is None else listed
+            check_cluster(listed, here, objects.server)
+        if listed is not None and not self.absent:
             found = members(listed, here)
             labels = labels_of(found, self.policy)
             if settings.needs_systems:

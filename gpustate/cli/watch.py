@@ -219,7 +219,10 @@ def _check(applied: list[dict[str, Any]]) -> None:
     if not objects.codes({"clusters": applied}):
         return
     words = [
-        text for data in applied for name in ("failures", "unready") for text in data.get(name, ())
+        text
+        for data in applied
+        for name in ("failures", "refusals", "unready")
+        for text in data.get(name, ())
     ]
     refused = [
         f"{one['object']}: {one.get('reason', 'refused')}"

@@ -114,6 +114,7 @@ def _inventory(options: Mapping[str, Any]) -> str:
     """
     import yaml
 
+    from gpustate.formats.yaml_events import Dumper
     from gpustate.inventory import kubernetes
     from gpustate.inventory.documents import parse
     from gpustate.inventory.files import read_text
@@ -139,7 +140,7 @@ def _inventory(options: Mapping[str, Any]) -> str:
     # Plain copies: what a file's reader returns has types of its own.
     variables = {**given, **{str(key): value for key, value in (data.get("vars") or {}).items()}}
     made = {**data, "kubeconfig": kubernetes.IN_CLUSTER, "vars": variables}
-    text: str = yaml.safe_dump(made, sort_keys=False, allow_unicode=True)
+    text: str = yaml.dump(made, Dumper=Dumper, sort_keys=False, allow_unicode=True)
     return text
 
 

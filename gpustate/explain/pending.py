@@ -165,7 +165,8 @@ def _unscheduled(found: Snapshot, pod: Json, said: str) -> Iterator[Cause]:
         remedy = "the controller that set the gate removes it (a queue such as Kueue admits the pod): check its queue"
         yield Cause("scheduling-gate", (), f"schedulingGates: {', '.join(gates)}", remedy)
         return
-    yield from _claims(found, pod)
+    claims = list(_claims(found, pod))
+    yield from claims
     wanted = pods.reserved(pod, lambda name: name.startswith(_VENDOR))
     nodes = [one for one in found.nodes if not wanted or _concerns(one, wanted)]
     if wanted and not nodes:
@@ -181,7 +182,9 @@ def _unscheduled(found: Snapshot, pod: Json, said: str) -> Iterator[Cause]:
         rows += [(name, one) for one in mine]
         free += [] if mine else [name]
     yield from _grouped(rows)
-    if free or not nodes:
+    # A scheduler does not look at a pod whose claim is missing, and says nothing of it.
+    ignored = not said and any(one.cause == "claim-missing" for one in claims)
+    if (free or not nodes) and not ignored:
         yield from _by_words(found, spec, said, free)
 
 
@@ -203,7 +206,7 @@ def _by_words(found: Snapshot, spec: Json, said: str, free: list[str]) -> Iterat
         remedy = "request less, or free it: kubectl describe node NODE"
         evidence = f"insufficient {', '.join(lacks)} beside free GPUs"
         yield Cause("other-resource-short", tuple(on), evidence, remedy)
-    elif "PersistentVolumeClaim" in said or "persistent volume" in said.lower():
+    elif "persistentvolumeclaim" in said.lower() or "persistent volume" in said.lower():
         remedy = f"kubectl get pvc -n {found.namespace}"
         yield Cause("volume", (), said, remedy)
     elif free:

@@ -7,7 +7,8 @@ the expansion of aliases are limited: ten lines of aliases can expand to a billi
 Values are YAML 1.1's (``no`` is false); a date stays the text it was written as.
 
 Sources:
-    YAML 1.1, https://yaml.org/type/ (merge keys, implicit types).
+    YAML 1.1, https://yaml.org/type/ (merge keys, implicit types); YAML 1.2, section 10.3.2 (core schema);
+    go-yaml v2, resolve.go (resolve, yamlStyleFloat): what Kubernetes reads.
 """
 
 from __future__ import annotations
@@ -57,6 +58,20 @@ class Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: object) -> bool:
         """Of every value."""
         return True
+
+
+#: Texts that readers of YAML 1.1, of YAML 1.2 or in Go take for a boolean, a number or a time, and PyYAML does not.
+_NO_TEXT = re.compile(
+    r"""(?:[yYnN]
+    |[-+]?_*(?:
+        0_*[xX][0-9a-fA-F_]+ | 0_*[bB][01_]+ | 0_*[oO][0-7_]+
+        |(?:\._*[0-9][0-9_]* | [0-9][0-9_]*(?:\.[0-9_]*)?) (?:[eE]_*[-+]?[0-9_]+)?
+    )
+    |[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*)\Z""",
+    re.VERBOSE,
+)
+# The Dumper quotes texts for which a resolver finds another type. This one is the last: numbers have found theirs.
+Dumper.add_implicit_resolver(FLOAT, _NO_TEXT, [*"yYnN-+.0123456789"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from gpustate.formats.yaml_events import Dumper
 from gpustate.manifests import rbac
 from gpustate.manifests.containers import host_path, mount, variable
 from gpustate.manifests.ownership import NFD, PART_OF
@@ -177,7 +178,9 @@ class _Chart:
 
     def config(self, section: str, role: str) -> Json:
         """The ConfigMap with a program's configuration."""
-        text = yaml.safe_dump(self.values[section].get("config"), default_flow_style=False)
+        text = yaml.dump(
+            self.values[section].get("config"), Dumper=Dumper, default_flow_style=False
+        )
         return {
             "apiVersion": "v1",
             "kind": "ConfigMap",

@@ -24,7 +24,7 @@ _SIGNS = {
     SKIPPED: ("!", "yellow"),
     REFUSED: ("x", "red"),
 }
-REMARKS = (("failures", "red"), ("unready", "red"), ("notes", ""))
+REMARKS = (("failures", "red"), ("refusals", "red"), ("unready", "red"), ("notes", ""))
 _LONGEST = 200
 
 

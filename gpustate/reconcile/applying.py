@@ -60,12 +60,14 @@ class Applied:
     Args:
         changes: what was done, or refused.
         failures: what went wrong, or does not hold afterwards.
+        refusals: why nothing was written.
         unready: workloads that were not rolled out in time, and why.
         notes: what was kept, and why.
     """
 
     changes: list[Change] = field(default_factory=list[Change])
     failures: list[str] = field(default_factory=list[str])
+    refusals: list[str] = field(default_factory=list[str])
     unready: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
 
@@ -98,8 +100,10 @@ class Applier:
             ClusterError: a request to read failed.
         """
         done = Applied()
-        if any(change.action is Action.REFUSED for change in changes):
+        if count := sum(change.action is Action.REFUSED for change in changes):
             done.changes = list(changes)
+            words = "1 object is refused" if count == 1 else f"{count} objects are refused"
+            done.refusals.append(f"nothing is written: {words}")
             return done
         last = prunes_after(self.target, changes)
         for index, change in enumerate(changes):
@@ -252,7 +256,8 @@ class Applier:
         """Wait for the workloads of the target; return those that are not rolled out, and why."""
         names = [key(one) for one in self.target.items if one["kind"] in _WORKLOADS]
         kinds = [BY_NAME[kind] for kind in dict.fromkeys(kind for kind, _ in names)]
-        end = self.clock() + self.timeout_s
+        began = self.clock()
+        end = began + self.timeout_s
         announced = ""
         while True:
             found = {
@@ -267,7 +272,8 @@ class Applier:
             }
             if not left:
                 return []
-            if self.clock() > end or self.stop():
+            now = self.clock()
+            if now > end or self.stop():
                 break
             words = "; ".join(left.values())
             if words != announced:
@@ -276,11 +282,10 @@ class Applier:
             self.sleep(_POLL_S)
         pods = self.objects.list(_PODS, self.target.namespace)
         lines: list[str] = []
+        waited = min(now - began, self.timeout_s)
         for name, words in left.items():
             why = readiness.problems(pods, found[name])
-            lines.append(
-                f"{words} after {self.timeout_s:.0f} s" + "".join(f"; {one}" for one in why[:3])
-            )
+            lines.append(f"{words} after {waited:.0f} s" + "".join(f"; {one}" for one in why[:3]))
         return lines
 
 

@@ -39,7 +39,7 @@ def cluster_data(
         "objects": [_object_data(change) for change in changes],
     }
     if applied is not None:
-        for name in ("failures", "unready", "notes"):
+        for name in ("failures", "refusals", "unready", "notes"):
             if getattr(applied, name):
                 data[name] = list(getattr(applied, name))
     result: Json = mask_data(data)
@@ -89,5 +89,5 @@ def exit_codes(data: Mapping[str, Any]) -> Iterator[int]:
         yield EXIT_ERROR
     if data.get("unready"):
         yield EXIT_VALIDATION
-    if refused(data):
+    if refused(data) or data.get("refusals"):
         yield EXIT_REFUSED

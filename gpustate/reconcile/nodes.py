@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpustate.cluster.pods import Machine, NodeIndex, Verdict
-from gpustate.core.facts import NodeFacts, NodeView, PciGpu
+from gpustate.cluster.pods import Machine, NodeIndex, Unregistered, Verdict
+from gpustate.core.facts import AGENTS, NodeFacts, NodeView, PciGpu
 from gpustate.core.inventory import LABELS
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy
 from gpustate.core.where import parse
-from gpustate.errors import ClusterError
+from gpustate.errors import ClusterError, RefusedError
 from gpustate.manifests.build import node_labels
 from gpustate.manifests.components.driver import OWNER_LABEL
 from gpustate.manifests.settings import ClusterObjects, System
@@ -86,13 +86,51 @@ def members(nodes: Sequence[Json], results: Iterable[NodeResult]) -> list[Member
     index = NodeIndex(nodes)
     found: list[Member] = []
     for result in results:
-        boot, machine, system = (str(result.facts.get(name) or "") for name in _IDS)
         try:
-            node = index.match(Machine(boot, machine, system), any_boot=True)
+            node = index.match(_machine(result), any_boot=True)
         except Verdict:
             continue  # not reached, of another cluster, or not joined
         found.append(Member(result, node))
     return sorted(found, key=lambda one: one.name)
+
+
+def check_cluster(nodes: Sequence[Json], results: Iterable[NodeResult], server: str) -> None:
+    """Refuse a cluster to which no machine of a run belongs, although a kubelet runs on one.
+
+    A machine without a kubelet may join later.
+
+    Raises:
+        RefusedError: the kubeconfig is that of another cluster.
+    """
+    index = NodeIndex(nodes)
+    others: list[str] = []
+    for result in results:
+        try:
+            index.match(_machine(result), any_boot=True)
+        except Unregistered:
+            if _runs_kubelet(result):
+                others.append(result.name)
+            continue
+        except Verdict:
+            pass  # several Nodes may be it: they are of this cluster
+        return
+    if others:
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        raise RefusedError(
+            f"nothing is written: no Node of the cluster is {' or '.join(others[:3])}{more}, where a kubelet runs",
+            place=server,
+            fix="check that the kubeconfig is for these nodes' cluster, and why their kubelets do not register: journalctl -u kubelet",
+        )
+
+
+def _machine(result: NodeResult) -> Machine:
+    boot, machine, system = (str(result.facts.get(name) or "") for name in _IDS)
+    return Machine(boot, machine, system)
+
+
+def _runs_kubelet(result: NodeResult) -> bool:
+    facts: dict[str, Any] = dict(result.facts)
+    return any(AGENTS.get(one) == "Kubernetes" for one in facts.get("agents") or ())
 
 
 def systems_of(nodes: Iterable[Json], found: Iterable[Member]) -> list[System]:

@@ -14,6 +14,7 @@ Sources:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -38,6 +39,9 @@ from gpustate.reconcile.features import FEATURES, is_by_worker
 from gpustate.reconcile.owners import OF_OPERATOR, gitops, operator_owner
 
 Json = dict[str, Any]
+
+#: Names a field manager in the API server's message about a conflict.
+_CONFLICT = re.compile(r'conflicts? with "([^"]+)"')
 
 
 class Objects(Protocol):
@@ -317,7 +321,8 @@ def _comparison(objects: Objects, live: Json, item: Json, *, force: bool) -> Cha
         return Change(item, Action.REFUSED, found, reason)
     if not found and owned_fields(live, manager) == owned_fields(after, manager):
         return Change(item, Action.UNCHANGED)
-    return Change(item, Action.UPDATE, found, conflict)
+    managers = ", ".join(dict.fromkeys(_CONFLICT.findall(conflict))) or "others"
+    return Change(item, Action.UPDATE, found, f"taken over from {managers}" if conflict else "")
 
 
 def _in_foreign_namespace(objects: Objects, target: Target, live: Json, item: Json) -> Change:

@@ -82,7 +82,13 @@ def as_text(config: PluginConfig) -> str:
     import yaml
 
     data = {"version": "v1", **config.data}
-    text: str = yaml.safe_dump(data, sort_keys=False, default_flow_style=False, allow_unicode=True)
+    text: str = yaml.dump(
+        data,
+        Dumper=yaml_events.Dumper,
+        sort_keys=False,
+        default_flow_style=False,
+        allow_unicode=True,
+    )
     return text
 
 

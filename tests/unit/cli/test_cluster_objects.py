@@ -19,6 +19,7 @@ from gpustate.core.facts import NodeFacts
 from gpustate.core.outcome import NodeResult
 from gpustate.engine import fleet
 from gpustate.engine.maintenance import Subject
+from gpustate.errors import RefusedError
 from gpustate.manifests.kinds import KINDS
 from gpustate.reconcile.planning import Action
 
@@ -172,3 +173,31 @@ def test_a_plan_of_objects_and_drains_lists_nodes_once(
             assert verb == "drift" or "pods" in cluster.lists
     finally:
         gate.close()
+
+
+def test_a_removal_from_the_cluster_of_other_nodes_changes_nothing(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {"boot_id": "b", "machine_id": "m", "system_uuid": "u", "agents": ["kubelet"]}
+    rows = [{"name": "n1", "facts": facts}]
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(fleet, "run", lambda *args, **more: pytest.fail("nodes are changed"))
+    monkeypatch.setattr(common, "query_nodes", lambda *args: (rows, []))
+    methods: list[str] = []
+
+    class Recorded(Objects):
+        def answer(self, request: Request) -> Answer:
+            methods.append(request.method)
+            return super().answer(request)
+
+    gate = Gate(Recorded().answer)
+    gate.open()
+    words = ["cp.yaml", "-i", "n1,", "--cluster-objects", "--yes"]
+    words += ["--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
+    try:
+        done = CliRunner().invoke(cli, ["remove", *words])
+    finally:
+        gate.close()
+    assert isinstance(done.exception, RefusedError)
+    assert "no Node of the cluster is n1, where a kubelet runs" in str(done.exception)
+    assert set(methods) == {"GET"}

@@ -13,7 +13,7 @@ from fakeobjects import FakeObjects
 from gpustate import Policy
 from gpustate.cli import objects
 from gpustate.core.inventory import Inventory, InventoryNode
-from gpustate.core.outcome import NodeResult
+from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.errors import PolicyError, RefusedError
 from gpustate.formats import masking
 from gpustate.manifests import ClusterObjects, Component
@@ -226,3 +226,64 @@ def test_every_format_shows_the_objects(cluster: Cluster) -> None:
     assert "<b>daemonset/nvidia-device-plugin-daemonset</b>" in page
     assert "&lt;b&gt;|`x`" in page
     assert "unchanged" in page
+
+
+NODE = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "n1", "labels": {}},
+    "status": {"nodeInfo": {"bootID": "b1", "machineID": "m1", "systemUUID": "u1"}},
+}
+OTHER = {"boot_id": "b2", "machine_id": "m2", "system_uuid": "u2"}
+KUBELET = {**OTHER, "agents": ["kubelet"]}
+SAME = {"boot_id": "b1", "machine_id": "m1", "system_uuid": "u1", "agents": ["kubelet"]}
+NO_NODE = "nothing is written: no Node of the cluster is gpu1, where a kubelet runs; check that"
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_the_cluster_of_other_nodes_is_refused(cluster: Cluster, absent: bool) -> None:
+    cluster.add(NODE)
+    if absent:
+        found().apply([NodeResult("gpu1", facts={**SAME})])
+    cluster.requests.clear()
+    nodes = [NodeResult("gpu1", NodeStatus.REFUSED, facts={**KUBELET})]
+    made = found(absent=absent)
+    for rows in (made.plan(nodes), made.apply(nodes)):
+        (line,) = rows[0]["refusals"]
+        assert line.startswith(f"https://fake: {NO_NODE}")
+        assert not rows[0]["objects"]
+        assert objects.codes({"clusters": rows}) == [5]
+    with pytest.raises(RefusedError, match=NO_NODE):
+        made.check_nodes(nodes)
+    assert not cluster.writes
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [OTHER, SAME, {**SAME, "agents": []}, {}],
+    ids=["no kubelet yet", "its Node", "a stopped kubelet", "not reached"],
+)
+def test_the_cluster_of_a_node_is_not_refused(cluster: Cluster, facts: dict[str, Any]) -> None:
+    cluster.add(NODE)
+    found().check_nodes([NodeResult("gpu1", facts={**facts})])
+    other = NodeResult("gpu2", facts={**KUBELET})
+    hosts = Inventory("hosts", (*NODES.nodes, InventoryNode("gpu2", vars=NODES.nodes[0].vars)))
+    made = objects.clusters(POLICY, "p.yaml", hosts, {"cluster_objects": True}, absent=False)
+    assert made is not None
+    if facts.get("boot_id") == "b1":
+        made.check_nodes([NodeResult("gpu1", facts={**facts}), other])
+    else:
+        with pytest.raises(RefusedError, match="no Node of the cluster is gpu2, where"):
+            made.check_nodes([NodeResult("gpu1", facts={**facts}), other])
+
+
+@pytest.mark.parametrize(
+    "status", [NodeStatus.ROLLED_BACK, NodeStatus.FAILED, NodeStatus.UNREACHABLE]
+)
+def test_no_object_is_written_when_no_node_succeeded(cluster: Cluster, status: NodeStatus) -> None:
+    cluster.add(NODE)
+    cluster.requests.clear()
+    (done,) = found().apply([NodeResult("gpu1", status, facts={**SAME})])
+    assert done["notes"] == ["nothing is written: no node of the cluster succeeded"]
+    assert not done["objects"]
+    assert not cluster.writes

@@ -102,7 +102,9 @@ def test_a_changed_field_of_ours_is_a_conflict_until_it_is_forced(objects: FakeO
     assert not objects.writes
     data = cluster_data("s", "n", refused.changes, refused)
     assert list(exit_codes(data)) == [EXIT_REFUSED]
-    assert not apply(objects, target(force=True)).failures
+    forced = apply(objects, target(force=True))
+    assert not forced.failures
+    assert [one.reason for one in forced.changes if one.reason] == ["taken over from kubectl-edit"]
     assert objects.writes == [f"apply {PLUGIN[0]} {PLUGIN[1]}"]
     assert set(actions(objects, target()).values()) == {Action.UNCHANGED}
 
@@ -121,6 +123,7 @@ def test_one_refused_object_keeps_all_from_being_written() -> None:
     (refused,) = (one for one in done.changes if one.action is Action.REFUSED)
     assert refused.reason.startswith("it exists, is not gpustate's (managed by kubectl-create)")
     assert [one.field for one in refused.differences] == ["handler"]
+    assert done.refusals == ["nothing is written: 1 object is refused"]
 
 
 def test_an_equal_object_of_others_is_left_alone_and_survives() -> None:
@@ -284,6 +287,8 @@ def test_pods_that_never_run_are_reported_with_their_reason(objects: FakeObjects
         "p on gpu1: nvidia-device-plugin: ErrImagePull: not found"
     )
     assert list(exit_codes(cluster_data("s", "n", done.changes, done))) == [EXIT_VALIDATION]
+    applier = Applier(objects, target(), 300, stop=lambda: True, clock=iter((7.0, 9.0)).__next__)
+    assert "1 of 2 pods are available after 2 s; p on" in applier._wait_for_pods()[1]
     objects.statuses = [{**ROLLED_OUT, "updatedNumberScheduled": 0}, ROLLED_OUT]
     assert not apply(objects, target()).unready
 
