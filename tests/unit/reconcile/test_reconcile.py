@@ -192,6 +192,69 @@ def test_a_namespace_with_objects_of_others_is_kept(objects: FakeObjects) -> Non
     assert not objects.items["Namespace", "gpu-operator"]["metadata"].get("labels")
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "example.com/v1 Widget",
+        "networking.k8s.io/v1 Ingress",
+        "v1 ResourceQuota",
+        "v1 LimitRange",
+        "coordination.k8s.io/v1 Lease",
+        "autoscaling/v2 HorizontalPodAutoscaler",
+    ],
+)
+@pytest.mark.parametrize("wanted", [ABSENT, target(replace(SETTINGS, namespace="other"))])
+def test_a_namespace_is_kept_for_an_object_of_any_kind(
+    objects: FakeObjects, kind: str, wanted: Target
+) -> None:
+    version, _, name = kind.partition(" ")
+    meta = {"name": "theirs", "namespace": "gpu-operator"}
+    objects.add({"apiVersion": version, "kind": name, "metadata": meta})
+    done = apply(objects, wanted)
+    (note,) = done.notes
+    assert note == f"namespace/gpu-operator is kept, because others use it: {name.lower()}/theirs"
+    left = [
+        which
+        for which, one in objects.items.items()
+        if one["metadata"].get("namespace") == "gpu-operator"
+    ]
+    assert left == [(name, "theirs")]
+    assert ("Namespace", "gpu-operator") in objects.items
+
+
+def test_a_namespace_whose_content_cannot_be_listed_is_kept(objects: FakeObjects) -> None:
+    objects.unlisted = ["widgets.example.com"]
+    done = apply(objects, ABSENT)
+    assert not done.failures
+    assert done.notes == [
+        "namespace/gpu-operator is kept, because these cannot be listed there: widgets.example.com; "
+        "if nobody needs it, kubectl delete namespace gpu-operator"
+    ]
+    assert list(objects.items) == [("Namespace", "gpu-operator")]
+
+
+def test_what_the_cluster_and_our_programs_write_keeps_no_namespace(objects: FakeObjects) -> None:
+    for kind, name in (
+        ("ConfigMap", "kube-root-ca.crt"),
+        ("ServiceAccount", "default"),
+        ("Lease", "nfd-master.nfd.kubernetes.io"),
+        ("Lease", "nvidia-dra-driver-controller"),
+    ):
+        meta = {"name": name, "namespace": "gpu-operator"}
+        objects.add({"apiVersion": "v1", "kind": kind, "metadata": meta})
+    owners = [{"kind": "DaemonSet", "name": "x", "uid": "1", "controller": True}]
+    objects.add(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "x-1", "namespace": "gpu-operator", "ownerReferences": owners},
+        }
+    )
+    done = apply(objects, ABSENT)
+    assert not done.notes
+    assert ("Namespace", "gpu-operator") not in objects.items
+
+
 def test_a_foreign_namespace_gets_pod_security_labels_and_loses_only_these() -> None:
     objects = FakeObjects()
     objects.add(
