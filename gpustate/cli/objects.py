@@ -15,6 +15,7 @@ from gpustate.cli import admission, common
 from gpustate.cli import show as pages
 from gpustate.cli.render import namespace_option, pinned, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
+from gpustate.formats.words import cut
 from gpustate.manifests.kinds import NODE, title
 from gpustate.manifests.settings import ClusterObjects
 from gpustate.plan.objects import pending, refused
@@ -407,7 +408,7 @@ def clusters(
     """The clusters of an inventory; ``None`` without ``--cluster-objects``.
 
     Raises:
-        UsageError: the policy has no objects, or no node has a kubeconfig.
+        UsageError: the policy has no objects, no node has a kubeconfig, or a removal leaves out nodes of a cluster.
     """
     own = ("namespace", "install_nfd", "force_conflicts", "startup_taint")
     given = [name for name in own if options.get(name)]
@@ -419,9 +420,39 @@ def clusters(
     settings = admission.with_taint(settings_of(policy, source, options), options)
     made = policy.with_cluster(pinned(policy, settings, options))
     force = bool(options.get("force_conflicts"))
-    found = Clusters(made, _kubeconfigs(inventory, options), options, absent, force)
+    kubeconfigs = _kubeconfigs(inventory, options)
+    if absent:
+        _refuse_a_part(kubeconfigs, options)
+    found = Clusters(made, kubeconfigs, options, absent, force)
     found.read_kubeconfigs()
     return found
+
+
+def _refuse_a_part(kubeconfigs: Mapping[str, Kubeconfig], options: Mapping[str, Any]) -> None:
+    """Refuse to remove the objects of clusters of which the limit leaves out nodes.
+
+    Raises:
+        UsageError: it does.
+    """
+    given = [name for name in ("limit", "exclude") if options.get(name)]
+    if not given:
+        return
+    whole = common.load_inventory(
+        {**options, "limit": None, "exclude": None}, reach=False, notes_shown=False
+    )
+    theirs = set(filter(None, kubeconfigs.values()))
+    out = sorted(
+        name
+        for name, one in _kubeconfigs(whole, options).items()
+        if one in theirs and name not in kubeconfigs
+    )
+    if out:
+        options_ = " and ".join(f"--{name}" for name in given)
+        raise UsageError(
+            "--cluster-objects removes the objects of the whole cluster, "
+            f"and {options_} leaves out nodes of it: {cut(', '.join(out), 100)}",
+            fix=f"omit {options_}, or omit --cluster-objects",
+        )
 
 
 def check_saved(source: str, options: Mapping[str, Any]) -> None:

@@ -100,7 +100,7 @@ class Objects:
                     unread.append(f"{kind.plural}.{kind.group}".rstrip("."))
                 continue
             head = {"apiVersion": kind.version, "kind": kind.name}
-            found += [{**one, **head} for one in items["items"]]
+            found += [{**one, **head} for one in items.get("items") or ()]
         return found, unread
 
     def _namespaced_kinds(self) -> tuple[list[Kind], list[str]]:

@@ -67,6 +67,31 @@ def test_an_unreadable_kubeconfig_is_named_before_nodes_are_contacted(gpustate: 
     assert "unreachable" not in done.err
 
 
+@pytest.mark.parametrize(
+    ("verb", "limit"),
+    [
+        (("remove", "--yes"), ("-l", "n1")),
+        (("remove", "--yes"), ("--exclude", "n2")),
+        (("plan", "--remove"), ("-l", "n1")),
+    ],
+)
+def test_a_removal_from_some_nodes_of_a_cluster_is_refused(
+    gpustate: Cli, project: Path, verb: tuple[str, ...], limit: tuple[str, str]
+) -> None:
+    (project / "hosts.yml").write_text(
+        "all: {hosts: {n1: {gpustate_kubeconfig: a}, n2: {gpustate_kubeconfig: a}, n3: {}}}"
+    )
+    done = gpustate(verb[0], "cp.yaml", *verb[1:], "-i", "hosts.yml", "--cluster-objects", *limit)
+    assert done.status == 1
+    option = {"-l": "--limit"}.get(limit[0], limit[0])
+    assert f"whole cluster, and {option} leaves out nodes of it: n2; omit {option}" in done.err
+    assert done.err.count("\n") == 1
+    done = gpustate(
+        *(verb[0], "cp.yaml", *verb[1:], "-i", "hosts.yml", "--cluster-objects", "-l", "n1,n2")
+    )
+    assert "a: cannot read the kubeconfig" in done.err
+
+
 def test_the_schema_of_plans_has_every_action() -> None:
     schema = json.loads((Path(__file__).parents[3] / "gpustate/plan/schema/plan.json").read_text())
     actions = schema["$defs"]["cluster"]["properties"]["objects"]["items"]["properties"]["action"]

@@ -372,10 +372,11 @@ def test_the_content_of_a_namespace_is_that_of_every_kind_in_discovery(
     server.answers |= {
         "GET /apis": (200, {"groups": groups}),
         "GET /api/v1": served("events", "endpoints", "secrets"),
-        "GET /apis/example.com/v1": served("widgets", "gadgets"),
+        "GET /apis/example.com/v1": served("widgets", "gadgets", "empties"),
         "GET /apis/example.com/v1alpha1": served("widgets"),
         "GET /api/v1/namespaces/x/secrets": forbidden,
         "GET /apis/example.com/v1/namespaces/x/widgets": theirs,
+        "GET /apis/example.com/v1/namespaces/x/empties": (200, {"items": None}),
         "GET /apis/example.com/v1/namespaces/x/gadgets": (404, {"message": "gone"}),
     }
     found, unread = Objects(api).content("x")
