@@ -422,14 +422,21 @@ def clusters(
     force = bool(options.get("force_conflicts"))
     kubeconfigs = _kubeconfigs(inventory, options)
     if absent:
-        _refuse_a_part(kubeconfigs, options)
+        _refuse_a_part(kubeconfigs, options, ", or omit --cluster-objects")
     found = Clusters(made, kubeconfigs, options, absent, force)
     found.read_kubeconfigs()
     return found
 
 
-def _refuse_a_part(kubeconfigs: Mapping[str, Kubeconfig], options: Mapping[str, Any]) -> None:
+def _refuse_a_part(
+    kubeconfigs: Mapping[str, Kubeconfig], options: Mapping[str, Any], otherwise: str = ""
+) -> None:
     """Refuse to remove the objects of clusters of which the limit leaves out nodes.
+
+    Args:
+        kubeconfigs: by node.
+        options: of the verb.
+        otherwise: what to do instead of leaving out the limit.
 
     Raises:
         UsageError: it does.
@@ -449,9 +456,8 @@ def _refuse_a_part(kubeconfigs: Mapping[str, Kubeconfig], options: Mapping[str, 
     if out:
         options_ = " and ".join(f"--{name}" for name in given)
         raise UsageError(
-            "--cluster-objects removes the objects of the whole cluster, "
-            f"and {options_} leaves out nodes of it: {cut(', '.join(out), 100)}",
-            fix=f"omit {options_}, or omit --cluster-objects",
+            f"this removes the objects of the whole cluster, and {options_} leaves out nodes of it: {cut(', '.join(out), 100)}",
+            fix=f"omit {options_}{otherwise}",
         )
 
 
@@ -488,7 +494,7 @@ def clusters_of_plan(
         resumed: the plan was applied in part.
 
     Raises:
-        UsageError: no node has a kubeconfig.
+        UsageError: no node has a kubeconfig, or a removal leaves out nodes of a cluster.
         RefusedError: a cluster has changed since.
     """
     from gpustate.api import saved
@@ -497,9 +503,12 @@ def clusters_of_plan(
         return None
     policy = saved.policy_of(document, read_policy, source)
     how = document["objects"]
+    kubeconfigs = _kubeconfigs(inventory, options)
+    if how["absent"]:
+        _refuse_a_part(kubeconfigs, options)
     found = Clusters(
         policy,
-        _kubeconfigs(inventory, options),
+        kubeconfigs,
         options,
         how["absent"],
         how["force"],

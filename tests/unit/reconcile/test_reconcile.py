@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakeobjects import FakeObjects
 
-from gpustate.errors import EXIT_ERROR, EXIT_REFUSED, EXIT_VALIDATION
+from gpustate.errors import EXIT_ERROR, EXIT_REFUSED, EXIT_VALIDATION, ClusterError
 from gpustate.manifests import ClusterObjects, Component, PluginConfig
 from gpustate.manifests.build import build, node_labels
 from gpustate.manifests.kinds import KINDS
@@ -271,6 +271,31 @@ def test_a_foreign_namespace_gets_pod_security_labels_and_loses_only_these() -> 
     assert set(actions(objects, target()).values()) == {Action.UNCHANGED}
     assert not apply(objects, ABSENT).failures
     assert objects.items["Namespace", "gpu-operator"]["metadata"]["labels"] == {"team": "x"}
+
+
+@pytest.mark.parametrize("labels", [{}, {"pod-security.kubernetes.io/enforce": "privileged"}])
+def test_an_object_waits_for_a_label_that_the_run_adds_to_its_namespace(
+    monkeypatch: pytest.MonkeyPatch, labels: dict[str, str]
+) -> None:
+    objects = FakeObjects()
+    meta = {"name": "gpu-operator", "labels": labels}
+    objects.add({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    plain, needed = objects.apply, "pod-security.kubernetes.io/audit"
+
+    def judged(item: dict[str, Any], **options: bool) -> dict[str, Any]:
+        namespace = objects.items["Namespace", "gpu-operator"]
+        if item["kind"] == "ConfigMap" and needed not in namespace["metadata"].get("labels", {}):
+            raise ClusterError(f"forbidden: it requires the `{needed}` label on the namespace")
+        return plain(item, **options)
+
+    monkeypatch.setattr(objects, "apply", judged)
+    done = apply(objects, target())
+    assert not done.failures
+    assert not [one for one in done.changes if one.action is Action.REFUSED]
+    assert ("ConfigMap", "configs") in objects.items
+    del objects.items["ConfigMap", "configs"]
+    needed = "not/of.ours"
+    assert actions(objects, target())["ConfigMap/configs"] is Action.REFUSED
 
 
 def node(name: str, **labels: str) -> dict[str, Any]:
