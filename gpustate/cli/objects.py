@@ -17,6 +17,7 @@ from gpustate.cli.render import namespace_option, pinned, settings_of
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.formats.words import cut
 from gpustate.manifests.kinds import NODE, title
+from gpustate.manifests.ownership import NFD_DEFINITION
 from gpustate.manifests.settings import ClusterObjects
 from gpustate.plan.objects import pending, refused
 from gpustate.plan.render import objects_page
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _ROLLOUT_S = 300
+_FEATURE_DISCOVERY = "daemonset/gpu-feature-discovery"
+_FEATURE_DEFINITION = f"customresourcedefinition/{NFD_DEFINITION}"
 #: Offers the GPUs where there is no device plugin.
 _DRA_PLUGIN = "daemonset/nvidia-dra-driver-kubelet-plugin"
 
@@ -220,6 +223,7 @@ class Clusters:
                 except ClusterError as error:
                     done.failures.append(str(error))
                 done.notes += operator_notes(objects, done.changes)
+                done.notes += feature_notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
@@ -245,6 +249,7 @@ class Clusters:
                 except (ClusterError, RefusedError) as error:
                     done = Applied(failures=[str(error)])
                 done.notes += operator_notes(objects, done.changes)
+                done.notes += feature_notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
@@ -399,6 +404,25 @@ def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
     return [
         f"{found} manages {count} of these objects; take them over with "
         "gpustate adopt POLICY -i INVENTORY, or plan without --cluster-objects"
+    ]
+
+
+def feature_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
+    """What to do if GPU feature discovery has no node feature discovery to publish its labels through."""
+    from gpustate.reconcile.features import FEATURES
+
+    kept = {title(one.item) for one in changes if one.action is not Action.DELETE}
+    if _FEATURE_DISCOVERY not in kept or _FEATURE_DEFINITION in kept:
+        return []
+    try:
+        served = objects.serves(FEATURES)
+    except ClusterError:
+        return []
+    if served:
+        return []
+    return [
+        f"{_FEATURE_DISCOVERY} cannot run: the cluster has no NodeFeatures; "
+        "add --install-nfd, install node feature discovery, or set gfd.enabled to false"
     ]
 
 

@@ -80,6 +80,20 @@ class Objects:
                 raise
             return []
 
+    def serves(self, kind: Kind) -> bool:
+        """Whether the server has a kind.
+
+        Raises:
+            ClusterError: the request failed.
+        """
+        try:
+            resources = self._api.get(f"apis/{kind.version}")["resources"]
+        except RefusedRequest as error:
+            if error.status != 404:
+                raise
+            return False
+        return any(one["name"] == kind.plural for one in resources)
+
     def content(self, namespace: str) -> tuple[list[Json], list[str]]:
         """List what is in a namespace, of every kind that the server has.
 

@@ -41,6 +41,7 @@ _POLL_S = 1.0
 _TRIES = 5
 _WORKLOADS = ("Deployment", "DaemonSet")
 _PODS = Kind("Pod", "v1", "pods", namespaced=True)
+_EVENTS = Kind("Event", "v1", "events", namespaced=True)
 #: In every namespace, and what programs of gpustate's objects write.
 _BUILT_IN = (
     ("ConfigMap", "kube-root-ca.crt"),
@@ -285,9 +286,15 @@ class Applier:
                 announced = words
             self.sleep(_POLL_S)
         pods = self.objects.list(_PODS, self.target.namespace)
+        try:
+            events = self.objects.list(_EVENTS, self.target.namespace)
+        except ClusterError:  # without the right
+            events = []
         lines: list[str] = []
         for name, words in left.items():
             why = readiness.problems(pods, found[name])
+            if not why and (failure := readiness.creation_failure(events, found[name])):
+                why = [failure]
             lines.append(
                 f"{words} after {self.timeout_s:.0f} s" + "".join(f"; {one}" for one in why[:3])
             )

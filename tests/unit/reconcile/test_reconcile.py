@@ -376,6 +376,32 @@ def test_pods_that_never_run_are_reported_with_their_reason(objects: FakeObjects
     assert not apply(objects, target()).unready
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_daemon_set_without_pods_is_reported_with_the_last_event(
+    objects: FakeObjects, listed: bool
+) -> None:
+    objects.statuses = [{**ROLLED_OUT, "updatedNumberScheduled": 0, "numberAvailable": 0}]
+    about = {"kind": PLUGIN[0], "name": PLUGIN[1]}
+    for number, words in enumerate(("quota", 'pods "x" is forbidden: violates PodSecurity')):
+        objects.items["Event", f"e{number}"] = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"e{number}", "namespace": "gpu-operator"},
+            "reason": "FailedCreate",
+            "message": words,
+            "lastTimestamp": f"2026-01-01T00:00:0{number}Z",
+            "involvedObject": about,
+        }
+    if not listed:
+        objects.denied.add("list events")
+    done = apply(objects, target())
+    (line,) = (one for one in done.unready if PLUGIN[1] in one)
+    waiting = f"daemonset/{PLUGIN[1]}: 0 of 2 pods are updated after 5 s"
+    failed = '; creating a pod failed: pods "x" is forbidden: violates PodSecurity'
+    assert line == waiting + failed * listed
+    assert not any("forbidden" in one for one in done.unready if one != line)
+
+
 def test_the_document_has_every_object_and_the_page_those_that_change(objects: FakeObjects) -> None:
     changes = plan(objects, target(replace(SETTINGS, mig_strategy="mixed")))
     data = cluster_data("https://s", "gpu-operator", changes)
