@@ -80,6 +80,13 @@ class FakeObjects:
             if not kind.namespaced or namespace in ("*", one["metadata"].get("namespace"))
         ]
 
+    def serves(self, kind: Kind) -> bool:
+        try:
+            self._check_served(kind)
+        except MissingKind:
+            return False
+        return True
+
     def content(self, namespace: str) -> tuple[list[Json], list[str]]:
         self._check(f"list all of {namespace}")
         found = [
