@@ -16,7 +16,9 @@ from gpustate.cli import show as pages
 from gpustate.cli.render import namespace_option, pinned, settings_of
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
+from gpustate.formats.words import cut
 from gpustate.manifests.kinds import NODE, title
+from gpustate.manifests.ownership import NFD_DEFINITION
 from gpustate.manifests.settings import ClusterObjects
 from gpustate.plan.objects import pending, refused
 from gpustate.plan.render import objects_page
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _ROLLOUT_S = 300
+_FEATURE_DISCOVERY = "daemonset/gpu-feature-discovery"
+_FEATURE_DEFINITION = f"customresourcedefinition/{NFD_DEFINITION}"
 #: Offers the GPUs where there is no device plugin.
 _DRA_PLUGIN = "daemonset/nvidia-dra-driver-kubelet-plugin"
 
@@ -221,6 +225,7 @@ class Clusters:
                 except RefusedError as error:
                     done.refusals.append(str(error))
                 done.notes += operator_notes(objects, done.changes)
+                done.notes += feature_notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
@@ -268,6 +273,7 @@ class Clusters:
                 except RefusedError as error:
                     done = Applied(refusals=[str(error)])
                 done.notes += operator_notes(objects, done.changes)
+                done.notes += feature_notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
@@ -434,13 +440,32 @@ def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
     ]
 
 
+def feature_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
+    """What to do if GPU feature discovery has no node feature discovery to publish its labels through."""
+    from gpustate.reconcile.features import FEATURES
+
+    kept = {title(one.item) for one in changes if one.action is not Action.DELETE}
+    if _FEATURE_DISCOVERY not in kept or _FEATURE_DEFINITION in kept:
+        return []
+    try:
+        served = objects.serves(FEATURES)
+    except ClusterError:
+        return []
+    if served:
+        return []
+    return [
+        f"{_FEATURE_DISCOVERY} cannot run: the cluster has no NodeFeatures; "
+        "add --install-nfd, install node feature discovery, or set gfd.enabled to false"
+    ]
+
+
 def clusters(
     policy: Policy, source: str, inventory: Inventory, options: Mapping[str, Any], *, absent: bool
 ) -> Clusters | None:
     """The clusters of an inventory; ``None`` without ``--cluster-objects``.
 
     Raises:
-        UsageError: the policy has no objects, or no node has a kubeconfig.
+        UsageError: the policy has no objects, no node has a kubeconfig, or a removal leaves out nodes of a cluster.
     """
     own = ("namespace", "install_nfd", "force_conflicts", "startup_taint")
     given = [name for name in own if options.get(name)]
@@ -452,9 +477,45 @@ def clusters(
     settings = admission.with_taint(settings_of(policy, source, options), options)
     made = policy.with_cluster(pinned(policy, settings, options))
     force = bool(options.get("force_conflicts"))
-    found = Clusters(made, _kubeconfigs(inventory, options), options, absent, force)
+    kubeconfigs = _kubeconfigs(inventory, options)
+    if absent:
+        _refuse_a_part(kubeconfigs, options, ", or omit --cluster-objects")
+    found = Clusters(made, kubeconfigs, options, absent, force)
     found.read_kubeconfigs()
     return found
+
+
+def _refuse_a_part(
+    kubeconfigs: Mapping[str, Kubeconfig], options: Mapping[str, Any], otherwise: str = ""
+) -> None:
+    """Refuse to remove the objects of clusters of which the limit leaves out nodes.
+
+    Args:
+        kubeconfigs: by node.
+        options: of the verb.
+        otherwise: what to do instead of leaving out the limit.
+
+    Raises:
+        UsageError: it does.
+    """
+    given = [name for name in ("limit", "exclude") if options.get(name)]
+    if not given:
+        return
+    whole = common.load_inventory(
+        {**options, "limit": None, "exclude": None}, reach=False, notes_shown=False
+    )
+    theirs = set(filter(None, kubeconfigs.values()))
+    out = sorted(
+        name
+        for name, one in _kubeconfigs(whole, options).items()
+        if one in theirs and name not in kubeconfigs
+    )
+    if out:
+        options_ = " and ".join(f"--{name}" for name in given)
+        raise UsageError(
+            f"this removes the objects of the whole cluster, and {options_} leaves out nodes of it: {cut(', '.join(out), 100)}",
+            fix=f"omit {options_}{otherwise}",
+        )
 
 
 def check_saved(source: str, options: Mapping[str, Any]) -> None:
@@ -490,7 +551,7 @@ def clusters_of_plan(
         resumed: the plan was applied in part.
 
     Raises:
-        UsageError: no node has a kubeconfig.
+        UsageError: no node has a kubeconfig, or a removal leaves out nodes of a cluster.
         RefusedError: a cluster has changed since.
     """
     from gpustate.api import saved
@@ -499,9 +560,12 @@ def clusters_of_plan(
         return None
     policy = saved.policy_of(document, read_policy, source)
     how = document["objects"]
+    kubeconfigs = _kubeconfigs(inventory, options)
+    if how["absent"]:
+        _refuse_a_part(kubeconfigs, options)
     found = Clusters(
         policy,
-        _kubeconfigs(inventory, options),
+        kubeconfigs,
         options,
         how["absent"],
         how["force"],

@@ -162,11 +162,10 @@ def _object_rules() -> list[dict[str, Any]]:
         },
         {
             "apiGroups": [""],
-            "resources": ["pods", "services", "secrets", "persistentvolumeclaims"],
+            "resources": ["pods", "services"],
             "verbs": ["list"],
         },
-        {"apiGroups": ["apps"], "resources": ["deployments", "statefulsets"], "verbs": ["list"]},
-        {"apiGroups": ["batch"], "resources": ["jobs", "cronjobs"], "verbs": ["list"]},
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
         {
             "apiGroups": ["nfd.k8s-sigs.io"],

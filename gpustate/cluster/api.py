@@ -323,9 +323,13 @@ class Api:
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
             raise ClusterError(f"API server {self.server}: watch nodes: {reason}") from None
 
-    def _get(self, path: str, params: dict[str, str]) -> Json:
+    def get(self, path: str, accept: str = "application/json") -> Json:
+        """What the server has at a path, in a media type."""
+        return self._request(f"get {path}", lambda: self._get(path, {}, headers={"Accept": accept}))
+
+    def _get(self, path: str, params: dict[str, str], **options: Any) -> Json:
         """A response as the server sent it."""
-        response = cast(Any, self._client)._client._client.get(path, params=params)
+        response = cast(Any, self._client)._client._client.get(path, params=params, **options)
         if response.status_code != 200:
             refused = self._refused(f"list {path.rpartition('/')[2]}", response)
             if refused.status in (*_AWAY, _BUSY):

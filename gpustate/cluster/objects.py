@@ -3,6 +3,7 @@
 Surprising: items of a list have neither kind nor apiVersion; they are filled in.
 
 Sources:
+    kubernetes.io/docs/reference/using-api/api-concepts (discovery, PartialObjectMetadataList);
     kubernetes.io/docs/reference/using-api/server-side-apply (409 for a conflict, dry run);
     lightkube 1.0: generic_resource, Client.patch, Client.delete.
 """
@@ -37,6 +38,11 @@ from gpustate.manifests.ownership import (
 Json = dict[str, Any]
 
 _FORBIDDEN = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
+#: A list without the objects' data, such as that of Secrets.
+_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+#: Resources and API groups that the cluster itself fills.
+_DERIVED = ("events", "endpoints", "endpointslices")
+_DERIVED_GROUPS = ("metrics.k8s.io", "packages.operators.coreos.com")
 #: Statuses of a JSON patch whose test fails, by version of the server.
 _STALE = (409, 422)
 #: Rules that a user lacks, in the server's refusal to let them grant these.
@@ -73,6 +79,65 @@ class Objects:
             if error.status != 404:
                 raise
             return []
+
+    def serves(self, kind: Kind) -> bool:
+        """Whether the server has a kind.
+
+        Raises:
+            ClusterError: the request failed.
+        """
+        try:
+            resources = self._api.get(f"apis/{kind.version}")["resources"]
+        except RefusedRequest as error:
+            if error.status != 404:
+                raise
+            return False
+        return any(one["name"] == kind.plural for one in resources)
+
+    def content(self, namespace: str) -> tuple[list[Json], list[str]]:
+        """List what is in a namespace, of every kind that the server has.
+
+        Returns:
+            The objects without their data, and the resources that cannot be listed.
+
+        Raises:
+            ClusterError: a request failed.
+        """
+        kinds, unread = self._namespaced_kinds()
+        found: list[Json] = []
+        for kind in kinds:
+            root = f"apis/{kind.version}" if kind.group else f"api/{kind.version}"
+            try:
+                items = self._api.get(f"{root}/namespaces/{namespace}/{kind.plural}", _METADATA)
+            except RefusedRequest as error:
+                if error.status != 404:
+                    unread.append(f"{kind.plural}.{kind.group}".rstrip("."))
+                continue
+            head = {"apiVersion": kind.version, "kind": kind.name}
+            found += [{**one, **head} for one in items.get("items") or ()]
+        return found, unread
+
+    def _namespaced_kinds(self) -> tuple[list[Kind], list[str]]:
+        """The kinds in namespaces that can be listed, and the API groups that do not answer."""
+        versions = {"v1": "api/v1"}
+        for group in self._api.get("apis")["groups"]:
+            if not f".{group['name']}".endswith(tuple(f".{one}" for one in _DERIVED_GROUPS)):
+                names = (group["preferredVersion"], *group["versions"])
+                versions |= {one["groupVersion"]: f"apis/{one['groupVersion']}" for one in names}
+        found: dict[tuple[str, str], Kind] = {}
+        unread: list[str] = []
+        for version, path in versions.items():
+            try:
+                resources = self._api.get(path)["resources"]
+            except RefusedRequest:  # of another server behind this one
+                unread.append(version)
+                continue
+            for one in resources:
+                name = one["name"]
+                if one["namespaced"] and "list" in one["verbs"] and name not in _DERIVED:
+                    kind = Kind(one["kind"], version, name, namespaced=True)
+                    found.setdefault((kind.group, name), kind)
+        return list(found.values()), unread
 
     def list(
         self,

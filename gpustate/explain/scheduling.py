@@ -234,10 +234,11 @@ def _mig_manager(view: View) -> str:
     labels = view.clues.labels()
     state = labels.get("nvidia.com/mig.config.state", "")
     paused = sorted(key for key, value in labels.items() if value == "paused-for-mig-change")
-    if state == "failed" or (state in ("pending", "rebooting") and paused):
-        return (
-            f"mig.config.state is {state} (mig.config: {labels.get('nvidia.com/mig.config', 'none')})"
-            + (f"; still paused: {some(paused)}" if paused else "")
+    config = labels.get("nvidia.com/mig.config", "")
+    # Without a layout, a failure is that of a label which has been removed since.
+    if (state == "failed" and (config or paused)) or (state in ("pending", "rebooting") and paused):
+        return f"mig.config.state is {state} (mig.config: {config or 'none'})" + (
+            f"; still paused: {some(paused)}" if paused else ""
         )
     return ""
 

@@ -23,7 +23,7 @@ import yaml
 from gpustate.formats.yaml_events import Dumper
 from gpustate.manifests import rbac
 from gpustate.manifests.containers import host_path, mount, variable
-from gpustate.manifests.ownership import NFD, PART_OF
+from gpustate.manifests.ownership import NFD, NFD_LEASE, PART_OF
 
 Json = dict[str, Any]
 
@@ -36,7 +36,6 @@ _VERSION = "v0.19.0"
 _GROUP = "nfd.k8s-sigs.io"
 _TOPOLOGIES = ("topology.node.k8s.io", "noderesourcetopologies")
 _CONFIGS = "/etc/kubernetes/node-feature-discovery"
-_LEASE = "nfd-master.nfd.kubernetes.io"
 _MODULES = {"gdrdrv": "gdrcopy", "nvidia_fs": "gds", "nvidia_peermem": "peermem"}
 
 
@@ -349,7 +348,7 @@ def _master(chart: _Chart) -> Iterator[Json]:
         rbac.rule(_GROUP, features, "get list watch"),
         rbac.rule(_GROUP, "nodefeaturegroups/status", "patch update"),
         rbac.rule("coordination.k8s.io", "leases", "create"),
-        {**rbac.rule("coordination.k8s.io", "leases", "get update"), "resourceNames": [_LEASE]},
+        {**rbac.rule("coordination.k8s.io", "leases", "get update"), "resourceNames": [NFD_LEASE]},
     )
     yield from chart.accounts("master", "")
     yield from chart.grants("master", "", rules, cluster=True)

@@ -23,6 +23,8 @@ OWNER: Mapping[str, str] = {
 #: Node feature discovery, in the label of every object of it, and a custom resource definition that it always has.
 PART_OF, NFD = "app.kubernetes.io/part-of", "node-feature-discovery"
 NFD_DEFINITION = "nodefeatures.nfd.k8s-sigs.io"
+#: Leases of the programs that elect a leader: node feature discovery's master and the DRA driver's controller.
+NFD_LEASE, DRA_LEASE = "nfd-master.nfd.kubernetes.io", "nvidia-dra-driver-controller"
 #: Kind of the objects in which programs publish the features of a Node.
 FEATURE = "NodeFeature"
 

@@ -12,8 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import ClusterError
-from gpustate.manifests.kinds import BY_NAME, NODE, Kind, key, title
-from gpustate.manifests.ownership import FEATURE, MissingKind, StaleObject, is_owned
+from gpustate.manifests.kinds import BY_NAME, NODE, Kind, key, order, title
+from gpustate.manifests.ownership import (
+    DRA_LEASE,
+    FEATURE,
+    NFD_LEASE,
+    MissingKind,
+    StaleObject,
+    is_owned,
+)
 from gpustate.reconcile import readiness
 from gpustate.reconcile.features import FEATURES, is_by_worker, is_left_over, pruning
 from gpustate.reconcile.planning import (
@@ -23,6 +30,7 @@ from gpustate.reconcile.planning import (
     Objects,
     Target,
     disowned,
+    is_ours,
     plan,
     prunes_after,
 )
@@ -33,24 +41,15 @@ _POLL_S = 1.0
 _TRIES = 5
 _WORKLOADS = ("Deployment", "DaemonSet")
 _PODS = Kind("Pod", "v1", "pods", namespaced=True)
-#: What people put into a namespace; what has a controller goes with it.
-_CONTENT = (
-    _PODS,
-    Kind("Service", "v1", "services", namespaced=True),
-    Kind("ConfigMap", "v1", "configmaps", namespaced=True),
-    Kind("Secret", "v1", "secrets", namespaced=True),
-    Kind("ServiceAccount", "v1", "serviceaccounts", namespaced=True),
-    Kind("PersistentVolumeClaim", "v1", "persistentvolumeclaims", namespaced=True),
-    Kind("Deployment", "apps/v1", "deployments", namespaced=True),
-    Kind("StatefulSet", "apps/v1", "statefulsets", namespaced=True),
-    Kind("DaemonSet", "apps/v1", "daemonsets", namespaced=True),
-    Kind("Job", "batch/v1", "jobs", namespaced=True),
-    Kind("CronJob", "batch/v1", "cronjobs", namespaced=True),
-    Kind("Role", "rbac.authorization.k8s.io/v1", "roles", namespaced=True),
-    Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings", namespaced=True),
+_EVENTS = Kind("Event", "v1", "events", namespaced=True)
+#: In every namespace, and what programs of gpustate's objects write.
+_BUILT_IN = (
+    ("ConfigMap", "kube-root-ca.crt"),
+    ("ConfigMap", "openshift-service-ca.crt"),
+    ("ServiceAccount", "default"),
+    ("Lease", NFD_LEASE),
+    ("Lease", DRA_LEASE),
 )
-#: In every namespace.
-_BUILT_IN = (("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default"))
 
 
 @dataclass(slots=True)
@@ -138,15 +137,37 @@ class Applier:
                 self.objects.apply(item, force=True)
                 return Change(item, Action.RELEASE, reason=f"kept: {others}")
         if change.item["kind"] == "Namespace":
-            others = self._others_in(change.item["metadata"]["name"])
-            if others:
-                name = change.item["metadata"]["name"]
-                done.notes.append(f"namespace/{name} is kept, because others use it: {others}")
-                bare: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-                self.objects.apply(bare)
-                return Change(bare, Action.RELEASE, reason=f"kept: {others}")
+            name = change.item["metadata"]["name"]
+            items, unread = self.objects.content(name)
+            others = _others_in(items)
+            if others or unread:
+                return self._keep(change.item, others, unread, items, done)
         self.objects.delete(change.item)
         return change
+
+    def _keep(
+        self,
+        item: Json,
+        others: str,
+        unread: Sequence[str],
+        content: Sequence[Json],
+        done: Applied,
+    ) -> Change:
+        """Keep a namespace, and delete only gpustate's own objects in it."""
+        name = item["metadata"]["name"]
+        why = f"because others use it: {others}"
+        if not others:
+            why = (
+                f"because these cannot be listed there: {_short(unread)}; "
+                f"if nobody needs it, kubectl delete namespace {name}"
+            )
+        done.notes.append(f"namespace/{name} is kept, {why}")
+        own = [one for one in content if is_ours(one) and one["kind"] in BY_NAME]
+        for one in sorted(own, key=order, reverse=True):
+            self.objects.delete(one)
+        bare: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        self.objects.apply(bare)
+        return Change(bare, Action.RELEASE, reason=f"kept, {why}")
 
     def _apply(self, item: Json) -> None:
         """Apply an object; the API server serves a kind a moment after its definition was created."""
@@ -219,16 +240,6 @@ class Applier:
         alone = all(is_owned(one) for one in programs)
         return _short(title(one) for one in found if not (alone and is_left_over(one, namespace)))
 
-    def _others_in(self, namespace: str) -> str:
-        """What is in a namespace and not gpustate's; empty if it can go."""
-        found: list[str] = []
-        for kind in _CONTENT:
-            for item in self.objects.list(kind, namespace):
-                own = (kind.name, item["metadata"]["name"]) in _BUILT_IN or is_owned(item)
-                if not own and not item["metadata"].get("ownerReferences"):
-                    found.append(title(item))
-        return _short(found)
-
     def _verify(self, done: Applied) -> None:
         """Read again: nothing may be left to change."""
         end = self.clock() + self.timeout_s
@@ -281,12 +292,30 @@ class Applier:
                 announced = words
             self.sleep(_POLL_S)
         pods = self.objects.list(_PODS, self.target.namespace)
+        try:
+            events = self.objects.list(_EVENTS, self.target.namespace)
+        except ClusterError:  # without the right
+            events = []
         lines: list[str] = []
         waited = min(now - began, self.timeout_s)
         for name, words in left.items():
             why = readiness.problems(pods, found[name])
+            if not why and (failure := readiness.creation_failure(events, found[name])):
+                why = [failure]
             lines.append(f"{words} after {waited:.0f} s" + "".join(f"; {one}" for one in why[:3]))
         return lines
+
+
+def _others_in(content: Iterable[Json]) -> str:
+    """What is in a namespace and not gpustate's; what has an owner goes with it. Empty if there is nothing."""
+    return _short(
+        title(one)
+        for one in content
+        if key(one) not in _BUILT_IN
+        and not is_ours(one)
+        and not one["metadata"].get("ownerReferences")
+        and not is_left_over(one, one["metadata"]["namespace"])
+    )
 
 
 def _short(titles: Iterable[str]) -> str:

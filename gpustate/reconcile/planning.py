@@ -50,6 +50,7 @@ class Objects(Protocol):
     @property
     def server(self) -> str: ...
     def list(self, kind: Kind, namespace: str, names: Collection[str] = ()) -> list[Json]: ...
+    def content(self, namespace: str) -> tuple[Sequence[Json], Sequence[str]]: ...
     def apply(self, item: Json, *, force: bool = False, dry_run: bool = False) -> Json: ...
     def delete(self, item: Json, *, dry_run: bool = False) -> None: ...
     def merge(self, item: Json, patch: Json, *, status: bool = False) -> None: ...
@@ -259,7 +260,7 @@ def _judge(objects: Objects, target: Target, found: _Found, item: Json) -> Chang
         return Change(item, Action.SKIPPED, reason=found.missing[item["kind"]])
     live = found.get(item)
     if live is None:
-        return _creation(objects, found, item)
+        return _creation(objects, target, found, item)
     operator = operator_owner(live)
     if operator:
         return Change(item, Action.REFUSED, reason=f"{OF_OPERATOR} ({operator})")
@@ -277,8 +278,8 @@ def _judge(objects: Objects, target: Target, found: _Found, item: Json) -> Chang
     return _foreign(objects, target, live, item)
 
 
-def _creation(objects: Objects, found: _Found, item: Json) -> Change:
-    """A new object; the server judges it, unless it needs another one that is not there yet."""
+def _creation(objects: Objects, target: Target, found: _Found, item: Json) -> Change:
+    """A new object; the server judges it, unless it needs another one, or a label of its namespace, that is not there yet."""
     namespace = item["metadata"].get("namespace")
     role = item.get("roleRef")
     waits = namespace is not None and ("Namespace", namespace) not in found.by_key
@@ -288,8 +289,19 @@ def _creation(objects: Objects, found: _Found, item: Json) -> Change:
         try:
             objects.apply(item, dry_run=True)
         except ClusterError as error:
-            return Change(item, Action.REFUSED, reason=str(error))
+            if not any(label in str(error) for label in _added_labels(target, found)):
+                return Change(item, Action.REFUSED, reason=str(error))
     return Change(item, Action.CREATE)
+
+
+def _added_labels(target: Target, found: _Found) -> list[str]:
+    """The labels that the run adds to the namespace, without which the server may refuse objects in it."""
+    for item in target.items:
+        if item["kind"] == "Namespace" and (live := found.get(item)) is not None:
+            labels = live["metadata"].get("labels") or {}
+            wanted = item["metadata"]["labels"].items()
+            return [name for name, value in wanted if labels.get(name) != value]
+    return []
 
 
 def _deletion(objects: Objects, item: Json) -> Change:

@@ -49,6 +49,26 @@ def problems(pods: Iterable[Json], item: Json) -> list[str]:
     return sorted(found)
 
 
+def creation_failure(events: Iterable[Json], item: Json) -> str:
+    """Why the last pod of a DaemonSet or a Deployment was not created; empty if none failed."""
+    name = item["metadata"]["name"]
+    found = [
+        one
+        for one in events
+        if one.get("reason") == "FailedCreate" and _is_about(one.get("involvedObject") or {}, name)
+    ]
+    found.sort(key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
+    return f"creating a pod failed: {found[-1].get('message', '').strip()}" if found else ""
+
+
+def _is_about(target: Json, name: str) -> bool:
+    """Whether the object of an event is the one of a name, or the ReplicaSet of that Deployment."""
+    theirs = str(target.get("name", ""))
+    if target.get("kind") == "ReplicaSet":
+        theirs = theirs.rpartition("-")[0]
+    return theirs == name
+
+
 def problem(pod: Json) -> str:
     """Why a pod is not ready; empty if it is."""
     status = pod.get("status") or {}

@@ -41,6 +41,7 @@ class FakeObjects:
         self.kinds: set[str] = set()  # with a definition, which is none of the items
         self.statuses: list[Json] = []
         self.status_of: dict[str, Json] = {}  # of Deployments; without it they are rolled out
+        self.unlisted: list[str] = []  # resources that may not be listed
         self.shared: dict[Key, Json] = {}  # one more entry of ``managedFields``
         self._versions = itertools.count(1)
 
@@ -78,6 +79,20 @@ class FakeObjects:
             for one in found
             if not kind.namespaced or namespace in ("*", one["metadata"].get("namespace"))
         ]
+
+    def serves(self, kind: Kind) -> bool:
+        try:
+            self._check_served(kind)
+        except MissingKind:
+            return False
+        return True
+
+    def content(self, namespace: str) -> tuple[list[Json], list[str]]:
+        self._check(f"list all of {namespace}")
+        found = [
+            one for one in self.items.values() if one["metadata"].get("namespace") == namespace
+        ]
+        return [self._shown(one) for one in found], self.unlisted
 
     def apply(self, item: Json, *, force: bool = False, dry_run: bool = False) -> Json:
         verb = "dry run of" if dry_run else "apply"
@@ -180,7 +195,6 @@ class FakeObjects:
             for owner, below in sorted(fields.items())
         ] + ([self.shared[key(item)]] if key(item) in self.shared else [])
         found["metadata"]["resourceVersion"] = str(next(self._versions))
-        assert item["kind"] in BY_NAME or item["kind"] in ("Pod", "NodeFeature")
         return found
 
 

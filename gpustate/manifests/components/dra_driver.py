@@ -24,11 +24,12 @@ from gpustate.manifests.containers import (
     validations_mount,
     variable,
 )
+from gpustate.manifests.ownership import DRA_LEASE
 from gpustate.manifests.pods import labelled, pod_spec
 from gpustate.manifests.settings import ClusterObjects, Container, DraDriver
 
 NODE_LABEL = "nvidia.com/gpu.deploy.dra-driver"
-PLUGIN, CONTROLLER = "nvidia-dra-driver-kubelet-plugin", "nvidia-dra-driver-controller"
+PLUGIN, CONTROLLER = "nvidia-dra-driver-kubelet-plugin", DRA_LEASE
 _ACCOUNT = "nvidia-dra-driver-kubeletplugin"
 _DAEMON_ACCOUNT = "compute-domain-daemon-service-account"
 _POLICY = "resourceslices-policy-nvidia-dra-driver"

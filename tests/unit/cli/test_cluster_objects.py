@@ -67,6 +67,31 @@ def test_an_unreadable_kubeconfig_is_named_before_nodes_are_contacted(gpustate: 
     assert "unreachable" not in done.err
 
 
+@pytest.mark.parametrize(
+    ("verb", "limit"),
+    [
+        (("remove", "--yes"), ("-l", "n1")),
+        (("remove", "--yes"), ("--exclude", "n2")),
+        (("plan", "--remove"), ("-l", "n1")),
+    ],
+)
+def test_a_removal_from_some_nodes_of_a_cluster_is_refused(
+    gpustate: Cli, project: Path, verb: tuple[str, ...], limit: tuple[str, str]
+) -> None:
+    (project / "hosts.yml").write_text(
+        "all: {hosts: {n1: {gpustate_kubeconfig: a}, n2: {gpustate_kubeconfig: a}, n3: {}}}"
+    )
+    done = gpustate(verb[0], "cp.yaml", *verb[1:], "-i", "hosts.yml", "--cluster-objects", *limit)
+    assert done.status == 1
+    option = {"-l": "--limit"}.get(limit[0], limit[0])
+    assert f"whole cluster, and {option} leaves out nodes of it: n2; omit {option}" in done.err
+    assert done.err.count("\n") == 1
+    done = gpustate(
+        *(verb[0], "cp.yaml", *verb[1:], "-i", "hosts.yml", "--cluster-objects", "-l", "n1,n2")
+    )
+    assert "a: cannot read the kubeconfig" in done.err
+
+
 def test_the_schema_of_plans_has_every_action() -> None:
     schema = json.loads((Path(__file__).parents[3] / "gpustate/plan/schema/plan.json").read_text())
     actions = schema["$defs"]["cluster"]["properties"]["objects"]["items"]["properties"]["action"]
@@ -130,7 +155,11 @@ class Objects(StubCluster):
         super().__init__({"n1": ("boot-1", "machine-1", "uuid-1")})
         self.objects |= {kind.plural: self.objects.get(kind.plural, {}) for kind in KINDS}
 
+    served = True
+
     def answer(self, request: Request) -> Answer:
+        if request.path == "/apis/nfd.k8s-sigs.io/v1alpha1" and self.served:
+            return Answer(200, {"resources": [{"name": "nodefeatures"}]})
         if request.query.get("dryRun"):
             return Answer(200, request.body)
         return super().answer(request)
@@ -146,6 +175,48 @@ def probed(request: fleet.Request, *_: object) -> fleet.FleetResult:
     request.maintenance.preview(Subject(node, facts, Disruption.REBOOT, lambda: ("driver",)))
     known = {name: getattr(facts, name) for name in ("boot_id", "machine_id", "system_uuid")}
     return fleet.FleetResult("r", [NodeResult("n1", facts={**known, "pci": [gpu]})])
+
+
+@pytest.mark.parametrize(
+    ("served", "gfd", "options", "noted"),
+    [
+        (False, "true", [], True),
+        (True, "true", [], False),
+        (False, "false", [], False),
+        (False, "true", ["--install-nfd"], False),
+    ],
+)
+def test_missing_node_feature_discovery_is_noted(
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    served: bool,
+    gfd: str,
+    options: list[str],
+    noted: bool,
+) -> None:
+    (project / "gfd.yaml").write_text(
+        "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\n"
+        f"spec: {{devicePlugin: {{enabled: true}}, gfd: {{enabled: {gfd}}}}}\n"
+    )
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(fleet, "run", probed)
+    cluster = Objects()
+    cluster.served = served
+    gate = Gate(cluster.answer)
+    gate.open()
+    words = ["gfd.yaml", "-i", "n1,", "--cluster-objects", *options]
+    words += ["--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
+    try:
+        done = CliRunner().invoke(plan, [*words, "-o", "json"])
+    finally:
+        gate.close()
+    (found,) = json.loads(done.stdout)["clusters"]
+    expected = [
+        "daemonset/gpu-feature-discovery cannot run: the cluster has no NodeFeatures; "
+        "add --install-nfd, install node feature discovery, or set gfd.enabled to false"
+    ]
+    assert [one for one in found.get("notes", []) if "NodeFeatures" in one] == expected * noted
 
 
 def test_a_plan_of_objects_and_drains_lists_nodes_once(

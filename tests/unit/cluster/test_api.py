@@ -25,6 +25,7 @@ from gpustate.cluster import api as api_module
 from gpustate.cluster import pods
 from gpustate.cluster.api import Api, RefusedRequest, connect
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
+from gpustate.cluster.objects import Objects
 from gpustate.errors import ClusterError, UsageError
 
 
@@ -343,3 +344,43 @@ def test_in_a_pod_its_service_account_is_used(
     with pytest.raises(ClusterError, match="is unreachable"):
         found.nodes()
     found.close()
+
+
+def test_the_content_of_a_namespace_is_that_of_every_kind_in_discovery(
+    api: Api, server: Server
+) -> None:
+    def served(*names: str) -> tuple[int, Any]:
+        rows = [
+            {"name": one, "kind": one[:-1].title(), "namespaced": True, "verbs": ["get", "list"]}
+            for one in names
+        ]
+        rows += [{"name": "nodes", "kind": "Node", "namespaced": False, "verbs": ["list"]}]
+        rows += [{"name": "reviews", "kind": "Review", "namespaced": True, "verbs": ["create"]}]
+        return 200, {"resources": rows}
+
+    def group(name: str, *versions: str) -> dict[str, Any]:
+        rows = [{"groupVersion": f"{name}/{one}"} for one in versions]
+        return {"name": name, "versions": rows, "preferredVersion": rows[-1]}
+
+    groups = [
+        group("example.com", "v1alpha1", "v1"),
+        group("metrics.k8s.io", "v1beta1"),
+        group("gone.example.com", "v1"),
+    ]
+    forbidden = (403, {"kind": "Status", "message": "forbidden", "code": 403})
+    theirs = (200, {"items": [{"metadata": {"name": "theirs", "namespace": "x"}}]})
+    server.answers |= {
+        "GET /apis": (200, {"groups": groups}),
+        "GET /api/v1": served("events", "endpoints", "secrets"),
+        "GET /apis/example.com/v1": served("widgets", "gadgets", "empties"),
+        "GET /apis/example.com/v1alpha1": served("widgets"),
+        "GET /api/v1/namespaces/x/secrets": forbidden,
+        "GET /apis/example.com/v1/namespaces/x/widgets": theirs,
+        "GET /apis/example.com/v1/namespaces/x/empties": (200, {"items": None}),
+        "GET /apis/example.com/v1/namespaces/x/gadgets": (404, {"message": "gone"}),
+    }
+    found, unread = Objects(api).content("x")
+    assert [(one["apiVersion"], one["kind"], one["metadata"]["name"]) for one in found] == [
+        ("example.com/v1", "Widget", "theirs")
+    ]
+    assert unread == ["gone.example.com/v1", "secrets"]

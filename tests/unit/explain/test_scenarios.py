@@ -70,6 +70,19 @@ def test_its_healthy_twin_is_not_accused(scenario: Scenario, tmp_path: Path) -> 
     assert [check.name for check in found.checks] == list(LINKS)
 
 
+@pytest.mark.parametrize(
+    ("labels", "cause"),
+    [({}, ""), ({"mig.config": "all-disabled"}, "mig-manager-stuck")],
+)
+def test_the_failure_of_a_layout_whose_label_was_removed_is_no_cause(
+    labels: dict[str, str], cause: str, tmp_path: Path
+) -> None:
+    world = World()
+    brokennodes.kube_labels(world, {"mig.config.state": "failed", **labels})
+    found = diagnosis(world, tmp_path / "node")
+    assert (found.name if found.broken else "") == cause
+
+
 def test_the_plain_healthy_node_is_not_accused(tmp_path: Path) -> None:
     found = diagnosis(World(), tmp_path / "node")
     assert found.broken is None, f"{found.name}: {found.broken}"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakeobjects import FakeObjects
 
-from gpustate.errors import EXIT_ERROR, EXIT_REFUSED, EXIT_VALIDATION
+from gpustate.errors import EXIT_ERROR, EXIT_REFUSED, EXIT_VALIDATION, ClusterError
 from gpustate.manifests import ClusterObjects, Component, PluginConfig
 from gpustate.manifests.build import build, node_labels
 from gpustate.manifests.kinds import KINDS
@@ -195,6 +195,69 @@ def test_a_namespace_with_objects_of_others_is_kept(objects: FakeObjects) -> Non
     assert not objects.items["Namespace", "gpu-operator"]["metadata"].get("labels")
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "example.com/v1 Widget",
+        "networking.k8s.io/v1 Ingress",
+        "v1 ResourceQuota",
+        "v1 LimitRange",
+        "coordination.k8s.io/v1 Lease",
+        "autoscaling/v2 HorizontalPodAutoscaler",
+    ],
+)
+@pytest.mark.parametrize("wanted", [ABSENT, target(replace(SETTINGS, namespace="other"))])
+def test_a_namespace_is_kept_for_an_object_of_any_kind(
+    objects: FakeObjects, kind: str, wanted: Target
+) -> None:
+    version, _, name = kind.partition(" ")
+    meta = {"name": "theirs", "namespace": "gpu-operator"}
+    objects.add({"apiVersion": version, "kind": name, "metadata": meta})
+    done = apply(objects, wanted)
+    (note,) = done.notes
+    assert note == f"namespace/gpu-operator is kept, because others use it: {name.lower()}/theirs"
+    left = [
+        which
+        for which, one in objects.items.items()
+        if one["metadata"].get("namespace") == "gpu-operator"
+    ]
+    assert left == [(name, "theirs")]
+    assert ("Namespace", "gpu-operator") in objects.items
+
+
+def test_a_namespace_whose_content_cannot_be_listed_is_kept(objects: FakeObjects) -> None:
+    objects.unlisted = ["widgets.example.com"]
+    done = apply(objects, ABSENT)
+    assert not done.failures
+    assert done.notes == [
+        "namespace/gpu-operator is kept, because these cannot be listed there: widgets.example.com; "
+        "if nobody needs it, kubectl delete namespace gpu-operator"
+    ]
+    assert list(objects.items) == [("Namespace", "gpu-operator")]
+
+
+def test_what_the_cluster_and_our_programs_write_keeps_no_namespace(objects: FakeObjects) -> None:
+    for kind, name in (
+        ("ConfigMap", "kube-root-ca.crt"),
+        ("ServiceAccount", "default"),
+        ("Lease", "nfd-master.nfd.kubernetes.io"),
+        ("Lease", "nvidia-dra-driver-controller"),
+    ):
+        meta = {"name": name, "namespace": "gpu-operator"}
+        objects.add({"apiVersion": "v1", "kind": kind, "metadata": meta})
+    owners = [{"kind": "DaemonSet", "name": "x", "uid": "1", "controller": True}]
+    objects.add(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "x-1", "namespace": "gpu-operator", "ownerReferences": owners},
+        }
+    )
+    done = apply(objects, ABSENT)
+    assert not done.notes
+    assert ("Namespace", "gpu-operator") not in objects.items
+
+
 def test_a_foreign_namespace_gets_pod_security_labels_and_loses_only_these() -> None:
     objects = FakeObjects()
     objects.add(
@@ -211,6 +274,31 @@ def test_a_foreign_namespace_gets_pod_security_labels_and_loses_only_these() -> 
     assert set(actions(objects, target()).values()) == {Action.UNCHANGED}
     assert not apply(objects, ABSENT).failures
     assert objects.items["Namespace", "gpu-operator"]["metadata"]["labels"] == {"team": "x"}
+
+
+@pytest.mark.parametrize("labels", [{}, {"pod-security.kubernetes.io/enforce": "privileged"}])
+def test_an_object_waits_for_a_label_that_the_run_adds_to_its_namespace(
+    monkeypatch: pytest.MonkeyPatch, labels: dict[str, str]
+) -> None:
+    objects = FakeObjects()
+    meta = {"name": "gpu-operator", "labels": labels}
+    objects.add({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    plain, needed = objects.apply, "pod-security.kubernetes.io/audit"
+
+    def judged(item: dict[str, Any], **options: bool) -> dict[str, Any]:
+        namespace = objects.items["Namespace", "gpu-operator"]
+        if item["kind"] == "ConfigMap" and needed not in namespace["metadata"].get("labels", {}):
+            raise ClusterError(f"forbidden: it requires the `{needed}` label on the namespace")
+        return plain(item, **options)
+
+    monkeypatch.setattr(objects, "apply", judged)
+    done = apply(objects, target())
+    assert not done.failures
+    assert not [one for one in done.changes if one.action is Action.REFUSED]
+    assert ("ConfigMap", "configs") in objects.items
+    del objects.items["ConfigMap", "configs"]
+    needed = "not/of.ours"
+    assert actions(objects, target())["ConfigMap/configs"] is Action.REFUSED
 
 
 def node(name: str, **labels: str) -> dict[str, Any]:
@@ -291,6 +379,32 @@ def test_pods_that_never_run_are_reported_with_their_reason(objects: FakeObjects
     assert "1 of 2 pods are available after 2 s; p on" in applier._wait_for_pods()[1]
     objects.statuses = [{**ROLLED_OUT, "updatedNumberScheduled": 0}, ROLLED_OUT]
     assert not apply(objects, target()).unready
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_daemon_set_without_pods_is_reported_with_the_last_event(
+    objects: FakeObjects, listed: bool
+) -> None:
+    objects.statuses = [{**ROLLED_OUT, "updatedNumberScheduled": 0, "numberAvailable": 0}]
+    about = {"kind": PLUGIN[0], "name": PLUGIN[1]}
+    for number, words in enumerate(("quota", 'pods "x" is forbidden: violates PodSecurity')):
+        objects.items["Event", f"e{number}"] = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"e{number}", "namespace": "gpu-operator"},
+            "reason": "FailedCreate",
+            "message": words,
+            "lastTimestamp": f"2026-01-01T00:00:0{number}Z",
+            "involvedObject": about,
+        }
+    if not listed:
+        objects.denied.add("list events")
+    done = apply(objects, target())
+    (line,) = (one for one in done.unready if PLUGIN[1] in one)
+    waiting = f"daemonset/{PLUGIN[1]}: 0 of 2 pods are updated after 5 s"
+    failed = '; creating a pod failed: pods "x" is forbidden: violates PodSecurity'
+    assert line == waiting + failed * listed
+    assert not any("forbidden" in one for one in done.unready if one != line)
 
 
 def test_the_document_has_every_object_and_the_page_those_that_change(objects: FakeObjects) -> None:
