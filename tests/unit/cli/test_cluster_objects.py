@@ -208,7 +208,7 @@ def test_missing_node_feature_discovery_is_noted(
     words = ["gfd.yaml", "-i", "n1,", "--cluster-objects", *options]
     words += ["--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
     try:
-        done = CliRunner().invoke(plan, [*words, "-o", "json"])
+        done = CliRunner().invoke(cli, ["plan", *words, "-o", "json"])
     finally:
         gate.close()
     (found,) = json.loads(done.stdout)["clusters"]
