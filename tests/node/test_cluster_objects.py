@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def switched_off(cluster: Lab) -> None:
 
 
 def now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
 
 
 def writes(lab: Lab, since: str) -> list[tuple[str, str]]:

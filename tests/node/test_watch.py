@@ -9,6 +9,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def requests(lab: Lab, since: str) -> list[tuple[str, str]]:
 
 
 def now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
 
 
 def set_up(lab: Lab, watch: Callable[[], Watch]) -> Watch:
