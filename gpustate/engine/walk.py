@@ -279,11 +279,12 @@ class Walk:
                 refused[state.name] = StateResult(
                     state.name, Outcome.REFUSED, reason=plan.refusal, validating=state.validating
                 )
-        for name, result in make.make(self.states, observations, refused).items():
-            if result.outcome is not results[name].outcome:
-                results[name] = result
+        if refused:
+            for name, result in make.make(self.states, observations, refused).items():
+                if result.outcome is not results[name].outcome:
+                    results[name] = result
+            self._end(*verdicts.node_status(results.values()))
         self.result.states = list(results.values())
-        self._end(*verdicts.node_status(results.values()))
 
     def _query(self, question: Callable[[Node], Plan]) -> Plan:
         """Send further queries, reusing all answers so far."""

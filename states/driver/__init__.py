@@ -245,8 +245,8 @@ class DriverInstalled(DriverParameters):
             elsewhere = self._stays_elsewhere(observed)
             return Plan(notes=(f"stays {what}{changes}", *elsewhere, *flavour, *holds))
         why = self._refuse_present(observed)
-        told = (f"will be refused: {why}",) if why else ()
-        return Plan(notes=(f"will install {what}{changes}", *flavour, *holds, *told))
+        refusal = (f"will be refused: {why}",) if why else ()
+        return Plan(notes=(f"will install {what}{changes}", *flavour, *holds, *refusal))
 
     # --- desired, plan -------------------------------------------------------------------
 

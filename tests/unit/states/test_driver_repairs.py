@@ -127,6 +127,18 @@ set -eu
     assert not (root / "usr/bin").exists()
 
 
+def fetched(functions: str) -> subprocess.CompletedProcess[str]:
+    """Run the script that downloads packages; shell functions stand for the programs."""
+    words = {"FORMAT": dpkg.QUERY_FORMAT, "MEMBERS": driverset.MEMBER_ERE, "ALSO": ""}
+    text = shell.load("fetch", "gpustate.states.driver", **words)
+    return subprocess.run(
+        [shutil.which("bash") or "sh", "-c", functions + text],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize(
     ("simulated", "said"),
     [
@@ -158,14 +170,7 @@ apt_whole() {{ echo '{simulated}' >"$1"; }}
 apt-mark() {{ printf '%s\\n' dkms libnvidia-cfg1-580; }}
 dpkg-query() {{ for p; do :; done; echo "$p|amd64|580.1-1|hi "; }}
 """
-    words = {"FORMAT": dpkg.QUERY_FORMAT, "MEMBERS": driverset.MEMBER_ERE, "ALSO": ""}
-    text = shell.load("fetch", "gpustate.states.driver", **words)
-    done = subprocess.run(
-        [shutil.which("bash") or "sh", "-c", functions + text],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = fetched(functions)
     assert done.stdout.startswith(said), done.stderr
 
 
@@ -193,14 +198,7 @@ dpkg-query() {{ echo '{row.format("nvidia-driver-580-open|amd64|580.2-1")}'; }}
 set -- nvidia-utils-580=580.1-1 nvidia-driver-580-open-
 """
     outcome = outcome.format("nvidia-driver-580-open")
-    words = {"FORMAT": dpkg.QUERY_FORMAT, "MEMBERS": driverset.MEMBER_ERE, "ALSO": ""}
-    text = shell.load("fetch", "gpustate.states.driver", **words)
-    done = subprocess.run(
-        [shutil.which("bash") or "sh", "-c", functions + text],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = fetched(functions)
     assert done.stdout == outcome, done.stderr
     assert (done.returncode == 0) == ("effect" in outcome)
 
