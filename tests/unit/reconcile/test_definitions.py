@@ -238,6 +238,19 @@ def test_a_removal_takes_what_a_named_instance_wrote_on_nodes() -> None:
     assert left_on(objects) == PRUNED
 
 
+def test_renamed_objects_of_node_feature_discovery_replace_the_former_ones() -> None:
+    objects = FakeObjects()
+    apply(objects, target(DISCOVERY))
+    before = set(objects.items)
+    values = {"fullnameOverride": "nfd", "master": {"instance": "blue"}}
+    renamed = target(replace(DISCOVERY, node_feature_discovery=values))
+    assert not apply(objects, renamed).failures
+    names = {(one["kind"], one["metadata"]["name"]) for one in renamed.items}
+    assert set(objects.items) & (before | names) == names | {("Namespace", "gpu-operator")}
+    args = objects.items["Deployment", "nfd-master"]["spec"]["template"]["spec"]["containers"][0]
+    assert "-instance=blue" in args["args"]
+
+
 def test_a_removal_that_was_interrupted_prunes_nodes_when_it_goes_on() -> None:
     objects = FakeObjects()
     apply(objects, target(DISCOVERY))
