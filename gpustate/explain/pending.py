@@ -142,8 +142,8 @@ def _no_class(found: Snapshot, name: str, nodes: tuple[str, ...], evidence: str)
     if name == pods.RUNTIME_CLASS:
         remedy = f"create it: {_RELABEL}"
     else:
-        there = ", ".join(sorted(found.runtime_classes or ())) or "none"
-        remedy = f"correct runtimeClassName; the cluster has: {there}"
+        there = ", ".join(sorted(found.runtime_classes or ())) or "no RuntimeClass"
+        remedy = f"correct runtimeClassName; the cluster has {there}"
         if found.runtime_classes is None:
             remedy = "correct runtimeClassName: kubectl get runtimeclasses"
         remedy += f"; a class of the policy is created by {_RELABEL}"
@@ -159,7 +159,8 @@ def _belongs(wanted: str, owner: str) -> bool:
 
 def _absent(found: Snapshot) -> Cause:
     evidence = f"no pod {found.name} in namespace {found.namespace}, and no controller reports that it could not create one"
-    return Cause("no-pod", (), evidence, f"list pods: kubectl get pods -n {found.namespace}")
+    remedy = f"list pods: kubectl get pods -n {found.namespace}; why a pod without a controller was refused, only its kubectl apply prints"
+    return Cause("no-pod", (), evidence, remedy)
 
 
 # --- it is not scheduled --------------------------------------------------------------------------

@@ -251,7 +251,9 @@ def test_a_pod_that_could_not_be_created_is_found_by_its_controller(
     found = judged(None, node(), events=(event("FailedCreate", message, kind="Job", uid="j"),))
     assert (found.status, causes(found)) == ("no such pod", [cause])
     assert found.causes[0].evidence.startswith("job/job: ")
-    assert causes(judged(None, node())) == ["no-pod"]
+    absent = judged(None, node())
+    assert causes(absent) == ["no-pod"]
+    assert "only its kubectl apply prints" in absent.causes[0].remedy
 
 
 def started(**more: Any) -> Json:
@@ -304,7 +306,7 @@ def test_another_runtime_class_is_corrected_not_created() -> None:
         judged(None, node(), events=(refused,), runtime_classes=("nvidia", "kata")),
     ):
         assert causes(found) == ["runtime-class-missing"]
-        words = "correct runtimeClassName; the cluster has: kata, nvidia; a class of the policy"
+        words = "correct runtimeClassName; the cluster has kata, nvidia; a class of the policy"
         assert found.causes[0].remedy.startswith(words)
 
 
