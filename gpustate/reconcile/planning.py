@@ -316,7 +316,6 @@ def _deletion(objects: Objects, item: Json) -> Change:
 
 def _comparison(objects: Objects, live: Json, item: Json, *, force: bool) -> Change:
     """An object of ours, compared with what applying it would result in."""
-    manager = LABEL_MANAGER if item["kind"] == NODE.name else FIELD_MANAGER
     conflict = ""
     try:
         try:
@@ -331,7 +330,7 @@ def _comparison(objects: Objects, live: Json, item: Json, *, force: bool) -> Cha
         also = f"; {manager} applies this object" if (manager := gitops(live)) else ""
         reason = f"{conflict}{also}; take over with --force-conflicts"
         return Change(item, Action.REFUSED, found, reason)
-    if not found and owned_fields(live, manager) == owned_fields(after, manager):
+    if not found:  # who owns its fields is no difference: as long as nobody changes them, all agree
         return Change(item, Action.UNCHANGED)
     managers = ", ".join(dict.fromkeys(_CONFLICT.findall(conflict))) or "others"
     return Change(item, Action.UPDATE, found, f"taken over from {managers}" if conflict else "")
@@ -394,15 +393,14 @@ def _labelled(node: Json, kept: Mapping[str, str], mine: set[str]) -> Change | N
     """The change of a Node's labels; ``None``: another manager has applied one of them too, so the server has to judge."""
     labels: Mapping[str, str] = node["metadata"].get("labels") or {}
     item = _with_labels(node, kept)
-    if mine == kept.keys() and kept.items() <= labels.items():
-        return Change(item, Action.UNCHANGED)
-    changed = {label for label in mine | kept.keys() if kept.get(label) != labels.get(label)}
-    if changed & _labels_of_others(node):
+    others = _labels_of_others(node)
+    if any(kept[label] != labels.get(label) for label in kept.keys() & others):
         return None
-    after = {**{name: value for name, value in labels.items() if name not in mine}, **kept}
+    gone = mine - kept.keys() - others
+    after = {**{name: value for name, value in labels.items() if name not in gone}, **kept}
     before = {"metadata": {"labels": node["metadata"].get("labels")}}
-    found = differences(before, {"metadata": {"labels": after}})
-    return Change(item, Action.UPDATE, tuple(found))
+    found = tuple(differences(before, {"metadata": {"labels": after}}))
+    return Change(item, Action.UPDATE if found else Action.UNCHANGED, found)
 
 
 def _labels_of_others(node: Json) -> set[str]:

@@ -109,6 +109,14 @@ def test_a_changed_field_of_ours_is_a_conflict_until_it_is_forced(objects: FakeO
     assert set(actions(objects, target()).values()) == {Action.UNCHANGED}
 
 
+def test_a_field_that_gpustate_would_only_own_is_no_difference(objects: FakeObjects) -> None:
+    owners = objects.owners[PLUGIN]
+    objects.owners[PLUGIN] = {path: one for path, one in owners.items() if "spec" not in path}
+    assert set(actions(objects, target()).values()) == {Action.UNCHANGED}
+    assert not apply(objects, target()).failures
+    assert not objects.writes
+
+
 def test_one_refused_object_keeps_all_from_being_written() -> None:
     objects = FakeObjects()
     runtime_class = {
@@ -466,6 +474,23 @@ def test_a_label_that_another_manager_has_applied_too_is_judged_by_the_server() 
     other = replace(wanted, labels={f"n{n}": {"a/b": "pre-installed"} for n in range(3)})
     node_changes(objects, other)
     assert dry_runs(objects) == ["dry run of Node n0", "dry run of Node n1"]
+
+
+def test_labels_that_others_hold_as_well_are_no_difference() -> None:
+    objects, wanted = labelled(3)
+    for change in plan(objects, wanted):
+        objects.apply(change.item)
+    for name in wanted.labels:
+        objects.shared["Node", name] = {
+            "manager": "other",
+            "operation": "Update",
+            "fieldsV1": {"f:metadata": {"f:labels": {"f:a/b": {}, "f:zone": {}}}},
+        }
+    objects.requests.clear()
+    for labels in ({"a/b": "true", "zone": "a"}, {}):
+        now = replace(wanted, labels=dict.fromkeys(wanted.labels, labels))
+        assert {action for _, action, _ in node_changes(objects, now)} == {Action.UNCHANGED}
+    assert not dry_runs(objects)
 
 
 def test_labels_of_programs_that_a_run_keeps_off_stay_paused(objects: FakeObjects) -> None:
