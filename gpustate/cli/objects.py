@@ -269,7 +269,7 @@ class Clusters:
                     done = applier.apply(self._as_saved(objects, kubeconfig, changes))
                     self._admit(done, kubeconfig, nodes, stop)
                 except ClusterError as error:
-                    done = Applied(failures=[str(error)])
+                    done = Applied(failures=[str(error)], notes=["nothing is written"])
                 except RefusedError as error:
                     done = Applied(refusals=[str(error)])
                 done.notes += operator_notes(objects, done.changes)

@@ -57,7 +57,7 @@ class Applied:
     """The result of an apply.
 
     Args:
-        changes: what was done, or refused.
+        changes: what was done, what was refused, and what is as it should be.
         failures: what went wrong, or does not hold afterwards.
         refusals: why nothing was written.
         unready: workloads that were not rolled out in time, and why.
@@ -93,34 +93,43 @@ class Applier:
     clock: Callable[[], float] = time.monotonic
 
     def apply(self, changes: Sequence[Change]) -> Applied:
-        """Carry out a plan. Nothing is written if one of its objects is refused.
+        """Carry out a plan. Nothing is written if one of its objects is refused."""
+        done = Applied()
+        wanted = sum(change.action in PENDING for change in changes)
+        if count := sum(change.action is Action.REFUSED for change in changes):
+            done.changes = [one for one in changes if one.action not in PENDING]
+            words = "1 object is refused" if count == 1 else f"{count} objects are refused"
+            more = f"; {wanted} more would have been written" if wanted else ""
+            done.refusals.append(f"nothing is written: {words}{more}")
+            return done
+        try:
+            self._carry_out_all(changes, done)
+        except ClusterError as error:
+            done.failures.append(str(error))
+            if wanted:
+                written = sum(change.action in PENDING for change in done.changes)
+                done.notes.append(
+                    f"{written} of {wanted} objects were written; run the same command again to continue"
+                )
+        return done
+
+    def _carry_out_all(self, changes: Sequence[Change], done: Applied) -> None:
+        """Write what changes, verify it, and wait for pods.
 
         Raises:
-            ClusterError: a request to read failed.
+            ClusterError: a request failed, or the run is to stop.
         """
-        done = Applied()
-        if count := sum(change.action is Action.REFUSED for change in changes):
-            done.changes = list(changes)
-            words = "1 object is refused" if count == 1 else f"{count} objects are refused"
-            done.refusals.append(f"nothing is written: {words}")
-            return done
         last = prunes_after(self.target, changes)
         for index, change in enumerate(changes):
             if self.stop():
-                done.failures.append("interrupted")
-                return done
-            try:
-                if index == last:
-                    self._prune(done)
-                done.changes.append(self._carry_out(change, done))
-            except ClusterError as error:
-                done.failures.append(str(error))
-                return done
+                raise ClusterError("interrupted")
+            if index == last:
+                self._prune(done)
+            done.changes.append(self._carry_out(change, done))
         if any(change.action in PENDING for change in done.changes):
             self._verify(done)
         if not self.target.absent:
             done.unready = self._wait_for_pods()
-        return done
 
     def _carry_out(self, change: Change, done: Applied) -> Change:
         if change.action not in PENDING:

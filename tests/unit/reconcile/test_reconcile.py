@@ -131,7 +131,13 @@ def test_one_refused_object_keeps_all_from_being_written() -> None:
     (refused,) = (one for one in done.changes if one.action is Action.REFUSED)
     assert refused.reason.startswith("it exists, is not gpustate's (managed by kubectl-create)")
     assert [one.field for one in refused.differences] == ["handler"]
-    assert done.refusals == ["nothing is written: 1 object is refused"]
+    assert done.refusals == [
+        f"nothing is written: 1 object is refused; {len(target().items) - 1} more would have been written"
+    ]
+    text = [
+        "".join(piece for piece, _ in one) for one in lines(cluster_data("s", "n", done.changes))
+    ]
+    assert [one for one in text if one.startswith("  +")] == []
 
 
 def test_an_equal_object_of_others_is_left_alone_and_survives() -> None:
@@ -348,6 +354,21 @@ def test_a_failed_request_ends_the_apply_and_is_reported(objects: FakeObjects) -
     done = apply(objects, target(replace(SETTINGS, mig_strategy="single")))
     assert done.failures == [f"apply {PLUGIN[0]} {PLUGIN[1]} is forbidden; add a rule"]
     assert list(exit_codes(cluster_data("s", "n", done.changes, done))) == [EXIT_ERROR]
+    assert done.notes == ["1 of 2 objects were written; run the same command again to continue"]
+
+
+@pytest.mark.parametrize("request_", ["list namespaces", "list daemonsets"])
+def test_a_server_that_stops_after_the_writes_hides_none_of_them(request_: str) -> None:
+    objects = FakeObjects()
+    count = len(target().items)
+    applier = Applier(objects, target(), 5)
+    changes = plan(objects, target())
+    objects.denied.add(request_)
+    done = applier.apply(changes)
+    assert done.failures == [f"{request_} is forbidden; add a rule"]
+    assert len(done.changes) == count
+    again = "run the same command again to continue"
+    assert done.notes == [f"{count} of {count} objects were written; {again}"]
 
 
 def test_a_refused_dry_run_refuses_the_object(objects: FakeObjects) -> None:
