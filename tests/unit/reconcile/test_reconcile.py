@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +17,7 @@ from gpustate.manifests.kinds import KINDS
 from gpustate.plan.objects import lines, pending
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
-from gpustate.reconcile.planning import Action, Target, plan
+from gpustate.reconcile.planning import Action, Change, Target, plan
 
 IMAGES = {"devicePlugin": "p:v1", "gfd": "g:v1"}
 SETTINGS = ClusterObjects(
@@ -41,6 +43,12 @@ def apply(objects: FakeObjects, wanted: Target) -> Applied:
         objects, wanted, 5, sleep=lambda seconds: None, clock=lambda: float(next(clock))
     )
     return applier.apply(plan(objects, wanted))
+
+
+def kept(changes: Sequence[Change]) -> list[tuple[str, str]]:
+    """Objects that are kept, and why."""
+    found = (one for one in changes if one.action is Action.RELEASE)
+    return [(one.item["metadata"]["name"], one.reason) for one in found]
 
 
 def actions(objects: FakeObjects, wanted: Target) -> dict[str, Action]:
@@ -202,9 +210,12 @@ def test_a_namespace_with_objects_of_others_is_kept(objects: FakeObjects) -> Non
         "data": {"a": "b"},
     }
     objects.add(theirs)
+    expected = [("gpu-operator", "kept, because others use it: configmap/theirs")]
+    assert kept(plan(objects, ABSENT)) == expected
     done = apply(objects, ABSENT)
     assert not done.failures
-    assert done.notes == ["namespace/gpu-operator is kept, because others use it: configmap/theirs"]
+    assert kept(done.changes) == expected
+    assert not done.notes
     assert set(objects.items) == {("Namespace", "gpu-operator"), ("ConfigMap", "theirs")}
     assert not objects.items["Namespace", "gpu-operator"]["metadata"].get("labels")
 
@@ -227,9 +238,9 @@ def test_a_namespace_is_kept_for_an_object_of_any_kind(
     version, _, name = kind.partition(" ")
     meta = {"name": "theirs", "namespace": "gpu-operator"}
     objects.add({"apiVersion": version, "kind": name, "metadata": meta})
-    done = apply(objects, wanted)
-    (note,) = done.notes
-    assert note == f"namespace/gpu-operator is kept, because others use it: {name.lower()}/theirs"
+    expected = [("gpu-operator", f"kept, because others use it: {name.lower()}/theirs")]
+    assert kept(plan(objects, wanted)) == expected
+    assert kept(apply(objects, wanted).changes) == expected
     left = [
         which
         for which, one in objects.items.items()
@@ -239,14 +250,36 @@ def test_a_namespace_is_kept_for_an_object_of_any_kind(
     assert ("Namespace", "gpu-operator") in objects.items
 
 
+def test_a_namespace_stays_as_planned_and_is_kept_for_what_came_later(
+    objects: FakeObjects,
+) -> None:
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "theirs", "namespace": "gpu-operator"},
+    }
+    empty = plan(objects, ABSENT)
+    assert not kept(empty)
+    objects.add(theirs)
+    full = plan(objects, ABSENT)
+    copied = copy.deepcopy(objects)
+    done = Applier(objects, ABSENT, 5).apply(empty)
+    assert kept(done.changes) == kept(full)
+    copied.delete(theirs)
+    done = Applier(copied, ABSENT, 5).apply(full)
+    assert kept(done.changes) == kept(full)
+    assert list(copied.items) == [("Namespace", "gpu-operator")]
+
+
 def test_a_namespace_whose_content_cannot_be_listed_is_kept(objects: FakeObjects) -> None:
     objects.unlisted = ["widgets.example.com"]
     done = apply(objects, ABSENT)
     assert not done.failures
-    assert done.notes == [
-        "namespace/gpu-operator is kept, because these cannot be listed there: widgets.example.com; "
+    ((_, reason),) = kept(done.changes)
+    assert reason == (
+        "kept, because these cannot be listed there: widgets.example.com; "
         "if nobody needs it, kubectl delete namespace gpu-operator"
-    ]
+    )
     assert list(objects.items) == [("Namespace", "gpu-operator")]
 
 
@@ -268,7 +301,7 @@ def test_what_the_cluster_and_our_programs_write_keeps_no_namespace(objects: Fak
         }
     )
     done = apply(objects, ABSENT)
-    assert not done.notes
+    assert not kept(done.changes)
     assert ("Namespace", "gpu-operator") not in objects.items
 
 
