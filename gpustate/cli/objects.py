@@ -267,6 +267,10 @@ class Clusters:
                         lambda text: click.echo(f"cluster: {text}", err=True),
                         stop,
                     )
+                    if (
+                        self.saved is not None
+                    ):  # what was written is a change since the plan was made
+                        applier = replace(applier, again=self._again())
                     changes = plan(objects, target, listed)
                     done = applier.apply(self._as_saved(objects, kubeconfig, changes))
                     self._admit(done, kubeconfig, nodes, stop)
@@ -274,8 +278,11 @@ class Clusters:
                     done = Applied(failures=[str(error)], notes=["nothing is written"])
                 except RefusedError as error:
                     done = Applied(refusals=[str(error)])
-                done.notes += operator_notes(objects, done.changes)
-                done.notes += feature_notes(objects, done.changes)
+                if (
+                    not done.failures
+                ):  # otherwise the server may be away, and is not waited for again
+                    done.notes += operator_notes(objects, done.changes)
+                    done.notes += feature_notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
@@ -336,7 +343,8 @@ class Clusters:
                     stop=stop,
                 )
         except ClusterError as error:
-            done.failures.append(str(error))
+            if str(error) not in done.failures:
+                done.failures.append(str(error))
         else:
             done.notes += map(str, admitted.notes)
             done.failures += map(str, admitted.failures)

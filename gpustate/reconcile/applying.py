@@ -74,6 +74,7 @@ class Applier:
         say: called with what is being done.
         stop: polled; once true, nothing more is written or waited for.
         sleep, clock: wait, and the time in seconds.
+        again: what to do after a request that failed.
     """
 
     objects: Objects
@@ -83,6 +84,7 @@ class Applier:
     stop: Callable[[], bool] = lambda: False
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
+    again: str = "run the same command again to continue"
 
     def apply(self, changes: Sequence[Change]) -> Applied:
         """Carry out a plan. Nothing is written if one of its objects is refused."""
@@ -100,9 +102,7 @@ class Applier:
             done.failures.append(str(error))
             if wanted:
                 written = sum(change.action in PENDING for change in done.changes)
-                done.notes.append(
-                    f"{written} of {wanted} objects were written; run the same command again to continue"
-                )
+                done.notes.append(f"{written} of {wanted} objects were written; {self.again}")
         return done
 
     def _carry_out_all(self, changes: Sequence[Change], done: Applied) -> None:
