@@ -459,7 +459,8 @@ def test_the_documented_rights_suffice_and_each_is_needed(
     for one in DEFINITIONS:
         objects.apply(one)
     user = server.kubeconfig(apiserver.USER)
-    for place, settings in cases().items():
+    for place, case in cases().items():
+        settings = replace(case, namespace="rights")
         rights = {*clusterusers.documented(), *clusterusers.documented(place)}
         grant(objects, rights)
         wait_for(lambda s=settings: cycle(user, s) == [], f"{place}: the rights suffice", 120)
@@ -474,7 +475,6 @@ def test_the_documented_rights_suffice_and_each_is_needed(
 
 def cycle(user: Path, settings: ClusterObjects) -> list[str]:
     """Apply and remove as a user; return what went wrong."""
-    settings = replace(settings, namespace="rights")
     for objects in connected(user):
         try:
             for wanted in (target(settings), absent(settings)):
