@@ -510,7 +510,7 @@ class DriverInstalled(DriverParameters):
         if foreign and self.in_use == "refuse":
             return (
                 f"the GPUs are in use by {', '.join(holder.who for holder in foreign)}, and the driver must be "
-                "unloaded; stop these processes, or set in_use = 'reboot'"
+                "unloaded; stop these processes, or set in_use: reboot"
             )
         return None
 
@@ -519,7 +519,7 @@ class DriverInstalled(DriverParameters):
             return (
                 "a driver was installed by NVIDIA's .run installer; run nvidia-uninstall on the "
                 "node first, or "
-                "set leftovers = 'uninstall'"
+                "set leftovers: uninstall"
             )
         if observed.barred and self.load:
             return refusals.barred(observed)

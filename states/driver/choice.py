@@ -69,7 +69,7 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
     if wanted.precompiled and not any(one.prebuilt for one in driverschemes.of(observed.os_id)):
         return (
             None,
-            f"no precompiled modules exist for {observed.os_id}; set precompiled = False",
+            f"no precompiled modules exist for {observed.os_id}; set precompiled: false",
         )
     offers = {name: tuple(versions) for name, versions in observed.offers.items()}
     moves = not wanted.locked and _change_of_source(wanted, observed, offers) == "moves"
@@ -106,7 +106,7 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
             return None, (
                 f"{wanted.text} is not available with prebuilt modules for every bootable kernel "
                 f"(missing for {kernels}); "
-                "set precompiled = False, or remove the kernels that are not needed"
+                "set precompiled: false, or remove the kernels that are not needed"
             )
         choices = [one for one, kernels in zip(choices, lacking, strict=True) if not kernels]
     if installed is not None and stays:
@@ -281,7 +281,7 @@ def _has_ended(
 
 def _without_prebuilt(wanted: Wanted, observed: Observed) -> str:
     return (
-        f"{observed.manager} offers {wanted.text} without prebuilt modules only; set precompiled = False, or "
+        f"{observed.manager} offers {wanted.text} without prebuilt modules only; set precompiled: false, or "
         "choose a repository that has them in driver-repository"
     )
 
@@ -296,10 +296,10 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
     successor = observed.relations.branches().get(wanted.only_branch or 0)
     of_branch = [one for one in every if driverset.branch_of(one[1]) == wanted.only_branch]
     if successor is not None and all(_has_ended(one, observed, available) for one in of_branch):
-        more = f", or version = '{of_branch[0][1]}' for its last driver" if of_branch else ""
+        more = f", or version: {of_branch[0][1]} for its last driver" if of_branch else ""
         return (
             f"branch {wanted.only_branch} has ended in Ubuntu's archive, its packages install branch {successor}; "
-            f"set branch = {successor}{more}"
+            f"set branch: {successor}{more}"
         )
     for version, name in observed.pinned_away.items():
         if wanted.text != "a driver" and wanted.admits(version):

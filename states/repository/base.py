@@ -362,7 +362,7 @@ class RepositoryState(RepositoryParameters):
         if observed.foreign and not self.exclusive:
             return (
                 f"NVIDIA packages also come from {', '.join(observed.foreign)}; remove the entry, "
-                "or set exclusive = True to keep it and pin its packages to a negative priority"
+                "or set exclusive: true to keep it and pin its packages to a negative priority"
             )
         if observed.apt and set(hosts(observed.foreign)) & set(observed.where.hosts):
             return (

@@ -82,7 +82,7 @@ def cuda_repository(facts: NodeFacts) -> Repository:
     if machine is None or facts.os_id not in ("debian", "ubuntu"):
         return Repository(
             problem=f"NVIDIA has no apt repository for {facts.distribution} on {facts.machine}; "
-            "set origin = 'mirror' with a url"
+            "set origin: mirror with a url"
         )
     uri = f"https://developer.download.nvidia.com/compute/cuda/repos/{facts.distribution}/{machine}"
     file, fingerprint = _CUDA_KEYS.get(facts.distribution, _CUDA_KEY)
@@ -100,7 +100,7 @@ def toolkit_repository(facts: NodeFacts) -> Repository:
     if machine is None:
         return Repository(
             problem=f"NVIDIA has no container toolkit for {facts.machine}; "
-            "set origin = 'mirror' with a url"
+            "set origin: mirror with a url"
         )
     base = "https://nvidia.github.io/libnvidia-container"
     return Repository(
@@ -135,7 +135,7 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
     if not entries or needed is None:
         return Repository(
             problem=f"no enabled source for {facts.os_codename or facts.os_id} main in /etc/apt; "
-            "set origin = 'mirror' with a url, or fix the node's sources"
+            "set origin: mirror with a url, or fix the node's sources"
         )
     pockets = {facts.os_codename + tail for tail in _POCKETS}
     hosts = tuple(

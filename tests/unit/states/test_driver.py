@@ -403,7 +403,7 @@ def test_display_packages_that_leave_are_in_the_plan() -> None:
         node.installed[name] = build
     node.held = {"libnvidia-gl-580"}
     state = DriverInstalled(branch=580, precompiled=False)
-    gone = "display packages are removed: libnvidia-gl-580; set packages = 'full'"
+    gone = "display packages are removed: libnvidia-gl-580; set packages: full"
     for notes in (state.plan(state.probe(node)).notes, state.forecast(node, "").notes):
         assert any(note.startswith(gone) for note in notes), notes
         assert "holds end with their packages: libnvidia-gl-580" in notes
@@ -481,7 +481,7 @@ def test_the_kernel_that_boots_next_must_have_headers() -> None:
 def test_require_wants_the_headers_of_every_kernel_there_already() -> None:
     why = refusal(DriverInstalled(headers="require"), World(gpu()))
     assert why == (
-        f"no kernel headers for {OLD}; install linux-headers-{OLD} or set headers = 'install'"
+        f"no kernel headers for {OLD}; install linux-headers-{OLD} or set headers: install"
     )
 
 
@@ -738,9 +738,9 @@ V100, A100, H100, GH200, B200, K80 = "1db6", "20b0", "2330", "2342", "2901", "10
         ((B200,), 580, "auto", "open"),
         ((), 595, "auto", "open"),
         (("ffff",), 595, "auto", "open"),
-        ((V100,), 590, "auto", "set branch = 580"),
-        ((V100,), 580, "open", "set module_type = 'proprietary'"),
-        ((B200,), 580, "proprietary", "set module_type = 'open'"),
+        ((V100,), 590, "auto", "set branch: 580"),
+        ((V100,), 580, "open", "set module_type: proprietary"),
+        ((B200,), 580, "proprietary", "set module_type: open"),
         ((V100, B200), 580, "auto", "no driver supports both"),
         ((K80,), 535, "auto", "470 and older"),
         ((H100,), 620, "proprietary", "no proprietary modules any more"),
@@ -878,7 +878,7 @@ def test_an_ended_branch_of_ubuntus_archive_is_refused_with_the_one_that_follows
         f"nvidia-utils-570-server|{ENDED}||nvidia-utils-580-server\n"
     )
     assert refusal(DriverInstalled(**wanted), node) == (
-        "branch 570 has ended in Ubuntu's archive, its packages install branch 580; set branch = 580"
+        "branch 570 has ended in Ubuntu's archive, its packages install branch 580; set branch: 580"
     )
 
 
@@ -920,7 +920,7 @@ def test_the_last_driver_of_an_ended_branch_is_only_taken_by_its_version(
     elif "branch" in wanted:
         assert refusal(state, node) == (
             "branch 570 has ended in Ubuntu's archive, its packages install branch 580; "
-            "set branch = 580, or version = '570.211.01' for its last driver"
+            "set branch: 580, or version: 570.211.01 for its last driver"
         )
     else:
         assert state.desired(state.probe(node)).library == "580.178.04"
@@ -1306,7 +1306,7 @@ def test_a_full_set_with_signed_modules_has_its_libraries_and_no_metapackage() -
                 ("nvidia-dkms-open", "nvidia-headless-no-dkms-open", "nvidia-utils"),
                 ("595.91.07-1ubuntu1",),
             ),
-            "apt offers driver 595.91.07 without prebuilt modules only; set precompiled = False",
+            "apt offers driver 595.91.07 without prebuilt modules only; set precompiled: false",
         ),
     ],
 )
@@ -1323,7 +1323,7 @@ def test_a_refusal_names_the_kernels_that_prebuilt_modules_are_missing_for() -> 
     del node.packages_offered[f"linux-modules-nvidia-580-server-open-{OLD}"]
     assert refusal(DriverInstalled(branch=580, precompiled=True), node) == (
         f"branch 580 is not available with prebuilt modules for every bootable kernel (missing for {OLD}); "
-        "set precompiled = False, or remove the kernels that are not needed"
+        "set precompiled: false, or remove the kernels that are not needed"
     )
 
 

@@ -320,7 +320,7 @@ def test_absent_takes_every_file_away_again() -> None:
     ("facts", "says"),
     [
         ({"package_manager": "", "os_id": "azurelinux"}, "no apt, dnf or zypper"),
-        ({"machine": "riscv64"}, "set origin = 'mirror'"),
+        ({"machine": "riscv64"}, "set origin: mirror"),
     ],
 )
 def test_a_node_it_does_not_fit_is_refused(facts: dict[str, Any], says: str) -> None:
