@@ -22,6 +22,7 @@ from gpustate.states.repository.where import (
     FOREIGN,
     Repository,
     archive,
+    archive_apart,
     archive_beside,
     archive_lists,
     between_releases,
@@ -153,10 +154,12 @@ class RepositoryState(RepositoryParameters):
             )
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
-        if self.driver:
-            where = replace(where, beside=archive_beside(facts, where, sources))
-        where = replace(where, problem=between_releases(facts, sources) or where.problem)
         others = [s for s in sources if s.file != self.sources_path]
+        if self.driver:
+            where = archive_beside(facts, where, sources)
+        if self.source == "distribution":
+            where = archive_apart(facts, where, others)
+        where = replace(where, problem=between_releases(facts, sources) or where.problem)
         wanted_lists = (
             {aptsources.list_name(one.uri) for one in where.entries}
             if where.uri

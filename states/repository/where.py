@@ -51,6 +51,7 @@ class Repository:
         private: an rpm repository that wants user and password.
         further: entries of the archive beside the first one: its other suites, with the components they lack.
         beside: codename of the distribution whose archive is on the same host and is not meant; empty: none.
+        codename: of the archive, where another repository is on its host; empty: the host tells.
     """
 
     uri: str | None = None
@@ -66,6 +67,7 @@ class Repository:
     private: bool = False
     further: tuple[aptsources.Source, ...] = ()
     beside: str = ""
+    codename: str = ""
 
     @property
     def entries(self) -> tuple[aptsources.Source, ...]:
@@ -179,12 +181,21 @@ def archive_sources(
 
 def archive_beside(
     facts: NodeFacts, where: Repository, sources: tuple[aptsources.Source, ...]
-) -> str:
-    """The codename of the node's release, where its archive is on the host of a flat repository, as a mirror has both."""
+) -> Repository:
+    """The same, with the codename of the node's release where its archive is on the host of a flat repository, as a mirror has both."""
     pockets = {facts.os_codename + tail for tail in _POCKETS} if facts.os_codename else set[str]()
     flat = where.uri is not None and where.suite.endswith("/")
     beside = any(s.suite in pockets and s.host in where.hosts for s in sources)
-    return facts.os_codename if flat and beside else ""
+    return replace(where, beside=facts.os_codename) if flat and beside else where
+
+
+def archive_apart(
+    facts: NodeFacts, where: Repository, sources: list[aptsources.Source]
+) -> Repository:
+    """The archive, told by the codename of the node's release where another repository is on its host."""
+    code = facts.os_codename
+    apart = any(s.host in where.hosts and not s.suite.startswith(code) for s in sources)
+    return replace(where, codename=code) if code and apart else where
 
 
 def between_releases(facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> str | None:
@@ -231,21 +242,18 @@ def sources_text(where: Repository) -> str:
 
 
 def pin_text(where: Repository, packages: tuple[str, ...], priority: int) -> str:
-    """Pins that let the packages come from the repository's hosts, and from nowhere else."""
-    stanzas: list[str] = []
+    """Pins that let the packages come from the repository, and from nowhere else."""
+    pins: list[tuple[str, int, str]] = []
     if where.beside:
         # By host it would be the repository in use.
-        archive_pin = f"release n={where.beside}*"
-        stanzas.append(
-            aptsources.render_pin(packages, archive_pin, -1, "never from the archive on that host")
-        )
-    stanzas += [
-        aptsources.render_pin(packages, f'origin "{host}"', priority, "the repository in use")
-        for host in where.hosts
-    ]
-    stanzas.append(aptsources.render_pin(packages, KEPT_PIN, priority, "kept for a rollback"))
-    stanzas.append(aptsources.render_pin(packages, "release *", -1, "never from anywhere else"))
-    return "\n".join([_WRITTEN, *stanzas])
+        pins.append((f"release n={where.beside}*", -1, "never from the archive on that host"))
+    used = [f'origin "{host}"' for host in where.hosts]
+    if where.codename:
+        used = [f"release n={where.codename}*"]
+    pins += [(pin, priority, "the repository in use") for pin in used]
+    pins.append((KEPT_PIN, priority, "kept for a rollback"))
+    pins.append(("release *", -1, "never from anywhere else"))
+    return "\n".join([_WRITTEN, *(aptsources.render_pin(packages, *pin) for pin in pins)])
 
 
 def list_prefixes(where: Repository, *, shared: bool) -> tuple[str, ...]:

@@ -291,6 +291,28 @@ def test_the_archive_on_the_host_of_a_flat_mirror_offers_no_driver(
     assert first.startswith("release n=bookworm*\nPin-Priority: -1") == denied
 
 
+@pytest.mark.parametrize(
+    ("more", "pins"),
+    [
+        ("", ['origin "deb.debian.org"']),
+        # Its backports are on the host of every archive.
+        ("deb http://deb.debian.org/debian bookworm-backports main\n", ['origin "deb.debian.org"']),
+        ("deb http://deb.debian.org/nvidia/ /\n", ["release n=bookworm*"]),
+        ("deb http://deb.debian.org/site stable main\n", ["release n=bookworm*"]),
+    ],
+)
+def test_another_repository_on_the_host_of_the_archive_offers_no_driver(
+    more: str, pins: list[str]
+) -> None:
+    fake = node({LIST: "deb http://deb.debian.org/debian bookworm main\n" + more})
+    state = DriverRepository(origin="distribution")
+    list(converge(state, fake))
+    text = (fake.files[state.pin_path]).replace("\nPin-Priority:", "")
+    found = [line[5:].removesuffix(" 700") for line in text.splitlines() if line[:5] == "Pin: "]
+    assert found[:-2] == pins
+    assert found[-1] == "release * -1"
+
+
 def test_the_toolkits_repository_and_the_drivers_do_not_mind_each_other() -> None:
     cuda = node({CUDA: f"deb {CUDA_URL}/ /\n"})
     toolkit = ToolkitRepository(**MIRROR)
