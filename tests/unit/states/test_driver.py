@@ -281,8 +281,10 @@ def test_the_version_is_the_policys_or_the_newest_of_the_branch(
         (1001, {"branch": 580}, "580.65.06"),
         (1001, {"branch": 570}, "apt offers driver 570.211.01, and a pin forbids it"),
         (1001, {"version": "580.178.04"}, "apt offers driver 580.178.04, and a pin forbids it"),
+        (701, {"branch": 580}, "580.65.06"),
+        (900, {"version": "580.178.04"}, "apt offers driver 580.178.04, and a pin forbids it"),
         # gpustate's own pin wins.
-        (990, {"branch": 580}, "580.178.04"),
+        (700, {"branch": 580}, "580.178.04"),
     ],
 )
 def test_a_pin_above_gpustates_own_decides_for_a_version(
@@ -302,6 +304,24 @@ def test_a_pin_above_gpustates_own_decides_for_a_version(
     observed = state.probe(node)
     found = state.desired(observed).library or state.refuse(observed) or ""
     assert found.startswith(outcome)
+
+
+def test_a_pin_for_an_older_version_keeps_the_installed_one() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(version="580.178.04"))
+    whole = node.apt()
+    node.answers["AptQuery"] = lambda _: replace(
+        whole,
+        offers={
+            name: tuple(
+                replace(one, priority=900 if one.version == "580.65.06-1" else 500)
+                for one in offers
+            )
+            for name, offers in whole.offers.items()
+        },
+    )
+    state = DriverInstalled(branch=580)
+    assert state.desired(state.probe(node)).library == "580.178.04"
 
 
 def test_with_neither_what_is_installed_stays() -> None:
