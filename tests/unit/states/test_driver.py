@@ -1293,6 +1293,25 @@ def test_with_signed_modules_the_metapackage_leaves_unless_its_modules_follow_th
     assert state.desired(state.probe(node)).packages == packages
 
 
+@pytest.mark.parametrize("wanted", [{}, {"branch": 580}, {"version": "580.173.02"}])
+@pytest.mark.parametrize("meta", [(), ("nvidia-driver-580-open",)])
+def test_a_desktop_driver_of_dkms_stays_one_with_signed_modules(
+    meta: tuple[str, ...], wanted: dict[str, Any]
+) -> None:
+    """Packages of NVIDIA's repository have the same names, and it has no signed modules."""
+    version = "580.173.02-0ubuntu0.24.04.1"
+    node = ubuntu(version, branch=580)
+    desktop = ("nvidia-headless-no-dkms-580-open", "nvidia-utils-580", *meta)
+    signed = [f"linux-modules-nvidia-580-open-{kernel}" for kernel in (OLD, NEW)]
+    node.packages_offered |= dict.fromkeys((*desktop, "nvidia-dkms-580-open"), (version,))
+    node.packages_offered |= dict.fromkeys(signed, ("6.1.1+1",))
+    node.installed.clear()
+    node.installed |= dict.fromkeys((*desktop, "nvidia-dkms-580-open"), version)
+    state = DriverInstalled(precompiled=True, **wanted)
+    packages = state.desired(state.probe(node)).packages
+    assert packages.keys() - {"nvidia-modprobe"} == {*desktop[:2], *signed}
+
+
 def test_a_full_set_with_signed_modules_has_its_libraries_and_no_metapackage() -> None:
     node = ubuntu("580.173.02-0ubuntu0.24.04.1", branch=580)
     state = DriverInstalled(branch=580, packages="full", precompiled=True)
