@@ -64,8 +64,14 @@ class Wanted:
         return self.branch in (None, driverset.branch_of(version))
 
 
-def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[None, str]:
-    """The set of packages for a node, or why there is none, with the next move."""
+def choose(
+    wanted: Wanted, observed: Observed, bare: frozenset[str] = frozenset()
+) -> tuple[Target, None] | tuple[None, str]:
+    """The set of packages for a node, or why there is none, with the next move.
+
+    Args:
+        bare: kernels that need no module.
+    """
     if wanted.precompiled and not any(one.prebuilt for one in driverschemes.of(observed.os_id)):
         return (
             None,
@@ -96,17 +102,19 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
             [
                 kernel
                 for kernel in observed.built
-                if not driverset.covers(*one, (kernel,), available, observed.relations)
+                if kernel not in bare
+                and not driverset.covers(*one, (kernel,), available, observed.relations)
             ]
             for one in choices
         ]
         if all(lacking) or not observed.built:
             fewest = min(lacking, key=len)
             kernels = ", ".join(fewest) or "(none)"
+            by = ", pinned by a lock file or a rollback," if wanted.locked else ""
+            move = "offer them again" if wanted.locked else "set precompiled: false"
             return None, (
-                f"{wanted.text} is not available with prebuilt modules for every bootable kernel "
-                f"(missing for {kernels}); "
-                "set precompiled: false, or remove the kernels that are not needed"
+                f"{wanted.text}{by} is not available with prebuilt modules for every bootable kernel "
+                f"(missing for {kernels}); {move}, or remove the kernels that are not needed"
             )
         choices = [one for one, kernels in zip(choices, lacking, strict=True) if not kernels]
     if installed is not None and stays:

@@ -1720,8 +1720,11 @@ def test_a_rollback_takes_modules_from_where_they_came_before(
     assert state.desired(state.probe(node)).packages == old
 
 
+@pytest.mark.parametrize("offered", [True, False])
 @pytest.mark.parametrize("bare", [OLD, NEW])
-def test_a_rollback_leaves_a_kernel_without_signed_modules_that_had_none(bare: str) -> None:
+def test_a_rollback_leaves_a_kernel_without_signed_modules_that_had_none(
+    bare: str, offered: bool
+) -> None:
     versions = ("580.178.04-0ubuntu0.24.04.1", "580.173.02-0ubuntu0.24.04.1")
     node = ubuntu(*versions, branch=580)
     signed = {k: f"linux-modules-nvidia-580-server-open-{k}" for k in (OLD, NEW)}
@@ -1762,7 +1765,10 @@ def test_a_rollback_leaves_a_kernel_without_signed_modules_that_had_none(bare: s
     assert before.built == {OLD: "580.173.02 open", NEW: "580.173.02 open", bare: None}
     assert set(reach(by).built.values()) == {"580.178.04 open"}
     state = back(before, by)
+    if not offered:
+        node.packages_offered[signed[bare]] = ("6.1+2",)
     observed = state.probe(node)
+    assert state.refuse(observed) is None
     steps = [step.label for step in state.apply(observed, state.plan(observed))]
     assert ("unload the nvidia modules" in steps) == (bare == NEW)
     assert ("reload the nvidia modules" in steps) == (bare != NEW)
@@ -1770,6 +1776,23 @@ def test_a_rollback_leaves_a_kernel_without_signed_modules_that_had_none(bare: s
     for field in ("packages", "built", "loaded", "modules"):
         assert getattr(now, field) == getattr(before, field), field
     assert not state.plan(now).fields & {"packages", "built", "loaded", "modules", "parameters"}
+
+
+def test_a_rollback_to_signed_modules_that_are_gone_is_refused_with_their_kernel() -> None:
+    node = ubuntu("580.178.04-0ubuntu0.24.04.1", "580.173.02-0ubuntu0.24.04.1", branch=580)
+    by = DriverInstalled(version="580.173.02", precompiled=True)
+    node.installed = dict(by.desired(by.probe(node)).packages)
+    for kernel in (OLD, NEW):
+        node.kernels[kernel] = replace(
+            node.kernels[kernel], nvidia_version="580.173.02", nvidia_license="Dual MIT/GPL"
+        )
+    state = back(by.probe(node), DriverInstalled(branch=580))
+    name = f"linux-modules-nvidia-580-server-open-{OLD}"
+    del node.installed[name], node.packages_offered[name]
+    assert refusal(state, node) == (
+        "driver 580.173.02, pinned by a lock file or a rollback, is not available with prebuilt modules for every bootable "
+        f"kernel (missing for {OLD}); offer them again, or remove the kernels that are not needed"
+    )
 
 
 def test_a_rollback_installs_no_headers_for_a_kernel_that_had_none() -> None:
