@@ -22,7 +22,6 @@ from gpustate.states.repository.where import (
     FOREIGN,
     Repository,
     archive,
-    archive_apart,
     archive_beside,
     archive_lists,
     between_releases,
@@ -157,8 +156,13 @@ class RepositoryState(RepositoryParameters):
         others = [s for s in sources if s.file != self.sources_path]
         if self.driver:
             where = archive_beside(facts, where, sources)
-        if self.source == "distribution":
-            where = archive_apart(facts, where, others)
+        foreign = [s for s in others if self._is_foreign(s, where)]
+        if where.codename:
+            alike = [s for s in others if s.suite.startswith(where.codename)]
+            away = dict.fromkeys(s.host for s in (*alike, *foreign) if s.host not in where.hosts)
+            # Packages that are kept for a rollback have no host, as have files.
+            away.pop("", None)
+            where = replace(where, elsewhere=tuple(away))
         where = replace(where, problem=between_releases(facts, sources) or where.problem)
         wanted_lists = (
             {aptsources.list_name(one.uri) for one in where.entries}
@@ -181,7 +185,7 @@ class RepositoryState(RepositoryParameters):
             and fresh
             and dict(login) == self._logins(where, "apt"),
             logins=login,
-            foreign=tuple(place(s) for s in others if self._is_foreign(s, where)),
+            foreign=tuple(map(place, foreign)),
             conflicts=tuple(place(s) for s in others if self._clashes(s, where)),
             cdroms=tuple(place(s) for s in others if s.uri.startswith("cdrom:")),
             # A foreign repository may be empty.

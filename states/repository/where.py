@@ -51,7 +51,8 @@ class Repository:
         private: an rpm repository that wants user and password.
         further: entries of the archive beside the first one: its other suites, with the components they lack.
         beside: codename of the distribution whose archive is on the same host and is not meant; empty: none.
-        codename: of the archive, where another repository is on its host; empty: the host tells.
+        codename: of the distribution whose archive it is: another repository may be on its host; empty: the host tells.
+        elsewhere: then, hosts of other sources of that release, and of those that have the driver, too.
     """
 
     uri: str | None = None
@@ -68,6 +69,7 @@ class Repository:
     further: tuple[aptsources.Source, ...] = ()
     beside: str = ""
     codename: str = ""
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def entries(self) -> tuple[aptsources.Source, ...]:
@@ -158,13 +160,14 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
             # The same address must carry the same Signed-By everywhere.
             lacking.append(replace(main, file="", components=missing, architectures=(), line=1))
     if not lacking:
-        return Repository(hosts=hosts)
+        return Repository(hosts=hosts, codename=facts.os_codename)
     first, *further = lacking
     return Repository(
         uri=first.uri,
         suite=first.suite,
         components=first.components,
         hosts=hosts,
+        codename=facts.os_codename,
         signed_by=first.signed_by,
         further=tuple(further),
     )
@@ -187,15 +190,6 @@ def archive_beside(
     flat = where.uri is not None and where.suite.endswith("/")
     beside = any(s.suite in pockets and s.host in where.hosts for s in sources)
     return replace(where, beside=facts.os_codename) if flat and beside else where
-
-
-def archive_apart(
-    facts: NodeFacts, where: Repository, sources: list[aptsources.Source]
-) -> Repository:
-    """The archive, told by the codename of the node's release where another repository is on its host."""
-    code = facts.os_codename
-    apart = any(s.host in where.hosts and not s.suite.startswith(code) for s in sources)
-    return replace(where, codename=code) if code and apart else where
 
 
 def between_releases(facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> str | None:
@@ -247,6 +241,8 @@ def pin_text(where: Repository, packages: tuple[str, ...], priority: int) -> str
     if where.beside:
         # By host it would be the repository in use.
         pins.append((f"release n={where.beside}*", -1, "never from the archive on that host"))
+    # A PPA has the codename, too.
+    pins += [(f'origin "{host}"', -1, "never from there") for host in where.elsewhere]
     used = [f'origin "{host}"' for host in where.hosts]
     if where.codename:
         used = [f"release n={where.codename}*"]
