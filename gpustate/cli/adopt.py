@@ -148,9 +148,7 @@ def _apply(objects: Any, target: Target, adopted: Adopted, stop: Callable[[], bo
     adopted.applied = [title(one.item) for one in done.changes if one.action in planning.PENDING]
     adopted.failures += [*done.failures, *done.unready]
     refused = [one for one in done.changes if one.action is planning.Action.REFUSED]
-    if refused:
-        adopted.applied = []
-        adopted.failures += [f"{title(one.item)}: {one.reason}" for one in refused]
+    adopted.failures += [f"{title(one.item)}: {one.reason}" for one in refused]
 
 
 def _run(

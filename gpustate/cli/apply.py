@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -335,7 +334,7 @@ def execute(
             applied = work(result.nodes, shared["stop"])
         if not applied:
             return result
-        return replace(result, document={**result.document, "clusters": applied})
+        return objects.counted(result, {**result.document, "clusters": applied})
 
     carry_out(about, verb, source, options, inventory, run)
 

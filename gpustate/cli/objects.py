@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -20,7 +20,7 @@ from gpustate.formats.words import cut
 from gpustate.manifests.kinds import NODE, title
 from gpustate.manifests.ownership import NFD_DEFINITION
 from gpustate.manifests.settings import ClusterObjects
-from gpustate.plan.objects import pending, refused
+from gpustate.plan.objects import REFUSED, SKIPPED, pending, refused
 from gpustate.plan.render import objects_page
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
@@ -29,6 +29,7 @@ from gpustate.reconcile.planning import Action, Change, Target, plan
 from gpustate.reconcile.saved import stale
 
 if TYPE_CHECKING:
+    from gpustate.api import Result
     from gpustate.cluster.kubeconfig import Kubeconfig
     from gpustate.cluster.objects import Objects
     from gpustate.core.inventory import Inventory
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gpustate.manifests.settings import System
 
 Json = dict[str, Any]
+Made = TypeVar("Made", bound="Result")
 
 _ROLLOUT_S = 300
 _FEATURE_DISCOVERY = "daemonset/gpu-feature-discovery"
@@ -265,15 +267,22 @@ class Clusters:
                         lambda text: click.echo(f"cluster: {text}", err=True),
                         stop,
                     )
+                    if (
+                        self.saved is not None
+                    ):  # what was written is a change since the plan was made
+                        applier = replace(applier, again=self._again())
                     changes = plan(objects, target, listed)
                     done = applier.apply(self._as_saved(objects, kubeconfig, changes))
                     self._admit(done, kubeconfig, nodes, stop)
                 except ClusterError as error:
-                    done = Applied(failures=[str(error)])
+                    done = Applied(failures=[str(error)], notes=["nothing is written"])
                 except RefusedError as error:
                     done = Applied(refusals=[str(error)])
-                done.notes += operator_notes(objects, done.changes)
-                done.notes += feature_notes(objects, done.changes)
+                if (
+                    not done.failures
+                ):  # otherwise the server may be away, and is not waited for again
+                    done.notes += operator_notes(objects, done.changes)
+                    done.notes += feature_notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
@@ -334,7 +343,8 @@ class Clusters:
                     stop=stop,
                 )
         except ClusterError as error:
-            done.failures.append(str(error))
+            if str(error) not in done.failures:
+                done.failures.append(str(error))
         else:
             done.notes += map(str, admitted.notes)
             done.failures += map(str, admitted.failures)
@@ -616,6 +626,34 @@ def changes(document: Mapping[str, Any]) -> int:
     return sum(pending(data) for data in document.get("clusters", ()))
 
 
+def counted(result: Made, document: dict[str, Any]) -> Made:
+    """A result with a document that has clusters, and their objects in the line for grep."""
+    clusters_ = document["clusters"]
+    numbers = {
+        "objects": sum(len(data["objects"]) for data in clusters_),
+        "objects_changed": changes(document),
+        "objects_refused": sum(map(refused, clusters_)),
+    }
+    summary = " ".join([result.summary, *(f"{key}={value}" for key, value in numbers.items())])
+    if "summary" in document:
+        document = {**document, "summary": summary}
+    return replace(result, document=document, summary=summary)
+
+
+def drifted(document: Mapping[str, Any]) -> str:
+    """How many objects differ, of those that were compared; empty without any."""
+    rows = [one for data in document.get("clusters", ()) for one in data["objects"]]
+    differing = changes(document) + sum(map(_is_compared, rows))
+    compared = sum(one["action"] not in (SKIPPED, REFUSED) for one in rows)
+    compared += sum(map(_is_compared, rows))
+    return f"{differing} of {compared} objects" if compared else ""
+
+
+def _is_compared(row: Mapping[str, Any]) -> bool:
+    """Whether an object is refused, and still compared."""
+    return row["action"] == REFUSED and bool(row.get("changes"))
+
+
 def codes(document: Mapping[str, Any], *, detailed: bool = False, drift: bool = False) -> list[int]:
     """Exit codes for the clusters of a document.
 
@@ -626,13 +664,8 @@ def codes(document: Mapping[str, Any], *, detailed: bool = False, drift: bool = 
     """
     found: list[int] = []
     for data in document.get("clusters", ()):
-        compared = [one for one in data["objects"] if one.get("changes")]
-        if (
-            drift
-            and refused(data)
-            and all(one in compared for one in data["objects"] if one["action"] == "refused")
-        ):
-            found.append(EXIT_PENDING)  # refused, and still compared
+        if drift and 0 < refused(data) == sum(map(_is_compared, data["objects"])):
+            found.append(EXIT_PENDING)
         else:
             found += exit_codes(data)
     if (detailed or drift) and changes(document):

@@ -148,12 +148,13 @@ def make_plan(
                     stop=stop,
                     **shared,
                 )
+        if clusters is not None:
+            document = clusters.document(result.document, result.nodes, result.cluster_nodes)
+            result = objects.counted(result, document)
+        document = result.document
         watchers.end(
             Outcome(result.exit_code, result.summary, result.nodes, interrupted=result.interrupted)
         )
-        document = result.document
-        if clusters is not None:
-            document = clusters.document(document, result.nodes, result.cluster_nodes)
         if out is not None:
             common.write_out(common.as_json(document), out)
         if not shown:
@@ -172,11 +173,13 @@ def make_plan(
 
 
 def _drift_sentence(result: api.DriftResult) -> str:
-    """How many nodes differ; nodes that could not be compared are no nodes without drift."""
+    """How many nodes and objects differ; nodes that could not be compared are no nodes without drift."""
     unknown = sum(not node.states and not node.drifted for node in result.nodes)
-    compared = len(result.nodes) - unknown
-    line = f"Drift: {len(result.drifted)} of {compared} nodes differ from the policy"
-    return f"{line}; {unknown} could not be compared." if unknown else f"{line}."
+    counts = [f"{len(result.drifted)} of {len(result.nodes) - unknown} nodes"]
+    counts += [text] if (text := objects.drifted(result.document)) else []
+    line = f"Drift: {' and '.join(counts)} differ from the policy"
+    plural = "s" * (unknown != 1)
+    return f"{line}; {unknown} node{plural} could not be compared." if unknown else f"{line}."
 
 
 def _show_saved(

@@ -80,7 +80,11 @@ def _deployment(policy: str, image: str, words: Sequence[str], options: Mapping[
     lock = common.lock_file(policy, options)
     if lock is not None:
         files[os.path.basename(lock)] = reader.text(lock)
-    rules = _object_rules() if options["cluster_objects"] else ()
+    rules: list[dict[str, Any]] = []
+    if options["cluster_objects"]:
+        rules += units.OBJECT_RULES
+        if options["install_nfd"]:
+            rules += units.DISCOVERY_RULES
     arguments = _in_pod(words, policy, str(options["inventory"] or ""), lock or "")
     return dump(units.manifests(units.Service(image, arguments, files, rules)))
 
@@ -142,34 +146,3 @@ def _inventory(options: Mapping[str, Any]) -> str:
     made = {**data, "kubeconfig": kubernetes.IN_CLUSTER, "vars": variables}
     text: str = yaml.dump(made, Dumper=Dumper, sort_keys=False, allow_unicode=True)
     return text
-
-
-def _object_rules() -> list[dict[str, Any]]:
-    """What ``--cluster-objects`` needs, and what it grants; see docs/cluster-objects.md."""
-    verbs = ["list", "create", "patch", "delete"]
-    return [
-        {
-            "apiGroups": [""],
-            "resources": ["namespaces", "serviceaccounts", "configmaps"],
-            "verbs": verbs,
-        },
-        {"apiGroups": ["node.k8s.io"], "resources": ["runtimeclasses"], "verbs": verbs},
-        {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": verbs},
-        {
-            "apiGroups": ["rbac.authorization.k8s.io"],
-            "resources": ["clusterroles", "clusterrolebindings", "roles", "rolebindings"],
-            "verbs": verbs,
-        },
-        {
-            "apiGroups": [""],
-            "resources": ["pods", "services"],
-            "verbs": ["list"],
-        },
-        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list"]},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
-        {
-            "apiGroups": ["nfd.k8s-sigs.io"],
-            "resources": ["nodefeatures"],
-            "verbs": ["get", "create", "update"],
-        },
-    ]

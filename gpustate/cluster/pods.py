@@ -275,7 +275,8 @@ def check_ready(node: Json) -> None:
 # --- free GPUs ------------------------------------------------------------------------------------
 
 
-def _is_gpu(name: str) -> bool:
+def is_gpu(name: str) -> bool:
+    """Whether a resource is one of NVIDIA's device plugin."""
     return name in (GPU, SHARED) or name.startswith(MIG_PREFIX)
 
 
@@ -292,7 +293,7 @@ def _count(quantity: object) -> int:
 
 def _offered(node: Json, field: str) -> dict[str, int]:
     found = node.get("status", {}).get(field) or {}
-    counts = {name: _count(value) for name, value in found.items() if _is_gpu(name)}
+    counts = {name: _count(value) for name, value in found.items() if is_gpu(name)}
     return {name: count for name, count in counts.items() if count > 0}
 
 
@@ -309,7 +310,7 @@ def quantity(node: Json, field: str, name: str) -> int:
 
 def requested(pod: Json) -> dict[str, int]:
     """Return the GPUs that a pod reserves; see :func:`reserved`."""
-    return reserved(pod, _is_gpu)
+    return reserved(pod, is_gpu)
 
 
 def reserved(pod: Json, counts: Callable[[str], bool]) -> dict[str, int]:

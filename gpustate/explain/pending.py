@@ -44,6 +44,7 @@ _NO_HANDLER = re.compile(
     r'no runtime for "([^"]*)" is configured|runtime handler "?([\w.-]+)"? not'
 )
 _NO_CLASS = re.compile(r'RuntimeClass.* not found|runtimeclass\S* "?[^"]*"? not found', re.I)
+_QUOTED = re.compile(r'"([^"]+)"')
 _IMAGE = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName")
 _CREATE = ("CreateContainerError", "CreateContainerConfigError", "RunContainerError")
 _MOST_NAMES = 5
@@ -127,13 +128,26 @@ def _refused(found: Snapshot) -> Iterator[Cause]:
             remedy = f"free GPUs in the namespace, or raise the quota: kubectl describe quota -n {found.namespace}"
             yield Cause("quota-exceeded", (), evidence, remedy)
         elif _NO_CLASS.search(words):
-            yield Cause("runtime-class-missing", (), evidence, f"create it: {_RELABEL}")
+            named = _QUOTED.search(words[words.lower().index("runtimeclass") :])
+            yield _no_class(found, named[1] if named else "", (), evidence)
         elif "violates PodSecurity" in words:
             remedy = f"allow it in the namespace's labels, or drop what is named: kubectl get namespace {found.namespace} -o yaml"
             yield Cause("pod-security", (), evidence, remedy)
         else:
             yield Cause("creation-refused", (), evidence, "change what the message names")
         return
+
+
+def _no_class(found: Snapshot, name: str, nodes: tuple[str, ...], evidence: str) -> Cause:
+    if name == pods.RUNTIME_CLASS:
+        remedy = f"create it: {_RELABEL}"
+    else:
+        there = ", ".join(sorted(found.runtime_classes or ())) or "no RuntimeClass"
+        remedy = f"correct runtimeClassName; the cluster has {there}"
+        if found.runtime_classes is None:
+            remedy = "correct runtimeClassName: kubectl get runtimeclasses"
+        remedy += f"; a class of the policy is created by {_RELABEL}"
+    return Cause("runtime-class-missing", nodes, evidence, remedy)
 
 
 def _belongs(wanted: str, owner: str) -> bool:
@@ -145,7 +159,8 @@ def _belongs(wanted: str, owner: str) -> bool:
 
 def _absent(found: Snapshot) -> Cause:
     evidence = f"no pod {found.name} in namespace {found.namespace}, and no controller reports that it could not create one"
-    return Cause("no-pod", (), evidence, f"list pods: kubectl get pods -n {found.namespace}")
+    remedy = f"list pods: kubectl get pods -n {found.namespace}; why a pod without a controller was refused, only its kubectl apply prints"
+    return Cause("no-pod", (), evidence, remedy)
 
 
 # --- it is not scheduled --------------------------------------------------------------------------
@@ -167,7 +182,13 @@ def _unscheduled(found: Snapshot, pod: Json, said: str) -> Iterator[Cause]:
         return
     claims = list(_claims(found, pod))
     yield from claims
-    wanted = pods.reserved(pod, lambda name: name.startswith(_VENDOR))
+    unknown = list(_unknown(found, pod))
+    yield from unknown
+    wanted = pods.reserved(
+        pod, lambda name: name.startswith(_VENDOR) and not _is_unknown(found, name)
+    )
+    if unknown and not wanted:
+        return
     nodes = [one for one in found.nodes if not wanted or _concerns(one, wanted)]
     if wanted and not nodes:
         words = ", ".join(sorted(wanted))
@@ -184,8 +205,33 @@ def _unscheduled(found: Snapshot, pod: Json, said: str) -> Iterator[Cause]:
     yield from _grouped(rows)
     # A scheduler does not look at a pod whose claim is missing, and says nothing of it.
     ignored = not said and any(one.cause == "claim-missing" for one in claims)
-    if (free or not nodes) and not ignored:
+    if (free or not nodes) and not ignored and not unknown:
         yield from _by_words(found, spec, said, free)
+
+
+def _is_unknown(found: Snapshot, name: str) -> bool:
+    """Whether a resource is a device that no Node has, and none that NVIDIA's device plugin names."""
+    domain, slash, _ = name.rpartition("/")
+    extended = bool(slash) and not domain.endswith("kubernetes.io") and not pods.is_gpu(name)
+    return extended and not any(pods.quantity(one, "capacity", name) for one in found.nodes)
+
+
+def _unknown(found: Snapshot, pod: Json) -> Iterator[Cause]:
+    for name in sorted(pods.reserved(pod, lambda name: _is_unknown(found, name))):
+        evidence = f"requests {name}, which none of {len(found.nodes)} Nodes has"
+        if name.startswith(_VENDOR):
+            there = {
+                key
+                for one in found.nodes
+                for key in (one.get("status") or {}).get("capacity") or ()
+                if key.startswith(_VENDOR)
+            }
+            names = ", ".join(sorted(there)) or pods.GPU
+            remedy = f"correct its name ({names}), or set up the device plugin that offers it"
+        else:
+            vendor = name.rpartition("/")[0]
+            remedy = f"for GPUs of NVIDIA request {pods.GPU}; {name} takes a device plugin of {vendor}, which gpustate does not install"
+        yield Cause("unknown-resource", (), evidence, remedy)
 
 
 def _concerns(node: Json, wanted: Iterable[str]) -> bool:
@@ -467,7 +513,7 @@ def _not_started(found: Snapshot, pod: Json) -> Iterator[Cause]:
     wanted = spec.get("runtimeClassName")
     if wanted and found.runtime_classes is not None and wanted not in found.runtime_classes:
         evidence = f"RuntimeClass {wanted} does not exist"
-        yield Cause("runtime-class-missing", (name,), evidence, f"create it: {_RELABEL}")
+        yield _no_class(found, wanted, (name,), evidence)
         return
     own = [
         one
@@ -480,7 +526,7 @@ def _not_started(found: Snapshot, pod: Json) -> Iterator[Cause]:
     ]
     causes = [one for container in containers for one in _container(found, name, container)]
     if not causes:
-        causes = list(_event(pods.last_warning(own), name))
+        causes = list(_event(found, wanted or "", pods.last_warning(own), name))
     yield from causes
     if not causes:
         yield Cause(
@@ -514,7 +560,7 @@ def _container(found: Snapshot, node: str, container: Json) -> Iterator[Cause]:
         )
 
 
-def _event(words: str, node: str) -> Iterator[Cause]:
+def _event(found: Snapshot, wanted: str, words: str, node: str) -> Iterator[Cause]:
     """A cause by the newest warning of the kubelet."""
     if not words:
         return
@@ -528,12 +574,7 @@ def _event(words: str, node: str) -> Iterator[Cause]:
             "handler-missing", (node,), evidence, "register it: gpustate apply POLICY -i INVENTORY"
         )
     elif _NO_CLASS.search(words):
-        yield Cause(
-            "runtime-class-missing",
-            (node,),
-            container_checks.short(words),
-            f"create it: {_RELABEL}",
-        )
+        yield _no_class(found, wanted, (node,), container_checks.short(words))
     elif words.startswith("FailedCreatePodSandBox"):
         kind = container_checks.classify(words)
         yield Cause(f"sandbox-{kind.name}", (node,), container_checks.short(words), kind.remedy)

@@ -237,8 +237,9 @@ def _mig_manager(view: View) -> str:
     config = labels.get("nvidia.com/mig.config", "")
     # Without a layout, a failure is that of a label which has been removed since.
     if (state == "failed" and (config or paused)) or (state in ("pending", "rebooting") and paused):
-        return f"mig.config.state is {state} (mig.config: {config or 'none'})" + (
-            f"; still paused: {some(paused)}" if paused else ""
+        return (
+            f"mig.config.state is {state} (mig.config{f': {config}' if config else ' is absent'})"
+            + (f"; still paused: {some(paused)}" if paused else "")
         )
     return ""
 

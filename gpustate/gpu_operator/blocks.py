@@ -29,7 +29,7 @@ class Field:
     """One field of a schema that holds a value.
 
     Args:
-        type: ``string``, ``boolean``, ``integer``, ``int-or-string``, ``list[...]``, ``map[...]``,
+        type: ``string``, ``boolean``, ``integer``, ``int-or-string``, ``quantity``, ``list[...]``, ``map[...]``,
             ``any`` for values that are not checked.
         detail: if honoured, the state and parameter; otherwise the reason, half a sentence.
         support: how gpustate supports it.
@@ -123,8 +123,8 @@ IMAGE: Fields = {
     for name in ("repository", "image", "version", "imagePullPolicy", "imagePullSecrets")
 }
 RESOURCES: Fields = {
-    "resources.limits": kubernetes("map[int-or-string]", POD_WHY),
-    "resources.requests": kubernetes("map[int-or-string]", POD_WHY),
+    "resources.limits": kubernetes("map[quantity]", POD_WHY),
+    "resources.requests": kubernetes("map[quantity]", POD_WHY),
 }
 ARGS: Fields = {"args": kubernetes("list[string]", POD_WHY)}
 ENV = env(kubernetes("string", "an environment variable of a container"))

@@ -22,7 +22,15 @@ from gpustate.gpu_operator.nearest import Suggestion
 _MEANT = {"driver.upgradePolicy.gpuPodDeletion": "driver.upgradePolicy.podDeletion"}
 #: A file with more unknown keys is not one of the Operator's.
 _MOST_MEANT = 200
-_ARTICLES = {"integer": "a whole number", "int-or-string": "a whole number or a string"}
+_ARTICLES = {
+    "integer": "a whole number",
+    "int-or-string": "a whole number or a string",
+    "quantity": "a quantity such as 500m or 2Gi",
+}
+#: An amount of a resource that a pod may request; it is not negative.
+_QUANTITY = re.compile(
+    r"\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?", re.ASCII
+)
 
 
 #: Decides by line whether an unknown key is an error.
@@ -328,9 +336,13 @@ def _misfit(item: Item, wanted: str, path: str) -> Problem | None:
         kind = list if outer == "list" else dict
         if not isinstance(value, kind):
             return _wrong_type(path, item, "a list" if outer == "list" else "a mapping")
-        children: list[Item] = value if isinstance(value, list) else list(value.values())
+        children: list[tuple[str, Item]] = (
+            [(f"an element of {path}", one) for one in value]
+            if isinstance(value, list)
+            else [(f"{path}.{key}", one) for key, one in value.items()]
+        )
         inner = rest.removesuffix("]")
-        found = (_misfit(child, inner, f"an element of {path}") for child in children)
+        found = (_misfit(child, inner, place) for place, child in children)
         wrong = next((one for one in found if one is not None), None)
         return None if wrong is None else replace(wrong, path=path)
     if wanted == "any":
@@ -342,6 +354,8 @@ def _misfit(item: Item, wanted: str, path: str) -> Problem | None:
         "integer": number,
         "int-or-string": number or isinstance(value, str),
         "quoted": number or isinstance(value, str),
+        "quantity": _QUANTITY.fullmatch(str(value)) is not None
+        and (number or isinstance(value, str)),
     }
     if fits[wanted]:
         return None
@@ -350,7 +364,8 @@ def _misfit(item: Item, wanted: str, path: str) -> Problem | None:
 
 def _wrong_type(path: str, item: Item, wanted: str) -> Problem:
     fix = None
-    if "string" in wanted and isinstance(item.value, bool | int | float):
+    numbers = bool | int | float if "string" in wanted else float
+    if ("string" in wanted or "quantity" in wanted) and isinstance(item.value, numbers):
         fix = "put it in quotes"
     elif wanted == "a boolean" and isinstance(item.value, str):
         fix = "write true or false, without quotes"

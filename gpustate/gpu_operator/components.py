@@ -57,10 +57,11 @@ def component(source: Source, name: str, *, enabled: bool) -> Component:
     prefix = f"{name}." if name else ""
     policy = str(value(source, f"{prefix}imagePullPolicy") or "")
     variables = value(source, f"{prefix}env") or []
+    secrets = value(source, f"{prefix}imagePullSecrets") or ()
     return Component(
         image=_image(source, name),
         image_pull_policy=policy if policy in PULL_POLICIES else "IfNotPresent",
-        image_pull_secrets=tuple(map(str, value(source, f"{prefix}imagePullSecrets") or ())),
+        image_pull_secrets=tuple(dict.fromkeys(map(str, secrets))),
         resources=value(source, f"{prefix}resources") or {},
         args=tuple(map(str, value(source, f"{prefix}args") or ())),
         env={str(one["name"]): str(one.get("value") or "") for one in variables},

@@ -29,7 +29,8 @@ _DRAWN = "removed from the chart of node feature discovery"
 #: Values of the pods of all four programs.
 _ALL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("any", ("affinity", "extraEnvs", "initContainers", "tolerations")),
-    ("any", ("podSecurityContext", "securityContext", "resources")),
+    ("any", ("podSecurityContext", "securityContext")),
+    ("map[quantity]", ("resources.limits", "resources.requests")),
     ("any", ("networkPolicy.egress", "networkPolicy.ingress")),
     ("list[string]", ("extraArgs",)),
     ("map[string]", ("annotations", "labels", "nodeSelector", "serviceAccount.annotations")),

@@ -253,7 +253,9 @@ class _Chart:
                     "dnsPolicy": given.get("dnsPolicy"),
                     "priorityClassName": given.get("priorityClassName")
                     or self.values.get("priorityClassName"),
-                    "imagePullSecrets": secrets,
+                    "imagePullSecrets": [
+                        one for at, one in enumerate(secrets or ()) if one not in secrets[:at]
+                    ],
                     "securityContext": given.get("podSecurityContext")
                     or (_PROFILE if section in _RESTRICTED else None),
                     "initContainers": given.get("initContainers"),

@@ -66,6 +66,17 @@ def applied_labels(node: Json) -> set[str]:
     return label_names(owned_fields(node, LABEL_MANAGER))
 
 
+def written_labels(node: Json) -> set[str]:
+    """The labels of a Node whose value a run has written."""
+    names = {
+        name
+        for entry in node["metadata"].get("managedFields") or ()
+        if entry.get("manager") == FIELD_MANAGER
+        for name in label_names(entry.get("fieldsV1"))
+    }
+    return names & (node["metadata"].get("labels") or {}).keys()
+
+
 def label_names(fields: Json | None) -> set[str]:
     """The labels among the fields of a manager."""
     labels = ((fields or {}).get("f:metadata") or {}).get("f:labels") or {}

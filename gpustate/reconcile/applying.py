@@ -7,16 +7,14 @@ others is in it, and a custom resource definition only if others have no objects
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import ClusterError
 from gpustate.manifests.kinds import BY_NAME, NODE, Kind, key, order, title
 from gpustate.manifests.ownership import (
-    DRA_LEASE,
     FEATURE,
-    NFD_LEASE,
     MissingKind,
     StaleObject,
     is_owned,
@@ -31,8 +29,10 @@ from gpustate.reconcile.planning import (
     Target,
     disowned,
     is_ours,
+    kept_for,
     plan,
     prunes_after,
+    short,
 )
 
 Json = dict[str, Any]
@@ -42,14 +42,6 @@ _TRIES = 5
 _WORKLOADS = ("Deployment", "DaemonSet")
 _PODS = Kind("Pod", "v1", "pods", namespaced=True)
 _EVENTS = Kind("Event", "v1", "events", namespaced=True)
-#: In every namespace, and what programs of gpustate's objects write.
-_BUILT_IN = (
-    ("ConfigMap", "kube-root-ca.crt"),
-    ("ConfigMap", "openshift-service-ca.crt"),
-    ("ServiceAccount", "default"),
-    ("Lease", NFD_LEASE),
-    ("Lease", DRA_LEASE),
-)
 
 
 @dataclass(slots=True)
@@ -57,11 +49,11 @@ class Applied:
     """The result of an apply.
 
     Args:
-        changes: what was done, or refused.
+        changes: what was done, what was refused, and what is as it should be.
         failures: what went wrong, or does not hold afterwards.
         refusals: why nothing was written.
         unready: workloads that were not rolled out in time, and why.
-        notes: what was kept, and why.
+        notes: what else was found, or done.
     """
 
     changes: list[Change] = field(default_factory=list[Change])
@@ -82,6 +74,7 @@ class Applier:
         say: called with what is being done.
         stop: polled; once true, nothing more is written or waited for.
         sleep, clock: wait, and the time in seconds.
+        again: what to do after a request that failed.
     """
 
     objects: Objects
@@ -91,83 +84,78 @@ class Applier:
     stop: Callable[[], bool] = lambda: False
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
+    again: str = "run the same command again to continue"
 
     def apply(self, changes: Sequence[Change]) -> Applied:
-        """Carry out a plan. Nothing is written if one of its objects is refused.
+        """Carry out a plan. Nothing is written if one of its objects is refused."""
+        done = Applied()
+        wanted = sum(change.action in PENDING for change in changes)
+        if count := sum(change.action is Action.REFUSED for change in changes):
+            done.changes = [one for one in changes if one.action not in PENDING]
+            words = "1 object is refused" if count == 1 else f"{count} objects are refused"
+            more = f"; {wanted} more would have been written" if wanted else ""
+            done.refusals.append(f"nothing is written: {words}{more}")
+            return done
+        try:
+            self._carry_out_all(changes, done)
+        except ClusterError as error:
+            done.failures.append(str(error))
+            if wanted:
+                written = sum(change.action in PENDING for change in done.changes)
+                done.notes.append(f"{written} of {wanted} objects were written; {self.again}")
+        return done
+
+    def _carry_out_all(self, changes: Sequence[Change], done: Applied) -> None:
+        """Write what changes, verify it, and wait for pods.
 
         Raises:
-            ClusterError: a request to read failed.
+            ClusterError: a request failed, or the run is to stop.
         """
-        done = Applied()
-        if count := sum(change.action is Action.REFUSED for change in changes):
-            done.changes = list(changes)
-            words = "1 object is refused" if count == 1 else f"{count} objects are refused"
-            done.refusals.append(f"nothing is written: {words}")
-            return done
         last = prunes_after(self.target, changes)
         for index, change in enumerate(changes):
             if self.stop():
-                done.failures.append("interrupted")
-                return done
-            try:
-                if index == last:
-                    self._prune(done)
-                done.changes.append(self._carry_out(change, done))
-            except ClusterError as error:
-                done.failures.append(str(error))
-                return done
+                raise ClusterError("interrupted")
+            if index == last:
+                self._prune(done)
+            done.changes.append(self._carry_out(change))
         if any(change.action in PENDING for change in done.changes):
             self._verify(done)
         if not self.target.absent:
             done.unready = self._wait_for_pods()
-        return done
 
-    def _carry_out(self, change: Change, done: Applied) -> Change:
+    def _carry_out(self, change: Change) -> Change:
         if change.action not in PENDING:
             return change
         self.say(f"{change.action} {title(change.item)}")
+        going = change.action in (Action.DELETE, Action.RELEASE)
+        if going and change.item["kind"] == "Namespace" and is_ours(change.item):
+            return self._delete_namespace(change)
         if change.action is not Action.DELETE:
             self._apply(change.item)
             return change
         if change.item["kind"] == "CustomResourceDefinition":
             others = self._others_of(change.item)
             if others:
-                done.notes.append(f"{title(change.item)} is kept, because others use it: {others}")
                 item = disowned(change.item)
                 self.objects.apply(item, force=True)
-                return Change(item, Action.RELEASE, reason=f"kept: {others}")
-        if change.item["kind"] == "Namespace":
-            name = change.item["metadata"]["name"]
-            items, unread = self.objects.content(name)
-            others = _others_in(items)
-            if others or unread:
-                return self._keep(change.item, others, unread, items, done)
+                return Change(item, Action.RELEASE, reason=f"kept, because others use it: {others}")
         self.objects.delete(change.item)
         return change
 
-    def _keep(
-        self,
-        item: Json,
-        others: str,
-        unread: Sequence[str],
-        content: Sequence[Json],
-        done: Applied,
-    ) -> Change:
-        """Keep a namespace, and delete only gpustate's own objects in it."""
-        name = item["metadata"]["name"]
-        why = f"because others use it: {others}"
-        if not others:
-            why = (
-                f"because these cannot be listed there: {_short(unread)}; "
-                f"if nobody needs it, kubectl delete namespace {name}"
-            )
-        done.notes.append(f"namespace/{name} is kept, {why}")
+    def _delete_namespace(self, change: Change) -> Change:
+        """Delete a namespace, unless others use it; then only gpustate's own objects in it."""
+        name = change.item["metadata"]["name"]
+        content, unread = self.objects.content(name)
+        reason = kept_for(name, content, unread)
+        if change.action is Action.DELETE and not reason:
+            self.objects.delete(change.item)
+            return change
         own = [one for one in content if is_ours(one) and one["kind"] in BY_NAME]
         for one in sorted(own, key=order, reverse=True):
             self.objects.delete(one)
         bare: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         self.objects.apply(bare)
-        return Change(bare, Action.RELEASE, reason=f"kept, {why}")
+        return Change(bare, Action.RELEASE, reason=reason or change.reason)
 
     def _apply(self, item: Json) -> None:
         """Apply an object; the API server serves a kind a moment after its definition was created."""
@@ -234,11 +222,11 @@ class Applier:
         kind = Kind(names["kind"], f"{group}/{version}", names["plural"], namespaced=namespaced)
         found = [one for one in self.objects.list(kind, "*") if not is_owned(one)]
         if kind.name != FEATURE:
-            return _short(title(one) for one in found if not one["metadata"].get("ownerReferences"))
+            return short(title(one) for one in found if not one["metadata"].get("ownerReferences"))
         namespace = self.target.namespace
         programs = self.objects.list(BY_NAME["DaemonSet"], namespace) if found else ()
         alone = all(is_owned(one) for one in programs)
-        return _short(title(one) for one in found if not (alone and is_left_over(one, namespace)))
+        return short(title(one) for one in found if not (alone and is_left_over(one, namespace)))
 
     def _verify(self, done: Applied) -> None:
         """Read again: nothing may be left to change."""
@@ -304,21 +292,3 @@ class Applier:
                 why = [failure]
             lines.append(f"{words} after {waited:.0f} s" + "".join(f"; {one}" for one in why[:3]))
         return lines
-
-
-def _others_in(content: Iterable[Json]) -> str:
-    """What is in a namespace and not gpustate's; what has an owner goes with it. Empty if there is nothing."""
-    return _short(
-        title(one)
-        for one in content
-        if key(one) not in _BUILT_IN
-        and not is_ours(one)
-        and not one["metadata"].get("ownerReferences")
-        and not is_left_over(one, one["metadata"]["namespace"])
-    )
-
-
-def _short(titles: Iterable[str]) -> str:
-    """The first of many objects."""
-    found = list(titles)
-    return ", ".join([*found[:5], *(["..."] if found[5:] else [])])

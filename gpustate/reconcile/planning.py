@@ -22,11 +22,13 @@ from typing import Any, Protocol
 
 from gpustate.errors import ClusterError
 from gpustate.manifests.differences import Difference, differences
-from gpustate.manifests.kinds import BY_NAME, KINDS, NODE, Key, Kind, key, order
+from gpustate.manifests.kinds import BY_NAME, KINDS, NODE, Key, Kind, key, order, title
 from gpustate.manifests.ownership import (
+    DRA_LEASE,
     FIELD_MANAGER,
     LABEL_MANAGER,
     NFD_DEFINITION,
+    NFD_LEASE,
     OWNER,
     FieldConflict,
     MissingKind,
@@ -35,7 +37,7 @@ from gpustate.manifests.ownership import (
     label_names,
     owned_fields,
 )
-from gpustate.reconcile.features import FEATURES, is_by_worker
+from gpustate.reconcile.features import FEATURES, is_by_worker, is_left_over
 from gpustate.reconcile.owners import OF_OPERATOR, gitops, operator_owner
 
 Json = dict[str, Any]
@@ -75,6 +77,14 @@ _PAUSED = "paused-for-"
 _DEFINITION = "CustomResourceDefinition"
 _FOREIGN_NFD = "node feature discovery is in the cluster already, and is used"
 _PRUNED = "its labels, annotations, extended resources and taints are removed from the Nodes"
+#: In every namespace, and what programs of gpustate's objects write.
+_BUILT_IN = (
+    ("ConfigMap", "kube-root-ca.crt"),
+    ("ConfigMap", "openshift-service-ca.crt"),
+    ("ServiceAccount", "default"),
+    ("Lease", NFD_LEASE),
+    ("Lease", DRA_LEASE),
+)
 #: Actions that write.
 PENDING = (Action.CREATE, Action.UPDATE, Action.DELETE, Action.RELEASE)
 
@@ -305,18 +315,51 @@ def _added_labels(target: Target, found: _Found) -> list[str]:
 
 
 def _deletion(objects: Objects, item: Json) -> Change:
-    """An object of ours that is to go; the server judges whether it may."""
-    if not item["metadata"].get("deletionTimestamp"):
-        try:
-            objects.delete(item, dry_run=True)
-        except ClusterError as error:
-            return Change(item, Action.REFUSED, reason=str(error))
-    return Change(item, Action.DELETE)
+    """An object of ours that is to go; the server judges whether it may. A namespace stays if others use it."""
+    meta = item["metadata"]
+    if meta.get("deletionTimestamp"):
+        return Change(item, Action.DELETE)
+    try:
+        objects.delete(item, dry_run=True)
+        content = objects.content(meta["name"]) if item["kind"] == "Namespace" else ((), ())
+    except ClusterError as error:
+        return Change(item, Action.REFUSED, reason=str(error))
+    reason = kept_for(meta["name"], *content)
+    return Change(item, Action.RELEASE if reason else Action.DELETE, reason=reason)
+
+
+def kept_for(namespace: str, content: Iterable[Json], unread: Iterable[str]) -> str:
+    """Why a namespace is not deleted; empty if it is.
+
+    Args:
+        namespace: its name.
+        content: all that can be listed in it; what has an owner goes with that.
+        unread: resources that cannot be listed there.
+    """
+    others = short(
+        title(one)
+        for one in content
+        if key(one) not in _BUILT_IN
+        and not is_ours(one)
+        and not one["metadata"].get("ownerReferences")
+        and not is_left_over(one, namespace)
+    )
+    if others:
+        return f"kept, because others use it: {others}"
+    names = short(unread)
+    command = f"kubectl delete namespace {namespace}"
+    words = f"kept, because these cannot be listed there: {names}; if nobody needs it, {command}"
+    return words if names else ""
+
+
+def short(words: Iterable[str]) -> str:
+    """The first of many, in one line."""
+    found = list(words)
+    return ", ".join([*found[:5], *(["..."] if found[5:] else [])])
 
 
 def _comparison(objects: Objects, live: Json, item: Json, *, force: bool) -> Change:
     """An object of ours, compared with what applying it would result in."""
-    manager = LABEL_MANAGER if item["kind"] == NODE.name else FIELD_MANAGER
     conflict = ""
     try:
         try:
@@ -331,7 +374,7 @@ def _comparison(objects: Objects, live: Json, item: Json, *, force: bool) -> Cha
         also = f"; {manager} applies this object" if (manager := gitops(live)) else ""
         reason = f"{conflict}{also}; take over with --force-conflicts"
         return Change(item, Action.REFUSED, found, reason)
-    if not found and owned_fields(live, manager) == owned_fields(after, manager):
+    if not found:  # who owns its fields is no difference: as long as nobody changes them, all agree
         return Change(item, Action.UNCHANGED)
     managers = ", ".join(dict.fromkeys(_CONFLICT.findall(conflict))) or "others"
     return Change(item, Action.UPDATE, found, f"taken over from {managers}" if conflict else "")
@@ -394,15 +437,14 @@ def _labelled(node: Json, kept: Mapping[str, str], mine: set[str]) -> Change | N
     """The change of a Node's labels; ``None``: another manager has applied one of them too, so the server has to judge."""
     labels: Mapping[str, str] = node["metadata"].get("labels") or {}
     item = _with_labels(node, kept)
-    if mine == kept.keys() and kept.items() <= labels.items():
-        return Change(item, Action.UNCHANGED)
-    changed = {label for label in mine | kept.keys() if kept.get(label) != labels.get(label)}
-    if changed & _labels_of_others(node):
+    others = _labels_of_others(node)
+    if any(kept[label] != labels.get(label) for label in kept.keys() & others):
         return None
-    after = {**{name: value for name, value in labels.items() if name not in mine}, **kept}
+    gone = mine - kept.keys() - others
+    after = {**{name: value for name, value in labels.items() if name not in gone}, **kept}
     before = {"metadata": {"labels": node["metadata"].get("labels")}}
-    found = differences(before, {"metadata": {"labels": after}})
-    return Change(item, Action.UPDATE, tuple(found))
+    found = tuple(differences(before, {"metadata": {"labels": after}}))
+    return Change(item, Action.UPDATE if found else Action.UNCHANGED, found)
 
 
 def _labels_of_others(node: Json) -> set[str]:

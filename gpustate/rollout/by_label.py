@@ -27,7 +27,15 @@ from gpustate.engine.gate import NodeCheck
 from gpustate.errors import ClusterError, GpustateError, PolicyError, RefusedError
 from gpustate.plan.make import Observations
 from gpustate.rollout.access import Accesses
-from gpustate.schedulers.mig_state import CONFIG, FAILED, STATE, SUCCESS, is_ours, labels_of
+from gpustate.schedulers.mig_state import (
+    CONFIG,
+    FAILED,
+    STATE,
+    SUCCESS,
+    is_ours,
+    is_stale,
+    labels_of,
+)
 
 if TYPE_CHECKING:
     from gpustate.schedulers.kubernetes import Kubernetes
@@ -43,12 +51,12 @@ _OPEN = (NodeStatus.LOCKED, NodeStatus.INTERRUPTED, NodeStatus.UNREACHABLE)
 
 @dataclass(slots=True)
 class MigNode:
-    """A Node whose MIG layout its label selects.
+    """A Node whose MIG layout its label selects, or selected.
 
     Args:
         cluster: of the Node.
         name: of the Node.
-        config: value of the label; empty: there is none, and an earlier run did not end its change.
+        config: value of the label; empty: it is absent, and an earlier run left its state or an open change.
         state: value of the state's label.
         open: a change was begun, by this run or by one that did not end it.
         refused: why the layout cannot be applied; empty: it can.
@@ -168,7 +176,7 @@ def _nodes(
 
 
 def _is_about_mig(node: Json) -> bool:
-    return bool(labels_of(node).get(CONFIG)) or is_ours(node)
+    return bool(labels_of(node).get(CONFIG)) or is_ours(node) or is_stale(node)
 
 
 def _state(template: Mapping[str, Any]) -> AnyState:
@@ -206,7 +214,11 @@ class _Layers:
         name = item["metadata"]["name"]
         config, shown = labels_of(item).get(CONFIG, ""), labels_of(item).get(STATE, "")
         if not config:
-            result.mig[node.name] = MigNode(cluster, name, "", open=True)
+            result.mig[node.name] = MigNode(cluster, name, "", shown, is_ours(item))
+            if shown:
+                result.notes[node.name] = (
+                    f"label {CONFIG} of Node {name} is absent: apply removes its {STATE}={shown}"
+                )
             return node
         manager = cluster.mig_manager_on(item)
         if manager:

@@ -256,7 +256,7 @@ class ScheduledMaintenance:
         scope = scope_of(subject.worst)
         mig = self._changing_layout(subject)
         if mig is not None:
-            say(f"{mig.name}: label {CONFIG}={mig.config}")
+            say(f"{mig.name}: label {CONFIG}{f'={mig.config}' if mig.config else ' is absent'}")
             mig.cluster.mig.begin(mig.name, self._run)
             mig.open = True
         if scope is None:

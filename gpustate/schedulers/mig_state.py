@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpustate.manifests.ownership import written_labels
+
 Json = dict[str, Any]
 
 CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
@@ -30,6 +32,11 @@ def labels_of(node: Json) -> Mapping[str, str]:
 def is_ours(node: Json) -> bool:
     """Whether a change of its MIG devices is gpustate's, of this run or one that did not end it."""
     return bool((node["metadata"].get("annotations") or {}).get(OURS))
+
+
+def is_stale(node: Json) -> bool:
+    """Whether a run has written the state of a layout whose label was removed since."""
+    return not labels_of(node).get(CONFIG) and STATE in written_labels(node)
 
 
 def manager_of(node: Json, daemon_sets: Iterable[Json]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.core.outcome import NodeResult, NodeStatus
-from gpustate.manifests.ownership import FIELD_MANAGER, label_names
+from gpustate.manifests.ownership import written_labels
 from gpustate.reconcile.nodes import members
 from gpustate.schedulers.kubernetes import HOLD, with_rule
 from gpustate.schedulers.lease import NAME, NAMESPACE, VALID_S, WATCH
@@ -36,7 +36,7 @@ def remove_all(api: Api) -> Iterator[str]:
     """Remove everything of watchers and runs from all Nodes, and Leases that nobody holds; what stays, and why."""
     for node in api.nodes():
         notes = dict.fromkeys(_annotations(node).keys() & {RECORD, *_of_changes(node)})
-        labels = dict.fromkeys(_written(node) & {STATE})
+        labels = dict.fromkeys(written_labels(node) & {STATE})
         if notes or labels:
             patch: Json = {"annotations": notes, "labels": labels}
             yield from _patched(api, node["metadata"]["name"], patch)
@@ -78,14 +78,3 @@ def _patched(api: Api, name: str, metadata: Json) -> Iterator[str]:
 def _annotations(node: Json) -> Mapping[str, str]:
     found: Mapping[str, str] = node["metadata"].get("annotations") or {}
     return found
-
-
-def _written(node: Json) -> set[str]:
-    """Labels of a Node whose value a run has written."""
-    labels = {
-        name
-        for one in node["metadata"].get("managedFields") or ()
-        if one.get("manager") == FIELD_MANAGER
-        for name in label_names(one.get("fieldsV1"))
-    }
-    return labels & (node["metadata"].get("labels") or {}).keys()

@@ -138,7 +138,11 @@ def why(seen: Seen) -> str:
     before, now = record.reason, seen.reason
     parts = [
         *(["rebooted"] if before.boot != now.boot else []),
-        *([f"{CONFIG}={now.mig or 'none'}"] if before.mig != now.mig else []),
-        *([f"{PLUGIN}={now.plugin or 'none'}"] if before.plugin != now.plugin else []),
+        *([_label(CONFIG, now.mig)] if before.mig != now.mig else []),
+        *([_label(PLUGIN, now.plugin)] if before.plugin != now.plugin else []),
     ]
     return ", ".join(parts) or f"run {record.run} failed"
+
+
+def _label(name: str, value: str) -> str:
+    return f"{name}={value}" if value else f"label {name} removed"

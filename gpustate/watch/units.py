@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.manifests.rbac import rule
+
 Json = dict[str, Any]
 
 NAME = NAMESPACE = "gpustate-watch"
@@ -42,6 +44,50 @@ LEASE_RULES: tuple[Json, ...] = (
         "resources": ["leases"],
         "verbs": ["get", "create", "update"],
     },
+)
+_OBJECT = "list create patch delete"
+_CHANGE = "create patch delete"
+#: What ``--cluster-objects`` needs besides, and what it grants; see docs/cluster-objects.md.
+OBJECT_RULES: tuple[Json, ...] = (
+    rule("", "namespaces serviceaccounts configmaps services", _OBJECT),
+    rule("node.k8s.io", "runtimeclasses", _OBJECT),
+    rule("apps", "daemonsets", _OBJECT),
+    rule(_RBAC, "clusterroles clusterrolebindings roles rolebindings", _OBJECT),
+    rule("monitoring.coreos.com", "servicemonitors prometheusrules", _OBJECT),
+    rule("", "nodes/status", "patch"),
+    rule("", "events", "list"),
+    rule("apps", "deployments", "list"),
+    rule("networking.k8s.io", "networkpolicies", "list"),
+    rule("nfd.k8s-sigs.io", "nodefeaturerules", "list"),
+    rule("monitoring.coreos.com", "podmonitors", "list"),
+    rule("apiextensions.k8s.io", "customresourcedefinitions", "list"),
+    rule("resource.k8s.io", "deviceclasses resourceclaimtemplates", "list"),
+    rule(
+        "admissionregistration.k8s.io",
+        "validatingadmissionpolicies validatingadmissionpolicybindings",
+        "list",
+    ),
+    rule("", "pods", "get watch"),
+    rule("", "configmaps", "get"),
+    rule("nfd.k8s-sigs.io", "nodefeatures", "get create update"),
+)
+#: What ``--install-nfd`` needs besides.
+DISCOVERY_RULES: tuple[Json, ...] = (
+    rule("apiextensions.k8s.io", "customresourcedefinitions", f"get {_CHANGE}"),
+    rule("apps", "deployments", _CHANGE),
+    rule("networking.k8s.io", "networkpolicies", _CHANGE),
+    rule("policy", "poddisruptionbudgets", _CHANGE),
+    rule("monitoring.coreos.com", "podmonitors", _CHANGE),
+    rule("nfd.k8s-sigs.io", "nodefeaturerules", _CHANGE),
+    rule("", "namespaces", "watch"),
+    rule("", "pods", "create"),
+    rule("", "nodes", "update"),
+    rule("", "nodes/status", "get list update"),
+    rule("nfd.k8s-sigs.io", "nodefeatures", "list watch delete"),
+    rule("nfd.k8s-sigs.io", "nodefeaturerules nodefeaturegroups", "get list watch"),
+    rule("nfd.k8s-sigs.io", "nodefeaturegroups/status", "patch update"),
+    rule("coordination.k8s.io", "leases", "create get update"),
+    rule("topology.node.k8s.io", "noderesourcetopologies", "list delete"),
 )
 
 

@@ -25,7 +25,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "list[string]": st.lists(st.text("ab", max_size=3), max_size=2),
     "list[integer]": st.lists(st.integers(0, 9), max_size=2),
     "map[string]": st.dictionaries(st.text("ab", min_size=1), st.text("ab"), max_size=2),
-    "map[int-or-string]": st.dictionaries(st.text("ab", min_size=1), st.integers(), max_size=2),
+    "map[quantity]": st.dictionaries(st.text("ab", min_size=1), st.integers(), max_size=2),
 }
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 ANYTHING = st.recursive(

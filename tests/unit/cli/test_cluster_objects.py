@@ -219,6 +219,48 @@ def test_missing_node_feature_discovery_is_noted(
     assert [one for one in found.get("notes", []) if "NodeFeatures" in one] == expected * noted
 
 
+def test_drift_of_objects_alone_is_in_the_last_lines(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "plugin.yaml").write_text(
+        "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\n"
+        "spec: {devicePlugin: {enabled: true}, gfd: {enabled: false}}\n"
+    )
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(fleet, "run", probed)
+    gate = Gate(Objects().answer)
+    gate.open()
+    words = ["plugin.yaml", "-i", "n1,", "--cluster-objects"]
+    words += ["--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
+    try:
+        done = CliRunner().invoke(cli, ["drift", *words])
+        data = json.loads(CliRunner().invoke(cli, ["drift", *words, "-o", "json"]).stdout)
+    finally:
+        gate.close()
+    (found,) = data["clusters"]
+    total = len(found["objects"])
+    *_, sentence, last = done.stdout.splitlines()
+    assert f" nodes and {total} of {total} objects differ from the policy" in sentence
+    assert last.endswith(f" objects={total} objects_changed={total} objects_refused=0")
+    assert done.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (document({"action": "unchanged"}, {"action": "skipped"}), "0 of 1 objects"),
+        (document({"action": "refused", "changes": [CHANGE]}), "1 of 1 objects"),
+        (document({"action": "refused", "reason": "x"}, {"action": "create"}), "1 of 1 objects"),
+        (document(failures=["unreachable"]), ""),
+        ({}, ""),
+    ],
+)
+def test_objects_that_could_not_be_compared_do_not_differ(
+    found: dict[str, Any], words: str
+) -> None:
+    assert objects.drifted(found) == words
+
+
 def test_a_plan_of_objects_and_drains_lists_nodes_once(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -287,3 +287,22 @@ def test_no_object_is_written_when_no_node_succeeded(cluster: Cluster, status: N
     assert done["notes"] == ["nothing is written: no node of the cluster succeeded"]
     assert not done["objects"]
     assert not cluster.writes
+
+
+def test_a_failed_request_says_what_was_written_and_how_to_go_on(cluster: Cluster) -> None:
+    document = saved()
+    made, planned = found(), clusters(document)
+    cluster.denied.add("apply Namespace gpus")
+    total = len(document["clusters"][0]["objects"])
+    failed = "apply Namespace gpus is forbidden; add a rule"
+    for one, then in (
+        (made, "run the same command again to continue"),
+        (planned, "make a new plan: gpustate plan p.yaml --cluster-objects --out FILE"),
+    ):
+        (done,) = one.apply([NodeResult("gpu1")])
+        assert done["failures"] == [failed]
+        assert not done["objects"]
+        assert done["notes"] == [f"0 of {total} objects were written; {then}"]
+    cluster.denied = {"list namespaces"}
+    (done,) = made.apply([NodeResult("gpu1")])
+    assert done["notes"] == ["nothing is written"]

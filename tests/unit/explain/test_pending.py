@@ -191,6 +191,32 @@ def test_where_a_node_fits_the_scheduler_is_asked(message: str, cause: str) -> N
     assert causes(found) == [cause]
 
 
+@pytest.mark.parametrize(
+    ("resource", "remedy"),
+    [
+        ("amd.com/gpu", "for GPUs of NVIDIA request nvidia.com/gpu; amd.com/gpu takes a device plugin of amd.com, which gpustate does not install"),
+        ("nvidia.com/gpux", "correct its name (nvidia.com/gpu), or set up the device plugin that offers it"),
+    ],
+)  # fmt: skip
+def test_a_resource_that_no_node_has_is_the_only_cause(resource: str, remedy: str) -> None:
+    one = pod(resource=resource)
+    words = f"0/2 nodes are available: 2 Insufficient {resource}."
+    one["status"]["conditions"][0]["message"] = words
+    found = judged(one, node(), node("gpu2", unschedulable=True))
+    assert causes(found) == ["unknown-resource"]
+    assert found.causes[0].evidence == f"requests {resource}, which none of 2 Nodes has"
+    assert found.causes[0].remedy == remedy
+
+
+def test_beside_an_unknown_resource_the_gpus_are_judged() -> None:
+    one = pod()
+    one["spec"]["containers"][0]["resources"]["limits"]["amd.com/gpu"] = "1"
+    assert causes(judged(one, node())) == ["unknown-resource"]
+    assert causes(judged(one, node(unschedulable=True))) == ["unknown-resource", "cordoned"]
+    known = node(capacity={GPU: 8, "amd.com/gpu": 1})
+    assert "unknown-resource" not in causes(judged(one, known))
+
+
 def test_a_gate_and_a_claim_are_causes() -> None:
     gated = pod(schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
     assert causes(judged(gated, node())) == ["scheduling-gate"]
@@ -225,7 +251,9 @@ def test_a_pod_that_could_not_be_created_is_found_by_its_controller(
     found = judged(None, node(), events=(event("FailedCreate", message, kind="Job", uid="j"),))
     assert (found.status, causes(found)) == ("no such pod", [cause])
     assert found.causes[0].evidence.startswith("job/job: ")
-    assert causes(judged(None, node())) == ["no-pod"]
+    absent = judged(None, node())
+    assert causes(absent) == ["no-pod"]
+    assert "only its kubectl apply prints" in absent.causes[0].remedy
 
 
 def started(**more: Any) -> Json:
@@ -266,6 +294,20 @@ def test_the_runtime_class_of_a_scheduled_pod_is_missing() -> None:
     one["spec"]["runtimeClassName"] = "nvidia"
     assert causes(judged(one, node(), runtime_classes=("other",))) == ["runtime-class-missing"]
     assert causes(judged(one, node(), runtime_classes=None)) == ["starting"]
+
+
+def test_another_runtime_class_is_corrected_not_created() -> None:
+    one = started()
+    one["spec"]["runtimeClassName"] = "nope"
+    message = 'pods "job-x" is forbidden: pod rejected: RuntimeClass "nope" not found'
+    refused = event("FailedCreate", message, kind="Job", uid="j")
+    for found in (
+        judged(one, node(), runtime_classes=("nvidia", "kata")),
+        judged(None, node(), events=(refused,), runtime_classes=("nvidia", "kata")),
+    ):
+        assert causes(found) == ["runtime-class-missing"]
+        words = "correct runtimeClassName; the cluster has kata, nvidia; a class of the policy"
+        assert found.causes[0].remedy.startswith(words)
 
 
 def test_a_failed_pod_and_one_without_a_request() -> None:

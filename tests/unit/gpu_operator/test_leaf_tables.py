@@ -58,9 +58,7 @@ def leaves_of(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, str
             yield from leaves_of(below, f"{path}.{name}" if path else name)
     elif kind == "object":
         inner = schema.get("additionalProperties", {})
-        of = (
-            "int-or-string" if inner.get("x-kubernetes-int-or-string") else inner.get("type", "any")
-        )
+        of = "quantity" if inner.get("x-kubernetes-int-or-string") else inner.get("type", "any")
         yield path, f"map[{of}]", schema
     elif kind == "array" and "properties" in schema["items"]:
         yield from leaves_of(schema["items"], f"{path}[]")

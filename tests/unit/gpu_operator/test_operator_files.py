@@ -164,6 +164,10 @@ def test_module_parameters_come_from_the_config_map_in_the_same_file() -> None:
         ("  driver: {upgradePolicy: {maxParallelUpgrades: -1}}\n", 5, "is -1, wanted 0 or more"),
         ("  driver: {upgradePolicy: {maxUnavailable: 1.5}}\n", 5, "wanted a whole number or a string"),
         ("  driver: {imagePullSecrets: [1]}\n", 5, "an element of driver.imagePullSecrets is a number"),
+        ("  toolkit:\n    resources:\n      limits:\n        cpu: lots\n", 8, r"toolkit.resources.limits.cpu is a string \('lots'\), wanted a quantity such as 500m or 2Gi"),
+        ("  toolkit: {resources: {requests: {memory: 2GB}}}\n", 5, "requests.memory is a string .*, wanted a quantity"),
+        ("  toolkit: {resources: {requests: {cpu: 0.5}}}\n", 5, "requests.cpu is a number .*; put it in quotes"),
+        ("  toolkit: {resources: {requests: {cpu: -1}}}\n", 5, "requests.cpu is a number .*, wanted a quantity"),
         ("  driver: {kernelModuleConfig: {name: km}}\n", 5, "ConfigMap 'km', which is not in this file"),
         ("  toolkit:\n    env:\n      - value: x\n", 7, "an element of toolkit.env has no name"),
         ("  toolkit:\n    env:\n      -\n", 7, "an element of toolkit.env is nothing"),
@@ -182,6 +186,14 @@ def test_a_wrong_clusterpolicy_is_one_error_with_its_line(spec: str, line: int, 
     with pytest.raises(PolicyError, match=said) as caught:
         gpu_operator.read(HEAD + spec, "cp.yaml", strict=always_strict)
     assert str(caught.value).startswith(f"cp.yaml:{line}: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2", "0", "1.5", ".5", "5.", "+1", "100m", "2Gi", "128974848", "129e6", "1E3", "1E", "3k"],
+)
+def test_a_quantity_of_kubernetes_is_right(text: str) -> None:
+    read(f"  toolkit: {{resources: {{limits: {{memory: '{text}'}}}}}}\n")
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,12 @@ def test_a_config_map_that_was_not_found_is_mounted_but_not_managed(tmp_path: Pa
     assert {"name": "available-configs", "configMap": {"name": "theirs"}} in plugin["volumes"]
 
 
+def test_a_pull_secret_that_is_named_twice_is_one(settings: Any) -> None:
+    found = build(settings("  devicePlugin: {imagePullSecrets: [a, b, a]}\n"), images())
+    spec = daemon_set(found, "nvidia-device-plugin-daemonset")
+    assert spec["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
+
+
 def test_what_is_disabled_has_no_objects_and_no_label() -> None:
     off = Component(enabled=False)
     settings = ClusterObjects(device_plugin=off, feature_discovery=off)

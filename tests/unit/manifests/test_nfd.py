@@ -138,6 +138,14 @@ def test_values_of_the_operator_s_chart_are_merged_as_helm_does(tmp_path: Path) 
     ]
 
 
+def test_a_pull_secret_that_is_named_twice_is_one() -> None:
+    values = {"imagePullSecrets": [{"name": "a"}, {"name": "a"}]}
+    found = [one for one in nfd.objects(values, "n", rules=False) if one["kind"] == "Deployment"]
+    secrets = [one["spec"]["template"]["spec"]["imagePullSecrets"] for one in found]
+    assert secrets
+    assert all(one == [{"name": "a"}] for one in secrets)
+
+
 def test_it_is_installed_only_if_the_file_itself_says_so(tmp_path: Path) -> None:
     text = "devicePlugin: {enabled: true}\nnode-feature-discovery: {worker: {port: 9090}}\n"
     settings, notes = load(tmp_path, text)

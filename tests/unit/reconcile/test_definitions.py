@@ -129,9 +129,9 @@ def test_removal_deletes_definitions_unless_others_have_objects_of_them() -> Non
     objects.add(FEATURE_RULE)
     done = apply(objects, ABSENT)
     assert not done.failures
-    assert done.notes == [
-        f"customresourcedefinition/{RULES[1]} is kept, because others use it: nodefeaturerule/theirs"
-    ]
+    reasons = ["kept, because others use it: nodefeaturerule/theirs"]
+    assert [one.reason for one in done.changes if one.action is Action.RELEASE] == reasons
+    assert not done.notes
     assert set(objects.items) == {RULES, ("NodeFeatureRule", "theirs")}
     assert "gpustate.io/owner" not in objects.items[RULES]["metadata"].get("labels", {})
     assert objects.items[RULES]["spec"]["names"]["plural"] == "nodefeaturerules"
@@ -238,6 +238,19 @@ def test_a_removal_takes_what_a_named_instance_wrote_on_nodes() -> None:
     assert left_on(objects) == PRUNED
 
 
+def test_renamed_objects_of_node_feature_discovery_replace_the_former_ones() -> None:
+    objects = FakeObjects()
+    apply(objects, target(DISCOVERY))
+    before = set(objects.items)
+    values = {"fullnameOverride": "nfd", "master": {"instance": "blue"}}
+    renamed = target(replace(DISCOVERY, node_feature_discovery=values))
+    assert not apply(objects, renamed).failures
+    names = {(one["kind"], one["metadata"]["name"]) for one in renamed.items}
+    assert set(objects.items) & (before | names) == names | {("Namespace", "gpu-operator")}
+    args = objects.items["Deployment", "nfd-master"]["spec"]["template"]["spec"]["containers"][0]
+    assert "-instance=blue" in args["args"]
+
+
 def test_a_removal_that_was_interrupted_prunes_nodes_when_it_goes_on() -> None:
     objects = FakeObjects()
     apply(objects, target(DISCOVERY))
@@ -259,7 +272,7 @@ def test_features_that_others_publish_keep_the_definition(namespace: str, manage
     meta = {**FEATURES["metadata"], "namespace": namespace}
     objects.add({**FEATURES, "metadata": meta}, manager)
     done = apply(objects, ABSENT)
-    assert any("nodefeature/nvidia-features-for-gpu1" in one for one in done.notes)
+    assert any("nodefeature/nvidia-features-for-gpu1" in one.reason for one in done.changes)
     assert DEFINITION in objects.items
 
 
@@ -271,7 +284,8 @@ def kept_for_others() -> FakeObjects:
     meta = {**FEATURES["metadata"], "namespace": "elsewhere"}
     objects.add({**FEATURES, "metadata": meta}, GFD)
     objects.add(FEATURE_RULE)
-    assert len(apply(objects, ABSENT).notes) == 2
+    done = apply(objects, ABSENT)
+    assert sum(one.reason.startswith("kept") for one in done.changes) == 2
     assert {DEFINITION, RULES} <= set(objects.items)
     return objects
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +17,7 @@ from gpustate.manifests.kinds import KINDS
 from gpustate.plan.objects import lines, pending
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
-from gpustate.reconcile.planning import Action, Target, plan
+from gpustate.reconcile.planning import Action, Change, Target, plan
 
 IMAGES = {"devicePlugin": "p:v1", "gfd": "g:v1"}
 SETTINGS = ClusterObjects(
@@ -41,6 +43,12 @@ def apply(objects: FakeObjects, wanted: Target) -> Applied:
         objects, wanted, 5, sleep=lambda seconds: None, clock=lambda: float(next(clock))
     )
     return applier.apply(plan(objects, wanted))
+
+
+def kept(changes: Sequence[Change]) -> list[tuple[str, str]]:
+    """Objects that are kept, and why."""
+    found = (one for one in changes if one.action is Action.RELEASE)
+    return [(one.item["metadata"]["name"], one.reason) for one in found]
 
 
 def actions(objects: FakeObjects, wanted: Target) -> dict[str, Action]:
@@ -109,6 +117,14 @@ def test_a_changed_field_of_ours_is_a_conflict_until_it_is_forced(objects: FakeO
     assert set(actions(objects, target()).values()) == {Action.UNCHANGED}
 
 
+def test_a_field_that_gpustate_would_only_own_is_no_difference(objects: FakeObjects) -> None:
+    owners = objects.owners[PLUGIN]
+    objects.owners[PLUGIN] = {path: one for path, one in owners.items() if "spec" not in path}
+    assert set(actions(objects, target()).values()) == {Action.UNCHANGED}
+    assert not apply(objects, target()).failures
+    assert not objects.writes
+
+
 def test_one_refused_object_keeps_all_from_being_written() -> None:
     objects = FakeObjects()
     runtime_class = {
@@ -123,7 +139,13 @@ def test_one_refused_object_keeps_all_from_being_written() -> None:
     (refused,) = (one for one in done.changes if one.action is Action.REFUSED)
     assert refused.reason.startswith("it exists, is not gpustate's (managed by kubectl-create)")
     assert [one.field for one in refused.differences] == ["handler"]
-    assert done.refusals == ["nothing is written: 1 object is refused"]
+    assert done.refusals == [
+        f"nothing is written: 1 object is refused; {len(target().items) - 1} more would have been written"
+    ]
+    text = [
+        "".join(piece for piece, _ in one) for one in lines(cluster_data("s", "n", done.changes))
+    ]
+    assert [one for one in text if one.startswith("  +")] == []
 
 
 def test_an_equal_object_of_others_is_left_alone_and_survives() -> None:
@@ -188,9 +210,12 @@ def test_a_namespace_with_objects_of_others_is_kept(objects: FakeObjects) -> Non
         "data": {"a": "b"},
     }
     objects.add(theirs)
+    expected = [("gpu-operator", "kept, because others use it: configmap/theirs")]
+    assert kept(plan(objects, ABSENT)) == expected
     done = apply(objects, ABSENT)
     assert not done.failures
-    assert done.notes == ["namespace/gpu-operator is kept, because others use it: configmap/theirs"]
+    assert kept(done.changes) == expected
+    assert not done.notes
     assert set(objects.items) == {("Namespace", "gpu-operator"), ("ConfigMap", "theirs")}
     assert not objects.items["Namespace", "gpu-operator"]["metadata"].get("labels")
 
@@ -213,9 +238,9 @@ def test_a_namespace_is_kept_for_an_object_of_any_kind(
     version, _, name = kind.partition(" ")
     meta = {"name": "theirs", "namespace": "gpu-operator"}
     objects.add({"apiVersion": version, "kind": name, "metadata": meta})
-    done = apply(objects, wanted)
-    (note,) = done.notes
-    assert note == f"namespace/gpu-operator is kept, because others use it: {name.lower()}/theirs"
+    expected = [("gpu-operator", f"kept, because others use it: {name.lower()}/theirs")]
+    assert kept(plan(objects, wanted)) == expected
+    assert kept(apply(objects, wanted).changes) == expected
     left = [
         which
         for which, one in objects.items.items()
@@ -225,14 +250,36 @@ def test_a_namespace_is_kept_for_an_object_of_any_kind(
     assert ("Namespace", "gpu-operator") in objects.items
 
 
+def test_a_namespace_stays_as_planned_and_is_kept_for_what_came_later(
+    objects: FakeObjects,
+) -> None:
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "theirs", "namespace": "gpu-operator"},
+    }
+    empty = plan(objects, ABSENT)
+    assert not kept(empty)
+    objects.add(theirs)
+    full = plan(objects, ABSENT)
+    copied = copy.deepcopy(objects)
+    done = Applier(objects, ABSENT, 5).apply(empty)
+    assert kept(done.changes) == kept(full)
+    copied.delete(theirs)
+    done = Applier(copied, ABSENT, 5).apply(full)
+    assert kept(done.changes) == kept(full)
+    assert list(copied.items) == [("Namespace", "gpu-operator")]
+
+
 def test_a_namespace_whose_content_cannot_be_listed_is_kept(objects: FakeObjects) -> None:
     objects.unlisted = ["widgets.example.com"]
     done = apply(objects, ABSENT)
     assert not done.failures
-    assert done.notes == [
-        "namespace/gpu-operator is kept, because these cannot be listed there: widgets.example.com; "
+    ((_, reason),) = kept(done.changes)
+    assert reason == (
+        "kept, because these cannot be listed there: widgets.example.com; "
         "if nobody needs it, kubectl delete namespace gpu-operator"
-    ]
+    )
     assert list(objects.items) == [("Namespace", "gpu-operator")]
 
 
@@ -254,7 +301,7 @@ def test_what_the_cluster_and_our_programs_write_keeps_no_namespace(objects: Fak
         }
     )
     done = apply(objects, ABSENT)
-    assert not done.notes
+    assert not kept(done.changes)
     assert ("Namespace", "gpu-operator") not in objects.items
 
 
@@ -340,6 +387,21 @@ def test_a_failed_request_ends_the_apply_and_is_reported(objects: FakeObjects) -
     done = apply(objects, target(replace(SETTINGS, mig_strategy="single")))
     assert done.failures == [f"apply {PLUGIN[0]} {PLUGIN[1]} is forbidden; add a rule"]
     assert list(exit_codes(cluster_data("s", "n", done.changes, done))) == [EXIT_ERROR]
+    assert done.notes == ["1 of 2 objects were written; run the same command again to continue"]
+
+
+@pytest.mark.parametrize("request_", ["list namespaces", "list daemonsets"])
+def test_a_server_that_stops_after_the_writes_hides_none_of_them(request_: str) -> None:
+    objects = FakeObjects()
+    count = len(target().items)
+    applier = Applier(objects, target(), 5)
+    changes = plan(objects, target())
+    objects.denied.add(request_)
+    done = applier.apply(changes)
+    assert done.failures == [f"{request_} is forbidden; add a rule"]
+    assert len(done.changes) == count
+    again = "run the same command again to continue"
+    assert done.notes == [f"{count} of {count} objects were written; {again}"]
 
 
 def test_a_refused_dry_run_refuses_the_object(objects: FakeObjects) -> None:
@@ -466,6 +528,23 @@ def test_a_label_that_another_manager_has_applied_too_is_judged_by_the_server() 
     other = replace(wanted, labels={f"n{n}": {"a/b": "pre-installed"} for n in range(3)})
     node_changes(objects, other)
     assert dry_runs(objects) == ["dry run of Node n0", "dry run of Node n1"]
+
+
+def test_labels_that_others_hold_as_well_are_no_difference() -> None:
+    objects, wanted = labelled(3)
+    for change in plan(objects, wanted):
+        objects.apply(change.item)
+    for name in wanted.labels:
+        objects.shared["Node", name] = {
+            "manager": "other",
+            "operation": "Update",
+            "fieldsV1": {"f:metadata": {"f:labels": {"f:a/b": {}, "f:zone": {}}}},
+        }
+    objects.requests.clear()
+    for labels in ({"a/b": "true", "zone": "a"}, {}):
+        now = replace(wanted, labels=dict.fromkeys(wanted.labels, labels))
+        assert {action for _, action, _ in node_changes(objects, now)} == {Action.UNCHANGED}
+    assert not dry_runs(objects)
 
 
 def test_labels_of_programs_that_a_run_keeps_off_stay_paused(objects: FakeObjects) -> None:

@@ -57,6 +57,7 @@ class FakeAccess:
     def __init__(self, cluster: FakeCluster, **labels: dict[str, str]) -> None:
         self.cluster = cluster
         self.labels = labels
+        self.meta: dict[str, Any] = {}
         self.error: ClusterError | None = None
         self.has_clusters = True
 
@@ -64,7 +65,10 @@ class FakeAccess:
         if self.error is not None:
             raise self.error
         return {
-            name: (self.cluster, {"metadata": {"name": f"node-{name}", "labels": labels}})
+            name: (
+                self.cluster,
+                {"metadata": {"name": f"node-{name}", "labels": labels, **self.meta}},
+            )
             for name, labels in self.labels.items()
         }
 
@@ -170,6 +174,26 @@ def test_what_is_recorded_already_is_not_written_again() -> None:
     found.mig["a"].open = True
     found.ended(NodeResult("a", states=[StateResult("mig", Outcome.CHANGED)]))
     assert cluster.written == [("node-a", "halves", "success")]
+
+
+@pytest.mark.parametrize(
+    ("manager", "ended"),
+    [("gpustate", [("node-a", "", "")]), ("nvidia-mig-manager", [])],
+)
+def test_the_state_of_a_removed_label_is_removed_if_gpustate_wrote_it(
+    manager: str, ended: list[tuple[str, str, str]]
+) -> None:
+    cluster = FakeCluster()
+    access = FakeAccess(cluster, a={STATE: "failed"})
+    fields = {"f:metadata": {"f:labels": {f"f:{STATE}": {}}}}
+    access.meta = {"managedFields": [{"manager": manager, "fieldsV1": fields}]}
+    found = made(Policy(layouts()), access)
+    assert mig_of(found, "a").config == "whole"
+    result = NodeResult("a", states=[StateResult("mig", Outcome.UNCHANGED)])
+    found.ended(result)
+    assert cluster.written == ended
+    note = f"label {CONFIG} of Node node-a is absent: apply removes its {STATE}=failed"
+    assert result.notes == [note] * len(ended)
 
 
 def test_a_label_that_cannot_be_read_stops_the_run_where_it_decides() -> None:

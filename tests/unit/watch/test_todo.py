@@ -144,6 +144,8 @@ def test_why_names_what_has_changed() -> None:
     done = recorded(DONE, Reason("b0", "", ""), node(**{MIG: "all-1g"}))
     assert why(see(node())) == "new"
     assert why(see(done)) == f"rebooted, {MIG}=all-1g"
+    removed = recorded(DONE, Reason("b1", "all-1g", ""), node())
+    assert why(see(removed)) == f"label {MIG} removed"
     assert why(see(recorded(APPLYING, Reason("b1"), node()))) == "run r1 did not end"
     assert why(see(recorded(FAILED, Reason("b1"), node()))) == "run r1 failed"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import clusterusers
+
 from gpustate.schedulers import kubernetes, node_events
 from gpustate.watch import units, watcher
 
@@ -23,6 +25,19 @@ def rights(rules: Iterable[dict[str, Any]]) -> set[tuple[str, str, str]]:
 def test_the_role_has_what_watching_and_draining_need() -> None:
     needed = {*watcher.RIGHTS, *kubernetes._RIGHTS, node_events.RIGHT}
     assert rights((*units.RULES, *units.LEASE_RULES)) == needed
+
+
+def test_the_role_for_objects_has_the_documented_rights_and_no_others() -> None:
+    own = rights((*units.RULES, *units.LEASE_RULES))
+    documented = {
+        place: {(verb, group, resource) for group, resource, verb in clusterusers.documented(place)}
+        for place in (clusterusers.ALWAYS, clusterusers.INSTALLING)
+    }
+    objects = rights(units.OBJECT_RULES) | own
+    events = {("list", "", "events")}
+    assert objects == documented[clusterusers.ALWAYS] | own | events
+    discovery = rights(units.DISCOVERY_RULES) | objects
+    assert discovery == documented[clusterusers.INSTALLING] | objects
 
 
 def test_words_of_a_unit_survive_systemd() -> None:
