@@ -178,17 +178,17 @@ class KernelPinned(State[Observed]):
         if self.absent or self.policy == "follow":
             return None
         if not observed.apt:
-            return "kernels are held with apt on Debian and Ubuntu only; set policy = 'follow'"
+            return "kernels are held with apt on Debian and Ubuntu only; set policy: follow"
         if self.release is None:
             return None
         if observed.image:
-            return "no kernel runs in an image; install the kernel to boot, and set policy = 'hold'"
+            return "no kernel runs in an image; install the kernel to boot, and set policy: hold"
         if not observed.installed and not observed.offered:
             return f"apt does not offer {' and '.join(self._names(observed.signed))}; see: apt-cache search linux-image-"
         if not observed.grub:
             return (
                 "no GRUB menu (update-grub, /boot/grub/grub.cfg), which is needed to keep the old "
-                "kernel the default; install grub2, or set policy = 'follow'"
+                "kernel the default; install grub2, or set policy: follow"
             )
         return None
 

@@ -156,8 +156,9 @@ class PersistenceModeEnabled(State[Observed]):
             )
         if observed.unit_text is None and not self.absent:
             return (
-                f"nvidia-persistenced is not installed ({UNIT_PATH} is missing); add the state driver to the "
-                "policy, or install the package of the driver's version"
+                f"nvidia-persistenced is not installed ({UNIT_PATH} is missing): the state driver installs it where a "
+                "repository of the node has it in the driver's version; add that state, or choose the repository that the "
+                "driver is from in driver-repository"
             )
         if observed.idle and not self.absent:
             return observed.idle

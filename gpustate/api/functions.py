@@ -259,6 +259,7 @@ def apply(
             run=run or fleet.new_run_id(),
             ticket=" ".join(reason.split()),
             all_or_nothing=all_or_nothing,
+            forecast=all_or_nothing,
             rollback_on_failure=rollback_on_failure,
         )
         fleet.resolve_all(request)

@@ -82,6 +82,7 @@ class State(BaseModel, Generic[ObservedT]):
         brings_bundle: every package of the policy comes from the bundle that this state's parameter ``file`` names.
         restored: fields of the observation with the text of a file that a rollback restores to the byte, if nothing
             else has changed it since. The steps write the text as :meth:`desired` has it.
+        observed_before: of a state of a rollback with :meth:`as_before`: its argument ``before``.
         supported_runtime: name of the container runtime that it sets up, with the versions that were tested, for the
             table of what is supported; how it was tested, its tests on nodes declare.
         family: of a state that a policy may have many times, each with its own parameters: names that
@@ -113,6 +114,7 @@ class State(BaseModel, Generic[ObservedT]):
     stepwise: ClassVar[bool] = False
     brings_bundle: ClassVar[bool] = False
     restored: ClassVar[tuple[str, ...]] = ()
+    observed_before: ClassVar[Mapping[str, Any] | None] = None
     supported_runtime: ClassVar[str] = ""
     family: ClassVar[str] = ""
 

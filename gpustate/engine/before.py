@@ -418,7 +418,12 @@ def _restoring(state: AnyState, then: StateBefore, last: StateBefore) -> AnyStat
         }  # fmt: skip
         return replace(wanted, **same)
 
-    names = {"desired": desired, "__doc__": kind.__doc__, "__module__": kind.__module__}
+    names: dict[str, Any] = {
+        "desired": desired,
+        "observed_before": then.observed if adapts else None,
+        "__doc__": kind.__doc__,
+        "__module__": kind.__module__,
+    }
     return build(type(kind.__name__, (kind,), names), parameters(state))
 
 

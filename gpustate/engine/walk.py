@@ -186,10 +186,12 @@ class Walk:
         if self._is_rejected():
             return
         self._compatible(observations, results)
+        if self.options.forecast:
+            self._forecast(observations, results)
+            if self._is_rejected():
+                return
         if not self.options.apply:
             self.result.moving = ledger.running
-            if self.options.forecast:
-                self._forecast(observations, results)
             self.result.proceeds = gate.proceeds(self.result.status, results)
             if self.options.timings:
                 self.result.steps = planned_steps(self.states, observations, results)

@@ -236,6 +236,11 @@ def _is_apart(scheme: Scheme, name: str) -> bool:
     return scheme.os_id == "ubuntu" and bool(scheme.prebuilt) and bool(_TOOLS.match(name))
 
 
+def _is_archives(scheme: Scheme, name: str, full: str) -> bool:
+    """A package with a name of NVIDIA's repository for Ubuntu is of Ubuntu's archive, in its build for desktops."""
+    return scheme.os_id == "ubuntu" and not scheme.prebuilt and is_for_desktops(name, full)
+
+
 def release_of(full: str) -> str | None:
     """The release of Ubuntu whose archive a package's version is from, as ``24.04``; ``None`` for NVIDIA's builds."""
     match = _RELEASE.search(full)
@@ -312,7 +317,7 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
                 for full in (False, True):
                     names = scheme.required(branch, module_type, full=full, prebuilt=False)
                     found = versions_of(without_tools(names), single)
-                    if found:
+                    if found and not _is_archives(scheme, names[0], installed[names[0]]):
                         return scheme, found.pop(), module_type
     signed = [name for name in installed if name.startswith("linux-modules-nvidia-")]
     for scheme in driverschemes.of(os_id) if signed else ():

@@ -125,7 +125,7 @@ IMAGES = (
         ("ubuntu",),
         "/home/kubernetes/bin",
         driver_refusal="GKE's DaemonSet installs a driver into /home/kubernetes/bin/nvidia; create the node pool with "
-        "gpu-driver-version=disabled and set preflight.other_systems = ['gke'], or remove the state driver",
+        "gpu-driver-version=disabled and set preflight.other_systems: [gke], or remove the state driver",
         note="GKE writes containerd's configuration at every boot of a new node",
     ),
     ManagedImage(
@@ -134,7 +134,7 @@ IMAGES = (
         ("ubuntu",),
         "/opt/azure/containers",
         driver_refusal="AKS installs a driver with NVIDIA's .run installer when it provisions a node; create the node pool "
-        "with --gpu-driver none and set preflight.other_systems = ['aks'], or remove the state driver",
+        "with --gpu-driver none and set preflight.other_systems: [aks], or remove the state driver",
         note="AKS writes /etc/containerd/config.toml when it provisions a node, and a node image upgrade replaces the node",
     ),
     ManagedImage(
@@ -150,7 +150,7 @@ IMAGES = (
         "Azure HPC image",
         ("ubuntu", "almalinux"),
         "/opt/azurehpc/component_versions.txt",
-        note="its driver was installed with NVIDIA's .run installer: set driver.leftovers = 'uninstall' to replace it with "
+        note="its driver was installed with NVIDIA's .run installer: set driver.leftovers: uninstall to replace it with "
         "packages, or remove the state driver",
     ),
     ManagedImage(

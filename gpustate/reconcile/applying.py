@@ -14,13 +14,11 @@ from typing import Any
 from gpustate.errors import ClusterError
 from gpustate.manifests.kinds import BY_NAME, NODE, Kind, key, order, title
 from gpustate.manifests.ownership import (
-    FEATURE,
     MissingKind,
     StaleObject,
-    is_owned,
 )
 from gpustate.reconcile import readiness
-from gpustate.reconcile.features import FEATURES, is_by_worker, is_left_over, pruning
+from gpustate.reconcile.features import FEATURES, is_by_worker, pruning
 from gpustate.reconcile.planning import (
     PENDING,
     Action,
@@ -30,9 +28,9 @@ from gpustate.reconcile.planning import (
     disowned,
     is_ours,
     kept_for,
+    kept_namespace,
     plan,
     prunes_after,
-    short,
 )
 
 Json = dict[str, Any]
@@ -127,26 +125,30 @@ class Applier:
         if change.action not in PENDING:
             return change
         self.say(f"{change.action} {title(change.item)}")
-        going = change.action in (Action.DELETE, Action.RELEASE)
-        if going and change.item["kind"] == "Namespace" and is_ours(change.item):
-            return self._delete_namespace(change)
-        if change.action is not Action.DELETE:
-            self._apply(change.item)
-            return change
-        if change.item["kind"] == "CustomResourceDefinition":
-            others = self._others_of(change.item)
-            if others:
-                item = disowned(change.item)
-                self.objects.apply(item, force=True)
-                return Change(item, Action.RELEASE, reason=f"kept, because others use it: {others}")
-        self.objects.delete(change.item)
+        if change.action is Action.DELETE or (
+            change.action is Action.RELEASE and is_ours(change.item)
+        ):
+            return self._delete(change)
+        self._apply(change.item)
         return change
+
+    def _delete(self, change: Change) -> Change:
+        """Delete an object; a namespace or a definition only if others still do not use it."""
+        if change.item["kind"] == "Namespace":
+            return self._delete_namespace(change)
+        reason = kept_for(self.objects, self.target, change.item)
+        if change.action is Action.DELETE and not reason:
+            self.objects.delete(change.item)
+            return change
+        item = disowned(change.item)
+        self.objects.apply(item, force=True)
+        return Change(item, Action.RELEASE, reason=reason or change.reason)
 
     def _delete_namespace(self, change: Change) -> Change:
         """Delete a namespace, unless others use it; then only gpustate's own objects in it."""
         name = change.item["metadata"]["name"]
         content, unread = self.objects.content(name)
-        reason = kept_for(name, content, unread)
+        reason = kept_namespace(name, content, unread)
         if change.action is Action.DELETE and not reason:
             self.objects.delete(change.item)
             return change
@@ -212,21 +214,6 @@ class Applier:
                 nodes = {key(one): one for one in self.objects.list(NODE, "")}
                 node = nodes.get(key(node), {**node, "spec": {}})
         raise ClusterError(f"{title(node)}: others change it all the time", fix="run it again")
-
-    def _others_of(self, definition: Json) -> str:
-        """Objects of a kind that are not gpustate's, nor its pods'; empty if its definition can go."""
-        spec = definition["spec"]
-        group, names = spec["group"], spec["names"]
-        version = next(one["name"] for one in spec["versions"] if one["storage"])
-        namespaced = spec["scope"] == "Namespaced"
-        kind = Kind(names["kind"], f"{group}/{version}", names["plural"], namespaced=namespaced)
-        found = [one for one in self.objects.list(kind, "*") if not is_owned(one)]
-        if kind.name != FEATURE:
-            return short(title(one) for one in found if not one["metadata"].get("ownerReferences"))
-        namespace = self.target.namespace
-        programs = self.objects.list(BY_NAME["DaemonSet"], namespace) if found else ()
-        alone = all(is_owned(one) for one in programs)
-        return short(title(one) for one in found if not (alone and is_left_over(one, namespace)))
 
     def _verify(self, done: Applied) -> None:
         """Read again: nothing may be left to change."""

@@ -34,6 +34,7 @@ from gpustate.manifests.ownership import (
     MissingKind,
     applied_labels,
     is_of_nfd,
+    is_owned,
     label_names,
     owned_fields,
 )
@@ -76,6 +77,7 @@ class Action(StrEnum):
 _PAUSED = "paused-for-"
 _DEFINITION = "CustomResourceDefinition"
 _FOREIGN_NFD = "node feature discovery is in the cluster already, and is used"
+_USED = "kept, because others use it"
 _PRUNED = "its labels, annotations, extended resources and taints are removed from the Nodes"
 #: In every namespace, and what programs of gpustate's objects write.
 _BUILT_IN = (
@@ -199,9 +201,10 @@ def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) 
         and key(item) not in wanted
         and not (item["kind"] == _DEFINITION and target.uses(item))
     ]
-    deleted = [_deletion(objects, item) for item in sorted(stale, key=order, reverse=True)]
+    deleted = [_deletion(objects, target, item) for item in sorted(stale, key=order, reverse=True)]
     if (last := prunes_after(target, deleted)) is not None:
-        deleted[last] = replace(deleted[last], reason=_PRUNED)
+        reasons = filter(None, (deleted[last].reason, _PRUNED))
+        deleted[last] = replace(deleted[last], reason="; ".join(reasons))
     changes += deleted
     released = [
         item
@@ -228,7 +231,7 @@ def prunes_after(target: Target, changes: Sequence[Change]) -> int | None:
     deleted = (
         index
         for index, one in enumerate(changes)
-        if one.action is Action.DELETE and is_of_nfd(one.item)
+        if one.action in (Action.DELETE, Action.RELEASE) and is_of_nfd(one.item)
     )
     return max(deleted, default=None)
 
@@ -314,21 +317,49 @@ def _added_labels(target: Target, found: _Found) -> list[str]:
     return []
 
 
-def _deletion(objects: Objects, item: Json) -> Change:
-    """An object of ours that is to go; the server judges whether it may. A namespace stays if others use it."""
-    meta = item["metadata"]
-    if meta.get("deletionTimestamp"):
+def _deletion(objects: Objects, target: Target, item: Json) -> Change:
+    """An object of ours that is to go; the server judges whether it may. It stays if others use it."""
+    if item["metadata"].get("deletionTimestamp"):
         return Change(item, Action.DELETE)
     try:
         objects.delete(item, dry_run=True)
-        content = objects.content(meta["name"]) if item["kind"] == "Namespace" else ((), ())
+        reason = kept_for(objects, target, item)
     except ClusterError as error:
         return Change(item, Action.REFUSED, reason=str(error))
-    reason = kept_for(meta["name"], *content)
     return Change(item, Action.RELEASE if reason else Action.DELETE, reason=reason)
 
 
-def kept_for(namespace: str, content: Iterable[Json], unread: Iterable[str]) -> str:
+def kept_for(objects: Objects, target: Target, item: Json) -> str:
+    """Why a namespace or a definition is not deleted; empty if it is, and for every other kind.
+
+    Raises:
+        ClusterError: a request failed.
+    """
+    if item["kind"] == "Namespace":
+        name = item["metadata"]["name"]
+        return kept_namespace(name, *objects.content(name))
+    if item["kind"] == _DEFINITION:
+        others = _others_of(objects, target.namespace, item)
+        return f"{_USED}: {others}" if others else ""
+    return ""
+
+
+def _others_of(objects: Objects, namespace: str, definition: Json) -> str:
+    """Objects of a kind that are not gpustate's, nor its pods'; empty if its definition can go."""
+    spec = definition["spec"]
+    group, names = spec["group"], spec["names"]
+    version = next(one["name"] for one in spec["versions"] if one["storage"])
+    namespaced = spec["scope"] == "Namespaced"
+    kind = Kind(names["kind"], f"{group}/{version}", names["plural"], namespaced=namespaced)
+    found = [one for one in objects.list(kind, "*") if not is_owned(one)]
+    if kind.name != FEATURES.name:
+        return _short(title(one) for one in found if not one["metadata"].get("ownerReferences"))
+    programs = objects.list(BY_NAME["DaemonSet"], namespace) if found else ()
+    alone = all(is_owned(one) for one in programs)
+    return _short(title(one) for one in found if not (alone and is_left_over(one, namespace)))
+
+
+def kept_namespace(namespace: str, content: Iterable[Json], unread: Iterable[str]) -> str:
     """Why a namespace is not deleted; empty if it is.
 
     Args:
@@ -336,7 +367,7 @@ def kept_for(namespace: str, content: Iterable[Json], unread: Iterable[str]) -> 
         content: all that can be listed in it; what has an owner goes with that.
         unread: resources that cannot be listed there.
     """
-    others = short(
+    others = _short(
         title(one)
         for one in content
         if key(one) not in _BUILT_IN
@@ -345,14 +376,14 @@ def kept_for(namespace: str, content: Iterable[Json], unread: Iterable[str]) -> 
         and not is_left_over(one, namespace)
     )
     if others:
-        return f"kept, because others use it: {others}"
-    names = short(unread)
+        return f"{_USED}: {others}"
+    names = _short(unread)
     command = f"kubectl delete namespace {namespace}"
     words = f"kept, because these cannot be listed there: {names}; if nobody needs it, {command}"
     return words if names else ""
 
 
-def short(words: Iterable[str]) -> str:
+def _short(words: Iterable[str]) -> str:
     """The first of many, in one line."""
     found = list(words)
     return ", ".join([*found[:5], *(["..."] if found[5:] else [])])

@@ -15,6 +15,7 @@ program of ours, here and at boot (:mod:`gpustate.nodeside.cdi_without`).
 
 Surprising: nvidia-cdi-refresh.path fires when a driver package is installed, while the old module
 is still loaded, and nothing fires when the new one is loaded; nor does it fire on MIG changes.
+A change of many packages fires it so often that systemd stops it (unit-start-limit-hit); it is started again here.
 
 Sources:
     NVIDIA/nvidia-container-toolkit: deployments/systemd, cmd/nvidia-ctk/cdi/generate.
@@ -107,6 +108,11 @@ class CdiSpecificationCurrent(State[Observed]):
             access=reading.access(stats) if facts.systemd and not self.absent else (),
             leftovers=leftovers,
             refresh=tuple(unit for unit, state in units.items() if state.startswith("enabled")),
+            failed=tuple(
+                unit
+                for unit in units
+                if unit.endswith(".path") and known[unit].active_state == "failed"
+            ),
             unit_text=unit_text,
             dropins={path: text for path, text in dropins.items() if text is not None},
             program=leave_out.how(program),
@@ -151,6 +157,7 @@ class CdiSpecificationCurrent(State[Observed]):
             dropins=leave_out.dropins(unit, observed.proc) if observed.held else {},
             program=leave_out.OURS if observed.held else leave_out.NONE,
             leftovers=(),
+            failed=(),
             refresh=(OUR_UNIT,) if ours else observed.toolkit_units,
             unit_text=OUR_UNIT_TEXT if ours else None,
         )
@@ -213,6 +220,7 @@ class CdiSpecificationCurrent(State[Observed]):
                 "present": "on tmpfs: rewritten at every boot",
                 "leftovers": "duplicate left by nvidia-ctk in a second folder, never refreshed",
                 "refresh": "writes the specification at boot",
+                "failed": "rewrites the specification when the driver's files change; it is started again",
                 "dropins": f"{', '.join(observed.held)} is in quarantine"
                 if observed.held
                 else "no GPU is in quarantine",
@@ -236,6 +244,13 @@ class CdiSpecificationCurrent(State[Observed]):
             yield ops.Run(text, f"write {SPEC_PATH} with nvidia-ctk", 180)
         if "access" in plan.fields:
             yield make_readable(SPEC_FOLDER, SPEC_PATH)
+        if "failed" in plan.fields:
+            # Last: its service was started too often before, and a change above may start it once more.
+            units, paths = " ".join(TOOLKIT_UNITS), " ".join(observed.failed)
+            yield ops.Run(
+                f"systemctl reset-failed {units} 2>/dev/null || :\nsystemctl start {paths}",
+                f"start {', '.join(observed.failed)} again",
+            )
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:

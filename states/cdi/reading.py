@@ -44,6 +44,7 @@ class Observed:
     ] = ()  # the folder and the file that not all can read, with owner and mode
     leftovers: tuple[str, ...] = ()  # generated copies elsewhere with devices of the same names
     refresh: tuple[str, ...] = ()  # units that write it at boot and are enabled
+    failed: tuple[str, ...] = ()  # units of the toolkit that watch files, and do so no more
     unit_text: str | None = None  # our own unit
     dropins: dict[str, str] = field(default_factory=dict[str, str])  # by path: units leave GPUs out
     program: str = "none"  # what they run; see leave_out

@@ -150,8 +150,7 @@ class DriverInstalled(DriverParameters):
         if whole is None or not whole[1] == wanted.library == self.version:
             return wanted
         brought = driverset.names_to_query(wanted.os_id, (driverset.branch_of(whole[1]),))
-        # DKMS builds for every kernel that has headers by now.
-        bare = building.bare(observed, before, dkms=self.precompiled is False)
+        bare = self._bare(observed, before)
         brought = (*brought, *building.modules_of(whole, bare, wanted.packages))
         packages = {n: v for n, v in wanted.packages.items() if n in there or n not in brought}
         if wanted.running in bare:
@@ -319,7 +318,14 @@ class DriverInstalled(DriverParameters):
     def _choose_with(
         self, observed: Observed, *, prebuilt: bool
     ) -> tuple[driverset.Target, None] | tuple[None, str]:
-        return choose(self._wanted(prebuilt=prebuilt), observed)
+        before = self.observed_before
+        # They get no module, and so need no package of modules.
+        bare = frozenset[str]() if before is None else self._bare(observed, before)
+        return choose(self._wanted(prebuilt=prebuilt), observed, bare)
+
+    def _bare(self, observed: Observed, before: Mapping[str, Any]) -> frozenset[str]:
+        # DKMS builds for every kernel that has headers by now.
+        return building.bare(observed, before, dkms=self.precompiled is False)
 
     def _wanted(self, *, prebuilt: bool) -> Wanted:
         full = self.packages == "full"
@@ -510,7 +516,7 @@ class DriverInstalled(DriverParameters):
         if foreign and self.in_use == "refuse":
             return (
                 f"the GPUs are in use by {', '.join(holder.who for holder in foreign)}, and the driver must be "
-                "unloaded; stop these processes, or set in_use = 'reboot'"
+                "unloaded; stop these processes, or set in_use: reboot"
             )
         return None
 
@@ -519,7 +525,7 @@ class DriverInstalled(DriverParameters):
             return (
                 "a driver was installed by NVIDIA's .run installer; run nvidia-uninstall on the "
                 "node first, or "
-                "set leftovers = 'uninstall'"
+                "set leftovers: uninstall"
             )
         if observed.barred and self.load:
             return refusals.barred(observed)

@@ -11,7 +11,7 @@ relations_of() { apt-cache show "$@" 2>/dev/null | awk '/^Package: /{p=$2} /^Ver
   /^Depends: / && match($0, /nvidia-kernel-common-[^ ]* \(>= [0-9.]+/) {d=substr($0, RSTART, RLENGTH); sub(/.* /, "", d); o=""
     n=split(substr($0, 10), a, /, */); for (i=1; i<=n; i++) if (a[i] ~ /^linux-/ && index(a[i], "(= " v ")")) {sub(/ .*/, "", a[i]); o=o " " a[i]}
     print p "|" v "|" d "|" substr(o, 2)}'; }
-policy_of() { po_d=; [ -e "$PIN" ] && [ -z "${APT_CONFIG-}" ] && po_d=$(mktemp -d) || { apt-cache policy "$@"; return; }
+policy_of() { po_d=; [ -e "$PIN" ] && [ "${APT_CONFIG-}" != "${T-}/conf" ] && po_d=$(mktemp -d) || { apt-cache policy "$@"; return; }
   for f in "${PIN%/*}"/*; do [ "$f" = "$PIN" ] || ln -s "$f" "$po_d/"; done
   po_s=0; apt-cache -o Dir::Etc::preferencesparts="$po_d" policy "$@" || po_s=$?; rm -rf "$po_d"; return $po_s; }
 members() { m=$(dpkg-query -W -f "$FORMAT" 2>/dev/null) && printf '%s\n' "$m" | { grep -E "$MEMBERS" || :; }; }

@@ -64,12 +64,18 @@ class Wanted:
         return self.branch in (None, driverset.branch_of(version))
 
 
-def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[None, str]:
-    """The set of packages for a node, or why there is none, with the next move."""
+def choose(
+    wanted: Wanted, observed: Observed, bare: frozenset[str] = frozenset()
+) -> tuple[Target, None] | tuple[None, str]:
+    """The set of packages for a node, or why there is none, with the next move.
+
+    Args:
+        bare: kernels that need no module.
+    """
     if wanted.precompiled and not any(one.prebuilt for one in driverschemes.of(observed.os_id)):
         return (
             None,
-            f"no precompiled modules exist for {observed.os_id}; set precompiled = False",
+            f"no precompiled modules exist for {observed.os_id}; set precompiled: false",
         )
     offers = {name: tuple(versions) for name, versions in observed.offers.items()}
     moves = not wanted.locked and _change_of_source(wanted, observed, offers) == "moves"
@@ -96,17 +102,19 @@ def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[No
             [
                 kernel
                 for kernel in observed.built
-                if not driverset.covers(*one, (kernel,), available, observed.relations)
+                if kernel not in bare
+                and not driverset.covers(*one, (kernel,), available, observed.relations)
             ]
             for one in choices
         ]
         if all(lacking) or not observed.built:
             fewest = min(lacking, key=len)
             kernels = ", ".join(fewest) or "(none)"
+            by = ", pinned by a lock file or a rollback," if wanted.locked else ""
+            move = "offer them again" if wanted.locked else "set precompiled: false"
             return None, (
-                f"{wanted.text} is not available with prebuilt modules for every bootable kernel "
-                f"(missing for {kernels}); "
-                "set precompiled = False, or remove the kernels that are not needed"
+                f"{wanted.text}{by} is not available with prebuilt modules for every bootable kernel "
+                f"(missing for {kernels}); {move}, or remove the kernels that are not needed"
             )
         choices = [one for one, kernels in zip(choices, lacking, strict=True) if not kernels]
     if installed is not None and stays:
@@ -281,7 +289,7 @@ def _has_ended(
 
 def _without_prebuilt(wanted: Wanted, observed: Observed) -> str:
     return (
-        f"{observed.manager} offers {wanted.text} without prebuilt modules only; set precompiled = False, or "
+        f"{observed.manager} offers {wanted.text} without prebuilt modules only; set precompiled: false, or "
         "choose a repository that has them in driver-repository"
     )
 
@@ -296,10 +304,10 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
     successor = observed.relations.branches().get(wanted.only_branch or 0)
     of_branch = [one for one in every if driverset.branch_of(one[1]) == wanted.only_branch]
     if successor is not None and all(_has_ended(one, observed, available) for one in of_branch):
-        more = f", or version = '{of_branch[0][1]}' for its last driver" if of_branch else ""
+        more = f", or version: {of_branch[0][1]} for its last driver" if of_branch else ""
         return (
             f"branch {wanted.only_branch} has ended in Ubuntu's archive, its packages install branch {successor}; "
-            f"set branch = {successor}{more}"
+            f"set branch: {successor}{more}"
         )
     for version, name in observed.pinned_away.items():
         if wanted.text != "a driver" and wanted.admits(version):

@@ -19,7 +19,7 @@ held=$(apt-mark showhold); moved=$(foreign Inst <"$R/said")
 [ -z "$moved" ] || { echo "error: this would change" $moved "which is held (apt-mark showhold) and not part of the driver; release the hold yourself first or choose another version"; back; }
 kernels=$(sed -n 's/^Inst linux-image-\(unsigned-\)*\([^ ]*\) (.*/\2/p' "$R/said" | while read -r k; do
   [ -e "/boot/vmlinuz-$k" ] || [ -e "/lib/modules/$k" ] || echo "$k"; done)
-[ -z "$kernels" ] || { echo "error: this would also install kernel" $kernels "which is not part of the driver; install it with the state kernel first, or set precompiled = False"; back; }
+[ -z "$kernels" ] || { echo "error: this would also install kernel" $kernels "which is not part of the driver; install it with the state kernel first, or set precompiled: false"; back; }
 # shellcheck disable=SC2034 # apt_fetch reads it
 MAY_GO=1
 apt_fetch $ALSO "$@" || back

@@ -29,6 +29,8 @@ STREAM_KEPT = f"{original_path(STREAM_PATH)}.path"
 EARLY = frozenset({"pin_text", "stream"})
 #: Of the driver's own pins.
 PIN_PRIORITY = 1000
+#: Of those of the state driver-repository, unless the policy says otherwise; then all versions of it have the other one.
+REPOSITORY_PRIORITY = 700
 _WRITTEN = "# Written by gpustate; changes are overwritten.\n"
 _MODULES_FIT = "signed modules of this driver, for one kernel each"
 _MODULES_PIN = re.compile(

@@ -47,7 +47,7 @@ def module_type(
     if olds and branch > LAST_BEFORE_TURING:
         return None, (
             f"{named(olds)} is driven by branch {LAST_BEFORE_TURING} and older only, not by {branch}; "
-            f"set branch = {LAST_BEFORE_TURING}"
+            f"set branch: {LAST_BEFORE_TURING}"
         )
     if opens and olds:
         return None, (
@@ -55,16 +55,16 @@ def module_type(
             "no driver supports both; remove one kind of GPU from the node"
         )
     if wanted == OPEN and olds:
-        return None, f"the open modules cannot drive {named(olds)}; set module_type = 'proprietary'"
+        return None, f"the open modules cannot drive {named(olds)}; set module_type: proprietary"
     if wanted == PROPRIETARY and opens:
         return (
             None,
-            f"the proprietary modules cannot drive {named(opens)}; set module_type = 'open'",
+            f"the proprietary modules cannot drive {named(opens)}; set module_type: open",
         )
     if branch >= FIRST_WITHOUT_PROPRIETARY and (wanted == PROPRIETARY or olds):
         return (
             None,
-            f"branch {branch} has no proprietary modules any more; set module_type = 'open'",
+            f"branch {branch} has no proprietary modules any more; set module_type: open",
         )
     if branch < FIRST_OPEN and (wanted == OPEN or opens):
         return None, f"branch {branch} has no open modules; they begin with {FIRST_OPEN}"

@@ -74,7 +74,7 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
             name: tuple(
                 o.version
                 for o in offers
-                if not _forbidden(o, offers)
+                if not _forbidden(name, o, offers)
                 and o.origins
                 and not apt.relations.successor(name, o.version)
             )
@@ -92,7 +92,7 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
             driverset.driver_version(o.version): name
             for name, offers in apt.offers.items()
             for o in offers
-            if _forbidden(o, offers)
+            if _forbidden(name, o, offers)
             and o.origins
             and not name.startswith("linux-")
             and not apt.relations.successor(name, o.version)
@@ -114,10 +114,12 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
     )
 
 
-def _forbidden(offer: Offer, offers: Iterable[Offer]) -> bool:
-    """A pin keeps apt from a version: a negative one, or one that beats the driver's own pin and is for others."""
+def _forbidden(name: str, offer: Offer, offers: Iterable[Offer]) -> bool:
+    """A pin keeps apt from a version: a negative one, or one above gpustate's own that is for another version."""
     highest = max(other.priority for other in offers)
-    return offer.priority < (highest if highest > files.PIN_PRIORITY else 0)
+    # The repository's pins do not reach packages of kernels, and APT::Default-Release is a pin of 990.
+    own = files.PIN_PRIORITY if name.startswith("linux-") else files.REPOSITORY_PRIORITY
+    return offer.priority < (highest if highest > own else 0)
 
 
 def _built(kernel: Kernel) -> str | None:

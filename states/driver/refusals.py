@@ -15,7 +15,7 @@ WHY_PREBUILT = (
 )
 
 WHY_THERE = (
-    "modules that Ubuntu built and signed are installed, and stay; set precompiled = False for DKMS"
+    "modules that Ubuntu built and signed are installed, and stay; set precompiled: false for DKMS"
 )
 
 WHY_HOLD = (
@@ -68,7 +68,7 @@ def headers(
     kernels, first = ", ".join(must), must[0]
     name = building.headers_name(observed, first)
     if require:
-        return f"no kernel headers for {kernels}; install {name} or set headers = 'install'"
+        return f"no kernel headers for {kernels}; install {name} or set headers: install"
     return (
         f"no kernel headers for {kernels} (looked in /lib/modules/{first}/build), and no repository "
         f"offers {name}; boot a kernel that the repositories have headers for"
@@ -87,7 +87,7 @@ def unsigned(observed: Observed, wanted: Observed) -> str | None:
     )
     return (
         "Secure Boot is on, and the key that DKMS signs modules with is not enrolled; run "
-        f"{enrol} and confirm at the console at the next boot, add the state secure-boot (key = 'own'), "
+        f"{enrol} and confirm at the console at the next boot, add the state secure-boot (key: own), "
         "which does that, or turn Secure Boot off"
         + (
             ", or choose a branch that Ubuntu has signed modules of"
@@ -178,7 +178,7 @@ def notes(
             successor = observed.relations.branches()[branch]
             yield (
                 f"branch {branch} has ended in Ubuntu's archive: its driver stays, without updates; "
-                f"set branch = {successor} to go on"
+                f"set branch: {successor} to go on"
             )
     for kernel in lacking:
         version = (wanted.built[kernel] or "").partition(" ")[0]
@@ -225,7 +225,7 @@ def overridden(
     gone = [n for n in observed.packages if n not in packages and driverset.is_display(n)]
     if gone and not full:
         yield (
-            f"display packages are removed: {', '.join(gone)}; set packages = 'full' to install "
+            f"display packages are removed: {', '.join(gone)}; set packages: full to install "
             "those of the new driver"
         )
 

@@ -263,7 +263,7 @@ class MigLayoutApplied(State[Observed]):
                 if self.in_use == "refuse" or not holder.pod
             ]
             if held:
-                return f"{'; '.join(dict.fromkeys(held))}; stop that, name its service in clients, or set in_use = 'reboot'"
+                return f"{'; '.join(dict.fromkeys(held))}; stop that, name its service in clients, or set in_use: reboot"
         return None
 
     def plan(self, observed: Observed) -> Plan:

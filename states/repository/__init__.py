@@ -11,8 +11,8 @@ On nodes with dnf or zypper it is a .repo file with a priority in the place of p
 
 Surprising: entries of others are never edited. A second source of NVIDIA packages is refused with
 its file named, or, with ``exclusive``, left where it is and pinned away. Pins tell hosts apart, not
-paths, so the distribution's archive on the host of a flat repository is recognized by its codename. The same address in another file with another ``Signed-By`` breaks apt as a whole and is
-always refused. Only this repository's package lists are read, and only when the files changed;
+paths, so the distribution's archive on the host of another repository is recognized by its codename. The same address in
+another file with another ``Signed-By`` breaks apt as a whole and is always refused. Only this repository's package lists are read, and only when the files changed;
 those of others where there are none at all, as in a cloud image, so that headers can be found.
 
 Sources:

@@ -153,10 +153,17 @@ class RepositoryState(RepositoryParameters):
             )
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
-        if self.driver:
-            where = replace(where, beside=archive_beside(facts, where, sources))
-        where = replace(where, problem=between_releases(facts, sources) or where.problem)
         others = [s for s in sources if s.file != self.sources_path]
+        if self.driver:
+            where = archive_beside(facts, where, sources)
+        foreign = [s for s in others if self._is_foreign(s, where)]
+        if where.codename:
+            alike = [s for s in others if s.suite.startswith(where.codename)]
+            away = dict.fromkeys(s.host for s in (*alike, *foreign) if s.host not in where.hosts)
+            # Packages that are kept for a rollback have no host, as have files.
+            away.pop("", None)
+            where = replace(where, elsewhere=tuple(away))
+        where = replace(where, problem=between_releases(facts, sources) or where.problem)
         wanted_lists = (
             {aptsources.list_name(one.uri) for one in where.entries}
             if where.uri
@@ -178,7 +185,7 @@ class RepositoryState(RepositoryParameters):
             and fresh
             and dict(login) == self._logins(where, "apt"),
             logins=login,
-            foreign=tuple(place(s) for s in others if self._is_foreign(s, where)),
+            foreign=tuple(map(place, foreign)),
             conflicts=tuple(place(s) for s in others if self._clashes(s, where)),
             cdroms=tuple(place(s) for s in others if s.uri.startswith("cdrom:")),
             # A foreign repository may be empty.
@@ -362,7 +369,7 @@ class RepositoryState(RepositoryParameters):
         if observed.foreign and not self.exclusive:
             return (
                 f"NVIDIA packages also come from {', '.join(observed.foreign)}; remove the entry, "
-                "or set exclusive = True to keep it and pin its packages to a negative priority"
+                "or set exclusive: true to keep it and pin its packages to a negative priority"
             )
         if observed.apt and set(hosts(observed.foreign)) & set(observed.where.hosts):
             return (

@@ -186,5 +186,5 @@ class RepositoryParameters(State[Observed]):
         if self.suite.endswith("/") and self.components:
             raise ValueError("a flat repository (suite ending in '/') has no components")
         if not self.suite.endswith("/") and not self.components:
-            raise ValueError(f"suite {self.suite!r} needs components, as ['main']")
+            raise ValueError(f"suite {self.suite!r} needs components, as [main]")
         return self

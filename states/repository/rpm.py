@@ -69,7 +69,7 @@ def cuda_repository(facts: NodeFacts) -> Repository:
         return Repository(
             problem=f"unsupported: no known NVIDIA rpm repository for {facts.distribution} on "
             f"{facts.machine}; "
-            "set origin = 'mirror' with a url"
+            "set origin: mirror with a url"
         )
     uri = f"https://developer.download.nvidia.com/compute/cuda/repos/{code}/{machine}"
     file, fingerprint = _CUDA_KEY
@@ -80,7 +80,7 @@ def toolkit_repository(facts: NodeFacts) -> Repository:
     """NVIDIA's repository of the container toolkit."""
     if facts.machine not in ("x86_64", "aarch64"):
         return Repository(
-            problem=f"NVIDIA has no container toolkit for {facts.machine}; set origin = 'mirror' with a url"
+            problem=f"NVIDIA has no container toolkit for {facts.machine}; set origin: mirror with a url"
         )
     base = "https://nvidia.github.io/libnvidia-container"
     return Repository(
@@ -94,7 +94,7 @@ def toolkit_repository(facts: NodeFacts) -> Repository:
 def archive(facts: NodeFacts) -> Repository:
     """The distribution's own repositories."""
     return Repository(
-        problem=f"how {facts.distribution} itself offers the driver is not supported here; set origin = 'vendor', or "
+        problem=f"how {facts.distribution} itself offers the driver is not supported here; set origin: vendor, or "
         "'mirror' with a url"
     )
 

@@ -51,6 +51,8 @@ class Repository:
         private: an rpm repository that wants user and password.
         further: entries of the archive beside the first one: its other suites, with the components they lack.
         beside: codename of the distribution whose archive is on the same host and is not meant; empty: none.
+        codename: of the distribution whose archive it is: another repository may be on its host; empty: the host tells.
+        elsewhere: then, hosts of other sources of that release, and of those that have the driver, too.
     """
 
     uri: str | None = None
@@ -66,6 +68,8 @@ class Repository:
     private: bool = False
     further: tuple[aptsources.Source, ...] = ()
     beside: str = ""
+    codename: str = ""
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def entries(self) -> tuple[aptsources.Source, ...]:
@@ -82,7 +86,7 @@ def cuda_repository(facts: NodeFacts) -> Repository:
     if machine is None or facts.os_id not in ("debian", "ubuntu"):
         return Repository(
             problem=f"NVIDIA has no apt repository for {facts.distribution} on {facts.machine}; "
-            "set origin = 'mirror' with a url"
+            "set origin: mirror with a url"
         )
     uri = f"https://developer.download.nvidia.com/compute/cuda/repos/{facts.distribution}/{machine}"
     file, fingerprint = _CUDA_KEYS.get(facts.distribution, _CUDA_KEY)
@@ -100,7 +104,7 @@ def toolkit_repository(facts: NodeFacts) -> Repository:
     if machine is None:
         return Repository(
             problem=f"NVIDIA has no container toolkit for {facts.machine}; "
-            "set origin = 'mirror' with a url"
+            "set origin: mirror with a url"
         )
     base = "https://nvidia.github.io/libnvidia-container"
     return Repository(
@@ -135,7 +139,7 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
     if not entries or needed is None:
         return Repository(
             problem=f"no enabled source for {facts.os_codename or facts.os_id} main in /etc/apt; "
-            "set origin = 'mirror' with a url, or fix the node's sources"
+            "set origin: mirror with a url, or fix the node's sources"
         )
     pockets = {facts.os_codename + tail for tail in _POCKETS}
     hosts = tuple(
@@ -156,13 +160,14 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
             # The same address must carry the same Signed-By everywhere.
             lacking.append(replace(main, file="", components=missing, architectures=(), line=1))
     if not lacking:
-        return Repository(hosts=hosts)
+        return Repository(hosts=hosts, codename=facts.os_codename)
     first, *further = lacking
     return Repository(
         uri=first.uri,
         suite=first.suite,
         components=first.components,
         hosts=hosts,
+        codename=facts.os_codename,
         signed_by=first.signed_by,
         further=tuple(further),
     )
@@ -179,12 +184,12 @@ def archive_sources(
 
 def archive_beside(
     facts: NodeFacts, where: Repository, sources: tuple[aptsources.Source, ...]
-) -> str:
-    """The codename of the node's release, where its archive is on the host of a flat repository, as a mirror has both."""
+) -> Repository:
+    """The same, with the codename of the node's release where its archive is on the host of a flat repository, as a mirror has both."""
     pockets = {facts.os_codename + tail for tail in _POCKETS} if facts.os_codename else set[str]()
     flat = where.uri is not None and where.suite.endswith("/")
     beside = any(s.suite in pockets and s.host in where.hosts for s in sources)
-    return facts.os_codename if flat and beside else ""
+    return replace(where, beside=facts.os_codename) if flat and beside else where
 
 
 def between_releases(facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> str | None:
@@ -231,21 +236,20 @@ def sources_text(where: Repository) -> str:
 
 
 def pin_text(where: Repository, packages: tuple[str, ...], priority: int) -> str:
-    """Pins that let the packages come from the repository's hosts, and from nowhere else."""
-    stanzas: list[str] = []
+    """Pins that let the packages come from the repository, and from nowhere else."""
+    pins: list[tuple[str, int, str]] = []
     if where.beside:
         # By host it would be the repository in use.
-        archive_pin = f"release n={where.beside}*"
-        stanzas.append(
-            aptsources.render_pin(packages, archive_pin, -1, "never from the archive on that host")
-        )
-    stanzas += [
-        aptsources.render_pin(packages, f'origin "{host}"', priority, "the repository in use")
-        for host in where.hosts
-    ]
-    stanzas.append(aptsources.render_pin(packages, KEPT_PIN, priority, "kept for a rollback"))
-    stanzas.append(aptsources.render_pin(packages, "release *", -1, "never from anywhere else"))
-    return "\n".join([_WRITTEN, *stanzas])
+        pins.append((f"release n={where.beside}*", -1, "never from the archive on that host"))
+    # A PPA has the codename, too.
+    pins += [(f'origin "{host}"', -1, "never from there") for host in where.elsewhere]
+    used = [f'origin "{host}"' for host in where.hosts]
+    if where.codename:
+        used = [f"release n={where.codename}*"]
+    pins += [(pin, priority, "the repository in use") for pin in used]
+    pins.append((KEPT_PIN, priority, "kept for a rollback"))
+    pins.append(("release *", -1, "never from anywhere else"))
+    return "\n".join([_WRITTEN, *(aptsources.render_pin(packages, *pin) for pin in pins)])
 
 
 def list_prefixes(where: Repository, *, shared: bool) -> tuple[str, ...]:

@@ -351,7 +351,7 @@ def test_the_driver_of_a_run_file_is_refused_or_taken_away_with_its_own_program(
         "chmod 755 /usr/bin/nvidia-uninstall; mkdir -p /var/lib/nvidia; touch /var/lib/nvidia/stuck; "
         "cd /usr/lib/x86_64-linux-gnu; echo >libnvidia-ml.so.550.54.14; ln -s libnvidia-ml.so.550.54.14 libnvidia-ml.so.1"
     )
-    assert "set leftovers = 'uninstall'" in on.apply("version='580.65.06'", code=5).out
+    assert "set leftovers: uninstall" in on.apply("version='580.65.06'", code=5).out
     asked = "version='580.65.06', leftovers='uninstall'"
     failed = on.apply(asked, code=1)
     assert "left itself behind" in failed.out

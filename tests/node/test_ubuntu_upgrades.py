@@ -161,7 +161,7 @@ def test_a_branch_that_ended_keeps_its_driver_until_the_next_one_is_asked_for(
     last, empty = (f"590.48.01-0ubuntu0.{on.release.number}.{end}" for end in (4, 5))
     refused = on.run("plan", "branch=590, precompiled=True", code=5).out
     assert "branch 590 has ended in Ubuntu's archive" in refused
-    assert "set branch = 595, or version = '590.48.01' for its last driver" in refused
+    assert "set branch: 595, or version: 590.48.01 for its last driver" in refused
     on.run("apply", "version='590.48.01', precompiled=True")
     assert empty in on.said("apt-cache policy nvidia-utils-590-server")
     assert set(on.versions().values()) == {last}

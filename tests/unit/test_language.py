@@ -67,6 +67,7 @@ PHRASES = {
     r"\bwho wins\b": "which takes precedence",
     r"\bclass (Fate|Shelf|Beside)\b": "Support, CompanionStore, ReferenceResolver",
     r"\bwords of the node\b": "the node's replies",
+    r"\bset [a-z_.]+ = (['\[{]|True|False)": "set NAME: VALUE, as in a policy's YAML",
 }
 
 

@@ -35,6 +35,17 @@ class Refusing(First):
 policy = Policy(Refusing(path="{folder}/a"), Third(path="{folder}/c"), notes=("a note on the policy",))
 """
 
+FORESEEN = """
+from filestates import First, Second
+from gpustate import Plan, Policy
+
+class Foreseen(Second):
+    def forecast(self, node, preview):
+        return Plan(refusal="nothing is offered")
+
+policy = Policy(First(path="{folder}/a"), Foreseen())
+"""
+
 
 @pytest.fixture
 def site(project: Path, tmp_path: Path) -> Path:
@@ -154,6 +165,15 @@ def test_drift_is_counted_beside_a_refusal_and_the_rest_is_applied(
     assert NOTE not in applied.out
     assert (site / "c").exists()
     assert not (site / "a").exists()
+
+
+def test_all_or_nothing_leaves_a_node_alone_whose_refusal_a_plan_foresees(
+    gpustate: Cli, site: Path, project: Path
+) -> None:
+    (project / "policy.py").write_text(FORESEEN.format(folder=site))
+    held = gpustate("apply", "policy.py", *ON, "--yes", "--all-or-nothing")
+    assert (held.status, (site / "a").exists()) == (5, False), held
+    assert "nothing is offered" in held.out
 
 
 def test_somebody_is_asked_about_what_would_change_and_about_nothing_else(

@@ -119,6 +119,18 @@ def test_a_refusal_that_is_certain_before_it_comes_is_one_of_the_plan(
     assert (planned.nodes[0].proceeds, planned.exit_code) == (True, errors.EXIT_REFUSED)
 
 
+@pytest.mark.parametrize("apply", [False, True])
+def test_a_refusal_that_is_certain_leaves_the_node_alone_where_all_or_nothing_is_asked_for(
+    run: Runner, tmp_path: Path, apply: bool
+) -> None:
+    states = (First(path=str(tmp_path / "a")), Foreseen())
+    result = run(*states, apply=apply, forecast=True, all_or_nothing=True)
+    assert not (tmp_path / "a").exists()
+    assert (result.nodes[0].status, result.nodes[0].proceeds) == (NodeStatus.REFUSED, False)
+    assert result.nodes[0].reason == "second: nothing is offered"
+    assert " changed=0 " in result.summary()
+
+
 def test_a_plan_writes_nothing(run: Runner, tmp_path: Path) -> None:
     result = run(First(path=str(tmp_path / "a")), apply=False)
     assert outcomes(result) == {"first": Outcome.PENDING}

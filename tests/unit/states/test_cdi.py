@@ -131,6 +131,28 @@ def test_an_old_toolkit_gets_our_unit_and_a_new_one_its_own() -> None:
     assert OUR_UNIT_PATH not in new.files
 
 
+def test_a_watching_unit_that_systemd_has_stopped_is_drift_and_started_again() -> None:
+    service, path = TOOLKIT_UNITS
+    node = new_toolkit()
+    list(converge(CdiSpecificationCurrent(), node))
+    node.unit_states[path] = "failed"
+    node.runs["start nvidia-cdi-refresh.path again"] = lambda fake: fake.unit_states.update(
+        {path: "active"}
+    )
+    state = CdiSpecificationCurrent()
+    (step,) = state.apply(state.probe(node), state.plan(state.probe(node)))
+    assert isinstance(step, ops.Run)
+    assert f"reset-failed {service} {path}" in step.script()
+    plan, after = converge(state, node)
+    assert plan.fields == {"failed"}
+    assert plan.disruption is Disruption.NONE
+    assert not after
+    node.unit_states[path] = "failed"
+    removed, gone = converge(CdiSpecificationCurrent(ensure="absent"), node)
+    assert "failed" not in removed.fields
+    assert not gone
+
+
 def test_our_unit_leaves_when_the_toolkit_brings_its_own() -> None:
     node = old_toolkit()
     list(converge(CdiSpecificationCurrent(), node))

@@ -281,8 +281,10 @@ def test_the_version_is_the_policys_or_the_newest_of_the_branch(
         (1001, {"branch": 580}, "580.65.06"),
         (1001, {"branch": 570}, "apt offers driver 570.211.01, and a pin forbids it"),
         (1001, {"version": "580.178.04"}, "apt offers driver 580.178.04, and a pin forbids it"),
+        (701, {"branch": 580}, "580.65.06"),
+        (900, {"version": "580.178.04"}, "apt offers driver 580.178.04, and a pin forbids it"),
         # gpustate's own pin wins.
-        (990, {"branch": 580}, "580.178.04"),
+        (700, {"branch": 580}, "580.178.04"),
     ],
 )
 def test_a_pin_above_gpustates_own_decides_for_a_version(
@@ -302,6 +304,24 @@ def test_a_pin_above_gpustates_own_decides_for_a_version(
     observed = state.probe(node)
     found = state.desired(observed).library or state.refuse(observed) or ""
     assert found.startswith(outcome)
+
+
+def test_a_pin_for_an_older_version_keeps_the_installed_one() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(version="580.178.04"))
+    whole = node.apt()
+    node.answers["AptQuery"] = lambda _: replace(
+        whole,
+        offers={
+            name: tuple(
+                replace(one, priority=900 if one.version == "580.65.06-1" else 500)
+                for one in offers
+            )
+            for name, offers in whole.offers.items()
+        },
+    )
+    state = DriverInstalled(branch=580)
+    assert state.desired(state.probe(node)).library == "580.178.04"
 
 
 def test_with_neither_what_is_installed_stays() -> None:
@@ -403,7 +423,7 @@ def test_display_packages_that_leave_are_in_the_plan() -> None:
         node.installed[name] = build
     node.held = {"libnvidia-gl-580"}
     state = DriverInstalled(branch=580, precompiled=False)
-    gone = "display packages are removed: libnvidia-gl-580; set packages = 'full'"
+    gone = "display packages are removed: libnvidia-gl-580; set packages: full"
     for notes in (state.plan(state.probe(node)).notes, state.forecast(node, "").notes):
         assert any(note.startswith(gone) for note in notes), notes
         assert "holds end with their packages: libnvidia-gl-580" in notes
@@ -481,7 +501,7 @@ def test_the_kernel_that_boots_next_must_have_headers() -> None:
 def test_require_wants_the_headers_of_every_kernel_there_already() -> None:
     why = refusal(DriverInstalled(headers="require"), World(gpu()))
     assert why == (
-        f"no kernel headers for {OLD}; install linux-headers-{OLD} or set headers = 'install'"
+        f"no kernel headers for {OLD}; install linux-headers-{OLD} or set headers: install"
     )
 
 
@@ -738,9 +758,9 @@ V100, A100, H100, GH200, B200, K80 = "1db6", "20b0", "2330", "2342", "2901", "10
         ((B200,), 580, "auto", "open"),
         ((), 595, "auto", "open"),
         (("ffff",), 595, "auto", "open"),
-        ((V100,), 590, "auto", "set branch = 580"),
-        ((V100,), 580, "open", "set module_type = 'proprietary'"),
-        ((B200,), 580, "proprietary", "set module_type = 'open'"),
+        ((V100,), 590, "auto", "set branch: 580"),
+        ((V100,), 580, "open", "set module_type: proprietary"),
+        ((B200,), 580, "proprietary", "set module_type: open"),
         ((V100, B200), 580, "auto", "no driver supports both"),
         ((K80,), 535, "auto", "470 and older"),
         ((H100,), 620, "proprietary", "no proprietary modules any more"),
@@ -878,7 +898,7 @@ def test_an_ended_branch_of_ubuntus_archive_is_refused_with_the_one_that_follows
         f"nvidia-utils-570-server|{ENDED}||nvidia-utils-580-server\n"
     )
     assert refusal(DriverInstalled(**wanted), node) == (
-        "branch 570 has ended in Ubuntu's archive, its packages install branch 580; set branch = 580"
+        "branch 570 has ended in Ubuntu's archive, its packages install branch 580; set branch: 580"
     )
 
 
@@ -920,7 +940,7 @@ def test_the_last_driver_of_an_ended_branch_is_only_taken_by_its_version(
     elif "branch" in wanted:
         assert refusal(state, node) == (
             "branch 570 has ended in Ubuntu's archive, its packages install branch 580; "
-            "set branch = 580, or version = '570.211.01' for its last driver"
+            "set branch: 580, or version: 570.211.01 for its last driver"
         )
     else:
         assert state.desired(state.probe(node)).library == "580.178.04"
@@ -1273,6 +1293,25 @@ def test_with_signed_modules_the_metapackage_leaves_unless_its_modules_follow_th
     assert state.desired(state.probe(node)).packages == packages
 
 
+@pytest.mark.parametrize("wanted", [{}, {"branch": 580}, {"version": "580.173.02"}])
+@pytest.mark.parametrize("meta", [(), ("nvidia-driver-580-open",)])
+def test_a_desktop_driver_of_dkms_stays_one_with_signed_modules(
+    meta: tuple[str, ...], wanted: dict[str, Any]
+) -> None:
+    """Packages of NVIDIA's repository have the same names, and it has no signed modules."""
+    version = "580.173.02-0ubuntu0.24.04.1"
+    node = ubuntu(version, branch=580)
+    desktop = ("nvidia-headless-no-dkms-580-open", "nvidia-utils-580", *meta)
+    signed = [f"linux-modules-nvidia-580-open-{kernel}" for kernel in (OLD, NEW)]
+    node.packages_offered |= dict.fromkeys((*desktop, "nvidia-dkms-580-open"), (version,))
+    node.packages_offered |= dict.fromkeys(signed, ("6.1.1+1",))
+    node.installed.clear()
+    node.installed |= dict.fromkeys((*desktop, "nvidia-dkms-580-open"), version)
+    state = DriverInstalled(precompiled=True, **wanted)
+    packages = state.desired(state.probe(node)).packages
+    assert packages.keys() - {"nvidia-modprobe"} == {*desktop[:2], *signed}
+
+
 def test_a_full_set_with_signed_modules_has_its_libraries_and_no_metapackage() -> None:
     node = ubuntu("580.173.02-0ubuntu0.24.04.1", branch=580)
     state = DriverInstalled(branch=580, packages="full", precompiled=True)
@@ -1306,7 +1345,7 @@ def test_a_full_set_with_signed_modules_has_its_libraries_and_no_metapackage() -
                 ("nvidia-dkms-open", "nvidia-headless-no-dkms-open", "nvidia-utils"),
                 ("595.91.07-1ubuntu1",),
             ),
-            "apt offers driver 595.91.07 without prebuilt modules only; set precompiled = False",
+            "apt offers driver 595.91.07 without prebuilt modules only; set precompiled: false",
         ),
     ],
 )
@@ -1323,7 +1362,7 @@ def test_a_refusal_names_the_kernels_that_prebuilt_modules_are_missing_for() -> 
     del node.packages_offered[f"linux-modules-nvidia-580-server-open-{OLD}"]
     assert refusal(DriverInstalled(branch=580, precompiled=True), node) == (
         f"branch 580 is not available with prebuilt modules for every bootable kernel (missing for {OLD}); "
-        "set precompiled = False, or remove the kernels that are not needed"
+        "set precompiled: false, or remove the kernels that are not needed"
     )
 
 
@@ -1681,8 +1720,11 @@ def test_a_rollback_takes_modules_from_where_they_came_before(
     assert state.desired(state.probe(node)).packages == old
 
 
+@pytest.mark.parametrize("offered", [True, False])
 @pytest.mark.parametrize("bare", [OLD, NEW])
-def test_a_rollback_leaves_a_kernel_without_signed_modules_that_had_none(bare: str) -> None:
+def test_a_rollback_leaves_a_kernel_without_signed_modules_that_had_none(
+    bare: str, offered: bool
+) -> None:
     versions = ("580.178.04-0ubuntu0.24.04.1", "580.173.02-0ubuntu0.24.04.1")
     node = ubuntu(*versions, branch=580)
     signed = {k: f"linux-modules-nvidia-580-server-open-{k}" for k in (OLD, NEW)}
@@ -1723,7 +1765,10 @@ def test_a_rollback_leaves_a_kernel_without_signed_modules_that_had_none(bare: s
     assert before.built == {OLD: "580.173.02 open", NEW: "580.173.02 open", bare: None}
     assert set(reach(by).built.values()) == {"580.178.04 open"}
     state = back(before, by)
+    if not offered:
+        node.packages_offered[signed[bare]] = ("6.1+2",)
     observed = state.probe(node)
+    assert state.refuse(observed) is None
     steps = [step.label for step in state.apply(observed, state.plan(observed))]
     assert ("unload the nvidia modules" in steps) == (bare == NEW)
     assert ("reload the nvidia modules" in steps) == (bare != NEW)
@@ -1731,6 +1776,23 @@ def test_a_rollback_leaves_a_kernel_without_signed_modules_that_had_none(bare: s
     for field in ("packages", "built", "loaded", "modules"):
         assert getattr(now, field) == getattr(before, field), field
     assert not state.plan(now).fields & {"packages", "built", "loaded", "modules", "parameters"}
+
+
+def test_a_rollback_to_signed_modules_that_are_gone_is_refused_with_their_kernel() -> None:
+    node = ubuntu("580.178.04-0ubuntu0.24.04.1", "580.173.02-0ubuntu0.24.04.1", branch=580)
+    by = DriverInstalled(version="580.173.02", precompiled=True)
+    node.installed = dict(by.desired(by.probe(node)).packages)
+    for kernel in (OLD, NEW):
+        node.kernels[kernel] = replace(
+            node.kernels[kernel], nvidia_version="580.173.02", nvidia_license="Dual MIT/GPL"
+        )
+    state = back(by.probe(node), DriverInstalled(branch=580))
+    name = f"linux-modules-nvidia-580-server-open-{OLD}"
+    del node.installed[name], node.packages_offered[name]
+    assert refusal(state, node) == (
+        "driver 580.173.02, pinned by a lock file or a rollback, is not available with prebuilt modules for every bootable "
+        f"kernel (missing for {OLD}); offer them again, or remove the kernels that are not needed"
+    )
 
 
 def test_a_rollback_installs_no_headers_for_a_kernel_that_had_none() -> None:

@@ -150,8 +150,11 @@ def test_the_preview_reads_the_repository_in_folders_of_its_own(tmp_path: Path, 
     assert not (tmp_path / "g").exists(), "and nothing is kept for the next run"
 
 
-def test_offers_are_asked_for_without_the_drivers_own_pin(tmp_path: Path) -> None:
-    """Real sh; apt-cache is a stand-in that lists the pins it would read."""
+@pytest.mark.parametrize("more", [{}, {"APT_CONFIG": "/var/lib/gpustate-packages/apt.conf"}])
+def test_offers_are_asked_for_without_the_drivers_own_pin(
+    tmp_path: Path, more: dict[str, str]
+) -> None:
+    """Real sh; apt-cache is a stand-in that lists the pins it would read. A bundle and a rollback have settings of apt's."""
     (tmp_path / "apt-cache").write_text(
         '#!/bin/sh\ncase $2 in *=*) ls "${2#*=}" ;; *) echo all ;; esac\n'
     )
@@ -171,6 +174,7 @@ def test_offers_are_asked_for_without_the_drivers_own_pin(tmp_path: Path) -> Non
         done = subprocess.run(
             ["sh", "-c", f"pm=apt\nAPT_KEY={own}\n{script}"],
             env={
+                **more,
                 "PATH": f"{tmp_path}:/usr/bin:/bin",
                 "TMPDIR": str(made),
                 "G": str(tmp_path / "g"),

@@ -132,7 +132,8 @@ def test_a_missing_daemon_is_refused_with_the_next_move() -> None:
     state = PersistenceModeEnabled()
     why = state.refuse(state.probe(node(None)))
     assert why is not None
-    assert "add the state driver" in why
+    assert "the state driver installs it" in why
+    assert "choose the repository that the driver is from in driver-repository" in why
 
 
 def sited(name: str, word: str) -> tuple[FakeNode, str]:

@@ -137,7 +137,7 @@ def test_the_archive_gets_the_components_that_it_lacks() -> None:
     *_, last = converge(state, fake)
     assert not last
     assert "Components: contrib non-free non-free-firmware" in fake.files[state.sources_path]
-    assert 'Pin: origin "archive.example.com"' in fake.files[state.pin_path]
+    assert "Pin: release n=bookworm*" in fake.files[state.pin_path]
     assert state.key_path not in fake.files
 
 
@@ -223,9 +223,10 @@ def test_the_security_pocket_of_an_archive_may_have_another_host() -> None:
     state, fake = DriverRepository(origin="distribution"), node({LIST: text})
     list(converge(state, fake))
     pins = fake.files[state.pin_path]
-    assert 'Pin: origin "archive.example.com"' in pins
-    assert 'Pin: origin "security.example.com"' in pins
-    assert "other.example.com" not in pins
+    assert "Pin: release n=bookworm*\nPin-Priority: 700" in pins
+    assert "archive.example.com" not in pins
+    assert "security.example.com" not in pins
+    assert 'Pin: origin "other.example.com"\nPin-Priority: -1' in pins
 
 
 CUDA = "/etc/apt/sources.list.d/cuda-debian12-x86_64.list"
@@ -291,6 +292,19 @@ def test_the_archive_on_the_host_of_a_flat_mirror_offers_no_driver(
     assert first.startswith("release n=bookworm*\nPin-Priority: -1") == denied
 
 
+def test_another_repository_on_the_host_of_the_archive_offers_no_driver() -> None:
+    archive = "deb http://deb.debian.org/debian bookworm main\n"
+    flat = node({LIST: f"{archive}deb http://deb.debian.org/nvidia/ /\n"})
+    ppa = node({LIST: f"{archive}deb http://ppa.example.com/graphics-drivers bookworm main\n"})
+    state = DriverRepository(origin="distribution", exclusive=True)
+    for fake, denied in (flat, []), (ppa, ['origin "ppa.example.com" -1']):
+        list(converge(state, fake))
+        text = fake.files[state.pin_path].replace("\nPin-Priority:", "")
+        pins = [line[5:] for line in text.splitlines() if line.startswith("Pin: ")]
+        assert pins[:-2] == [*denied, "release n=bookworm* 700"]
+        assert pins[-1] == "release * -1"
+
+
 def test_the_toolkits_repository_and_the_drivers_do_not_mind_each_other() -> None:
     cuda = node({CUDA: f"deb {CUDA_URL}/ /\n"})
     toolkit = ToolkitRepository(**MIRROR)
@@ -320,7 +334,7 @@ def test_absent_takes_every_file_away_again() -> None:
     ("facts", "says"),
     [
         ({"package_manager": "", "os_id": "azurelinux"}, "no apt, dnf or zypper"),
-        ({"machine": "riscv64"}, "set origin = 'mirror'"),
+        ({"machine": "riscv64"}, "set origin: mirror"),
     ],
 )
 def test_a_node_it_does_not_fit_is_refused(facts: dict[str, Any], says: str) -> None:

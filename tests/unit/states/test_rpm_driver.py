@@ -288,7 +288,7 @@ def test_built_modules_that_are_asked_for_and_lack_a_kernel_are_a_refusal_that_n
     why = state.refuse(state.probe(node))
     assert why is not None
     assert EL9 in why
-    assert "precompiled = False" in why
+    assert "precompiled: false" in why
 
 
 def test_an_older_driver_is_not_chosen_for_its_built_modules() -> None:
