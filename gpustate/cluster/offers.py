@@ -4,6 +4,9 @@ The device plugin's configuration need not be known: a number is right if it is 
 strategies yields, the same multiple being the replicas. A GPU that the plugin has lost, one that it holds for unhealthy, a MIG layout
 of before, and a GPU in quarantine that is still offered leave a remainder.
 
+With the strategy none, GPUs in MIG mode are offered as whole GPUs, which no container can use. That is a mismatch of its
+own kind, for another cause than a device plugin that has not seen a change.
+
 Sources:
     NVIDIA/k8s-device-plugin v0.18.0, internal/rm and internal/resource: names and numbers by strategy and sharing.
 """
@@ -23,6 +26,24 @@ Json = dict[str, Any]
 _SHARED = ".shared"
 
 
+def whole_divided(node: Json, nvml: NvmlFacts) -> str:
+    """How a Node offers GPUs in MIG mode as whole ones; empty if it does not.
+
+    Args:
+        node: the Node.
+        nvml: its machine's usable GPUs, without those in quarantine.
+    """
+    offered = pods.allocatable(node)
+    divided = [gpu for gpu in nvml.gpus if gpu.mig_current]
+    whole = offered.get(pods.GPU, 0) + offered.get(pods.SHARED, 0)
+    if not nvml.works or not divided or any(name.startswith(pods.MIG_PREFIX) for name in offered):
+        return ""
+    right = len(nvml.gpus) - len(divided) or sum(len(gpu.mig_devices) for gpu in divided)
+    if not whole or whole % len(nvml.gpus) or (right and whole % right == 0):
+        return ""
+    return f"{len(divided)} of the machine's {len(nvml.gpus)} GPUs are in MIG mode, and the Node offers {whole} {pods.GPU}"
+
+
 def mismatch(node: Json, nvml: NvmlFacts) -> str:
     """How the GPUs that a Node offers differ from those of its machine; empty if they do not.
 
@@ -39,15 +60,15 @@ def mismatch(node: Json, nvml: NvmlFacts) -> str:
 def _wrong(offered: dict[str, int], nvml: NvmlFacts) -> Iterator[str]:
     divided = [gpu for gpu in nvml.gpus if gpu.mig_current]
     devices = Counter(mig.profile(one) for gpu in divided for one in gpu.mig_devices)
-    undivided, count = len(nvml.gpus) - len(divided), len(nvml.gpus)
+    undivided = len(nvml.gpus) - len(divided)
     found: Counter[str] = Counter()
     for name, number in offered.items():
         found[name.removesuffix(_SHARED)] += number
     by_profile = {name for name in found if name.startswith(pods.MIG_PREFIX)}
     whole = found.get(pods.GPU, 0)
-    # With the strategy none every GPU counts; with single every MIG device, as a GPU; with mixed what is not divided.
-    rights = {undivided} if by_profile else {undivided, count, sum(devices.values())}
-    if whole and not any(right and whole % right == 0 for right in rights):
+    # Where all GPUs are divided, the strategy single offers every MIG device as a GPU.
+    right = undivided if undivided or by_profile else sum(devices.values())
+    if whole and (not right or whole % right):
         usable = f"{undivided} GPUs" + (
             f" and {sum(devices.values())} MIG devices" if divided else ""
         )

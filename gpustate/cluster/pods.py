@@ -71,6 +71,9 @@ KINDS = (
          "check that NVIDIA's device plugin runs on the node; if it does, its log names the cause (an Xid), and it offers the GPUs again only after a restart"),
     Kind("offer", "the Node does not offer what NVML lists",
          "restart the device plugin's pod, which detects GPUs only at its start: kubectl delete pod -n NAMESPACE POD; its log names GPUs that it holds for unhealthy"),
+    Kind("mig-strategy", "the Node offers GPUs in MIG mode as whole GPUs, which no container can use",
+         "set mig.strategy of the ClusterPolicy to single or mixed, and apply it with --cluster-objects; if it is set, restart the device "
+         "plugin's pod: kubectl delete pod -n NAMESPACE POD; to use whole GPUs, select the MIG layout all-disabled"),
     Kind("image", "the test image cannot be imported into containerd",
          "ctr -n k8s.io images ls; journalctl -u containerd"),
     Kind("unschedulable", "the pod is not scheduled", "fix the scheduler's reason; taints and requests: kubectl describe node NAME"),

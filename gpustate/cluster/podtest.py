@@ -117,9 +117,11 @@ def check_offer(api: Api, node: str, nvml: NvmlFacts, stop: Callable[[], bool]) 
         ClusterError: a request failed.
     """
     end = time.monotonic() + _REGISTER_S
-    while (wrong := offers.mismatch(api.node(node), nvml)) and not stop():
+    while (wrong := offers.mismatch(found := api.node(node), nvml)) and not stop():
         if time.monotonic() > end:
-            raise pods.Verdict(pods.failed("offer", f"{node}: {wrong}"))
+            whole = offers.whole_divided(found, nvml)
+            kind = "mig-strategy" if whole else "offer"
+            raise pods.Verdict(pods.failed(kind, f"{node}: {whole or wrong}"))
         time.sleep(_POLL_S)
 
 

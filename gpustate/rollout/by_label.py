@@ -8,23 +8,28 @@ Where a label decides and cannot be read, nothing is planned: the policy's own l
 label selects.
 
 Sources:
-    NVIDIA/mig-parted v0.15: cmd/nvidia-mig-manager. NVIDIA/k8s-device-plugin v0.20: cmd/config-manager.
+    NVIDIA/mig-parted v0.15: cmd/nvidia-mig-manager. NVIDIA/k8s-device-plugin v0.20: cmd/config-manager,
+    internal/rm/device_map.go (with the strategy none a GPU in MIG mode is offered as a whole one).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpustate import registry
 from gpustate.core.inventory import Inventory, InventoryNode, VarsLayer
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
-from gpustate.core.policy import Policy, build, parameters
+from gpustate.core.policy import Policy, build, parameters, resolve
 from gpustate.core.state import AnyState
 from gpustate.core.where import NOWHERE
 from gpustate.engine.gate import NodeCheck
 from gpustate.errors import ClusterError, GpustateError, PolicyError, RefusedError
+from gpustate.formats import deviceplugin
+from gpustate.manifests.settings import ClusterObjects
+from gpustate.mig import builtin
+from gpustate.mig import config as mig_config
 from gpustate.plan.make import Observations
 from gpustate.rollout.access import Accesses
 from gpustate.schedulers.mig_state import (
@@ -45,6 +50,11 @@ Json = dict[str, Any]
 PLUGIN = "nvidia.com/device-plugin.config"
 _STATES = {CONFIG: "mig", PLUGIN: "device-plugin-config"}
 _DONE = (Outcome.UNCHANGED, Outcome.CHANGED)
+_WHOLE = (
+    "the device plugin's MIG strategy is none: it offers GPUs in MIG mode as whole GPUs, and pods that get one do not "
+    "start; set mig.strategy to single or mixed in the policy (mig_strategy of its cluster objects), and apply it with "
+    "--cluster-objects"
+)
 #: The node's own part is not over: the next run tells.
 _OPEN = (NodeStatus.LOCKED, NodeStatus.INTERRUPTED, NodeStatus.UNREACHABLE)
 
@@ -98,6 +108,8 @@ class ByLabel:
         """Add the notes of a node to its result."""
         if node.name in self.notes:
             node.notes.append(self.notes[node.name])
+        if self.policy.cluster is not None:
+            node.notes += _unusable_layout(self.policy, self.policy.cluster, self.inventory, node)
 
     def ended(self, node: NodeResult) -> None:
         """Record on the Node how the change of its MIG layout ended."""
@@ -114,6 +126,48 @@ class ByLabel:
             one.cluster.mig.end(one.name, one.config, state)
         except GpustateError as error:
             node.notes.append(f"the label of the MIG layout's state was not written: {error}")
+
+
+def _unusable_layout(
+    policy: Policy, settings: ClusterObjects, inventory: Inventory, result: NodeResult
+) -> Iterator[str]:
+    """Warn that a node gets MIG devices that the device plugin of its cluster does not offer."""
+    row = next((one for one in result.states if one.state == "mig"), None)
+    if row is None or row.outcome not in (*_DONE, Outcome.PENDING):
+        return
+    node = next(one for one in inventory.nodes if one.name == result.name)
+    states = {state.name: state for state in resolve(policy, node, registry.names()).states}
+    mig, plugin = states["mig"], states.get(_STATES[PLUGIN])
+    selected = parameters(plugin).get("selected", "") if plugin is not None else ""
+    if not mig.absent and _strategy(settings, selected) == "none" and _divides(mig, result.facts):
+        yield f"MIG layout {parameters(mig)['config']}: {_WHOLE}"
+
+
+def _strategy(settings: ClusterObjects, selected: str) -> str:
+    """The MIG strategy of the device plugin; empty: unknown, or there is no device plugin."""
+    plugin, config = settings.device_plugin, settings.config
+    if not plugin.enabled or any("mig-strategy" in one for one in plugin.args):
+        return ""
+    given = plugin.env.get("MIG_STRATEGY") or settings.mig_strategy
+    if given or config is None:
+        return given or "none"
+    if config.data is None:
+        return ""
+    text = config.data.get(selected or config.default, "")
+    try:
+        return deviceplugin.read(text, config.name).mig_strategy or "none"
+    except PolicyError:
+        return ""
+
+
+def _divides(mig: AnyState, facts: Mapping[str, Any]) -> bool:
+    """Whether the layout gives one of the node's GPUs MIG mode."""
+    given = parameters(mig)
+    path = given.get("file")
+    file = mig_config.read(given["contents"][path], path) if path else builtin.config_file()
+    config = file.config(given["config"])
+    entries = (config.entry_for(at, gpu["device_id"]) for at, gpu in enumerate(facts["gpus"]))
+    return any(entry is not None and entry.enabled for entry in entries)
 
 
 def _state_of(one: MigNode, node: NodeResult) -> str | None:

@@ -340,6 +340,8 @@ class Watcher:
             changed = [row.state for row in result.states if row.outcome.value == "changed"]
             words = f"changed {', '.join(changed)}" if changed else "nothing to change"
             self.say(f"{title}: done, {words} ({result.duration_s:.0f} s)")
+            for note in result.notes:
+                self.say(f"{title}: note: {note}")
             self._write(
                 api,
                 events,

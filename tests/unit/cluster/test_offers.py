@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpustate.cluster.offers import mismatch
+from gpustate.cluster.offers import mismatch, whole_divided
 from gpustate.formats.nvml_report import Gpu, MigDevice, NvmlFacts
 
 GPU, HALF, SEVENTH = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"
@@ -43,7 +43,6 @@ TWO = ("3g.40gb", "3g.40gb")
         ({"shared": 32}, machine(8)),
         ({"gpu": 7}, machine(7)),
         ({"gpu": 16}, machine(8, *([TWO] * 8))),
-        ({"gpu": 8}, machine(8, TWO)),
         ({"gpu": 7, "half": 2}, machine(8, TWO)),
         ({"gpu": 7, "half": 8}, machine(8, TWO)),
         ({"half": 16}, machine(8, *([TWO] * 8))),
@@ -61,6 +60,8 @@ def test_equal_numbers_and_replicas_are_right(offered: dict[str, int], nvml: Nvm
         ({"gpu": 7}, machine(8), "offers 7 nvidia.com/gpu; the machine has 8 GPUs"),
         ({"gpu": 8}, machine(7), "offers 8 nvidia.com/gpu; the machine has 7 GPUs"),
         ({"gpu": 31}, machine(8), "offers 31"),
+        ({"gpu": 8}, machine(8, TWO), "7 GPUs and 2 MIG devices"),
+        ({"gpu": 8}, machine(8, *([TWO] * 8)), "0 GPUs and 16 MIG devices"),
         ({"gpu": 8, "half": 2}, machine(8, TWO), "7 GPUs and 2 MIG devices"),
         ({"half": 14}, machine(8, *([TWO] * 8)), "offers 14 nvidia.com/mig-3g.40gb; the machine has 16"),
         ({"seventh": 7}, machine(1, TWO), "the machine has 0; the Node does not offer nvidia.com/mig-3g.40gb"),
@@ -69,3 +70,23 @@ def test_equal_numbers_and_replicas_are_right(offered: dict[str, int], nvml: Nvm
 )  # fmt: skip
 def test_a_remainder_is_named(offered: dict[str, int], nvml: NvmlFacts, words: str) -> None:
     assert words in mismatch(node(**offered), nvml)
+
+
+@pytest.mark.parametrize(
+    ("offered", "nvml", "words"),
+    [
+        ({"gpu": 4}, machine(4, *([TWO] * 4)), "4 of the machine's 4 GPUs are in MIG mode, and the Node offers 4 nvidia.com/gpu"),
+        ({"gpu": 8}, machine(8, TWO), "1 of the machine's 8 GPUs"),
+        ({"shared": 12}, machine(4, *([("7g.80gb",) * 7] * 4)), "offers 12"),
+        ({"gpu": 4}, machine(4, *([()] * 4)), "4 of the machine's 4"),
+        ({"gpu": 8}, machine(4, *([TWO] * 4)), ""),
+        ({"gpu": 7, "half": 2}, machine(8, TWO), ""),
+        ({"gpu": 8}, machine(8), ""),
+        ({"gpu": 3}, machine(4, *([TWO] * 4)), ""),
+    ],
+)  # fmt: skip
+def test_gpus_in_mig_mode_that_are_offered_whole_are_named(
+    offered: dict[str, int], nvml: NvmlFacts, words: str
+) -> None:
+    assert words in whole_divided(node(**offered), nvml)
+    assert bool(words) == bool(whole_divided(node(**offered), nvml))

@@ -29,7 +29,7 @@ def test_every_kind_of_failure_has_a_name_of_its_own_and_a_next_step() -> None:
 def test_only_a_container_that_got_a_gpu_or_was_refused_one_says_something_of_gpus() -> None:
     concerning = {kind.name for kind in pods.KINDS if pods.concerns_gpus(pods.failed(kind.name, "x").evidence)}  # fmt: skip
     assert concerning == {
-        "unhealthy", "offer", "admission", "create", "crashed", "nothing", "denied", "library", "fewer", "more", "cuda", "timeout",
+        "unhealthy", "offer", "mig-strategy", "admission", "create", "crashed", "nothing", "denied", "library", "fewer", "more", "cuda", "timeout",
     }  # fmt: skip
     start = pods.progress({"status": FAILURES["start"]}).failure
     assert start is not None

@@ -11,7 +11,7 @@ from gpustate.core.inventory import Connection, Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.core.policy import resolve
 from gpustate.errors import ClusterError
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests.settings import ClusterObjects, Component, PluginConfig
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import PLUGIN, ByLabel, by_label
 from gpustate.schedulers.mig_state import CONFIG
@@ -194,6 +194,45 @@ def test_the_state_of_a_removed_label_is_removed_if_gpustate_wrote_it(
     assert cluster.written == ended
     note = f"label {CONFIG} of Node node-a is absent: apply removes its {STATE}=failed"
     assert result.notes == [note] * len(ended)
+
+
+def config(**data: str) -> PluginConfig:
+    return PluginConfig("plugin", "one", data)
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        (ClusterObjects(), True),
+        (ClusterObjects(mig_strategy="none"), True),
+        (ClusterObjects(mig_strategy="single"), False),
+        (ClusterObjects(device_plugin=Component(env={"MIG_STRATEGY": "mixed"})), False),
+        (ClusterObjects(device_plugin=Component(args=("--mig-strategy=mixed",))), False),
+        (ClusterObjects(device_plugin=Component(enabled=False)), False),
+        (ClusterObjects(config=config(one="version: v1")), True),
+        (ClusterObjects(config=config(one="version: v1\nflags: {migStrategy: mixed}")), False),
+        (ClusterObjects(config=PluginConfig("plugin")), False),
+        (None, False),
+    ],
+)
+def test_a_layout_that_the_device_plugin_does_not_offer_is_warned_of(
+    settings: ClusterObjects | None, warned: bool
+) -> None:
+    found = made(Policy(layouts(), cluster=settings), FakeAccess(FakeCluster(), a={CONFIG: "halves"}))  # fmt: skip
+    facts: dict[str, Any] = {"gpus": [{"device_id": "2330"}]}
+    for outcome in (Outcome.PENDING, Outcome.CHANGED, Outcome.UNCHANGED):
+        result = NodeResult("a", states=[StateResult("mig", outcome)], facts=facts)
+        found.describe(result)
+        assert len(result.notes) == warned
+        assert all(
+            note.startswith("MIG layout halves: the device plugin's MIG strategy is none")
+            and "set mig.strategy to single or mixed" in note
+            for note in result.notes
+        )
+    for name, outcome in (("a", Outcome.REFUSED), ("a", Outcome.NOT_APPLICABLE), ("b", Outcome.CHANGED)):  # fmt: skip
+        result = NodeResult(name, states=[StateResult("mig", outcome)], facts=facts)
+        found.describe(result)
+        assert result.notes == []
 
 
 def test_a_label_that_cannot_be_read_stops_the_run_where_it_decides() -> None:

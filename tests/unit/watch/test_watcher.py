@@ -68,7 +68,8 @@ class Bench:
             facts: dict[str, Any] = {"boot_id": self._boot(node.name)}
             states = [StateResult("driver", Outcome.FAILED if why else Outcome.CHANGED)]
             status = NodeStatus.FAILED if why else NodeStatus.OK
-            rows.append(NodeResult(node.name, status, why, states=states, facts=facts))
+            notes = ["MIG layout x: a warning"]
+            rows.append(NodeResult(node.name, status, why, states=states, facts=facts, notes=notes))
         return ApplyResult(
             run=this.run,
             nodes=tuple(rows),
@@ -183,6 +184,7 @@ def test_a_node_that_joins_is_applied_to_alone(bench: Bench) -> None:
     bench.until(lambda: bench.recorded("n3", "done"), "the third node")
     assert bench.applied()[1:] == [["n3"]]
     assert any("n3: new; applying, run" in line for line in bench.lines)
+    assert "n3: note: MIG layout x: a warning" in bench.lines
     bench.until(lambda: bench.events("GpustateApplied") == 3, "an Event for each node")
     assert bench.events("GpustateApplying") == 3
 
