@@ -104,7 +104,7 @@ class NodeStatus(Enum):
 class NodeResult:
     """One node after a run.
 
-    ``checks``: those of the validator, if it has a record. ``steps`` and ``timings``: what an
+    ``checks``: those of the validator, if it has a record of ``validated_at`` (seconds since 1970). ``steps`` and ``timings``: what an
     estimate is made of, where one was asked for. ``proceeds``: states were refused or failed, and an apply does
     what does not depend on them. ``moving``: the program of an earlier run was at work when the node was planned.
     ``would_refuse``: its plan could be made, but an apply would not take the node out of service.
@@ -121,6 +121,7 @@ class NodeResult:
     observed: dict[str, object] = field(default_factory=dict[str, object])
     facts: dict[str, object] = field(default_factory=dict[str, object])
     checks: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
+    validated_at: int = 0
     notes: list[str] = field(default_factory=list[str])
     steps: tuple[PlannedStep, ...] = ()
     timings: tuple[Timing, ...] = ()

@@ -18,7 +18,7 @@ FORMAT = "gpustate.proof/1"
 
 @dataclass(frozen=True, slots=True)
 class ValidationRecord:
-    """Result of a validation, what it is valid for, and the status files that were written."""
+    """Result of a validation, what it is valid for, when it was made, and the status files that were written."""
 
     ok: bool
     made_for: chain.Key
@@ -26,6 +26,7 @@ class ValidationRecord:
     cuda: tuple[chain.CudaResult, ...]
     status_files: tuple[str, ...]
     containers: tuple[chain.ContainerResult, ...] | None = None  # None: none was started
+    made_at: int = 0  # seconds since 1970, by the node's clock; 0: unknown
 
 
 def read_record(text: str) -> ValidationRecord | None:
@@ -41,6 +42,7 @@ def read_record(text: str) -> ValidationRecord | None:
             cuda=tuple(build(chain.CudaResult, result) for result in data["cuda"] or ()),
             status_files=tuple(str(name) for name in data["status_files"]),
             containers=_containers(data.get("containers")),
+            made_at=int(data.get("made_at", 0)),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

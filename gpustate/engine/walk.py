@@ -382,7 +382,9 @@ class Walk:
         self.result.observed = make.observed_data(self.states, observations)
         for state in self.states:
             if state.validating and state.name in observations.observed:
-                self.result.checks = plain(getattr(observations.observed[state.name], "checks", ()))
+                observed = observations.observed[state.name]
+                self.result.checks = plain(getattr(observed, "checks", ()))
+                self.result.validated_at = getattr(observed, "made_at", 0)
 
     def _wait_for_earlier(self, ledger: Ledger) -> tuple[Observations, Ledger]:
         """Follow the program of an earlier run to its end if it is still running on this node."""

@@ -155,6 +155,20 @@ class Clues:
                 return f"{row.get('reason')}: {row.get('message')}"
         return ""
 
+    def unhealthy(self) -> str:
+        """What the node's condition ``GPUHealthy`` says, if that is False."""
+        rows = self._part("status").get("conditions")
+        for row in rows if isinstance(rows, list) else []:
+            if (
+                isinstance(row, dict)
+                and row.get("type") == "GPUHealthy"
+                and row.get("status") == "False"
+            ):
+                return (
+                    f"{row.get('reason')}: {row.get('message')}, at {row.get('lastHeartbeatTime')}"
+                )
+        return ""
+
     def _part(self, *keys: str) -> dict[str, Any]:
         found: Any = self.node or {}
         for key in keys:

@@ -206,6 +206,11 @@ def _not_ready(view: View) -> str:
     return f"Kubernetes reports the node as not ready: {why}" if why else ""
 
 
+def _condition(view: View) -> str:
+    found = view.clues.unhealthy()
+    return f"the Node's condition GPUHealthy is False: {found}" if found else ""
+
+
 def _unhealthy(view: View) -> str:
     nvml = view.observed.nvml
     if nvml.error is not None or any(
@@ -390,6 +395,8 @@ CAUSES = (
          "NVIDIA/k8s-device-plugin#111", "NVIDIA/k8s-device-plugin#189"),
     _own("no-gpu-resource", _SCHEDULER, _no_resource, "restart the plugin's pod (kubectl delete pod -n NAMESPACE POD) and read its log: kubectl logs -n NAMESPACE POD",
          "NVIDIA/k8s-device-plugin#170"),
+    _own("gpu-healthy-false", _SCHEDULER, _condition,
+         "fix what the condition names; then: gpustate validate POLICY -i INVENTORY --kubeconfig FILE"),
     _own("labels-stale", _SCHEDULER, _labels_stale,
          f"{remedies.by_apply('rewrite them', 'gpu-labels')}; or restart the pod of GPU feature discovery",
          "NVIDIA/k8s-device-plugin#733", state="gpu-labels"),

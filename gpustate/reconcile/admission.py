@@ -19,6 +19,7 @@ from gpustate.reconcile.verdicts import Verdict
 Json = dict[str, Any]
 
 _POLL_S = 1.0
+_VALIDATE = "once it is fixed: gpustate validate POLICY -i INVENTORY"
 #: Seconds within which a device plugin whose pod has just become available registers with the kubelet.
 _REGISTER_S = 30.0
 
@@ -92,10 +93,17 @@ class Admission:
     def report(self, verdicts: Sequence[tuple[Json, Verdict]]) -> Admitted:
         """Write the condition of each Node, and lift the taint of those that passed."""
         done = Admitted()
+        judged: list[tuple[Json, Verdict]] = []
         for node, verdict in verdicts:
-            self._condition(node, verdict, done)
+            newer = verdict.outdated_by(node_status.condition_of(node))
+            if newer is None:
+                self._condition(node, verdict, done)
+            else:
+                words = f"{CONDITION} stays False, for nothing was validated since ({newer.reason}: {newer.message}); {_VALIDATE}"
+                done.notes.append(Line(node["metadata"]["name"], words))
+            judged.append((node, newer or verdict))
         if self.taint:
-            self._admit([(n, v) for n, v in verdicts if node_status.has_taint(n, self.taint)], done)
+            self._admit([(n, v) for n, v in judged if node_status.has_taint(n, self.taint)], done)
         return done
 
     def withdraw(self, nodes: Iterable[Json]) -> Admitted:

@@ -2,6 +2,8 @@
 
 Only a validation makes the condition True. A run that did not come to one makes it Unknown if it changed the node,
 and says nothing otherwise. Nor does a pod that could not be tried, such as one that the API server refused. GPU health alone makes it False, and takes back only what it said itself.
+A run that found the node's validation record valid and validated nothing itself does not undo a False that is newer than the record: the record knows nothing of
+pods, and nothing of what happened since.
 
 Sources:
     Kubernetes API: NodeCondition (reason in CamelCase, message); kubernetes/node-problem-detector, pkg/types (conditions).
@@ -12,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from gpustate.cluster import pods
@@ -61,17 +64,29 @@ class Verdict:
         reason: one word in CamelCase.
         message: the evidence, in one line.
         fresh: checked just now, so that the heartbeat is renewed.
+        validated_at: time of the validation that it is by, if that is not fresh; 0: unknown.
     """
 
     status: str
     reason: str
     message: str
     fresh: bool = True
+    validated_at: int = 0
 
     @property
     def passed(self) -> bool:
         """The GPUs are validated."""
         return self.status == TRUE
+
+    def outdated_by(self, condition: Mapping[str, Any] | None) -> Verdict | None:
+        """The verdict of a Node's condition, if that is False and newer than the validation that this one is by."""
+        if condition is None or condition["status"] != FALSE or self.fresh or not self.passed:
+            return None
+        since = str(condition.get("lastHeartbeatTime") or condition.get("lastTransitionTime") or "")
+        if not since or datetime.fromisoformat(since).timestamp() <= self.validated_at:
+            return None
+        reason, message = (str(condition.get(key) or "") for key in ("reason", "message"))
+        return Verdict(FALSE, reason, message, fresh=False)
 
 
 def of_result(result: NodeResult, *, fresh: bool = False) -> Verdict | None:
@@ -96,7 +111,7 @@ def of_result(result: NodeResult, *, fresh: bool = False) -> Verdict | None:
     if not ran:
         return None
     fresh = fresh or any(one.outcome is Outcome.CHANGED for one in ran)
-    return Verdict(TRUE, VALIDATED, _proof(result.checks), fresh)
+    return Verdict(TRUE, VALIDATED, _proof(result.checks), fresh, result.validated_at)
 
 
 def _failed(result: NodeResult, validating: Iterable[StateResult]) -> Verdict | None:

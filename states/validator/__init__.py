@@ -131,6 +131,7 @@ class Observed:
     left: tuple[str, ...] = ()  # names of our things in the state folder
     key: chain.Key = field(default_factory=chain.Key)  # what a record would be valid for now
     checks: tuple[chain.Check, ...] = ()  # of the record
+    made_at: int = 0  # time of the record; 0: unknown
     proc: str = "/proc"
     sys: str = "/sys"
     state_folder: str = "/var/lib/gpustate"
@@ -243,6 +244,7 @@ class NodeValidated(State[Observed]):
             left=tuple(value for name, value in pairs if name == "left"),
             key=key,
             checks=kept.checks if kept else (),
+            made_at=kept.made_at if kept else 0,
             proc=_folder(one.get("proc", "/proc")),
             sys=_folder(one.get("sys", "/sys")),
             quarantine=held,

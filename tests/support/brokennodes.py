@@ -777,13 +777,13 @@ def status(part: str, **quantities: str) -> Change:
     return change
 
 
-def condition(value: str) -> Change:
+def condition(value: str, kind: str = "Ready") -> Change:
     """How Kubernetes holds the node."""
 
     def change(world: World) -> None:
         assert world.node is not None
         row = {
-            "type": "Ready",
+            "type": kind,
             "status": value,
             "reason": "KubeletNotReady",
             "message": "PLEG is not healthy",
@@ -852,6 +852,7 @@ CLUSTER = (
              lambda w: kube_labels(w, {"gpu-driver-upgrade-state": "drain-required"})), ("drain-required", "cordoned"),
              lambda w: kube_labels(w, {"gpu-driver-upgrade-state": "upgrade-done"})),
     Scenario("node-not-ready", (7, 30), condition("False"), ("PLEG is not healthy",)),
+    Scenario("gpu-healthy-false", (), condition("False", "GPUHealthy"), ("GPUHealthy is False", "PLEG is not healthy")),
     Scenario("driver-known-bad-with-mixed-mig", (10,), mixed("570.133.20"), ("570.133.20 with MIG strategy mixed",), mixed("570.86.15")),
     Scenario("gpus-kept-unhealthy", (26,), status("allocatable", gpu="1"), ("only 1 of 2 nvidia.com/gpu",)),
     Scenario("no-gpu-resource", (31, 40), both(status("capacity", gpu="0"), status("allocatable", gpu="0")), ("Kubernetes lists none",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,6 +105,33 @@ def test_the_transition_is_of_the_status_alone() -> None:
     assert (last["lastTransitionTime"], last["lastHeartbeatTime"]) == ("t2", "t3")
 
 
+@pytest.mark.parametrize(
+    ("verdict", "kept"),
+    [
+        (replace(GOOD, validated_at=1772353799), True),
+        (replace(GOOD, validated_at=0), True),
+        (replace(GOOD, validated_at=1772353801), False),
+        (replace(GOOD, fresh=True), False),
+        (Verdict(UNKNOWN, "RolledBack", "x"), False),
+    ],
+)
+def test_a_false_that_is_newer_than_the_validation_stays(verdict: Verdict, kept: bool) -> None:
+    api = Api(node(taints=(TAINT,)))
+    failed = Verdict(FALSE, "PodNotStarted", "pod: CreateContainerError")
+    report(api, failed, "2026-03-01T08:30:00Z")
+    api.written.clear()
+    done = report(api, verdict, "2026-03-01T09:00:00Z", taint=TAINT)
+    words = "; ".join(map(str, done.notes))
+    assert bool(api.written) != kept
+    assert (
+        "GPUHealthy stays False, for nothing was validated since (PodNotStarted: pod: CreateContainerError); "
+        "once it is fixed: gpustate validate" in words
+    ) == kept
+    if kept:
+        assert f"start-up taint {TAINT} stays: PodNotStarted" in words
+    assert bool(api.lifted) == (verdict.passed and not kept)
+
+
 def test_an_equal_condition_of_somebody_else_is_not_taken_for_ours() -> None:
     found = node()
     found["status"]["conditions"] = [
@@ -191,9 +219,9 @@ def test_a_validated_node_is_healthy_by_what_does_not_change_from_run_to_run() -
     assert found == Verdict(
         TRUE, "Validated", "cuda: kernel ran on 8 devices, results correct", fresh=True
     )
-    again = of_result(validated(Outcome.UNCHANGED, *checks))
+    again = of_result(validated(Outcome.UNCHANGED, *checks, validated_at=7))
     assert again is not None
-    assert not again.fresh
+    assert (again.fresh, again.validated_at) == (False, 7)
 
 
 @pytest.mark.parametrize(

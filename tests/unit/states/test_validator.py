@@ -128,6 +128,7 @@ def test_a_fresh_node_gets_the_program_the_unit_and_a_proof() -> None:
     assert node.plan().disruption is Disruption.NONE
     steps = node.apply()
     assert not node.plan()
+    assert node.state.probe(node).made_at == 1
     assert node.proofs == 1
     assert UNIT_PATH in node.files
     assert [step for step in steps if isinstance(step, ops.DaemonReload | ops.EnableUnit)] == []
