@@ -132,6 +132,12 @@ BY_NAME: Mapping[str, Kind] = {
 }
 DEPLOYMENT = BY_NAME["Deployment"]
 
+#: What uses GPUs: listed only, never applied.
+POD = Kind("Pod", "v1", "pods", namespaced=True)
+RESOURCE_CLAIM = Kind(
+    "ResourceClaim", "resource.k8s.io/v1", "resourceclaims", namespaced=True, without=_DRA
+)
+
 #: Kind and name; every namespaced object is in one and the same namespace.
 Key = tuple[str, str]
 

@@ -40,6 +40,7 @@ from gpustate.manifests.ownership import (
 )
 from gpustate.reconcile.features import FEATURES, is_by_worker, is_left_over
 from gpustate.reconcile.owners import OF_OPERATOR, gitops, operator_owner
+from gpustate.reconcile.switching import allocations_lost
 
 Json = dict[str, Any]
 
@@ -201,7 +202,9 @@ def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) 
         and key(item) not in wanted
         and not (item["kind"] == _DEFINITION and target.uses(item))
     ]
-    deleted = [_deletion(objects, target, item) for item in sorted(stale, key=order, reverse=True)]
+    deleted = [
+        _deletion(objects, target, wanted, item) for item in sorted(stale, key=order, reverse=True)
+    ]
     if (last := prunes_after(target, deleted)) is not None:
         reasons = filter(None, (deleted[last].reason, _PRUNED))
         deleted[last] = replace(deleted[last], reason="; ".join(reasons))
@@ -317,8 +320,13 @@ def _added_labels(target: Target, found: _Found) -> list[str]:
     return []
 
 
-def _deletion(objects: Objects, target: Target, item: Json) -> Change:
+def _deletion(objects: Objects, target: Target, wanted: Collection[Key], item: Json) -> Change:
     """An object of ours that is to go; the server judges whether it may. It stays if others use it."""
+    try:
+        if users := allocations_lost(objects, wanted, item):
+            return Change(item, Action.REFUSED, reason=users)
+    except ClusterError as error:
+        return Change(item, Action.REFUSED, reason=str(error))
     if item["metadata"].get("deletionTimestamp"):
         return Change(item, Action.DELETE)
     try:

@@ -27,6 +27,7 @@ from gpustate.manifests.containers import (
 from gpustate.manifests.pods import Program, daemon_set, mig_variables
 from gpustate.manifests.settings import ClusterObjects
 
+NAME = "nvidia-device-plugin-daemonset"
 NODE_LABEL = "nvidia.com/gpu.deploy.device-plugin"
 _ACCOUNT = "nvidia-device-plugin"
 #: Set by GPU feature discovery.
@@ -98,7 +99,7 @@ def _plugin(settings: ClusterObjects) -> Program:
             host_path("driver-install-dir", DRIVER, "DirectoryOrCreate"),
         ]
     return Program(
-        name="nvidia-device-plugin-daemonset",
+        name=NAME,
         container="nvidia-device-plugin",
         command=["sh", "-c", _WITHOUT_QUARANTINED, "sh", begin],
         account=_ACCOUNT,

@@ -35,7 +35,7 @@ _DAEMON_ACCOUNT = "compute-domain-daemon-service-account"
 _POLICY = "resourceslices-policy-nvidia-dra-driver"
 _DOMAINS = "resource.nvidia.com"
 _READ, _CHANGE = "get list watch", "get list watch create update patch delete"
-_GPU, _DOMAIN = "gpu.nvidia.com", "compute-domain.nvidia.com"
+GPU, _DOMAIN = "gpu.nvidia.com", "compute-domain.nvidia.com"
 _PLUGIN_RULES = (
     rbac.rule("resource.k8s.io", "resourceclaims", _READ),
     rbac.rule("resource.k8s.io", "resourceslices", "get list watch create update delete"),
@@ -83,9 +83,9 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
 
 
 def _device_classes(*, domains: bool) -> Iterator[Json]:
-    yield _device_class(_GPU, _GPU, "gpu")
-    yield _device_class("mig.nvidia.com", _GPU, "mig")
-    yield _device_class("vfio.gpu.nvidia.com", _GPU, "vfio")
+    yield _device_class(GPU, GPU, "gpu")
+    yield _device_class("mig.nvidia.com", GPU, "mig")
+    yield _device_class("vfio.gpu.nvidia.com", GPU, "vfio")
     if domains:
         yield _device_class("compute-domain-daemon.nvidia.com", _DOMAIN, "daemon")
         yield _device_class(

@@ -14,6 +14,7 @@ from gpustate.errors import EXIT_ERROR, EXIT_REFUSED, EXIT_VALIDATION, ClusterEr
 from gpustate.manifests import ClusterObjects, Component, PluginConfig
 from gpustate.manifests.build import build, node_labels
 from gpustate.manifests.kinds import KINDS
+from gpustate.manifests.settings import DraDriver
 from gpustate.plan.objects import lines, pending
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
@@ -181,6 +182,80 @@ def test_what_the_policy_no_longer_has_is_pruned(objects: FakeObjects) -> None:
     assert "DaemonSet/nvidia-device-plugin-daemonset" not in deleted
     assert not apply(objects, smaller).failures
     assert set(actions(objects, smaller).values()) == {Action.UNCHANGED}
+
+
+DRA = ClusterObjects(
+    device_plugin=Component(enabled=False),
+    feature_discovery=Component(enabled=False),
+    dra_driver=DraDriver(image="d:v1", compute_domains=False),
+)
+
+
+def user(name: str, node: str = "n1", phase: str = "Running", **limits: str) -> dict[str, Any]:
+    containers = [{"name": "c", "resources": {"limits": limits}}]
+    return {
+        **{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ml"}},
+        **{"spec": {"nodeName": node, "containers": containers}, "status": {"phase": phase}},
+    }
+
+
+def claim(name: str, **result: Any) -> dict[str, Any]:
+    results = [{"request": "gpu", "driver": "gpu.nvidia.com", **result}]
+    status = {"allocation": {"devices": {"results": results}}, "reservedFor": [{"name": "train"}]}
+    meta = {"name": name, "namespace": "ml"}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": meta, "status": status}  # fmt: skip
+
+
+def refusal(objects: FakeObjects, wanted: Target) -> str:
+    words = [one.reason for one in plan(objects, wanted) if one.action is Action.REFUSED]
+    assert len(words) < 2
+    return words[0] if words else ""
+
+
+def test_the_device_plugin_stays_while_pods_use_its_gpus_and_dra_comes(
+    objects: FakeObjects,
+) -> None:
+    objects.kinds |= {"DeviceClass", "ResourceClaimTemplate", "ResourceClaim"}
+    objects.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}})
+    for one in (
+        user("dp", **{"nvidia.com/gpu": "2"}),
+        user("mig", **{"nvidia.com/mig-1g.10gb": "1"}),
+        user("done", phase="Succeeded", **{"nvidia.com/gpu": "2"}),
+        user("waits", "", **{"nvidia.com/gpu": "2"}),
+        user("cpu", cpu="2"),
+    ):
+        objects.add(one)
+    assert refusal(objects, target(DRA)) == (
+        "the DRA driver would offer GPUs as free that are in use by pod ml/dp on n1, pod ml/mig on n1; delete these pods "
+        "first, or drain their Nodes: kubectl drain NODE --ignore-daemonsets"
+    )
+    before = list(objects.writes)
+    assert apply(objects, target(DRA)).failures == []
+    assert objects.writes == before
+    for name in ("dp", "mig"):
+        del objects.items["Pod", name]
+    assert refusal(objects, target(DRA)) == ""
+
+
+def test_the_dra_driver_stays_while_its_claims_are_allocated_and_the_device_plugin_comes() -> None:
+    objects = FakeObjects()
+    objects.kinds |= {"DeviceClass", "ResourceClaimTemplate", "ResourceClaim"}
+    objects.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}})
+    assert not apply(objects, target(DRA)).failures
+    objects.add(claim("monitors", adminAccess=True))
+    objects.add(claim("other", driver="nic.example.com"))
+    assert refusal(objects, target()) == ""
+    objects.add(claim("two"))
+    assert "the device plugin would offer GPUs as free that are in use by resourceclaim ml/two of pod train" in refusal(objects, target())  # fmt: skip
+    assert "list pods" not in objects.requests
+
+
+def test_without_a_switch_no_pod_is_listed(objects: FakeObjects) -> None:
+    objects.requests.clear()
+    off = target(replace(SETTINGS, device_plugin=Component(enabled=False)))
+    assert actions(objects, off)["DaemonSet/nvidia-device-plugin-daemonset"] is Action.DELETE
+    plan(objects, ABSENT)
+    assert not {"list pods", "list resourceclaims"} & set(objects.requests)
 
 
 def test_a_target_that_does_not_prune_keeps_it(objects: FakeObjects) -> None:
