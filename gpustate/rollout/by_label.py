@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpustate import registry
+from gpustate.core.facts import PciGpu
 from gpustate.core.inventory import Inventory, InventoryNode, VarsLayer
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy, build, parameters, resolve
@@ -166,7 +167,10 @@ def _divides(mig: AnyState, facts: Mapping[str, Any]) -> bool:
     path = given.get("file")
     file = mig_config.read(given["contents"][path], path) if path else builtin.config_file()
     config = file.config(given["config"])
-    entries = (config.entry_for(at, gpu["device_id"]) for at, gpu in enumerate(facts["gpus"]))
+    gpus = [gpu for one in facts.get("pci") or () if (gpu := PciGpu(**one)).is_gpu]
+    entries = (
+        config.entry_for(at, gpu.device_id) for at, gpu in enumerate(gpus) if gpu.mig_capable
+    )
     return any(entry is not None and entry.enabled for entry in entries)
 
 

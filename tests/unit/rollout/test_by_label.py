@@ -7,6 +7,8 @@ from typing import Any, cast
 import pytest
 
 from gpustate import Policy, registry
+from gpustate.core.encode import plain
+from gpustate.core.facts import NodeFacts, PciGpu
 from gpustate.core.inventory import Connection, Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.core.policy import resolve
@@ -219,7 +221,7 @@ def test_a_layout_that_the_device_plugin_does_not_offer_is_warned_of(
     settings: ClusterObjects | None, warned: bool
 ) -> None:
     found = made(Policy(layouts(), cluster=settings), FakeAccess(FakeCluster(), a={CONFIG: "halves"}))  # fmt: skip
-    facts: dict[str, Any] = {"gpus": [{"device_id": "2330"}]}
+    facts = plain(NodeFacts(pci=(PciGpu("0000:1b:00.0", "2330", "030200", "nvidia"),)))
     for outcome in (Outcome.PENDING, Outcome.CHANGED, Outcome.UNCHANGED):
         result = NodeResult("a", states=[StateResult("mig", outcome)], facts=facts)
         found.describe(result)
