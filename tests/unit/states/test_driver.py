@@ -853,6 +853,19 @@ def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_pla
     assert not signed & wanted()[0]
 
 
+def test_signed_modules_do_not_leave_for_unsigned_ones_of_the_same_version() -> None:
+    node = ubuntu("580.95.05-0ubuntu1", branch=580)
+    node.more = Live(secure_boot=SecureBoot(True))
+    state = DriverInstalled(branch=580)
+    wanted = state.desired(state.probe(node))
+    node.installed, node.running, node.loaded = wanted.packages, wanted.loaded, {"nvidia"}
+    assert any(name.startswith("linux-modules-nvidia-") for name in node.installed)
+    assert "is not enrolled" in refusal(DriverInstalled(branch=580, precompiled=False), node)
+    node.more = Live(secure_boot=SecureBoot(True, "/var/lib/dkms/mok.pub", True))
+    state = DriverInstalled(branch=580, precompiled=False)
+    assert state.refuse(state.probe(node)) is None
+
+
 def ubuntu(*versions: str, branch: int) -> World:
     """A node to which Ubuntu's archive offers a driver with signed modules."""
     node = World(gpu(), versions=(), os_id="ubuntu")
