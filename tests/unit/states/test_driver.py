@@ -1325,6 +1325,26 @@ def test_a_desktop_driver_of_dkms_stays_one_with_signed_modules(
     assert packages.keys() - {"nvidia-modprobe"} == {*desktop[:2], *signed}
 
 
+@pytest.mark.parametrize("kind", ["", "-open"])
+def test_a_desktop_driver_of_the_archive_leaves_for_all_packages_of_the_vendors(kind: str) -> None:
+    """Those of the same names are divided in another way: the daemon is a package of its own."""
+    before, after = "580.173.02-0ubuntu0.24.04.1", "580.178.04-1ubuntu1"
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    driver = (f"nvidia-headless-no-dkms-580{kind}", f"nvidia-dkms-580{kind}", "nvidia-utils-580")
+    for name in (*driver, "nvidia-compute-utils-580"):
+        node.packages_offered[name] = (after, before)
+    for name in ("nvidia-persistenced", "nvidia-modprobe"):
+        node.packages_offered[name] = (after,)
+    node.installed.clear()
+    there = (*driver, "nvidia-compute-utils-580", f"nvidia-driver-580{kind}")
+    node.installed |= dict.fromkeys(there, before)
+    state = DriverInstalled(branch=580, module_type="open" if kind else "proprietary")
+    packages = state.desired(state.probe(node)).packages
+    assert packages.items() >= {"nvidia-persistenced": after, driver[0]: after}.items()
+    node.installed = dict(packages)
+    assert state.desired(state.probe(node)).packages == packages
+
+
 def test_a_full_set_with_signed_modules_has_its_libraries_and_no_metapackage() -> None:
     node = ubuntu("580.173.02-0ubuntu0.24.04.1", branch=580)
     state = DriverInstalled(branch=580, packages="full", precompiled=True)
