@@ -198,8 +198,10 @@ def flavour(observed: Observed, packages: Mapping[str, str]) -> Iterator[str]:
         any(driverset.is_for_desktops(*one) for one in some.items())
         for some in (observed.packages, packages)
     )
-    if observed.switches and (after or before):
-        yield WHY_DESKTOPS if after else WHY_SERVERS
+    if observed.switches and after:
+        yield WHY_DESKTOPS
+    elif observed.switches and before and any("-server" in name for name in packages):
+        yield WHY_SERVERS
 
 
 def overridden(

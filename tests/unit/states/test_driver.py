@@ -1341,6 +1341,9 @@ def test_a_desktop_driver_of_the_archive_leaves_for_all_packages_of_the_vendors(
     state = DriverInstalled(branch=580, module_type="open" if kind else "proprietary")
     packages = state.desired(state.probe(node)).packages
     assert packages.items() >= {"nvidia-persistenced": after, driver[0]: after}.items()
+    node.bridges = 4
+    notes = " ".join(state.plan(state.probe(node)).notes)
+    assert "for servers" not in notes, notes
     node.installed = dict(packages)
     assert state.desired(state.probe(node)).packages == packages
 
