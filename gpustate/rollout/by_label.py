@@ -156,6 +156,14 @@ def by_label(policy: Policy, inventory: Inventory, access: Accesses | None) -> B
     return _Layers(policy, inventory, found, mig).made()
 
 
+def of_every_label(policy: Policy) -> Policy:
+    """A policy with the state that labels of Nodes add, for all nodes: its removal does not depend on what they say now."""
+    template = policy.cluster.mig if policy.cluster is not None else None
+    if template is None or "mig" in {state.name for state in policy.states}:
+        return policy
+    return policy.but(*policy.states, build(registry.get("mig"), template))
+
+
 def _nodes(
     access: Accesses, labels: Iterable[str], *, certain: bool
 ) -> dict[str, tuple[Kubernetes, Json]]:

@@ -13,7 +13,7 @@ from gpustate.core.policy import resolve
 from gpustate.errors import ClusterError
 from gpustate.manifests.settings import ClusterObjects
 from gpustate.rollout.access import Accesses
-from gpustate.rollout.by_label import PLUGIN, ByLabel, by_label
+from gpustate.rollout.by_label import PLUGIN, ByLabel, by_label, of_every_label
 from gpustate.schedulers.mig_state import CONFIG
 from gpustate.states.mig import MigLayoutApplied
 from gpustate.states.nouveau import NouveauBlacklisted
@@ -194,6 +194,16 @@ def test_the_state_of_a_removed_label_is_removed_if_gpustate_wrote_it(
     assert cluster.written == ended
     note = f"label {CONFIG} of Node node-a is absent: apply removes its {STATE}=failed"
     assert result.notes == [note] * len(ended)
+
+
+def test_a_removal_is_of_layouts_that_only_labels_have_selected() -> None:
+    policy = Policy(NouveauBlacklisted(), cluster=ClusterObjects(mig={"config": "all-disabled"}))
+    removed = of_every_label(policy).with_ensure("absent")
+    (state,) = (one for one in removed.states if one.name == "mig")
+    assert state.absent
+    assert state.only is None
+    for other in (Policy(NouveauBlacklisted()), Policy(layouts(), cluster=policy.cluster)):
+        assert of_every_label(other) is other
 
 
 def test_a_label_that_cannot_be_read_stops_the_run_where_it_decides() -> None:
