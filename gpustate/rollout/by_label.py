@@ -78,12 +78,14 @@ class ByLabel:
         policy, inventory: with a layer for each label.
         mig: Nodes whose MIG layout is selected, by the inventory's names.
         notes: on labels that are not carried out, by the inventory's names.
+        wrong: why the device plugin does not start on a node, by the inventory's names.
     """
 
     policy: Policy
     inventory: Inventory
     mig: dict[str, MigNode] = field(default_factory=dict[str, MigNode])
     notes: dict[str, str] = field(default_factory=dict[str, str])
+    wrong: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def checks(self) -> tuple[NodeCheck, ...]:
@@ -102,6 +104,8 @@ class ByLabel:
     def ended(self, node: NodeResult) -> None:
         """Record on the Node how the change of its MIG layout ended."""
         self.describe(node)
+        if node.name in self.wrong and node.status is NodeStatus.OK:
+            node.status, node.reason = NodeStatus.REFUSED, self.wrong[node.name]
         one = self.mig.get(node.name)
         if one is None or node.status in _OPEN:
             return
@@ -258,9 +262,18 @@ class _Layers:
         configs = parameters(state).get("configs") or {}
         if config not in configs:
             known = ", ".join(sorted(configs)) or "no named configurations"
-            result.notes.setdefault(
-                node.name, f"{PLUGIN}={config} of Node {name} is not used: the policy has {known}"
-            )
+            label = f"{PLUGIN}={config} of Node {name}"
+            result.notes.setdefault(node.name, f"{label} is not used: the policy has {known}")
+            cluster = self.policy.cluster
+            if (
+                cluster is not None
+                and cluster.config is not None
+                and cluster.config.data is not None
+            ):
+                result.wrong[node.name] = (
+                    f"label {label} names no configuration, and the device plugin does not start there; "
+                    f"set one that the policy has: {known}"
+                )
             return node
         return self._layered(node, state.name, {"selected": config}, PLUGIN, name)
 

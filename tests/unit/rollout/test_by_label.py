@@ -11,7 +11,7 @@ from gpustate.core.inventory import Connection, Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.core.policy import resolve
 from gpustate.errors import ClusterError
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests.settings import ClusterObjects, PluginConfig
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import PLUGIN, ByLabel, by_label, of_every_label
 from gpustate.schedulers.mig_state import CONFIG
@@ -229,6 +229,22 @@ def test_a_label_selects_the_configuration_of_the_device_plugin() -> None:
     assert nodes["a"].states[0].selected == "two"  # type: ignore[attr-defined]
     assert nodes["b"].states[0].selected == ""  # type: ignore[attr-defined]
     assert "nvidia.com/device-plugin.config=three of Node node-b is not used" in found.notes["b"]
+    assert not found.wrong
+
+
+def test_a_node_whose_device_plugin_cannot_start_for_its_label_is_refused() -> None:
+    configs: dict[str, dict[str, Any]] = {"one": {"version": "v1"}}
+    config = PluginConfig("plugin", "one", {"one": "version: v1"})
+    policy = Policy(
+        DevicePluginConfigured(configs=configs, default="one"),
+        cluster=ClusterObjects(config=config),
+    )
+    found = made(policy, FakeAccess(FakeCluster(), a={PLUGIN: "one"}, b={PLUGIN: "three"}))
+    for name, status in (("a", NodeStatus.OK), ("b", NodeStatus.REFUSED)):
+        result = NodeResult(name)
+        found.ended(result)
+        assert result.status is status
+    assert "set one that the policy has: one" in result.reason
 
 
 def test_nodes_with_equal_labels_share_their_states() -> None:
