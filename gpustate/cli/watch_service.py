@@ -44,7 +44,8 @@ def text_of(kind: str, policy: str, image: str, options: Mapping[str, Any]) -> s
         return units.dockerfile(__version__)
     if kind == "unit":
         program = shutil.which(sys.argv[0]) or os.path.abspath(sys.argv[0])
-        return units.systemd_unit([os.path.abspath(program), *words], os.getcwd())
+        kubeconfig = os.environ.get("KUBECONFIG", "")
+        return units.systemd_unit([os.path.abspath(program), *words], os.getcwd(), kubeconfig)
     return _deployment(policy, image or f"gpustate:{__version__}", words, options)
 
 
