@@ -250,7 +250,7 @@ def _by_words(found: Snapshot, spec: Json, said: str, free: list[str]) -> Iterat
     lacks = [one for one in lacks if not one.startswith(_VENDOR)]
     if lacks and free:
         remedy = "request less, or free it: kubectl describe node NODE"
-        evidence = f"insufficient {', '.join(lacks)} beside free GPUs"
+        evidence = f"insufficient {', '.join(lacks)}, and nothing else keeps the pod off"
         yield Cause("other-resource-short", tuple(on), evidence, remedy)
     elif "persistentvolumeclaim" in said.lower() or "persistent volume" in said.lower():
         remedy = f"kubectl get pvc -n {found.namespace}"
