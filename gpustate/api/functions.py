@@ -27,7 +27,7 @@ from gpustate.plan import document as documents
 from gpustate.plan.estimate import Schedule
 from gpustate.resolver.checks import node_checks
 from gpustate.rollout.access import Accesses
-from gpustate.rollout.by_label import ByLabel, by_label
+from gpustate.rollout.by_label import ByLabel, by_label, of_every_label
 from gpustate.rollout.options import SCHEDULERS, Schedulers
 from gpustate.rollout.strategy import Strategy
 
@@ -86,7 +86,7 @@ def plan(
         GpustateError: policy, inventory, lock file or rules are invalid; no node was reached.
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
-    effective = inputs.policy.with_ensure("absent") if remove else inputs.policy
+    effective = _removal(inputs.policy) if remove else inputs.policy
     with schedulers.access(inputs.inventory) as access:
         inputs, labelled = _with_labels(inputs, effective, None if remove else access)
         effective = labelled.policy
@@ -232,7 +232,7 @@ def apply(
     fresh = policy if isinstance(policy, PlanResult) else None
     if document is None:
         inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
-        effective = inputs.policy.with_ensure("absent") if remove else inputs.policy
+        effective = _removal(inputs.policy) if remove else inputs.policy
     else:
         name = source or (str(policy) if isinstance(policy, str | PathLike) else "plan")
         effective = fresh.policy if fresh else saved.policy_of(document, read_policy, name)
@@ -419,6 +419,10 @@ def run_request(
         checks=(*node_checks(policy), *checks),
         **options,
     )
+
+
+def _removal(policy: Policy) -> Policy:
+    return of_every_label(policy).with_ensure("absent")
 
 
 def _with_labels(

@@ -418,9 +418,9 @@ def load_policy(
         driver=given.get("driver") or "",
     )
     if given.get("cluster_objects"):
-        from gpustate.gpu_operator.desired import WITH_OBJECTS
+        from gpustate.gpu_operator.desired import ONLY_WITH_OBJECTS
 
-        policy.notes = tuple(one for one in policy.notes if f": {WITH_OBJECTS}: " not in one)
+        policy.notes = tuple(one for one in policy.notes if f" {ONLY_WITH_OBJECTS}: " not in one)
     return policy
 
 

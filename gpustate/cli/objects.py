@@ -245,9 +245,16 @@ class Clusters:
                     continue  # named when its objects are removed
 
     def apply(
-        self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
+        self,
+        nodes: Sequence[NodeResult],
+        stop: Callable[[], bool] = lambda: False,
+        pods_on: frozenset[str] = frozenset(),
     ) -> list[dict[str, Any]]:
-        """Apply to every cluster, after its nodes."""
+        """Apply to every cluster, after its nodes.
+
+        Args:
+            pods_on: Nodes whose pods of DaemonSets are waited for; empty: all.
+        """
         found: list[dict[str, Any]] = []
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects:
@@ -266,6 +273,7 @@ class Clusters:
                         float(self.options.get("rollout_timeout") or _ROLLOUT_S),
                         lambda text: click.echo(f"cluster: {text}", err=True),
                         stop,
+                        nodes=pods_on,
                     )
                     if (
                         self.saved is not None

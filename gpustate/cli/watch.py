@@ -16,6 +16,7 @@ from gpustate.cli.apply import LEVEL
 from gpustate.cli.context import context
 from gpustate.cli.rollout import rollout_options
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
+from gpustate.core.outcome import NodeStatus
 from gpustate.errors import ClusterError, GpustateError, UsageError
 
 if TYPE_CHECKING:
@@ -206,7 +207,9 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
     )
     if clusters is not None and not result.interrupted:
         this.fence()
-        _check(clusters.apply(result.nodes, this.stop))
+        good = [node.name for node in result.nodes if node.status is NodeStatus.OK]
+        pods_on = frozenset(this.names[name] for name in good)
+        _check(clusters.apply(result.nodes, this.stop, pods_on))
     return result
 
 

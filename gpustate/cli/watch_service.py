@@ -44,7 +44,8 @@ def text_of(kind: str, policy: str, image: str, options: Mapping[str, Any]) -> s
         return units.dockerfile(__version__)
     if kind == "unit":
         program = shutil.which(sys.argv[0]) or os.path.abspath(sys.argv[0])
-        return units.systemd_unit([os.path.abspath(program), *words], os.getcwd())
+        kubeconfig = os.environ.get("KUBECONFIG", "")
+        return units.systemd_unit([os.path.abspath(program), *words], os.getcwd(), kubeconfig)
     return _deployment(policy, image or f"gpustate:{__version__}", words, options)
 
 
@@ -130,7 +131,13 @@ def _inventory(options: Mapping[str, Any]) -> str:
         data = {"plugin": kubernetes.NAME}
     elif os.path.isfile(source) and source.endswith((".yml", ".yaml")):
         data = parse(read_text(source), source).data
-    if not kubernetes.is_ours(data) or "clusters" in data:
+    if kubernetes.is_ours(data) and "clusters" in data:
+        raise UsageError(
+            "lists clusters, and a pod watches only the cluster it runs in",
+            place=source,
+            fix="write a file for each cluster, without clusters:, and deploy each with its own",
+        )
+    if not kubernetes.is_ours(data):
         raise UsageError(
             "the pod's inventory is the Nodes of its cluster",
             place=source or None,

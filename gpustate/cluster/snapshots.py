@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,7 @@ class Snapshot:
         nodes: all Nodes.
         pods: of all namespaces.
         events: of the namespace.
-        runtime_classes: names.
+        runtime_classes: by name, the labels that each demands of a Node.
         quotas: of the namespace.
         claims: ResourceClaims of all namespaces.
         unread: what could not be read, and why.
@@ -38,7 +39,7 @@ class Snapshot:
     nodes: tuple[Json, ...] = ()
     pods: tuple[Json, ...] = ()
     events: tuple[Json, ...] = ()
-    runtime_classes: tuple[str, ...] | None = None
+    runtime_classes: Mapping[str, Mapping[str, str]] | None = None
     quotas: tuple[Json, ...] = ()
     claims: tuple[Json, ...] = ()
     unread: tuple[str, ...] = field(default=())
@@ -77,8 +78,11 @@ def read(api: Api, namespace: str, name: str) -> Snapshot:
         if (one["metadata"]["namespace"], one["metadata"]["name"]) == (namespace, name)
     ]
     before = len(unread)
-    classes = [one["metadata"]["name"] for one in optional(BY_NAME["RuntimeClass"])]
-    known = tuple(classes) if len(unread) == before else None
+    classes = {
+        one["metadata"]["name"]: (one.get("scheduling") or {}).get("nodeSelector") or {}
+        for one in optional(BY_NAME["RuntimeClass"])
+    }
+    known = classes if len(unread) == before else None
     return Snapshot(
         namespace,
         name,

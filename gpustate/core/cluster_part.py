@@ -22,6 +22,7 @@ from gpustate.core.layers import Path
 from gpustate.core.parameter_errors import given, wanted
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.formats.masking import MASK, mask, missing_secrets, remember_parameters
+from gpustate.formats.quantities import is_quantity
 from gpustate.formats.words import cut, kind_of, printable, quote, quote_name
 from gpustate.manifests.settings import COUNTERS_KEY, ClusterObjects
 
@@ -70,8 +71,39 @@ def cluster_part(data: object, places: Mapping[Path, str]) -> ClusterObjects | N
         for name in path[-1:]:  # the message begins with the name, which the path has already
             words = words.removeprefix(f"{name}: ").removeprefix(f"{name} ")
         raise _error(path, places, words, error.fix or "") from None
-    _check_files(found, places)
+    _check(found, places)
     return found
+
+
+def check(settings: ClusterObjects, places: Mapping[Path, str]) -> None:
+    """Check the settings of a policy's own file, where also ignored keys are errors.
+
+    Raises:
+        PolicyError: with its place.
+    """
+    from gpustate.formats import deviceplugin
+
+    _check(settings, places)
+    for path, text in _files(settings):
+        if path[0] == "config":
+            place = _place(path, places) or _title(path)
+            for error in deviceplugin.faults(text, place)[1]:
+                raise _in_file(error, path, place, places)
+
+
+def without_ignored(settings: ClusterObjects) -> ClusterObjects:
+    """The settings without what the device plugin ignores, which an own file must not have."""
+    from gpustate.formats import deviceplugin
+
+    config = settings.config
+    if config is None or config.data is None:
+        return settings
+    read = {key: deviceplugin.read(text, key) for key, text in config.data.items()}
+    data = {
+        key: deviceplugin.as_text(one) if one.warnings else config.data[key]
+        for key, one in read.items()
+    }
+    return dataclasses.replace(settings, config=dataclasses.replace(config, data=data))
 
 
 def unchecked(data: Mapping[str, Any]) -> ClusterObjects:
@@ -158,28 +190,62 @@ def _culprit(data: Mapping[str, Any], error: PolicyError) -> Path:
     return ()
 
 
-def _check_files(settings: ClusterObjects, places: Mapping[Path, str]) -> None:
-    """Check the files that ConfigMaps are made of."""
+def _check(settings: ClusterObjects, places: Mapping[Path, str]) -> None:
+    """Check amounts of resources, and the files that ConfigMaps are made of."""
     from gpustate.formats import deviceplugin
     from gpustate.formats.dcgm import counters
 
+    _check_resources(settings, (), places)
     for path, text in _files(settings):
         place = _place(path, places) or _title(path)
         try:
-            if path[0] == "config":
-                deviceplugin.read(text, place)
-            else:
+            if path[0] != "config":
                 counters.read(text, place)
+                continue
+            shares = deviceplugin.read(text, place).sharing.strategy
         except GpustateError as error:
-            lined = (error.place or place).removeprefix(place).lstrip(":")
-            line = f"line {lined}: " if lined else ""
-            raise _error(path, places, f"{line}{error.message}", error.fix or "") from None
+            raise _in_file(error, path, place, places) from None
+        if shares == "mps" and settings.mig_strategy == "mixed":
+            words = f"is 'mixed', and {quote(path[-1])} of config shares GPUs with MPS: {deviceplugin.NOT_WITH_MIXED}"
+            raise _error(("mig_strategy",), places, words, deviceplugin.INSTEAD_OF_MIXED)
     config = settings.config
     if config is None or config.data is None or not config.default:
         return
     if config.default not in config.data:
         message = f"{quote(config.default)} is not in data, only {', '.join(config.data)}"
         raise _error(("config", "default"), places, message)
+
+
+def _check_resources(value: object, path: Path, places: Mapping[Path, str]) -> None:
+    """Check what the containers of components request."""
+    if isinstance(value, tuple):
+        for number, one in enumerate(value):
+            _check_resources(one, (*path, str(number)), places)
+    if not dataclasses.is_dataclass(value):
+        return
+    for name in (field.name for field in dataclasses.fields(value)):
+        below = getattr(value, name)
+        if name != "resources":
+            _check_resources(below, (*path, name), places)
+            continue
+        for section in ("limits", "requests"):
+            amounts = below.get(section) or {}
+            if not isinstance(amounts, Mapping):
+                words = f"is {kind_of(amounts)}, wanted a mapping"
+                raise _error((*path, name, section), places, words)
+            for resource, amount in amounts.items():
+                if not is_quantity(amount):
+                    words = f"is {quote(amount)}, wanted a quantity such as 500m or 2Gi"
+                    raise _error((*path, name, section, str(resource)), places, words)
+
+
+def _in_file(
+    error: GpustateError, path: Path, place: str, places: Mapping[Path, str]
+) -> PolicyError:
+    """An error in a file that a ConfigMap is made of, with its line there."""
+    lined = (error.place or place).removeprefix(place).lstrip(":")
+    line = f"line {lined}: " if lined else ""
+    return _error(path, places, f"{line}{error.message}", error.fix or "")
 
 
 def _files(settings: ClusterObjects) -> Iterator[tuple[Path, str]]:

@@ -250,7 +250,7 @@ def _by_words(found: Snapshot, spec: Json, said: str, free: list[str]) -> Iterat
     lacks = [one for one in lacks if not one.startswith(_VENDOR)]
     if lacks and free:
         remedy = "request less, or free it: kubectl describe node NODE"
-        evidence = f"insufficient {', '.join(lacks)} beside free GPUs"
+        evidence = f"insufficient {', '.join(lacks)}, and nothing else keeps the pod off"
         yield Cause("other-resource-short", tuple(on), evidence, remedy)
     elif "persistentvolumeclaim" in said.lower() or "persistent volume" in said.lower():
         remedy = f"kubectl get pvc -n {found.namespace}"
@@ -282,6 +282,14 @@ def _claims(found: Snapshot, pod: Json) -> Iterator[Cause]:
             yield Cause("claim-not-allocated", (), evidence, remedy)
 
 
+def _selecting_class(found: Snapshot, pod: Json, unmet: str) -> str:
+    """The RuntimeClass whose selector is unmet: at its creation a pod gets the selector of its class."""
+    name = str((pod.get("spec") or {}).get("runtimeClassName") or "")
+    wanted = (found.runtime_classes or {}).get(name, {})
+    added = any(unmet.startswith(f"nodeSelector {key}={wanted[key]},") for key in wanted)
+    return name if added else ""
+
+
 def _obstacles(
     found: Snapshot, pod: Json, node: Json, wanted: dict[str, int], holders: list[Json]
 ) -> Iterator[Cause]:
@@ -290,6 +298,9 @@ def _obstacles(
     unmet = unmet_selector(pod, node)
     if unmet:
         remedy = f"label the Node, or change the pod: kubectl get node {name} --show-labels"
+        if by := _selecting_class(found, pod, unmet):
+            unmet = f"{unmet}; the RuntimeClass {by} adds it to its pods"
+            remedy = f"label the Node, or remove it from scheduling.nodeSelector and recreate the pod: kubectl edit runtimeclass {by}"
         yield Cause("selector", (name,), unmet, remedy)
     not_ready = _not_ready(node)
     if not_ready:

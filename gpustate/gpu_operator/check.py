@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from gpustate.errors import PolicyError
+from gpustate.formats.quantities import is_quantity
 from gpustate.formats.words import kind_of, quote
 from gpustate.gpu_operator import former, history, nearest
 from gpustate.gpu_operator.blocks import Field, Fields
@@ -27,10 +28,6 @@ _ARTICLES = {
     "int-or-string": "a whole number or a string",
     "quantity": "a quantity such as 500m or 2Gi",
 }
-#: An amount of a resource that a pod may request; it is not negative.
-_QUANTITY = re.compile(
-    r"\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?", re.ASCII
-)
 
 
 #: Decides by line whether an unknown key is an error.
@@ -354,8 +351,7 @@ def _misfit(item: Item, wanted: str, path: str) -> Problem | None:
         "integer": number,
         "int-or-string": number or isinstance(value, str),
         "quoted": number or isinstance(value, str),
-        "quantity": _QUANTITY.fullmatch(str(value)) is not None
-        and (number or isinstance(value, str)),
+        "quantity": is_quantity(value) and not isinstance(value, float),
     }
     if fits[wanted]:
         return None

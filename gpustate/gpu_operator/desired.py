@@ -179,8 +179,8 @@ _SANDBOX = (
 )
 
 
-#: Words of the note about settings of objects in the cluster.
-WITH_OBJECTS = "carried out only with --cluster-objects"
+#: Words of the notes about objects of the cluster.
+ONLY_WITH_OBJECTS = "only with --cluster-objects"
 _SAID = {
     Support.DEPRECATED: "deprecated",
     Support.DEAD: "ignored by the Operator as well",
@@ -227,7 +227,7 @@ def notes_on(source: Source) -> Iterator[str]:
         for s in source.settings
         if (s.field.objects or s.path in source.in_objects) and s.path not in source.noted
     ]
-    yield from _note(source, objects, WITH_OBJECTS)
+    yield from _note(source, objects, f"carried out {ONLY_WITH_OBJECTS}")
     for support, said in _SUMMED_UP.items():
         yield from _note(source, [s for s in left if s.field.support is support], said)
 

@@ -14,7 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpustate.errors import PolicyError
+from gpustate.formats import deviceplugin
+from gpustate.formats.words import quote
 from gpustate.gpu_operator import dra, exporters, history
+from gpustate.gpu_operator.companions import Companion, pad
 from gpustate.gpu_operator.components import (
     BESIDE,
     IMAGE,
@@ -196,8 +200,24 @@ def _plugin_config(source: Source) -> PluginConfig | None:
     if missing_reference(source, _CONFIG) is not None:
         return PluginConfig(str(name.value), key)
     found = require_config_map(source, name, _CONFIG)
+    _check_strategy(source, found, key)
     data = {key: entry.text for key, entry in found.entries.items()}
     return PluginConfig(str(name.value), key, data)
+
+
+def _check_strategy(source: Source, found: Companion, default: str) -> None:
+    """Refuse MPS with the MIG strategy ``mixed``, as the plugin does when it starts."""
+    strategy, place = mig_strategy(source)
+    entry = found.entries.get(default)
+    if strategy != "mixed" or entry is None or not _by_default(source, "devicePlugin").enabled:
+        return
+    if deviceplugin.read(pad(entry), entry.file).sharing.strategy == "mps":
+        raise PolicyError(
+            f"mig.strategy is mixed, and {default} of the ConfigMap {quote(found.name)} shares GPUs with MPS: "
+            f"{deviceplugin.NOT_WITH_MIXED}",
+            place=place,
+            fix=deviceplugin.INSTEAD_OF_MIXED,
+        )
 
 
 def _pods(source: Source) -> Pods:

@@ -32,7 +32,14 @@ from gpustate.gpu_operator.blocks import Fields, Support
 from gpustate.gpu_operator.check import Checker, Strict, never_strict
 from gpustate.gpu_operator.choice import Choice
 from gpustate.gpu_operator.companions import Companion, CompanionStore, find_companions
-from gpustate.gpu_operator.desired import DesiredState, ForLabels, ForNode, Source, notes_on
+from gpustate.gpu_operator.desired import (
+    ONLY_WITH_OBJECTS,
+    DesiredState,
+    ForLabels,
+    ForNode,
+    Source,
+    notes_on,
+)
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.driver import desired_driver
 from gpustate.gpu_operator.fields import CLUSTER_POLICY, NVIDIA_DRIVER
@@ -450,8 +457,8 @@ class _Reader:
         silent = [name for name in on if source.spec.get(name, "enabled") is None]
         if silent:
             source.notes.append(
-                f"{self.file}: enabled in the Operator by default, and set up only with "
-                f"--cluster-objects: {', '.join(silent)}"
+                f"{self.file}: enabled in the Operator by default, and set up {ONLY_WITH_OBJECTS}: "
+                f"{', '.join(silent)}"
             )
         if objects:
             choice.check(self.choice, kind)

@@ -96,8 +96,10 @@ def fill_source(store: Store, source: str) -> None:
         InventoryError: a Node cannot be a node. GpustateError: a cluster cannot be read.
     """
     paths = source.removeprefix(NAME).removeprefix(":").split(",")
-    for path in paths:
-        _fill(store, Cluster(Kubeconfig(path.strip() or default_kubeconfig()), place=source), None)
+    clusters = [
+        Cluster(Kubeconfig(path.strip() or default_kubeconfig()), place=source) for path in paths
+    ]
+    _fill_all(store, clusters, None)
 
 
 def is_ours(data: Any) -> bool:
@@ -119,13 +121,15 @@ def fill(store: Store, document: Document) -> None:
             f"clusters is {kind_of(listed)}, wanted a list of clusters",
             place=document.place(data, "clusters"),
         )
+    clusters: list[Cluster] = []
     for one in listed:
         place = document.place(data, "clusters" if "clusters" in data else "plugin")
         if not isinstance(one, dict):
             raise InventoryError(f"a cluster is {kind_of(one)}, wanted a mapping", place=place)
         both = {**common, **one}
         both["vars"] = {**_mapping(common, place), **_mapping(one, place)}
-        _fill(store, _cluster(both, document.path, place), document.path)
+        clusters.append(_cluster(both, document.path, place))
+    _fill_all(store, clusters, document.path)
 
 
 def _mapping(data: Json, place: str) -> Json:
@@ -167,13 +171,25 @@ def _cluster(data: Json, path: str, place: str) -> Cluster:
     )
 
 
-def _fill(store: Store, cluster: Cluster, source: str | None) -> None:
+def _fill_all(store: Store, clusters: Iterable[Cluster], source: str | None) -> None:
+    """Read clusters, and note those that none of the nodes is of."""
+    unused = [one for one in clusters if not _fill(store, one, source)]
+    if store.nodes:  # otherwise it is an error, or they are watched
+        for one in unused:
+            store.note(str(no_node(one.place, {one.kubeconfig: one.selector}, ())))
+
+
+def _fill(store: Store, cluster: Cluster, source: str | None) -> bool:
+    """Read a cluster; whether any of its Nodes is chosen."""
+    chosen = False
     selector = selectors.parse(cluster.selector) if cluster.selector else None
     store.clusters[cluster.kubeconfig] = cluster.selector
     for item in nodes_of(cluster.kubeconfig):
         labels: dict[str, str] = item["metadata"].get("labels") or {}
         if selectors.matches(selector, labels) if selector is not None else has_gpus(labels):
             _add(store, cluster, item, labels, source)
+            chosen = True
+    return chosen
 
 
 def _add(

@@ -129,7 +129,8 @@ def _namespace(settings: ClusterObjects) -> Json:
     labels: dict[str, str] = {}
     if settings.privileged_namespace:
         labels = {f"{_POD_SECURITY}{mode}": "privileged" for mode in ("audit", "enforce", "warn")}
-    if settings.dra_driver.enabled:
+    monitoring = settings.dcgm.enabled or settings.dcgm_exporter.enabled
+    if settings.dra_driver.enabled and monitoring:
         labels[_ADMIN_ACCESS] = "true"
     return {
         "apiVersion": "v1",

@@ -136,7 +136,12 @@ class AptHold(Step):
         return "apt-mark showhold; dpkg --audit"
 
     def script(self) -> str:
-        return f"apt_wait; {self.command}"
+        if self.hold:
+            return f"apt_wait; {self.command}"
+        # apt-mark knows no package that is neither installed nor on offer, and fails.
+        names = " ".join(f"-e {_q(name)}" for name in self.packages)
+        held = f"h=$(apt-mark showhold | grep -Fx {names} || :)"
+        return f'apt_wait; {held}; [ -z "$h" ] || apt-mark unhold $h'
 
 
 @dataclass(frozen=True, slots=True)

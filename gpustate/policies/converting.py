@@ -64,6 +64,8 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
     ]
     hidden: list[str] = []  # by path
     kept = _without_secrets(kept, hidden)
+    if to != "clusterpolicy" and kept.cluster is not None:
+        kept = kept.with_cluster(cluster_part.without_ignored(kept.cluster))
     text = _written(kept, to)
     try:
         again = _read(text, to)

@@ -150,7 +150,7 @@ class _Maker:
                 fix="put it in quotes",
             )
         states = [self._state(key, tree) for key, tree in self._mapping(("states",)).items()]
-        return Policy(
+        made = Policy(
             *states,
             name=(name.value or None) if name is not None else None,
             notes=notes,
@@ -162,6 +162,9 @@ class _Maker:
             drain=trees.plain(self.tree.get("drain") or Tree(None, "")),
             cluster=self._cluster(),
         )
+        if made.cluster is not None:
+            cluster_part.check(made.cluster, places)
+        return made
 
     def _cluster(self) -> Any:
         """The settings of a cluster's objects; a key without a value has the defaults."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gpustate.core import cluster_part
 from gpustate.core.parameter_errors import describe_error
 from gpustate.core.policy import Policy, explain
 from gpustate.core.state import AnyState, State
@@ -41,9 +42,12 @@ def run(text: str, path: str) -> Policy:
     namespace = module.__dict__
     try:
         exec(code, namespace)
+        policy = _found(namespace, path)
+        if policy.cluster is not None:
+            cluster_part.check(policy.cluster, {(cluster_part.SECTION,): path})
     except (Exception, SystemExit) as error:
         raise _explained(error, path) from error
-    return _found(namespace, path)
+    return policy
 
 
 def _found(namespace: dict[str, Any], path: str) -> Policy:

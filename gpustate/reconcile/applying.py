@@ -73,6 +73,7 @@ class Applier:
         stop: polled; once true, nothing more is written or waited for.
         sleep, clock: wait, and the time in seconds.
         again: what to do after a request that failed.
+        nodes: pods of DaemonSets on other Nodes are not waited for; empty: those on all Nodes are.
     """
 
     objects: Objects
@@ -83,6 +84,7 @@ class Applier:
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     again: str = "run the same command again to continue"
+    nodes: frozenset[str] = frozenset()
 
     def apply(self, changes: Sequence[Change]) -> Applied:
         """Carry out a plan. Nothing is written if one of its objects is refused."""
@@ -256,6 +258,13 @@ class Applier:
                 for name in names
                 if name in found and (words := readiness.waiting(found[name]))
             }
+            if left and self.nodes:
+                pods = self.objects.list(_PODS, self.target.namespace)
+                left = {
+                    name: words
+                    for name, words in left.items()
+                    if not readiness.is_elsewhere(pods, found[name], self.nodes)
+                }
             if not left:
                 return []
             now = self.clock()

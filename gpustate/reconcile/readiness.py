@@ -7,7 +7,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from gpustate.manifests.kinds import title
@@ -39,14 +39,31 @@ def waiting(item: Json) -> str:
 
 def problems(pods: Iterable[Json], item: Json) -> list[str]:
     """Why pods of a DaemonSet or a Deployment are not ready, one line for each."""
-    selector = item["spec"]["selector"]["matchLabels"]
-    found: list[str] = []
-    for pod in pods:
-        labels = pod["metadata"].get("labels") or {}
-        if selector.items() <= labels.items() and (words := problem(pod)):
-            node = (pod.get("spec") or {}).get("nodeName", "no node")
-            found.append(f"{pod['metadata']['name']} on {node}: {words}")
-    return sorted(found)
+    return sorted(
+        f"{pod['metadata']['name']} on {_node(pod) or 'no node'}: {problem(pod)}"
+        for pod in _not_ready(pods, item)
+    )
+
+
+def is_elsewhere(pods: Iterable[Json], item: Json, nodes: Collection[str]) -> bool:
+    """Whether a DaemonSet, all of whose pods are updated, waits only for pods on other Nodes than these."""
+    status = item.get("status") or {}
+    desired = status.get("desiredNumberScheduled", 0)
+    if item["kind"] != "DaemonSet" or status.get("updatedNumberScheduled", 0) < desired:
+        return False
+    left = [_node(pod) for pod in _not_ready(pods, item)]
+    missing = desired - status.get("numberAvailable", 0)
+    return len(left) >= missing and all(name and name not in nodes for name in left)
+
+
+def _not_ready(pods: Iterable[Json], item: Json) -> list[Json]:
+    selector = item["spec"]["selector"]["matchLabels"].items()
+    mine = (pod for pod in pods if selector <= (pod["metadata"].get("labels") or {}).items())
+    return [pod for pod in mine if problem(pod)]
+
+
+def _node(pod: Json) -> str:
+    return str((pod.get("spec") or {}).get("nodeName", ""))
 
 
 def creation_failure(events: Iterable[Json], item: Json) -> str:

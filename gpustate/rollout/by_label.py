@@ -89,12 +89,14 @@ class ByLabel:
         policy, inventory: with a layer for each label.
         mig: Nodes whose MIG layout is selected, by the inventory's names.
         notes: on labels that are not carried out, by the inventory's names.
+        wrong: why the device plugin does not start on a node, by the inventory's names.
     """
 
     policy: Policy
     inventory: Inventory
     mig: dict[str, MigNode] = field(default_factory=dict[str, MigNode])
     notes: dict[str, str] = field(default_factory=dict[str, str])
+    wrong: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def checks(self) -> tuple[NodeCheck, ...]:
@@ -115,6 +117,8 @@ class ByLabel:
     def ended(self, node: NodeResult) -> None:
         """Record on the Node how the change of its MIG layout ended."""
         self.describe(node)
+        if node.name in self.wrong and node.status is NodeStatus.OK:
+            node.status, node.reason = NodeStatus.REFUSED, self.wrong[node.name]
         one = self.mig.get(node.name)
         if one is None or node.status in _OPEN:
             return
@@ -214,6 +218,14 @@ def by_label(policy: Policy, inventory: Inventory, access: Accesses | None) -> B
     return _Layers(policy, inventory, found, mig).made()
 
 
+def of_every_label(policy: Policy) -> Policy:
+    """A policy with the state that labels of Nodes add, for all nodes: its removal does not depend on what they say now."""
+    template = policy.cluster.mig if policy.cluster is not None else None
+    if template is None or "mig" in {state.name for state in policy.states}:
+        return policy
+    return policy.but(*policy.states, build(registry.get("mig"), template))
+
+
 def _nodes(
     access: Accesses, labels: Iterable[str], *, certain: bool
 ) -> dict[str, tuple[Kubernetes, Json]]:
@@ -308,9 +320,18 @@ class _Layers:
         configs = parameters(state).get("configs") or {}
         if config not in configs:
             known = ", ".join(sorted(configs)) or "no named configurations"
-            result.notes.setdefault(
-                node.name, f"{PLUGIN}={config} of Node {name} is not used: the policy has {known}"
-            )
+            label = f"{PLUGIN}={config} of Node {name}"
+            result.notes.setdefault(node.name, f"{label} is not used: the policy has {known}")
+            cluster = self.policy.cluster
+            if (
+                cluster is not None
+                and cluster.config is not None
+                and cluster.config.data is not None
+            ):
+                result.wrong[node.name] = (
+                    f"label {label} names no configuration, and the device plugin does not start there; "
+                    f"set one that the policy has: {known}"
+                )
             return node
         return self._layered(node, state.name, {"selected": config}, PLUGIN, name)
 

@@ -91,13 +91,15 @@ DISCOVERY_RULES: tuple[Json, ...] = (
 )
 
 
-def systemd_unit(words: Sequence[str], folder: str) -> str:
+def systemd_unit(words: Sequence[str], folder: str, kubeconfig: str = "") -> str:
     """The text of a unit.
 
     Args:
         words: the command line, with the program's absolute path.
         folder: in which its relative paths are.
+        kubeconfig: value of ``KUBECONFIG``; empty: it is not set.
     """
+    cluster = f"Environment={_quoted('KUBECONFIG=' + kubeconfig)}\n" if kubeconfig else ""
     command = " ".join(_quoted(word) for word in words)
     return f"""\
 [Unit]
@@ -111,7 +113,7 @@ ExecStart={command}
 WorkingDirectory={folder}
 StateDirectory=gpustate
 Environment=XDG_STATE_HOME=/var/lib PYTHONUNBUFFERED=1
-# SIGTERM ends it after the nodes under way.
+{cluster}# SIGTERM ends it after the nodes under way.
 KillMode=mixed
 TimeoutStopSec={_GRACE_S}
 Restart=always

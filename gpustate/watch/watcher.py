@@ -59,12 +59,14 @@ class Round:
         inventory: its nodes.
         stop: no further step begins once it returns true.
         fence: raises where nothing may be written to the cluster any more.
+        names: of its Nodes, by those of the inventory.
     """
 
     run: str
     inventory: Inventory
     stop: Callable[[], bool]
     fence: Callable[[], None]
+    names: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -251,7 +253,9 @@ class Watcher:
                 record = Record(seen.reason, APPLYING, run, clock.now())
                 self._write(api, events, seen, record, node_events.APPLYING, why(seen))
             self.signals.runs.add(run)
-            results = self._applied(Round(run, replace(inventory, nodes=nodes), self._stop, self._fence))  # fmt: skip
+            called = {node.name: seen.name for node, seen in chosen.values()}
+            mine = replace(inventory, nodes=nodes)
+            results = self._applied(Round(run, mine, self._stop, self._fence, called))
             self.signals.runs.discard(run)
             for name, (node, seen) in chosen.items():
                 self._ended(api, events, run, seen, node, results.get(name))

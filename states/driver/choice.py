@@ -123,9 +123,14 @@ def choose(
         # Ubuntu's Fabric Manager depends on the packages for servers.
         choices = [one for one in choices if not is_for_desktops(one, available)] or choices
     # The same driver under the names that are pinned, or are there already, where both are to be had.
-    named = named or installed
-    if named is not None:
-        choices.sort(key=lambda choice: choice[0].name != named[0].name)
+    stem = named or installed
+    if stem is not None:
+        choices.sort(
+            key=lambda one: (
+                one[0].name != stem[0].name
+                or (named is None and _is_of_other_source(one, observed.os_id, available))
+            )
+        )
         choices.sort(key=lambda choice: version_key(choice[1]), reverse=True)
     problem = ""
     for scheme, version, kind in choices:
@@ -246,6 +251,13 @@ def _source(
     choice: tuple[driverschemes.Scheme, str, str], available: driverset.Versions
 ) -> str | None:
     return driverset.source_of(*_tools(choice, available))
+
+
+def _is_of_other_source(
+    choice: tuple[driverschemes.Scheme, str, str], os_id: str, available: driverset.Versions
+) -> bool:
+    """NVIDIA's packages under the names that Ubuntu's archive has for desktops: they are divided in another way."""
+    return os_id == "ubuntu" and bool(choice[0].prebuilt) and _source(choice, available) is None
 
 
 def is_for_desktops(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gpustate.formats import driverset, nvreg
 from gpustate.probes import shadowing_libraries
-from gpustate.states.driver import building
+from gpustate.states.driver import building, files
 from gpustate.states.driver.observed import Observed, plain_value, shown_as
 
 WHY_PREBUILT = (
@@ -78,7 +78,9 @@ def headers(
 def unsigned(observed: Observed, wanted: Observed) -> str | None:
     """A module built here would not load: the firmware does not know the key it is signed with."""
     boot = observed.secure_boot
-    if not boot.on or boot.enrolled or observed.loaded == wanted.loaded:
+    # The same driver in another package is not loaded anew, but would not load at the next boot.
+    signed = any(map(files.is_signed, observed.packages.keys() - wanted.packages.keys()))
+    if not boot.on or boot.enrolled or (observed.loaded == wanted.loaded and not signed):
         return None
     enrol = (
         f"mokutil --import {boot.key}"
@@ -196,8 +198,10 @@ def flavour(observed: Observed, packages: Mapping[str, str]) -> Iterator[str]:
         any(driverset.is_for_desktops(*one) for one in some.items())
         for some in (observed.packages, packages)
     )
-    if observed.switches and (after or before):
-        yield WHY_DESKTOPS if after else WHY_SERVERS
+    if observed.switches and after:
+        yield WHY_DESKTOPS
+    elif observed.switches and before and any("-server" in name for name in packages):
+        yield WHY_SERVERS
 
 
 def overridden(

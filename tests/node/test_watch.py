@@ -27,6 +27,7 @@ from gpustate_lab.spec import LabSpec
 pytestmark = pytest.mark.proof
 
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
+MIG_UNIT = "gpustate-mig.service"
 MIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 DEPLOY = "nvidia.com/gpu.deploy.device-plugin"
 RUNTIME_CLASS = {
@@ -244,16 +245,24 @@ def test_a_layout_is_finished_by_the_next_watcher_and_a_second_one_waits(
     assert not lease["spec"].get("holderIdentity")
 
 
-def test_after_a_removal_the_next_watcher_sets_the_node_up_again(
+def test_a_removal_takes_a_labels_layout_with_it_and_the_next_watcher_sets_the_node_up_again(
     cluster: Lab, watch: Callable[[], Watch]
 ) -> None:
     first = set_up(cluster, watch)
     wait_for(lambda: "watching the Nodes" in first.text, "it watches")
+    node = cluster.node("gpu2")
+    kubectl(cluster, "label", "node", "gpu2", "--overwrite", f"{MIG}=all-3g.40gb")
+    wait_for(lambda: resources(cluster, node) == {"nvidia.com/mig-3g.40gb": 16}, "MIG", SETUP_S)
+    wait_for(lambda: labels(cluster, "gpu2").get(STATE) == "success", "its end", SETUP_S)
     for one in running():
         assert one.end() == 0
+    kubectl(cluster, "label", "node", "gpu2", f"{MIG}-")
+    assert node.run(["systemctl", "is-enabled", MIG_UNIT]).stdout.strip() == "enabled"
     words = (str(POLICY), "-i", str(cluster.inventory), "-l", "gpu2", "--yes")
     subprocess.run([GPUSTATE, "remove", *words], check=True, capture_output=True, timeout=SETUP_S)
     assert record(cluster, "gpu2") == {}
+    left = node.run(f"ls -d /var/lib/gpustate/mig /etc/systemd/system/{MIG_UNIT}", check=False)
+    assert not left.stdout
     again = watch()
     wait_for(lambda: done(cluster, "gpu2"), "it is set up again", SETUP_S)
     assert [one for one in again.text.splitlines() if "gpu2: new; applying" in one]

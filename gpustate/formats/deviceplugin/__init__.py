@@ -12,9 +12,18 @@ Sources:
 
 from gpustate.formats.deviceplugin.choose import choose, read_all
 from gpustate.formats.deviceplugin.model import NO_SHARING, PluginConfig, Shared, Sharing
-from gpustate.formats.deviceplugin.read import as_text, faults, read, read_data
+from gpustate.formats.deviceplugin.read import (
+    INSTEAD_OF_MIXED,
+    NOT_WITH_MIXED,
+    as_text,
+    faults,
+    read,
+    read_data,
+)
 
 __all__ = [
+    "INSTEAD_OF_MIXED",
+    "NOT_WITH_MIXED",
     "NO_SHARING",
     "PluginConfig",
     "Shared",

@@ -27,6 +27,9 @@ from gpustate.formats.words import at, kind_of, quote, quote_name
 RULES = yaml_events.Rules(
     PolicyError, depth=20, values=50_000, text_keys=True, last_key_counts=True, quoted_keys=True
 )
+#: Why no MIG strategy mixed is set beside MPS, and what to do.
+NOT_WITH_MIXED = "the device plugin refuses both together"
+INSTEAD_OF_MIXED = "use single or none, or sharing.timeSlicing"
 _STRATEGIES = {"timeSlicing": "time-slicing", "mps": "mps"}
 #: Keys that the GPU Operator sets through the environment, which overrides the file.
 _OPERATORS = {

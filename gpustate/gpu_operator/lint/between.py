@@ -246,6 +246,6 @@ def _not_with_mixed(context: Context, found: Companion, default: str) -> Iterato
             "contradiction",
             "mig.strategy",
             f"mig.strategy is mixed, and {default} of the ConfigMap {quote(found.name)} shares GPUs with "
-            "MPS: the device plugin refuses both together",
-            "use single or none, or sharing.timeSlicing",
+            f"MPS: {deviceplugin.NOT_WITH_MIXED}",
+            deviceplugin.INSTEAD_OF_MIXED,
         )

@@ -35,7 +35,7 @@ class AcmeFile(State[Seen]):
     """A file holds a text."""
 
     name: ClassVar[str] = "acme-file"
-    path: str = "/nowhere"
+    path: str = "/proc/nowhere"
     text: str = "x"
 
     def probe(self, node):
@@ -73,7 +73,7 @@ OPERATOR = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: blu
 FILES = {
     "acme.py": STATES,
     "gpustate.toml": 'states = ["acme:AcmeFile", "acme:AcmeHen", "acme:AcmeEgg", "acme:AcmeLost"]\n',
-    "good.py": IMPORT + "policy = Policy(AcmeFile(path='/nowhere/gpustate'))\n",
+    "good.py": IMPORT + "policy = Policy(AcmeFile(path='/proc/nowhere/gpustate'))\n",
     "cycle.py": IMPORT + "policy = Policy(AcmeHen(), AcmeEgg(), AcmeFile())\n",
     "lost.py": IMPORT + "policy = Policy(AcmeLost())\n",
     "unknown.py": IMPORT + "policy = Policy(\n    AcmeFile(pth='/x'),\n)\n",

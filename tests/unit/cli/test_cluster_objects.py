@@ -141,11 +141,15 @@ def test_settings_of_objects_are_carried_out_with_the_option(
         .replace("spec: {}", "spec: {devicePlugin: {enabled: true}}")
     )
     (project / "plugin.yaml").write_text(text)
-    words = "carried out only with --cluster-objects: devicePlugin.enabled"
+    words = (
+        "carried out only with --cluster-objects: devicePlugin.enabled",
+        "set up only with --cluster-objects: dcgm, dcgmExporter",
+    )
     plain = common.load_policy("plugin.yaml").notes
-    assert any(words in note for note in plain)
+    named = [note for note in plain if any(one in note for one in words)]
+    assert len(named) == len(words)
     objects = common.load_policy("plugin.yaml", {"cluster_objects": True}).notes
-    assert objects == tuple(note for note in plain if words not in note)
+    assert objects == tuple(note for note in plain if note not in named)
 
 
 class Objects(StubCluster):

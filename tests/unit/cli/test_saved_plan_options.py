@@ -21,7 +21,7 @@ def two_nodes(project: Path) -> None:
     )
     (project / "hosts.yml").write_text(f"all:\n  hosts:\n{nodes}")
     (project / "policy.yaml").write_text(
-        "format: gpustate.policy/1\nstates:\n  light-first: {path: /nowhere, text: one}\n"
+        "format: gpustate.policy/1\nstates:\n  light-first: {path: /proc/nowhere, text: one}\n"
     )
 
 

@@ -32,7 +32,7 @@ class Observed:
 class Greeting(State[Observed]):
     name: ClassVar[str] = "acme-greeting"
 
-    path: str = "/nowhere"
+    path: str = "/proc/nowhere"
     password: str | None = None
 
     def probe(self, node: Node) -> Observed:

@@ -104,6 +104,11 @@ def test_a_pod_gets_nothing_that_it_would_not_find(gpustate: Cli, project: Path)
     (project / "more.yaml").write_text("{}\n")
     done = gpustate("watch", "cp.yaml", "-i", "hosts.ini", "--print", "deployment")
     assert "the pod's inventory is the Nodes of its cluster" in done.err
+    (project / "two.yml").write_text("plugin: kubernetes\nclusters: [{kubeconfig: a}, {}]\n")
+    done = gpustate("watch", "cp.yaml", "-i", "two.yml", "--print", "deployment")
+    assert (
+        "two.yml: lists clusters, and a pod watches only the cluster it runs in; write" in done.err
+    )
     words = ("watch", "cp.yaml", "-i", "nodes.yml", "--print", "deployment")
     done = gpustate(*words, "--values", "more.yaml")
     assert "--values names a file of this machine" in done.err

@@ -39,7 +39,7 @@ class Observed:
 class Greeting(State[Observed]):
     name: ClassVar[str] = "acme-greeting"
 
-    path: str = "/nowhere"
+    path: str = "/proc/nowhere"
     fails: bool = False
 
     def probe(self, node: Node) -> Observed:

@@ -292,8 +292,21 @@ def test_a_scheduled_pod_does_not_start(
 def test_the_runtime_class_of_a_scheduled_pod_is_missing() -> None:
     one = started()
     one["spec"]["runtimeClassName"] = "nvidia"
-    assert causes(judged(one, node(), runtime_classes=("other",))) == ["runtime-class-missing"]
+    assert causes(judged(one, node(), runtime_classes={"other": {}})) == ["runtime-class-missing"]
     assert causes(judged(one, node(), runtime_classes=None)) == ["starting"]
+
+
+def test_a_runtime_class_that_adds_a_selector_is_named() -> None:
+    one = pod(nodeSelector={"a": "b"}, runtimeClassName="nvidia")
+    (cause,) = judged(one, node(), runtime_classes={"nvidia": {"a": "b"}}).causes
+    assert cause.cause == "selector"
+    assert cause.evidence == (
+        "nodeSelector a=b, the Node has no a; the RuntimeClass nvidia adds it to its pods"
+    )
+    assert cause.remedy.endswith("recreate the pod: kubectl edit runtimeclass nvidia")
+    for classes in (None, {}, {"nvidia": {}}, {"nvidia": {"c": "d"}}, {"kata": {"a": "b"}}):
+        (cause,) = judged(one, node(), runtime_classes=classes).causes
+        assert cause.evidence == "nodeSelector a=b, the Node has no a"
 
 
 def test_another_runtime_class_is_corrected_not_created() -> None:
@@ -302,8 +315,8 @@ def test_another_runtime_class_is_corrected_not_created() -> None:
     message = 'pods "job-x" is forbidden: pod rejected: RuntimeClass "nope" not found'
     refused = event("FailedCreate", message, kind="Job", uid="j")
     for found in (
-        judged(one, node(), runtime_classes=("nvidia", "kata")),
-        judged(None, node(), events=(refused,), runtime_classes=("nvidia", "kata")),
+        judged(one, node(), runtime_classes={"nvidia": {}, "kata": {}}),
+        judged(None, node(), events=(refused,), runtime_classes={"nvidia": {}, "kata": {}}),
     ):
         assert causes(found) == ["runtime-class-missing"]
         words = "correct runtimeClassName; the cluster has kata, nvidia; a class of the policy"

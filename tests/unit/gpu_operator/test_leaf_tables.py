@@ -44,6 +44,8 @@ COUNTS = {
     "nvidia.com_nvidiadrivers.yaml": 123,
     "nvidia.com_gpuclusters.yaml": 104,
 }
+#: Keys of the chart's values.yaml.
+CHART_VALUES = 294
 #: Upstream's sample of a GPUCluster has it, its schema has not.
 ONLY_IN_SAMPLES = {"nvidia.com_gpuclusters.yaml": {"hostPaths.rootFS"}}
 
@@ -112,7 +114,7 @@ def test_lint_counts_the_leaves_of_a_file_that_say_something() -> None:
 def test_every_leaf_of_the_charts_values_has_exactly_one_record_or_is_a_list_of_such() -> None:
     found = records("helm")
     upstream = value_leaves()
-    assert len(upstream) == 294
+    assert len(upstream) == CHART_VALUES
     for path, value in upstream.items():
         words = path.split(".")
         above = [".".join(words[:count]) for count in range(1, len(words) + 1)]
@@ -239,6 +241,27 @@ def test_the_page_of_all_leaves_is_that_of_the_records(request: pytest.FixtureRe
     if request.config.getoption("--update-golden", default=False):
         file.write_text(page)
     assert file.read_text("utf-8") == page
+
+
+def test_the_manual_names_the_number_of_fields() -> None:
+    manual = " ".join((ROOT / "docs" / "operator-files.md").read_text().split())
+    titles = ("ClusterPolicy", "NVIDIADriver", "GPUCluster")
+    words = ", ".join(
+        f"{COUNTS[file]} of {title}" for file, title in zip(SCHEMAS, titles, strict=True)
+    )
+    assert f"{words} and one more that NVIDIA's sample of it has" in manual
+    for file, fields in SCHEMAS.items():
+        assert len(fields) == COUNTS[file] + len(ONLY_IN_SAMPLES.get(file, ()))
+
+
+def test_the_manual_names_the_number_of_keys_of_the_chart() -> None:
+    pages = {
+        name: " ".join((ROOT / "docs" / name).read_text().split())
+        for name in ("operator-files.md", "understand.md")
+    }
+    assert f"({CHART_VALUES} in its values.yaml)" in pages["operator-files.md"]
+    counted = f"{len(CLUSTER_POLICY)} keys of ClusterPolicy and {len(HELM)} of the chart"
+    assert counted in pages["understand.md"]
 
 
 def test_the_manual_names_every_honoured_leaf_of_clusterpolicy() -> None:

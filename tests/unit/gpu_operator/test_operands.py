@@ -19,6 +19,9 @@ SLICED = (
     "        - {name: nvidia.com/gpu, replicas: 4}\n"
     "  any: |\n    version: v1\n    flags: {migStrategy: single}\n"
 )
+BY_MPS = SLICED.replace(
+    "flags: {migStrategy: single}", "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}"
+)
 LAYOUTS = (
     "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  config.yaml: |\n"
     "    version: v1\n    mig-configs:\n      train:\n      - devices: all\n"
@@ -326,6 +329,8 @@ MIG_MAP = "  migManager: {config: {name: m}}\n"
         (MIG_MAP + LAYOUTS.replace("config.yaml", "config.yml") + mig("n", "train"), 7, "has no key config.yaml"),
         ("  dcgm: {enabled: true, version: latest}\n", 5, "dcgm.version is 'latest', wanted a version such as 4.6.0"),
         ("  dcgmExporter: {enabled: true, config: {name: c}}\n" + SLICED, 7, "has no key dcgm-metrics.csv"),
+        ("  mig: {strategy: mixed}\n  devicePlugin: {config: {name: c, default: any}}\n" + BY_MPS, 5,
+         "mig.strategy is mixed, and any of the ConfigMap 'c' shares GPUs with MPS: the device plugin refuses both"),
         (env(RUNTIME="cri-o"), 5, "RUNTIME is 'cri-o', wanted 'containerd' or 'crio' or 'docker'"),
         (env(NO_RUNTIME_CONFIG="ja"), 5, "NO_RUNTIME_CONFIG is 'ja', wanted 'true' or 'false'"),
     ],

@@ -117,6 +117,24 @@ def test_several_clusters_are_one_inventory(clusters: Clusters, tmp_path: Path) 
     assert len(listed) == 1
 
 
+def test_a_cluster_without_gpus_beside_others_is_noted(clusters: Clusters, tmp_path: Path) -> None:
+    clusters.make("east", a=VENDOR)
+    clusters.make("west", b={})
+    both = "clusters:\n- {kubeconfig: east.json}\n- {kubeconfig: west.json%s}\n"
+    found = load(tmp_path, both % "")
+    assert [node.name for node in found] == ["a"]
+    (note,) = found.notes
+    words = f"no Node of {tmp_path}/west.json has the label nvidia.com/gpu.present=true, nor one of"
+    assert note.startswith(f"{tmp_path}/nodes.yml:2: {words}")
+    (note,) = load(tmp_path, both % ", selector: pool=h100").notes
+    words = (
+        f"no Node of {tmp_path}/west.json has the labels of selector: pool=h100; correct selector"
+    )
+    assert note.startswith(f"{tmp_path}/nodes.yml:2: {words}")
+    (note,) = inventory.load(f"kubernetes:{tmp_path}/east.json,{tmp_path}/west.json").notes
+    assert f"no Node of {tmp_path}/west.json has" in note
+
+
 def test_a_node_without_the_address_is_left_out_with_a_note(
     clusters: Clusters, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from gpustate.errors import PolicyError
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.objects import images
 from gpustate.gpu_operator.writing import dump
-from gpustate.manifests import ClusterObjects, Component, PluginConfig, Pods
+from gpustate.manifests import ClusterObjects, Component, DraDriver, Exporter, PluginConfig, Pods
 from gpustate.manifests.build import build, node_labels
 from gpustate.manifests.kinds import KINDS, order
 from gpustate.manifests.ownership import OWNER, is_owned
@@ -226,6 +226,17 @@ def test_what_is_disabled_has_no_objects_and_no_label() -> None:
     settings = ClusterObjects(device_plugin=off, feature_discovery=off)
     assert [one["kind"] for one in build(settings, images())] == ["Namespace", "RuntimeClass"]
     assert node_labels(settings) == {"nvidia.com/gpu.present": "true"}
+
+
+@pytest.mark.parametrize("monitoring", ["", "dcgm", "dcgm_exporter"])
+def test_only_monitoring_may_claim_gpus_that_others_use(monitoring: str) -> None:
+    component = Exporter(image="x") if monitoring == "dcgm_exporter" else Component(image="x")
+    more: dict[str, Any] = {monitoring: component} if monitoring else {}
+    found = build(ClusterObjects(dra_driver=DraDriver(image="x"), **more), images())
+    labels = next(one for one in found if one["kind"] == "Namespace")["metadata"]["labels"]
+    claims = [one for one in found if one["kind"] == "ResourceClaimTemplate"]
+    assert bool(claims) == bool(monitoring)
+    assert (labels.get("resource.kubernetes.io/admin-access") == "true") == bool(monitoring)
 
 
 def test_settings_in_python_are_checked(tmp_path: Path) -> None:

@@ -94,3 +94,16 @@ def test_links_to_units_that_went_go_with_them_and_others_stay(tmp_path: Path) -
     assert (done.returncode, done.stdout, done.stderr) == (3, b"", b"")
     left = {one.name for one in tmp_path.rglob("*.service")}
     assert left == {"stays.service", "long-gone.service", "masked.service"}
+
+
+def test_packages_that_apt_does_not_know_any_more_keep_no_hold_from_ending() -> None:
+    stubs = """
+apt_wait() { :; }
+apt_mark() { case $1 in showhold) printf '%s\\n' a lib:i386 other ;; *) echo "apt-mark $*" ;; esac; }
+"""
+    for held, ran in ((("a", "gone", "lib:i386"), ["apt-mark unhold a lib:i386"]), (("gone",), [])):
+        script = ops.AptHold(held, hold=False).script().replace("apt-mark", "apt_mark")
+        done = subprocess.run(
+            ["sh", "-ec", stubs + script], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines() == ran

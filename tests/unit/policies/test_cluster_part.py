@@ -32,6 +32,7 @@ TOP = "format: gpustate.policy/1\nstates: {nouveau: }\n"
 SHARED = (
     "version: v1\nsharing:\n  timeSlicing:\n    resources: [{name: nvidia.com/gpu, replicas: 4}]\n"
 )
+MPS = "{version: v1, sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: %d}]}}}"
 #: Something of every kind of setting.
 SETTINGS = ClusterObjects(
     namespace="gpus",
@@ -136,6 +137,33 @@ def test_pinned_images_result_in_the_same_objects() -> None:
             "7: cluster.config.data.a: line 1: version: is 'v2', wanted v1",
         ),
         (
+            "cluster:\n  mig_strategy: mixed\n  config:\n    name: x\n    data:\n      a: '"
+            + MPS % 4
+            + "'",
+            "4: cluster.mig_strategy: is 'mixed', and 'a' of config shares GPUs with MPS: the device plugin refuses "
+            "both together; use single or none, or sharing.timeSlicing",
+        ),
+        (
+            "cluster:\n  config:\n    name: x\n    data:\n      a: '" + MPS % 99 + "'",
+            "7: cluster.config.data.a: line 1: sharing.mps.resources[0].replicas: is 99, and MPS supports 48",
+        ),
+        (
+            "cluster:\n  config:\n    name: x\n    data:\n      a: '{version: v1, rename: x}'",
+            "7: cluster.config.data.a: line 1: unknown key rename; ",
+        ),
+        (
+            "cluster:\n  device_plugin:\n    resources: {limits: {cpu: lots}}",
+            "5: cluster.device_plugin.resources.limits.cpu: is 'lots', wanted a quantity such as 500m or 2Gi",
+        ),
+        (
+            "cluster:\n  dra_driver:\n    gpus:\n      resources: {requests: {memory: -1}}",
+            "6: cluster.dra_driver.gpus.resources.requests.memory: is '-1', wanted a quantity",
+        ),
+        (
+            "cluster:\n  dcgm:\n    resources: {limits: [1]}",
+            "5: cluster.dcgm.resources.limits: is a list, wanted a mapping",
+        ),
+        (
             "cluster:\n  config:\n    name: x\n    default: b\n    data: {a: ''}",
             "6: cluster.config.default: 'b' is not in data, only a",
         ),
@@ -163,6 +191,37 @@ def test_a_mistake_in_python_has_file_and_line() -> None:
     )
     with pytest.raises(PolicyError, match=r"^p\.py:4: mig_strategy is 'foo', wanted"):
         policies.load("p.py")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ('config=PluginConfig("x", data={"a": "{version: v1, rename: x}"})', "config.data.a: line 1: unknown key"),
+        ('mig_strategy="mixed", config=PluginConfig("x", data={"a": MPS})', "mig_strategy: is 'mixed', and 'a' of"),
+        ('dcgm=Component(resources={"limits": {"cpu": "lots"}})', "dcgm.resources.limits.cpu: is 'lots'"),
+    ],
+)  # fmt: skip
+def test_contents_and_amounts_in_python_are_checked(given: str, error: str) -> None:
+    Path("p.py").write_text(
+        "from gpustate import Policy\nfrom gpustate.manifests import ClusterObjects, Component, PluginConfig\n\n"
+        f"MPS = {MPS % 4!r}\npolicy = Policy(cluster=ClusterObjects({given}))\n"
+    )
+    with pytest.raises(PolicyError) as found:
+        policies.load("p.py")
+    assert str(found.value).startswith(f"p.py: cluster.{error}")
+
+
+def test_amounts_may_be_numbers() -> None:
+    found = load(
+        "cluster: {dcgm: {resources: {limits: {cpu: 0.5, memory: 2Gi, nvidia.com/x: 1}}}}\n"
+    )
+    assert found is not None
+
+
+def test_a_saved_plan_keeps_what_an_operator_file_may_have() -> None:
+    settings = ClusterObjects(config=PluginConfig("x", data={"a": "{version: v1, rename: x}"}))
+    assert cluster_part.cluster_part(cluster_part.as_data(settings), {}) == settings
+    assert "rename" not in str(cluster_part.without_ignored(settings))
 
 
 def test_the_command_line_changes_settings_and_is_named_in_errors() -> None:

@@ -93,6 +93,16 @@ def test_a_clusterpolicy_comes_back_as_it_was_but_for_what_the_command_line_chan
     assert documents(done.stdout) == wanted
 
 
+@pytest.mark.parametrize("to", ["yaml", "python"])
+def test_a_policy_has_no_keys_that_the_device_plugin_ignores(to: str) -> None:
+    ignored = PLUGIN.replace("version: v1\n    sharing", "version: v1\n    rename: x\n    sharing")
+    Path("cp.yaml").write_text(f"{POLICY}---\n{ignored}")
+    done = CliRunner().invoke(cli, ["convert", "cp.yaml", "--to", to])
+    assert done.exit_code == 0, done.stderr
+    assert "replicas" in done.stdout
+    assert not [line for line in done.stdout.splitlines() if "rename: x" in line]
+
+
 def test_what_stands_beside_a_file_comes_into_it_but_no_token() -> None:
     licensed = POLICY.replace("    image: driver\n", "    image: driver\n    LICENSE\n")
     licensed = licensed.replace("LICENSE", "licensingConfig: {secretName: grid, nlsEnabled: true}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -514,6 +515,10 @@ def test_pods_that_never_run_are_reported_with_their_reason(objects: FakeObjects
     assert list(exit_codes(cluster_data("s", "n", done.changes, done))) == [EXIT_VALIDATION]
     applier = Applier(objects, target(), 300, stop=lambda: True, clock=iter((7.0, 9.0)).__next__)
     assert "1 of 2 pods are available after 2 s; p on" in applier._wait_for_pods()[1]
+    for nodes, waits in (("gpu1", True), ("gpu2", False), ("gpu1 gpu2", True)):
+        some = replace(applier, nodes=frozenset(nodes.split()), clock=itertools.count().__next__)
+        lines = [line for line in some._wait_for_pods() if PLUGIN[1] in line]
+        assert bool(lines) == waits, nodes
     objects.statuses = [{**ROLLED_OUT, "updatedNumberScheduled": 0}, ROLLED_OUT]
     assert not apply(objects, target()).unready
 

@@ -15,7 +15,7 @@ from gpustate.core.policy import resolve
 from gpustate.errors import ClusterError
 from gpustate.manifests.settings import ClusterObjects, Component, PluginConfig
 from gpustate.rollout.access import Accesses
-from gpustate.rollout.by_label import PLUGIN, ByLabel, by_label
+from gpustate.rollout.by_label import PLUGIN, ByLabel, by_label, of_every_label
 from gpustate.schedulers.mig_state import CONFIG
 from gpustate.states.mig import MigLayoutApplied
 from gpustate.states.nouveau import NouveauBlacklisted
@@ -237,6 +237,16 @@ def test_a_layout_that_the_device_plugin_does_not_offer_is_warned_of(
         assert result.notes == []
 
 
+def test_a_removal_is_of_layouts_that_only_labels_have_selected() -> None:
+    policy = Policy(NouveauBlacklisted(), cluster=ClusterObjects(mig={"config": "all-disabled"}))
+    removed = of_every_label(policy).with_ensure("absent")
+    (state,) = (one for one in removed.states if one.name == "mig")
+    assert state.absent
+    assert state.only is None
+    for other in (Policy(NouveauBlacklisted()), Policy(layouts(), cluster=policy.cluster)):
+        assert of_every_label(other) is other
+
+
 def test_a_label_that_cannot_be_read_stops_the_run_where_it_decides() -> None:
     access = FakeAccess(FakeCluster(), a={CONFIG: "halves"})
     access.error = ClusterError("does not answer")
@@ -260,6 +270,22 @@ def test_a_label_selects_the_configuration_of_the_device_plugin() -> None:
     assert nodes["a"].states[0].selected == "two"  # type: ignore[attr-defined]
     assert nodes["b"].states[0].selected == ""  # type: ignore[attr-defined]
     assert "nvidia.com/device-plugin.config=three of Node node-b is not used" in found.notes["b"]
+    assert not found.wrong
+
+
+def test_a_node_whose_device_plugin_cannot_start_for_its_label_is_refused() -> None:
+    configs: dict[str, dict[str, Any]] = {"one": {"version": "v1"}}
+    config = PluginConfig("plugin", "one", {"one": "version: v1"})
+    policy = Policy(
+        DevicePluginConfigured(configs=configs, default="one"),
+        cluster=ClusterObjects(config=config),
+    )
+    found = made(policy, FakeAccess(FakeCluster(), a={PLUGIN: "one"}, b={PLUGIN: "three"}))
+    for name, status in (("a", NodeStatus.OK), ("b", NodeStatus.REFUSED)):
+        result = NodeResult(name)
+        found.ended(result)
+        assert result.status is status
+    assert "set one that the policy has: one" in result.reason
 
 
 def test_nodes_with_equal_labels_share_their_states() -> None:

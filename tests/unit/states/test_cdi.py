@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -315,6 +316,34 @@ def test_what_the_first_boot_of_an_image_runs_is_shell() -> None:
     for step in state.first_boot(state.probe(new_toolkit())):
         assert isinstance(step, ops.Run)
         subprocess.run(["sh", "-n", "-c", step.text], check=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("invalid CDI Spec: empty device edits", "apply a layout with the state mig"),
+        ("failed to initialize NVML: driver/library version mismatch", "version mismatch"),
+    ],
+)
+def test_gpus_in_mig_mode_without_mig_devices_are_named(
+    tmp_path: Path, error: str, words: str
+) -> None:
+    program = tmp_path / "nvidia-ctk"
+    program.write_text(f"#!/bin/sh\n[ $1 = system ] || {{ echo '{error}' >&2; exit 3; }}\n")
+    program.chmod(0o755)
+    (tmp_path / "nvidia-smi").symlink_to("/bin/true")
+    state = CdiSpecificationCurrent()
+    observed = state.probe(new_toolkit())
+    steps = [s for s in state.apply(observed, state.plan(observed)) if isinstance(s, ops.Run)]
+    (script,) = (step.text for step in steps if "cdi generate" in step.text)
+    script = script.replace("/run/gpustate-cdi", f"{tmp_path}/c")
+    functions = 'fail() { echo "$1" >&2; exit 1; }; folder() { :; }\n'
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["sh", "-ec", functions + script], capture_output=True, text=True, env=path
+    )
+    assert done.returncode == (1 if "MIG" in done.stderr else 3)
+    assert words in done.stderr
 
 
 def test_an_image_gets_the_boot_time_refresh_and_no_specification() -> None:

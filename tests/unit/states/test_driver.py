@@ -853,6 +853,19 @@ def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_pla
     assert not signed & wanted()[0]
 
 
+def test_signed_modules_do_not_leave_for_unsigned_ones_of_the_same_version() -> None:
+    node = ubuntu("580.95.05-0ubuntu1", branch=580)
+    node.more = Live(secure_boot=SecureBoot(True))
+    state = DriverInstalled(branch=580)
+    wanted = state.desired(state.probe(node))
+    node.installed, node.running, node.loaded = wanted.packages, wanted.loaded, {"nvidia"}
+    assert any(name.startswith("linux-modules-nvidia-") for name in node.installed)
+    assert "is not enrolled" in refusal(DriverInstalled(branch=580, precompiled=False), node)
+    node.more = Live(secure_boot=SecureBoot(True, "/var/lib/dkms/mok.pub", True))
+    state = DriverInstalled(branch=580, precompiled=False)
+    assert state.refuse(state.probe(node)) is None
+
+
 def ubuntu(*versions: str, branch: int) -> World:
     """A node to which Ubuntu's archive offers a driver with signed modules."""
     node = World(gpu(), versions=(), os_id="ubuntu")
@@ -1310,6 +1323,29 @@ def test_a_desktop_driver_of_dkms_stays_one_with_signed_modules(
     state = DriverInstalled(precompiled=True, **wanted)
     packages = state.desired(state.probe(node)).packages
     assert packages.keys() - {"nvidia-modprobe"} == {*desktop[:2], *signed}
+
+
+@pytest.mark.parametrize("kind", ["", "-open"])
+def test_a_desktop_driver_of_the_archive_leaves_for_all_packages_of_the_vendors(kind: str) -> None:
+    """Those of the same names are divided in another way: the daemon is a package of its own."""
+    before, after = "580.173.02-0ubuntu0.24.04.1", "580.178.04-1ubuntu1"
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    driver = (f"nvidia-headless-no-dkms-580{kind}", f"nvidia-dkms-580{kind}", "nvidia-utils-580")
+    for name in (*driver, "nvidia-compute-utils-580"):
+        node.packages_offered[name] = (after, before)
+    for name in ("nvidia-persistenced", "nvidia-modprobe"):
+        node.packages_offered[name] = (after,)
+    node.installed.clear()
+    there = (*driver, "nvidia-compute-utils-580", f"nvidia-driver-580{kind}")
+    node.installed |= dict.fromkeys(there, before)
+    state = DriverInstalled(branch=580, module_type="open" if kind else "proprietary")
+    packages = state.desired(state.probe(node)).packages
+    assert packages.items() >= {"nvidia-persistenced": after, driver[0]: after}.items()
+    node.bridges = 4
+    notes = " ".join(state.plan(state.probe(node)).notes)
+    assert "for servers" not in notes, notes
+    node.installed = dict(packages)
+    assert state.desired(state.probe(node)).packages == packages
 
 
 def test_a_full_set_with_signed_modules_has_its_libraries_and_no_metapackage() -> None:

@@ -58,3 +58,9 @@ def test_words_of_a_unit_survive_systemd() -> None:
     assert line == (
         'ExecStart=/usr/bin/gpustate watch p.yaml --wait-selector "app in (a, b)" 10%% "$$x"'
     )
+
+
+def test_a_unit_has_the_kubeconfig_of_its_environment() -> None:
+    text = units.systemd_unit(("/usr/bin/gpustate",), "/srv", "/home/a b/config")
+    assert 'Environment="KUBECONFIG=/home/a b/config"\n' in text
+    assert "KUBECONFIG" not in units.systemd_unit(("/usr/bin/gpustate",), "/srv")
