@@ -543,10 +543,17 @@ def _renamed(name: str, version: str, available: Versions) -> dict[str, str]:
 
 def _other_type(scheme: Scheme, branch: int, module_type: str, use_prebuilt: bool) -> set[str]:
     other = PROPRIETARY if module_type == OPEN else OPEN
+    # NVIDIA's repository and Ubuntu's archive share the names of modules, and not of what depends on them.
+    alike = [one for one in driverschemes.of(scheme.os_id) if one.kernel == scheme.kernel]
     names = {
         name
+        for one in alike
         for full in (False, True)
-        for name in scheme.required(branch, other, full=full, prebuilt=False)
+        for name in one.required(branch, other, full=full, prebuilt=False)
+    }
+    suffixed = other == OPEN
+    names |= {
+        n for one in alike for n in one.metapackages(branch) if n.endswith("-open") == suffixed
     }
     # Ubuntu's sources of both types conflict, also where nothing is built from them.
     names |= {n.replace("-dkms", "-kernel-source") for n in names if n.startswith("nvidia-dkms")}

@@ -1326,21 +1326,26 @@ def test_a_desktop_driver_of_dkms_stays_one_with_signed_modules(
 
 
 @pytest.mark.parametrize("kind", ["", "-open"])
-def test_a_desktop_driver_of_the_archive_leaves_for_all_packages_of_the_vendors(kind: str) -> None:
+@pytest.mark.parametrize("there", ["", "-open"])
+def test_a_desktop_driver_of_the_archive_leaves_for_all_packages_of_the_vendors(
+    there: str, kind: str
+) -> None:
     """Those of the same names are divided in another way: the daemon is a package of its own."""
     before, after = "580.173.02-0ubuntu0.24.04.1", "580.178.04-1ubuntu1"
+    names = ("nvidia-headless-no-dkms-580", "nvidia-dkms-580", "nvidia-headless-580", "nvidia-driver-580")  # fmt: skip
+    tools = ("nvidia-utils-580", "nvidia-compute-utils-580")
     node = World(gpu(), versions=(), os_id="ubuntu")
-    driver = (f"nvidia-headless-no-dkms-580{kind}", f"nvidia-dkms-580{kind}", "nvidia-utils-580")
-    for name in (*driver, "nvidia-compute-utils-580"):
+    for name in (*tools, *(f"{name}{o}" for name in names for o in ("", "-open"))):
         node.packages_offered[name] = (after, before)
     for name in ("nvidia-persistenced", "nvidia-modprobe"):
         node.packages_offered[name] = (after,)
     node.installed.clear()
-    there = (*driver, "nvidia-compute-utils-580", f"nvidia-driver-580{kind}")
-    node.installed |= dict.fromkeys(there, before)
+    node.installed |= dict.fromkeys((*tools, *(f"{name}{there}" for name in names)), before)
     state = DriverInstalled(branch=580, module_type="open" if kind else "proprietary")
     packages = state.desired(state.probe(node)).packages
-    assert packages.items() >= {"nvidia-persistenced": after, driver[0]: after}.items()
+    assert packages.items() >= {"nvidia-persistenced": after, f"{names[0]}{kind}": after}.items()
+    if kind != there:
+        assert not packages.keys() & {f"{name}{there}" for name in names}
     node.bridges = 4
     notes = " ".join(state.plan(state.probe(node)).notes)
     assert "for servers" not in notes, notes
