@@ -180,7 +180,9 @@ class AptRemove(Step):
         return (
             f"apt_ready\n{also}"
             f"u=$(dpkg -L {names} 2>/dev/null | sed -n 's|.*/systemd/system/\\([^/@]*\\.service\\)$|\\1|p') || :\n"
-            f"no_links_left apt purge --allow-change-held-packages {names}{' $also' if also else ''} || {{ apt_needed {names}; exit 1; }}\n"
+            # Another state may have purged one of them, and apt fails where no source has it any more.
+            f'p=; for n in {names}; do dpkg -s "$n" >/dev/null 2>&1 || continue; p="$p $n"; done\n'
+            f'[ -z "$p{also and "$also"}" ] || no_links_left apt purge --allow-change-held-packages $p{also and " $also"} || {{ apt_needed {names}; exit 1; }}\n'
             # A service that had failed would be listed as failed for ever, with no unit behind it.
             'for n in $u; do systemctl cat "$n" >/dev/null 2>&1 || systemctl reset-failed "$n" 2>/dev/null || :; done\n'
             "effect removed"

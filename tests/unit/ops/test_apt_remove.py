@@ -96,6 +96,12 @@ def test_links_to_units_that_went_go_with_them_and_others_stay(tmp_path: Path) -
     assert left == {"stays.service", "long-gone.service", "masked.service"}
 
 
+def test_packages_that_are_gone_are_left_out() -> None:
+    stubs = STUBS + '\ndpkg() { case "$*" in "-s y") return 1 ;; esac; }\n'
+    assert said(stubs)[0] == "apt purge --allow-change-held-packages x"
+    assert said(stubs + "dpkg() { return 1; }\n") == ["effect removed"]
+
+
 def test_packages_that_apt_does_not_know_any_more_keep_no_hold_from_ending() -> None:
     stubs = """
 apt_wait() { :; }
