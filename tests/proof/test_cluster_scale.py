@@ -65,7 +65,7 @@ def measured(
     result = work()
     cpu_s = time.process_time() - began
     requests = Counter(
-        (entry["verb"], entry["objectRef"]["resource"])
+        (entry["verb"], entry.get("objectRef", {"resource": entry["requestURI"]})["resource"])
         for entry in cluster.audit(before)
         if "gpustate/" in entry.get("userAgent", "")
     )
