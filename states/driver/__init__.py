@@ -240,11 +240,12 @@ class DriverInstalled(DriverParameters):
             changes += f"; removed: {', '.join(target.remove)}"
         holds = self._overridden(observed, target.packages)
         flavour = self._flavour(observed, target.packages)
-        if there is not None and there[1] == target.version:
-            elsewhere = self._stays_elsewhere(observed)
-            return Plan(notes=(f"stays {what}{changes}", *elsewhere, *flavour, *holds))
-        why = self._refuse_present(observed)
+        stays = there is not None and there[1] == target.version
+        why = None if stays and not changes else self._refuse_present(observed)
         refusal = (f"will be refused: {why}",) if why else ()
+        if stays:
+            elsewhere = self._stays_elsewhere(observed)
+            return Plan(notes=(f"stays {what}{changes}", *elsewhere, *flavour, *holds, *refusal))
         return Plan(notes=(f"will install {what}{changes}", *flavour, *holds, *refusal))
 
     # --- desired, plan -------------------------------------------------------------------

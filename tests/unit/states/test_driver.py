@@ -861,6 +861,9 @@ def test_signed_modules_do_not_leave_for_unsigned_ones_of_the_same_version() -> 
     node.installed, node.running, node.loaded = wanted.packages, wanted.loaded, {"nvidia"}
     assert any(name.startswith("linux-modules-nvidia-") for name in node.installed)
     assert "is not enrolled" in refusal(DriverInstalled(branch=580, precompiled=False), node)
+    (*_, ahead) = DriverInstalled(branch=580, precompiled=False).forecast(node, "").notes
+    assert ahead.startswith("will be refused: Secure Boot is on")
+    assert "will be refused" not in " ".join(DriverInstalled(branch=580).forecast(node, "").notes)
     node.more = Live(secure_boot=SecureBoot(True, "/var/lib/dkms/mok.pub", True))
     state = DriverInstalled(branch=580, precompiled=False)
     assert state.refuse(state.probe(node)) is None
