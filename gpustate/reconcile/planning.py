@@ -40,7 +40,6 @@ from gpustate.manifests.ownership import (
 )
 from gpustate.reconcile.features import FEATURES, is_by_worker, is_left_over
 from gpustate.reconcile.owners import OF_OPERATOR, gitops, operator_owner
-from gpustate.reconcile.switching import allocations_lost
 
 Json = dict[str, Any]
 
@@ -322,6 +321,9 @@ def _added_labels(target: Target, found: _Found) -> list[str]:
 
 def _deletion(objects: Objects, target: Target, wanted: Collection[Key], item: Json) -> Change:
     """An object of ours that is to go; the server judges whether it may. It stays if others use it."""
+    # It knows the components, which commands without a cluster need not read.
+    from gpustate.reconcile.switching import allocations_lost
+
     try:
         if users := allocations_lost(objects, wanted, item):
             return Change(item, Action.REFUSED, reason=users)

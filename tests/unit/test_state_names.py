@@ -31,6 +31,7 @@ OTHERWISE = {
     ("compat/facts.py", "microk8s"): "a value of the fact kubernetes_distribution",
     ("compat/facts.py", "nouveau"): "another name of the fact nouveau_loaded",
     ("compat/facts.py", "peermem"): "a value of the fact rdma",
+    ("core/cluster_part.py", "mps"): "how the device plugin's configuration shares GPUs",
     ("core/facts.py", "containerd"): PROGRAM,
     ("core/facts.py", "crio"): PROGRAM,
     ("core/facts.py", "docker"): PROGRAM,
