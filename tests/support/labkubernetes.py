@@ -162,6 +162,7 @@ def bring_back(
         node.boot()
     else:
         node.reset()
+        wait_ready(lab, node.name, node.boot_id())  # by its ids gpustate knows the Node
         restore()
     up = time.monotonic()
     seen = wait_ready(lab, node.name, node.boot_id())
