@@ -381,10 +381,11 @@ def test_validate_names_what_the_runtime_says_of_a_stale_cdi_device(cluster: Lab
 
 
 @pytest.mark.proof
-def test_validate_does_not_wait_for_gpus_in_use(cluster: Lab, interpreters: dict[str, str]) -> None:
+def test_validate_does_not_wait_for_gpus_in_use(cluster: Lab) -> None:
     node = cluster.node("gpu2")
     wait_resources(cluster, node, {"nvidia.com/gpu": 8})
-    job = gpu_pod("job", node, interpreters["gpu2"], {"nvidia.com/gpu": 8})
+    # An image of equal content goes with that of a validation.
+    job = gpu_pod("job", node, import_image(node), {"nvidia.com/gpu": 8})
     job["spec"]["containers"][0]["command"][-1] = "import time; time.sleep(3600)"
     create(cluster, job)
     wait_phase(cluster, "job", "Running")

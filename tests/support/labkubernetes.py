@@ -108,7 +108,11 @@ def wait_phase(lab: Lab, name: str, phase: str, namespace: str = "default") -> d
         assert status.get("phase") in (phase, "Pending", "Running"), status
         return seen if status["phase"] == phase else None
 
-    result: dict[str, Any] = wait_for(reached, f"pod {name} {phase}")
+    try:
+        result: dict[str, Any] = wait_for(reached, f"pod {name} {phase}")
+    except AssertionError as error:
+        status = get(lab, "pod", name, "--namespace", namespace)["status"]
+        raise AssertionError(f"{error}: {status}") from None
     return result
 
 
