@@ -275,9 +275,8 @@ class Clusters:
                         stop,
                         nodes=pods_on,
                     )
-                    if (
-                        self.saved is not None
-                    ):  # what was written is a change since the plan was made
+                    # What was written is a change since the plan was made.
+                    if self.saved is not None:
                         applier = replace(applier, again=self._again())
                     changes = plan(objects, target, listed)
                     done = applier.apply(self._as_saved(objects, kubeconfig, changes))
@@ -286,9 +285,8 @@ class Clusters:
                     done = Applied(failures=[str(error)], notes=["nothing is written"])
                 except RefusedError as error:
                     done = Applied(refusals=[str(error)])
-                if (
-                    not done.failures
-                ):  # otherwise the server may be away, and is not waited for again
+                # After a failure the server may be away, and is not waited for again.
+                if not done.failures:
                     done.notes += operator_notes(objects, done.changes)
                     done.notes += feature_notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
@@ -651,10 +649,9 @@ def counted(result: Made, document: dict[str, Any]) -> Made:
 def drifted(document: Mapping[str, Any]) -> str:
     """How many objects differ, of those that were compared; empty without any."""
     rows = [one for data in document.get("clusters", ()) for one in data["objects"]]
-    differing = changes(document) + sum(map(_is_compared, rows))
-    compared = sum(one["action"] not in (SKIPPED, REFUSED) for one in rows)
-    compared += sum(map(_is_compared, rows))
-    return f"{differing} of {compared} objects" if compared else ""
+    conflicts = sum(map(_is_compared, rows))
+    compared = conflicts + sum(one["action"] not in (SKIPPED, REFUSED) for one in rows)
+    return f"{changes(document) + conflicts} of {compared} objects" if compared else ""
 
 
 def _is_compared(row: Mapping[str, Any]) -> bool:

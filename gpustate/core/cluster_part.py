@@ -76,14 +76,23 @@ def cluster_part(data: object, places: Mapping[Path, str]) -> ClusterObjects | N
 
 
 def check(settings: ClusterObjects, places: Mapping[Path, str]) -> None:
-    """Check the settings of a policy's own file, where also ignored keys are errors.
+    """Check the settings of a policy in Python.
+
+    Raises:
+        PolicyError: with its place.
+    """
+    _check(settings, places)
+    refuse_ignored(settings, places)
+
+
+def refuse_ignored(settings: ClusterObjects, places: Mapping[Path, str]) -> None:
+    """Refuse keys that the device plugin ignores, which are errors in a policy's own file.
 
     Raises:
         PolicyError: with its place.
     """
     from gpustate.formats import deviceplugin
 
-    _check(settings, places)
     for path, text in _files(settings):
         if path[0] == "config":
             place = _place(path, places) or _title(path)

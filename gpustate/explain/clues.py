@@ -149,25 +149,23 @@ class Clues:
 
     def not_ready(self) -> str:
         """Why the node is not Ready; empty if it is, or if nothing is known."""
-        rows = self._part("status").get("conditions")
-        for row in rows if isinstance(rows, list) else []:
-            if isinstance(row, dict) and row.get("type") == "Ready" and row.get("status") != "True":
-                return f"{row.get('reason')}: {row.get('message')}"
-        return ""
+        row = self._condition("Ready")
+        if not row or row.get("status") == "True":
+            return ""
+        return f"{row.get('reason')}: {row.get('message')}"
 
     def unhealthy(self) -> str:
         """What the node's condition ``GPUHealthy`` says, if that is False."""
+        row = self._condition("GPUHealthy")
+        if row.get("status") != "False":
+            return ""
+        return f"{row.get('reason')}: {row.get('message')}, at {row.get('lastHeartbeatTime')}"
+
+    def _condition(self, kind: str) -> dict[str, Any]:
+        """A condition of the node; empty if it has none of that type."""
         rows = self._part("status").get("conditions")
-        for row in rows if isinstance(rows, list) else []:
-            if (
-                isinstance(row, dict)
-                and row.get("type") == "GPUHealthy"
-                and row.get("status") == "False"
-            ):
-                return (
-                    f"{row.get('reason')}: {row.get('message')}, at {row.get('lastHeartbeatTime')}"
-                )
-        return ""
+        mine = (row for row in rows if isinstance(row, dict)) if isinstance(rows, list) else ()
+        return next((row for row in mine if row.get("type") == kind), {})
 
     def _part(self, *keys: str) -> dict[str, Any]:
         found: Any = self.node or {}

@@ -72,6 +72,21 @@ def check(holds: str, companion: Companion) -> Iterator[Flaw]:
             yield from of_entry(key, entry)
 
 
+def mixed_with_mps(companion: Companion, default: str) -> str:
+    """Why a device plugin with the MIG strategy ``mixed`` does not start with its default configuration; empty if it does.
+
+    Raises:
+        PolicyError: the configuration is invalid.
+    """
+    entry = companion.entries.get(default)
+    if entry is None or deviceplugin.read(pad(entry), entry.file).sharing.strategy != "mps":
+        return ""
+    return (
+        f"mig.strategy is mixed, and {default} of the ConfigMap {quote(companion.name)} shares GPUs with MPS: "
+        f"{deviceplugin.NOT_WITH_MIXED}"
+    )
+
+
 def _plugin(key: str, entry: Entry) -> Iterator[Flaw]:
     wrong, passed = deviceplugin.faults(pad(entry), entry.file)
     yield from (_of_error(one, key, entry) for one in wrong)

@@ -16,9 +16,8 @@ from typing import Any
 
 from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin
-from gpustate.formats.words import quote
 from gpustate.gpu_operator import dra, exporters, history
-from gpustate.gpu_operator.companions import Companion, pad
+from gpustate.gpu_operator.companions import Companion
 from gpustate.gpu_operator.components import (
     BESIDE,
     IMAGE,
@@ -29,6 +28,7 @@ from gpustate.gpu_operator.components import (
     value,
 )
 from gpustate.gpu_operator.containers import with_containers
+from gpustate.gpu_operator.contents import mixed_with_mps
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import plain
 from gpustate.gpu_operator.helm import deploys_dra
@@ -208,16 +208,10 @@ def _plugin_config(source: Source) -> PluginConfig | None:
 def _check_strategy(source: Source, found: Companion, default: str) -> None:
     """Refuse MPS with the MIG strategy ``mixed``, as the plugin does when it starts."""
     strategy, place = mig_strategy(source)
-    entry = found.entries.get(default)
-    if strategy != "mixed" or entry is None or not _by_default(source, "devicePlugin").enabled:
+    if strategy != "mixed" or not _by_default(source, "devicePlugin").enabled:
         return
-    if deviceplugin.read(pad(entry), entry.file).sharing.strategy == "mps":
-        raise PolicyError(
-            f"mig.strategy is mixed, and {default} of the ConfigMap {quote(found.name)} shares GPUs with MPS: "
-            f"{deviceplugin.NOT_WITH_MIXED}",
-            place=place,
-            fix=deviceplugin.INSTEAD_OF_MIXED,
-        )
+    if words := mixed_with_mps(found, default):
+        raise PolicyError(words, place=place, fix=deviceplugin.INSTEAD_OF_MIXED)
 
 
 def _pods(source: Source) -> Pods:

@@ -175,7 +175,7 @@ def _mig(source: Source) -> Iterator[DesiredState]:
     state.parameters.update(config=min(one.value for one in labels), only=NOWHERE)
     path = state.parameters.get("file", "")
     text = state.parameters.get("contents", {}).get(path)
-    file = builtin.config_file() if text is None else mig_config.read(text, path)
+    file = builtin.file_of(text, path)
     for label in labels:
         try:
             file.config(label.value)
@@ -224,7 +224,7 @@ def layout_by_label(source: Source) -> dict[str, Any] | None:
         state = _layout(source)
         file = state.parameters.get("file")
         text = state.parameters.get("contents", {}).get(file) if file else None
-        layouts = builtin.config_file() if text is None else mig_config.read(text, str(file))
+        layouts = builtin.file_of(text, str(file))
     except PolicyError as error:
         words = f"labels {nodelabels.MIG} of a cluster's Nodes are not carried out: {error}"
         source.notes[notes:] = [words]  # an error only beside a Node with the label

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
-from gpustate.mig.config import Config, ConfigFile, Entry
+from gpustate.mig.config import Config, ConfigFile, Entry, read
 from gpustate.mig.geometry import Geometry, Profile
 from gpustate.mig.layout import GpuLayout, Layout
 from gpustate.mig.names import DeviceFilter
@@ -22,6 +23,16 @@ from gpustate.mig.tables import MODELS, Model
 
 PATH = "built-in configurations"
 _BALANCED = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
+
+
+@lru_cache(maxsize=32)
+def file_of(text: str | None, path: str = "") -> ConfigFile:
+    """The configurations of a file, or without a text the built-in ones; kept, for many nodes have the same.
+
+    Raises:
+        PolicyError: with the line.
+    """
+    return config_file() if text is None else read(text, path)
 
 
 def config_file(models: Sequence[Model] = MODELS) -> ConfigFile:

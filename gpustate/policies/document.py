@@ -163,7 +163,7 @@ class _Maker:
             cluster=self._cluster(),
         )
         if made.cluster is not None:
-            cluster_part.check(made.cluster, places)
+            cluster_part.refuse_ignored(made.cluster, places)
         return made
 
     def _cluster(self) -> Any:

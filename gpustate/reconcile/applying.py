@@ -12,11 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import ClusterError
-from gpustate.manifests.kinds import BY_NAME, NODE, Kind, key, order, title
-from gpustate.manifests.ownership import (
-    MissingKind,
-    StaleObject,
-)
+from gpustate.manifests.kinds import BY_NAME, NODE, POD, Kind, key, order, title
+from gpustate.manifests.ownership import MissingKind, StaleObject
 from gpustate.reconcile import readiness
 from gpustate.reconcile.features import FEATURES, is_by_worker, pruning
 from gpustate.reconcile.planning import (
@@ -38,7 +35,6 @@ Json = dict[str, Any]
 _POLL_S = 1.0
 _TRIES = 5
 _WORKLOADS = ("Deployment", "DaemonSet")
-_PODS = Kind("Pod", "v1", "pods", namespaced=True)
 _EVENTS = Kind("Event", "v1", "events", namespaced=True)
 
 
@@ -259,7 +255,7 @@ class Applier:
                 if name in found and (words := readiness.waiting(found[name]))
             }
             if left and self.nodes:
-                pods = self.objects.list(_PODS, self.target.namespace)
+                pods = self.objects.list(POD, self.target.namespace)
                 left = {
                     name: words
                     for name, words in left.items()
@@ -275,7 +271,7 @@ class Applier:
                 self.say(f"waiting for {words}")
                 announced = words
             self.sleep(_POLL_S)
-        pods = self.objects.list(_PODS, self.target.namespace)
+        pods = self.objects.list(POD, self.target.namespace)
         try:
             events = self.objects.list(_EVENTS, self.target.namespace)
         except ClusterError:  # without the right

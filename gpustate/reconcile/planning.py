@@ -327,11 +327,8 @@ def _deletion(objects: Objects, target: Target, wanted: Collection[Key], item: J
     try:
         if users := allocations_lost(objects, wanted, item):
             return Change(item, Action.REFUSED, reason=users)
-    except ClusterError as error:
-        return Change(item, Action.REFUSED, reason=str(error))
-    if item["metadata"].get("deletionTimestamp"):
-        return Change(item, Action.DELETE)
-    try:
+        if item["metadata"].get("deletionTimestamp"):
+            return Change(item, Action.DELETE)
         objects.delete(item, dry_run=True)
         reason = kept_for(objects, target, item)
     except ClusterError as error:

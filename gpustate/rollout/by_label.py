@@ -30,7 +30,6 @@ from gpustate.errors import ClusterError, GpustateError, PolicyError, RefusedErr
 from gpustate.formats import deviceplugin
 from gpustate.manifests.settings import ClusterObjects
 from gpustate.mig import builtin
-from gpustate.mig import config as mig_config
 from gpustate.plan.make import Observations
 from gpustate.rollout.access import Accesses
 from gpustate.schedulers.mig_state import (
@@ -169,8 +168,8 @@ def _divides(mig: AnyState, facts: Mapping[str, Any]) -> bool:
     """Whether the layout gives one of the node's GPUs MIG mode."""
     given = parameters(mig)
     path = given.get("file")
-    file = mig_config.read(given["contents"][path], path) if path else builtin.config_file()
-    config = file.config(given["config"])
+    text = given["contents"][path] if path else None
+    config = builtin.file_of(text, path or "").config(given["config"])
     gpus = [gpu for one in facts.get("pci") or () if (gpu := PciGpu(**one)).is_gpu]
     entries = (
         config.entry_for(at, gpu.device_id) for at, gpu in enumerate(gpus) if gpu.mig_capable

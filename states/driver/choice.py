@@ -13,6 +13,9 @@ from gpustate.solve import branches
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import Observed
 
+#: Scheme, version and module type.
+_Choice = tuple[driverschemes.Scheme, str, str]
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -159,9 +162,6 @@ def choose(
     return None, problem or _nothing(wanted, observed, available)
 
 
-_Choice = tuple[driverschemes.Scheme, str, str]
-
-
 def _choices(
     wanted: Wanted,
     os_id: str,
@@ -237,9 +237,7 @@ def why_of_another_source(wanted: Wanted, observed: Observed) -> str | None:
     )
 
 
-def _tools(
-    choice: tuple[driverschemes.Scheme, str, str], available: driverset.Versions
-) -> tuple[str, str]:
+def _tools(choice: _Choice, available: driverset.Versions) -> tuple[str, str]:
     """The package of a set that has its tools, and its version: they tell where the set was built."""
     scheme, version, kind = choice
     names = scheme.required(driverset.branch_of(version), kind, full=False, prebuilt=True)
@@ -247,22 +245,16 @@ def _tools(
     return next(((name, build) for name, build in reversed(rows) if build), (names[-1], ""))
 
 
-def _source(
-    choice: tuple[driverschemes.Scheme, str, str], available: driverset.Versions
-) -> str | None:
+def _source(choice: _Choice, available: driverset.Versions) -> str | None:
     return driverset.source_of(*_tools(choice, available))
 
 
-def _is_of_other_source(
-    choice: tuple[driverschemes.Scheme, str, str], os_id: str, available: driverset.Versions
-) -> bool:
+def _is_of_other_source(choice: _Choice, os_id: str, available: driverset.Versions) -> bool:
     """NVIDIA's packages under the names that Ubuntu's archive has for desktops: they are divided in another way."""
     return os_id == "ubuntu" and bool(choice[0].prebuilt) and _source(choice, available) is None
 
 
-def is_for_desktops(
-    choice: tuple[driverschemes.Scheme, str, str], available: driverset.Versions
-) -> bool:
+def is_for_desktops(choice: _Choice, available: driverset.Versions) -> bool:
     """The set is of Ubuntu's archive, in its build for desktops."""
     name, build = _tools(choice, available)
     return driverset.is_for_desktops(name, build)
@@ -289,7 +281,7 @@ def _as_locked(
 
 
 def _has_ended(
-    choice: tuple[driverschemes.Scheme, str, str],
+    choice: _Choice,
     observed: Observed,
     available: driverset.Versions,
 ) -> bool:

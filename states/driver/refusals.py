@@ -78,7 +78,7 @@ def headers(
 def unsigned(observed: Observed, wanted: Observed) -> str | None:
     """A module built here would not load: the firmware does not know the key it is signed with."""
     boot = observed.secure_boot
-    # The same driver in another package is not loaded anew, but would not load at the next boot.
+    # The same driver in another package is not reloaded now, and would not load at the next boot.
     signed = any(map(files.is_signed, observed.packages.keys() - wanted.packages.keys()))
     if not boot.on or boot.enrolled or (observed.loaded == wanted.loaded and not signed):
         return None

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -32,8 +32,7 @@ from pydantic import Field, model_validator
 from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.errors import PolicyError
 from gpustate.mig import builtin, saved
-from gpustate.mig import config as configs
-from gpustate.mig.config import Config, ConfigFile
+from gpustate.mig.config import Config
 from gpustate.mig.document import change_lines
 from gpustate.mig.plan import NodePlan
 from gpustate.probes.gpu_clients import GpuClientsQuery
@@ -49,19 +48,8 @@ from gpustate.states.mig.planning import Planned, Planner
 from gpustate.states.mig.probing import look
 
 
-@cache
-def _builtin() -> ConfigFile:
-    return builtin.config_file()
-
-
-@lru_cache(maxsize=32)
-def _read(text: str, path: str) -> ConfigFile:
-    return configs.read(text, path)
-
-
 def _config(config: str, path: str | None, text: str | None) -> Config:
-    file = _builtin() if path is None or text is None else _read(text, path)
-    return file.config(config)
+    return builtin.file_of(None if path is None else text, path or "").config(config)
 
 
 @lru_cache(maxsize=64)

@@ -155,7 +155,7 @@ class RepositoryState(RepositoryParameters):
         where = replace(self._where(facts, sources), os_id=facts.os_id)
         others = [s for s in sources if s.file != self.sources_path]
         if self.driver:
-            where = archive_beside(facts, where, sources)
+            where = replace(where, beside=archive_beside(facts, where, sources))
         foreign = [s for s in others if self._is_foreign(s, where)]
         if where.codename:
             alike = [s for s in others if s.suite.startswith(where.codename)]

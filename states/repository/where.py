@@ -51,7 +51,7 @@ class Repository:
         private: an rpm repository that wants user and password.
         further: entries of the archive beside the first one: its other suites, with the components they lack.
         beside: codename of the distribution whose archive is on the same host and is not meant; empty: none.
-        codename: of the distribution whose archive it is: another repository may be on its host; empty: the host tells.
+        codename: of the distribution whose archive it is: another repository may be on its host; empty: its hosts are pinned.
         elsewhere: then, hosts of other sources of that release, and of those that have the driver, too.
     """
 
@@ -184,12 +184,12 @@ def archive_sources(
 
 def archive_beside(
     facts: NodeFacts, where: Repository, sources: tuple[aptsources.Source, ...]
-) -> Repository:
-    """The same, with the codename of the node's release where its archive is on the host of a flat repository, as a mirror has both."""
+) -> str:
+    """The codename of the node's release, where its archive is on the host of a flat repository, as a mirror has both."""
     pockets = {facts.os_codename + tail for tail in _POCKETS} if facts.os_codename else set[str]()
     flat = where.uri is not None and where.suite.endswith("/")
     beside = any(s.suite in pockets and s.host in where.hosts for s in sources)
-    return replace(where, beside=facts.os_codename) if flat and beside else where
+    return facts.os_codename if flat and beside else ""
 
 
 def between_releases(facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> str | None:

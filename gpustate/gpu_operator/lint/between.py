@@ -21,7 +21,6 @@ from gpustate.gpu_operator.companions import (
     Reference,
     inline_of,
     object_name,
-    pad,
 )
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.lint.context import Context
@@ -234,18 +233,9 @@ def _content(context: Context, reference: Reference, found: Companion) -> Iterat
 
 def _not_with_mixed(context: Context, found: Companion, default: str) -> Iterator[Finding]:
     """The Operator passes ``mig.strategy`` to the plugin, which refuses mixed together with MPS."""
-    entry = found.entries.get(default)
-    if entry is None:
-        return
     try:
-        config = deviceplugin.read(pad(entry), entry.file)
+        words = contents.mixed_with_mps(found, default)
     except PolicyError:
         return  # there is a finding already
-    if config.sharing.strategy == "mps":
-        yield context.find(
-            "contradiction",
-            "mig.strategy",
-            f"mig.strategy is mixed, and {default} of the ConfigMap {quote(found.name)} shares GPUs with "
-            f"MPS: {deviceplugin.NOT_WITH_MIXED}",
-            deviceplugin.INSTEAD_OF_MIXED,
-        )
+    if words:
+        yield context.find("contradiction", "mig.strategy", words, deviceplugin.INSTEAD_OF_MIXED)
