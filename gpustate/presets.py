@@ -33,13 +33,29 @@ _KUBERNETES = (
 Override = Mapping[str, Any] | None
 
 
+_DEFAULTS: Mapping[str, Any] = {}
+#: Parameters by state, of each preset.
+STACKS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "kubernetes-node": dict.fromkeys(_KUBERNETES, _DEFAULTS),
+    # Slurm's containers (enroot, Apptainer) need no handler in a runtime.
+    "slurm-node": {
+        **dict.fromkeys((*_DRIVER, *_CONTAINERS, "cdi", "quarantine"), _DEFAULTS),
+        "validator": {"handler": ""},
+    },
+    "plain-node": dict.fromkeys(
+        (*_DRIVER, *_CONTAINERS, "containerd", "docker", "podman", "cdi", "validator"), _DEFAULTS
+    ),
+    "image": dict.fromkeys(_KUBERNETES, _DEFAULTS),
+}
+
+
 def kubernetes_node(**overrides: Override) -> Policy:
     """Driver, container toolkit, the runtime's handler, CDI and labels, with validation.
 
     Raises:
         PolicyError: an override of a state the stack does not have, or a wrong parameter.
     """
-    return _policy("kubernetes-node", _KUBERNETES, overrides)
+    return _policy("kubernetes-node", overrides)
 
 
 def slurm_node(**overrides: Override) -> Policy:
@@ -48,9 +64,16 @@ def slurm_node(**overrides: Override) -> Policy:
     Raises:
         PolicyError: an override of a state the stack does not have, or a wrong parameter.
     """
-    stack = (*_DRIVER, *_CONTAINERS, "cdi", "quarantine", "validator")
-    # Slurm's containers (enroot, Apptainer) need no handler in a runtime.
-    return _policy("slurm-node", stack, overrides, {"validator": {"handler": ""}})
+    return _policy("slurm-node", overrides)
+
+
+def plain_node(**overrides: Override) -> Policy:
+    """Driver, container toolkit and CDI, with docker, podman or containerd where they are; no scheduler.
+
+    Raises:
+        PolicyError: an override of a state the stack does not have, or a wrong parameter.
+    """
+    return _policy("plain-node", overrides)
 
 
 def image(**overrides: Override) -> Policy:
@@ -62,15 +85,11 @@ def image(**overrides: Override) -> Policy:
     Raises:
         PolicyError: an override of a state the stack does not have, or a wrong parameter.
     """
-    return _policy("image", _KUBERNETES, overrides)
+    return _policy("image", overrides)
 
 
-def _policy(
-    name: str,
-    stack: tuple[str, ...],
-    overrides: Mapping[str, Override],
-    defaults: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Policy:
+def _policy(name: str, overrides: Mapping[str, Override]) -> Policy:
+    stack = STACKS[name]
     given = {key.replace("_", "-"): value for key, value in overrides.items()}
     for word, key in zip(overrides, given, strict=True):
         if key not in stack:
@@ -86,8 +105,8 @@ def _policy(
                 fix=f'write {word}={{"...": ...}}, or {word}=None to leave it out',
             )
     states = [
-        build(registry.get(state), {**(defaults or {}).get(state, {}), **(given.get(state) or {})})
-        for state in stack
-        if given.get(state, {}) is not None
+        build(registry.get(state), {**defaults, **(given.get(state) or {})})
+        for state, defaults in stack.items()
+        if given.get(state, _DEFAULTS) is not None
     ]
     return Policy(*states, name=name)

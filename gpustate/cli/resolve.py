@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("node")
-@click.argument("policy")
+@click.argument("node", metavar="[NODE]")
+@click.argument("policy", metavar="POLICY", required=False)
 @common.inventory_options
 @common.policy_options
 @common.lock_options
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 @click.option("--all", "whole", is_flag=True, help="Include defaults.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def resolve(
-    node: str, policy: str, why: str | None, whole: bool, output: str, **options: Any
+    node: str, policy: str | None, why: str | None, whole: bool, output: str, **options: Any
 ) -> None:
     """Show NODE's effective policy: every value with the file and line that sets it.
+
+    Without NODE: POLICY's states and their values for the fleet, those of its preset included.
 
     Layers, each of which overrides the ones before it: fleet, groups, node, and in each of these first the
     policy, then the inventory (variable `gpustate`); after them the lock file, then the command line. NODE is
@@ -37,12 +40,15 @@ def resolve(
     from gpustate.cli.notes import print_notes
     from gpustate.cli.show import show
     from gpustate.core import provenance
+    from gpustate.core.inventory import Inventory, InventoryNode
     from gpustate.core.policy import unselected
     from gpustate.engine import gate
 
+    node, policy = (node, policy) if policy is not None else ("", node)
     made = common.load_policy(policy, options, origins=True)
-    inventory = _only(node, options)
-    made = common.locked(made, inventory, policy, options)
+    inventory = _only(node, options) if node else Inventory("", (InventoryNode(""),))
+    if node:
+        made = common.locked(made, inventory, policy, options)
     found = provenance.resolution(made, inventory.nodes[0], common.known_states())
     if found.allow:
         gate.refuse_unknown_rules(made, inventory.nodes[0], found.allow, compat.load())
@@ -51,7 +57,7 @@ def resolve(
     else:
         rows = [value for value in found.values if whole or value.said]
     objects = unselected(made, inventory.nodes[0])
-    if objects:
+    if node and objects:
         print_notes([f"{found.node}: no driver is for this node, and its own is kept ({objects})"])
     if output == "json":
         common.write_out(common.as_json(provenance.as_data(found, rows, policy)))
@@ -106,14 +112,24 @@ def _page(found: Resolution, rows: list[Value]) -> Page:
     from gpustate.plan.render import Page
 
     page = Page()
-    page.add((found.node, "bold"), f"  groups: {', '.join(found.groups) or 'none'}")
+    if found.node:
+        page.add((found.node, "bold"), f"  groups: {', '.join(found.groups) or 'none'}")
+    else:
+        page.add(("fleet", "bold"), "  without groups and nodes")
     listed = {value.path[0] for value in rows}
-    width = max((len(dotted(value.path)) for value in rows), default=0)
+    names = (*map(dotted, (value.path for value in rows)), *set(found.states).difference(listed))
+    width = max(map(len, names), default=0)
     shown_values = {value.path: _short(value.value) for value in rows}
-    column = min(40, max((len(text) for text in shown_values.values()), default=0))
+    texts = (*shown_values.values(), *(["defaults"] if len(listed) < len(found.states) else []))
+    column = min(40, max(map(len, texts), default=0))
     for state in found.states:
         if state not in listed:
-            page.add("  ", (state, "bold"), ("  defaults", "dim"))
+            origin = found.origins.get(state, "")
+            page.add(
+                "  ",
+                (f"{state:<{width}}", "bold"),
+                (f"  {'defaults':<{column}}  {origin}".rstrip(), "dim"),
+            )
         for value in rows:
             if value.path[0] == state:
                 text = (
@@ -158,7 +174,11 @@ def _short(value: Any) -> str:
     """A value as YAML, on one line."""
     import json
 
+    from gpustate.formats import openpgp
     from gpustate.formats.masking import mask_data
     from gpustate.formats.words import printable
 
+    if isinstance(value, str) and openpgp.BEGIN in value:
+        with suppress(ValueError):
+            return f"PGP key {', '.join(openpgp.fingerprints(value))}"
     return printable(json.dumps(mask_data(value), ensure_ascii=False))

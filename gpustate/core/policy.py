@@ -98,6 +98,7 @@ class Policy:
         pace: what a batch of nodes must not exceed, numbers and percentages, where nobody says otherwise.
         drain: how workloads leave, or plain data for it; ``None``: by the defaults.
         cluster: settings of the objects of the nodes' cluster, or plain data for them; ``None``: there are none.
+        without: names of states that are not added, although others of the policy need them.
 
     Raises:
         PolicyError: one name twice, or parameters for a group or node that cannot be.
@@ -116,6 +117,7 @@ class Policy:
         pace: Iterable[str] = (),
         drain: DrainPolicy | Mapping[str, Any] | None = None,
         cluster: ClusterObjects | Mapping[str, Any] | None = None,
+        without: Iterable[str] = (),
     ) -> None:
         seen: set[str] = set()
         for state in states:
@@ -140,6 +142,7 @@ class Policy:
         self.pace = _sizes(pace)
         self.drain = drain_policy(drain, self.places)
         self.cluster = cluster_part(cluster, self.places)
+        self.without = tuple(without)
         #: What a file said at those paths, with its place; for those who ask why.
         self.replaced: dict[Path, tuple[Any, str]] = {}
         #: What it was read from, where that is a file of another program.
@@ -179,6 +182,7 @@ class Policy:
             pace=self.pace,
             drain=self.drain,
             cluster=self.cluster,
+            without=self.without,
         )
         made.replaced.update(self.replaced)
         made.original = self.original

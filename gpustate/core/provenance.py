@@ -36,7 +36,13 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """All of one node; ``unused`` names what was said for states that the policy lacks."""
+    """All of one node, or of the policy alone.
+
+    Args:
+        node: its name; empty: no node.
+        origins: by state, what put it into the policy: a place in a file, a preset.
+        unused: what was said for states that the policy lacks.
+    """
 
     node: str
     groups: tuple[str, ...]
@@ -44,6 +50,7 @@ class Resolution:
     values: tuple[Value, ...]
     allow: Mapping[str, str]
     unused: tuple[str, ...]
+    origins: Mapping[str, str]
 
 
 def resolution(policy: Policy, node: InventoryNode, known: Collection[str] = ()) -> Resolution:
@@ -62,6 +69,11 @@ def resolution(policy: Policy, node: InventoryNode, known: Collection[str] = ())
         values,
         resolved.allow,
         tuple(_unused(policy, layers)),
+        {
+            state.name: policy.places[path]
+            for state in resolved.states
+            if (path := ("states", state.name)) in policy.places
+        },
     )
 
 
@@ -100,6 +112,7 @@ def as_data(found: Resolution, rows: Sequence[Value], source: str) -> dict[str, 
         "groups": list(found.groups),
         "policy": source,
         "states": list(found.states),
+        "origins": dict(found.origins),
         "values": [_row(value) for value in rows],
         "allow": dict(found.allow),
         "unused": list(found.unused),

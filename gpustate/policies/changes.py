@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import kind_of, quote, quote_name
+from gpustate.formats.words import kind_of, quote
 from gpustate.policies import files, jsonpatch, strvals, trees
 from gpustate.policies.strvals import Assignment
 from gpustate.policies.trees import Path, Steps, Tree
@@ -48,19 +48,27 @@ class Changes:
     def __bool__(self) -> bool:
         return any((self.values, self.set_json, self.set_typed, self.set_string, self.patches))
 
-    def on(self, tree: Tree, home: Home = at_top) -> Changed:
+    def on(
+        self,
+        tree: Tree,
+        home: Home = at_top,
+        patch_home: Home = at_top,
+        expand: Callable[[Tree], Tree] = lambda tree: tree,
+    ) -> Changed:
         """Apply all changes.
 
         Args:
             tree: the policy's document.
-            home: maps paths of ``--values`` and ``--set`` to their parents; patches begin at the top.
+            home: maps paths of ``--values`` and ``--set`` to their parents.
+            patch_home: maps those of patches.
+            expand: completes the document for the patches.
 
         Raises:
             PolicyError: with the option, or the line of its file.
         """
         touched: dict[Path, str] = {}
         for file in self.values:
-            tree = jsonpatch.merge(tree, _housed(_values(file), home), touched)
+            tree = jsonpatch.merge(tree, trees.housed(_values(file), home), touched)
         kinds = (
             (self.set_json, strvals.Kind.JSON),
             (self.set_typed, strvals.Kind.TYPED),
@@ -70,12 +78,13 @@ class Changes:
             for text in texts:
                 for assignment in strvals.assignments(text, kind):
                     tree = _assigned(tree, assignment, home, touched)
+        tree = expand(tree)
         for number, text in enumerate(self.patches, 1):
             patch = _patch(text, number if len(self.patches) > 1 else 0)
             if isinstance(patch.value, list):
-                tree = jsonpatch.apply(tree, patch, touched)
+                tree = jsonpatch.apply(tree, patch, touched, patch_home)
             else:
-                tree = jsonpatch.merge(tree, patch, touched)
+                tree = jsonpatch.merge(tree, trees.housed(patch, patch_home), touched)
         return Changed(tree, touched)
 
 
@@ -97,21 +106,6 @@ def _values(file: str) -> Tree:
         what = kind_of(found[0].value)
         raise PolicyError(f"is {what}, wanted a mapping of values", place=found[0].place)
     return found[0]
-
-
-def _housed(tree: Tree, home: Home) -> Tree:
-    """Move values below their parents."""
-    made: dict[str, Any] = {}
-    for key, value in tree.value.items():
-        level = made
-        for name in home(key):
-            level = level.setdefault(name, Tree({}, tree.place)).value
-        if key in level:
-            raise PolicyError(
-                f"{quote_name(key)} is set twice, once below its own section", place=value.place
-            )
-        level[key] = value
-    return Tree(made, tree.place)
 
 
 def _patch(text: str, number: int) -> Tree:

@@ -2,18 +2,18 @@
 
 ::
 
-    format: gpustate.policy/1
-    states:
-      driver: {branch: 580}
-      containerd: {only: runtime('containerd')}
-      validator:
+    preset: kubernetes-node
+    driver: {branch: 580}
+    containerd: {only: runtime('containerd')}
+    quarantine: false
     groups:
       inference:
         driver: {branch: 570}
     cluster:
       device_plugin: {env: {DP_DISABLE_HEALTHCHECKS: xids}}
 
-A state without parameters has its defaults. ``groups`` and ``nodes`` refer to those of the inventory, ``drain``
+``preset`` stands for the states of :mod:`gpustate.presets`. Beside it states may stand at the top; without it they
+are below ``states``. A state without parameters has its defaults; ``false`` leaves it out, of a preset too. ``groups`` and ``nodes`` refer to those of the inventory, ``drain``
 says how workloads leave a node (:class:`gpustate.core.drain.DrainPolicy`), and ``cluster`` what the nodes' cluster
 has (:class:`gpustate.manifests.ClusterObjects`; nothing for the defaults). JSON with the same keys is read too.
 
@@ -26,12 +26,15 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from gpustate import registry
-from gpustate.core import cluster_part
+from gpustate.core import cluster_part, where
+from gpustate.core.layering import ALLOW, by_label
 from gpustate.core.layers import Path
 from gpustate.core.policy import Policy, build, parameters
 from gpustate.core.state import AnyState
@@ -40,13 +43,17 @@ from gpustate.formats.words import kind_of, quote, quote_name
 from gpustate.policies import trees
 from gpustate.policies.rewriting import quoting
 from gpustate.policies.trees import Tree
+from gpustate.presets import STACKS
 
 FORMAT = "gpustate.policy/1"
 #: Keys of a document in written order.
-KEYS = ("format", "name", "states", "groups", "nodes", "allow", "drain", "cluster")
-#: Recognises a policy in YAML or JSON by a line.
-_MARK = re.compile(r"""^[ \t{]*["']?format["']?[ \t]*:[ \t]*["']?gpustate\.policy/""", re.MULTILINE)
-_LIKELY = re.compile(r"""^[ \t{]*["']?states["']?[ \t]*:""", re.MULTILINE)
+KEYS = ("format", "name", "preset", "states", "groups", "nodes", "allow", "drain", "cluster")
+#: Recognises a policy in YAML or JSON by a line; a name of a preset also behind a misspelled key.
+_MARK = re.compile(r"""^[ \t{]*["']?\w+["']?[ \t]*:[ \t]*["']?gpustate\.policy/""", re.MULTILINE)
+_LIKELY = re.compile(
+    rf"""^[ \t{{]*["']?(states["']?[ \t]*:|preset["']?[ \t]*:|\w+["']?[ \t]*:[ \t]*["']?({"|".join(STACKS)})\b)""",
+    re.MULTILINE,
+)
 
 StateClasses = Mapping[str, type[AnyState]]
 
@@ -57,20 +64,55 @@ def is_one(text: str) -> bool:
 
 
 def read(text: str, path: str) -> Tree:
-    """Parse the text of a policy, without the checks of :func:`make`.
+    """Parse the text of a policy, without the checks of :func:`make`; states beside a preset are moved below ``states``.
 
     Raises:
-        PolicyError: it is not YAML, or not a mapping.
+        PolicyError: it is not YAML, or a state stands in both places.
     """
     found = [tree for tree in trees.documents(text, path) if tree.value is not None]
     if not found:
         raise PolicyError("is empty, wanted a policy", place=path)
-    return found[0]
+    return trees.housed(found[0], home) if found[0].get("preset") is not None else found[0]
 
 
 def home(key: str) -> Path:
-    """The parent of a path of ``--set``: states are written without the prefix ``states``."""
-    return () if key in KEYS else ("states",)
+    """The parent of a path: states are written without the prefix ``states``; a misspelled key is at the top."""
+    own = key in KEYS or (
+        registry.find(key) is None and difflib.get_close_matches(key, KEYS, 1, 0.75)
+    )
+    return () if own else ("states",)
+
+
+def expanded(tree: Tree) -> Tree:
+    """A document with the states of its preset below ``states``.
+
+    Raises:
+        PolicyError: there is no such preset.
+    """
+    preset = tree.get("preset")
+    if preset is None:
+        return tree
+    stack = STACKS.get(preset.value) if isinstance(preset.value, str) else None
+    if stack is None:
+        near = difflib.get_close_matches(str(preset.value), STACKS, 1)
+        raise PolicyError(
+            f"there is no preset {quote(trees.plain(preset))}",
+            place=preset.place,
+            fix=f"did you mean {near[0]!r}" if near else f"presets: {', '.join(STACKS)}",
+        )
+    document = {key: value for key, value in tree.value.items() if key != "preset"}
+    here = Tree({}, f"preset {preset.value} ({preset.place})")
+    listed = document.get("states") or here
+    if listed.value is not None and not isinstance(listed.value, dict):
+        return Tree(document, tree.place)  # refused by its type
+    states = {name: trees.from_data(dict(values), here.place) for name, values in stack.items()}
+    for name, state in (listed.value or {}).items():
+        base = states.get(name)
+        if base is not None and (state.value is None or isinstance(state.value, dict)):
+            state = Tree(base.value | (state.value or {}), state.place)
+        states[name] = state
+    document["states"] = Tree(states, listed.place)
+    return Tree(document, tree.place)
 
 
 def of_policy(policy: Policy, places: Mapping[Path, str], place: str) -> Tree:
@@ -93,6 +135,7 @@ def as_data(policy: Policy) -> dict[str, Any]:
     if policy.name:
         made["name"] = policy.name
     made["states"] = {state.name: parameters(state) for state in policy.states}
+    made["states"] |= dict.fromkeys(policy.without, False)
     for key, value in (("groups", policy.groups), ("nodes", policy.nodes), ("allow", policy.allow)):
         if value:
             made[key] = value
@@ -149,18 +192,22 @@ class _Maker:
                 place=name.place,
                 fix="put it in quotes",
             )
-        states = [self._state(key, tree) for key, tree in self._mapping(("states",)).items()]
+        listed = self._mapping(("states",))
+        states = [self._state(key, tree) for key, tree in listed.items() if tree.value is not False]
+        groups, nodes = self._overrides("groups"), self._overrides("nodes")
+        states += self._confined({*listed, ALLOW}, groups, nodes)
         made = Policy(
             *states,
             name=(name.value or None) if name is not None else None,
             notes=notes,
             allow=trees.plain(self.tree.get("allow") or Tree({}, "")) or {},
-            groups=self._overrides("groups"),
-            nodes=self._overrides("nodes"),
+            groups=groups,
+            nodes=nodes,
             places=places,
             last=_last(self.touched, trees.plain(self.tree)),
             drain=trees.plain(self.tree.get("drain") or Tree(None, "")),
             cluster=self._cluster(),
+            without=(name for name, tree in listed.items() if tree.value is False),
         )
         if made.cluster is not None:
             cluster_part.refuse_ignored(made.cluster, places)
@@ -178,23 +225,23 @@ class _Maker:
             raise PolicyError(
                 f"is {kind_of(self.tree.value)}, wanted a policy",
                 place=self.tree.place,
-                fix=f"begin with: format: {FORMAT}",
+                fix=f"begin with: preset: {next(iter(STACKS))}",
             )
-        mark = self.tree.get("format")
-        if mark is None:
-            near = difflib.get_close_matches("format", self.tree.value, 1)
-            instead = f" instead of {quote(near[0])}" if near else ""
-            raise PolicyError(
-                "lacks 'format'", place=self.tree.place, fix=f"write: format: {FORMAT}{instead}"
-            )
-        if mark.value != FORMAT:
+        mark, preset = self.tree.get("format"), self.tree.get("preset")
+        if mark is not None and mark.value != FORMAT:
             raise PolicyError(f"format is {quote(mark.value)}, wanted {FORMAT!r}", place=mark.place)
+        if preset is not None:
+            raise PolicyError(
+                "a patch cannot change the preset", place=preset.place, fix="use --set preset=NAME"
+            )
         for key, value in self.tree.value.items():
             if key not in KEYS:
                 raise PolicyError(f"unknown key {quote(key)}", place=value.place, fix=_hint(key))
         if self.tree.get("states") is None:
             raise PolicyError(
-                "lacks 'states'", place=self.tree.place, fix="list the states under 'states:'"
+                "lacks 'preset' and 'states'",
+                place=self.tree.place,
+                fix=f"write: preset: {next(iter(STACKS))}, or list states under 'states:'",
             )
 
     def _mapping(self, keys: Path, wanted: str = "states to parameters") -> dict[str, Tree]:
@@ -258,6 +305,27 @@ class _Maker:
             if path and isinstance(was, dict) and _good(cls, _as_before(values, was, path))
         ]
         return undone[-1] if undone else at
+
+    def _confined(
+        self,
+        listed: Collection[str],
+        groups: Mapping[str, Mapping[str, Any]],
+        nodes: Mapping[str, Mapping[str, Any]],
+    ) -> Iterator[AnyState]:
+        """The states that only groups or nodes have: each with their condition."""
+        conditions: dict[str, list[where.Condition]] = {}
+        for key, body in groups.items():
+            for name in body:
+                condition = where.parse(key) if by_label(key) else where.group(key)
+                conditions.setdefault(name, []).append(condition)
+        for key, body in nodes.items():
+            for name in body:
+                conditions.setdefault(name, []).append(where.node(key))
+        for name, alternatives in conditions.items():
+            cls = self.classes.get(name) or registry.find(name)
+            if cls is None or name in listed or ("states", name) in self.touched:
+                continue  # refused by the policy, with its place
+            yield build(cls, {"only": reduce(or_, alternatives).text}, place=self.tree.place)
 
     def _overrides(self, section: str) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}

@@ -9,6 +9,7 @@ Sources:
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from gpustate.errors import PolicyError
@@ -58,21 +59,34 @@ def merge(tree: Tree, patch: Tree, touched: dict[Path, str], above: Path = ()) -
     return Tree(result, tree.place)
 
 
-def apply(tree: Tree, patch: Tree, touched: dict[Path, str]) -> Tree:
+def apply(
+    tree: Tree, patch: Tree, touched: dict[Path, str], home: Callable[[str], Path] = lambda _: ()
+) -> Tree:
     """Apply a JSON patch.
+
+    Args:
+        tree, patch, touched: as for :func:`merge`.
+        home: maps the first key of a path to the path of its parent.
 
     Raises:
         PolicyError: an operation is invalid or fails; the message has its place and number.
     """
     for number, operation in enumerate(patch.value, 1):
-        tree = _Operation(operation, number, touched).on(tree)
+        tree = _Operation(operation, number, touched, home).on(tree)
     return tree
 
 
 class _Operation:
     """One operation of a JSON patch."""
 
-    def __init__(self, operation: Tree, number: int, touched: dict[Path, str]) -> None:
+    def __init__(
+        self,
+        operation: Tree,
+        number: int,
+        touched: dict[Path, str],
+        home: Callable[[str], Path],
+    ) -> None:
+        self.home = home
         self.place = operation.place
         self.number = number
         self.touched = touched
@@ -109,9 +123,10 @@ class _Operation:
             self.fail(
                 f"{quote(text)} is not a JSON pointer, expected '/a/b', with '/' in a key as '~1'"
             )
-        return tuple(
+        keys = tuple(
             part.replace("~1", "/").replace("~0", "~") for part in text.removeprefix("/").split("/")
         )
+        return (*self.home(keys[0]), *keys)
 
     def on(self, tree: Tree) -> Tree:
         pointer = self.pointer(self.path)

@@ -112,9 +112,12 @@ def _changed(
 ) -> Policy:
     """Build the policy of a document after its changes."""
     if not changes:
-        return document.make(tree, classes=classes, notes=notes)
-    done = changes.on(tree, document.home)
-    return document.make(done.tree, classes=classes, notes=notes, touched=done.touched, before=tree)
+        return document.make(document.expanded(tree), classes=classes, notes=notes)
+    done = changes.on(tree, document.home, document.home, document.expanded)
+    before = document.expanded(tree)
+    return document.make(
+        done.tree, classes=classes, notes=notes, touched=done.touched, before=before
+    )
 
 
 def _python(text: str, source: str, changes: Changes | None, origins: bool) -> Policy:

@@ -20,7 +20,8 @@ from gpustate.core import cluster_part
 from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.state import AnyState
 from gpustate.core.where import Condition
-from gpustate.policies.document import FORMAT
+from gpustate.policies.document import FORMAT, KEYS
+from gpustate.presets import STACKS
 
 FILE = Path(__file__).with_name("schema") / "policy.json"
 _ARGUMENT = re.compile(r"^ {4}(?P<names>\w+(?:, \w+)*): (?P<text>.*?)(?=^ {4}\S|\Z)", re.M | re.S)
@@ -41,6 +42,7 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
     found = registry.states() if classes is None else classes
     definitions: dict[str, Any] = {}
     states: dict[str, Any] = {}
+    listed: dict[str, Any] = {}
     for name, cls in sorted(found.items()):
         made = cls.model_json_schema(
             schema_generator=_Generator, ref_template=f"#/$defs/{name}.{{model}}"
@@ -51,6 +53,7 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
         made["properties"]["only"] = {"oneOf": [{"$ref": "#/$defs/condition"}, {"type": "null"}]}
         definitions[name] = _described(made, cls)
         states[name] = {"oneOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
+        listed[name] = {"oneOf": [*states[name]["oneOf"], {"const": False}]}
     families: dict[str, Any] = {}
     partly: dict[str, Any] = {}
     for family, cls in sorted(registry.Registry().families().items()):
@@ -69,7 +72,7 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
         "description": "Selects nodes: runtime('containerd') & ~mig_capable, group('inference').",
     }
     definitions["states"] = _closed(
-        states, "Parameters by state; nothing for the defaults.", families
+        listed, "Parameters by state; nothing for the defaults, false to leave it out.", families
     )
     definitions["allow"] = {
         "type": "object",
@@ -93,16 +96,20 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
         "description": "Desired states, with parameters for groups and nodes.",
         "type": "object",
         "additionalProperties": False,
-        "required": ["format", "states"],
+        "if": {"required": ["preset"]},
+        "else": {"required": ["states"], "propertyNames": {"enum": [*KEYS]}},
+        "patternProperties": families,
         "properties": {
             "format": {"const": FORMAT},
             "name": {"type": ["string", "null"], "description": "Shown in plans."},
+            "preset": {"enum": [*STACKS], "description": "States of a whole node."},
             "states": {"oneOf": [{"$ref": "#/$defs/states"}, {"type": "null"}]},
             "groups": {"oneOf": [{"$ref": "#/$defs/overrides"}, {"type": "null"}]},
             "nodes": {"oneOf": [{"$ref": "#/$defs/overrides"}, {"type": "null"}]},
             "allow": {"oneOf": [{"$ref": "#/$defs/allow"}, {"type": "null"}]},
             "drain": {"oneOf": [{"$ref": "#/$defs/drain"}, {"type": "null"}]},
             "cluster": {"oneOf": [{"$ref": "#/$defs/cluster"}, {"type": "null"}]},
+            **listed,
         },
         "$defs": dict(sorted(definitions.items())),
     }

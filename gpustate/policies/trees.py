@@ -5,13 +5,13 @@ Trees are immutable: a change creates a new one that shares unchanged parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from gpustate.errors import PolicyError
 from gpustate.formats import strict_json, yaml_events
-from gpustate.formats.words import at
+from gpustate.formats.words import at, kind_of, quote_name
 
 #: Keys of mappings, and indices of lists.
 Steps = tuple[str | int, ...]
@@ -73,6 +73,34 @@ def from_data(data: Any, place: str) -> Tree:
     if isinstance(data, list | tuple):
         return Tree([from_data(value, place) for value in data], place)
     return Tree(data, place)
+
+
+def housed(tree: Tree, home: Callable[[str], Path]) -> Tree:
+    """Move values of a mapping below their parents.
+
+    Args:
+        tree: the mapping.
+        home: maps a key to the path of its parent.
+
+    Raises:
+        PolicyError: a value is there already, or its parent is not a mapping.
+    """
+    result: dict[str, Any] = {}
+    for key, value in sorted(tree.value.items(), key=lambda item: len(home(item[0]))):
+        level = result
+        for name in home(key):
+            above = level.get(name) or Tree(None, tree.place)
+            if not isinstance(above.value, dict | None):
+                what = kind_of(above.value)
+                raise PolicyError(f"{name} is {what}, wanted a mapping", place=above.place)
+            level[name] = Tree(dict(above.value or {}), above.place)
+            level = level[name].value
+        if key in level:
+            raise PolicyError(
+                f"{quote_name(key)} is set twice, once below its own section", place=value.place
+            )
+        level[key] = value
+    return Tree(result, tree.place)
 
 
 def documents(text: str, path: str, rules: yaml_events.Rules = RULES) -> list[Tree]:

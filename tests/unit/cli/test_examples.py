@@ -41,7 +41,6 @@ FILES = {
     "values.yaml": "driver:\n  enabled: true\ntoolkit:\n  enabled: true\n",
     "driver.yaml": "apiVersion: nvidia.com/v1alpha1\nkind: NVIDIADriver\nmetadata:\n  name: d\nspec:\n"
     "  driverType: gpu\n  image: driver\n  repository: nvcr.io/nvidia\n  version: 580.95.05\n",
-    "policy.yaml": "format: gpustate.policy/1\nstates:\n  driver: {branch: 580}\n  validator: {}\n",
     "inventory.yml": "all:\n  hosts:\n    gpu07:\n    gpu1:\n",
     "config.yaml": _MIG.format("training"),
     "my.yaml": _MIG.format("mine").replace("18gb", "10gb"),
@@ -65,7 +64,7 @@ COMMANDS = sorted({command for page in PAGES for command in commands(page)})
 @pytest.fixture
 def folder(project: Path) -> Path:
     """A folder with every file that the pages' commands name."""
-    for name in ("policy.py", "clusterpolicy.yaml"):
+    for name in ("policy.py", "policy.yaml", "clusterpolicy.yaml"):
         shutil.copy(TOP / "docs/examples" / name, project)
     for name, text in FILES.items():
         (project / name).write_text(text, "utf-8")

@@ -10,6 +10,8 @@ import pytest
 from commandline import Cli
 from jsonschema import Draft202012Validator
 
+from gpustate.formats import openpgp
+
 OWN = """\
 format: gpustate.policy/1
 states:
@@ -57,6 +59,33 @@ def test_a_node_s_values_are_shown_with_their_places(gpustate: Cli) -> None:
         "  fleet: 900  p.yaml:3",
         "  default: 900",
     ]
+
+
+def test_a_preset_is_printed_with_the_origin_of_each_state(gpustate: Cli, project: Path) -> None:
+    (project / "p.yaml").write_text("preset: slurm-node\ndriver: {branch: 580}\n")
+    done = gpustate("resolve", "p.yaml")
+    assert done.status == 0, done
+    rows = done.out.splitlines()
+    assert rows[0] == "fleet  without groups and nodes"
+    assert "  nouveau             defaults  preset slurm-node (p.yaml:1)" in rows
+    assert "  driver.branch       580       fleet: p.yaml:2" in rows
+    done = gpustate("resolve", "n1", "p.yaml", *ON, "--why", "validator.handler")
+    assert done.out.splitlines()[1] == '  fleet: ""  preset slurm-node (p.yaml:1)'
+    document = json.loads(gpustate("resolve", "p.yaml", "-o", "json").out)
+    assert document["origins"]["nouveau"] == "preset slurm-node (p.yaml:1)"
+    assert (document["node"], document["groups"]) == ("", [])
+    schema = json.loads(
+        (resources.files("gpustate.policies") / "schema" / "resolved.json").read_text()
+    )
+    Draft202012Validator(schema).validate(document)
+
+
+def test_a_key_is_shown_by_its_fingerprint(gpustate: Cli, project: Path) -> None:
+    key = (Path(__file__).parents[2] / "data/openpgp/one.asc").read_text()
+    (project / "p.yaml").write_text(json.dumps({"states": {"driver-repository": {"key": key}}}))
+    done = gpustate("resolve", "p.yaml")
+    assert f"PGP key {openpgp.fingerprints(key)[0]}  fleet: p.yaml:1" in done.out
+    assert "BEGIN PGP" not in done.out
 
 
 def test_the_document_of_a_node_keeps_to_its_schema(gpustate: Cli) -> None:

@@ -365,7 +365,7 @@ def test_a_policy_in_python_is_changed_by_the_names_of_its_states() -> None:
         ({"patches": "[]{"}, "--patch", "is not YAML"),
         ({"patches": "@gone.yaml"}, "gone.yaml: ", "no such file"),
         ({"patches": "@patch.yaml"}, "patch.yaml:2: ", "no value at '/states/gone'"),
-        ({"patches": '{"states": null}'}, "own.yaml:1: ", "lacks 'states'"),
+        ({"patches": '{"states": null}'}, "own.yaml:1: ", "lacks 'preset' and 'states'"),
         (
             {"patches": '[{"op":"replace","path":"","value":7}]'},
             "--patch: ",
